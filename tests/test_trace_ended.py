@@ -79,3 +79,51 @@ def test_many_ranks_are_told_together(tmp_path):
     told = faults(tmp_path)
     assert len(told) == 9
     assert told[-1] == "4 more ranks ended likewise: 8, 9, 10, 11"
+
+
+ABORT = {"name": 16, "text": "MPI_Abort"}
+
+
+def order(folder):
+    return [line.split(" (")[0] for line in faults(folder)]
+
+
+def test_who_aborts_the_job_comes_first(tmp_path):
+    for rank in range(2):
+        events = [*call(3, 0, 4), event("begin", 6 * 10**6, 16 if rank else 2)]
+        left_open(write_process(tmp_path, rank, {1: events}, notes=[ABORT]))
+    note(tmp_path, 0, signal=15, real_ns=1)  # reaped long before
+    note(tmp_path, 1, exit=1, real_ns=10**12)
+    assert faults(tmp_path) == [
+        "rank 1 (process 4001 on host) called MPI_Abort, in MPI_Abort",
+        "rank 0 (process 4000 on host) was killed by signal 15 (SIGTERM), in MPI_Recv",
+    ]
+
+
+def test_victims_of_a_launcher_come_last_among_those_reaped_together_only(tmp_path):
+    for rank in range(3):
+        left_open(write_process(tmp_path, rank, {1: call(3, 0, 4)}, num_ranks=3))
+    for rank, how in enumerate(({"signal": 15}, {"exit": 3}, {"signal": 9})):
+        note(tmp_path, rank, real_ns=rank * 10**6 if rank < 2 else -(10**9), **how)
+    assert order(tmp_path) == ["rank 2", "rank 1", "rank 0"], "a second before; together: no victim; a victim"
+
+
+def test_a_rank_that_crashed_in_a_call_was_no_victim_that_waited(tmp_path):
+    waiting = [*call(3, 0, 4), event("begin", 6 * 10**6, 2)]
+    for rank, events in enumerate((call(3, 0, 4), waiting)):
+        left_open(write_process(tmp_path, rank, {1: events}))
+        note(tmp_path, rank, signal=11, real_ns=10 - rank)
+    assert order(tmp_path) == ["rank 1", "rank 0"]
+
+
+def test_what_the_parent_noted_first_of_a_process_holds(tmp_path):
+    left_open(write_process(tmp_path, 0, {1: call(3, 0, 4)}, num_ranks=1))
+    note(tmp_path, 0, signal=11)
+    note(tmp_path, 0, exit=139)  # a shell between, of the same process
+    assert "was killed by signal 11 (SIGSEGV)" in faults(tmp_path)[0]
+
+
+def test_of_very_many_ranks_some_are_named(tmp_path):
+    for rank in range(18):
+        left_open(write_process(tmp_path, rank, {1: call(3, 0, 4)}, num_ranks=18, capacity=32))
+    assert faults(tmp_path)[-1] == "10 more ranks ended likewise: 8, 9, 10, 11, 12, 13, 14, 15, …"

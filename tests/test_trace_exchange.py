@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from trace_files import event, pair, write_process
 
 from dovetail.cli import main
 from dovetail.core import DovetailError
+from dovetail.report import trace_perfetto
 from dovetail.report.trace_page import span_texts
 from dovetail.report.trace_perfetto import write_trace_perfetto
 from dovetail.trace import Trace, merge, open_trace
@@ -147,6 +150,12 @@ def test_an_export_of_ours_that_was_changed_is_refused(every_kind, tmp_path):
         path.write_text(json.dumps(whole | {"otherData": {"dovetail": other}}))
         with pytest.raises(DovetailError, match="is no trace in Chrome's format"):
             read_chrome([path])
+    text = json.dumps(whole)
+    for old, new in (('"part": 1', '"part": 7'), ('"pause_s": 0.0', '"pause_s": 1e999'), ('"ts": 1', '"ts": 1e30')):
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+        with pytest.raises(DovetailError, match="is no trace in Chrome's format"):
+            read_chrome([path])
     del whole["otherData"]  # as another tool may write it anew: spans and points are left
     path.write_text(json.dumps(whole))
     assert spans(read_chrome([path])) == spans(every_kind)
@@ -246,3 +255,136 @@ def test_broken_events_are_counted(tmp_path):
     trace = read_chrome([tmp_path / "t.json"])
     assert trace.num_rows == 1
     assert trace.meta["faults"] == ["1 spans never end", "1 events are broken"]
+
+
+@pytest.fixture
+def two_groups(tmp_path) -> Trace:
+    """A message and a broadcast on a communicator whose ranks are swapped, and what begins or ends at one moment."""
+    notes = [{"comm": 1, "ranks": [1, 0], "number": 0}, {"comm": 2, "ranks": [1, 0], "number": 0, "window": True}]
+    rows = []
+    for rank in (0, 1):
+        to = pair(rank, 7)  # place of the other in the swapped communicator
+        moved = [event("send", to, 1, 100)] if rank == 0 else [event("recv", to, 1, 100), event("done", to, 1, 100)]
+        both = [event("begin", 0, 3, number) for number in (1, 2, 3)]
+        both += [event("end", 10**6, 3), event("end", 10**6, 3), event("end", 1_500_000, 3)]
+        both += [event("point", 2 * 10**6, 3, 5), event("point", 2 * 10**6, 3, 6)]
+        root = call(12, 7, 8, event("root", 0), event("collective", 8 * rank, 1, 8 - 8 * rank))
+        called = [event("begin", 4 * 10**6, 1 + rank, 123456), *moved, event("end", 5 * 10**6, 1 + rank)]
+        rows.append([*both, *called, *root, *call(16, 9, 10, event("put", pair(rank, 2), 0, 8))])
+    for rank in (0, 1):
+        write_process(tmp_path / "run", rank, {1: rows[rank]}, notes=[{"name": 16, "text": "MPI_Put"}, *notes])
+    return merge(tmp_path / "run").read()
+
+
+def records(otf2, path) -> tuple[list[list[tuple]], list[tuple]]:
+    """The events of each location as their type, nanoseconds and further fields; the locations; the clock."""
+    with otf2.reader.open(str(path)) as archive:
+        made = archive.definitions
+        found = {location: [] for location in made.locations}
+        for location, one in archive.events:
+            more = {a.name: value for a, value in (one.attributes or {}).items()}
+            fields = [getattr(v, "name", v) for k, v in vars(one).items() if k not in ("time", "attributes")]
+            found[location].append((type(one).__name__, one.time, *fields, *more.items()))
+        about = [(it.name, it.number_of_events, it.group.system_tree_parent.name) for it in made.locations]
+        clock = made.clock_properties
+        return list(found.values()), [*about, (clock.global_offset, clock.trace_length), made.rma_wins[0].comm.name]
+
+
+def test_otf2_records_are_whole_and_in_order(two_groups, tmp_path, monkeypatch):
+    otf2 = pytest.importorskip("otf2", reason="needs otf2: no module otf2")
+    from dovetail.report import otf2_events, trace_otf2
+
+    monkeypatch.setattr(otf2_events, "CHUNK", 3)
+    found, about = records(otf2, trace_otf2.write_trace_otf2(tmp_path / "archive", two_groups))
+    ms = 10**6
+    bcast = ("MpiCollectiveEnd", 8 * ms, otf2.CollectiveOp.BCAST, "communicator 1", 0)
+    nested = [("Enter", 0, "work", ("arg", number)) for number in (1, 2, 3)]
+    nested += [("Leave", ms, "work"), ("Leave", ms, "work"), ("Leave", 1_500_000, "work")]
+    points = [("Enter", 2 * ms, "work", ("is_point", 1), ("arg", 5)), ("Leave", 2 * ms, "work")]
+    points += [("Enter", 2 * ms, "work", ("is_point", 1), ("arg", 6)), ("Leave", 2 * ms, "work")]
+    for rank, (name, moved) in enumerate(
+        (
+            ("MPI_Send", ("MpiSend", 4 * ms, 0, "communicator 1", 7, 100)),
+            ("MPI_Recv", ("MpiRecv", 5 * ms, 1, "communicator 1", 7, 100)),
+        )
+    ):
+        sizes = (8, 0) if rank == 0 else (0, 8)
+        call_of = [("Enter", 4 * ms, name), moved, ("Leave", 5 * ms, name)]
+        root = [("Enter", 7 * ms, "MPI_Bcast"), ("MpiCollectiveBegin", 7 * ms), (*bcast, *sizes)]
+        root += [("Leave", 8 * ms, "MPI_Bcast")]
+        put = [e for e in found[rank] if e[0] == "RmaPut"]
+        assert [e for e in found[rank] if e[0] != "RmaPut"][:-2] == [*nested, *points, *call_of, *root]
+        assert [e[1:5] for e in put] == [(9 * ms, "window 2", rank, 8)]
+    assert about == [("main", len(each), "host") for each in found] + [(0, 10 * ms), "communicator 2"]
+
+
+FULL = """
+import resource
+from dovetail.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+for words in {!r}:
+    print(main(["trace", *words]), flush=True)
+"""
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(every_kind, tmp_path):
+    """A message and exit code 2 of each, and nothing that another tool takes for whole."""
+    pytest.importorskip("otf2", reason="needs otf2: no module otf2")
+    out = tmp_path / "out"
+    out.mkdir()
+    verbs = [["merge", "run", "-o", "out/x"], ["view", "run", "-o", "out/x"]]
+    verbs += [["export", "run", f"--{form}", "out/x"] for form in ("perfetto", "tlog", "otf2")]
+    done = subprocess.run([sys.executable, "-c", FULL.format(verbs)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.split() == ["2"] * len(verbs), done.stderr
+    assert done.stderr.count("cannot write out/x") == done.stderr.count("too large\n") == len(verbs), done.stderr
+    assert done.stderr.count("  try ") == len(verbs)
+    assert not list(out.iterdir())
+
+
+def test_perfetto_shows_names_tags_and_arrows(every_kind, tmp_path):
+    """What a reader of the picture needs, and our own import does not."""
+    shown = every_kind.rows(slice(None))
+    shown.columns["tag"] = 0 * shown.columns["tag"]  # which columns of most rows have, and a message shows all the same
+    events = json.loads(write_trace_perfetto(tmp_path / "p.json", shown).read_text())["traceEvents"]
+    named = [(e["name"], e["args"]["name"]) for e in events if e["ph"] == "M" and e["name"] != "dovetail"]
+    assert sorted(named) == [
+        *[("process_name", "rank 0 on host"), ("process_name", "rank 1 on host")],
+        *([("thread_name", "lane")] * 2 + [("thread_name", "main")] * 2),
+    ]
+    (send,) = (e for e in events if e["name"] == "MPI_Send")
+    (recv,) = (e for e in events if e["name"] == "MPI_Recv" and "is_open" not in e["args"])
+    assert send["args"]["tag"] == 0
+    left, came = (e for e in events if e["name"] == "message")
+    assert (left["ph"], left["pid"], left["tid"], left["ts"]) == ("s", 1, send["tid"], send["ts"])
+    end = recv["ts"] + recv["dur"]
+    assert (came["ph"], came["pid"], came["tid"], came["ts"]) == ("f", 2, recv["tid"], round(end - 1e-3, 3))
+    assert left["id"] == came["id"]
+    assert {e["s"] for e in events if e["ph"] == "i"} == {"t"}, "a point is its thread's, not the whole picture's"
+
+
+def test_perfetto_numbers_arrows_through_batches(tmp_path, monkeypatch):
+    first, second = ([each for i in range(5) for each in make(2 * i)] for make in (
+        lambda at: call(1, at, at + 1, sent(1, 100)), lambda at: call(2, at, at + 1, *taken(0, 100))))  # fmt: skip
+    for rank, events in enumerate((first, second)):
+        write_process(tmp_path / "run", rank, {1: events})
+    monkeypatch.setattr(trace_perfetto, "_BATCH", 2)
+    path = write_trace_perfetto(tmp_path / "p.json", merge(tmp_path / "run").read())
+    arrows = [e for e in json.loads(path.read_text())["traceEvents"] if e["name"] == "message"]
+    assert sorted((e["id"], e["ph"]) for e in arrows) == [(i, ph) for i in range(1, 6) for ph in "fs"]
+
+
+def test_tlog_has_the_nine_names_that_matter_most(tmp_path):
+    """Intervals that take most time, points that come most often; numbers of 32 bits, names in one line."""
+    names = [{"name": 30 + i, "text": f"in\nterval {i}" if i == 11 else f"interval {i}"} for i in range(12)]
+    names += [{"name": 50 + i, "text": f"point {i}"} for i in range(12)]
+    rows, at = [], 0
+    for i in range(12):
+        rows += [event("begin", at, 30 + i, 1 << 20), event("end", at + 1000 * (i + 1), 30 + i)]
+        rows += [event("point", at + 1000 * (i + 1), 50 + i) for _ in range(i + 1)]
+        at += 10**5
+    write_process(tmp_path / "run", 0, {1: rows}, num_ranks=1, notes=names)
+    write_tlog(tmp_path / "trace.log", merge(tmp_path / "run").read())
+    back = read_tlog(tmp_path / "trace.log")
+    found = {back.names[name] for name in back.columns["name"].tolist()}
+    assert found == {*(f"interval {i}" for i in range(3, 11)), "in terval 11", *(f"point {i}" for i in range(3, 12))}
+    assert set(back.columns["arg"][back.of_kind("interval")].tolist()) == {1 << 20}

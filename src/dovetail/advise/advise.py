@@ -13,7 +13,7 @@ import numpy as np
 from dovetail.advise import balance_remedies as remedies_balance
 from dovetail.advise import traffic_remedies as remedies_traffic
 from dovetail.advise import waiting_remedies as remedies_waiting
-from dovetail.advise.remedy import KINDS, Remedy, Site, told
+from dovetail.advise.remedy import KINDS, Remedy, Site, duration
 from dovetail.advise.replay import makespan_s, with_curve
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.machine import Machine
@@ -23,7 +23,7 @@ from dovetail.trace.sites import call_sites
 from dovetail.trace.story import Story, story_of, story_with
 
 SCHEMA = "dovetail.advice/1"
-LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be told
+LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be reported
 MOST_ROWS = 1 << 18  # of a trace that is replayed whole
 EXCERPTS, EXCERPT_ROWS = 8, 20_000  # that stand for a longer one
 MUCH_THE_SAME = 0.2  # savings that differ by less come in the order of their effort
@@ -114,7 +114,7 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for _, part, factor in times:
         for finding in part.findings:
-            evidence = f"{finding.evidence} (in an excerpt of {told(part.traced_s)})"
+            evidence = f"{finding.evidence} (in an excerpt of {duration(part.traced_s)})"
             whole = replace(finding, saves_s=finding.saves_s * factor, evidence=evidence)
             seen[finding.kind, finding.where].append(whole)
     most = [max(those, key=lambda it: it.saves_s) for those in seen.values()]

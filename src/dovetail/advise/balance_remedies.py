@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from dovetail.advise.remedy import Remedy, Site, gap_s, own_s, told
+from dovetail.advise.remedy import Remedy, Site, duration, gap_s, own_s
 from dovetail.trace.story import Step, Story
 
 UNEVEN, APART, ALIKE = 1.15, 1.3, 0.1  # ratios at which ranks and links are called so
@@ -49,8 +49,8 @@ def _by_phase(story: Story, site: Site) -> Iterator[Remedy]:
     worst = max(waited, key=waited.__getitem__)
     rank = max(range(len(story.steps)), key=spent[worst].__getitem__)
     evidence = (
-        f"rank {rank} computes {told(spent[worst][rank])} between {worst[0]} and {worst[1]}, the ranks "
-        f"{told(mean[worst])} on the mean, and those that are there first wait"
+        f"rank {rank} computes {duration(spent[worst][rank])} between {worst[0]} and {worst[1]}, the ranks "
+        f"{duration(mean[worst])} on the mean, and those that are there first wait"
     )
     rows = [s.row for s, phase in zip(story.steps[rank], phases[rank], strict=True) if phase == worst and s.row >= 0]
     yield Remedy("imbalance", tuple(rows[:3]), evidence, "share this work among the ranks", story.with_steps(changed))

@@ -107,10 +107,10 @@ def places(rows: Sequence[int], site: Site) -> str:
     return f"{found[0]}{more}"
 
 
-def told(value: float) -> str:
-    """Seconds in words.
+def duration(value: float) -> str:
+    """Format seconds.
 
-    >>> told(0.00125), told(3e-6)
+    >>> duration(0.00125), duration(3e-6)
     ('1.25 ms', '3.00 us')
     """
     scale, unit = next(((s, u) for s, u in ((1, "s"), (1e-3, "ms"), (1e-6, "us")) if value >= s), (1e-9, "ns"))

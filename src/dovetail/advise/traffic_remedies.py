@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import log2
 
-from dovetail.advise.remedy import GRAIN_S, Remedy, Site, dropped, gap_s, places, told
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, dropped, duration, gap_s, places
 from dovetail.trace.story import Does, Step, Story
 
 SHORT = 1.5  # times the delay of one border: longer messages are not mostly latency
@@ -193,8 +193,8 @@ def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
     rows = [s.row for steps in story.steps for s in steps if s.does == "send" and s.number in sent]
     each = sorted(story.messages[n].delay_s or 0.0 for n in sent)[len(sent) // 2]
     size = max(story.messages[n].num_bytes for n in sent)
-    evidence = f"{len(sent)} messages of up to {size} bytes at {places(rows, site)} cross borders, {told(each)} each; "
-    evidence += _twice(story, size)
+    evidence = f"{len(sent)} messages of up to {size} bytes at {places(rows, site)} cross borders, "
+    evidence += f"{duration(each)} each; " + _twice(story, size)
     action = (
         f"exchange a border {every} times as wide every {every} steps, and compute what it needs on both sides "
         "(dovetail.loops: ghost zones)"
@@ -205,7 +205,7 @@ def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
 def _twice(story: Story, size: int) -> str:
     """What is known of how the time of a message grows with its bytes."""
     if len(story.delays.num_bytes) < 2:
-        return "that they are mostly latency is supposed: the trace has no other size to tell it (`--machine` does)"
+        return "that they are mostly latency is supposed: the trace has no other size to show it (`--machine` does)"
     more = float(story.delays(2 * size)) / float(story.delays(size)) - 1 if float(story.delays(size)) else 0.0
     return f"twice the bytes would take {100 * more:.0f} % longer"
 

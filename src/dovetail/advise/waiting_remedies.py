@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, gap_s, later, latest, told
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, duration, gap_s, later, latest
 from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
 
 LEAST_WORK_S = 20e-6  # that is worth being put before a wait
 MOST_MOVED = 64  # waits that a receive is posted before
-SMALL_BYTES = 1 << 16  # buffers of this size are given to messages without asking by libraries that are told to
+SMALL_BYTES = 1 << 16  # libraries with a raised eager limit send messages of this size at once
 
 
 def overlap(story: Story, site: Site) -> Iterator[Remedy]:
@@ -21,7 +21,8 @@ def overlap(story: Story, site: Site) -> Iterator[Remedy]:
         if not _work_follows(story, rows):
             continue
         changed = _waiting_later(story, rows, "taken", "sent", "joined")
-        evidence = f"{len(rows)} calls at {place} wait for messages just before work of {told(_follows_s(story, rows))}"
+        follows = duration(_follows_s(story, rows))
+        evidence = f"{len(rows)} calls at {place} wait for messages just before work of {follows}"
         begun = "" if _are_posted_before(story, rows) else "begin with MPI_Irecv, "
         action = f"{begun}do the work that needs no message first, then MPI_Wait"
         yield Remedy("overlap", tuple(rows), evidence, f"{action} (dovetail.loops does so for stencils)", changed)
@@ -51,7 +52,7 @@ def nonblocking(story: Story, site: Site) -> Iterator[Remedy]:
         if name == "MPI_Barrier":
             continue
         changed = _waiting_later(story, rows, "joined")
-        evidence = f"{len(rows)} calls of {name} at {place}, each before work of {told(_follows_s(story, rows))}"
+        evidence = f"{len(rows)} calls of {name} at {place}, each before work of {duration(_follows_s(story, rows))}"
         action = f"MPI_I{name.removeprefix('MPI_').lower()}, then the work that needs no result, then MPI_Wait"
         yield Remedy("nonblocking", tuple(rows), evidence, action, changed)
 
@@ -105,17 +106,17 @@ def post_earlier(story: Story, site: Site) -> Iterator[Remedy]:
 
 def _earlier(story: Story, steps: Sequence[Step], late: set[int]) -> Iterator[Step]:
     """Each late receive posted before the waits that come directly before it, with no own work between."""
-    told_: list[Step] = []
+    moved: list[Step] = []
     for step in steps:
-        at = len(told_)
+        at = len(moved)
         if step.does == "recv" and step.number in late and gap_s(step) <= GRAIN_S:
-            at = _first_of_waits(story, told_, step.number)
-        if at == len(told_):
-            told_.append(step)
+            at = _first_of_waits(story, moved, step.number)
+        if at == len(moved):
+            moved.append(step)
             continue
-        told_.insert(at, step._replace(seconds=told_[at].seconds, within_s=told_[at].within_s))
-        told_[at + 1] = told_[at + 1]._replace(seconds=0.0, within_s=0.0)
-    yield from told_
+        moved.insert(at, step._replace(seconds=moved[at].seconds, within_s=moved[at].within_s))
+        moved[at + 1] = moved[at + 1]._replace(seconds=0.0, within_s=0.0)
+    yield from moved
 
 
 def _first_of_waits(story: Story, steps: Sequence[Step], number: int) -> int:
@@ -141,8 +142,8 @@ def progress(story: Story, site: Site) -> Iterator[Remedy]:
         free = [replace(m, stalls=False) if n in stalled else m for n, m in enumerate(story.messages)]
         spent = sum(story.messages[n].delay_s or 0.0 for n in stalled)
         each = spent / len(stalled)
-        evidence = f"{len(stalled)} messages waited for at {place} took {told(spent)} there, though begun before"
-        action = f"call MPI_Test about every {told(max(each / 8, 1e-4))} during the work, or run a progress thread"
+        evidence = f"{len(stalled)} messages waited for at {place} took {duration(spent)} there, though begun before"
+        action = f"call MPI_Test about every {duration(max(each / 8, 1e-4))} during the work, or run a progress thread"
         yield Remedy("progress", tuple(s.row for _, s in found), evidence, action, replace(story, messages=tuple(free)))
 
 
@@ -163,10 +164,10 @@ def collective_progress(story: Story, site: Site) -> Iterator[Remedy]:
         spent = max(it.seconds for it in quiet.values())
         names = ", ".join(sorted({it.name for it in quiet.values()}))
         evidence = (
-            f"{names}, waited for {len(quiet)} times at {place}, took up to {told(spent)} there, though all ranks had "
-            "begun it long before"
+            f"{names}, waited for {len(quiet)} times at {place}, took up to {duration(spent)} there, though all ranks "
+            "had begun it long before"
         )
-        action = f"call MPI_Test about every {told(max(spent / 8, 1e-4))} during the work, or run a progress thread"
+        action = f"call MPI_Test about every {duration(max(spent / 8, 1e-4))} during the work, or run a progress thread"
         yield Remedy("progress", tuple(quiet), evidence, action, story.with_steps(steps, gatherings=moved))
 
 
@@ -186,7 +187,7 @@ def sender_progress(story: Story, site: Site) -> Iterator[Remedy]:
         free = [replace(m, held=False) if n in held else m for n, m in enumerate(story.messages)]
         each = sum(story.messages[n].delay_s or 0.0 for n in held) / len(held)
         evidence = f"{len(held)} messages sent at {place} set out only when their sender called MPI again, after work"
-        action = f"call MPI_Test about every {told(max(each / 8, 1e-4))} during the work, or run a progress thread"
+        action = f"call MPI_Test about every {duration(max(each / 8, 1e-4))} during the work, or run a progress thread"
         rows = tuple(s.row for _, s in found if s.number in held)
         yield Remedy("progress", rows, evidence, action, replace(story, messages=tuple(free)))
 

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault
+from dovetail.report.otf2_events import (
+    DETAIL,
+    ENTER,
+    LEAVE,
+    WITH_ATTRIBUTES,
+    Batch,
+    EventWriter,
+    by_location,
+    library_errors,
+)
 from dovetail.trace import Trace
 from dovetail.trace.decode import KINDS
-from dovetail.trace.matching import messages
-from dovetail.trace.otf2_read import otf2_package
+from dovetail.trace.matching import messages, of_name
+from dovetail.trace.otf2_read import otf2_errors, otf2_package
 from dovetail.trace.trace import thread_title
 
-_ENTER, _DETAIL, _LEAVE = 2, 1, 0  # at one moment: what ends before what begins
+Array = NDArray[Any]
+_ATTRIBUTES = {
+    "calls": "in this one region: each but the last looked in vain",
+    "pause_ns": "between these calls, all together",
+    "is_point": "something happened, and took no time",
+    "arg": "the program's own number",
+}
 _OPS = {
     "Barrier": "BARRIER", "Bcast": "BCAST", "Gather": "GATHER", "Gatherv": "GATHERV", "Scatter": "SCATTER",
     "Scatterv": "SCATTERV", "Allgather": "ALLGATHER", "Allgatherv": "ALLGATHERV", "Alltoall": "ALLTOALL",
@@ -32,18 +50,26 @@ _ATOMICS = {
 def write_trace_otf2(folder: str | Path, trace: Trace) -> Path:
     """Write calls and intervals as regions, messages that were received, collectives and one-sided calls.
 
-    Returns the archive's `traces.otf2`. Raises EnvironmentFault where the folder is there already.
+    Returns the archive's `traces.otf2`. Raises EnvironmentFault where the folder is there already or the disk is full.
 
     A message is recorded in the call that sends it and in the one that takes it, whether these block or not. Points are
-    regions of no length. Attributes tell what OTF2 has no word for: numbers of the program's own, and of polls that are
-    one region how many they were, and the pauses between them.
+    regions of no length. Attributes hold what OTF2 has no record for: the program's own numbers, and of polls that are
+    one region their number, and the pauses between them.
     """
     otf2 = otf2_package()
     target = Path(folder)
     if target.exists():
         raise EnvironmentFault(f"cannot write {target}", found="it is there already", hint="name a new folder")
-    with otf2.writer.open(str(target), timer_resolution=1_000_000_000) as archive:
-        _Writer(otf2, archive, trace).write()
+    with library_errors() as errors:
+        try:
+            with otf2.writer.open(str(target), timer_resolution=1_000_000_000) as archive:
+                _Writer(otf2, archive, trace).write()
+        except otf2_errors() as error:
+            errors.append(str(error))
+    if errors:  # such as a full disk: what is there is no archive
+        shutil.rmtree(target, ignore_errors=True)
+        hint = "free some space, or name a folder elsewhere"
+        raise EnvironmentFault(f"cannot write {target}", found=errors[0], hint=hint)
     return target / "traces.otf2"
 
 
@@ -65,20 +91,18 @@ class _Writer:
             for rank, thread in self.threads
         }
         mpi, user = otf2.Paradigm.MPI, otf2.Paradigm.USER
-        meant = {
-            "calls": "in this one region: each but the last looked in vain",
-            "pause_ns": "between these calls, all together",
-            "is_point": "something happened, and took no time",
-            "arg": "the program's own number",
-        }
-        self.told = {name: made.attribute(name, text, otf2.Type.INT64) for name, text in meant.items()}
-        self.regions = [made.region(name, paradigm=mpi if name.startswith("MPI_") else user) for name in trace.names]
+        self.attributes = {name: made.attribute(name, text, otf2.Type.INT64) for name, text in _ATTRIBUTES.items()}
+        regions = [made.region(name, paradigm=mpi if name.startswith("MPI_") else user) for name in trace.names]
         main = [min((at for at in self.threads if at[0] == r), default=None) for r in range(trace.num_ranks)]
         self.mains = [self.locations[at] for at in main if at is not None]
         made.group("", group_type=otf2.GroupType.COMM_LOCATIONS, paradigm=mpi, members=self.mains)
-        self.comms = [self._comm(i) for i in range(len(trace.comms))]
-        windows = [i for i, comm in enumerate(trace.comms) if comm.is_window]
-        self.windows = {i: made.rma_win(f"window {i}", comm=self.comms[i]) for i in windows}
+        comms = [self._comm(i) for i in range(len(trace.comms))]
+        windows = {
+            i: made.rma_win(f"window {i}", comm=comms[i]) for i, comm in enumerate(trace.comms) if comm.is_window
+        }
+        self.region_rows, self.comm_rows = (np.array([it._ref for it in those], "i8") for those in (regions, comms))
+        self.window_rows = np.array([windows[i]._ref if i in windows else -1 for i in range(len(comms))], "i8")
+        self.location = np.zeros(0, "i4")  # of each row: its place in `threads`
 
     def _comm(self, number: int) -> Any:
         mpi, made = self.otf2.Paradigm.MPI, self.archive.definitions
@@ -87,100 +111,143 @@ class _Writer:
         return made.comm(f"communicator {number}", group=group)
 
     def write(self) -> None:
-        told: dict[tuple[int, int], list[tuple[int, int, int, str, tuple[Any, ...]]]] = {at: [] for at in self.threads}
-        self._regions(told)
-        self._messages(told)
-        self._collectives(told)
-        self._one_sided(told)
-        for at, events in told.items():
-            writer = self.archive.event_writer_from_location(self.locations[at])
-            for time_ns, _, _, name, args in sorted(events, key=lambda event: event[:3]):
-                getattr(writer, name)(time_ns, *args)
-
-    def _regions(self, told: Any) -> None:
+        """Write every location's events."""
         col = self.trace.columns
+        keys = np.array([rank << 32 | thread for rank, thread in self.threads], "i8")
+        self.location = np.searchsorted(keys, col["rank"].astype("i8") << 32 | col["thread"]).astype("i4")
+        shared = [*self._messages(keys), *self._collectives(), *self._one_sided()]
+        parts = [by_location(batch, len(keys)) for batch in shared]
+        del shared  # large, and copied by now
         rows = np.flatnonzero(col["part"] == 0)
-        start, end = (np.rint(col[name][rows] * 1e9).astype("i8").tolist() for name in ("start_s", "end_s"))
-        points = self.trace.of_kind("point")[rows].tolist()
-        values = (col[name][rows].tolist() for name in ("rank", "thread", "name", "repeats", "pause_s", "arg"))
-        for a, b, is_point, rank, thread, name, repeats, pause_s, arg in zip(start, end, points, *values, strict=True):
-            region, length = self.regions[name], 0 if is_point else max(b, a + 1) - a
-            about = {"calls": repeats + 1, "pause_ns": round(pause_s * 1e9)} if repeats else {}
-            about |= {"is_point": 1} if is_point else {}
-            if arg and (is_point or not self.trace.names[name].startswith("MPI_")):
-                about["arg"] = arg
-            more = ({self.told[key]: value for key, value in about.items()},) if about else ()
-            first, last = (_DETAIL, _DETAIL) if is_point else (_ENTER, _LEAVE)
-            told[rank, thread].append((a, first, -length, "enter", (region, *more)))
-            told[rank, thread].append((a + length, last, length, "leave", (region,)))
+        rows = rows[np.argsort(self.location[rows], kind="stable")]
+        bounds = np.searchsorted(self.location[rows], np.arange(len(keys) + 1)).tolist()
+        writer = EventWriter(self.archive, [self.attributes[name]._ref for name in _ATTRIBUTES])
+        try:
+            for i, at in enumerate(self.threads):
+                regions = self._regions(rows[bounds[i] : bounds[i + 1]])
+                writer.write(self.locations[at], [*regions, *(part[i] for part in parts)])
+        finally:
+            writer.close()
 
-    def _messages(self, told: Any) -> None:
+    def _ns(self, name: str, rows: Array) -> Array:
+        """A column of seconds as whole nanoseconds."""
+        return np.rint(self.trace.columns[name][rows] * 1e9).astype("i8")
+
+    def _regions(self, rows: Array) -> list[Batch]:
+        """Calls, intervals and points of one thread. Beginnings and ends have places, so that points do not mix."""
+        col, start = self.trace.columns, self._ns("start_s", rows)
+        is_point = col["kind"][rows] == KINDS.index("point")
+        length = np.where(is_point, 0, np.maximum(self._ns("end_s", rows), start + 1) - start)
+        is_mpi = of_name(self.trace.names, lambda name: name.startswith("MPI_"))[col["name"][rows]]
+        repeats, place = col["repeats"][rows], 2 * np.arange(len(rows))
+        calls, pause_ns = np.where(repeats > 0, repeats + 1, 0), np.where(repeats > 0, self._ns("pause_s", rows), 0)
+        values = calls, pause_ns, is_point.astype("i8"), np.where(is_point | ~is_mpi, col["arg"][rows], 0)
+        has_values = np.any([value != 0 for value in values], axis=0)
+        region, where = self.region_rows[col["name"][rows]], self.location[rows]
+        found = []
+        for points, first, last in ((True, DETAIL, DETAIL), (False, ENTER, LEAVE)):
+            for with_values in (False, True):
+                at = np.flatnonzero((is_point == points) & (has_values == with_values))
+                args = (region[at], *((value[at] for value in values) if with_values else ()))
+                kind = WITH_ATTRIBUTES if with_values else "enter"
+                order = place[at] if points else -place[at]  # of equal intervals the inner one ends, and stands, first
+                found.append(Batch(kind, where[at], start[at], first, args, order))
+            at = np.flatnonzero(is_point == points)
+            ends = start[at] + length[at]
+            found.append(Batch("leave", where[at], ends, last, (region[at],), place[at] + 1))
+        return found
+
+    def _messages(self, keys: Array) -> list[Batch]:
+        """Each message in the call that sends it and in the one that takes it."""
         col, found = self.trace.columns, messages(self.trace)
-        for i in np.flatnonzero(found.taken_row >= 0).tolist():
-            row, taken = int(found.sent_row[i]), int(found.taken_row[i])
-            number = int(col["comm"][taken] if col["comm"][taken] >= 0 else col["comm"][row])
-            ranks = self.trace.comms[number].ranks
-            src, dst, tag = int(found.src[i]), int(found.dst[i]), max(int(col["tag"][taken]), 0)
-            if src not in ranks or dst not in ranks:
-                continue
-            sent, came = round(float(found.sent_s[i]) * 1e9), round(float(found.taken_s[i]) * 1e9)
-            about = (self.comms[number], tag, int(found.num_bytes[i]))
-            told[src, int(found.src_thread[i])].append((sent, _ENTER + 1, 0, "mpi_send", (ranks.index(dst), *about)))
-            at = max(came, round(float(found.waited_s[i]) * 1e9) + 1)
-            told[dst, int(found.dst_thread[i])].append((at, _LEAVE - 1, 0, "mpi_recv", (ranks.index(src), *about)))
+        i = np.flatnonzero(found.taken_row >= 0)
+        row, taken = found.sent_row[i], found.taken_row[i]
+        number = np.where(col["comm"][taken] >= 0, col["comm"][taken], col["comm"][row])
+        src, dst, tag = found.src[i].astype("i8"), found.dst[i].astype("i8"), np.maximum(col["tag"][taken], 0)
+        to, of = self._places(number, dst), self._places(number, src)
+        sent, came, waited = (np.rint(each[i] * 1e9) for each in (found.sent_s, found.taken_s, found.waited_s))
+        came = np.maximum(came, waited + 1)
+        ends = []
+        for kind, rank, thread, at_ns, order, other in (
+            ("send", src, found.src_thread[i], sent, ENTER + 1, to),
+            ("recv", dst, found.dst_thread[i], came, LEAVE - 1, of),
+        ):
+            where = np.searchsorted(keys, rank << 32 | thread.astype("i8"))
+            args = (other, self.comm_rows[number], tag, found.num_bytes[i])
+            ends.append(Batch(kind, where, at_ns.astype("i8"), order, args).rows((to >= 0) & (of >= 0)))
+        return ends
 
-    def _collectives(self, told: Any) -> None:
+    def _places(self, comms: Array, ranks: Array) -> Array:
+        """The place of each rank in a communicator; -1 where it is not in it."""
+        found = np.full(len(ranks), -1, "i8")
+        for number in np.unique(comms).tolist():
+            place = np.full(self.trace.num_ranks, -1, "i8")
+            members = np.array(self.trace.comms[number].ranks if number >= 0 else (), "i8")[::-1]
+            known = (members >= 0) & (members < len(place))
+            place[members[known]] = np.arange(len(members))[::-1][known]
+            at = (comms == number) & (ranks >= 0) & (ranks < len(place))
+            found[at] = place[ranks[at]]
+        return found
+
+    def _collectives(self) -> list[Batch]:
         """Blocking ones in their call; others asked for in theirs, and over in the one that waits for them."""
         col, kinds = self.trace.columns, self.otf2.CollectiveOp
-        over = self._over()
-        for row in np.flatnonzero(col["kind"] == KINDS.index("collective")).tolist():
-            name, is_blocking = _operation(self.trace.names[col["name"][row]])
-            op = getattr(kinds, _OPS.get(name, ""), None)
-            number = int(col["comm"][row])
-            if op is None or number < 0:
-                continue
-            ranks, root = self.trace.comms[number].ranks, int(col["peer"][row])
-            known = ranks.index(root) if root in ranks else self.otf2.CollectiveRoot.NONE
-            given = (op, self.comms[number], known, int(col["num_bytes"][row]), int(col["received_bytes"][row]))
-            at = (int(col["rank"][row]), int(col["thread"][row]))
-            start, end = round(float(col["start_s"][row]) * 1e9), round(float(col["end_s"][row]) * 1e9)
-            request = int(col["request"][row])
-            if is_blocking:
-                told[at].append((start, _ENTER + 1, 0, "mpi_collective_begin", ()))
-                told[at].append((max(end, start + 1), _LEAVE - 1, 0, "mpi_collective_end", given))
-            elif request in over:
-                told[at].append((start, _ENTER + 1, 0, "non_blocking_collective_request", (request,)))
-                where, when = over[request]
-                told[where].append((when, _LEAVE - 1, 0, "non_blocking_collective_complete", (*given, request)))
+        forms = [_operation(name) for name in self.trace.names]
+        ops = [getattr(kinds, _OPS.get(name, ""), None) for name, _ in forms]
+        op_of_name = np.array([-1 if op is None else op.value for op in ops], "i8")
+        rows = np.flatnonzero((col["kind"] == KINDS.index("collective")) & (col["comm"] >= 0))
+        rows = rows[op_of_name[col["name"][rows]] >= 0]
+        root = self._places(col["comm"][rows], col["peer"][rows])
+        root = np.where(root >= 0, root, self.otf2.CollectiveRoot.NONE.value)
+        sizes = col["num_bytes"][rows], col["received_bytes"][rows]
+        given = (op_of_name[col["name"][rows]], self.comm_rows[col["comm"][rows]], root, *sizes)
+        start, request = self._ns("start_s", rows), col["request"][rows]
+        end = np.maximum(self._ns("end_s", rows), start + 1)
+        blocking = np.array([is_blocking for _, is_blocking in forms], bool)[col["name"][rows]]
+        over_row = self._over(request)
+        late = ~blocking & (over_row >= 0)
+        over_ns = np.maximum(self._ns("end_s", over_row), self._ns("start_s", over_row) + 1)
+        own, over = self.location[rows], self.location[over_row]
+        return [
+            Batch("collective_begin", own, start, ENTER + 1, ()).rows(blocking),
+            Batch("collective_end", own, end, LEAVE - 1, given).rows(blocking),
+            Batch("collective_request", own, start, ENTER + 1, (request,)).rows(late),
+            Batch("collective_complete", over, over_ns, LEAVE - 1, (*given, request)).rows(late),
+        ]
 
-    def _over(self) -> dict[int, tuple[tuple[int, int], int]]:
-        """By request: the thread that found it to be over, and when it knew."""
+    def _over(self, requests: Array) -> Array:
+        """The row that finds each request to be over, the last where there are several; -1 where there is none."""
         col = self.trace.columns
-        rows = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["request"] >= 0))
-        ends = np.maximum(np.rint(col["end_s"][rows] * 1e9), np.rint(col["start_s"][rows] * 1e9) + 1).astype("i8")
-        places = zip(col["rank"][rows].tolist(), col["thread"][rows].tolist(), strict=True)
-        return dict(zip(col["request"][rows].tolist(), zip(places, ends.tolist(), strict=True), strict=True))
+        done = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["request"] >= 0))[::-1]
+        known, last = np.unique(col["request"][done], return_index=True)
+        at = np.searchsorted(known, requests)
+        found = np.append(known, -2)[at] == requests
+        over: Array = np.where(found, np.append(done[last], -1)[at], -1)
+        return over
 
-    def _one_sided(self, told: Any) -> None:
-        """Puts and gets; accumulates, of which some fetch too."""
+    def _one_sided(self) -> list[Batch]:
+        """Puts and gets; accumulates, of which some fetch too: these are recorded with what they put."""
         col, otf2 = self.trace.columns, self.otf2
         put, get = KINDS.index("put"), KINDS.index("get")
-        for row in np.flatnonzero(np.isin(col["kind"], (put, get))).tolist():
-            window, peer, num_bytes = (int(col[name][row]) for name in ("comm", "peer", "num_bytes"))
-            name = self.trace.names[col["name"][row]].removeprefix("MPI_").removesuffix("_c")
-            is_put = col["kind"][row] == put
-            if window not in self.windows or peer not in self.trace.comms[window].ranks:
-                continue
-            to = self.windows[window], self.trace.comms[window].ranks.index(peer)
-            record: tuple[str, tuple[Any, ...]] = ("rma_put" if is_put else "rma_get", (*to, num_bytes, row))
-            if name in _ATOMICS:
-                if not is_put:
-                    continue  # told with what it put
-                kind, fetches = _ATOMICS[name]
-                moved = (num_bytes, num_bytes if fetches else 0)
-                record = "rma_atomic", (*to, getattr(otf2.RmaAtomicType, kind), *moved, row)
-            at, start = (int(col["rank"][row]), int(col["thread"][row])), round(float(col["start_s"][row]) * 1e9)
-            told[at].append((start, _ENTER + 1, 0, *record))
+        names = [name.removeprefix("MPI_").removesuffix("_c") for name in self.trace.names]
+        atomics = [_ATOMICS.get(name, ("", False)) for name in names]
+        type_of_name = np.array([getattr(otf2.RmaAtomicType, t).value if t else -1 for t, _ in atomics], "i8")
+        fetches = np.array([fetches for _, fetches in atomics], bool)
+        rows = np.flatnonzero(np.isin(col["kind"], (put, get)) & (col["comm"] >= 0))
+        place, name = self._places(col["comm"][rows], col["peer"][rows]), col["name"][rows]
+        window = self.window_rows[col["comm"][rows]]
+        start, sizes, is_put = self._ns("start_s", rows), col["num_bytes"][rows], col["kind"][rows] == put
+        known, atomic = (window >= 0) & (place >= 0), type_of_name[name] >= 0
+        fetched = np.where(fetches[name], sizes, 0)
+        where = self.location[rows]
+        both = (window, place, sizes, rows)
+        return [
+            Batch("put", where, start, ENTER + 1, both).rows(known & is_put & ~atomic),
+            Batch("get", where, start, ENTER + 1, both).rows(known & ~is_put & ~atomic),
+            Batch(*("atomic", where, start, ENTER + 1), (window, place, type_of_name[name], sizes, fetched, rows)).rows(
+                known & is_put & atomic
+            ),
+        ]
 
 
 def _operation(name: str) -> tuple[str, bool]:

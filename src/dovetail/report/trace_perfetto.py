@@ -37,7 +37,10 @@ def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
             told = [[tid, rank, thread] for (rank, thread), tid in threads.known.items()]
             file.write('\n],"otherData":' + json.dumps({KEY: {"schema": SCHEMA, **head, "threads": told}}) + "}\n")
     except OSError as error:
-        raise EnvironmentFault(f"cannot write {target}", found=error.strerror) from error
+        if target.is_file():
+            target.unlink()  # half of a trace
+        hint = "free some space, or name another place"
+        raise EnvironmentFault(f"cannot write {target}", found=error.strerror, hint=hint) from error
     return target
 
 

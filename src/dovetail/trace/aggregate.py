@@ -74,7 +74,7 @@ class _Bins:
         sums[0] += np.bincount(place * len(CLASSES) + kind[call], seconds, self.cells)
 
     def aggregate(self) -> Aggregate:
-        """The spans of a bin lie one after another; within them what is outside MPI may hold the others."""
+        """The spans of a bin lie one after another; within them the class outside MPI may hold the other classes."""
         columns: list[dict[str, Array]] = []
         for (rank, thread), lane in self.lanes.items():
             shares = self.sums[lane][0].reshape(self.bins, -1).copy()

@@ -13,16 +13,18 @@ import numpy as np
 from dovetail.core import DovetailError
 from dovetail.trace.chrome_own import is_own, read_own
 from dovetail.trace.decode import KINDS
-from dovetail.trace.trace import COLUMNS, Comm, Trace
+from dovetail.trace.trace import COLUMNS, Comm, Trace, check_ranks
 
+_RANK = "distributedInfo has the rank of each file, from 0 on"
+_MOST_RANKS, _MOST_US = 1 << 16, 1e16  # of a group; of a time, whose nanoseconds fit 64 bits
 _NUM_BYTES = {"Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Long": 8, "Char": 1, "Byte": 1}
 
 
 def read_chrome(paths: Sequence[str | Path]) -> Trace:
-    """One trace of some files. A file that tells its rank (Kineto's do) is one rank; of the others each process is one.
+    """One trace of some files. A file that names its rank (Kineto's do) is one rank; in other files each process is.
 
-    A single file that we exported comes back whole. Of others spans (`X`, and `B` with its `E`) and points (`i`) are
-    read; of Kineto's collectives also bytes and ranks. Raises DovetailError for a file of another kind.
+    A single file that we exported comes back whole. Of other files spans (`X`, and `B` with its `E`) and points (`i`)
+    are read; of Kineto's collectives also bytes and ranks. Raises DovetailError for a file of another kind.
     """
     table = _Table()
     for path in map(Path, paths):
@@ -33,8 +35,20 @@ def read_chrome(paths: Sequence[str | Path]) -> Trace:
         if not isinstance(events, list) or not any(isinstance(e, dict) and "ph" in e for e in events):
             raise DovetailError(f"{path} is no trace in Chrome's format", hint="it has a list `traceEvents`")
         about = document.get("distributedInfo") if isinstance(document, dict) else None
-        table.add([e for e in events if isinstance(e, dict)], None if not about else int(about.get("rank", 0)))
-    return table.trace({"source": ", ".join(map(str, paths)), "faults": table.faults()})
+        table.add([e for e in events if isinstance(e, dict)], _rank(about, path) if about else None)
+    try:
+        return table.trace({"source": ", ".join(map(str, paths)), "faults": table.faults()})
+    except ValueError as error:
+        names = " and ".join(map(str, paths))
+        raise DovetailError(f"{names}: no trace in Chrome's format", found=str(error), hint=_RANK) from error
+
+
+def _rank(about: Any, path: Path) -> int:
+    """The rank that a file names."""
+    rank = about.get("rank", 0) if isinstance(about, dict) else None
+    if type(rank) is not int or not 0 <= rank < 1 << 31:
+        raise DovetailError(f"{path} is no trace in Chrome's format", found=f"distributedInfo {about!r}", hint=_RANK)
+    return rank
 
 
 def _document(path: Path) -> Any:
@@ -46,6 +60,22 @@ def _document(path: Path) -> Any:
         raise DovetailError(f"cannot read {path}", found=error.strerror or str(error)) from error
     except (ValueError, EOFError) as error:
         raise DovetailError(f"{path} is no trace in Chrome's format", found=str(error)) from error
+
+
+def _us(value: Any) -> float:
+    """A time in microseconds. Raises ValueError, TypeError or OverflowError for what is none."""
+    found = float(value)
+    if not abs(found) < _MOST_US:
+        raise ValueError(f"a time of {value} us")
+    return found
+
+
+def _whole(value: Any, end: int) -> int:
+    """A number from 0 to below `end`. Raises ValueError, TypeError or OverflowError for what is none."""
+    found = int(value)
+    if not 0 <= found < end:
+        raise ValueError(f"{value} is not below {end}")
+    return found
 
 
 class _Table:
@@ -65,15 +95,15 @@ class _Table:
             phase, thread = event.get("ph"), (event.get("pid"), event.get("tid"))
             try:
                 if phase == "X":
-                    self._row(event, rank, float(event["ts"]), float(event.get("dur", 0.0)))
+                    self._row(event, rank, _us(event["ts"]), _us(event.get("dur", 0.0)))
                 elif phase in ("i", "I"):
-                    self._row(event, rank, float(event["ts"]), 0.0, "point")
+                    self._row(event, rank, _us(event["ts"]), 0.0, "point")
                 elif phase == "B":
                     open_.setdefault(thread, []).append(event)
                 elif phase == "E" and open_.get(thread):
                     begun = open_[thread].pop()
-                    self._row(begun, rank, float(begun["ts"]), float(event["ts"]) - float(begun["ts"]))
-            except (KeyError, TypeError, ValueError):
+                    self._row(begun, rank, _us(begun["ts"]), _us(event["ts"]) - _us(begun["ts"]))
+            except (KeyError, TypeError, ValueError, OverflowError):
                 self.broken += 1
         self.unended += sum(map(len, open_.values()))
 
@@ -81,8 +111,8 @@ class _Table:
         at = self.pids.setdefault(event.get("pid"), len(self.pids)) if rank is None else rank
         thread = self.threads.setdefault((at, event.get("tid")), sum(1 for r, _ in self.threads if r == at))
         name = self.names.setdefault(str(event.get("name", "?")), len(self.names))
-        told = event.get("args") if isinstance(event.get("args"), dict) else {}
-        sent, got, comm = self._collective(told or {})
+        args = event.get("args") if isinstance(event.get("args"), dict) else {}
+        sent, got, comm = self._collective(args or {})
         kind = "collective" if comm >= 0 and kind == "interval" else kind
         self.rows.append((KINDS.index(kind), name, at, thread, ts * 1e-6, (ts + dur) * 1e-6, sent, got, comm))
 
@@ -93,10 +123,11 @@ class _Table:
         size = _NUM_BYTES.get(str(args.get("dtype", "")), 1)
         text = str(args.get("Process Group Ranks", "")).strip("[]")
         ranks = tuple(int(r) for r in text.split(",") if r.strip().isdigit()) or tuple(
-            range(int(args.get("Group size", 0)))
+            range(_whole(args.get("Group size", 0), _MOST_RANKS))
         )
         comm = self.comms.setdefault(Comm(ranks), len(self.comms))
-        return int(args.get("In msg nelems", 0)) * size, int(args.get("Out msg nelems", 0)) * size, comm
+        given, got = (_whole(args.get(f"{way} msg nelems", 0), 1 << 59) for way in ("In", "Out"))
+        return given * size, got * size, comm
 
     def faults(self) -> list[str]:
         found = [f"{self.unended} spans never end"] if self.unended else []
@@ -114,4 +145,5 @@ class _Table:
         first = columns["start_s"].min(initial=0.0) if not count else columns["start_s"].min()
         columns["start_s"], columns["end_s"] = columns["start_s"] - first, columns["end_s"] - first
         num_ranks = int(columns["rank"].max(initial=-1)) + 1
+        check_ranks(num_ranks, len(np.unique(columns["rank"])))
         return Trace(num_ranks, tuple(self.names), tuple(self.comms), columns, meta)

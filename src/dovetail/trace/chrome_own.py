@@ -9,7 +9,8 @@ import numpy as np
 
 from dovetail.core import DovetailError, check_schema
 from dovetail.trace.decode import KINDS
-from dovetail.trace.trace import COLUMNS, SCHEMA, Trace, check_meta, no_columns, read_head
+from dovetail.trace.store import doubtful_column
+from dovetail.trace.trace import COLUMNS, SCHEMA, Trace, check_meta, check_ranks, no_columns, read_head
 
 KEY = "dovetail"  # in `otherData`, and the name of the metadata events that carry further rows of an interval
 DEFAULTS: dict[str, float] = {
@@ -44,7 +45,10 @@ def read_own(document: Mapping[str, Any], source: str) -> Trace:
         for name, kind in COLUMNS.items():
             columns[name] = np.array([row[name] for row in rows], kind)
         _check(columns, num_ranks, len(comms))
-        return Trace(num_ranks, names, comms, columns, check_meta(about["meta"]) | {"source": source})
+        if (broken := doubtful_column(columns)) is not None:
+            raise ValueError(f"column {broken}")
+        check_ranks(num_ranks, len(np.unique(columns["rank"])))
+        return Trace(num_ranks, names, comms, columns, check_meta(about["meta"], num_ranks) | {"source": source})
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         why = error.what if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
         raise DovetailError(f"{source} is no trace in Chrome's format", found=f"our own, but changed: {why}") from error
@@ -55,7 +59,7 @@ def _rows(events: Any, names: Mapping[str, int], threads: Mapping[int, tuple[int
     last: dict[str, Any] = {}
     for event in events:
         if event["ph"] == "M" and event["name"] == KEY:
-            yield {**last, **_told(event["args"]), "kind": _KINDS[event["args"]["kind"]]}
+            yield {**last, **_values(event["args"]), "kind": _KINDS[event["args"]["kind"]]}
         if event["ph"] not in ("X", "i"):
             continue
         rank, thread = threads[event["tid"]]
@@ -63,10 +67,10 @@ def _rows(events: Any, names: Mapping[str, int], threads: Mapping[int, tuple[int
         end_ns = start_ns + round(event.get("dur", 0.0) * 1e3)
         last = {"name": names[event["name"]], "rank": rank, "thread": thread}
         last |= {"start_s": start_ns * 1e-9, "end_s": end_ns * 1e-9}
-        yield {**last, **_told(event["args"]), "kind": _KINDS[event["cat"]]}
+        yield {**last, **_values(event["args"]), "kind": _KINDS[event["cat"]]}
 
 
-def _told(args: Mapping[str, Any]) -> dict[str, Any]:
+def _values(args: Mapping[str, Any]) -> dict[str, Any]:
     """What the arguments of an event say of the columns; what they do not say is as in most rows."""
     found = DEFAULTS | {name: args[name] for name in DEFAULTS if name in args}
     if "called_from" in args:

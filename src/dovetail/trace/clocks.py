@@ -129,8 +129,8 @@ def meetings_of(notes: Sequence[Mapping[str, Any]]) -> list[Meeting]:
 def clocks_to_first(readers: Mapping[int, Reader]) -> dict[int, RankClock]:
     """The clocks in nanoseconds of rank 0's, of ranks whose meetings lead there.
 
-    >>> told = {0: Reader(Line(), "a", []), 1: Reader(Line(), "b", [Meeting(100, 1100, 4)]), 2: Reader(Line(), "a", [])}
-    >>> found = clocks_to_first(told)
+    >>> met = [Meeting(100, 1100, 4)]
+    >>> found = clocks_to_first({0: Reader(Line(), "a", []), 1: Reader(Line(), "b", met), 2: Reader(Line(), "a", [])})
     >>> [(found[rank].line(300), found[rank].error_ns) for rank in range(3)]
     [(300.0, 0.0), (1300.0, 4.0), (300.0, 0.0)]
     """

@@ -146,10 +146,10 @@ class _Piece:
         )
         return rows | {"at": at}
 
-    def _plain(self, told: NDArray[Any]) -> Rows:
+    def _plain(self, begins: NDArray[Any]) -> Rows:
         """A row for each closed interval that moved nothing."""
         bare = self.begins & (self.closed >= 0)
-        bare[told] = False
+        bare[begins] = False
         begin = np.flatnonzero(bare)
         return self._of(begin, no_rows(len(begin)))
 
@@ -214,7 +214,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Waited:
-    """Of each detail: its request, and whether it is told by another already."""
+    """Of each detail: its request, and whether another detail records it already."""
 
     request: NDArray[Any]
     dropped: NDArray[Any]

@@ -14,7 +14,7 @@ from dovetail.trace.matching import Messages
 
 MANY = 8  # messages of one call, from one rank
 LATENCY_BYTES = 1 << 16
-LEAST_HELD_S = 20e-6  # a wait shorter than this tells nothing of how a message got on
+LEAST_HELD_S = 20e-6  # a shorter wait shows nothing of how a message got on
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Delays:
         sizes = np.asarray(num_bytes, "f8")
         if not len(self.num_bytes):
             return np.zeros(sizes.shape)
-        told: NDArray[np.float64] = np.interp(sizes, self.num_bytes, self.seconds)
-        found: NDArray[np.float64] = told + np.maximum(sizes - self.num_bytes[-1], 0) * self.slope
+        within: NDArray[np.float64] = np.interp(sizes, self.num_bytes, self.seconds)
+        found: NDArray[np.float64] = within + np.maximum(sizes - self.num_bytes[-1], 0) * self.slope
         return found
 
     @property
     def slope(self) -> float:
-        """Seconds for a further byte of the largest messages. One size alone cannot tell latency from bandwidth: up to
-        `LATENCY_BYTES` its time counts as latency, beyond that as bandwidth."""
+        """Seconds for a further byte of the largest messages. A single size cannot separate latency from bandwidth: up
+        to `LATENCY_BYTES` its time counts as latency, beyond that as bandwidth."""
         if not len(self.num_bytes):
             return 0.0
         if len(self.num_bytes) < 2:
@@ -60,7 +60,7 @@ class Delays:
 
 
 def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, most: float, seen: Delays) -> Delays:
-    """The delays that a machine's curve tells between two sizes; protocols as `seen`."""
+    """The delays that a machine's curve gives between two sizes; protocols as `seen`."""
     sizes = np.unique(np.geomspace(max(least, 1), max(most, 2), 64).astype("i8"))
     return replace(seen, num_bytes=sizes.astype("f8"), seconds=np.maximum.accumulate(seconds(sizes)))
 
@@ -81,16 +81,16 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
         since_s = found.sent_s
     size, took = found.num_bytes[late], np.fmin(found.taken_s - since_s, _shares_s(found))[late]
     sizes, means = of_sizes(size, took, _trimmed)
-    tells = _tells(found, plain)
-    told, held = of_sizes(found.num_bytes[tells], is_held(found, plain)[tells], lambda those: float(those.mean()))
-    least = int(told[held > 0.5][0]) if (held > 0.5).any() else None
-    most = int(told[held <= 0.5][-1]) if (held <= 0.5).any() else None
+    shows = _shows(found, plain)
+    shown, held = of_sizes(found.num_bytes[shows], is_held(found, plain)[shows], lambda those: float(those.mean()))
+    least = int(shown[held > 0.5][0]) if (held > 0.5).any() else None
+    most = int(shown[held <= 0.5][-1]) if (held <= 0.5).any() else None
     return Delays(sizes.astype("f8"), np.maximum.accumulate(means) if len(means) else means, most, least)
 
 
 def _shares_s(found: Messages) -> NDArray[np.float64]:
     """Of each message that came with many from one rank in one call: the time since the first of these was sent, shared
-    out; they come one after another, and the call tells only when all were there. Infinite for others."""
+    out; they come one after another, and the call shows only when all were there. Infinite for other messages."""
     calls = np.stack([found.src.astype("f8"), found.dst.astype("f8"), found.waited_s])
     _, call, count = np.unique(calls, axis=1, return_inverse=True, return_counts=True)
     call = call.ravel()
@@ -99,20 +99,20 @@ def _shares_s(found: Messages) -> NDArray[np.float64]:
     return np.where(count[call] >= MANY, (found.taken_s - first_s[call]) / count[call], np.inf)
 
 
-def _tells(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _shows(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether it shows if a message waits for its receive: that was posted late, and the send is known to be over.
 
     Where nobody looked whether it was sent until its receive was there, nothing is seen.
     """
     blocking = (found.sent_end_s == found.away_s) & plain
     late: NDArray[np.bool_] = (found.taken_row >= 0) & (found.posted_s > found.sent_s + LEAST_HELD_S)
-    tells: NDArray[np.bool_] = late & (blocking | (found.away_s < found.posted_s))
-    return tells
+    shows: NDArray[np.bool_] = late & (blocking | (found.away_s < found.posted_s))
+    return shows
 
 
 def is_held(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether a message was seen to wait for its receive: the call that sends it ended after that was posted."""
-    held: NDArray[np.bool_] = _tells(found, plain) & (found.away_s > found.posted_s)
+    held: NDArray[np.bool_] = _shows(found, plain) & (found.away_s > found.posted_s)
     return held
 
 

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from dovetail.trace.process_file import ProcessFile
 
 ENDS = "ends.jsonl"  # beside the processes' files: a line for each that its parent saw end badly
-_MOST = 8  # ranks that are told one by one
+_MOST = 8  # ranks that are reported one by one
 _TOGETHER_NS = 10**7  # a launcher does not always reap first who fell first
 _OF_LAUNCHERS = (int(signal.SIGKILL), int(signal.SIGTERM))
 
 
 class Ends:
-    """Follows the rows of a trace, in the order of their ends, to tell what each rank did last."""
+    """Follows the rows of a trace, in the order of their ends, to report what each rank did last."""
 
     def __init__(self, processes: Sequence[ProcessFile], numbers: Mapping[str, int]) -> None:
         self.processes, self.numbers = processes, numbers  # of names, as the merge gives them
@@ -45,10 +45,10 @@ class Ends:
         names = list(self.numbers)
         ended = [process for process in self.processes if self._is_bad(process, names)]
         ended = self._in_order(ended)
-        told = [f"rank {p.rank} {self._how(p)}, {self._where(p.rank, names)}" for p in ended[:_MOST]]
+        reported = [f"rank {p.rank} {self._how(p)}, {self._where(p.rank, names)}" for p in ended[:_MOST]]
         rest = [str(process.rank) for process in ended[_MOST:]]
         shown = ", ".join(rest[:_MOST]) + (", …" if len(rest) > _MOST else "")
-        return [*told, *([f"{len(rest)} more ranks ended likewise: {shown}"] if rest else [])]
+        return [*reported, *([f"{len(rest)} more ranks ended likewise: {shown}"] if rest else [])]
 
     def _in_order(self, ended: Sequence[ProcessFile]) -> list[ProcessFile]:
         """Who aborts the job first, then by time; of those reaped together, the likely victims of a launcher last.

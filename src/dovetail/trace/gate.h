@@ -4,8 +4,8 @@
 
    The gate is linked with no MPI library and calls none. Where the process has another MPI, or no wrappers can be
    had, the entries go to the process's own calls. Variables: DOVETAIL_TRACE_MPICH, _OPENMPI and _ABI name wrappers that
-   are compiled already; DOVETAIL_TRACE_BUILD is the Python that compiles others; DOVETAIL_TRACE_ONLY the one kind of
-   library to be traced, also where the library's name is not known. */
+   are compiled already; DOVETAIL_TRACE_BUILD is the Python that compiles other wrappers; DOVETAIL_TRACE_ONLY the one
+   kind of library to be traced, also where the library's name is not known. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -25,14 +25,14 @@
 
 /* An entry of the gate. Arguments are words: all of them are integers of up to 64 bits, or addresses. The call is the
    function's last, so that the wrapper sees the program's return address. */
-#define DG_ENTRY(name, typed, told)                               \
+#define DG_ENTRY(name, typed, args)                               \
     static long dg_first_##name typed;                            \
     static long(*dg_at_##name) typed = dg_first_##name;           \
     DG_PUBLIC long name typed;                                    \
-    long name typed { return dg_at_##name told; }                 \
+    long name typed { return dg_at_##name args; }                 \
     __attribute__((noinline)) static long dg_first_##name typed { \
         *(void**)&dg_at_##name = dg_resolve(#name);               \
-        return dg_at_##name told;                                 \
+        return dg_at_##name args;                                 \
     }
 
 static struct {
@@ -164,7 +164,7 @@ static int dg_ask(char* const* command) {
     return *dg_mpi.path == '/';
 }
 
-/* Has the wrappers compiled, by the first process of a host that needs them; the others read what it was told. */
+/* Has the wrappers compiled, by the first process of a host that needs them; the others read the note it leaves. */
 static void dg_build(void) {
     char note[4096], host[64] = "host";
     char* python = getenv("DOVETAIL_TRACE_BUILD");

@@ -24,7 +24,7 @@ def gate_source() -> str:
     head += ["static struct { const char* name; void* entry; int is_missing; } dg_c_calls[] = {"]
     head += [f'    {{"{name}", (void*)&{name}, 0}},' for name in names]
     head += ["};", f"enum {{ NUM_C_CALLS = {len(names)} }};", '#include "gate.h"']
-    made = [f"DG_ENTRY({name}, ({_typed(count)}), ({_told(count)}))" for name, count in entries.items()]
+    made = [f"DG_ENTRY({name}, ({_typed(count)}), ({_args(count)}))" for name, count in entries.items()]
     return "\n".join([*head, *made, ""])
 
 
@@ -56,5 +56,5 @@ def _typed(count: int) -> str:
     return ", ".join(f"long a{i}" for i in range(count)) or "void"
 
 
-def _told(count: int) -> str:
+def _args(count: int) -> str:
     return ", ".join(f"a{i}" for i in range(count))

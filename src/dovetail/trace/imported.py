@@ -32,10 +32,10 @@ class Events:
 
     def insert(self, at: int, *events: tuple[EventKind, int, int, int]) -> None:
         """Put events before the one at a place."""
-        others = Events()
+        inserted = Events()
         for event in events:
-            others.add(*event)
-        self.words[at:at], self.abouts[at:at] = others.words, others.abouts
+            inserted.add(*event)
+        self.words[at:at], self.abouts[at:at] = inserted.words, inserted.abouts
 
     def array(self) -> Any:
         found = np.zeros(len(self.words), EVENT)

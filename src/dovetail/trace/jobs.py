@@ -12,8 +12,8 @@ from dovetail.trace.process_file import ProcessFile
 def ranked(processes: Sequence[ProcessFile]) -> list[ProcessFile]:
     """The processes by rank, jobs in the order of their starts: a later job's ranks follow those of the ones before.
 
-    The n-th process of a rank is of the n-th job, among jobs of one size. A process that never told its rank is a job
-    of its own, after all others.
+    The n-th process of a rank is of the n-th job, among jobs of one size. A process that never recorded its rank is a
+    job of its own, after all other jobs.
     """
     seen: Counter[tuple[int, int]] = Counter()
     jobs: dict[tuple[int, int], list[ProcessFile]] = {}

@@ -113,7 +113,7 @@ def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mp
 
 
 def _settings(command: Sequence[str], python: bool, mpi: str | None) -> dict[str, str]:
-    """What the gate is told: wrappers that are compiled already, and how others are."""
+    """The gate's settings: wrappers that are compiled already, and how to compile other wrappers."""
     settings = {"DOVETAIL_TRACE_BUILD": sys.executable, **({"DOVETAIL_TRACE_PYTHON": "1"} if python else {})}
     launcher = _executable(command[0])
     near = launcher.parent if launcher else None
@@ -151,7 +151,7 @@ def note_end(folder: Path, pid: int, signal: int) -> None:
 
 
 def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]:
-    """The command, told to pass our variables on to other hosts where its launcher must be: Open MPI's."""
+    """The command, with the options by which Open MPI's launcher passes our variables on to other hosts."""
     launcher = _executable(command[0])
     if launcher is None or launcher.name not in ("mpirun", "mpiexec", "prterun"):
         return list(command)
@@ -159,8 +159,8 @@ def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]
     if "Open MPI" not in asked.stdout and "prte" not in asked.stdout.lower():
         return list(command)
     names = ["LD_PRELOAD", "DOVETAIL_TRACE_DIR", *(name for name in os.environ if name.startswith("DOVETAIL_TRACE_"))]
-    told = [word for name in dict.fromkeys([*names, *settings]) for word in ("-x", name)]
-    return [command[0], *told, *command[1:]]
+    options = [word for name in dict.fromkeys([*names, *settings]) for word in ("-x", name)]
+    return [command[0], *options, *command[1:]]
 
 
 def find_beside(folder: Path, name: str) -> str | None:

@@ -125,7 +125,7 @@ def _sides(
     has_start = np.isin(rows["kind"], (REQUEST, DONE)) & (made >= 0)
     of_send = has_start & (rows["kind"][made] == SEND)
     sent = np.flatnonzero(((rows["kind"] == SEND) & ~is_init) | (of_send & is_start & is_init[made]))
-    by = np.where(rows["kind"][sent] == SEND, sent, made[sent])  # the row that tells whereto
+    by = np.where(rows["kind"][sent] == SEND, sent, made[sent])  # the row that names the destination
     sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
     sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
@@ -225,8 +225,8 @@ def _with_probes(found: Messages, rows: dict[str, Array], probes: Array) -> Mess
     met[~asks] = np.append(posted, -1)[place]
     same = found.posted_row[taken[met]] == rows["row"][probes] if len(taken) else asks
     met[~asks & ~same] = -1
-    told = np.flatnonzero(met >= 0)[::-1]  # the first of several for one message waited
+    matched = np.flatnonzero(met >= 0)[::-1]  # the first of several for one message waited
     columns = {"probe_s": "start_s", "probe_end_s": "end_s", "probe_name": "name", "probe_row": "row"}
     for field, name in columns.items():
-        getattr(found, field)[taken[met[told]]] = rows[name][probes[told]]
+        getattr(found, field)[taken[met[matched]]] = rows[name][probes[matched]]
     return found

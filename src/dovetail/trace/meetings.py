@@ -46,7 +46,7 @@ class Meetings(NamedTuple):
 
 
 class Gatherer:
-    """Collects collective calls; the n-th of each rank on a communicator meets the n-th of the others."""
+    """Collects collective calls; the n-th of each rank on a communicator meets the n-th of the other ranks."""
 
     def __init__(self) -> None:
         self._kept, self._ends = Grown(), Grown()
@@ -115,7 +115,7 @@ def _number_within(*keys: Array) -> Array:
 
 
 def _met(rows: dict[str, Array], meeting: Array) -> Meetings:
-    """Calls in the order of meetings and starts, each told of the last and of the root's."""
+    """Calls in the order of meetings and starts, each with the start of the last and of the root's."""
     order = np.lexsort((rows["start_s"], meeting))
     rows, meeting = {name: column[order] for name, column in rows.items()}, meeting[order]
     last = np.append(np.flatnonzero(np.diff(meeting)), len(meeting) - 1)[: len(meeting)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from dovetail.trace.ended import Ends
 from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
 from dovetail.trace.matching import DONE, RECV, Matcher, check
-from dovetail.trace.process_file import Piece, ProcessFile, read_process
+from dovetail.trace.process_file import MOST_UNSEEN, Piece, ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
 from dovetail.trace.store import TraceFile, TraceWriter
 from dovetail.trace.trace import COLUMNS, Comm
@@ -39,9 +40,26 @@ def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
         raise DovetailError(f"no process left a trace in {folder}", found="no file *.dvt", hint=hint)
     faults: list[str] = []
     processes = [process for path in files if (process := _read(path, faults)) is not None]
+    processes = _of_sound_jobs(processes, faults)
     if not processes:
-        raise DovetailError(f"no trace in {folder} can be read", found="; ".join(faults))
+        hint = "trace the program again: `dovetail trace run -o DIR`"
+        raise DovetailError(f"no trace in {folder} can be read", found="; ".join(faults), hint=hint)
     return _held(ranked(processes), faults, target)
+
+
+def _of_sound_jobs(processes: Sequence[ProcessFile], faults: list[str]) -> list[ProcessFile]:
+    """The processes without those of jobs that claim thousands of ranks which left no file: their headers are damaged.
+
+    Ranks of jobs are numbered through, so that one such number would shift all that follow.
+    """
+    left = Counter(process.num_ranks for process in processes)
+    missing = sorted((size - left[size], size) for size in left if size > left[size])
+    while missing and sum(count for count, _ in missing) > MOST_UNSEEN:
+        _, size = missing.pop()
+        why = f"its header is damaged: a job of {size} ranks, of which {left[size]} left a file"
+        faults += [f"{p.path.name} is left out, {why}" for p in processes if p.num_ranks == size]
+        processes = [process for process in processes if process.num_ranks != size]
+    return list(processes)
 
 
 def _held(processes: Sequence[ProcessFile], faults: list[str], target: Path) -> TraceFile:
@@ -111,11 +129,11 @@ class _Merge:
             return writer.close(num_ranks, tuple(self.names.rows), comms, self._meta(comms))
 
     def _meta(self, comms: tuple[Comm, ...]) -> dict[str, Any]:
-        told = zip(self.processes, self.clocks, self.moves, strict=True)
+        processes = zip(self.processes, self.clocks, self.moves, strict=True)
         found, strays = self.matcher.messages(tuple(self.names.rows), comms)
         checked = check(found, strays)
         self.quickest = quickest(found) if checked["received_before_sent"] else None
-        meta = {"ranks": [_about(*one) for one in told], "clocks": checked}
+        meta = {"ranks": [_about(*one) for one in processes], "clocks": checked}
         return {
             **meta,
             "lost": sum(p.lost for p in self.processes),
@@ -139,11 +157,11 @@ class _Merge:
         decoder = ThreadDecoder()
         for piece in pieces:
             for events, lost in _bites(process, piece):
-                yield self._told(decoder.take(events, lost), process, thread, line, numbers)
+                yield self._columns(decoder.take(events, lost), process, thread, line, numbers)
         self.unmatched += decoder.unmatched
-        yield self._told(decoder.rest(process.last.clock), process, thread, line, numbers)
+        yield self._columns(decoder.rest(process.last.clock), process, thread, line, numbers)
 
-    def _told(self, rows: Rows, process: ProcessFile, thread: int, line: Line, numbers: _Numbers) -> Columns:
+    def _columns(self, rows: Rows, process: ProcessFile, thread: int, line: Line, numbers: _Numbers) -> Columns:
         count = len(rows["kind"])
         columns = {name: rows[name] for name in COLUMNS if name in rows}
         for name in ("start", "end"):
@@ -180,11 +198,11 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
 
 
 def _event_ticks(process: ProcessFile) -> list[float]:
-    """What an event cost with a look at the clock, and without; nothing where the file does not tell."""
+    """What an event cost with a look at the clock, and without; 0 where the file does not say."""
     for note in process.notes:
-        told = note.get("event_ticks")
-        if isinstance(told, list) and len(told) == 2 and all(isinstance(ticks, int | float) for ticks in told):
-            return [float(ticks) for ticks in told]
+        found = note.get("event_ticks")
+        if isinstance(found, list) and len(found) == 2 and all(isinstance(ticks, int | float) for ticks in found):
+            return [float(ticks) for ticks in found]
     return [0.0, 0.0]
 
 
@@ -246,14 +264,14 @@ def _comms_by_job(processes: Sequence[ProcessFile]) -> list[list[Comm]]:
 
 def _comm(note: dict[str, Any], base: int) -> Comm:
     """A communicator that a process notes, whose job's first rank is `base`."""
-    told = note["ranks"] if "ranks" in note else range(int(note["size"]))
-    both = (told, note.get("remote", ()))
+    own = note["ranks"] if "ranks" in note else range(int(note["size"]))
+    both = (own, note.get("remote", ()))
     ranks, remote = (tuple(rank + base if rank >= 0 else -1 for rank in each) for each in both)
     return Comm(ranks, int(note.get("number", 0)), remote, bool(note.get("window")))
 
 
 def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
-    """Peers, told by communicators, as ranks of the job."""
+    """Replace peers, which are ranks of their communicators, by ranks of the job."""
     at = np.flatnonzero((columns["comm"] >= 0) & (columns["peer"] >= 0))
     at = at[np.argsort(columns["comm"][at], kind="stable")]
     numbers, first = np.unique(columns["comm"][at], return_index=True)
@@ -264,14 +282,14 @@ def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
 
 
 class Requests:
-    """Numbers requests, whose handles the library uses again and again, and tells what is over by what began it."""
+    """Numbers requests, whose handles the library uses again and again, and matches what is over with what began it."""
 
     def __init__(self) -> None:
         self.next = 0
         self.latest: dict[tuple[int, int], tuple[int, int, bool]] = {}  # (rank, handle) → number, comm, receives
 
     def settle(self, columns: Columns) -> None:
-        """Replace handles by numbers that are the same for all rows about one request, and for no others.
+        """Replace handles by numbers that are the same for all rows about one request, and for no other rows.
 
         A receive that is over gets its communicator; of a send that is over, the status says nothing.
         """

@@ -246,8 +246,8 @@ def calls() -> Iterator[Call]:
     """Every call that is traced."""
     yield from (*BOUNDS, *MESSAGES, *WAITS)
     for kind in COLLECTIVES:
-        told = f"dm_collective({kind.sent}, {kind.received}, comm);"
-        before = f"dm_root(root); {told}" if kind.root else told
+        detail = f"dm_collective({kind.sent}, {kind.received}, comm);"
+        before = f"dm_root(root); {detail}" if kind.root else detail
         yield Call(kind.name, kind.params, before)
         yield Call(f"I{kind.name.lower()}", f"{kind.params} request", before, made=MADE)
         yield Call(f"{kind.name}_init", f"{kind.params} info request", before, made=MADE)

@@ -65,7 +65,7 @@ static void dm_before_init(void) {
     dm_starts = 1;
 }
 
-/* Ranks without a trace meet the others too, who would wait for them: one host's disk may be full. */
+/* Ranks without a trace meet the other ranks too, which would wait for them: one host's disk may be full. */
 static void dm_after_init(void) {
     real_Comm_rank(MPI_COMM_WORLD, &dm_world_rank);
     real_Comm_size(MPI_COMM_WORLD, &dm_world_size);

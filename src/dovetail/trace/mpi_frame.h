@@ -1,4 +1,4 @@
-/* What the generated wrappers of MPI calls are made of. Included once, after the pointers `real_X` to the library's
+/* The parts of the generated wrappers of MPI calls. Included once, after the pointers `real_X` to the library's
    calls and the table of them, `dm_table`; NUM_CALLS wrappers have a name each.
 
    Nothing here is linked with an MPI library: its calls and constants are looked up when the program starts MPI, so
@@ -107,21 +107,21 @@ static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
 #define DM_CALLER DM_PROGRAM
 #endif
 
-/* A call from Fortran that the library answers by itself: Open MPI does where there are no requests to wait for. */
+/* A call from Fortran that the library answers itself: Open MPI does where there are no requests to wait for. */
 static void dm_only_fortran(int number) {
     dovetail_trace_begin(dm_name[number], dm_fortran_site);
     dovetail_trace_end(dm_name[number], 0);
 }
 
 /* A call from Fortran: notes its place and goes on to the library's, whose call in C is then traced. */
-#define DM_FORTRAN(number, name, typed, told)                                     \
+#define DM_FORTRAN(number, name, typed, args)                                     \
     __attribute__((visibility("default"))) void name typed {                      \
         static void(*real) typed;                                                 \
         if (!real) *(void**)&real = dm_next(#name);                               \
         const int64_t before = dm_fortran_site;                                   \
         const int is_traced = dm_is_tracing && !dm_inside && !before;             \
         if (!before) dm_fortran_site = DM_SITE, dm_came_to_c = 0;                 \
-        real told;                                                                \
+        real args;                                                                \
         if (is_traced && !dm_came_to_c && dm_is_tracing) dm_only_fortran(number); \
         dm_fortran_site = before;                                                 \
     }
@@ -218,7 +218,7 @@ static char* dm_list(const char* key, const int* ranks, int size, int may_be_sho
 }
 
 /* The ranks of a group, as ranks of the job, for a note; NULL without memory. Frees the group. */
-static char* dm_tell_group(const char* key, MPI_Group group, int may_be_short) {
+static char* dm_ranks_of(const char* key, MPI_Group group, int may_be_short) {
     int size = 0;
     char* text = NULL;
     real_Group_size(group, &size);
@@ -236,8 +236,8 @@ static char* dm_tell_group(const char* key, MPI_Group group, int may_be_short) {
 
 /* Numbers what has just been made, and notes whom it joins. */
 static int dm_define(dm_slot* slots, uint64_t key, MPI_Group group, int has_remote, MPI_Group remote_group) {
-    char* ranks = dm_tell_group("ranks", group, 1);
-    char* remote = has_remote ? dm_tell_group("remote", remote_group, 0) : NULL;
+    char* ranks = dm_ranks_of("ranks", group, 1);
+    char* remote = has_remote ? dm_ranks_of("remote", remote_group, 0) : NULL;
     char* line = ranks ? malloc(strlen(ranks) + (remote ? strlen(remote) : 0) + 128) : NULL;
     pthread_mutex_lock(&dm_lock);
     const int number = dm_insert(slots, key, dm_known.next) ? dm_known.next++ : -1; /* beyond all places: unknown */
@@ -319,7 +319,7 @@ static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
 
 static inline uint64_t dm_pair(int high, int low) { return (uint64_t)(uint32_t)high << 32 | (uint32_t)low; }
 
-/* -1: any, or none told; -2: nobody. */
+/* -1: any, or none named; -2: nobody. */
 static inline int dm_peer(int rank) { return rank >= 0 ? rank : rank == MPI_PROC_NULL ? -2 : -1; }
 
 static inline int dm_tag(int tag) { return tag == MPI_ANY_TAG ? -1 : tag; }

@@ -2,7 +2,7 @@
    compiled with DM_PYTHON, and only by these.
 
    mpi4py lets other threads run while it is in MPI, so the interpreter is taken for a moment, as its interface says.
-   Each line gets a number, and a note at its first time; calls are told to come from minus that number. */
+   Each line gets a number, and a note at its first time; calls are recorded as from minus that number. */
 
 static struct {
     int (*is_initialized)(void);

@@ -1,4 +1,4 @@
-/* What the statuses of messages tell: from whom, under which tag, how many bytes. Included once, in mpi_frame.h. */
+/* What the statuses of messages hold: from whom, under which tag, how many bytes. Included once, in mpi_frame.h. */
 
 static int dm_cancels; /* the program has tried to take requests back */
 
@@ -21,7 +21,7 @@ static inline int dm_is_cancelled(const MPI_Status* status) {
 
 static int dm_reads_statuses; /* the library keeps them there */
 
-/* The lowest bit of the upper half tells of something else. */
+/* The lowest bit of the upper half means something else. */
 static inline int64_t dm_from_halves(int low, int high) {
     return (int64_t)((uint64_t)((uint32_t)high >> 1) << 32 | (uint32_t)low);
 }

@@ -1,5 +1,5 @@
-/* Waiting for some of many requests: what they were before the call, so that those that are over can be told. Included
-   once, at the end of mpi_frame.h. */
+/* Waiting for some of many requests: what they were before the call, so that those that are over can be recorded.
+   Included once, at the end of mpi_frame.h. */
 
 enum { DM_FEW = 32 };
 
@@ -40,7 +40,7 @@ static MPI_Status* dm_ask(dm_wait* wait, int count, const MPI_Request* requests,
     if (count > DM_FEW) {
         const size_t bytes = (size_t)count * sizeof(MPI_Request);
         wait->asked = dm_room(bytes + sizeof(MPI_Status) * ((size_t)count + 1));
-        if (!wait->asked) return statuses; /* they are then not told of */
+        if (!wait->asked) return statuses; /* they are then not recorded */
         const size_t aligned = (bytes + sizeof(MPI_Status) - 1) / sizeof(MPI_Status);
         if (wait->statuses == wait->few_statuses) wait->statuses = (MPI_Status*)wait->asked + aligned;
     }
@@ -53,8 +53,8 @@ static void dm_ask_all(const dm_wait* wait, int count) {
 }
 
 /* The request at `position` is over, as the `nth` status says. */
-static void dm_over(const dm_wait* wait, int position, int nth, int was_told) {
+static void dm_over(const dm_wait* wait, int position, int nth, int is_recorded) {
     if (!wait->asked || position < 0 || wait->asked[position] == MPI_REQUEST_NULL) return;
-    if (!was_told) dm_request(wait->asked[position], position);
+    if (!is_recorded) dm_request(wait->asked[position], position);
     dm_done(&wait->statuses[nth], position);
 }

@@ -51,14 +51,14 @@ def wrappers(header: str) -> str:
 def _head(names: list[str], helpers: list[str]) -> Iterator[str]:
     """Pointers to the library's calls, the table that finds them, and the frame."""
     yield "#define _GNU_SOURCE\n#include <mpi.h>\n#include <stdint.h>"
-    told = list(dict.fromkeys([*names, *helpers]))
-    yield from (f"static __typeof__(&MPI_{name}) real_{name};" for name in told)
+    needed = list(dict.fromkeys([*names, *helpers]))
+    yield from (f"static __typeof__(&MPI_{name}) real_{name};" for name in needed)
     yield "#ifdef OPEN_MPI"
     for name in _GLOBALS:
         yield f"static __typeof__({name})* dm_{name};\n#define {name} (*dm_{name})"
     yield "#endif"
     yield "static const struct { const char* name; void** real; } dm_table[] = {"
-    yield from (f'    {{"PMPI_{name}", (void**)&real_{name}}},' for name in told)
+    yield from (f'    {{"PMPI_{name}", (void**)&real_{name}}},' for name in needed)
     yield "#ifdef OPEN_MPI"
     yield from (f'    {{"{name}", (void**)&dm_{name}}},' for name in _GLOBALS)
     yield f"#endif\n}};\nenum {{ NUM_CALLS = {len(names)} }};"
@@ -80,16 +80,16 @@ def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
 
 def _for_fortran(name: str, typed: str, params: list[str]) -> str:
     """Some libraries' Fortran calls go to the C calls that are not traced; then these are."""
-    told = ", ".join(params)
+    args = ", ".join(params)
     head = f'__attribute__((visibility("default"))) int PMPI_{name}({typed or "void"}) {{'
-    return f"{head}\n    return dm_in_fortran() ? MPI_{name}({told}) : real_{name}({told});\n}}"
+    return f"{head}\n    return dm_in_fortran() ? MPI_{name}({args}) : real_{name}({args});\n}}"
 
 
 def fortran_wrappers(number: int, name: str, call: Call) -> Iterator[str]:
     """The call's entries from Fortran: they note the place in the program."""
     for entry, count in fortran_entries(name, call):
-        typed, told = (", ".join(f"{kind}a{i}" for i in range(count)) for kind in ("void* ", ""))
-        yield f"DM_FORTRAN({number}, {entry}, ({typed}), ({told}))"
+        typed, args = (", ".join(f"{kind}a{i}" for i in range(count)) for kind in ("void* ", ""))
+        yield f"DM_FORTRAN({number}, {entry}, ({typed}), ({args}))"
 
 
 def fortran_entries(name: str, call: Call) -> Iterator[tuple[str, int]]:
@@ -121,7 +121,7 @@ def _alone(call: Call, real: str) -> list[str]:
     """What comes first: calls of the library's own are passed on."""
     if call.name in _BEGIN:
         return [_BEGIN[call.name]]
-    if call.name == "Finalize":  # ranks without a trace meet the others here too
+    if call.name == "Finalize":  # ranks without a trace meet other ranks here too
         return ["if (dm_leave_alone()) {", "    if (!dm_inside) dm_before_finalize();", f"    return {real};", "}",
                 "dm_inside = 1;"]  # fmt: skip
     return [f"if (dm_leave_alone()) return {real};", "dm_inside = 1;"]
@@ -162,12 +162,12 @@ def _done(number: int, call: Call) -> list[str]:
 
 def _looked(number: int, call: Call) -> list[str]:
     """Of a call that only looks: many in vain are one interval. What makes a handle has an interval of its own."""
-    told, handle = f"dm_name[{number}], DM_CALLER, begun", call.made
+    args, handle = f"dm_name[{number}], DM_CALLER, begun", call.made
     begins = f"dovetail_trace_detail(DVT_BEGIN, dm_name[{number}], begun, DM_CALLER);"
-    found = [begins] if handle else [f"const int64_t many = dovetail_trace_found({told});"]
+    found = [begins] if handle else [f"const int64_t many = dovetail_trace_found({args});"]
     end = f"(dm_name[{number}], {handle})" if handle else f"(many ? 0 : dm_name[{number}], many)"
     lines = [*found, call.before, call.after, f"dovetail_trace_end{end};"]
     return [
-        f"if (code || !({call.found})) {{", f"    dovetail_trace_vain({told});", "} else {",
+        f"if (code || !({call.found})) {{", f"    dovetail_trace_vain({args});", "} else {",
         *(f"    {line}" for line in lines if line), "}",
     ]  # fmt: skip

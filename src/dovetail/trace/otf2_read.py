@@ -12,6 +12,8 @@ from dovetail.trace.trace import Comm, Trace
 
 OURS = frozenset(("calls", "pause_ns", "is_point", "arg"))  # attributes of regions in archives that we write
 
+_UNREADABLE: tuple[type[Exception], ...] = (RuntimeError, ValueError, KeyError, AttributeError, IndexError)
+
 
 def otf2_package() -> Any:
     """The package with its reader and writer, or an EnvironmentFault that says how to get it."""
@@ -25,6 +27,14 @@ def otf2_package() -> Any:
     return otf2
 
 
+def otf2_errors() -> tuple[type[Exception], ...]:
+    """What the package raises: errors of its own, and of the C library."""
+    import _otf2
+    import otf2.error
+
+    return otf2.error.Error, _otf2.Error
+
+
 def read_otf2(path: str | Path) -> Trace:
     """The trace in an archive, named by its `.otf2` file. Raises DovetailError for one that cannot be read."""
     package = otf2_package()
@@ -33,8 +43,9 @@ def read_otf2(path: str | Path) -> Trace:
     try:
         with package.reader.open(str(path)) as archive:
             return _Reader(archive, package.RmaAtomicType.ACCUMULATE).trace(str(path))
-    except (RuntimeError, ValueError) as error:
-        raise DovetailError(f"cannot read the archive {path}", found=str(error)) from error
+    except _UNREADABLE + otf2_errors() as error:
+        found, hint = f"{type(error).__name__}: {error}", "it is damaged or cut short: export or measure it anew"
+        raise DovetailError(f"cannot read the archive {path}", found=found, hint=hint) from error
 
 
 class _Reader:
@@ -50,7 +61,7 @@ class _Reader:
         self.names: dict[str, int] = {}
         self.comms = {comm: i for i, comm in enumerate(definitions.comms)}
         self.windows = {window: self.comms[window.comm] for window in definitions.rma_wins}
-        self.told = [self._comm(comm, number) for number, comm in enumerate(definitions.comms)]
+        self.found_comms = [self._comm(comm, number) for number, comm in enumerate(definitions.comms)]
         self.open: dict[Any, list[tuple[int, int, int]]] = {}  # by location: calls, pause and kind of regions entered
         self.asked: dict[
             tuple[int, int], tuple[Events, int]
@@ -72,7 +83,7 @@ class _Reader:
                 self._take(found[self.threads[location]], location, event, time_ns)
         for into, at, event in sorted(self.late, key=lambda late: -late[1]):
             into.insert(at, *self._collective(event))
-        return trace_of(found, tuple(self.names), self.told, {"source": source, "faults": []})
+        return trace_of(found, tuple(self.names), self.found_comms, {"source": source, "faults": []})
 
     def _take(self, into: Events, location: Any, event: Any, time_ns: int) -> None:
         kind = type(event).__name__
@@ -103,19 +114,19 @@ class _Reader:
             self.names.setdefault(event.region.name, len(self.names)) + 1,
             self.open.setdefault(location, []),
         )
-        told = {
+        values = {
             attribute.name: int(value)
             for attribute, value in (event.attributes or {}).items()
             if attribute.name in OURS
         }
-        arg = told.get("arg", 0)
+        arg = values.get("arg", 0)
         if not is_enter:
             calls, pause_ns, is_point = open_.pop() if open_ else (1, 0, 0)
             if not is_point:
                 into.add(EventKind.end, time_ns, 0 if calls > 1 else number, _repeated(calls, pause_ns))
             return
-        open_.append((told.get("calls", 1), told.get("pause_ns", 0), told.get("is_point", 0)))
-        into.add(EventKind.point if "is_point" in told else EventKind.begin, time_ns, number, arg)
+        open_.append((values.get("calls", 1), values.get("pause_ns", 0), values.get("is_point", 0)))
+        into.add(EventKind.point if "is_point" in values else EventKind.begin, time_ns, number, arg)
 
     def _collective(self, event: Any) -> list[tuple[EventKind, int, int, int]]:
         """The events of what a collective moved."""
@@ -126,7 +137,7 @@ class _Reader:
         return [*([(EventKind.root, root, 0, 0)] if known else []), moved]
 
     def _one_sided(self, into: Events, kind: str, event: Any) -> None:
-        """Puts, gets, and accumulates, which put; those that fetch get as much as they tell."""
+        """Puts, gets, and accumulates, which put; those that fetch get as much as they record."""
         if kind not in ("RmaPut", "RmaGet", "RmaAtomic"):
             return
         at = pair(event.remote, self.windows[event.win])
@@ -139,5 +150,5 @@ class _Reader:
 
 
 def _repeated(calls: int, pause_ns: int) -> int:
-    """What the end of an interval tells of several calls in it."""
+    """The argument of an interval's end that stands for several calls."""
     return min(pause_ns, (1 << 27) - 1) << REPEAT_BITS | min(calls - 1, (1 << REPEAT_BITS) - 1) if calls > 1 else 0

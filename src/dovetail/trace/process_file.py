@@ -22,6 +22,7 @@ MAGIC = b"dovetrc1"
 PAGE = 4096
 KEEP_NEWEST = 1
 REPEAT_BITS = 20
+MOST_UNSEEN = 4096  # ranks of a job that left nothing behind; a number of ranks beyond these is damage
 _MOST_NAMES, _MOST_COMMS, _MOST_RANKS = 1 << 12, 1 << 24, 1 << 24
 _HEAD = "8s8I2iQQqqQqq64s256s"
 
@@ -60,7 +61,7 @@ class ProcessFile:
     host: str
     pid: int
     program: str
-    rank: int  # -1 where it was never told
+    rank: int  # -1 where it was never recorded
     num_ranks: int
     finalized: bool
     lost: int  # events that there was no room for, or that newer ones have overwritten
@@ -105,7 +106,7 @@ def read_process(path: str | Path) -> ProcessFile:
     if PAGE + declared * segment_bytes > size:
         faults.append(f"{path.name} is cut short: {size} bytes of {PAGE + declared * segment_bytes}")
     pieces, overwritten = _Scan(path, event_type, segment_bytes, keep == KEEP_NEWEST).pieces(size)
-    names, lanes, notes = _lines(path.with_suffix(".jsonl"), faults)
+    names, lanes, notes = _lines(path.with_suffix(".jsonl"), num_ranks, faults)
     host, program = (text.split(b"\0")[0].decode(errors="replace") for text in rest[6:])
     first, last = Anchor(*rest[:3]), Anchor(*rest[3:6])
     return ProcessFile(
@@ -157,14 +158,14 @@ class _Scan:
 
     def _ring(self, events: NDArray[Any], thread: int, start: int, oldest: int) -> Iterator[Piece]:
         """A ring that has gone round, from its oldest event on: one piece for each thread that had it, cut in two where
-        the ring ends. The last is `thread`; each is told by what the next begins with, too."""
+        the ring ends. The last is `thread`; the mark that the next begins with names it, too."""
         order = np.roll(np.arange(len(events)), -oldest)
         marks = np.flatnonzero((events["about"][order] & 15) == EventKind.thread)
         begins = [0, *(marks + 1).tolist()]
         ends = [*marks.tolist(), len(events)]
-        told = [int(events["about"][order[at]]) >> 16 for at in marks]
+        threads = [int(events["about"][order[at]]) >> 16 for at in marks]
         parts: Counter[int] = Counter()
-        for begin, end, its in zip(begins, ends, [*told, thread], strict=True):
+        for begin, end, its in zip(begins, ends, [*threads, thread], strict=True):
             turn = min(max(len(events) - oldest, begin), end)
             for at, until in ((begin, turn), (turn, end)):
                 if its and at < until:
@@ -183,8 +184,10 @@ class _Scan:
             yield Piece(word >> 32, word & 0xFFFFFFFF, offset, end - at - 1, missing)
 
 
-def _lines(path: Path, faults: list[str]) -> tuple[dict[int, str], dict[int, str], tuple[dict[str, Any], ...]]:
-    """Names, their lanes, and notes; lines that are none are counted among the faults."""
+def _lines(
+    path: Path, num_ranks: int, faults: list[str]
+) -> tuple[dict[int, str], dict[int, str], tuple[dict[str, Any], ...]]:
+    """Names, their lanes, and notes; broken lines are counted among the faults. `num_ranks`: of the job, or -1."""
     names: dict[int, str] = {}
     lanes: dict[int, str] = {}
     notes, bad = [], 0
@@ -203,7 +206,7 @@ def _lines(path: Path, faults: list[str]) -> tuple[dict[int, str], dict[int, str
                 names[number] = str(note["text"])
                 lanes |= {number: str(note["lane"])} if "lane" in note else {}
             else:
-                _check(note)
+                _check(note, num_ranks if num_ranks >= 0 else MOST_UNSEEN)
                 notes.append(note)
         except (ValueError, TypeError, KeyError, RecursionError):
             bad += 1
@@ -220,14 +223,14 @@ def _whole(note: dict[str, Any], key: str, end: int = 1 << 64) -> int:
     return int(number)
 
 
-def _check(note: dict[str, Any]) -> None:
-    """Raise a ValueError or KeyError where a note lacks what those who read it need."""
+def _check(note: dict[str, Any], num_ranks: int) -> None:
+    """Raise a ValueError or KeyError where a note lacks what its readers need, or has ranks beyond the job's."""
     if "comm" in note:
         _whole(note, "comm", _MOST_COMMS)
         if "ranks" not in note:
-            _whole(note, "size", _MOST_RANKS)
+            _whole(note, "size", num_ranks + 1)
         for ranks in (note.get("ranks", []), note.get("remote", [])):
-            if not isinstance(ranks, list) or not all(type(rank) is int and -1 <= rank < 1 << 31 for rank in ranks):
+            if not isinstance(ranks, list) or not all(type(rank) is int and -1 <= rank < num_ranks for rank in ranks):
                 raise ValueError("ranks that are none")
         note["number"] = _whole({"number": 0, **note}, "number", 1 << 31)
     if "site" in note:

@@ -79,7 +79,7 @@ class RankStats:
     critical_s: float
     under_way_s: float
     hidden_s: float
-    pure_s: float  # that its messages take by themselves, by the curve through those that were waited for
+    pure_s: float  # that its messages take in isolation, by the curve through those that were waited for
     calls: tuple[CallStats, ...] = field(repr=False)
     open_calls: tuple[str, ...] = ()
     num_threads: int = 1
@@ -117,17 +117,17 @@ class Stats:
         head = {"schema": SCHEMA, "num_ranks": self.num_ranks, "calls": [call.to_json() for call in self.calls]}
         sizes = [{"below_bytes": 1 << i, "messages": count} for i, count in enumerate(self.sizes)]
         matrix = {"matrix_bytes": self.matrix_bytes.tolist(), "matrix_messages": self.matrix_messages.tolist()}
-        told = {"wait_states": [wait.to_json() for wait in self.waits], "overlap": self.overlap, "sizes": sizes}
+        sums = {"wait_states": [wait.to_json() for wait in self.waits], "overlap": self.overlap, "sizes": sizes}
         about: dict[str, Any] = {key: self.meta[key] for key in ("clocks", "lost", "faults") if key in self.meta}
         head["sites"] = [site.to_json() for site in self.sites]
-        return {**head, "ranks": [rank.to_json() for rank in self.ranks], **told, **matrix, **about}
+        return {**head, "ranks": [rank.to_json() for rank in self.ranks], **sums, **matrix, **about}
 
     @property
     def overlap(self) -> dict[str, float]:
-        """Share of communication that is hidden behind work, as others count it; the means of them differ.
+        """Share of communication that is hidden behind work, as benchmarks count it; their means differ.
 
-        `hta`: of the time in which something was under way, that outside MPI. With P the time that messages take by
-        themselves, C the work beside them and T both together: `imb_nbc` (P + C - T) / max(P, C), `imb` over min(P, C),
+        `hta`: of the time in which something was under way, that outside MPI. With P the time that messages take in
+        isolation, C the work beside them and T both together: `imb_nbc` (P + C - T) / max(P, C), `imb` over min(P, C),
         `osu` 1 - (T - C) / P; none is below 0 or above 1.
         """
         together, work, pure = (
@@ -165,13 +165,13 @@ def stats(trace: Trace | TraceFile) -> Stats:
     spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
     sent = np.concatenate([np.stack([found.src, found.dst, found.num_bytes]).astype("i8"), *sums.one_sided], axis=1)
-    told = _told(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
+    totals = _wait_stats(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
     sites = sums.sites.stats(trace.num_ranks, trace.names, trace.meta)
-    return Stats(trace.num_ranks, calls, ranks, *told, trace.meta, sites)
+    return Stats(trace.num_ranks, calls, ranks, *totals, trace.meta, sites)
 
 
 def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
-    """Of each rank: the seconds that what it receives takes by itself."""
+    """Of each rank: the seconds that what it receives takes in isolation."""
     whole = found.taken_row >= 0
     took = delays_of(found, np.ones(len(whole), bool))(found.num_bytes[whole])
     return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)
@@ -191,11 +191,11 @@ def _matrix(sent: NDArray[Any], n: int) -> tuple[NDArray[np.int64], NDArray[np.i
     return moved.reshape(n, n), np.bincount(cells, minlength=n * n).astype("i8").reshape(n, n)
 
 
-def _told(waited: CallWaits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
+def _wait_stats(waited: CallWaits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
     """Waits by kind and name of the call."""
     found, seconds = waited
     key = found.state * len(trace.names) + found.name
-    told = []
+    found_waits = []
     for one in np.unique(key).tolist():
         at = key == one
         by_rank = np.bincount(found.rank[at], seconds[at], trace.num_ranks)
@@ -203,8 +203,8 @@ def _told(waited: CallWaits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
         most, cause = int(np.argmax(by_rank)), int(np.argmax(by_cause))
         state, name = divmod(one, len(trace.names))
         head = (STATES[state], trace.names[name], int(np.count_nonzero(at)), float(by_rank.sum()))
-        told.append(WaitStats(*head, most, float(by_rank[most]), cause, float(by_cause[cause])))
-    return tuple(sorted(told, key=lambda wait: -wait.seconds))
+        found_waits.append(WaitStats(*head, most, float(by_rank[most]), cause, float(by_cause[cause])))
+    return tuple(sorted(found_waits, key=lambda wait: -wait.seconds))
 
 
 class _Sums:

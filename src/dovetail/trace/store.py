@@ -15,8 +15,9 @@ import json
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
-from errno import ENOSPC
+from errno import EDQUOT, EFBIG, ENOSPC
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ from numpy.typing import NDArray
 
 from dovetail.core import DovetailError, EnvironmentFault, check_schema
 from dovetail.trace.decode import KINDS
-from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, check_meta, head_of, no_columns, read_head
+from dovetail.trace.process_file import MOST_UNSEEN
+from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, check_meta, check_ranks, head_of, no_columns, read_head
 
 MAGIC = b"dovetrac"
 CHUNK_ROWS = 1 << 16
@@ -35,7 +37,6 @@ _TAIL, _CHECK = struct.Struct("<Q8s"), struct.Struct("<8sI")
 _CHECKED = b"dovecrc1"
 _ANEW = "merge it anew: `dovetail trace merge`"
 _FAR_S = 1e9  # some thirty years
-_MOST_UNSEEN = 4096  # ranks beyond the rows, of a file without checksums: more are no ranks but damage
 Columns = dict[str, NDArray[Any]]
 
 
@@ -95,13 +96,13 @@ class TraceFile:
         for name, kind in types.items():
             found[name] = np.frombuffer(data, kind, chunk.num_rows, at)
             at += kind.itemsize * chunk.num_rows
-        told = {name: found[name].astype(COLUMNS[name], copy=False) for name in COLUMNS}
-        broken = self._broken(told)
+        columns = {name: found[name].astype(COLUMNS[name], copy=False) for name in COLUMNS}
+        broken = self._broken(columns)
         if broken is None and chunk.checksum is None:
-            broken = _doubtful(told)
+            broken = doubtful_column(columns)
         if broken is not None:
             raise DovetailError(f"the trace {self.path} has broken rows", found=f"column {broken}", hint=_ANEW)
-        return told
+        return columns
 
     def _bytes(self, chunk: Chunk, num_bytes: int) -> bytes:
         """What a chunk holds, unchanged since it was written."""
@@ -128,7 +129,7 @@ class TraceFile:
         return None
 
 
-def _doubtful(columns: Columns) -> str | None:
+def doubtful_column(columns: Columns) -> str | None:
     """A column with values that nobody writes, of a file without checksums; None where there is none."""
     for name in ("start_s", "end_s", "pause_s"):
         if not (np.abs(columns[name]) < _FAR_S).all():  # nor are they no numbers
@@ -150,12 +151,12 @@ def open_trace(path: str | Path) -> TraceFile:
                 hint = "`dovetail trace run` and `trace merge` write traces"
                 found = f"it opens with {start!r}" if start else "an empty file"
                 raise DovetailError(f"{path} is no trace", found=found, hint=hint)
-            at, document, is_checked = _index(path, file)
+            at, document = _index(path, file)
     except OSError as error:
         raise DovetailError(f"cannot read the trace {path}", found=error.strerror) from error
     try:
         check_schema(document, SCHEMA)
-        return _file(path, document, at, is_checked)
+        return _file(path, document, at)
     except DovetailError as error:
         found = error.found or error.what
         raise DovetailError(f"the trace {path} has a broken index", found=found, hint=_ANEW) from error
@@ -164,12 +165,13 @@ def open_trace(path: str | Path) -> TraceFile:
         raise DovetailError(f"the trace {path} has a broken index", found=found, hint=_ANEW) from error
 
 
-def _file(path: Path, document: dict[str, Any], rows_end: int, is_checked: bool) -> TraceFile:
-    """The trace that an index tells of, whose rows end before byte `rows_end`; a ValueError, or its like, where that is
-    none."""
+def _file(path: Path, document: dict[str, Any], rows_end: int) -> TraceFile:
+    """The trace of an index, whose rows end before byte `rows_end`. Raises ValueError, TypeError, KeyError … where the
+    index is broken."""
     chunks = tuple(_chunk(*chunk) for chunk in document["chunks"])
     types = {str(name): _plain_type(kind) for name, kind in document["columns"].items()}
-    found = TraceFile(path, *read_head(document), check_meta(document["meta"]), chunks, types)
+    num_ranks, names, comms = read_head(document)
+    found = TraceFile(path, num_ranks, names, comms, check_meta(document["meta"], num_ranks), chunks, types)
     missing = COLUMNS.keys() - types.keys() - set(LATER)
     if missing:
         raise ValueError(f"no column {', '.join(sorted(missing))}")
@@ -177,8 +179,10 @@ def _file(path: Path, document: dict[str, Any], rows_end: int, is_checked: bool)
     for chunk in chunks:
         if chunk.offset < len(MAGIC) or chunk.num_rows < 0 or chunk.offset + chunk.num_rows * row_bytes > rows_end:
             raise ValueError(f"{chunk.num_rows} rows at byte {chunk.offset}, which the file does not hold")
-    if found.num_ranks < 0 or (not is_checked and found.num_ranks > found.num_rows + _MOST_UNSEEN):
-        raise ValueError(f"{found.num_ranks} ranks")
+    seen = {about["rank"] for about in found.meta.get("ranks", ())}
+    if found.num_ranks > len(seen) + MOST_UNSEEN:  # imported from another tool, or damaged: the rows decide
+        seen.update(*(np.unique(part.columns["rank"]).tolist() for part in found.parts()))
+    check_ranks(found.num_ranks, len(seen))
     return found
 
 
@@ -197,8 +201,8 @@ def _plain_type(kind: Any) -> str:
     return str(found.str)
 
 
-def _index(path: Path, file: Any) -> tuple[int, dict[str, Any], bool]:
-    """Where the rows end, the index, and whether it has a checksum."""
+def _index(path: Path, file: Any) -> tuple[int, dict[str, Any]]:
+    """Where the rows end, and the index."""
     size = file.seek(0, 2)
     file.seek(max(size - _TAIL.size, 0))
     tail = file.read()
@@ -222,7 +226,7 @@ def _index(path: Path, file: Any) -> tuple[int, dict[str, Any], bool]:
             raise ValueError("it is no object")
     except (ValueError, RecursionError) as error:
         raise DovetailError(f"the trace {path} has a broken index", found=str(error), hint=_ANEW) from error
-    return at, document, mark == _CHECKED
+    return at, document
 
 
 class TraceWriter:
@@ -245,12 +249,12 @@ class TraceWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if not self._file.closed:
+        with suppress(OSError):  # what is left in its buffer meets the full disk again
             self._file.close()
         self._partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
             hint = f"`dovetail trace merge {self.path.parent} --out FILE` writes it elsewhere"
-            full = hint if error.errno == ENOSPC else None
+            full = hint if error.errno in (ENOSPC, EDQUOT, EFBIG) else None
             raise EnvironmentFault(f"cannot write {self.path}", found=error.strerror, hint=full) from error
 
     def add(self, columns: Columns) -> None:

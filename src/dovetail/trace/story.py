@@ -1,7 +1,7 @@
 """A trace as what each rank did, step by step, and how long each message took: what a replay needs, and may change.
 
-A rank's story is a list of steps: so many seconds of its own, then a message or collective begun or waited for. How
-long a message took is known where its receiver waited for it; from these times a curve gives what others may have
+A rank's story is a list of steps: seconds of its own, then a message or collective begun or waited for. How long a
+message took is known where its receiver waited for it; from these times a curve gives what other messages may have
 taken. Time within calls that did not wait is the rank's own.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,19 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.decode import KINDS
-from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of, is_held, of_sizes
+from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of
 from dovetail.trace.matching import Messages, messages, of_name
 from dovetail.trace.meetings import Meetings, meetings
+from dovetail.trace.message_delays import delayed_by, is_rendezvous, message_delays
 from dovetail.trace.trace import Trace
 
 Does = Literal["send", "recv", "sent", "taken", "join", "joined", "own", "end"]
 SYNCHRONOUS, FROM_ROOT, TO_ROOT = "all", "from_root", "to_root"
 _FROM_ROOT, _TO_ROOT = ("Bcast", "Scatter", "Scatterv"), ("Reduce", "Gather", "Gatherv")
 _PROBES = ("MPI_Probe", "MPI_Iprobe", "MPI_Mprobe", "MPI_Improbe")
-MUCH_LONGER = 2.0  # times what others took
-LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
-SOON = 0.25  # of the time from when a message could set out to when it was there
-MOSTLY, LEAST_OFTEN = 0.75, 4  # share, and number, of messages alike that show that it is no chance
 
 
 class Step(NamedTuple):
@@ -51,7 +49,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Message:
-    """One message. `delay_s` as seen, None where the curve is to tell; `rendezvous`: it waited for its receive;
+    """One message. `delay_s` as seen, None where the curve gives it; `rendezvous`: it waited for its receive;
     `stalls`: it went on only when its receiver waited for it, for want of progress; `synchronous`: its sender waits for
     it whatever its size, as in MPI_Ssend, or until it is through a slow link; `came_back`: its receiver waited for it
     until its sender's next call; `held`: it does not set out before that, for want of progress; `gap_s`: after that the
@@ -124,17 +122,17 @@ def story_of(trace: Trace) -> Story:
 
 def story_with(trace: Trace, found: Messages, met: Meetings) -> Story:
     """The story of a trace whose messages and meetings are known."""
-    told = _Teller(trace, found, met)
-    steps = [told.steps(rank) for rank in range(trace.num_ranks)]
-    return Story(tuple(steps), told.messages(), told.gatherings(), told.delays, told.makespan_s, trace.names)
+    made = _StoryBuilder(trace, found, met)
+    steps = [made.steps(rank) for rank in range(trace.num_ranks)]
+    return Story(tuple(steps), made.messages(), made.gatherings(), made.delays, made.makespan_s, trace.names)
 
 
-class _Teller:
+class _StoryBuilder:
     def __init__(self, trace: Trace, found: Messages, met: Meetings) -> None:
         self.trace, self.met = trace, met
         self.synchronous = of_name([*trace.names, ""], lambda name: "ssend" in name.lower())[found.sent_name]
         combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
-        self.plain = ~combined & ~self.synchronous
+        plain = ~combined & ~self.synchronous
         first = np.arange(trace.num_rows) - trace.columns["part"]
         self.is_main = self._main_rows()
         both_main = [self.is_main[row] for row in (found.sent_row, found.posted_row, found.taken_row)]
@@ -142,22 +140,27 @@ class _Teller:
         self.sends = _grouped(first[found.sent_row[whole]], whole)
         self.posts = _grouped(first[found.posted_row[whole]], whole)
         self.takes = _grouped(first[found.taken_row[whole]], whole)
+        self.blocks = (
+            trace.columns["request"][found.sent_row] < 0
+        ).tolist()  # whether the call that sends waits for it
         self.found, self.calls = found, self._calls()
         self.found = found = self._probed()
         self.ends = self._send_ends(first)
-        self.blamed, self.likely_s = self._held_up()
-        self.synchronous[self.blamed[self.blamed >= 0]] = True
-        self.delays = delays_of(found, self.plain, self.blamed >= 0)
-        strangers = np.array([-1 in (*comm.ranks, *comm.remote) for comm in trace.comms] + [False])
-        apart = np.unique(met.meeting[~self.is_main[met.row] | strangers[met.comm]])
-        told = np.flatnonzero(~np.isin(met.meeting, apart))
-        self.meets = {int(first[met.row[i]]): i for i in told.tolist()}
+        delayed = delayed_by(found, self.takes, self.sends, self.ends, self.blocks)
+        is_delayed = delayed[0] >= 0
+        self.synchronous[delayed[0][is_delayed]] = True
+        self.delays = delays_of(found, plain, is_delayed)
+        ranks = range(trace.num_ranks)
+        strangers = np.array([not all(r in ranks for r in (*c.ranks, *c.remote)) for c in trace.comms] + [False])
+        members = np.array([0 if comm.remote else len(comm.ranks) for comm in trace.comms] + [0])
+        lacks = np.bincount(met.meeting)[met.meeting] < members[met.comm]  # a rank ended before, or left no file
+        apart = np.unique(met.meeting[~self.is_main[met.row] | strangers[met.comm] | lacks])
+        whole_meetings = np.flatnonzero(~np.isin(met.meeting, apart))
+        self.meets = {int(first[met.row[i]]): i for i in whole_meetings.tolist()}
         self.joined = self._join_ends(first)
-        self.delay_s, self.rendezvous, self.stalls = self._judge()
-        self.held = np.zeros(len(self.stalls), bool)
-        self.back_s = self._back_s()
-        self.came_back = self._came_back()
-        self._hold()
+        rendezvous = is_rendezvous(found, self.delays, plain, self.synchronous)
+        self.delayed = message_delays(found, self.delays, rendezvous, delayed, self._back_s())
+        self.rendezvous, self.arrived_s = self.delayed.rendezvous.tolist(), self.delayed.arrived_s().tolist()
         starts = [calls[0].start_s for calls in self.calls if calls]
         self.start_s = min(starts, default=0.0)
         self.makespan_s = max((calls[-1].end_s for calls in self.calls if calls), default=0.0) - self.start_s
@@ -189,42 +192,6 @@ class _Teller:
                 ends[int(first[row])].append(i)
         return ends
 
-    def _held_up(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Of each message: the one for which the call that takes it waited instead, or -1; and how long it took then.
-
-        That is one that the same call sends, or waits for until it is sent, and that arrived as the call ended. It is
-        told only of messages that took much longer than others of their size, which no call holds up so.
-        """
-        f, blamed = self.found, np.full(len(self.found.src), -1, "i8")
-        for row, taken in self.takes.items():
-            own = [*(i for i in self.sends.get(row, ()) if self._blocks(i)), *self.ends.get(row, ())]
-            if own:
-                blamed[taken] = max(own, key=lambda i: f.taken_s[i])
-        took = f.taken_s - f.sent_s
-        blamed[np.abs(f.taken_s[blamed] - f.taken_s) > 0.1 * took] = -1
-        likely_s, sure = np.full(len(took), np.inf), (blamed < 0) & (f.taken_row >= 0)
-        sizes, tenth_s = of_sizes(f.num_bytes[sure], took[sure], lambda those: float(np.percentile(those, 10)))
-        known = np.isin(f.num_bytes, sizes)
-        likely_s[known] = tenth_s[np.searchsorted(sizes, f.num_bytes[known])]
-        return np.where(took > np.maximum(MUCH_LONGER * likely_s, LEAST_HELD_S), blamed, -1), likely_s
-
-    def _judge(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Of each message: its delay, whether it waited for its receive, whether it stalled for want of progress."""
-        f, usual = self.found, self.delays(self.found.num_bytes)
-        rendezvous = self.delays.is_rendezvous(f.num_bytes) | is_held(f, self.plain) | self.synchronous
-        ready = np.where(rendezvous, np.fmax(f.sent_s, f.posted_s), f.sent_s)
-        spent = f.taken_s - f.waited_s
-        under_way = ready + usual > f.waited_s
-        stalls = ~under_way & (spent > np.maximum(0.5 * usual, LEAST_HELD_S)) & (f.num_bytes >= LEAST_STALLED)
-        stalls &= self.blamed < 0
-        delay = np.where(stalls, spent, f.taken_s - ready)
-        arrived = ~under_way & ~stalls
-        delay[arrived] = np.minimum(usual, f.waited_s - ready)[arrived]
-        blocks = rendezvous & ~stalls & (f.away_s == f.sent_end_s)  # the sender knows too how long it took
-        delay = np.where(blocks, np.fmin(delay, f.away_s - ready), delay)
-        delay = np.where(self.blamed >= 0, np.minimum(delay, self.likely_s), delay)
-        return np.maximum(delay, 0.0), rendezvous | stalls, stalls
-
     @cached_property
     def _is_call(self) -> NDArray[np.bool_]:
         """Of each row, whether it is an MPI call that came back."""
@@ -249,10 +216,10 @@ class _Teller:
         col, names = self.trace.columns, self.trace.names
         rows = np.flatnonzero(self.is_main & self._is_call)
         rows = rows[np.lexsort((col["start_s"][rows], col["rank"][rows]))]
-        told = (col[name][rows].tolist() for name in ("rank", "name", "start_s", "end_s", "pause_s"))
+        values = (col[name][rows].tolist() for name in ("rank", "name", "start_s", "end_s", "pause_s"))
         bounds = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
         calls: list[list[_Call]] = [[] for _ in range(self.trace.num_ranks)]
-        for row, rank, *about in zip(rows.tolist(), *told, strict=True):
+        for row, rank, *about in zip(rows.tolist(), *values, strict=True):
             call = _Call(row, *about)
             if names[call.name] in bounds[:2]:
                 call = call._replace(start_s=call.end_s)
@@ -264,33 +231,33 @@ class _Teller:
         there."""
         waited_s, posted_s = np.array(self.found.waited_s), np.array(self.found.posted_s)
         for rank, calls in enumerate(self.calls):
-            told: list[_Call] = []
+            merged: list[_Call] = []
             for call in calls:
                 posted = self.posts.get(call.row, [])
-                if told and self.trace.names[told[-1].name] in _PROBES:
-                    posted = posted + self.posts.get(told[-1].row, [])
+                if merged and self.trace.names[merged[-1].name] in _PROBES:
+                    posted = posted + self.posts.get(merged[-1].row, [])
                     if mine := [i for i in self.takes.get(call.row, ()) if i in posted]:
-                        call = call._replace(start_s=told.pop().start_s)
+                        call = call._replace(start_s=merged.pop().start_s)
                         waited_s[mine] = posted_s[mine] = call.start_s
                         self.posts[call.row] = posted
-                told.append(call)
-            self.calls[rank] = told
+                merged.append(call)
+            self.calls[rank] = merged
         return self.found._replace(waited_s=waited_s, posted_s=posted_s)
 
     def steps(self, rank: int) -> tuple[Step, ...]:
-        told: list[Step] = []
+        steps: list[Step] = []
         own, within, after, before = 0.0, 0.0, 0.0, self.start_s
         for call in self.calls[rank]:
             own += call.start_s - before
             waited, deeds = self._waited(call), self._deeds(call)
             for does, number in deeds:
-                told.append(Step(max(own, 0.0), does, number, call.row, within, after))
+                steps.append(Step(max(own, 0.0), does, number, call.row, within, after))
                 own = within = after = 0.0
             spent = self._after(call) if waited else call.end_s - call.start_s
             inside = spent if waited else max(spent - call.pause_s, 0.0)
             own, within, before = own + spent, within + inside, call.end_s
             after = spent if deeds else after
-        return (*told, Step(max(own, 0.0), "end", -1, -1, within, after))
+        return (*steps, Step(max(own, 0.0), "end", -1, -1, within, after))
 
     def _deeds(self, call: _Call) -> list[tuple[Does, int]]:
         """What a call begins, then what it waits for."""
@@ -303,53 +270,27 @@ class _Teller:
                 deeds.append(("joined", self.meets[row]))
         deeds += [("joined", i) for i in self.joined.get(row, ())]
         deeds += [("taken", i) for i in self.takes.get(row, ())]
-        blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self._blocks(i)]
+        blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self.blocks[i]]
         return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
 
     def _back_s(self) -> NDArray[Any]:
-        """Of each message: when its sender, whose call did not wait, was in the library again, in a call that is told:
-        one that only looks leaves no sign of how the message got on."""
+        """Of each message: when its sender, whose call did not wait, was in the library again, in a call that begins
+        something or waits for it: one that only looks leaves no sign of how the message got on."""
         back_s = np.full(len(self.found.src), np.inf)
+        deeds: tuple[Mapping[int, Any], ...] = (self.sends, self.posts, self.meets, self.joined, self.takes, self.ends)
         for call, after in (pair for calls in self.calls for pair in pairwise(calls)):
             for i in self.sends.get(call.row, ()):
-                if not self._blocks(i) and self._deeds(after):
+                if not self.blocks[i] and any(after.row in each for each in deeds):
                     back_s[i] = after.start_s
         return back_s
-
-    def _came_back(self) -> NDArray[np.bool_]:
-        """Of each message: whether its receiver waited for it until its sender was in the library again."""
-        arrived_s = np.array([self._arrived_s(i) for i in range(len(self.back_s))])
-        came_back: NDArray[np.bool_] = (self.found.taken_s >= self.back_s) & (arrived_s > self.found.waited_s)
-        return came_back
-
-    def _hold(self) -> None:
-        """Finds messages that set out only when their sender, who did other work, was back in the library.
-
-        Of those from one rank to another, of one size, that were waited for, most came soon after it was back.
-        """
-        f = self.found
-        ready = np.fmax(f.sent_s, f.posted_s)
-        waited = ~self.stalls & (f.num_bytes >= LEAST_STALLED) & np.isfinite(self.back_s)
-        waited &= np.fmax(ready, f.waited_s) + LEAST_HELD_S < self.back_s
-        soon = waited & self.came_back & (f.taken_s - self.back_s < SOON * (f.taken_s - ready))
-        _, like = np.unique(np.stack([f.src, f.dst, f.num_bytes]), axis=1, return_inverse=True)
-        like = like.ravel()
-        often = np.bincount(like, soon) >= MOSTLY * np.maximum(np.bincount(like, waited), LEAST_OFTEN)
-        self.held = soon & often[like]
-        self.rendezvous |= self.held
-        self.delay_s = np.where(self.held, f.taken_s - np.where(self.held, self.back_s, 0.0), self.delay_s)
-
-    def _blocks(self, i: int) -> bool:
-        """Whether the call that sends a message is itself the one that waits for it to be sent."""
-        return int(self.trace.columns["request"][self.found.sent_row[i]]) < 0
 
     def _waited(self, call: _Call) -> bool:
         """Whether a call waited for something: its time is then not the rank's own."""
         if call.row in self.meets or call.row in self.joined:
             return True
-        awaited = [i for i in self.sends.get(call.row, ()) if self._blocks(i)] + self.ends.get(call.row, [])
+        awaited = [i for i in self.sends.get(call.row, ()) if self.blocks[i]] + self.ends.get(call.row, [])
         awaited = [i for i in awaited if self.rendezvous[i]] + self.takes.get(call.row, [])
-        return any(self._arrived_s(i) > call.start_s + 1e-9 for i in awaited)
+        return any(self.arrived_s[i] > call.start_s + 1e-9 for i in awaited)
 
     def _after(self, call: _Call) -> float:
         """Time of the rank's own within a call that waited: what is left after all that it waited for."""
@@ -357,19 +298,11 @@ class _Teller:
         i = self.meets.get(call.row)
         if i is not None and self.met.request[i] < 0:
             over.append(self._over_s(i))
-        over += [self._arrived_s(i) for i in self.takes.get(call.row, ())]
-        blocked = [i for i in self.sends.get(call.row, ()) if self._blocks(i)]
-        over += [self._arrived_s(i) for i in (*blocked, *self.ends.get(call.row, ())) if self.rendezvous[i]]
+        over += [self.arrived_s[i] for i in self.takes.get(call.row, ())]
+        blocked = [i for i in self.sends.get(call.row, ()) if self.blocks[i]]
+        waits = [i for i in (*blocked, *self.ends.get(call.row, ())) if self.rendezvous[i]]
+        over += [self.arrived_s[i] for i in waits]
         return max(call.end_s - max(over), 0.0)
-
-    def _arrived_s(self, i: int) -> float:
-        """When a message was there, as its delay tells."""
-        f = self.found
-        if self.stalls[i]:
-            return float(f.waited_s[i] + self.delay_s[i])
-        if self.held[i]:
-            return float(self.back_s[i] + self.delay_s[i])
-        return float(max(f.sent_s[i], f.posted_s[i] if self.rendezvous[i] else f.sent_s[i]) + self.delay_s[i])
 
     def _over_s(self, i: int) -> float:
         """When a collective let this rank go on, as far as its own kind of waiting goes."""
@@ -435,11 +368,12 @@ class _Teller:
         f = self.found
         keys = np.stack([f.src, f.dst, self.trace.columns["comm"][f.sent_row], self.trace.columns["tag"][f.sent_row]])
         _, key = np.unique(keys, axis=1, return_inverse=True)
-        told = (
-            *(f.src, f.dst, key.ravel(), f.num_bytes, self.delay_s, self.rendezvous, self.stalls, self.synchronous),
-            *(self.came_back, self.held, np.zeros(len(key)), crossed(f)),
+        seen = self.delayed
+        columns = (
+            *(f.src, f.dst, key.ravel(), f.num_bytes, seen.seconds, seen.rendezvous, seen.stalls, self.synchronous),
+            *(seen.came_back, seen.held, np.zeros(len(key)), crossed(f)),
         )
-        return tuple(Message(*one) for one in zip(*(column.tolist() for column in told), strict=True))
+        return tuple(Message(*one) for one in zip(*(column.tolist() for column in columns), strict=True))
 
     def gatherings(self) -> tuple[Gathering, ...]:
         """One for each call in `met`; those of one meeting are equal."""
@@ -447,14 +381,14 @@ class _Teller:
         hosts = {about["rank"]: about.get("host") for about in self.trace.meta.get("ranks", ())}
         most = np.zeros(len(seconds), "i8")
         np.maximum.at(most, self.met.meeting, np.maximum(self.met.num_bytes, self.met.received_bytes))
-        told = []
+        found = []
         for i, number in enumerate(self.met.meeting.tolist()):
             group = comms[int(self.met.comm[i])].ranks if self.met.comm[i] >= 0 else ()
             name = self.trace.names[self.met.name[i]]
             head = (number, name, group, self._way(i), int(self.met.root[i]), int(most[number]), float(seconds[number]))
             own_s = float(seconds[number]) if len({hosts.get(rank) for rank in group}) == 1 else 0.0
-            told.append(Gathering(*head, bool(self.met.request[i] < 0), number in self.quiet, own_s))
-        return tuple(told)
+            found.append(Gathering(*head, bool(self.met.request[i] < 0), number in self.quiet, own_s))
+        return tuple(found)
 
 
 def _grouped(keys: NDArray[Any], values: NDArray[Any]) -> dict[int, list[int]]:

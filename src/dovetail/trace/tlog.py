@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from dovetail.core import DovetailError, EnvironmentFault
 from dovetail.trace.decode import ThreadDecoder
 from dovetail.trace.process_file import EventKind
-from dovetail.trace.trace import COLUMNS, Trace, no_columns
+from dovetail.trace.trace import COLUMNS, Trace, check_ranks, no_columns
 
 RECORD = np.dtype([("rank", ">u2"), ("event", "u1"), ("arg1", "u1"), ("arg2", ">i4"), ("time_s", ">f8")])
 BLOCK = 1024
 FIRST_IN, FIRST_SINGLE, COUNT, END = 10, 31, 9, 2
+_ANEW = "a file that another copy of the program wrote, or a backup, may be whole"
 MOST_S = 1e10  # nanoseconds of it fit 64 bits
 
 
@@ -37,16 +38,22 @@ def read_tlog(path: str | Path) -> Trace:
     records = records[records["event"] != 0]
     sound = (records["event"] < FIRST_SINGLE + COUNT) & (records["time_s"] >= 0) & (records["time_s"] < MOST_S)
     if not len(records) or not sound.all():
-        raise DovetailError(f"{path} is no trace.log of tlog", found=f"{np.count_nonzero(~sound)} impossible records")
+        raise DovetailError(
+            f"{path} is no trace.log of tlog", found=f"{np.count_nonzero(~sound)} impossible records", hint=_ANEW
+        )
     is_cut = bool(len(data) % RECORD.itemsize or (len(data) % BLOCK and records["event"][-1] != END))
     faults = [f"{path.name} is cut short: {len(data)} bytes, not whole blocks"] if is_cut else []
     ranks = np.unique(records["rank"]).tolist()
+    try:
+        check_ranks(max(ranks) + 1, len(ranks))
+    except ValueError as error:
+        raise DovetailError(f"{path} is no trace.log of tlog", found=str(error), hint=_ANEW) from error
     parts = [_columns_of(records[records["rank"] == rank], rank) for rank in ranks]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS}
     order = np.argsort(columns["end_s"], kind="stable")
     plain = [f"{what} {n + 1}" for what in ("interval", "event") for n in range(COUNT)]
-    told = _names(_beside(path))
-    names = tuple(told.get(name, name) for name in plain)
+    named = _names(_beside(path))
+    names = tuple(named.get(name, name) for name in plain)
     meta = {"source": str(path), "faults": faults}
     return Trace(max(ranks) + 1, names, (), {name: column[order] for name, column in columns.items()}, meta)
 
@@ -99,11 +106,16 @@ def write_tlog(path: str | Path, trace: Trace) -> dict[str, int]:
         f"{'event' if is_point else 'interval'} {number} {trace.names[name]}".replace("\n", " ")
         for (is_point, name), number in chosen.items()
     ]
+    path = Path(path)
     try:
-        Path(path).write_bytes(b"".join(blocks))
-        _beside(Path(path)).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        path.write_bytes(b"".join(blocks))
+        _beside(path).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     except OSError as error:
-        raise EnvironmentFault(f"cannot write {path}", found=error.strerror) from error
+        for half in (path, _beside(path)):
+            if half.is_file():
+                half.unlink()
+        hint = "free some space, or name another place"
+        raise EnvironmentFault(f"cannot write {path}", found=error.strerror, hint=hint) from error
     return {trace.names[name]: number for (_, name), number in chosen.items()}
 
 

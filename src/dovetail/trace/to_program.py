@@ -30,11 +30,7 @@ class _Writer:
         self.builder = Builder("trace", len(story.steps))
         self.cpu = self.builder.lane("own", "compute")
         self.own = self.builder.kernel("own", ())
-        self.work: list[float] = []
-        self.wire: list[float] = []
-        self.latency: list[float] = []
-        self.rendezvous: list[bool] = []
-        self.bytes: list[int] = []
+        self.costs: list[tuple[float, float, float, bool, int]] = []  # of each op: work, wire, latency, …
         self.depth = Counter((m.src, m.dst, m.key) for m in story.messages)
         self.lanes: dict[tuple[int, Any], int] = {}
         self.num_lanes: Counter[int] = Counter()
@@ -42,11 +38,14 @@ class _Writer:
 
     def written(self) -> tuple[Program, Prices]:
         for rank, steps in enumerate(self.story.steps):
-            _Rank(self, rank).tell(steps)
+            _Rank(self, rank).add(steps)
         program = self.builder.build()
-        columns = {"latency_s": self.latency, "rendezvous": self.rendezvous, "num_bytes": self.bytes}
-        given = {name: np.array(column) for name, column in columns.items()}
-        return program, Prices.plain(program, np.array(self.work), np.array(self.wire), **given)
+        work_s, wire_s, *given = (
+            np.array(column) for column in (zip(*self.costs, strict=True) if self.costs else [()] * 5)
+        )
+        latency_s, rendezvous, num_bytes = given
+        more = {"latency_s": latency_s, "rendezvous": rendezvous, "num_bytes": num_bytes}
+        return program, Prices.plain(program, work_s, wire_s, **more)
 
     def lane(self, rank: int, key: Any) -> int:
         """The lane of a rank for what must keep its order with its like only."""
@@ -55,10 +54,21 @@ class _Writer:
             self.num_lanes[rank] += 1
         return self.lanes[rank, key]
 
-    def add(self, kind: Kind, rank: int, lane: int, **op: Any) -> int:
-        costs = {name: op.pop(name, 0) for name in ("work", "wire", "latency", "rendezvous", "bytes")}
-        for name, value in costs.items():
-            getattr(self, name).append(value)
+    def add(
+        self,
+        kind: Kind,
+        rank: int,
+        lane: int,
+        *,
+        work_s: float = 0.0,
+        wire_s: float = 0.0,
+        latency_s: float = 0.0,
+        rendezvous: bool = False,
+        num_bytes: int = 0,
+        **op: Any,
+    ) -> int:
+        """Append an op and its costs; return its row. A replay does so for every step: no dictionary is built."""
+        self.costs.append((work_s, wire_s, latency_s, rendezvous, num_bytes))
         return self.builder.add(kind, rank, lane, **op)
 
     def times(self, number: int) -> tuple[float, float]:
@@ -87,7 +97,7 @@ class _Rank:
         self.row = -1
         self.own_s = 0.0
 
-    def tell(self, steps: Any) -> None:
+    def add(self, steps: Any) -> None:
         for step in steps:
             self.own_s += step.seconds
             if step.seconds > 0:
@@ -98,11 +108,11 @@ class _Rank:
             getattr(self, f"_{step.does}")(step.number)
 
     def _here(self) -> list[int]:
-        """The rank's own op up to here, so that others can be after it."""
+        """The rank's own op up to here, so that later ops can be after it."""
         if self.own_s > 0 or self.waiting or not self.last:
             after = sorted(set(self.waiting))
-            op = {"call": self.to.own, "after": after, "work": self.own_s}
-            self.last = [self.to.add(Kind.compute, self.rank, self.to.cpu, **op)]
+            row = self.to.add(Kind.compute, self.rank, self.to.cpu, call=self.to.own, after=after, work_s=self.own_s)
+            self.last = [row]
             self.waiting, self.own_s = [], 0.0
         return self.last
 
@@ -132,9 +142,16 @@ class _Rank:
     def _give(self, number: int) -> None:
         channel, key = self._channel(number)
         message, (wire, latency) = self.to.story.messages[number], self.to.times(number)
-        costs = {"wire": wire, "latency": latency, "rendezvous": message.rendezvous, "bytes": message.num_bytes}
         lane = self.to.lane(self.rank, ("send", key))
-        row = self.to.add(Kind.send, self.rank, lane, chan_out=channel, after=self._here(), **costs)
+        row = self.to.add(
+            *(Kind.send, self.rank, lane),
+            wire_s=wire,
+            latency_s=latency,
+            rendezvous=message.rendezvous,
+            num_bytes=message.num_bytes,
+            chan_out=channel,
+            after=self._here(),
+        )
         self.begun["sent", number] = [row]
 
     def _recv(self, number: int) -> None:
@@ -155,8 +172,9 @@ class _Rank:
         """Receives it from here on; what the rank waits for already does not hold it up."""
         channel, key = self._channel(number)
         lane = self.to.lane(self.rank, ("recv", key))
-        op = {"chan_in": channel, "after": self.last or self._here(), "bytes": self.to.story.messages[number].num_bytes}
-        self.begun["taken", number] = [self.to.add(Kind.recv, self.rank, lane, **op)]
+        after, num_bytes = self.last or self._here(), self.to.story.messages[number].num_bytes
+        row = self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=after, num_bytes=num_bytes)
+        self.begun["taken", number] = [row]
 
     def _let_on(self) -> None:
         """Who waits for one thing lets the library get on with all."""
@@ -189,7 +207,7 @@ class _Rank:
             call = self.to.builder.collective(it.name, it.group)
             lane = self.to.lane(self.rank, ("collective", it.group))
             self.begun["joined", number] = [
-                self.to.add(Kind.collective, self.rank, lane, call=call, after=self._here(), work=it.seconds)
+                self.to.add(Kind.collective, self.rank, lane, call=call, after=self._here(), work_s=it.seconds)
             ]
         else:
             self.begun["joined", number] = list(self._rooted(it))
@@ -206,7 +224,7 @@ class _Rank:
             channel = self.to.builder.channel(*key, depth=1 << 20)
             if gives:
                 lane = self.to.lane(self.rank, ("send", key))
-                self.to.add(Kind.send, self.rank, lane, chan_out=channel, after=after, latency=it.seconds)
+                self.to.add(Kind.send, self.rank, lane, chan_out=channel, after=after, latency_s=it.seconds)
             else:
                 lane = self.to.lane(self.rank, ("recv", key))
                 rows.append(self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=after))

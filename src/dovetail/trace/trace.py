@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import check_schema, read_arrays
 from dovetail.trace.decode import KINDS
+from dovetail.trace.process_file import MOST_UNSEEN
 
 SCHEMA = "dovetail.trace/1"
 COLUMNS: dict[str, str] = {
@@ -105,14 +106,23 @@ def thread_title(meta: Mapping[str, Any], rank: int, thread: int) -> str:
 
 def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> dict[str, Any]:
     """All but the columns, as JSON."""
-    told = [
+    groups = [
         {"ranks": list(c.ranks), "number": c.number, "remote": list(c.remote), "window": c.is_window} for c in comms
     ]
-    return {"num_ranks": num_ranks, "names": list(names), "comms": told, "meta": meta}
+    return {"num_ranks": num_ranks, "names": list(names), "comms": groups, "meta": meta}
+
+
+def check_ranks(num_ranks: int, num_seen: int) -> None:
+    """Raise ValueError where a trace claims far more ranks than the `num_seen` that left a file or a row.
+
+    Tables by sender and receiver have `num_ranks²` cells: a damaged number must not size them.
+    """
+    if not 0 <= num_ranks <= num_seen + MOST_UNSEEN:
+        raise ValueError(f"{num_ranks} ranks, of which {num_seen} left anything")
 
 
 def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
-    """What `head_of` tells, but for the meta. Raises ValueError, TypeError or KeyError where that is malformed."""
+    """What `head_of` wrote, but for the meta. Raises ValueError, TypeError or KeyError where that is malformed."""
     num_ranks = document["num_ranks"]
     if type(num_ranks) is not int or not isinstance(document["names"], list):
         raise ValueError("no number of ranks, or no list of names")
@@ -122,14 +132,14 @@ def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Com
     return num_ranks, tuple(map(str, document["names"])), comms
 
 
-def _ranks(told: Any) -> tuple[int, ...]:
-    if not isinstance(told, list) or not all(type(rank) is int and -1 <= rank < 1 << 31 for rank in told):
+def _ranks(found: Any) -> tuple[int, ...]:
+    if not isinstance(found, list) or not all(type(rank) is int and -1 <= rank < 1 << 31 for rank in found):
         raise ValueError("a communicator of what are no ranks")
-    return tuple(told)
+    return tuple(found)
 
 
-def check_meta(meta: Any) -> dict[str, Any]:
-    """A trace's meta, where those who read it find what they need; otherwise a ValueError."""
+def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
+    """A trace's meta, where its readers find what they need; otherwise a ValueError."""
     if not isinstance(meta, dict):
         raise ValueError("its meta is no object")
     ranks, faults = meta.get("ranks", []), meta.get("faults", [])
@@ -138,6 +148,7 @@ def check_meta(meta: Any) -> dict[str, Any]:
     is_sound = is_sound and isinstance(meta.get("clocks", {}), dict) and isinstance(meta.get("lost", 0), int)
     for about in ranks if is_sound else []:
         is_sound = is_sound and isinstance(about, dict) and {"rank", "host"} <= about.keys()
+        is_sound = is_sound and about["rank"] in range(num_ranks)
         is_sound = is_sound and all(isinstance(about[name], kind) for name, kind in kinds.items() if name in about)
         is_sound = is_sound and _are_places(about.get("maps", []), about.get("lines", {}))
     if not is_sound:

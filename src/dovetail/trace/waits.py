@@ -121,7 +121,7 @@ def _takes_too(found: Messages, chosen: Array) -> Array:
 
 
 def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Waits:
-    """Ranks that came to wait for a collective before all others, or before the root, whichever it needs, came."""
+    """Ranks that came to wait for a collective before all other ranks, or before the root, whichever it needs, came."""
     direction = np.zeros(len(names), "i8")
     for i, name in enumerate(names):
         kind = _ROOTED.get(_of_blocking(name), "")
@@ -139,8 +139,8 @@ def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Wait
     until = np.fmin(until, met.waited_end_s)
     since = np.where(is_poll[met.waited_name.astype("i8")], met.start_s, met.waited_s)
     at = np.flatnonzero(waited & (until > since))
-    told = (state, met.waited_name, met.rank, met.waited_thread, met.waited_s, until, met.waited_end_s, cause)
-    return Waits(*(column[at] for column in (*told, met.start_s)))
+    rows = (state, met.waited_name, met.rank, met.waited_thread, met.waited_s, until, met.waited_end_s, cause)
+    return Waits(*(column[at] for column in (*rows, met.start_s)))
 
 
 def _of_blocking(name: str) -> str:
@@ -184,16 +184,16 @@ def critical_path(found: Waits, first_s: Array, last_s: Array) -> CriticalPath:
     order = np.lexsort((found.until_s, found.end_s, found.rank))
     ends, bounds = found.end_s[order], np.searchsorted(found.rank[order], np.arange(len(first_s) + 1))
     rank = int(np.argmax(last_s)) if len(last_s) else 0
-    time, stretches = float(last_s[rank]) if len(last_s) else 0.0, []
+    time, intervals = float(last_s[rank]) if len(last_s) else 0.0, []
     for _ in range(len(order) + 1):
         at = int(bounds[rank] + np.searchsorted(ends[bounds[rank] : bounds[rank + 1]], time, side="right")) - 1
         if at < bounds[rank]:
             break
         wait = order[at]
-        stretches.append((rank, float(found.until_s[wait]), time))
+        intervals.append((rank, float(found.until_s[wait]), time))
         rank, time = int(found.cause[wait]), float(found.until_s[wait])
     if len(last_s):
-        stretches.append((rank, min(float(first_s[rank]), time), time))
-    columns = zip(*stretches[::-1], strict=True) if stretches else ((), (), ())
-    told = [np.array(column) for column in columns]
-    return CriticalPath(told[0].astype("i8"), told[1].astype("f8"), told[2].astype("f8"))
+        intervals.append((rank, min(float(first_s[rank]), time), time))
+    columns = zip(*intervals[::-1], strict=True) if intervals else ((), (), ())
+    arrays = [np.array(column) for column in columns]
+    return CriticalPath(arrays[0].astype("i8"), arrays[1].astype("f8"), arrays[2].astype("f8"))
