@@ -153,7 +153,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     from dovetail.ir import Schedule
     from dovetail.run.comm import adopted
     from dovetail.run.embedded import ranks_of
-    from dovetail.store.tuned_schedules import keep_schedule
+    from dovetail.store.tuned_schedules import save_schedule
 
     gathers, world, rng = name == "all_gather_matmul", ranks_of(comm), np.random.default_rng(comm.rank)
     a, b = (rng.random((rows, size), np.float32) for rows in (size if gathers else 2 * size, size))
@@ -164,7 +164,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     schedule = Schedule.of("uniform", tiles=cut, by="messages", own="first" if gathers else "last", fused=False)
     hosts = world.gather(platform.node())
     if comm.rank == 0:
-        keep_schedule(operator, schedule, world.library, hosts)
+        save_schedule(operator, schedule, world.library, hosts)
     comm.Barrier()
     rows = [slice(stop - count, stop) for stop, count in zip(np.cumsum(cut).tolist(), cut, strict=True)]
     out, call = np.empty((2 * size if gathers else size, size), np.float32), getattr(dm, name)

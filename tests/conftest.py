@@ -70,12 +70,13 @@ def own_cache(libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeyp
     """A cache of the test's own, with nothing in it but libraries that tests before it have compiled."""
     place = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("DOVETAIL_CACHE", str(place))
-    link_libraries(libraries, place)
+    link_libraries(libraries, place / "libraries")
     yield place
-    link_libraries(place, libraries)
+    link_libraries(place / "libraries", libraries)
 
 
 def link_libraries(source: Path, target: Path) -> None:
+    target.mkdir(mode=0o700, exist_ok=True)
     for library in source.glob("*.so"):
         if not (target / library.name).exists():
             (target / library.name).hardlink_to(library)

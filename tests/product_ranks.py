@@ -23,7 +23,7 @@ from dovetail.ir import Schedule
 from dovetail.machine import load
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, shard
 from dovetail.run.embedded import ranks_of
-from dovetail.store.tuned_schedules import keep_schedule
+from dovetail.store.tuned_schedules import save_schedule
 
 COMM = MPI.COMM_WORLD
 RANK, RANKS = COMM.rank, COMM.size
@@ -100,7 +100,7 @@ def test_tuned(dtype):
     schedule = Schedule.of("hetero-unfused-1D", tiles=(4, 4), by="messages", own="first", fused=False)
     hosts = world.gather(os.uname().nodename)
     if RANK == 0:
-        keep_schedule(operator, schedule, world.library, hosts)
+        save_schedule(operator, schedule, world.library, hosts)
     a, b = (np.ones(shape, dtype) for shape in ((8 * RANKS, 6), (6, 4)))
     assert np.array_equal(all_gather_matmul(parts(a, (8,) * RANKS, 0), b, COMM), a @ b)
     (embedded,) = [
@@ -210,7 +210,7 @@ def test_what_was_kept_wrongly(dtype):
     a, b = np.ones((5, 6), dtype), np.ones((6, 4), dtype)
     if RANK == 0:
         operator = MatmulAllReduce(5, 6 * RANKS, 4, dtype)
-        keep_schedule(operator, Schedule.of("mc2", tiles=(3,), by="library"), world.library, hosts)
+        save_schedule(operator, Schedule.of("mc2", tiles=(3,), by="library"), world.library, hosts)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))

@@ -15,7 +15,7 @@ from dovetail.ir import Schedule
 from dovetail.loops import problems
 from dovetail.loops.blocks import cuts
 from dovetail.run.embedded import ranks_of
-from dovetail.store.tuned_schedules import keep_schedule, kept_path
+from dovetail.store.tuned_schedules import save_schedule, schedule_item
 
 COMM = MPI.COMM_WORLD
 
@@ -197,7 +197,7 @@ def test_what_was_tuned_is_used(comm):
     world = ranks_of(comm)
     found, hosts = Schedule.of("deep", cut=(comm.size,), depth=2), world.gather(MPI.Get_processor_name())
     if comm.rank == 0:
-        keep_schedule(operator, found, world.library, [platform.node()] * len(hosts))
+        save_schedule(operator, found, world.library, [platform.node()] * len(hosts))
     comm.Barrier()
     here, _ = check(comm, "jacobi2d", (8 * comm.size, 7), "float32")
     assert here.schedule == found
@@ -210,9 +210,9 @@ def test_a_broken_kept_schedule_is_left_aside(comm):
     hosts = [platform.node()] * comm.size
     for text in ("{", '{"schema": "wrong"}', None):
         if comm.rank == 0:
-            keep_schedule(operator, Schedule.of("deep", cut=(comm.size + 1,), depth=2), ranks_of(comm).library, hosts)
+            save_schedule(operator, Schedule.of("deep", cut=(comm.size + 1,), depth=2), ranks_of(comm).library, hosts)
             if text:
-                kept_path(operator, ranks_of(comm).library, hosts).write_text(text)
+                schedule_item(operator, ranks_of(comm).library, hosts).path.write_text(text)
         comm.Barrier()
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")

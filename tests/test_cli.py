@@ -29,9 +29,11 @@ from dovetail.cli import main
 from dovetail.cli.app import ORDER, exit_code
 from dovetail.cli.operators import Said, Verb
 from dovetail.core import CostError, EnvironmentFault, MachineError, OperatorError, PlanError, ProgramError, RunError
+from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.planner import plan
 from dovetail.prober.take import Budget
+from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
 from dovetail.trace import open_trace
 from dovetail.tuner import machines
 
@@ -412,11 +414,10 @@ def test_plan_beyond_what_was_measured(call, tmp_path, document):
 
 
 def test_plan_uses_the_probed_machine(document, monkeypatch):
-    from dovetail.core import save_json
     from dovetail.machine import load
 
     launch = "mpiexec -n {ranks}"
-    save_json(machines.machine_path(launch, 2), load("shared-memory-2").to_json())
+    save_machine(machine_item(launch, 2), load("shared-memory-2"))
     found = document("plan", "matmul_all_reduce", *SIZES, "--ranks", "2", "--launch", launch)
     assert found["machine"] == "shared-memory-2"
     assert document("machines")["machines"][-1]["origin"] == "measured"
@@ -505,7 +506,6 @@ class TestSimulateWithoutAMachine:
     @pytest.fixture
     def probed(self):
         """A probed machine without a cost of any computation, and beside it one with those of an operator."""
-        from dovetail.core import save_json
         from dovetail.machine import load
 
         whole = load("shared-memory-2")
@@ -515,9 +515,9 @@ class TestSimulateWithoutAMachine:
             facts={**whole.facts, "probed": "monday"},
             costs={key: cost for key, cost in whole.costs.items() if not key.startswith("flops:")},
         )
-        save_json(machines.machine_path(self.LAUNCH, 2), links.to_json())
-        costs = machines.costs_path(links, MatmulAllReduce(512, 256, 128), 2)
-        save_json(costs, replace(links, costs=whole.costs).to_json())
+        save_machine(machine_item(self.LAUNCH, 2), links)
+        costs = costs_on(links, MatmulAllReduce(512, 256, 128), 2)
+        save_machine(costs, replace(links, costs=whole.costs))
         return costs
 
     @pytest.fixture
@@ -541,31 +541,30 @@ class TestSimulateWithoutAMachine:
 
     def test_links_probed_anew_leave_it_its_costs(self, document, made):
         """Every tuning looks at the links, and probes them anew where they changed."""
-        before, path = document("simulate", made), machines.machine_path(self.LAUNCH, 2)
-        links = json.loads(path.read_text())
-        links["facts"]["probed"] = "tuesday"
-        path.write_text(json.dumps(links))
+        before, place = document("simulate", made), machine_item(self.LAUNCH, 2)
+        links = recall_machine(place)
+        save_machine(place, replace(links, facts={**links.facts, "probed": "tuesday"}))
         assert document("simulate", made) == before
 
     def test_costs_that_are_gone_are_probed_again(self, call, made, probed):
-        probed.unlink()
+        probed.path.unlink()
         code, _, err = call("simulate", made)
         assert code == 2
         assert "dovetail probe matmul_all_reduce --m 512" in err
 
     def test_costs_that_changed_are_told(self, call, made, probed):
-        machine = json.loads(probed.read_text())
+        machine = recall_machine(probed).to_json()
         for key, cost in machine["costs"].items():
             if key.startswith("flops:"):
                 machine["costs"][key]["segments"] = [[*at, 100 * slope, 0.0] for *at, slope, _ in cost["segments"]]
-        probed.write_text(json.dumps(machine))
+        save_machine(probed, Machine.from_json(machine))
         code, _, err = call("simulate", made)
         assert code == 0
         assert "costs or options were others" in err
 
     def test_elsewhere_it_is_told(self, call, made, probed):
-        machines.machine_path(self.LAUNCH, 2).unlink()
-        probed.unlink()
+        machine_item(self.LAUNCH, 2).path.unlink()
+        probed.path.unlink()
         code, _, err = call("simulate", made)
         assert code == 2
         assert "'probed-here', which was not probed here" in err

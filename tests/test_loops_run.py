@@ -282,7 +282,7 @@ class TestCompiled:
         kept = []
         for _ in range(2):
             subprocess.run([sys.executable, "-c", code], check=True)
-            kept.append({path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()})
+            kept.append({path.name: path.stat().st_mtime_ns for path in (tmp_path / "libraries").iterdir()})
         assert kept[0] == kept[1]
         assert sorted(name.split(".")[1] for name in kept[0]) == ["c", "so"]
 

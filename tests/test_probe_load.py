@@ -10,7 +10,6 @@ from sim_executor import SimExecutor, two_hosts
 
 from dovetail.cli import main
 from dovetail.collective.operators import AllReduce
-from dovetail.core import load_json
 from dovetail.cost import Curve
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
@@ -18,6 +17,7 @@ from dovetail.prober import probe_links, probe_operator, programs, spot_check, s
 from dovetail.prober.take import AGAIN, Budget, load_beside, probed_beside_load, take
 from dovetail.run.job import Job, JobResult
 from dovetail.run.load import LIMIT, Load
+from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
 from dovetail.tuner import machines, tune
 from dovetail.tuner.collectives import tune_collective
 from dovetail.tuner.tune import COMPUTE
@@ -137,22 +137,22 @@ def test_kept_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, m
 
     assert not [note for note in tuned("right").notes if "probed costs" in note]
     links = machines.machine_of(executor, 2)
-    path = machines.costs_path(links, operator, 2)
-    right = Machine.from_json(load_json(path, "costs"))
+    place = costs_on(links, operator, 2)
+    right = recall_machine(place)
     key = next(key for key in right.costs if key.startswith("kernel:"))
-    machines.save_json(path, doubled(right, key).to_json())
+    save_machine(place, doubled(right, key))
 
     (said,) = [note for note in tuned("wrong").notes if COMPUTE in note]
     assert said.endswith("the next tune probes anew")
     assert not [note for note in tuned("anew").notes if "probed costs" in note]
-    kept = Machine.from_json(load_json(path, "costs"))
+    kept = recall_machine(place)
     assert kept.facts["doubted"] == "probed again"
 
-    machines.save_json(path, doubled(kept, key).to_json())  # contradicted once more: it is not probed for ever
+    save_machine(place, doubled(kept, key))  # contradicted once more: it is not probed for ever
     (said,) = [note for note in tuned("still").notes if COMPUTE in note]
     assert said.endswith("with --fresh")
     disturbed = Beside(two_hosts(), loads=[0.3], launched_by="pretended")
-    machines.save_json(path, doubled(right, key).to_json())
+    save_machine(place, doubled(right, key))
     assert not [note for note in tuned("busy", disturbed).notes if "probed costs" in note]  # the final tells nothing
 
 
@@ -175,11 +175,11 @@ def test_costs_of_what_computes_nothing_are_doubted_too(tmp_path, monkeypatch) -
     assert not notes("right")
     assert not notes_of_sizes("right sizes")
     links = machines.machine_of(executor, 2)
-    own, shared = machines.costs_path(links, operator, 2), machines.machine_path("pretended", 2)
+    own, shared = costs_on(links, operator, 2), machine_item("pretended", 2)
     library = f"{operator.title} by the library"
     for path, look, name in ((own, notes, "communication alone"), (shared, notes_of_sizes, library)):
-        right = Machine.from_json(load_json(path, "costs"))
-        machines.save_json(path, doubled(right, key).to_json())
+        right = recall_machine(path)
+        save_machine(path, doubled(right, key))
         (said,) = look("wrong")
         assert said.startswith(f"{name} took ")
         assert said.endswith("the next tune probes anew")

@@ -5,6 +5,7 @@ import pickle
 import random
 import shutil
 import subprocess
+import tempfile
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -365,7 +366,7 @@ class TestShim:
         assert mpi_library.build_shim() == first
         assert first.stat().st_mtime_ns == stamp
         assert [line[1:] for line in asked] == [["-show"]]
-        assert [path.name for path in (tmp_path / "cache").iterdir()] == [first.name]
+        assert [path.name for path in (tmp_path / "cache" / "libraries").iterdir()] == [first.name]
 
     @pytest.mark.slow
     def test_another_source_is_another_shim(self, tmp_path, monkeypatch):
@@ -385,7 +386,7 @@ class TestShim:
         monkeypatch.setattr(mpi_library, "SOURCE", broken)
         with pytest.raises(EnvironmentFault, match="could not compile the MPI shim"):
             mpi_library.build_shim()
-        assert not list(tmp_path.glob("*.so"))
+        assert not list(tmp_path.rglob("*.so"))
 
     def test_of_another_version_is_refused(self, tmp_path):
         source, library = tmp_path / "old.c", tmp_path / "old.so"
@@ -404,5 +405,7 @@ def test_no_mpi(monkeypatch):
 def test_a_cache_that_cannot_be_written(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("DOVETAIL_CACHE", os.fspath(tmp_path / "file" / "cache"))
-    with pytest.raises(EnvironmentFault, match="cannot write to the cache"):
-        cache_dir()
+    monkeypatch.setenv("TMPDIR", os.fspath(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.warns(RuntimeWarning, match="cannot write to the cache"):
+        assert tmp_path in cache_dir().parents

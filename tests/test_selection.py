@@ -11,17 +11,16 @@ import pytest
 from dovetail.cli import main
 from dovetail.collective import build, msccl
 from dovetail.collective.operators import AllReduce, AllToAll, ReduceScatter
-from dovetail.core import DovetailError, PlanError, ProgramError
+from dovetail.core import PlanError, ProgramError
 from dovetail.report.selections import nccl_tuner_csv, write_for_others, write_msccl
 from dovetail.store.selection import (
     Choice,
     Point,
     Row,
     Selection,
-    keep,
+    recall_selection,
     rows_of,
-    selection_for,
-    selection_path,
+    save_selection,
 )
 
 RING, TREE = Choice("ring_all_reduce", channels=2), Choice("double_tree_all_reduce", slice_bytes=65536)
@@ -144,16 +143,27 @@ def test_overlapping_rows_are_refused():
 
 def test_the_cache_is_keyed_by_library_and_hosts(tmp_path, monkeypatch):
     monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
-    keep(table((RING, 4096)), "MPICH 5", ["a", "b"])
-    keep(table((TREE, 4096), ranks=2), "MPICH 5", ["a", "b"])
-    assert [row.ranks for row in selection_for("MPICH 5", ["a", "b"]).rows] == [2, 4]
-    assert selection_for("MPICH 5", ["b", "a"]) is selection_for("Open MPI 5", ["a", "b"]) is None
-    selection_path("MPICH 5", ["a", "b"]).write_text("{")
-    with pytest.raises(DovetailError):
-        selection_for("MPICH 5", ["a", "b"])
-    keep(table((RING, 4096)), "MPICH 5", ["a", "b"])
+    first = save_selection(table((RING, 4096)), "MPICH 5", ["a", "b"])
+    assert save_selection(table((TREE, 4096), ranks=2), "MPICH 5", ["a", "b"]) == first
+    assert [row.ranks for row in recall_selection("MPICH 5", ["a", "b"]).value.rows] == [2, 4]
+    assert recall_selection("MPICH 5", ["b", "a"]) == recall_selection("Open MPI 5", ["a", "b"]) == (None, "")
+    first.write_text("{")
+    assert "is not used" in recall_selection("MPICH 5", ["a", "b"]).why_not
+    save_selection(table((RING, 4096)), "MPICH 5", ["a", "b"])
+    assert [row.ranks for row in recall_selection("MPICH 5", ["a", "b"]).value.rows] == [4]
+
+
+def test_a_file_of_the_users_own(tmp_path, monkeypatch):
+    """It is a table as it is, without the envelope of the cache's; a broken one costs a sentence."""
     monkeypatch.setenv("DOVETAIL_SELECTION", str(tmp_path / "mine.json"))
-    assert selection_path("any", []) == tmp_path / "mine.json"
+    assert recall_selection("any", []) == (None, "")
+    assert save_selection(table((RING, 4096)), "any", []) == tmp_path / "mine.json"
+    assert recall_selection("another", ["a"]).value == Selection.load(tmp_path / "mine.json")
+    (tmp_path / "mine.json").write_text("{")
+    assert str(tmp_path / "mine.json") in recall_selection("any", []).why_not
+    monkeypatch.setenv("DOVETAIL_SELECTION", "/proc/mine.json")
+    with pytest.warns(RuntimeWarning, match="cannot write"):
+        assert save_selection(table((RING, 4096)), "any", []) is None
 
 
 # Files of other tools

@@ -16,7 +16,7 @@ from dovetail.collective.operators import AllGather, AllReduce
 from dovetail.core import DovetailError, OperatorError
 from dovetail.machine import load
 from dovetail.planner import Plan
-from dovetail.store.selection import Choice, Selection, selection_for
+from dovetail.store.selection import Choice, Selection, recall_selection
 from dovetail.tuner import tune
 from dovetail.tuner.collectives import tune_collective
 from dovetail.tuner.timing import bus_factor, time_collective
@@ -42,7 +42,7 @@ def test_the_faster_side_is_taken_and_kept_for_later_runs(tmp_path, latency_s, b
     ours = latency_s > 1e-5
     assert len(names) == 3
     assert all((name != "serial") is ours for name in names)
-    kept = selection_for("none", [f"host{rank}" for rank in range(4)])
+    kept = recall_selection("none", [f"host{rank}" for rank in range(4)]).value
     assert kept == Selection.load(tmp_path / "selection.json") == found.selection
     assert (kept.lookup("all_reduce", 4, 32 << 10).algorithm != "library") is ours
     assert {row.dtype for row in kept.rows} == {"float32"}  # which what reduces depends on

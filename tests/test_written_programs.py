@@ -1,20 +1,30 @@
 """Programs that are read where they were written before."""
 
+import importlib
 import os
 import resource
+import shutil
+import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 
 import pytest
 
 from dovetail import operator_of
 from dovetail.core import EnvironmentFault, save_json
 from dovetail.ir import Schedule, verify
+from dovetail.ir.posts import Posts
 from dovetail.loops import array, loop, nest, problems
 from dovetail.loops.repeat_steps import is_same
+from dovetail.matmul import MatmulAllReduce
+from dovetail.stencil.operator import StencilOperator
+from dovetail.store import fingerprint
 from dovetail.store import program_cache as written
-from dovetail.store.selection import Choice, Point, Selection, keep, rows_of
-from dovetail.store.tuned_schedules import keep_schedule
+from dovetail.store.fingerprint import fingerprint_of
+from dovetail.store.selection import Choice, Point, Selection, rows_of, save_selection
+from dovetail.store.store import PROGRAMS
+from dovetail.store.tuned_schedules import save_schedule
 
 HOW = Schedule.of("any", cut=(2,), depth=8, overlapped=None, tile=2)
 OPERATOR = operator_of(problems.jacobi2d)("128x8", steps=24)
@@ -32,16 +42,21 @@ def smoothed(weight):
     return operator_of(smooth)("128x8", steps=24)
 
 
-class Unwilling:
-    """The same operator, that writes nothing."""
+@pytest.fixture
+def unwilling(monkeypatch):
+    """From when it is called, no operator of stencils writes a Program."""
 
-    nest, to_json = OPERATOR.nest, staticmethod(OPERATOR.to_json)
+    def refuse(*asked):
+        raise AssertionError("the Program is written again")
+
+    return lambda: monkeypatch.setattr(StencilOperator, "program", refuse)
 
 
-def test_is_the_same_and_proved_anew(own_cache):
+def test_is_the_same_and_proved_anew(own_cache, unwilling):
     first = written.program_of(OPERATOR, HOW, 2)
-    again = written.program_of(Unwilling(), HOW, 2)
     assert is_same(first, OPERATOR.program(HOW, 2))
+    unwilling()
+    again = written.program_of(OPERATOR, HOW, 2)
     assert is_same(first, again)
     assert again.lines == first.lines
     assert verify(again, against=OPERATOR.plain(HOW, 2)).ok
@@ -52,13 +67,35 @@ def test_is_the_same_and_proved_anew(own_cache):
 def test_not_of_another_operator_or_schedule():
     written.program_of(OPERATOR, HOW, 2)
     assert not is_same(written.program_of(OPERATOR, HOW.with_parameters(depth=4), 2), OPERATOR.program(HOW, 2))
-    keys = {written._key(smoothed(weight), HOW, 2) for weight in (0.5, 0.25)}  # of one name
-    assert len(keys) == 2
+    one, other = (fingerprint_of(smoothed(weight)) for weight in (0.5, 0.25))  # of one name
+    assert one != other
 
 
-def test_what_tuning_has_written_is_read(own_cache):
-    written.keep_program(OPERATOR, Schedule.from_json(HOW.to_json()), 2, OPERATOR.program(HOW, 2))
-    assert is_same(written.program_of(Unwilling(), HOW, 2), OPERATOR.program(HOW, 2))
+def test_what_tuning_has_written_is_read(own_cache, unwilling):
+    program = OPERATOR.program(HOW, 2)
+    written.save_program(OPERATOR, Schedule.from_json(HOW.to_json()), 2, program)
+    unwilling()
+    assert is_same(written.program_of(OPERATOR, HOW, 2), program)
+
+
+def test_any_operator_with_its_post_conditions(own_cache, monkeypatch):
+    """A product of many tiles says by post-conditions what is right; what is proved of one Program is of no other."""
+    operator = MatmulAllReduce(64 * 4, 8, 8)
+    schedule = Schedule.of("uniform", tiles=(8,) * 32, by="ring")
+    program = operator.program(schedule, 4)
+    assert program.num_ops >= written.MANY
+    assert program.posts
+    assert written.recall_program(operator, schedule, 4) == (None, "")
+    written.save_program(operator, schedule, 4, program)
+    again = written.recall_program(operator, schedule, 4).value
+    assert again == program
+    written.save_proof(operator, schedule, program, in_order=False)
+    assert written.known_of(operator, schedule, again) == (True, False)
+    posts = Posts.of(program.posts)
+    ranks = posts.columns["post_rank"].copy()
+    ranks[0] ^= 1
+    other = replace(program, posts=Posts(posts.buffers, posts.kernels, posts.columns | {"post_rank": ranks}))
+    assert written.known_of(operator, schedule, other) == (False, None)
     assert len([*own_cache.glob(FOLDER)]) == 1
 
 
@@ -67,24 +104,63 @@ def test_few_ops_are_not_kept(own_cache):
     assert not [*own_cache.glob(FOLDER)]
 
 
-def test_a_broken_file_is_written_anew(own_cache):
-    written.program_of(OPERATOR, HOW, 2)
-    (place,) = own_cache.glob(FOLDER)
-    for text in (b"", b"PK\3\4", place.read_bytes()[:-100]):
-        place.write_bytes(text)
-        assert is_same(written.program_of(OPERATOR, HOW, 2), OPERATOR.program(HOW, 2))
-        assert written._read(place) is not None
-
-
 def test_the_oldest_go(own_cache, monkeypatch):
-    monkeypatch.setattr(written, "KEPT", 2)
+    monkeypatch.setattr(written, "PROGRAMS", replace(PROGRAMS, most=2))
     for steps in (16, 24, 32):
         operator = operator_of(problems.jacobi2d)("128x8", steps=steps)
         written.program_of(operator, HOW, 2)
         for age, path in enumerate(sorted(own_cache.glob(FOLDER), key=os.path.getmtime)):
             os.utime(path, (age, age))
     assert len([*own_cache.glob(FOLDER)]) == 2
-    assert written._read(written._folder() / f"{written._key(OPERATOR, HOW, 2)}.npz") is not None
+    assert written.recall_program(OPERATOR, HOW, 2).value is not None
+
+
+class TestFingerprint:
+    """It changes with everything that Programs follow from."""
+
+    def test_with_sources(self, tmp_path, monkeypatch):
+        """Those of the operator's own rooms and of all that they import, and no others."""
+        house = tmp_path / "dovetail"
+        shutil.copytree(fingerprint.HOUSE, house, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        monkeypatch.setattr(fingerprint, "HOUSE", house)
+
+        def found():
+            fingerprint._sources.cache_clear()
+            return fingerprint_of(OPERATOR)
+
+        seen = [found()]
+        for place in ("stencil/sweeps.py", "loops/nest.py", "ir/build.py", "core/units.py"):
+            with (house / place).open("a") as file:
+                file.write("# changed\n")
+            seen.append(found())
+        assert len(set(seen)) == 5
+        (house / "report/page/late.py").write_text("# changed\n")
+        assert found() == seen[-1]
+        fingerprint._sources.cache_clear()
+
+    def test_with_the_file_of_another_package(self, tmp_path, monkeypatch):
+        monkeypatch.syspath_prepend(tmp_path)
+        text = "from dovetail.matmul import MatmulAllReduce\nclass Mine(MatmulAllReduce):\n    name = 'mine'\n"
+        seen = set()
+        for more in ("", "# changed\n"):
+            (tmp_path / "strangers.py").write_text(text + more)
+            monkeypatch.delitem(sys.modules, "strangers", raising=False)
+            fingerprint._sources.cache_clear()
+            seen.add(fingerprint_of(importlib.import_module("strangers").Mine(4, 6, 2)))
+        assert len(seen) == 2
+
+    def test_none_of_a_class_that_was_typed_in(self, own_cache, monkeypatch):
+        class Typed(MatmulAllReduce):
+            __module__ = "typed"
+
+        monkeypatch.setitem(sys.modules, "typed", ModuleType("typed"))
+        operator, schedule = Typed(4, 6, 2), MatmulAllReduce(4, 6, 2).serial(2)
+        assert fingerprint_of(operator) is None
+        monkeypatch.setattr(written, "MANY", 0)
+        assert written.program_of(operator, schedule, 2) == operator.program(schedule, 2)
+        written.save_proof(operator, schedule, operator.program(schedule, 2), in_order=True)
+        assert written.known_of(operator, schedule, operator.program(schedule, 2)) == (False, None)
+        assert not [*own_cache.glob("pro*/*")]
 
 
 class TestWhatIsKnown:
@@ -94,11 +170,11 @@ class TestWhatIsKnown:
     def program(self, own_cache):
         program = OPERATOR.program(HOW, 2)
         assert written.known_of(OPERATOR, HOW, program) == (False, None)
-        written.keep_proof(OPERATOR, HOW, program, in_order=True)
+        written.save_proof(OPERATOR, HOW, program, in_order=True)
         assert written.known_of(OPERATOR, HOW, program) == (True, True)
-        written.keep_proof(OPERATOR, HOW, program, in_order=False)
+        written.save_proof(OPERATOR, HOW, program, in_order=False)
         assert written.known_of(OPERATOR, HOW, program) == (True, False)
-        assert len([*own_cache.glob("programs/*")]) == 1
+        assert len([*own_cache.glob("proofs/*")]) == 1
         return program
 
     @pytest.mark.parametrize("column", ["read_offset", "write_count", "lane", "chan_out", "call", "dep"])
@@ -120,16 +196,10 @@ class TestWhatIsKnown:
         monkeypatch.setattr("dovetail._native._core.__file__", str(tmp_path / "other.so"))
         assert written.known_of(OPERATOR, HOW, program) == (False, None)
 
-    def test_nothing_by_a_broken_note(self, program):
-        place = written._note(OPERATOR, HOW, program)
-        for text in ("", "free", "0" * 64 + " free", place.read_text() + "more"):
-            place.write_text(text)
-            assert written.known_of(OPERATOR, HOW, program) == (False, None)
-
     def test_few_ops_leave_no_note(self, own_cache):
         how = HOW.with_parameters(depth=0, tile=None)
-        written.keep_proof(OPERATOR, how, OPERATOR.program(how, 2), in_order=False)
-        assert not [*own_cache.glob("programs/*")]
+        written.save_proof(OPERATOR, how, OPERATOR.program(how, 2), in_order=False)
+        assert not [*own_cache.glob("pro*/*")]
 
 
 @contextmanager
@@ -148,25 +218,22 @@ def test_a_disk_that_is_full_halfway_leaves_no_half_files(own_cache, is_there):
     """What was there before stays; what cannot be done without says so; Programs are written once there is room."""
     program, hosts = OPERATOR.program(HOW, 2), ["a", "b"]
     table = Selection({}, rows_of("all_reduce", 2, 1, [(Choice("ring_all_reduce"), Point(4096, 1e-5))], "float32"))
-    loud = [
-        lambda: keep_schedule(OPERATOR, HOW, "X", hosts),
-        lambda: keep(table, "X", hosts),
-        lambda: save_json(own_cache / "plan.json", table.to_json()),
+    writers = [
+        lambda: save_schedule(OPERATOR, HOW, "X", hosts),
+        lambda: save_selection(table, "X", hosts),
+        lambda: written.save_program(OPERATOR, HOW, 2, program),
+        lambda: written.save_proof(OPERATOR, HOW, program, in_order=True),
     ]
-    silent = [
-        lambda: written.keep_program(OPERATOR, HOW, 2, program),
-        lambda: written.keep_proof(OPERATOR, HOW, program, in_order=True),
-    ]
-    for write in (*loud, *silent) if is_there else ():
+    for write in writers if is_there else ():
         write()
     before = {path: path.read_bytes() for path in own_cache.rglob("*") if path.is_file()}
     with room_for(50):
-        for write in loud:
-            with pytest.raises(EnvironmentFault, match="File too large") as told:
+        for write in writers:
+            with pytest.warns(RuntimeWarning, match="File too large"):
                 write()
-            assert "free some space" in (told.value.hint or "")
-        for write in silent:
-            write()
+        with pytest.raises(EnvironmentFault, match="File too large") as told:
+            save_json(own_cache / "plan.json", table.to_json())
+        assert "free some space" in (told.value.hint or "")
     assert {path: path.read_bytes() for path in own_cache.rglob("*") if path.is_file()} == before
     assert written.known_of(OPERATOR, HOW, program).is_proved == is_there
     assert is_same(written.program_of(OPERATOR, HOW, 2), program)

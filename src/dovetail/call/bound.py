@@ -16,8 +16,9 @@ from dovetail.run.embedded import STALL_S, Embedded, check_size
 from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
-from dovetail.store.program_cache import Known, keep_proof, known_of, program_of
-from dovetail.store.tuned_schedules import kept_schedule
+from dovetail.store import Recalled
+from dovetail.store.program_cache import Known, known_of, program_of, save_proof
+from dovetail.store.tuned_schedules import recall_schedule
 
 Read = TypeVar("Read")
 
@@ -117,11 +118,11 @@ def _bound(
         options = RunOptions.of(schedule, stall_s=STALL_S, spans=spans)
         embedded = Embedded(program, operator.workload(program), options, world, in_order)
         embedded.bind()
-    if not is_given and (fault := world.share(fault, STALL_S) if world else fault):
-        raise ProgramError(fault)
-    if to_prove:
-        keep_proof(operator, schedule, program, in_order=in_order)
-    return made(operator, schedule, embedded)
+        if not is_given and (fault := world.share(fault, STALL_S) if world else fault):
+            raise ProgramError(fault)
+        if to_prove:
+            save_proof(operator, schedule, program, in_order=in_order)
+        return made(operator, schedule, embedded)
 
 
 def _fault(operator: Operator, schedule: Schedule, program: Program) -> str:
@@ -136,21 +137,15 @@ def _fault(operator: Operator, schedule: Schedule, program: Program) -> str:
 def tuned_schedule(operator: Operator, world: World) -> Schedule | None:
     """Return the schedule that `dovetail tune` kept for an operator on these ranks: rank 0's, on every rank."""
     hosts = world.gather(platform.node())
-    found, why_not = read_by_rank_0(world, lambda: kept_schedule(operator, world.library, hosts))
-    if why_not:
-        leave_aside("the tuned schedule", why_not)
-    return found
+    found = read_by_rank_0(world, lambda: recall_schedule(operator, world.library, hosts))
+    if found.why_not:
+        leave_aside("the tuned schedule", found.why_not)
+    return found.value
 
 
-def read_by_rank_0(world: World, read: Callable[[], Read | None]) -> tuple[Read | None, str]:
-    """Return what `read` returns on rank 0, or what it raises there in words, on every rank."""
-    found: tuple[Read | None, str] = None, ""
-    if world.rank == 0:
-        try:
-            found = read(), ""
-        except Exception as error:  # whatever it is: the other ranks wait for this one
-            found = None, str(error) or type(error).__name__
-    shared: tuple[Read | None, str] = world.share(found, STALL_S)
+def read_by_rank_0(world: World, read: Callable[[], Recalled[Read]]) -> Recalled[Read]:
+    """Return what `read` finds on rank 0 in the cache, and why that is not used, on every rank."""
+    shared: Recalled[Read] = world.share(read() if world.rank == 0 else None, STALL_S)
     return shared
 
 

@@ -15,7 +15,8 @@ from dovetail.core import OperatorError
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
 from dovetail.run.faults import Door
 from dovetail.run.together import common
-from dovetail.store.selection import LIBRARY, Choice, Row, Selection, selection_for
+from dovetail.store import Recalled
+from dovetail.store.selection import LIBRARY, Choice, Row, Selection, recall_selection
 
 
 def use(comm: Any, selection: Selection | None) -> None:
@@ -25,7 +26,7 @@ def use(comm: Any, selection: Selection | None) -> None:
     """
     with Door(comm) as door:
         made = door.made = communicator(comm)
-        found, fault = _rank_0s(made, lambda: checked_selection(selection))
+        found, fault = _rank_0s(made, lambda: Recalled(checked_selection(selection)))
         if fault:
             raise common(OperatorError(f"rank 0 gives no selection: {fault}", hint="Selection.load(path), or None"))
         _set_rules(made, found)
@@ -105,19 +106,19 @@ def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, 
 
 def _begin(made: Communicator) -> None:
     """Every rank goes by the table that was measured for these ranks; all warn of one that cannot be read."""
-    found, fault = _rank_0s(made, lambda: selection_for(shim().library, made.hosts))
+    found, fault = _rank_0s(made, lambda: recall_selection(shim().library, made.hosts))
     if fault:
         warnings.warn(f"no selection table is used: {fault}", RuntimeWarning, stacklevel=5)
     _set_rules(made, found)
 
 
-def _rank_0s(made: Communicator, read: Callable[[], Selection | None]) -> tuple[Selection | None, str]:
+def _rank_0s(made: Communicator, read: Callable[[], Recalled[Selection]]) -> tuple[Selection | None, str]:
     """What `read` returns on rank 0, or what it raises there, in words; on every rank."""
     document: dict[str, Any] = {}
     if made.rank == 0:
         try:
-            found = read()
-            document = {"table": found and found.to_json()}
+            found, fault = read()
+            document = {"table": found and found.to_json(), "fault": fault}
         except Exception as error:  # whatever it is: the other ranks wait for this one
             document = {"fault": str(error) or type(error).__name__}
     document = json.loads(made.share(json.dumps(document).encode()))

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from dovetail import __version__
 from dovetail.cli import output
 from dovetail.cli.bench import bench
+from dovetail.cli.cache import group as cache_group
 from dovetail.cli.characterise import characterise
 from dovetail.cli.compare import compare
 from dovetail.cli.compile import compile
@@ -43,7 +44,7 @@ OF_OPERATORS = (
     Verb(plan, limits=True, compares=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
-ORDER = (*RIVER, "trace", "show", "diff", "machines", "doctor")
+ORDER = (*RIVER, "trace", "show", "diff", "machines", "cache", "doctor")
 _ALLOCATIONS = 100_000  # between searches for cycles, which take a tenth of a short command's time at Python's 700
 _UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
 _ClickException: Any = _UsageError.__bases__[0]
@@ -70,6 +71,7 @@ for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, 
 for _wished in OF_OPERATORS:
     app.add_typer(_wished.group(), name=_wished.name)
 app.add_typer(trace_group(), name="trace", no_args_is_help=True)
+app.add_typer(cache_group(), name="cache", no_args_is_help=True)
 
 
 @app.callback()

@@ -43,10 +43,10 @@ def machines(
 
 def find(name: str) -> Machine:
     """The preset or file of that name, or the probed machine."""
-    from dovetail.cli.probed import cached
     from dovetail.machine import load
+    from dovetail.store.machines import saved_machines
 
-    for _, machine in cached() if not name.endswith(".json") else ():
+    for _, machine in saved_machines() if not name.endswith(".json") else ():
         if machine.name == name:
             return machine
     return load(name)
@@ -54,13 +54,13 @@ def find(name: str) -> Machine:
 
 def known() -> Iterator[dict[str, Any]]:
     """A row for each machine: presets, then what was probed here."""
-    from dovetail.cli.probed import cached
     from dovetail.machine import load, presets
+    from dovetail.store.machines import saved_machines
 
     for name in presets():
         machine = load(name)
         yield _row(machine, str(machine.provenance.get("label", "preset")), None)
-    for path, machine in cached():
+    for path, machine in saved_machines():
         yield _row(machine, "measured", path)
 
 

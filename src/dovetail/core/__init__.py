@@ -1,8 +1,18 @@
 """Core: errors that teach, units, the JSON codec, the cache folder, C builds. Imports nothing of ours."""
 
-from dovetail.core.cache import cache_dir, is_cached
-from dovetail.core.codec import CACHED, check_schema, load_json, read_arrays, reading, replacing, save_json, save_text
-from dovetail.core.compiler import compile_c, compile_for_here, find_tool
+from dovetail.core.cache import cache_dir, is_cached, warn_once
+from dovetail.core.codec import (
+    CACHED,
+    check_schema,
+    json_text,
+    load_json,
+    read_arrays,
+    reading,
+    replacing,
+    save_json,
+    save_text,
+)
+from dovetail.core.compiler import LIBRARIES, compile_c, compile_for_here, find_tool
 from dovetail.core.errors import (
     CostError,
     DovetailError,
@@ -15,11 +25,12 @@ from dovetail.core.errors import (
     RunError,
 )
 from dovetail.core.progress import Say
-from dovetail.core.trust import read_own
+from dovetail.core.trust import file_danger, read_own
 from dovetail.core.units import parse_bytes, parse_count, parse_seconds, seconds_text, share_text
 
 __all__ = [
     "CACHED",
+    "LIBRARIES",
     "CostError",
     "DovetailError",
     "EnvironmentFault",
@@ -34,8 +45,10 @@ __all__ = [
     "check_schema",
     "compile_c",
     "compile_for_here",
+    "file_danger",
     "find_tool",
     "is_cached",
+    "json_text",
     "load_json",
     "parse_bytes",
     "parse_count",
@@ -48,4 +61,5 @@ __all__ = [
     "save_text",
     "seconds_text",
     "share_text",
+    "warn_once",
 ]

@@ -18,15 +18,15 @@ from dovetail.core.errors import EnvironmentFault
 from dovetail.core.trust import file_danger, folder_danger, link_danger
 
 ADVICE = "set DOVETAIL_CACHE to a folder that only you can write"
-INSTEAD = f"serves instead, on this host only. Try: {ADVICE}"
+INSTEAD = "serves instead, on this host only. Try"
 
 
 def cache_dir(part: str = "") -> Path:
     """Return the cache folder, or its subfolder `part`, made where it is missing.
 
-    It is $DOVETAIL_CACHE, else `dovetail` in $XDG_CACHE_HOME, else in ~/.cache. A folder that somebody else owns or can
-    write is left aside with a warning, for a private one in the folder of temporary files; so is a default folder that
-    cannot be made or written. Raises EnvironmentFault where $DOVETAIL_CACHE itself cannot be written.
+    It is $DOVETAIL_CACHE, else `dovetail` in $XDG_CACHE_HOME, else in ~/.cache. Where that folder cannot be made or
+    written, or somebody else owns it or can write to it, a warning says so and a private folder among the temporary
+    files serves instead. Raises EnvironmentFault where not even that can be made.
     """
     given = os.environ.get("DOVETAIL_CACHE")
     try:
@@ -34,16 +34,17 @@ def cache_dir(part: str = "") -> Path:
         return _usable(wanted, part)
     except _Unsafe as danger:
         place = _private()
-        _warn(f"nothing is loaded from the cache {wanted}, for {danger}: {place} {INSTEAD}")
+        warn_once(f"nothing is loaded from the cache {wanted}, for {danger}: {place} {INSTEAD}: {ADVICE}")
     except (OSError, RuntimeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        if given:
-            is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-            hint = "free some space there, or set DOVETAIL_CACHE to another folder" if is_full else ADVICE
-            raise EnvironmentFault(f"cannot write to the cache {given}", found=why, hint=hint) from error
         place = _private()
-        _warn(f"there is no cache folder to write ({why}): {place} {INSTEAD}")
-    return _usable(place, part)
+        what = f"cannot write to the cache {given}" if given else "there is no cache folder to write"
+        is_full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        hint = "free some space there, or set DOVETAIL_CACHE to another folder" if is_full else ADVICE
+        warn_once(f"{what} ({getattr(error, 'strerror', None) or error}): {place} {INSTEAD}: {hint}")
+    try:
+        return _usable(place, part)
+    except (OSError, _Unsafe) as error:
+        raise EnvironmentFault(f"cannot write to {place}", found=str(error), hint=ADVICE) from error
 
 
 def is_cached(path: Path) -> bool:
@@ -53,8 +54,14 @@ def is_cached(path: Path) -> bool:
     except OSError:
         return False
     if danger:
-        _warn(f"a cached file is not used, for {danger}: it is made anew")
+        warn_once(f"a cached file is not used, for {danger}: it is made anew")
     return danger is None
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Give a RuntimeWarning, once in a process for each text."""
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 class _Unsafe(Exception):
@@ -89,15 +96,17 @@ def _usable(wanted: Path, part: str) -> Path:
         if danger := link_danger(place) or folder_danger(place.resolve()):
             raise _Unsafe(danger)
     probe = place / f".writable-{secrets.token_hex(4)}"
-    probe.touch()
-    probe.unlink(missing_ok=True)
+    try:
+        probe.write_bytes(b"\0")  # an empty file can be made on a full disk, too
+    finally:
+        probe.unlink(missing_ok=True)
     return place
 
 
 def _make(place: Path) -> None:
-    """Make a folder which the umask may close further, and which no group can write."""
+    """Make a folder of this user's alone."""
     with suppress(FileExistsError):
-        place.mkdir(mode=0o755)
+        place.mkdir(mode=0o700)
     if not place.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
@@ -127,9 +136,3 @@ def _temporary(process: int) -> Path:
 
     atexit.register(remove)
     return place
-
-
-@cache
-def _warn(text: str) -> None:
-    """Warn once in a process."""
-    warnings.warn(text, RuntimeWarning, stacklevel=4)

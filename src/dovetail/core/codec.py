@@ -14,7 +14,7 @@ import numpy as np
 
 from dovetail.core.errors import DovetailError, EnvironmentFault
 
-CACHED = 0o644  # mode of files in the cache: whoever else could write them could have them believed
+CACHED = 0o600  # mode of files in the cache: this user's alone
 
 
 def save_text(path: str | Path, text: str, mode: int = 0o666) -> Path:
@@ -55,7 +55,17 @@ def replacing(target: Path, mode: int = CACHED) -> Iterator[Path]:
 
 def save_json(path: str | Path, document: Mapping[str, Any], mode: int = 0o666) -> Path:
     """Write a JSON document; numpy numbers and arrays become plain ones."""
-    return save_text(path, json.dumps(document, default=_plain) + "\n", mode)
+    return save_text(path, json_text(document) + "\n", mode)
+
+
+def json_text(document: Any, *, canonical: bool = False) -> str:
+    """Return the JSON text of a document; numpy numbers and arrays become plain ones. `canonical`: equal documents
+    have equal texts, whatever the order of their names.
+
+    >>> json_text({"b": np.int64(1), "a": (2,)}, canonical=True)
+    '{"a":[2],"b":1}'
+    """
+    return json.dumps(document, default=_plain, sort_keys=canonical, separators=(",", ":") if canonical else None)
 
 
 def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:

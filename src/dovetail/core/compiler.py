@@ -19,6 +19,8 @@ from dovetail.core.cache import cache_dir, is_cached
 from dovetail.core.codec import replacing
 from dovetail.core.errors import EnvironmentFault
 
+LIBRARIES = "libraries"  # their folder in the cache
+
 
 def find_tool(*names: str) -> str | None:
     """The first of `names` beside this Python (a wheel's), else on PATH."""
@@ -46,11 +48,11 @@ def compile_c(
     """
     text = b"".join(source.read_bytes() for source in sources)
     key = _key(text, compiler, _answer(compiler, about), *flags)
-    target = cache_dir() / f"{name}-{key}.so"
+    target = cache_dir(LIBRARIES) / f"{name}-{key}.so"
     with _one_at_a_time(target, sources[0]) as is_missing:
         if is_missing:
             try:
-                with replacing(target, 0o755) as partial:
+                with replacing(target, 0o700) as partial:
                     _compile(compiler, sources, flags, partial, what)
             except OSError as error:
                 raise _no_room(target, error) from error
@@ -99,7 +101,7 @@ def compile_for_here(text: str, name: str, what: str) -> Path:
     compiler = find_tool("cc", "gcc", "clang")
     if compiler is None:
         raise EnvironmentFault(f"no C compiler to compile {what}", hint="install gcc or clang")
-    source = cache_dir() / f"{name}-{_key(text.encode())}.c"
+    source = cache_dir(LIBRARIES) / f"{name}-{_key(text.encode())}.c"
     if not is_cached(source):
         try:
             with replacing(source) as partial:

@@ -9,12 +9,10 @@ from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine, extreme
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import time_offset
-from dovetail.loops.record import Array, Loop, Statement
+from dovetail.loops.record import WRAPS, Array, Loop, Statement
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
-
-WRAPS = ("periodic", "reflecting")
 
 
 class Reach(NamedTuple):

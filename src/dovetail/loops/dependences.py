@@ -7,10 +7,9 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dovetail.core import OperatorError
-from dovetail.loops.checks import WRAPS
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import check_constant
-from dovetail.loops.record import Loop, Statement
+from dovetail.loops.record import WRAPS, Loop, Statement
 from dovetail.loops.taken import Take, check_untaken
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ import numpy as np
 
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
-from dovetail.loops.checks import WRAPS
 from dovetail.loops.evaluate import compared_in
 from dovetail.loops.expressions import ATOM, COMPARISONS, CONDITIONS, Apply, Number, Read, Taken, Value, bracketed, rank
 from dovetail.loops.levels import time_offset
 from dovetail.loops.order import carries, statements
-from dovetail.loops.record import Loop, Statement
+from dovetail.loops.record import WRAPS, Loop, Statement
 from dovetail.loops.taken import Take
 from dovetail.loops.types import is_real
 

@@ -31,6 +31,7 @@ RESERVED = frozenset(
     signbit isfinite isnormal fpclassify strlen strcpy strcat strcmp strncpy strdup""".split()  # noqa: SIM905
 )
 BOUNDARIES = ("fixed", "periodic", "reflecting")
+WRAPS = ("periodic", "reflecting")
 
 
 @dataclass(frozen=True)

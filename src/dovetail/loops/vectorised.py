@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import Call, bound, margins, results
-from dovetail.loops.checks import WRAPS
 from dovetail.loops.evaluate import evaluated
 from dovetail.loops.expressions import Read, Taken, Value
 from dovetail.loops.order import carries, statements
-from dovetail.loops.record import Loop, Statement
+from dovetail.loops.record import WRAPS, Loop, Statement
 from dovetail.loops.rings import held, inside, memory
 from dovetail.loops.taken import Take
 

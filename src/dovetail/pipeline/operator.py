@@ -96,6 +96,10 @@ class PipelineOperator(OfFields):
     def _grid_array(self) -> str:
         return self.pipelined.sweeps[0].targets[0]
 
+    def fingerprint(self) -> str:
+        """The nest's own text and arrays, which its name does not tell."""
+        return f"{self.nest}\n{self.nest.arrays}"
+
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineOperator, tuple[str, ...]]:
         self.serial(ranks)
         return self, ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,8 @@ class Plan:
             del self._places[gone]
         world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
         if world not in self._places:
-            self._places[world] = bind_on(self.operator, world, self.schedule, program=self.program)
+            with world.together() if world else nullcontext():
+                self._places[world] = bind_on(self.operator, world, self.schedule, program=self.program)
         return self._places[world]
 
     @cached_property

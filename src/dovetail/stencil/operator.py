@@ -103,6 +103,10 @@ class StencilOperator(OfFields):
     def title(self) -> str:
         return f"{self.name} {' × '.join(map(str, self.points_by_axis))}, {self.steps} steps, {self.dtype}"
 
+    def fingerprint(self) -> str:
+        """The nest's own text and arrays, which its name does not tell."""
+        return f"{self.nest}\n{self.nest.arrays}"
+
     def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilOperator, tuple[str, ...]]:
         self.decomposition(self.serial(ranks), ranks)
         return self, ()

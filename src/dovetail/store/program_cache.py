@@ -1,57 +1,57 @@
-"""written: Programs of many ops are kept in the cache, where they are read in less time than they were written, and
-noted there by their content once they were proved."""
+"""program_cache: Programs of many ops are saved, since they are read in less time than they are written; and so is
+that they were proved, by the digest of their columns and of the compiled verifier."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import zipfile
-import zlib
-from contextlib import suppress
+from dataclasses import replace
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-import dovetail
-from dovetail.core import DovetailError, cache_dir, is_cached, replacing
-from dovetail.ir import Program, Schedule
+from dovetail.core import check_schema, read_arrays
+from dovetail.ir import Operator, Program, Schedule
 from dovetail.ir.native import compiled_library
+from dovetail.ir.posts import COLUMNS as POST_COLUMNS
+from dovetail.ir.posts import Posts
+from dovetail.ir.program import check_columns
 from dovetail.ir.types import COLUMNS
+from dovetail.store.fingerprint import fingerprint_of
+from dovetail.store.store import PROGRAMS, PROOFS, Item, Kind, Recalled, item, recall, save
 
 MANY = 1000  # ops, which take some hundredths of a second to write
-KEPT = 16  # files; the oldest go
-ROOMS = (
-    "core",
-    "ir",
-    "loops",
-    "stencil",
-    "pipeline",
-    "matmul",
-    "collective",
-    "passes",
-)  # whose sources decide what is written, and what proves it
-TABLES = "tables"  # what a file has beside the columns
-ORDERS = {False: "free", True: "in_order"}
+PROOF = "dovetail.proof/1"
+POSTS = "posts."  # before the names of the columns of post-conditions
 
 
-def program_of(operator: Any, schedule: Schedule, ranks: int) -> Program:
-    """`operator.program(schedule, ranks)`, read where it was written before. To be proved, unless `known_of` it."""
-    place = _folder() / f"{_key(operator, schedule, ranks)}.npz"
-    found = _read(place)
+def program_of(operator: Operator, schedule: Schedule, ranks: int) -> Program:
+    """Return `operator.program(schedule, ranks)`, read if it was saved before; to be proved, unless `known_of` it."""
+    found = recall_program(operator, schedule, ranks).warned()
     if found is None:
         found = operator.program(schedule, ranks)
-        keep_program(operator, schedule, ranks, found)
-    assert isinstance(found, Program)
+        save_program(operator, schedule, ranks, found)
     return found
 
 
-def keep_program(operator: Any, schedule: Schedule, ranks: int, program: Program) -> None:
-    """Puts a Program of a nest that was written already where `program_of` finds it."""
-    if program.num_ops >= MANY:
-        _keep(_folder() / f"{_key(operator, schedule, ranks)}.npz", program)
+def recall_program(operator: Operator, schedule: Schedule, ranks: int) -> Recalled[Program]:
+    """Return the Program of an operator's schedule where it was saved; see `store.recall`."""
+    place = _item(PROGRAMS, operator, schedule, ranks)
+    return Recalled(None) if place is None else recall(place, _read)
+
+
+def save_program(operator: Operator, schedule: Schedule, ranks: int, program: Program) -> None:
+    """Save a Program of many ops where `program_of` finds it; a warning where that cannot be."""
+    if program.num_ops < MANY or (place := _item(PROGRAMS, operator, schedule, ranks)) is None:
+        return
+    document = program.tables_json([]) | {"columns": program.columns}
+    if program.posts:
+        posts = Posts.of(program.posts)
+        document["columns"] = program.columns | {f"{POSTS}{name}": column for name, column in posts.columns.items()}
+        document["names_of_posts"] = {"buffers": list(posts.buffers), "kernels": list(posts.kernels)}
+    save(place, _about(operator, schedule, program), document)
 
 
 class Known(NamedTuple):
@@ -62,89 +62,65 @@ class Known(NamedTuple):
     in_order: bool | None = None
 
 
-def known_of(operator: Any, schedule: Schedule, program: Program) -> Known:
-    """What this very library found of this very Program, op by op; nothing of any other."""
-    note = _note(operator, schedule, program)
-    with suppress(OSError, ValueError):
-        content, order = note.read_text().split() if is_cached(note) else ("", "")
-        if content == _content(program):
-            return Known(True, order == ORDERS[True])
-    return Known()
+def known_of(operator: Operator, schedule: Schedule, program: Program) -> Known:
+    """Return the saved proof. Valid only while the Program's columns and the compiled verifier are unchanged."""
+    return recall_proof(operator, schedule, program).warned() or Known()
 
 
-def keep_proof(operator: Any, schedule: Schedule, program: Program, *, in_order: bool) -> None:
-    """Notes that a Program of a nest was proved, and how its net lanes go: by content, whatever the cache may hold."""
-    if program.num_ops < MANY:
+def recall_proof(operator: Operator, schedule: Schedule, program: Program) -> Recalled[Known]:
+    """Return what was found of this very Program; see `store.recall`."""
+    place = _item(PROOFS, operator, schedule, program.num_ranks) if program.num_ops >= MANY else None
+    return Recalled(None) if place is None else recall(place, lambda document: _read_proof(document, program))
+
+
+def save_proof(operator: Operator, schedule: Schedule, program: Program, *, in_order: bool) -> None:
+    """Save that a Program of many ops was proved, and how its net lanes go; a warning where that cannot be."""
+    if program.num_ops < MANY or (place := _item(PROOFS, operator, schedule, program.num_ranks)) is None:
         return
-    place = _note(operator, schedule, program)
-    with suppress(OSError), replacing(place) as partial:
-        partial.write_text(f"{_content(program)} {ORDERS[in_order]}\n")
-    _thin(place)
+    document = {"schema": PROOF, "digest": _digest(program), "in_order": in_order}
+    save(place, _about(operator, schedule, program), document)
 
 
-def _note(operator: Any, schedule: Schedule, program: Program) -> Path:
-    return _folder() / f"{_key(operator, schedule, program.num_ranks)}.proved"
+def _item(kind: Kind, operator: Operator, schedule: Schedule, ranks: int) -> Item | None:
+    """The item of all that a Program follows from; None where not all of it can be told."""
+    about = fingerprint_of(operator)
+    return None if about is None else item(kind, about, schedule.to_json(), ranks)
 
 
-def _content(program: Program) -> str:
-    """Of every column and table, and of the compiled library that proves."""
-    found = hashlib.sha256(compiled_library().read_bytes())
-    found.update(json.dumps(program.tables_json([])).encode())
-    for name, column in sorted(program.columns.items()):
+def _about(operator: Operator, schedule: Schedule, program: Program) -> str:
+    return f"{operator.title} on {program.num_ranks} ranks, {schedule}: {program.num_ops} ops"
+
+
+def _read(document: dict[str, Any]) -> Program:
+    columns = document["columns"]
+    program = Program.from_json(document | {"columns": {name: columns[name] for name in COLUMNS}})
+    if names := document.get("names_of_posts"):
+        own = read_arrays({name: columns[f"{POSTS}{name}"] for name in POST_COLUMNS}, POST_COLUMNS)
+        program = replace(program, posts=Posts(tuple(names["buffers"]), tuple(names["kernels"]), own))
+        check_columns(program)
+    return program
+
+
+def _read_proof(document: dict[str, Any], program: Program) -> Known:
+    check_schema(document, PROOF)
+    is_same, in_order = document["digest"] == _digest(program), document["in_order"]
+    if not isinstance(in_order, bool):
+        raise TypeError(f"in_order is {in_order!r}")
+    return Known(True, in_order) if is_same else Known()
+
+
+def _digest(program: Program) -> str:
+    """Of every column, table and post-condition, and of the compiled library that proves."""
+    posts = Posts.of(program.posts)
+    tables = program.tables_json([]) | {"names_of_posts": [posts.buffers, posts.kernels]}
+    found = sha256(_verifier(compiled_library()))
+    found.update(json.dumps(tables).encode())
+    for name, column in sorted([*program.columns.items(), *posts.columns.items()]):
         found.update(f"{name} {column.dtype} {len(column)}".encode())
         found.update(np.ascontiguousarray(column).data)
     return found.hexdigest()
 
 
-def _folder() -> Path:
-    return cache_dir("programs")
-
-
-def _key(operator: Any, schedule: Schedule, ranks: int) -> str:
-    """Of all that a Program follows from: the nest, not its name alone, and our own sources."""
-    nest = getattr(operator, "nest", None)
-    text = [str(nest), repr(nest.arrays)] if nest else []
-    about = [operator.to_json(), schedule.to_json(), ranks, *text, _sources()]
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-
-
 @cache
-def _sources() -> str:
-    folder, found = Path(dovetail.__file__).parent, hashlib.sha256()
-    for path in sorted(path for room in ROOMS for path in (folder / room).rglob("*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()
-
-
-def _read(place: Path) -> Program | None:
-    """None where there is no such file, or a broken one, or one that somebody else could have written."""
-    if not is_cached(place):
-        return None
-    try:
-        with place.open("rb") as file, np.load(file) as held:
-            columns = {name: held[name] for name in COLUMNS}
-            document = json.loads(held[TABLES].tobytes())
-        program = Program.from_json(document | {"columns": columns})
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, DovetailError):
-        return None
-    with suppress(OSError):
-        os.utime(place)
-    return program
-
-
-def _keep(place: Path, program: Program) -> None:
-    """Written beside and moved there, since other ranks may do the same; without room for it, nothing is kept."""
-    tables = np.frombuffer(json.dumps(program.tables_json([])).encode(), np.uint8)
-    arrays: dict[str, Any] = {**program.columns, TABLES: tables}
-    if len(program.posts):
-        return
-    with suppress(OSError), replacing(place) as partial, partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    _thin(place)
-
-
-def _thin(place: Path) -> None:
-    """Files of this kind: the oldest go."""
-    with suppress(OSError):
-        for old in sorted(place.parent.glob(f"*{place.suffix}"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
-            old.unlink(missing_ok=True)
+def _verifier(library: Path) -> bytes:
+    return sha256(library.read_bytes()).digest()

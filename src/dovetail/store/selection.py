@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,20 +14,11 @@ from typing import Any, NamedTuple
 
 from dovetail.collective.compile import PROTOCOLS
 from dovetail.collective.library import LIBRARY as LIBRARY
-from dovetail.core import (
-    CACHED,
-    DovetailError,
-    PlanError,
-    cache_dir,
-    check_schema,
-    is_cached,
-    load_json,
-    reading,
-    save_json,
-)
+from dovetail.core import DovetailError, PlanError, check_schema, load_json, reading, save_json, warn_once
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.workload import DTYPE_BYTES
+from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/1"
 DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
@@ -227,32 +217,39 @@ def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
     return isqrt(point.num_bytes * later.num_bytes)
 
 
-def selection_path(library: str, hosts: Sequence[str]) -> Path:
-    """Where the selection for these ranks is cached: by the MPI library's name and version, and the host of every rank.
+def selection_item(library: str, hosts: Sequence[str]) -> Item:
+    """Return the item of the table for these ranks: by the MPI library's name and version, and the host of every
+    rank."""
+    return item(SELECTIONS, library, list(hosts))
+
+
+def recall_selection(library: str, hosts: Sequence[str]) -> Recalled[Selection]:
+    """Return what was measured for these ranks, None where nothing was; see `store.recall`.
 
     $DOVETAIL_SELECTION names another file.
     """
-    if given := os.environ.get("DOVETAIL_SELECTION"):
-        return Path(given)
-    key = hashlib.sha256("\n".join([library, *hosts]).encode()).hexdigest()[:16]
-    return cache_dir("selections") / f"{key}.json"
-
-
-def selection_for(library: str, hosts: Sequence[str]) -> Selection | None:
-    """What was measured for these ranks, None where nothing was. Raises DovetailError for a file that is broken."""
-    path = selection_path(library, hosts)
-    is_there = path.exists() if os.environ.get("DOVETAIL_SELECTION") else is_cached(path)
-    return Selection.load(path) if is_there else None
-
-
-def keep(selection: Selection, library: str, hosts: Sequence[str]) -> Path:
-    """Put a selection into the cache, in place of what was known of its collectives; returns the file."""
+    if not (given := os.environ.get("DOVETAIL_SELECTION")):
+        return recall(selection_item(library, hosts), Selection.from_json)
     try:
-        known = selection_for(library, hosts)
-    except DovetailError:  # broken: replaced whole
-        known = None
+        return Recalled(Selection.load(given) if Path(given).exists() else None)
+    except (DovetailError, OSError) as error:
+        return Recalled(None, str(error))
+
+
+def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> Path | None:
+    """Save a table, in place of what was known of its collectives; return the file, or None, with a warning, where it
+    cannot be written."""
+    known = recall_selection(library, hosts).value  # one that is broken is replaced whole
     merged = known.merged(selection) if known else selection
-    return save_json(selection_path(library, hosts), merged.to_json(), CACHED)
+    if given := os.environ.get("DOVETAIL_SELECTION"):
+        try:
+            return merged.save(given)
+        except DovetailError as error:
+            warn_once(str(error))
+            return None
+    kinds = ", ".join(dict.fromkeys(row.collective for row in merged.rows))
+    about = f"{kinds} on {len(hosts)} ranks by {library.partition(chr(10))[0]}"
+    return save(selection_item(library, hosts), about, merged.to_json())
 
 
 def _read_row(place: int, document: Any) -> Row:

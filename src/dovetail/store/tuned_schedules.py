@@ -1,39 +1,35 @@
-"""kept: the schedule that was measured to be the fastest for an operator on these ranks, to be looked up at run
-time."""
+"""tuned_schedules: the schedule that was measured to be the fastest for an operator on these ranks."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from dovetail.core import CACHED, DovetailError, cache_dir, check_schema, is_cached, load_json, save_json
+from dovetail.core import check_schema
 from dovetail.ir import Operator, Schedule
+from dovetail.store.store import SCHEDULES, Item, Recalled, item, recall, save
 
-SCHEMA = "dovetail.kept/1"
-
-
-def kept_path(operator: Operator, library: str, hosts: Sequence[str]) -> Path:
-    """Where the schedule for an operator is kept: by the MPI library's name and version, and the host of every rank."""
-    text = "\n".join([library, *hosts, json.dumps(operator.to_json(), sort_keys=True)])
-    return cache_dir("schedules") / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
+SCHEMA = "dovetail.tuned_schedule/1"
 
 
-def keep_schedule(operator: Operator, schedule: Schedule, library: str, hosts: Sequence[str]) -> Path:
-    """Put a schedule into the cache; returns the file."""
+def schedule_item(operator: Operator, library: str, hosts: Sequence[str]) -> Item:
+    """Return the item of an operator's schedule: by the MPI library's name and version, and the host of every rank."""
+    return item(SCHEDULES, operator.to_json(), library, list(hosts))
+
+
+def save_schedule(operator: Operator, schedule: Schedule, library: str, hosts: Sequence[str]) -> Path | None:
+    """Save the schedule of an operator on these ranks; return the file, or None, with a warning, where it has none."""
     document = {"schema": SCHEMA, "operator": operator.to_json(), "schedule": schedule.to_json()}
-    return save_json(kept_path(operator, library, hosts), document, CACHED)
+    about = f"{operator.title} on {len(hosts)} ranks: {schedule}"
+    return save(schedule_item(operator, library, hosts), about, document)
 
 
-def kept_schedule(operator: Operator, library: str, hosts: Sequence[str]) -> Schedule | None:
-    """What was kept for an operator on these ranks, None where nothing was. DovetailError for a file that is broken."""
-    path = kept_path(operator, library, hosts)
-    if not is_cached(path):
-        return None
-    document = load_json(path, "kept schedule")
+def recall_schedule(operator: Operator, library: str, hosts: Sequence[str]) -> Recalled[Schedule]:
+    """Return the schedule that was tuned for an operator on these ranks, None where none was; see `store.recall`."""
+    return recall(schedule_item(operator, library, hosts), _read)
+
+
+def _read(document: dict[str, Any]) -> Schedule:
     check_schema(document, SCHEMA)
-    try:
-        return Schedule.from_json(document["schedule"])
-    except (KeyError, TypeError, AttributeError) as error:
-        raise DovetailError(f"malformed kept schedule {path}", found=f"{type(error).__name__}: {error}") from error
+    return Schedule.from_json(document["schedule"])

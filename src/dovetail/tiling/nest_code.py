@@ -18,10 +18,10 @@ import numpy as np
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.check_counts import set_text
-from dovetail.loops.checks import WRAPS, check_bounds
+from dovetail.loops.checks import check_bounds
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.matrices import Matrix, Vector
-from dovetail.loops.record import Statement
+from dovetail.loops.record import WRAPS, Statement
 from dovetail.loops.taken import check_untaken
 from dovetail.loops.types import check_types
 from dovetail.tiling.spaces import Space

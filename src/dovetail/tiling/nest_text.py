@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dovetail.loops.checks import WRAPS
 from dovetail.loops.expressions import Read
 from dovetail.loops.generate import Expressions, c_type
-from dovetail.loops.record import Loop, Statement
+from dovetail.loops.record import WRAPS, Loop, Statement
 from dovetail.loops.taken import Take
 from dovetail.loops.types import is_real
 

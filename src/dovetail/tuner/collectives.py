@@ -15,10 +15,11 @@ from dovetail.planner.costs import Costs
 from dovetail.planner.search import ranked_schedules
 from dovetail.planner.shortlist import shortlist
 from dovetail.run.job import Executor
-from dovetail.store.selection import Choice, Point, Selection, keep, rows_of
+from dovetail.store.machines import machine_item
+from dovetail.store.selection import Choice, Point, Selection, rows_of, save_selection
 from dovetail.tuner.contest import Contest, Judged, contest
 from dovetail.tuner.doubts import contradicted_whole, note_doubts
-from dovetail.tuner.machines import default_executor, hosts_of, in_folder, launch_of, machine_of, machine_path
+from dovetail.tuner.machines import default_executor, hosts_of, in_folder, launch_of, machine_of
 from dovetail.tuner.measure import Entry
 from dovetail.tuner.tune import fresh_seed
 
@@ -78,9 +79,9 @@ def tune_collective(
     entries, notes = entries_of(operators, base, ranks)  # → predicted, by size
     found = contest(entries, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=tell)  # → measured in turn
     table = selection_of(found)  # → ranges of sizes
-    kept = keep(table, found.facts["mpi"], hosts_of(found.facts, ranks))
-    files = kept, table.save(place / "selection.json")
-    path = None if machine else machine_path(launch_of(runner), ranks)
+    kept = save_selection(table, found.facts["mpi"], hosts_of(found.facts, ranks))
+    files = tuple(filter(None, (kept, table.save(place / "selection.json"))))
+    path = None if machine else machine_item(launch_of(runner), ranks)
     wrong = [each for judged in found.judged for each in contradicted_whole(judged, base, _called(judged))]
     doubts = note_doubts(wrong, {each.side: path for each in wrong})
     return TunedCollective(found, table, ranks, base, files, seed, (*notes, *found.notes, *doubts))

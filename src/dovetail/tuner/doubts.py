@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.core import DovetailError
@@ -11,6 +10,7 @@ from dovetail.cost import CostModel, price
 from dovetail.machine import Machine
 from dovetail.run.job import Variant
 from dovetail.sim import simulate
+from dovetail.store import Item
 from dovetail.tuner.contest import Judged
 from dovetail.tuner.machines import doubt
 from dovetail.tuner.measure import repeats_worth
@@ -68,13 +68,11 @@ def _error(machine: Machine) -> float:
     return max((each for each in errors if each == each), default=0.0)  # NaN where nothing was measured
 
 
-def note_doubts(found: list[Contradiction], path_of: Mapping[str, Path | None]) -> tuple[str, ...]:
-    """Mark the files of the cache that hold the costs of each side; sentences for the user."""
-    paths = list(dict.fromkeys(path_of.get(each.side) for each in found))
-    marked = {path: doubt(path) for path in paths}
+def note_doubts(found: list[Contradiction], saved: Mapping[str, Item | None]) -> tuple[str, ...]:
+    """Mark the saved costs of each side as doubted; sentences for the user."""
+    marked = {place: doubt(place) for place in dict.fromkeys(saved.get(each.side) for each in found)}
     ends = {True: "the next tune probes anew", False: "probe on a calm machine, with --fresh"}
     text = "{} took {:.3g} s, the probed costs say {:.3g} s: {}"
     return tuple(
-        text.format(each.side, each.measured_s, each.predicted_s, ends[marked[path_of.get(each.side)]])
-        for each in found
+        text.format(each.side, each.measured_s, each.predicted_s, ends[marked[saved.get(each.side)]]) for each in found
     )

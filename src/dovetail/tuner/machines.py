@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dovetail.core import CACHED, Say, cache_dir, is_cached, load_json, save_json
+from dovetail.core import Say
 from dovetail.ir import Operator
 from dovetail.machine import Machine
 from dovetail.prober import probe_links, probe_operator, spot_check, spot_check_operator
 from dovetail.prober.take import Budget
 from dovetail.run.job import Executor
-
-PROBE = 3  # raised when probes find out more, or find other numbers: what was kept of before is probed anew
+from dovetail.store import Item
+from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
 
 
 def default_executor() -> Executor:
@@ -34,16 +33,14 @@ def in_folder(executor: Executor, folder: Path) -> Executor:
 def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say | None = None) -> Machine:
     """The machine behind an executor: from the cache where a spot check says that it has not changed, else probed."""
     tell = say or (lambda what, done: None)
-    path = machine_path(launch_of(executor), ranks)
-    cached = None
-    if path is not None and is_cached(path) and not fresh:
-        cached = Machine.from_json(load_json(path, "cached machine"))
+    place = machine_item(launch_of(executor), ranks)
+    cached = None if fresh else recall_machine(place)
+    if cached:
         tell("checking the cached machine", 0.05)
         if not is_doubted(cached) and spot_check(executor, cached):
             return cached
-    found = probe_links(executor, ranks, f"probed-{path.stem if path else 'machine'}", say=say)
-    if path is not None:
-        save_json(path, _after_doubt(found, cached).to_json(), CACHED)
+    found = probe_links(executor, ranks, f"probed-{place.key[:12] if place else 'machine'}", say=say)
+    save_machine(place, _after_doubt(found, cached))
     return found
 
 
@@ -59,16 +56,14 @@ def machine_for(
 ) -> Machine:
     """The machine with the costs of this operator's own computations and collectives, kept beside it while the former
     take what they took."""
-    tell, path = say or (lambda what, done: None), costs_path(machine, operator, ranks) if launch_of(executor) else None
-    kept = None
-    if path is not None and is_cached(path) and not fresh:
-        kept = Machine.from_json(load_json(path, "cached costs"))
+    tell, place = say or (lambda what, done: None), costs_on(machine, operator, ranks) if launch_of(executor) else None
+    kept = None if fresh else recall_machine(place)
+    if kept:
         tell("checking the cached costs", 0.3)
         if not is_doubted(kept) and spot_check_operator(executor, kept, operator, ranks):
             return kept
     found = probe_operator(executor, machine, operator, ranks, budget=budget, say=say)
-    if path is not None:
-        save_json(path, _after_doubt(found, kept).to_json(), CACHED)
+    save_machine(place, _after_doubt(found, kept), operator.title)
     return found
 
 
@@ -77,15 +72,12 @@ def is_doubted(kept: Machine) -> bool:
     return kept.facts.get("doubted") == "yes"
 
 
-def doubt(path: Path | None) -> bool:
-    """Have the costs in a file of the cache probed again when they are next wanted, once; whether that is so."""
-    if path is None or not is_cached(path):
-        return False
-    kept = Machine.from_json(load_json(path, "cached costs"))
-    if "doubted" in kept.facts:
+def doubt(place: Item | None) -> bool:
+    """Have saved costs probed again when they are next wanted, once; whether that is so."""
+    kept = recall_machine(place)
+    if kept is None or "doubted" in kept.facts:
         return False  # probed again already, and contradicted again: the model is at fault, or the machine changes
-    save_json(path, kept.with_costs({}, doubted="yes").to_json(), CACHED)
-    return True
+    return save_machine(place, kept.with_costs({}, doubted="yes"), "doubted costs") is not None
 
 
 def _after_doubt(found: Machine, before: Machine | None) -> Machine:
@@ -97,25 +89,6 @@ def launch_of(executor: Executor) -> str | None:
     """How the executor starts its ranks, which tells machines apart; None for one that is not real."""
     found: str | None = getattr(executor, "launched_by", None)
     return found
-
-
-def machine_path(launch: str | None, ranks: int) -> Path | None:
-    """Where the machine behind a launch command is kept."""
-    if launch is None:
-        return None
-    key = hashlib.sha256(f"{PROBE}\n{launch}\n{ranks}".encode()).hexdigest()[:12]
-    return cache_dir("machines") / f"{key}.json"
-
-
-def costs_path(machine: Machine, operator: Operator, ranks: int) -> Path:
-    """Where a probed machine with the costs of an operator is kept."""
-    return costs_of(machine.name, machine.facts.get("probed"), operator, ranks)
-
-
-def costs_of(name: str, probed: str | None, operator: Operator, ranks: int) -> Path:
-    """The same by the machine's name and the time at which it was probed."""
-    text = f"{name}\n{probed}\n{ranks}\n{sorted(operator.to_json().items())}"
-    return cache_dir("operators") / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def hosts_of(facts: Mapping[str, Any], ranks: int) -> list[str]:

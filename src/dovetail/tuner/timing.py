@@ -12,7 +12,7 @@ from dovetail.core import DovetailError, Say
 from dovetail.ir import Schedule
 from dovetail.prober import find_ranks
 from dovetail.run.job import Executor, Job
-from dovetail.store.selection import Choice, selection_for
+from dovetail.store.selection import Choice, recall_selection
 from dovetail.tuner.machines import default_executor
 from dovetail.tuner.measure import Entry, repeats_worth
 from dovetail.tuner.tune import fresh_seed
@@ -113,7 +113,7 @@ def time_collective(
 
 def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
     """What the table of these ranks says of each size; DovetailError where the collective was not tuned here."""
-    table, group = selection_for(library, hosts), (operator.name, ranks, operator.nodes)
+    table, group = recall_selection(library, hosts).warned(), (operator.name, ranks, operator.nodes)
     if table is None or not any(row.group == group for row in table.rows):
         hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
         raise DovetailError(f"{operator.name} on {ranks} ranks has not been tuned here", hint=hint)

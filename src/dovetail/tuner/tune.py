@@ -24,21 +24,13 @@ from dovetail.prober.take import Budget, probed_beside_load
 from dovetail.run.engine import needs_order
 from dovetail.run.job import Executor, Job, Outcome, Variant
 from dovetail.run.options import RunOptions
-from dovetail.store.program_cache import keep_program, keep_proof
-from dovetail.store.tuned_schedules import keep_schedule
+from dovetail.store.machines import costs_on, machine_item
+from dovetail.store.program_cache import save_program, save_proof
+from dovetail.store.tuned_schedules import save_schedule
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tuner.contest import Contest, Judged, contest
 from dovetail.tuner.doubts import contradicted_whole, contradictions, note_doubts
-from dovetail.tuner.machines import (
-    costs_path,
-    default_executor,
-    hosts_of,
-    in_folder,
-    launch_of,
-    machine_for,
-    machine_of,
-    machine_path,
-)
+from dovetail.tuner.machines import default_executor, hosts_of, in_folder, launch_of, machine_for, machine_of
 from dovetail.tuner.measure import PATIENCE, Entry
 
 SCHEMA = "dovetail.tune/2"
@@ -183,12 +175,12 @@ def tune(
     best = chosen(found, ended.judged[0], costs)  # → the fastest, or serial, proved
     save_json(place / "plan.json", best.to_json())
     if schedule == "auto" and launch_of(runner) is not None:  # → for calls on arrays of these shapes
-        keep_schedule(best.operator, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
-        keep_program(best.operator, best.schedule, ranks, best.program)
+        save_schedule(best.operator, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
+        save_program(best.operator, best.schedule, ranks, best.program)
         if best.certificate.ok:
-            keep_proof(best.operator, best.schedule, best.program, in_order=needs_order(best.program))
-    own = costs_path(base, operator, ranks) if launch_of(runner) else None  # of computations and the library's calls
-    kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_path(launch_of(runner), ranks)}
+            save_proof(best.operator, best.schedule, best.program, in_order=needs_order(best.program))
+    own = costs_on(base, operator, ranks) if launch_of(runner) else None  # of computations and the library's calls
+    kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_item(launch_of(runner), ranks)}
     final = ended.judged[0]
     if final.entry.computes:
         wrong = note_doubts(contradictions(dict(sides(found)), final, known), kept)

@@ -1,0 +1,81 @@
+"""fingerprint: all that the Programs of an operator follow from, as one text, so that a change of any is noticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import dovetail
+from dovetail.core import json_text
+from dovetail.ir import Operator
+
+HOUSE = Path(dovetail.__file__).parent
+_IMPORTED = re.compile(rb"(?:from|import) +dovetail(?:\.(\w+))?")
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """An operator whose Programs follow from more than its JSON document and the sources of its class."""
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever what the JSON document leaves out changes: a nest's own text, say."""
+
+
+def fingerprint_of(operator: Operator) -> str | None:
+    """Return a text of all that the Programs of an operator follow from, but schedule and ranks: its JSON document,
+    what it says itself (see `Fingerprinted`), and the sources of its class and of what these import.
+
+    None where a source cannot be read, as of a class typed into a notebook: nothing of it is to be kept.
+
+    >>> from dovetail.matmul import MatmulAllReduce
+    >>> one, other = (fingerprint_of(MatmulAllReduce(4, 6, n)) for n in (2, 3))
+    >>> one == other, one == fingerprint_of(MatmulAllReduce(4, 6, 2))
+    (False, True)
+    """
+    own = operator.fingerprint() if isinstance(operator, Fingerprinted) else ""
+    modules = [kind.__module__ for kind in type(operator).__mro__]
+    try:
+        about = [operator.to_json(), own, type(operator).__qualname__, _sources(tuple(dict.fromkeys(modules)))]
+    except (OSError, KeyError, AttributeError):
+        return None
+    return sha256(json_text(about, canonical=True).encode()).hexdigest()
+
+
+@cache
+def _sources(modules: tuple[str, ...]) -> str:
+    """The digest of our version and sources: every room of ours that has one of these modules, and every room that
+    one of those imports; of other modules, their files."""
+    found = sha256(dovetail.__version__.encode())
+    rooms = {name.split(".")[1] for name in modules if name.startswith("dovetail.")}
+    for name in modules:
+        if name.partition(".")[0] not in {"dovetail", *sys.stdlib_module_names}:
+            text = Path(str(sys.modules[name].__file__)).read_bytes()
+            found.update(text)
+            rooms |= _named(text)
+    done = set[str]()
+    while todo := sorted(rooms - done):
+        for room in todo:
+            for text in _texts(room):
+                found.update(text)
+                rooms |= _named(text)
+        done.update(todo)
+    return found.hexdigest()
+
+
+def _named(text: bytes) -> set[str]:
+    """The rooms that a source imports; all of them where it imports the whole face."""
+    rooms = {room.decode() for room in _IMPORTED.findall(text)}
+    return rooms if "" not in rooms else {place.name for place in HOUSE.iterdir() if place.is_dir()}
+
+
+def _texts(room: str) -> list[bytes]:
+    """The Python sources of a room."""
+    found = []
+    for folder, _, names in os.walk(HOUSE / room):
+        found += [os.path.join(folder, name) for name in names if name.endswith(".py")]
+    return [Path(path).read_bytes() for path in sorted(found)]

@@ -1,0 +1,47 @@
+"""machines: the machines that were probed here, and beside them what the computations of an operator cost there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dovetail.core import cache_dir
+from dovetail.ir import Operator
+from dovetail.machine import Machine
+from dovetail.store.store import COSTS, MACHINES, Item, item, recall, save
+
+PROBE = 3  # raised when probes find out more, or find other numbers: what was saved before is probed anew
+
+
+def machine_item(launch: str | None, ranks: int) -> Item | None:
+    """Return the item of the machine behind a launch command; None without one, where nothing is saved."""
+    return None if launch is None else item(MACHINES, PROBE, launch, ranks)
+
+
+def costs_item(name: str, probed: str | None, operator: Operator, ranks: int) -> Item:
+    """Return the item of the costs of an operator on the machine of that name, which was probed at that time."""
+    return item(COSTS, PROBE, name, probed, operator.to_json(), ranks)
+
+
+def costs_on(machine: Machine, operator: Operator, ranks: int) -> Item:
+    """Return the item of the costs of an operator on a machine."""
+    return costs_item(machine.name, machine.facts.get("probed"), operator, ranks)
+
+
+def recall_machine(place: Item | None) -> Machine | None:
+    """Return the machine in an item; None where there is none, with a warning where its file cannot be used."""
+    return None if place is None else recall(place, Machine.from_json).warned()
+
+
+def save_machine(place: Item | None, machine: Machine, what: str = "") -> Path | None:
+    """Save a machine, with costs of `what` in words; a warning where that cannot be."""
+    about = f"{machine.name}, {machine.ranks} ranks on {machine.num_nodes} nodes"
+    return None if place is None else save(place, f"{what} on {about}" if what else about, machine.to_json())
+
+
+def saved_machines() -> Iterator[tuple[Path, Machine]]:
+    """Yield every probed machine, the one probed last first; warn of files that cannot be used."""
+    paths = cache_dir(MACHINES.name).glob(f"*{MACHINES.ending}")
+    for path in sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True):
+        if found := recall_machine(Item(MACHINES, path.stem)):
+            yield path, found
