@@ -6,7 +6,7 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export DEBIAN_FRONTEND := noninteractive
 # Ranks start by the hundred: what one has compiled, the next should find.
 unexport PYTHONDONTWRITEBYTECODE
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
 .PHONY: demo test quick lint pytest bench gpu sanitize build rebuild clean
 

@@ -5,6 +5,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import needs
@@ -12,6 +14,7 @@ import pytest
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's background, say; programs would inherit that
     signal.signal(signal.SIGINT, lambda number, frame: None)
+CALM = Path(__file__).with_name("calm.py")
 # Threads of a BLAS otherwise turn for a tenth of a second before they sleep, in each of the thousand processes started.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # Open MPI otherwise sleeps for a second in each MPI_Init before it finds that it has no use for libfabric; the testbed
@@ -19,19 +22,35 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 os.environ.setdefault("OMPI_MCA_btl", "self,sm,tcp")
 
 
+WEEK_S = 7 * 24 * 3600
+RANKS = "ranks"  # the group of all tests that start ranks or hosts
+LONG = ("tests/test_run_sanitizers.py",)  # files that take more than a minute: begun last, one core would wait for them
+
+
+@pytest.hookimpl(tryfirst=True)  # xdist's own then appends the group to the test's name
+def pytest_collection_modifyitems(config, items):
+    """For `make test`, tests that start ranks or hosts are one group, which begins first; then long files."""
+    if not config.getoption("loadgroup", False):
+        return
+    for item in items:
+        if starts_ranks(item):
+            item.add_marker(pytest.mark.xdist_group(RANKS))
+    items.sort(key=lambda item: 0 if starts_ranks(item) else 1 if item.nodeid.startswith(LONG) else 2)
+
+
+def starts_ranks(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(mark) for mark in ("mpi", "testbed"))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """For `make test`, two workers: file by file, and all files that start ranks or hosts on one of them."""
-    from xdist.scheduler import LoadFileScheduling
+    """For `make test`, two workers: all tests that start ranks or hosts on one of them, the others file by file."""
+    from xdist.scheduler import LoadGroupScheduling
 
-    marks = ("mark.mpi", "mark.testbed")
-    sources = {path.name: path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("test_*.py")}
-    ranks = {f"tests/{name}" for name, source in sources.items() if any(mark in source for mark in marks)}
-
-    class ByFile(LoadFileScheduling):
+    class ByFile(LoadGroupScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "ranks" if file in ranks else file
+            group = super()._split_scope(nodeid)
+            return group if group == RANKS else nodeid.split("::", 1)[0]
 
     return ByFile(config, log)
 
@@ -48,9 +67,15 @@ def mpi(request: pytest.FixtureRequest) -> needs.Mpi:
 
 
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What was compiled in caches of tests' own."""
-    return tmp_path_factory.mktemp("libraries")
+def libraries() -> Path:
+    """What tests compiled in caches of their own within the last week. Each name has a key of source and compiler."""
+    place = needs.ROOT / "build" / "test_libraries"
+    place.mkdir(parents=True, exist_ok=True)
+    for library in place.iterdir():
+        with suppress(FileNotFoundError):  # the other worker does the same
+            if library.stat().st_mtime < time.time() - WEEK_S:
+                library.unlink()
+    return place
 
 
 @pytest.fixture
@@ -67,47 +92,34 @@ def call(capsys):
 
 @pytest.fixture
 def own_cache(libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
-    """A cache of the test's own, with nothing in it but libraries that tests before it have compiled."""
+    """A cache of the test's own, with nothing in it but libraries that tests have compiled."""
     place = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("DOVETAIL_CACHE", str(place))
-    link_libraries(libraries, place / "libraries")
+    copy_libraries(libraries, place / "libraries")
     yield place
-    link_libraries(place / "libraries", libraries)
+    copy_libraries(place / "libraries", libraries)
 
 
-def link_libraries(source: Path, target: Path) -> None:
+def copy_libraries(source: Path, target: Path) -> None:
+    """Copies, so that a test which spoils its own does no harm to others; whole at once, as workers share them."""
     target.mkdir(mode=0o700, exist_ok=True)
     for library in source.glob("*.so"):
         if not (target / library.name).exists():
-            (target / library.name).hardlink_to(library)
+            partial = target / f"{library.name}.{os.getpid()}"
+            with suppress(FileNotFoundError):
+                shutil.copy2(library, partial)
+                partial.replace(target / library.name)
 
 
 @pytest.fixture(scope="session")
 def probed_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The cache that `dovetail probe links` leaves, for two ranks."""
+    """The cache that a quick `dovetail probe links` leaves, for two ranks."""
     needs.need("mpich")
     place = tmp_path_factory.mktemp("probed")
-    line = [sys.executable, "-m", "dovetail", "probe", "links", "--ranks", "2"]
+    line = [sys.executable, CALM, "probe", "links", "--ranks", "2"]
     done = subprocess.run(line, env=os.environ | {"DOVETAIL_CACHE": str(place)}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return place
-
-
-CALM = """
-import sys
-from functools import partial
-from dovetail.cli import main
-from dovetail.prober import links
-from dovetail.prober import take
-from dovetail.prober import operator_costs as operator
-from dovetail.tuner import machines
-
-take.AGAIN = 0
-links.should_probe_again = operator.should_probe_again = machines.is_doubted = lambda *_: False
-machines.spot_check = partial(machines.spot_check, tolerance=9.0)
-machines.spot_check_operator = partial(machines.spot_check_operator, tolerance=9.0)
-sys.exit(main())
-"""
 
 
 @pytest.fixture
@@ -117,7 +129,7 @@ def dovetail_with_links(probed_links: Path, own_cache: Path, tmp_path: Path):
     shutil.copytree(probed_links, own_cache, dirs_exist_ok=True)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-c", CALM, *words]
+        line = [sys.executable, CALM, *words]
         return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     return run

@@ -13,7 +13,6 @@ import time
 import warnings
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +20,7 @@ import cli_reference
 import needs
 import pytest
 import typer
+from calm import be_calm
 from sim_executor import SimExecutor, two_hosts
 
 import dovetail
@@ -32,10 +32,8 @@ from dovetail.core import CostError, EnvironmentFault, MachineError, OperatorErr
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.planner import plan
-from dovetail.prober.take import Budget
 from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
 from dovetail.trace import open_trace
-from dovetail.tuner import machines
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ["--m", "512", "--k", "256", "--n", "128"]
@@ -735,20 +733,12 @@ def test_run_compare_show(document, call, planned):
     assert not (planned / "runs").exists()  # kept after a failure only
 
 
-def quickly(probe):
-    """A probe that takes little time for each cost, whatever it is told."""
-    return lambda *given, **more: probe(*given, **more | {"budget": Budget(each_s=0.02, most=12)})
-
-
 @pytest.mark.needs("mpich")
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     """The main job, small: probe, plan from the cache, tune; the page's path comes last."""
-    for name in ("probe_links", "probe_operator"):
-        monkeypatch.setattr(machines, name, quickly(getattr(machines, name)))
-    for name in ("spot_check", "spot_check_operator"):  # calm or busy, the machine is the same
-        monkeypatch.setattr(machines, name, partial(getattr(machines, name), tolerance=9.0))
+    be_calm(monkeypatch.setattr)
     machine = document("probe", "matmul_all_reduce", *SIZES, "--ranks", "2", "--out", tmp_path / "machine.json")
     assert {"p2p:shm", "all_reduce:2", "reduce"} <= set(machine["costs"])
     assert any(key.startswith("kernel:matmul") for key in machine["costs"])

@@ -6,6 +6,7 @@ import pytest
 from needs import mpi
 
 RANKS = Path(__file__).with_name("one_rank_fails.py")
+pytestmark = pytest.mark.mpi
 DOORS = ("products", "products_alike", "plans", "nests", "pipelines", "collectives")
 
 

@@ -30,55 +30,70 @@ EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
 
 
 @pytest.fixture(scope="module", params=SANITIZERS)
-def binaries(request, tmp_path_factory):
-    """The test programs, built with one sanitizer; kept in build/ until a source changes."""
-    compiler, place = shutil.which("g++"), ROOT / "build" / "sanitized" / request.param
-    if compiler is None:
+def binaries(request):
+    """The test programs, built with one sanitizer; kept in build/, each unit until what it is compiled from changes."""
+    if shutil.which("g++") is None:
         pytest.skip("needs compiler: no g++ command")
-    flags = ["-std=c++20", "-O1", "-g1", "-pthread", f"-fsanitize={request.param}", "-fno-sanitize-recover=all"]
-    command = [compiler, *flags, f"-I{ROOT / 'native'}", f"-I{ROOT / 'src' / 'dovetail'}"]
-    stamp, made_from = place / "made_from", digest(command)
-    if not stamp.exists() or stamp.read_text() != made_from:
-        place.mkdir(parents=True, exist_ok=True)
-        stamp.unlink(missing_ok=True)
-        build_into(place, command, tmp_path_factory.mktemp("objects"))
-        stamp.write_text(made_from)
+    place = ROOT / "build" / "sanitized" / request.param
+    place.mkdir(parents=True, exist_ok=True)
+    build_into(place, request.param)
     return place
 
 
-def digest(command: list[str]) -> str:
-    """Of all that the programs are made from: sources, headers, this file, and the compiler."""
-    version = subprocess.run([command[0], "--version"], capture_output=True, check=True).stdout
-    headers = (ROOT / "src" / "dovetail").rglob("*.h")
-    sources = sorted([*(ROOT / "native").rglob("*.*"), *headers, Path(__file__)])
-    parts = [version, *map(str.encode, command), *(source.read_bytes() for source in sources)]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
-
-
-def build_into(place: Path, command: list[str], objects: Path) -> None:
+def build_into(place: Path, sanitizer: str) -> None:
     """The engine's sources are compiled as two units, which read the headers twice, not ten times."""
-
-    def compiled(*arguments: object) -> None:
-        of_c = [shutil.which("gcc") or "cc", "-std=gnu11", *command[2:]]
-        chosen = of_c if str(arguments[1]).endswith(".c") else command
-        built = subprocess.run([*chosen, *map(str, arguments)], capture_output=True, text=True, check=False)
-        if "cannot find -l" in built.stderr:
-            pytest.skip("needs compiler: g++ lacks the sanitizer's library")
-        assert built.returncode == 0, built.stderr[-3000:]
-
-    halves = [objects / "first.cpp", objects / "second.cpp"]
+    halves = [place / "first.cpp", place / "second.cpp"]
     for i, half in enumerate(halves):
         half.write_text("".join(f'#include "{name}.cpp"\n' for name in SOURCES[i::2]))
     units = [*halves, *(ROOT / "native" / "test" / f"{name}.cpp" for name in PROGRAMS)]
     units += [*(ROOT / "native" / "trace").glob("*.c")]
-    # Where addresses are watched its templates take eight times as long to compile optimised and copied into their
-    # callers, and run little faster.
-    plain = {"interpreter": ["-O0", "-DDOVETAIL_INLINE=inline"]} if "-fsanitize=address,undefined" in command else {}
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        list(workers.map(lambda u: compiled(*plain.get(u.stem, ()), "-c", u, "-o", objects / f"{u.stem}.o"), units))
-    shared = [objects / f"{unit.stem}.o" for unit in units if unit.stem not in PROGRAMS]
+        objects = list(workers.map(lambda unit: compiled(unit, place, sanitizer), units))
     for name in PROGRAMS:
-        compiled(*shared, objects / f"{name}.o", "-o", place / name)
+        parts = [each for each in objects if each.stem == name or each.stem not in PROGRAMS]
+        command = [*watched("g++", sanitizer), *map(str, parts)]
+        build_once(place / name, command, b"".join(each.read_bytes() for each in parts))
+
+
+def compiled(unit: Path, place: Path, sanitizer: str) -> Path:
+    """The object of a unit. Where addresses are watched, -Og takes two thirds as long to compile as -O1. The templates
+    of the interpreter take eight times as long there optimised and copied into their callers, and run little faster."""
+    level = ["-O1"] if sanitizer == "thread" else ["-Og"]
+    if unit.stem == "interpreter" and sanitizer != "thread":
+        level = ["-O0", "-DDOVETAIL_INLINE=inline"]
+    language = ["gcc", "-std=gnu11"] if unit.suffix == ".c" else ["g++", "-std=c++20"]
+    include = [f"-I{ROOT / 'native'}", f"-I{ROOT / 'src' / 'dovetail'}"]
+    command = [*watched(language[0], sanitizer), language[1], *level, *include]
+    target = place / f"{unit.stem}.o"
+    build_once(target, [*command, "-c", str(unit)], checked([*command, "-E", str(unit)]))
+    return target
+
+
+def watched(name: str, sanitizer: str) -> list[str]:
+    how = ["-g1", "-pthread", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
+    return [shutil.which(name) or "cc", *how]
+
+
+def build_once(target: Path, command: list[str], source: bytes) -> None:
+    """Run a compiler, unless a file beside `target` says that this one made it from this source by this command."""
+    version = checked([command[0], "--version"])
+    key = hashlib.sha256(b"\0".join([version, *map(str.encode, command), source])).hexdigest()
+    stamp = target.with_name(f"{target.name}.made_from")
+    if stamp.exists() and target.exists() and stamp.read_text() == key:
+        return
+    stamp.unlink(missing_ok=True)
+    checked([*command, "-o", str(target)])
+    stamp.write_text(key)
+
+
+def checked(command: list[str]) -> bytes:
+    """What a compiler prints; the test fails where it does, and skips where there is no such sanitizer."""
+    built = subprocess.run(command, capture_output=True, check=False)
+    said = built.stderr.decode(errors="replace")
+    if "cannot find -l" in said:
+        pytest.skip("needs compiler: g++ lacks the sanitizer's library")
+    assert built.returncode == 0, said[-3000:]
+    return built.stdout
 
 
 def be_batch() -> None:

@@ -1,4 +1,4 @@
-"""How `make test` shares the tests out: each file on one worker, and all that start ranks or hosts on the same one."""
+"""How `make test` shares the tests out: all that start ranks or hosts on one worker, of each file the others on one."""
 
 import random
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 pytest_plugins = ["pytester"]
 scheduler = pytest.importorskip("xdist.scheduler", reason="needs xdist: two workers")
-FILES = {  # files of this folder, and whether they start ranks or hosts
+FILES = {  # files, and whether some of their tests start ranks or hosts
     "tests/test_cli.py": True,
     "tests/test_comm.py": True,
     "tests/test_cost_curve.py": False,
@@ -39,7 +39,9 @@ def orders() -> Iterator[list[str]]:
     """Names of tests, file by file, in twenty orders: by chance, one order may suit a broken scheduler."""
     rng = random.Random(0)
     for _ in range(20):
-        yield [f"{file}::test_{i}" for file in rng.sample(list(FILES), len(FILES)) for i in range(rng.randint(1, 5))]
+        files = rng.sample(list(FILES), len(FILES))
+        named = [f"{file}::test_{i}" for file in files for i in range(rng.randint(1, 5))]
+        yield [f"{name}[a]@ranks" if FILES[name.split("::")[0]] and rng.random() < 0.5 else name for name in named]
 
 
 def shared_out(made, nodes: list[str]) -> list[list[str]]:
@@ -61,32 +63,58 @@ def check(make) -> None:
     for nodes in orders():
         shares = shared_out(make(), nodes)
         assert sorted(shares[0] + shares[1]) == sorted(nodes)
-        files = [{node.split("::")[0] for node in share} for share in shares]
-        assert all(files)
+        ranks = [any(node.endswith("@ranks") for node in share) for share in shares]
+        files = [{node.split("::")[0] for node in share if not node.endswith("@ranks")} for share in shares]
+        assert all(shares)
         assert not files[0] & files[1], "a file on two workers"
-        assert not all(any(FILES[file] for file in each) for each in files), "two workers start ranks"
+        assert not all(ranks), "two workers start ranks"
 
 
 @pytest.fixture
 def two_workers(pytester):
-    return pytester.parseconfig("--tx", "2*popen", "--dist", "loadfile", "--no-loadscope-reorder")
+    return pytester.parseconfig("--tx", "2*popen", "--dist", "loadgroup", "--no-loadscope-reorder")
 
 
 def test_files_and_ranks_stay_together(request, two_workers):
     check(lambda: request.config.hook.pytest_xdist_make_scheduler(config=two_workers, log=None))
 
 
-class TestByTest(scheduler.LoadFileScheduling):
-    __test__ = False
+class ByFileAlone(scheduler.LoadFileScheduling):
+    """Of files that start ranks, too."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return nodeid
+        return nodeid.split("::", 1)[0] + ("@ranks" if nodeid.endswith("@ranks") else "")
 
 
 @pytest.mark.parametrize(
     ("broken", "why"),
-    [(TestByTest, "a file on two workers"), (scheduler.LoadFileScheduling, "two workers start ranks")],
+    [(scheduler.LoadGroupScheduling, "a file on two workers"), (ByFileAlone, "two workers start ranks")],
 )
 def test_a_broken_scheduler_is_noticed(two_workers, broken, why):
     with pytest.raises(AssertionError, match=why):
         check(lambda: broken(two_workers))
+
+
+MARKED = """
+import pytest
+
+def test_1(): pass
+
+@pytest.mark.mpi
+def test_2(): pass
+
+@pytest.mark.testbed
+class TestHosts:
+    def test_3(self): pass
+"""
+
+
+def test_those_that_start_ranks_are_one_group_and_come_first(pytester):
+    """By their marks, each for itself, as workers collect them."""
+    from conftest import pytest_collection_modifyitems
+
+    items = pytester.getitems(MARKED)
+    config = SimpleNamespace(getoption=lambda name, default: True)
+    pytest_collection_modifyitems(config, items)
+    groups = [(item.name, [mark.args[0] for mark in item.iter_markers("xdist_group")]) for item in items]
+    assert groups == [("test_2", ["ranks"]), ("test_3", ["ranks"]), ("test_1", [])]

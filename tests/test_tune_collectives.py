@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import needs
 import pytest
@@ -21,6 +22,7 @@ from dovetail.tuner import tune
 from dovetail.tuner.collectives import tune_collective
 from dovetail.tuner.timing import bus_factor, time_collective
 
+CALM = Path(__file__).with_name("calm.py")
 POINTS = AllReduce.points(min="1K", max="1M", factor=32)
 
 
@@ -123,7 +125,7 @@ def test_misuse_is_told_before_anything_runs(words, said, capsys, monkeypatch):
 
 
 def dovetail(mpi: needs.Mpi, *words: object) -> subprocess.CompletedProcess[str]:
-    command = [str(mpi.python), "-m", "dovetail", *map(str, words)]
+    command = [str(mpi.python), CALM, *map(str, words)]
     return subprocess.run(command, env=mpi.env, text=True, capture_output=True, timeout=280, check=False)
 
 
