@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from dovetail import operator_of
-from dovetail.core import EnvironmentFault, save_json
+from dovetail.core import EnvironmentFault, save_json, warn_once
 from dovetail.ir import Schedule, verify
 from dovetail.ir.posts import Posts
 from dovetail.loops import array, loop, nest, problems
@@ -227,6 +227,7 @@ def test_a_disk_that_is_full_halfway_leaves_no_half_files(own_cache, is_there):
     for write in writers if is_there else ():
         write()
     before = {path: path.read_bytes() for path in own_cache.rglob("*") if path.is_file()}
+    warn_once.cache_clear()
     with room_for(50):
         for write in writers:
             with pytest.warns(RuntimeWarning, match="File too large"):

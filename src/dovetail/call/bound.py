@@ -5,14 +5,13 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dovetail.core import DovetailError, OperatorError, ProgramError
 from dovetail.ir import Operator, Program, Schedule, verify
 from dovetail.run.arrays import left_in
-from dovetail.run.embedded import STALL_S, Embedded, check_size
+from dovetail.run.embedded import STALL_S, Embedded
 from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
@@ -85,44 +84,62 @@ def bind_on(
     spans: bool = True,
     made: type[Bound] = Bound,
 ) -> Any:
-    """Bind an operator that is the same on every rank of `world`.
+    """Bind an operator that is the same on every rank of `world`, inside `world.together()`.
 
     A `program` that is given was proved. Without a `schedule`, what was tuned; where that no longer holds, every rank
     warns and the operator's default schedule serves.
     """
-    ranks = world.size if world else 1
-    if schedule is not None:
-        return _bound(operator, schedule, world, program, spans, made)
-    if world and (tuned := tuned_schedule(operator, world)):
+    if schedule is None and world and (tuned := tuned_schedule(operator, world)):
         try:
-            return _bound(operator, tuned, world, None, spans, made)
-        except (DovetailError, LookupError, TypeError, ValueError) as error:  # the same on every rank
-            leave_aside("the tuned schedule", str(error) or type(error).__name__)
-    usual = operator.usual(ranks)
-    return _bound(operator, usual, world, None, spans, made)
+            found, fault = _prepared(operator, tuned, world, None, spans)
+        except (DovetailError, LookupError, TypeError, ValueError) as error:
+            fault = str(error) or type(error).__name__
+        if not (fault := _first(world, fault)):
+            return _saved(made(operator, tuned, found.embedded), found)
+        leave_aside("the tuned schedule", fault)
+    own = operator.usual(world.size if world else 1) if schedule is None else schedule
+    found, fault = _prepared(operator, own, world, program, spans)
+    if fault := _first(world, fault):
+        raise ProgramError(fault)
+    return _saved(made(operator, own, found.embedded), found)
 
 
-def _bound(
-    operator: Operator, schedule: Schedule, world: World | None, program: Program | None, spans: bool, made: type[Bound]
-) -> Bound:
-    """Rank 0 proves the Program while the others compile; ProgramError on every rank where it does not hold."""
+class _Prepared(NamedTuple):
+    """What `_prepared` makes: a Program on its ranks, and whether this rank has proved it anew."""
+
+    embedded: Embedded
+    in_order: bool
+    is_new_proof: bool
+
+
+def _prepared(
+    operator: Operator, schedule: Schedule, world: World | None, program: Program | None, spans: bool
+) -> tuple[_Prepared, str]:
+    """Compile and, on rank 0, prove a schedule's Program; return it, and why it does not hold. Ranks do not talk."""
     ranks, is_given = world.size if world else 1, program is not None
-    if world and program is not None:
-        check_size(world, program.num_ranks)  # the same on all ranks
-    with world.together() if world else nullcontext():
-        program = program or program_of(operator, schedule, ranks)
-        known = Known(True) if is_given else known_of(operator, schedule, program)
-        to_prove = not known.is_proved and (world is None or world.rank == 0)
-        fault = _fault(operator, schedule, program) if to_prove else ""
-        in_order = needs_order(program) if known.in_order is None else known.in_order
-        options = RunOptions.of(schedule, stall_s=STALL_S, spans=spans)
-        embedded = Embedded(program, operator.workload(program), options, world, in_order)
-        embedded.bind()
-        if not is_given and (fault := world.share(fault, STALL_S) if world else fault):
-            raise ProgramError(fault)
-        if to_prove:
-            save_proof(operator, schedule, program, in_order=in_order)
-        return made(operator, schedule, embedded)
+    program = program or program_of(operator, schedule, ranks)
+    known = Known(True) if is_given else known_of(operator, schedule, program)
+    to_prove = not known.is_proved and (world is None or world.rank == 0)
+    fault = _fault(operator, schedule, program) if to_prove else ""
+    in_order = needs_order(program) if known.in_order is None else known.in_order
+    options = RunOptions.of(schedule, stall_s=STALL_S, spans=spans)
+    embedded = Embedded(program, operator.workload(program), options, world, in_order)
+    embedded.bind()
+    return _Prepared(embedded, in_order, to_prove), fault
+
+
+def _saved(bound: Bound, found: _Prepared) -> Bound:
+    if found.is_new_proof:
+        save_proof(bound.operator, bound.schedule, bound.program, in_order=found.in_order)
+    return bound
+
+
+def _first(world: World | None, fault: str) -> str:
+    """Return the fault of the lowest rank that has one, on every rank."""
+    if world is None:
+        return fault
+    found: str = world.share(next(filter(None, world.gather(fault, STALL_S)), ""), STALL_S)
+    return found
 
 
 def _fault(operator: Operator, schedule: Schedule, program: Program) -> str:

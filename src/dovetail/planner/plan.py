@@ -147,12 +147,14 @@ class Plan:
     def _bound_to(self, comm: Any) -> Bound:
         """This plan on a communicator, cached as long as that lives."""
         from dovetail.call.bound import bind_on
-        from dovetail.run.embedded import ranks_of
+        from dovetail.run.embedded import check_size, ranks_of
 
         for gone in [world for world in self._places if world and world.freed]:
             del self._places[gone]
         world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
         if world not in self._places:
+            if world:
+                check_size(world, self.ranks)  # the same on all ranks
             with world.together() if world else nullcontext():
                 self._places[world] = bind_on(self.operator, world, self.schedule, program=self.program)
         return self._places[world]

@@ -45,6 +45,7 @@ class World:
             self.provided, _ = _native.comm_setup(self._shim.address, reduce)
         self.rank, self.size = self._call("rank"), self._call("size")
         self._faults: dict[int, Fault] = {}
+        self._is_together = False
 
     @property
     def has_all(self) -> bool:
@@ -106,8 +107,13 @@ class World:
         """Let all ranks reach the end of the block, or let all raise.
 
         A rank that failed raises its own error, the others that of the lowest rank that failed. Inside the block ranks
-        exchange by `gather` and `share` alone. At its end each rank reports that it has not failed.
+        exchange by `gather` and `share` alone. At its end each rank reports that it has not failed. A block inside
+        another one is part of that.
         """
+        if self._is_together:
+            yield
+            return
+        self._is_together = True
         self._faults.clear()
         try:
             yield
@@ -122,7 +128,7 @@ class World:
             common(error)
             raise
         finally:
-            self._faults.clear()  # a block around this one exchanges its own
+            self._is_together = False
 
     def _exchange_faults(self, own: Fault) -> None:
         """Send one fault as the last message, to rank 0 and from there to all; drop what came before theirs."""

@@ -15,7 +15,7 @@ from dovetail.core import json_text
 from dovetail.ir import Operator
 
 HOUSE = Path(dovetail.__file__).parent
-_IMPORTED = re.compile(rb"(?:from|import) +dovetail(?:\.(\w+))?")
+_IMPORTED = re.compile(rb"^[ \t]*(?:from|import) +dovetail(?:\.(\w+))?", re.MULTILINE)
 
 
 @runtime_checkable
