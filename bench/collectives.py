@@ -144,7 +144,7 @@ def worker(args: argparse.Namespace) -> dict:
     rows, facts = compared(tuned.contest.judged, args.rounds, max(args.budget - tune_s, 10.0))
     kept = {key: facts.get(key) for key in ("mpi", "cpu", "cores", "host")}
     return {
-        "asked": len({operator.settled({}, ranks)[0].num_bytes for operator in operators}),
+        "asked": len({operator.resolve({}, ranks)[0].num_bytes for operator in operators}),
         "rows": rows,
         "facts": kept,
         "tune_s": tune_s,

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from dovetail.ir import KernelForm, Program, Workload
+from dovetail.ir import KernelForm, Program, Schedule, Workload
 from dovetail.matmul import MATMUL
 from dovetail.matmul.kernels import Array, shape
 
@@ -34,7 +34,7 @@ def emulating(kind: Any, start_s: float, flop_per_s: float) -> Any:
     these."""
     kernel = form(start_s, flop_per_s)
 
-    def workload(self: Any, program: Program) -> Workload:
-        return replace(kind.workload(self, program), forms=(kernel,))
+    def workload(self: Any, program: Program, schedule: Schedule) -> Workload:
+        return replace(kind.workload(self, program, schedule), forms=(kernel,))
 
     return type(f"Emulated{kind.__name__}", (kind,), {"workload": workload})

@@ -212,10 +212,11 @@ class TestProducts:
         operator = MatmulAllReduce(16, 40, 8, dtype)
         for tiles in ((16,), (4, 12), (2,) * 8):
             for by in ("library", "ring"):
-                self.right(gpu, operator.program(Schedule.of("any", tiles=tiles, by=by), ranks), operator)
+                self.right(gpu, operator, Schedule.of("any", tiles=tiles, by=by), ranks)
 
-    def right(self, gpu, asked, operator):
-        workload = operator.workload(asked)
+    def right(self, gpu, operator, schedule, ranks):
+        asked = operator.program(schedule, ranks)
+        workload = operator.workload(asked, schedule)
         inputs = fresh_inputs(asked, workload, 3)
         found, _ = run_streams(asked, workload, inputs, gpu=gpu)
         agreed = check_outputs(asked, workload, inputs, found)
@@ -225,7 +226,7 @@ class TestProducts:
     def test_one_rank_alone(self, gpu, operator, families):
         for schedule in families(operator, 4, ("library", "messages"))[::3]:
             asked = operator.program(schedule, 4)
-            workload = operator.workload(asked)
+            workload = operator.workload(asked, schedule)
             inputs = fresh_inputs(asked, workload, 1)
             alone = OneRank(gpu, asked, workload, inputs, rank=1)
             for _ in range(2):
@@ -266,7 +267,7 @@ class TestSeveralDevices:
     def test_every_family_is_right(self, gpus, operator, families):
         for schedule in families(operator, 3, ("library", "messages"))[::2]:
             asked = operator.program(schedule, 3)
-            workload = operator.workload(asked)
+            workload = operator.workload(asked, schedule)
             inputs = fresh_inputs(asked, workload, 3)
             found, timeline = run_streams(asked, workload, inputs, gpu=gpus)
             assert check_outputs(asked, workload, inputs, found).ok
@@ -274,8 +275,9 @@ class TestSeveralDevices:
 
     def test_jobs(self, gpus):
         operator = MatmulAllReduce(16, 40, 8, "float32")
-        asked = operator.program(Schedule.of("any", tiles=(4, 12), by="ring"), 4)
-        job = Job((Variant("four ranks", asked, operator.workload(asked), check=True),), rounds=2)
+        ring = Schedule.of("any", tiles=(4, 12), by="ring")
+        asked = operator.program(ring, 4)
+        job = Job((Variant("four ranks", asked, operator.workload(asked, ring), check=True),), rounds=2)
         (outcome,) = CudaExecutor(more=(1,)).execute(job).outcomes
         assert outcome.num_wrong == 0
 

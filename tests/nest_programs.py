@@ -17,8 +17,10 @@ import stencil_runs
 from nest_cases import Case
 from nest_fuzz import refused, wanted
 
+from dovetail.call.nest_operators import operator_of
 from dovetail.core import DovetailError
 from dovetail.ir import Schedule, verify
+from dovetail.ir.signature import Signature
 from dovetail.run.local import execute_local
 from dovetail.stencil.operator import StencilOperator
 
@@ -66,7 +68,7 @@ def schedule_of(how: dict[str, Any]) -> Schedule:
     return Schedule.of("any", **(words | how))
 
 
-def operator_of(case: Case, nest: Any) -> Any:
+def operator_for(case: Case, nest: Any) -> Any:
     grid = "x".join(str(size) for _, size in case.sizes)
     return operator_of(nest)(grid, dtype=case.dtype, **case.parameters)
 
@@ -87,7 +89,7 @@ def found_by_rank(operator: Any, kind: str, program: Any, how: Schedule, ranks: 
         found = pipeline_runs.results(operator, program, how, given, native)
         cutting = pipeline_runs.cutting(operator, how)
         return found, [{n: cutting.block(n, rank) for n in operator.pipelined.written} for rank in range(ranks)]
-    return line_results(operator, program, ranks, given)
+    return line_results(operator, program, how, ranks, given)
 
 
 def stencil_place(operator: Any, name: str, box: Any) -> tuple[slice, ...]:
@@ -95,13 +97,14 @@ def stencil_place(operator: Any, name: str, box: Any) -> tuple[slice, ...]:
     return (slice(None), *places) if operator.stencil.given[name] > 1 else places
 
 
-def line_results(operator: Any, program: Any, ranks: int, given: list[np.ndarray]) -> Any:
-    blocks = [operator.blocks(ranks, rank) for rank in range(ranks)]
+def line_results(operator: Any, program: Any, how: Schedule, ranks: int, given: list[np.ndarray]) -> Any:
+    arrays = Signature.of(operator, how, ranks)
+    blocks = [arrays.blocks(rank) for rank in range(ranks)]
     mine = [[each[block[name]] for name, each in zip(operator.nest.arrays, given, strict=True)] for block in blocks]
-    held = [operator.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
+    held = [arrays.arguments(rank, each, None)[0] for rank, each in enumerate(mine)]
     inputs = {name: [each[name] for each in held] for name in held[0]}
-    outputs = native(program, operator.workload(program), inputs)
-    found = [operator.result(program, rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(ranks)]
+    outputs = native(program, operator.workload(program, how), inputs)
+    found = [arrays.result(rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(ranks)]
     return [each if isinstance(each, tuple) else (each,) for each in found], blocks
 
 
@@ -112,12 +115,12 @@ def on_ranks(case: Case, folder: Path) -> str | None:
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            operator = operator_of(case, cases.made(case, folder))
+            operator = operator_for(case, cases.made(case, folder))
             kind = kind_of_operator(operator)
             ranks, how = asked(case, kind, Random(case.seed))
             schedule = schedule_of(how)
             program = operator.program(schedule, ranks)
-            verify(program, against=operator.plain(schedule, ranks)).raise_if_bad()
+            verify(program, against=operator.reference(schedule, ranks)).raise_if_bad()
             found, places = found_by_rank(operator, kind, program, schedule, ranks, given)
     except DovetailError as error:
         return refused(error, case)

@@ -21,7 +21,7 @@ from mpi4py import MPI
 from nest_cases import Case
 from nest_drawn import drawn
 from nest_fuzz import Tally, fault_kind, refused, shown, wanted
-from nest_programs import asked, kind_of_operator, operator_of
+from nest_programs import asked, kind_of_operator, operator_for
 
 from dovetail import bind
 from dovetail.core import DovetailError
@@ -40,7 +40,7 @@ def block_of(here: Any, kind: str, name: str, array: np.ndarray, given: int) -> 
 
 def on_communicator(case: Case, nest: Any, comm: Any, given: list[np.ndarray]) -> tuple[str, Any, Any]:
     """The kind of operator, the handle and its results, two calls after one another."""
-    kind = kind_of_operator(operator_of(case, nest))
+    kind = kind_of_operator(operator_for(case, nest))
     # What is asked is drawn for up to 5 ranks; draw until it is for as many as there are.
     rng = Random(case.seed)
     how: dict[str, Any] = next(how for ranks, how in iter(lambda: asked(case, kind, rng), None) if ranks == comm.size)

@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 
 from dovetail.ir import Schedule, verify
+from dovetail.ir.signature import Signature
 from dovetail.run import execute
 from dovetail.run.local import execute_local
 
@@ -21,7 +22,8 @@ def native(program, workload, inputs):
 def arguments(operator, seed=0):
     """Random arrays for the whole grid."""
     rng, found = np.random.default_rng(seed), []
-    for shape, dtype in operator.shapes():
+    for spec in operator.inputs(operator.serial(1), 1):
+        shape, dtype = spec.shapes[0], spec.dtype
         whole = np.dtype(dtype).kind in "iu"
         found.append((rng.integers(0, 4, shape) if whole else rng.random(shape) + 0.5).astype(dtype))
     return found
@@ -47,11 +49,12 @@ def blocks(operator, schedule, given):
 def results(operator, program, schedule, given, run=None):
     """Each rank's results."""
     mine = blocks(operator, schedule, given)
-    held = [operator.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
+    arrays = Signature.of(operator, schedule, len(mine))
+    held = [arrays.arguments(rank, each, None)[0] for rank, each in enumerate(mine)]
     inputs = {name: [each[name] for each in held] for name in held[0]}
-    workload = operator.workload(program)
+    workload = operator.workload(program, schedule)
     outputs = run(program, workload, inputs) if run else execute(program, inputs, workload=workload).outputs
-    found = [operator.result(program, rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(len(mine))]
+    found = [arrays.result(rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(len(mine))]
     return [each if isinstance(each, tuple) else (each,) for each in found]
 
 
@@ -59,7 +62,7 @@ def check(operator, schedule, seed=0, run=None, exact=True):
     """A schedule is proved, against the same on one rank, and gives the nest's bits on every rank."""
     ranks = prod(schedule["cut"])
     program = operator.program(schedule, ranks)
-    verify(program, against=operator.plain(schedule, ranks)).raise_if_bad()
+    verify(program, against=operator.reference(schedule, ranks)).raise_if_bad()
     given = arguments(operator, seed)
     wanted, how = whole(operator, given), cutting(operator, schedule)
     found = results(operator, program, schedule, given, run)

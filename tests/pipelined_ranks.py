@@ -23,7 +23,8 @@ def refusal(call):
 
 def arrays(operator, seed=3):
     rng = np.random.default_rng(seed)
-    return [(4 * rng.random(shape)).astype(dtype) for shape, dtype in operator.shapes()]
+    whole = operator.inputs(operator.serial(1), 1)
+    return [(4 * rng.random(spec.shapes[0])).astype(spec.dtype) for spec in whole]
 
 
 def check(comm, name, grid, steps=None, dtype="float64", **asked):

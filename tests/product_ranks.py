@@ -109,7 +109,7 @@ def test_tuned(dtype):
     assert embedded.program == operator.program(schedule, RANKS)
     taken = schedule_for("all_gather_matmul", parts(a, (8,) * RANKS, 0), b, COMM)
     assert (taken, taken.family) == (schedule, schedule.family)
-    assert taken.notes == (operator.explained(schedule, RANKS),)
+    assert taken.notes == (operator.describe(schedule, RANKS),)
     for _ in range(3):  # other arrays of the same shapes: the engine is moved, not bound anew
         again = np.array(a)
         assert np.array_equal(all_gather_matmul(parts(again, (8,) * RANKS, 0), b + 1, COMM), a @ (b + 1))
@@ -122,7 +122,7 @@ def test_which_schedule(dtype):
     taken = schedule_for("matmul_all_reduce", a, b, COMM)
     operator = MatmulAllReduce(M, K * RANKS, N, dtype)
     assert taken == operator.serial(RANKS)
-    assert taken.notes == (operator.explained(taken, RANKS),)
+    assert taken.notes == (operator.describe(taken, RANKS),)
     (kept,) = products._bound.values()
     bound = list(kept.held.values())
     assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))

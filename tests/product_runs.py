@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Schedule, verify
+from dovetail.ir.signature import Signature
 from dovetail.matmul.gather import even_tiles
 from dovetail.run import execute, numpy_dtype
 
@@ -32,10 +33,11 @@ def proved(operator: Any, schedule: Schedule, ranks: int) -> Any:
 def run(operator: Any, schedule: Schedule, ranks: int, given: Sequence[Sequence[Array]], seed: int = 0) -> list[Any]:
     """Each rank's result, from each rank's arguments."""
     program = proved(operator, schedule, ranks)
-    held = [operator.arguments(program, rank, given[rank], None)[0] for rank in range(ranks)]
+    arrays = Signature.of(operator, schedule, ranks)
+    held = [arrays.arguments(rank, given[rank], None)[0] for rank in range(ranks)]
     inputs = {name: [each[name] for each in held] for name in held[0]}
-    outputs = execute(program, inputs, seed=seed, workload=operator.workload(program)).outputs
-    return [operator.result(program, rank, {n: arrays[rank] for n, arrays in outputs.items()}) for rank in range(ranks)]
+    outputs = execute(program, inputs, seed=seed, workload=operator.workload(program, schedule)).outputs
+    return [arrays.result(rank, {n: each[rank] for n, each in outputs.items()}) for rank in range(ranks)]
 
 
 def agree(found: Array, exact: Array, dtype: str, depth: int, terms: int = 1) -> None:

@@ -217,7 +217,7 @@ def test_a_broken_kept_schedule_is_left_aside(comm):
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
             here, _ = check(comm, "jacobi2d", (7 * comm.size, 7), "float32")
-        assert here.schedule == operator.usual(comm.size)
+        assert here.schedule == operator.default_schedule(comm.size)
         assert any("the tuned schedule is left aside" in str(each.message) for each in seen)
 
 

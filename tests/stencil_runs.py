@@ -5,6 +5,7 @@ from math import prod
 import numpy as np
 
 from dovetail.ir import Schedule, verify
+from dovetail.ir.signature import Signature
 from dovetail.run import execute
 from dovetail.run.local import execute_local
 
@@ -58,7 +59,7 @@ def check(operator, schedule, seed=0, run=None):
     """A schedule is proved, against the same on one rank, and gives the nest's bits on every rank."""
     ranks = prod(schedule["cut"])
     program = operator.program(schedule, ranks)
-    certificate = verify(program, against=operator.plain(schedule, ranks))
+    certificate = verify(program, against=operator.reference(schedule, ranks))
     certificate.raise_if_bad()
     given = arguments(operator, seed)
     wanted = whole(operator, given)
@@ -72,9 +73,10 @@ def check(operator, schedule, seed=0, run=None):
 def results(operator, program, schedule, given, run=None):
     """Each rank's results."""
     mine = blocks(operator, schedule, given)
-    held = [operator.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
+    arrays = Signature.of(operator, schedule, len(mine))
+    held = [arrays.arguments(rank, each, None)[0] for rank, each in enumerate(mine)]
     inputs = {name: [each[name] for each in held] for name in held[0]}
-    workload = operator.workload(program)
+    workload = operator.workload(program, schedule)
     outputs = run(program, workload, inputs) if run else execute(program, inputs, workload=workload).outputs
-    found = [operator.result(program, rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(len(mine))]
+    found = [arrays.result(rank, {n: a[rank] for n, a in outputs.items()}) for rank in range(len(mine))]
     return [each if isinstance(each, tuple) else (each,) for each in found]

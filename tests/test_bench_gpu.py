@@ -107,8 +107,9 @@ def pretended_torch():
 
 def asked_of(operator, ranks):
     """Flops and bytes to and from one rank, as the serial program of an operator has them."""
-    asked = operator.program(operator.serial(ranks), ranks)
-    forms = native_forms(asked, 0, operator.workload(asked))[0]
+    serial = operator.serial(ranks)
+    asked = operator.program(serial, ranks)
+    forms = native_forms(asked, 0, operator.workload(asked, serial))[0]
     flops = sum(2 * m * k * n for _, m, k, n, _ in forms.tolist())
     assert (asked.columns["kind"] == Kind.collective).any()
     return flops

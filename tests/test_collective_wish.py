@@ -21,6 +21,7 @@ from dovetail.collective.operators import (
 )
 from dovetail.core import CostError, OperatorError, PlanError
 from dovetail.ir import Program, parse, verify
+from dovetail.ir.signature import Signature
 from dovetail.machine import Link, even_nodes
 from dovetail.planner import Plan, operator_class, operator_from, plan
 from dovetail.planner.costs import Costs
@@ -121,21 +122,21 @@ def test_slices_are_predicted_to_pipeline_through_a_forwarder():
     relay = costs.operator.by("binomial_tree_broadcast")
     whole, cut = (costs.predicted_s(replace(relay, slice_bytes=size)) for size in (0, 256 << 10))
     assert 0.5 * whole < cut < 0.7 * whole  # 17 slices' time on the wire instead of 32
-    sizes = [each.slice_bytes >> 10 for each in Relay(1 << 20).improved(costs, [relay], 0)]
+    sizes = [each.slice_bytes >> 10 for each in Relay(1 << 20).refine(costs, [relay], 0)]
     assert sizes == [8, 16, 32, 64, 256]
-    assert not list(Relay(8 << 10).improved(costs, [relay], 0))
-    assert not list(Relay(1 << 20).improved(costs, [relay], 1))
+    assert not list(Relay(8 << 10).refine(costs, [relay], 0))
+    assert not list(Relay(1 << 20).refine(costs, [relay], 1))
 
 
 def test_counts_are_of_what_a_rank_holds_most_of():
-    assert ReduceScatter(1000).settled({}, 4)[0].num_bytes == 992
-    assert Broadcast(1).settled({}, 4)[0].num_bytes == 4
+    assert ReduceScatter(1000).resolve({}, 4)[0].num_bytes == 992
+    assert Broadcast(1).resolve({}, 4)[0].num_bytes == 4
     assert [kind(4096).count(4) for kind in (AllGather, AllReduce)] == [256, 1024]
 
 
 def test_what_cannot_be_is_refused():
     with pytest.raises(OperatorError, match="3 ranks cannot be shared evenly among 2 nodes"):
-        AllReduce(64, nodes=2).settled({}, 3)
+        AllReduce(64, nodes=2).resolve({}, 3)
     with pytest.raises(OperatorError, match="did you mean 'all_reduce'"):
         operator_class("all_reduced")
     with pytest.raises(OperatorError, match="did you mean 'ring_all_gather'"):
@@ -147,7 +148,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(OperatorError, match="dtype"):
         AllReduce(64, "float12")
     with pytest.raises(OperatorError):
-        AllReduce(64).settled({}, 1)
+        AllReduce(64).resolve({}, 1)
 
 
 def test_nodes_are_those_of_the_machine_unless_said():
@@ -228,19 +229,20 @@ def test_the_library_is_probed_where_it_has_no_cost(tmp_path):
 def test_arrays_become_buffers_and_results(operator):
     """Also of counts that do not divide evenly into the algorithm's chunks."""
     ranks, rng = 3, np.random.default_rng(1)
-    operator = operator.settled({}, ranks)[0]
+    operator = operator.resolve({}, ranks)[0]
     schedule = operator.by(
         {"broadcast": "binomial_tree_broadcast"}.get(operator.name, f"ring_{operator.name}"), instances=2
     )
     program = operator.program(schedule, ranks)
     given = [rng.standard_normal(operator.count(ranks)).astype("float32") for _ in range(ranks)]
     before = [array.copy() for array in given]
-    sides = [operator.arguments(program, rank, [given[rank]], None)[0] for rank in range(ranks)]
+    signature = Signature.of(operator, schedule, ranks)
+    sides = [signature.arguments(rank, [given[rank]], None)[0] for rank in range(ranks)]
     inputs = {"input": [side["input"] for side in sides]}
-    held = execute(program, inputs, workload=operator.workload(program)).outputs
+    held = execute(program, inputs, workload=operator.workload(program, schedule)).outputs
     want = {"all_reduce": sum(given), "all_gather": np.concatenate(given), "broadcast": given[0]}[operator.name]
     for rank in range(ranks):
-        found = operator.result(program, rank, {name: arrays[rank] for name, arrays in held.items()})
+        found = signature.result(rank, {name: arrays[rank] for name, arrays in held.items()})
         assert found.shape == want.shape
         assert np.allclose(found, want, atol=1e-6)
         assert np.array_equal(given[rank], before[rank])  # the caller's array is the caller's
@@ -248,15 +250,14 @@ def test_arrays_become_buffers_and_results(operator):
 
 def test_what_is_in_place_works_on_a_copy_of_the_callers_array():
     operator, given = AllReduce(64), np.ones(16, "float32")
-    program = operator.program(operator.serial(2), 2)
-    operator.arguments(program, 0, [given], None)[0]["input"][...] = 9
+    Signature.of(operator, operator.serial(2), 2).arguments(0, [given], None)[0]["input"][...] = 9
     assert given.tolist() == [1.0] * 16
 
 
 def test_a_result_is_taken_in_place():
     operator = AllReduce(64)
-    program, out = operator.program(operator.serial(2), 2), np.zeros(16, "float32")
-    inputs, outputs = operator.arguments(program, 0, [np.ones(16, "float32")], out)
+    signature, out = Signature.of(operator, operator.serial(2), 2), np.zeros(16, "float32")
+    inputs, outputs = signature.arguments(0, [np.ones(16, "float32")], out)
     assert np.shares_memory(inputs["input"], out)
     assert out.tolist() == [1.0] * 16
     assert not outputs

@@ -23,7 +23,7 @@ class TestConvergence:
         operator = operator_class("laplace2d")("25x13", 7, "float32", 3)
         how, given = schedule(cut, depth, tile=tile), arguments(operator)
         program, wanted, grids = operator.program(how, cut[0]), [], [given[0]]
-        verify(program, against=operator.plain(how, cut[0])).raise_if_bad()
+        verify(program, against=operator.reference(how, cut[0])).raise_if_bad()
         for _ in range(7):
             grids.append(operator.nest.numpy(grids[-1], steps=1))
         wanted = [np.linalg.norm((grids[step] - grids[step - 1]).astype("float64")) for step in (3, 6)]
@@ -44,7 +44,7 @@ class TestConvergence:
         columns = {name: column.copy() for name, column in program.columns.items()}
         row = next(op.index for op in program.ops() if "change" in op.line and op.kind == Kind.compute)
         columns["read_count"][columns["read_start"][row] : columns["read_start"][row + 1]] -= 1
-        assert not verify(program.with_columns(columns), against=operator.plain(how, 2)).ok
+        assert not verify(program.with_columns(columns), against=operator.reference(how, 2)).ok
 
     def test_only_of_levels(self):
         with pytest.raises(OperatorError, match="cannot be tested for convergence"):

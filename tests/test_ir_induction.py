@@ -32,7 +32,7 @@ CASES = {
 def programs(name, steps=60):
     grid, cut, about = CASES[name]
     operator, how = operator_class(name)(grid, steps), Schedule.of("any", cut=cut, **about)
-    return operator.program(how, prod(cut)), operator.plain(how, prod(cut))
+    return operator.program(how, prod(cut)), operator.reference(how, prod(cut))
 
 
 def is_told(program, plain):

@@ -11,6 +11,7 @@ from dovetail.core import OperatorError, PlanError
 from dovetail.cost import Curve, Segment
 from dovetail.ir import Kind, Schedule, op_works, verify, work_keys
 from dovetail.ir.registry import operator_class
+from dovetail.ir.signature import Signature
 from dovetail.loops import array, loop, maximum, nest, problems
 from dovetail.machine import load
 from dovetail.passes.keep_engine import keep_engine
@@ -55,15 +56,16 @@ def check(operator, ranks, depth, grain, seed=0, run=None):
     """A schedule is proved, against the same on one rank, and gives the nest's bits on every rank."""
     how = schedule(depth, grain)
     program = operator.program(how, ranks)
-    verify(program, against=operator.plain(how, ranks)).raise_if_bad()
+    verify(program, against=operator.reference(how, ranks)).raise_if_bad()
     given = arguments(operator, seed)
-    blocks = [operator.blocks(ranks, rank) for rank in range(ranks)]
+    arrays = Signature.of(operator, how, ranks)
+    blocks = [arrays.blocks(rank) for rank in range(ranks)]
     mine = [[each[block[name]] for name, each in zip(operator.nest.arrays, given, strict=True)] for block in blocks]
-    held = [operator.arguments(program, rank, each, None)[0] for rank, each in enumerate(mine)]
-    inputs, workload = {name: [each[name] for each in held] for name in held[0]}, operator.workload(program)
+    held = [arrays.arguments(rank, each, None)[0] for rank, each in enumerate(mine)]
+    inputs, workload = {name: [each[name] for each in held] for name in held[0]}, operator.workload(program, how)
     outputs = run(program, workload, inputs) if run else execute(program, inputs, workload=workload).outputs
     for rank, block in enumerate(blocks):
-        found = operator.result(program, rank, {name: each[rank] for name, each in outputs.items()})
+        found = arrays.result(rank, {name: each[rank] for name, each in outputs.items()})
         found = found if isinstance(found, tuple) else (found,)
         for name, want, have in zip(operator.pipelined.written, whole(operator, given), found, strict=True):
             assert np.array_equal(have, want[block[name]]), (operator.title, ranks, str(how), rank)
@@ -148,7 +150,7 @@ def test_a_forgotten_message_is_found(monkeypatch):
     def forgets(self, array, tile):
         return (each for each in news(self, array, tile) if each.user != 13)
 
-    plain = operator.plain(how, 2)
+    plain = operator.reference(how, 2)
     monkeypatch.setattr(line_program._Ledger, "_news", forgets)
     certificate = verify(line_program.line_program(operator.line(how, 2)), against=plain)
     assert not certificate.ok
@@ -167,7 +169,8 @@ class TestOperator:
         are programs too."""
         operator, machine = operator_class("seidel1d")("40000", 256), load("shared-memory-2")
         curve = Curve("points", (Segment(0.0, 1e-6, 2e-9),), label="prior", provenance={}).to_json()
-        (key,) = work_keys(serial := operator.program(operator.serial(2), 2), operator.workload(serial))
+        serial = operator.serial(2)
+        (key,) = work_keys(program := operator.program(serial, 2), operator.workload(program, serial))
         found = plan(operator, machine.with_costs({f"kernel:{key}": curve}), extrapolate=True)
         assert found.predicted_s < 0.7 * found.serial_s
         assert found.schedule.family == "bands"
@@ -176,15 +179,15 @@ class TestOperator:
 
     def test_costs_go_by_points(self):
         operator = operator_class("seidel1d")("400", 12)
-        program = operator.program(schedule(4, 50), 2)
-        works = op_works(program, operator.workload(program))
+        how = schedule(4, 50)
+        works = op_works(program := operator.program(how, 2), operator.workload(program, how))
         assert sum(work.units for work in works.values()) == 398 * 12
 
     def test_what_is_run_untuned(self):
         operator = operator_class("seidel1d")("1000000", 1000)
-        how = operator.usual(3)
+        how = operator.default_schedule(3)
         assert len(operator.line(how, 3).bands) % 3 == 0
-        assert operator.explained(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, leaning by 1"
+        assert operator.describe(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, leaning by 1"
 
     def test_heat_is_a_stencil(self):
         assert issubclass(operator_of(problems.jacobi1d), StencilOperator)

@@ -42,29 +42,29 @@ def test_rows_that_both_programs_leave_out_are_seen(monkeypatch):
 
     monkeypatch.setattr(StencilOperator, "_boxes", fewer)
     with pytest.raises(ProgramError, match=TWICE):
-        operator.plain(how, 2)
+        operator.reference(how, 2)
     monkeypatch.setattr(counts, "iterations", lambda *_: 13 * 7 * 3)  # as many as they do: then nothing else sees it
-    assert verify(operator.program(how, 2), against=operator.plain(how, 2)).ok
+    assert verify(operator.program(how, 2), against=operator.reference(how, 2)).ok
 
 
 def test_tests_of_convergence_are_not_counted():
     operator = replace(operator_of(problems.laplace2d)("16x9", steps=6), test=2)
-    assert verify(operator.program(schedule((2,)), 2), against=operator.plain(schedule((2,)), 2)).ok
+    assert verify(operator.program(schedule((2,)), 2), against=operator.reference(schedule((2,)), 2)).ok
 
 
 def test_columns_that_kernels_leave_out_are_seen(monkeypatch):
     kernel = StencilOperator._kernel
     monkeypatch.setattr(StencilOperator, "_kernel", lambda *about: replace(kernel(*about), low=2))
     with pytest.raises(ProgramError, match=TWICE):
-        operator_of(problems.jacobi2d)("17x9", steps=3).plain(schedule((2,), 2), 2)
+        operator_of(problems.jacobi2d)("17x9", steps=3).reference(schedule((2,), 2), 2)
 
 
 @pytest.mark.parametrize("name", ["gauss_seidel2d", "seidel2d", "seidel1d", "ssor2d"])
 def test_points_of_pipelines(monkeypatch, name):
     """Upright tiles, leaning ones, bands of a line, two sweeps."""
     operator = operator_of(getattr(problems, name))("200" if name == "seidel1d" else "19x23", steps=4)
-    how = operator.usual(2)
-    assert verify(operator.program(how, 2), against=operator.plain(how, 2)).ok
+    how = operator.default_schedule(2)
+    assert verify(operator.program(how, 2), against=operator.reference(how, 2)).ok
     box = Cutting.sweep_box
 
     def fewer(*about):
@@ -74,4 +74,4 @@ def test_points_of_pipelines(monkeypatch, name):
     monkeypatch.setattr(Cutting, "sweep_box", fewer)
     other = replace(operator, grid="210" if name == "seidel1d" else "21x25")
     with pytest.raises(ProgramError, match=TWICE):
-        other.plain(other.usual(2), 2)
+        other.reference(other.default_schedule(2), 2)

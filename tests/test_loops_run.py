@@ -333,7 +333,7 @@ def test_shipped_problems_are_finite_on_what_is_drawn_for_them(name):
     operator = operator_of(found)("x".join(["40", "30", "20"][: len(next(iter(found.arrays.values())).shape)]))
     how = operator.serial(1)
     program = operator.program(how, 1)
-    workload = operator.workload(program)
+    workload = operator.workload(program, how)
     drawn = fresh_inputs(program, workload, seed=1)
     signed = {slot.signed for own in workload.slots.values() for slot in own}
     assert signed == {not found.takes_roots}

@@ -42,7 +42,7 @@ def schedules(draw, dtypes=DTYPES):
 @given(schedules(), st.none() | st.integers(0, 3))
 def test_every_schedule_computes_the_product_on_every_rank(schedule, seed):
     operator, prog = schedule
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     inputs = fresh_inputs(prog, workload, seed=7)
     c = execute(prog, inputs, seed=seed, workload=workload).outputs["C"]
     a = np.concatenate([part.astype(np.float64) for part in inputs["A"]], axis=1)
@@ -158,7 +158,7 @@ def test_a_operator_survives_json():
 
 def test_workload_says_what_a_slot_is():
     operator = MatmulAllReduce(4096, 3072, 8192, "float16")
-    workload = operator.workload(program(operator, 2, [4096]))
+    workload = operator.workload(program(operator, 2, [4096]), operator.serial(2))
     assert workload.slot_bytes("A", 0) == 1536 * 2
     assert workload.slot_bytes("B", 1) == 1536 * 8192 * 2
     assert workload.slot_bytes("P", 1) == workload.slot_bytes("C", 0) == 8192 * 2

@@ -269,8 +269,9 @@ class TestMessages:
     def sent(name, grid, cut, mapped, steps=1, grain=100):
         """Bytes and messages, of the faces."""
         operator = operator_class(name)(grid, steps)
-        program = operator.program(schedule(cut, mapped, grain), int(np.prod(cut)))
-        slots = operator.workload(program).slots
+        how = schedule(cut, mapped, grain)
+        program = operator.program(how, int(np.prod(cut)))
+        slots = operator.workload(program, how).slots
         sends = [op for op in program.ops() if op.kind == Kind.send and "_to_" in op.reads[0].buffer]
         return sum(op.reads[0].num_slots * slots[op.reads[0].buffer][op.rank].num_bytes for op in sends), len(sends)
 
@@ -298,7 +299,7 @@ class TestMessages:
         operator = operator_class(name)(grid, steps)
         for way in ways(operator, 4):
             how = schedule(way.cut, way.mapped, 2, overlapped)
-            assert verify(operator.program(how, 4), against=operator.plain(how, 4)).min_fifo_depth == 1
+            assert verify(operator.program(how, 4), against=operator.reference(how, 4)).min_fifo_depth == 1
 
     def test_a_later_rank_begins_before_the_first_has_ended(self):
         """By the program's own dependencies: the last rank's first tile needs one tile of the first rank."""
@@ -358,7 +359,7 @@ class TestRefused:
     def test_grain(self, grain):
         """Of tiles that hold nothing both programs would do nothing, and so the same."""
         operator = operator_of(problems.gauss_seidel2d)("9x8", 2)
-        for made in (operator.program, operator.plain):
+        for made in (operator.program, operator.reference):
             with pytest.raises(OperatorError, match="grain must be"):
                 made(Schedule.of("asked", cut=(1, 2), mapped=0, grain=grain), 2)
 
@@ -512,7 +513,7 @@ class TestNarrowParts:
 
     def test_a_part_that_is_forgotten_is_missed(self):
         operator, how = self.far()("13x13", 2), schedule((1, 6), 0, 4)
-        program, plain = operator.program(how, 6), operator.plain(how, 6)
+        program, plain = operator.program(how, 6), operator.reference(how, 6)
         far_ones = [row for row, channel in enumerate(program.channels) if channel.dst - channel.src == 2]
         assert far_ones
         columns = {name: column.copy() for name, column in program.columns.items()}
@@ -527,7 +528,7 @@ class TestPlantedFaults:
     operator, how = operator_class("gauss_seidel2d")("16x12", 3), schedule((1, 2), 0, 4, True)
 
     def changed(self, change):
-        program, plain = self.operator.program(self.how, 2), self.operator.plain(self.how, 2)
+        program, plain = self.operator.program(self.how, 2), self.operator.reference(self.how, 2)
         assert verify(program, against=plain).ok
         columns = {name: column.copy() for name, column in program.columns.items()}
         change(program, columns)
@@ -555,7 +556,7 @@ class TestPlantedFaults:
         """Where it is forgotten that a sweep has changed a face, its first values are used again."""
         monkeypatch.setattr(_Ledger, "write", lambda *_: None)
         program = self.operator_again().program(self.how, 2)
-        assert not verify(program, against=self.operator.plain(self.how, 2)).checks["result"].ok
+        assert not verify(program, against=self.operator.reference(self.how, 2)).checks["result"].ok
 
     def operator_again(self):
         """An equal operator, whose programs are made anew."""
@@ -699,9 +700,10 @@ class TestSweepsOneAfterAnother:
         ends, busy = [], []
         for steps in (5, 6):
             operator = pipeline_of(getattr(problems, name))("26x26", steps)
-            program = operator.program(operator.usual(ranks).with_parameters(grain=2), ranks)
+            how = operator.default_schedule(ranks).with_parameters(grain=2)
+            program = operator.program(how, ranks)
             work_s = np.zeros(program.num_ops)
-            for row, work in op_works(program, operator.workload(program)).items():
+            for row, work in op_works(program, operator.workload(program, how)).items():
                 work_s[row] = work.flops
             ends.append(simulate(program, Prices.plain(program, work_s)).makespan_s)
             busy.append(max(work_s[program.columns["rank"] == rank].sum() for rank in range(ranks)))
@@ -744,7 +746,7 @@ class TestOperator:
             b = Builder("sample", 2)
             rows = sample.add(b, 2, [amount] * 3)
             program = b.build()
-            works = op_works(program, operator.workload(program))
+            works = op_works(program, operator.workload(program, sample.schedule(amount)))
             assert [len(rows[rank]) for rank in (0, 1)] == [3, 3]
             assert all(amount <= work.units < amount + 0.5 for work in works.values())
             tiles = {next(iter(op.writes)).offset for op in program.ops() if op.rank == 0}
@@ -755,8 +757,9 @@ class TestOperator:
         """The grain is between one position and all; where blocking sends are as good, that is said."""
         operator, machine = operator_class("lcs")("2000x2000"), load("shared-memory-2")
         curve = Curve("rows", (Segment(0.0, 1e-6, 2e-6),), label="prior", provenance={}).to_json()
-        serial = operator.program(operator.serial(2), 2)
-        keys = [key for key in work_keys(serial, operator.workload(serial)) if not key.startswith("moved")]
+        serial = operator.serial(2)
+        program = operator.program(serial, 2)
+        keys = [key for key in work_keys(program, operator.workload(program, serial)) if not key.startswith("moved")]
         costs = {f"kernel:{key}": curve for key in keys} | {"flops:moved:int32": curve}
         found = plan(operator, machine.with_costs(costs), extrapolate=True)
         assert found.predicted_s < 0.7 * found.serial_s
@@ -771,8 +774,9 @@ class TestOperator:
         for."""
         operator, machine = operator_class("triple_nest")("16x16x512"), load("shared-memory-2")
         curve = Curve("rows", (Segment(0.0, 0.0, 128 * point_s),), label="prior", provenance={}).to_json()
-        programs = [operator.program(operator.serial(2).with_parameters(cut=cut), 2) for cut in ((2, 1, 1), (1, 2, 1))]
-        keys = {key for program in programs for key in work_keys(program, operator.workload(program))}
+        hows = [operator.serial(2).with_parameters(cut=cut) for cut in ((2, 1, 1), (1, 2, 1))]
+        programs = [(operator.program(how, 2), how) for how in hows]
+        keys = {key for program, how in programs for key in work_keys(program, operator.workload(program, how))}
         costs = {f"kernel:{key}": curve for key in keys if not key.startswith("moved")} | {"flops:moved:float64": curve}
         known = machine.with_costs(costs)
         found, over = (plan(operator, known, schedule=family, extrapolate=True) for family in ("auto", "overlapped"))

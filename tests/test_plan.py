@@ -58,7 +58,7 @@ class TestSeed:
     def test_k_of_the_preset_is_that_of_each_rank(self):
         made = plan(SEED, load("atlas-a2-8"), schedule="serial")
         assert made.operator.k == 8 * 3072
-        assert {slot.shape for slot in made.operator.workload(made.program).slots["A"]} == {(3072,)}
+        assert {slot.shape for slot in made.operator.workload(made.program, made.schedule).slots["A"]} == {(3072,)}
         assert "what each rank holds" in made.notes[0]
 
     def test_the_reading_of_the_text(self):
@@ -178,7 +178,7 @@ def test_every_plan_holds(operator, machine, noise, contention, by):
     assert made.family == "serial" or made.predicted_s < min(serials) * (1 - noise)
     assert sum(made.losses.values()) == pytest.approx(made.predicted_s - made.ideal_s, abs=1e-15)
     if contention is None:
-        again = price(made.program, machine, made.operator.workload(made.program))
+        again = price(made.program, machine, made.operator.workload(made.program, made.schedule))
         assert simulate(made.program, again).makespan_s == made.predicted_s
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))).to_json() == made.to_json()
 
@@ -221,7 +221,7 @@ class TestReasons:
         }
         for rival in made.rivals:
             program = made.operator.program(rival.schedule, made.ranks)
-            prices = price(program, pair(), made.operator.workload(program))
+            prices = price(program, pair(), made.operator.workload(program, rival.schedule))
             assert simulate(program, prices).makespan_s == pytest.approx(rival.predicted_s)
 
     def test_why_not_names_the_loss_that_grew(self):
@@ -329,7 +329,7 @@ class TestOptions:
 def test_the_number_of_simulations_is_bounded(m):
     costs, _ = Costs.of(MatmulAllReduce(m, 512, 512), pair(), None)
     found = [each.schedule for each in costs.score(costs.operator.schedules(costs))]
-    assert len(found) + len(list(costs.operator.improved(costs, found, 0))) < 200
+    assert len(found) + len(list(costs.operator.refine(costs, found, 0))) < 200
 
 
 @pytest.mark.parametrize("edge", [(0, 8, 8), (1, 1, 1), (8, 0, 8), (8, 8, 0)])

@@ -6,7 +6,7 @@ from sim_executor import SimExecutor
 from dovetail.core import OperatorError
 from dovetail.cost import Curve, Segment
 from dovetail.machine import load
-from dovetail.matmul import MatmulAllReduce, product
+from dovetail.matmul import MatmulAllReduce, balanced_sizes
 from dovetail.prober import balance
 
 
@@ -25,7 +25,7 @@ def test_either_side_takes_as_long(bytes_per_s, flop_per_s):
     compute_s = 2 * operator.m * operator.n * operator.k / 2 / flop_per_s
     comm_s = 4 * operator.m * operator.n / bytes_per_s
     assert compute_s == pytest.approx(comm_s, rel=0.35)  # in steps of 8 columns
-    assert comm_s == pytest.approx(min(product.SIDE_S, product.MOST_BYTES / bytes_per_s), rel=0.1)
+    assert comm_s == pytest.approx(min(balanced_sizes.SIDE_S, balanced_sizes.MOST_BYTES / bytes_per_s), rel=0.1)
     assert (found.compute_s, found.comm_s) == pytest.approx((compute_s, comm_s), rel=0.05)
     assert (found.flops, found.num_bytes) == (operator.flops / 2, 4 * operator.m * operator.n)
 

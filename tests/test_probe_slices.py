@@ -21,7 +21,7 @@ SLICED = ("uniform-fused-2D", "uniform-unfused-2D", "hetero-fused-2D", "hetero-u
 def keys_of(operator, schedule, ranks):
     """The curves that a schedule's products go by."""
     program = operator.program(schedule, ranks)
-    workload = operator.workload(program)
+    workload = operator.workload(program, schedule)
     kinds = compute_calls(program, workload).kinds
     return {workload.form(program.kernels[kind.kernel].name).work(kind.reads, kind.writes).key for kind in kinds}
 
@@ -55,7 +55,7 @@ def test_slices_are_proved_and_run(operator):
         b = programs.Builder("slices", 3)
         rows = sample.add(b, 3, amounts)
         program = b.build()
-        workload = operator.workload(program)
+        workload = operator.workload(program, operator.serial(3))
         assert verify(program).ok
         assert [len(mine) for mine in rows.values()] == [len(amounts)] * 3
         execute_local(program, workload, fresh_inputs(program, workload, 0))

@@ -10,6 +10,7 @@ from product_runs import costs
 import dovetail as dt
 from dovetail import call as comm
 from dovetail.core import DovetailError, OperatorError
+from dovetail.ir.signature import Signature
 from dovetail.matmul import AllGatherMatmul, AllToAllMatmul, MatmulAllToAll
 
 operators = import_module("dovetail.ir.registry")  # `dovetail.plan` has a function of this name
@@ -70,9 +71,9 @@ def test_a_transposed_b_does_not_pass_where_slices_differ():
     assert made.run(a, b).shape == (4, 3)
     with pytest.raises(OperatorError, match=r"'B0' has shape \(3, 5\), and the plan wants \(5, 3\)"):
         made.run(a, b.T)
-    program = dt.plan(operator, MACHINE, schedule="uniform-fused-2D", extrapolate=True).program
+    sliced = dt.plan(operator, MACHINE, schedule="uniform-fused-2D", extrapolate=True).schedule
     with pytest.raises(OperatorError, match="'B0' has shape"):
-        operator.arguments(program, 0, (a[:2], b[:, :2].T), None)
+        Signature.of(operator, sliced, 2).arguments(0, (a[:2], b[:, :2].T), None)
 
 
 def test_results_are_written_where_they_are_wanted():

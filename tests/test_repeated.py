@@ -42,7 +42,7 @@ def made(monkeypatch):
         for room in (halo, pipeline_program) if stepwise else ():
             monkeypatch.setattr(room, "repeated", lambda make, steps, period=1: make(steps))
         ranks = prod(schedule["cut"])
-        return asked.program(schedule, ranks), asked.plain(schedule, ranks), sum(calls)
+        return asked.program(schedule, ranks), asked.reference(schedule, ranks), sum(calls)
 
     return make
 

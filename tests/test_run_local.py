@@ -96,7 +96,7 @@ class TestResults:
         asked = program(operator, ranks, tiles, family)
         for change in data.draw(st.lists(st.sampled_from([ours, fuse, cut]), max_size=2)):
             asked = change(asked)
-        workload = operator.workload(asked)
+        workload = operator.workload(asked, operator.serial(asked.num_ranks))
         whole = {
             name: [np.rint(2 * part.astype("f4")).astype(part.dtype) for part in parts]
             for name, parts in fresh_inputs(asked, workload, 3).items()

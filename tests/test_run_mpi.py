@@ -114,7 +114,7 @@ def shipped_cases(ranks: int):
         operator = MatmulAllReduce(24, 6, 5, dtype)
         for family in ("library", "ring", *(["exchange"] if ranks == 2 else [])):
             asked = program(operator, ranks, [7, 17], family)
-            cases.append((asked, operator.workload(asked), BOTH))
+            cases.append((asked, operator.workload(asked, operator.serial(asked.num_ranks)), BOTH))
     return cases
 
 
@@ -163,7 +163,15 @@ def product_job() -> Job:
     for family in ("library", "exchange", "ring"):
         asked = program(operator, 2, [16, 16, 32], family)
         for how in BOTH:
-            variants.append(Variant(f"{family} {how.progress}", asked, operator.workload(asked), how, True))
+            variants.append(
+                Variant(
+                    f"{family} {how.progress}",
+                    asked,
+                    operator.workload(asked, operator.serial(asked.num_ranks)),
+                    how,
+                    True,
+                )
+            )
     return Job(tuple(variants), rounds=3, keep_all=True)
 
 
@@ -173,7 +181,14 @@ def lying_product() -> Job:
     asked = program(operator, 2, [64], "library")
     col = {name: column.copy() for name, column in asked.columns.items()}
     col["kind"][col["kind"] == Kind.collective] = Kind.copy
-    return Job((Variant("lying", asked.with_columns(col), operator.workload(asked), check=True),), rounds=1)
+    return Job(
+        (
+            Variant(
+                "lying", asked.with_columns(col), operator.workload(asked, operator.serial(asked.num_ranks)), check=True
+            ),
+        ),
+        rounds=1,
+    )
 
 
 def short_message() -> Job:

@@ -124,7 +124,7 @@ def schedules(draw):
 def test_interleavings_agree_and_can_be_replayed(schedule, seed):
     """A proved program gives the same bits in any order; one seed is one order; a recorded order runs again."""
     operator, prog = schedule
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     inputs = fresh_inputs(prog, workload, seed=5)
     plain = execute(prog, inputs, workload=workload)
     mixed = execute(prog, inputs, seed=seed, workload=workload)
@@ -138,7 +138,7 @@ def test_interleavings_agree_and_can_be_replayed(schedule, seed):
 def test_the_seed_changes_the_order():
     operator = MatmulAllReduce(8, 4, 2)
     prog = program(operator, 3, [4, 4], "ring")
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     inputs = fresh_inputs(prog, workload, seed=5)
     orders = {tuple(execute(prog, inputs, seed=seed, workload=workload).interleaving) for seed in range(8)}
     assert len(orders) == 8
@@ -147,7 +147,7 @@ def test_the_seed_changes_the_order():
 def test_an_order_that_is_not_legal_is_refused():
     operator = MatmulAllReduce(8, 4, 2)
     prog = program(operator, 2, [8], "exchange")
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     inputs = fresh_inputs(prog, workload, seed=5)
     order = execute(prog, inputs, workload=workload).interleaving
     with pytest.raises(RunError, match="cannot run at this place"):
@@ -160,7 +160,7 @@ def test_a_missing_dependency_shows_in_some_interleaving():
     """The send does not wait for its tile: verify refuses, and poison or old values are seen to leave."""
     operator = MatmulAllReduce(4, 4, 2)
     prog = program(operator, 2, [4], "exchange")
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     b = Builder("hasty", 2)
     for buffer in prog.buffers:
         b.buffer(*buffer)
@@ -229,7 +229,7 @@ def test_misfits_are_named(ops, why):
 def test_missing_arrays_and_kernels_are_named():
     operator = MatmulAllReduce(4, 4, 2)
     prog = program(operator, 2, [4])
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     inputs = fresh_inputs(prog, workload, seed=5)
     with pytest.raises(RunError, match="no array for input buffer 'B'"):
         execute(prog, {"A": inputs["A"]}, workload=workload)
@@ -278,7 +278,7 @@ def test_the_check_accepts_right_results_and_finds_one_wrong_element(dtype, k, h
     """Right by a wide margin; wrong by one lost product of a rank, one swapped pair of rows, one NaN."""
     operator = MatmulAllReduce(6, k, 5, dtype)
     prog = program(operator, 3, [2, 4], how)
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     inputs = fresh_inputs(prog, workload, seed=k)
     outputs = execute(prog, inputs, workload=workload).outputs
     agreement = check_outputs(prog, workload, inputs, outputs)
@@ -318,14 +318,14 @@ def _make_nan(c):
 def test_the_check_leaves_out_ranks_that_are_elsewhere_and_empty_results():
     operator = MatmulAllReduce(4, 8, 2)
     prog = program(operator, 2, [4])
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     inputs = fresh_inputs(prog, workload, seed=1)
     outputs = execute(prog, inputs, workload=workload).outputs
     assert check_outputs(prog, workload, inputs, {"C": [outputs["C"][0], None]}).ok
     for m, k, n in ((0, 3, 2), (3, 0, 2), (3, 2, 0)):
         operator = MatmulAllReduce(m, k, n)
         prog = program(operator, 2, [m] if m else [])
-        workload = operator.workload(prog)
+        workload = operator.workload(prog, operator.serial(prog.num_ranks))
         inputs = fresh_inputs(prog, workload, seed=1)
         agreement = check_outputs(prog, workload, inputs, execute(prog, inputs, workload=workload).outputs)
         assert agreement.ok
@@ -346,7 +346,7 @@ def test_integers_must_agree_exactly():
 def test_fresh_inputs_repeat_with_their_seed_and_only_with_it():
     operator = MatmulAllReduce(4, 8, 2, "float16")
     prog = program(operator, 2, [4])
-    workload = operator.workload(prog)
+    workload = operator.workload(prog, operator.serial(prog.num_ranks))
     once, again, other = (fresh_inputs(prog, workload, seed) for seed in (1, 1, 2))
     np.testing.assert_equal(once, again)
     assert not np.array_equal(once["A"][0], other["A"][0])

@@ -163,8 +163,8 @@ def test_a_loop_that_is_always_empty():
                     u[i, j] = u[i, j - 1] + u[i - 1, j]
 
     operator = operator_of(upwards)("6x5", steps=2)
-    how = operator.usual(2)
-    verify(operator.program(how, 2), against=operator.plain(how, 2)).raise_if_bad()
+    how = operator.default_schedule(2)
+    verify(operator.program(how, 2), against=operator.reference(how, 2)).raise_if_bad()
 
     def holds_nothing(u):
         for i in loop(u.shape[0]):

@@ -14,6 +14,7 @@ from dovetail.core import DovetailError, OperatorError, PlanError
 from dovetail.ir import Kind, Schedule, verify
 from dovetail.ir.kernels import work_keys
 from dovetail.ir.registry import operator_class, operator_from
+from dovetail.ir.signature import Signature
 from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.blocks import boxes, cuts
 from dovetail.prober.programs import computations
@@ -323,7 +324,9 @@ class TestWhereArraysLie:
             columns[f"{side}_start"][row + 1 :] -= 1
             for part in ("buffer", "offset", "count", "stride", "blocks"):
                 columns[f"{side}_{part}"] = np.delete(columns[f"{side}_{part}"], at)
-        assert not verify(program.with_columns(columns), against=operator.plain(schedule((2,)), 2)).checks["result"].ok
+        assert (
+            not verify(program.with_columns(columns), against=operator.reference(schedule((2,)), 2)).checks["result"].ok
+        )
 
 
 class TestRefused:
@@ -383,7 +386,7 @@ class TestPlantedFaults:
 
     def program(self):
         operator = operator_class("jacobi2d")("16x6", 4)
-        return operator.program(schedule((2,), 2, True), 2), operator.plain(schedule((2,)), 2)
+        return operator.program(schedule((2,), 2, True), 2), operator.reference(schedule((2,)), 2)
 
     def changed(self, change):
         program, plain = self.program()
@@ -464,14 +467,16 @@ def test_native_does_not_call_python(monkeypatch):
 def test_bound_before_the_first_call(monkeypatch):
     """And not again: the engine is told where the arrays of a call lie."""
     operator = operator_class("jacobi2d")("16x8", 3)
-    program = operator.program(schedule((1,)), 1)
-    run = embedded.Embedded(program, operator.workload(program), RunOptions(), None)
+    how = schedule((1,))
+    program = operator.program(how, 1)
+    run = embedded.Embedded(program, operator.workload(program, how), RunOptions(), None)
     run.bind()
     monkeypatch.setattr(embedded, "bind", None)
     for seed in range(2):
         given = arguments(operator, seed)
-        found = run(operator.arguments(program, 0, given, None)[0])
-        assert np.array_equal(operator.result(program, 0, found), whole(operator, given)[0])
+        signature = Signature.of(operator, how, 1)
+        found = run(signature.arguments(0, given, None)[0])
+        assert np.array_equal(signature.result(0, found), whole(operator, given)[0])
 
 
 class TestOperator:
@@ -489,7 +494,7 @@ class TestOperator:
 
     def test_prediction_of_a_long_run_is_of_a_short_one(self):
         operator = operator_class("jacobi2d")("32x8", 1000)
-        program, workload, times = operator.modelled(schedule((2,), 4), 2)
+        program, workload, times = operator.prediction_model(schedule((2,), 4), 2)
         assert program.num_ops < operator.program(schedule((2,), 4), 2).num_ops / 10
         assert times == pytest.approx(1000 / 64)
         assert {form.name for form in workload.forms} == {"jacobi2d_S0", "jacobi2d_S0_far"}
@@ -519,7 +524,7 @@ def test_all_that_is_priced_is_probed(name, grid):
         probed = {key for each in measured for key in work_keys(each.program, each.workload)}
         for depth, overlapped in ((0, False), (0, True), (2, False)):
             how = schedule((ranks, *[1] * (len(operator.rows) - 1)), depth, overlapped)
-            program, workload, _ = operator.modelled(how, ranks)
+            program, workload, _ = operator.prediction_model(how, ranks)
             assert {*work_keys(program, workload)} <= probed
 
 

@@ -59,7 +59,7 @@ def test_is_the_same_and_proved_anew(own_cache, unwilling):
     again = written.program_of(OPERATOR, HOW, 2)
     assert is_same(first, again)
     assert again.lines == first.lines
-    assert verify(again, against=OPERATOR.plain(HOW, 2)).ok
+    assert verify(again, against=OPERATOR.reference(HOW, 2)).ok
     assert len([*own_cache.glob(FOLDER)]) == 1
 
 

@@ -233,7 +233,7 @@ def held_against_float64(setting: Any, operator: Any, ranks: int) -> dict[str, A
     errors, wrong = {}, []
     for family, schedule in firsts.items():
         try:
-            agreed = of_one_family(setting, operator.program(schedule, ranks), operator)
+            agreed = of_one_family(setting, operator.program(schedule, ranks), operator, schedule)
             errors[family] = agreed.max_rel_error
             wrong += [] if agreed.ok else [f"{family}: {agreed.worst}"]
         except DovetailError as error:
@@ -246,8 +246,8 @@ def held_against_float64(setting: Any, operator: Any, ranks: int) -> dict[str, A
     return {"title": operator.title, "ranks": ranks, "errors": errors, "bad": bool(wrong), "wrong": wrong, "line": line}
 
 
-def of_one_family(setting: Any, asked: Program, operator: Any) -> Agreement:
-    workload = operator.workload(asked)
+def of_one_family(setting: Any, asked: Program, operator: Any, schedule: Schedule) -> Agreement:
+    workload = operator.workload(asked, schedule)
     inputs = fresh_inputs(asked, workload, 3)
     found, _ = run_streams(asked, workload, inputs, gpu=setting.gpu)
     return check_outputs(asked, workload, inputs, found)

@@ -128,9 +128,10 @@ def engines(setting: Setting) -> Rows:
 def calls(setting: Setting) -> Rows:
     """What the calling thread spends on a run: enqueued op by op, and as one graph."""
     operator, ranks = AllGatherMatmul(256, 64, 64, "float32"), 4
-    asked = operator.program(operator.serial(ranks), ranks)
+    serial = operator.serial(ranks)
+    asked = operator.program(serial, ranks)
     for graph in (False, True):
-        memory = DeviceMemory(setting.gpu, asked, operator.workload(asked))
+        memory = DeviceMemory(setting.gpu, asked, operator.workload(asked, serial))
         bound = StreamsRun(memory, StreamsOptions(graph=graph), stamps=False)
         spent = []
         for _ in range(20):
@@ -151,7 +152,7 @@ def planned_call(setting: Setting) -> Rows:
     asked = operator.program(
         schedule, ranks
     )  # of one rank: a message and a product for each other, a product of its own
-    workload = operator.workload(asked)
+    workload = operator.workload(asked, schedule)
     inputs = fresh_inputs(asked, workload, 0)
     by_hand = two_streams_call_s(operator, ranks, 1)
     for graph in (True, False):

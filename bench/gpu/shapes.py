@@ -167,7 +167,9 @@ def contest(setting: Any, name: str, operator: AllGatherMatmul, ranks: int) -> C
     firsts |= {chosen.family: chosen}
     quiet = RunOptions(spans=False)
     programs = {family: operator.program(schedule, ranks) for family, schedule in firsts.items()}
-    variants = tuple(Variant(family, made, operator.workload(made), quiet) for family, made in programs.items())
+    variants = tuple(
+        Variant(family, made, operator.workload(made, firsts[family]), quiet) for family, made in programs.items()
+    )
     result = executor.execute(Job(variants, rounds=2 if setting.small else ROUNDS, budget_s=max(setting.left_s - 3, 2)))
     seconds = {outcome.name: outcome.seconds for outcome in result.outcomes}
     flops = 2.0 * operator.m * operator.k * operator.n / ranks

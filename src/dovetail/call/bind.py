@@ -17,6 +17,7 @@ from dovetail.call.nest_options import read_options
 from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Operator, Schedule
 from dovetail.ir.registry import checked_operator
+from dovetail.ir.signature import Signature
 from dovetail.loops import Nest
 from dovetail.pipeline.operator import PipelineOperator
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
@@ -35,12 +36,12 @@ class BoundNest(Bound):
     @property
     def blocks(self) -> Mapping[str, tuple[slice, ...]]:
         """Return where this rank's parts lie in the arrays, by the arrays' names."""
-        return self.operator.blocks(self.schedule, self.program.num_ranks, self.rank)
+        return self.signature.blocks(self.rank)
 
     @property
     def block(self) -> tuple[slice, ...]:
         """Return where this rank's part of the grid lies."""
-        return self.operator.block(self.schedule, self.program.num_ranks, self.rank)
+        return self.blocks[self.operator.written[0]][-len(self.operator.points_by_axis) :]
 
     def until(self, *arrays: Any, change: float, calls: int = 1000) -> tuple[Any, int, float]:
         """Call again and again, each time with what came out, until the last step changes the grid little enough.
@@ -160,10 +161,12 @@ def measured_shares(operator: StencilOperator, cut: Sequence[int], world: World)
     alone = replace(
         operator, grid="x".join(map(str, [*sides, *([operator.width] if operator.width else [])])), steps=2, test=0
     )
-    program = alone.program(alone.serial(1), 1)
-    given = [np.ones(shape, dtype) for shape, dtype in alone.shapes()]
-    run = Embedded(program, alone.workload(program), RunOptions(), None)
-    held, _ = alone.arguments(program, 0, given, None)
+    serial = alone.serial(1)
+    program = alone.program(serial, 1)
+    signature = Signature.of(alone, serial, 1)
+    given = [np.ones(spec.shapes[0], spec.dtype) for spec in signature.inputs]
+    run = Embedded(program, alone.workload(program, serial), RunOptions(), None)
+    held, _ = signature.arguments(0, given, None)
     taken = []
     for _ in range(MEASURED):
         world.share(world.gather(None, STALL_S)[:1], STALL_S)

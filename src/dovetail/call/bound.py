@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dovetail.core import DovetailError, OperatorError, ProgramError
 from dovetail.ir import Operator, Program, Schedule, verify
-from dovetail.run.arrays import left_in
+from dovetail.ir.signature import Signature
 from dovetail.run.embedded import STALL_S, Embedded
 from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
@@ -29,6 +29,8 @@ class Bound:
     ----------
     operator, schedule, program
         What is run; equal on every rank.
+    signature
+        The arrays of a call: shapes, dtypes, and where they lie in whole arrays.
     rank : int
         This process's number in the communicator.
     """
@@ -36,6 +38,7 @@ class Bound:
     def __init__(self, operator: Operator, schedule: Schedule, embedded: Embedded) -> None:
         self.operator, self.schedule, self.embedded = operator, schedule, embedded
         self.program, self.rank = embedded.program, embedded.rank
+        self.signature = Signature.of(operator, schedule, self.program.num_ranks)
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
         """Run on this rank's arrays; every rank must call.
@@ -58,9 +61,9 @@ class Bound:
             On every rank, where one does not come within ten minutes.
         """
         held = self.embedded.call(
-            lambda: self.operator.arguments(self.program, self.rank, arrays, out), allow_nonfinite=allow_nonfinite
+            lambda: self.signature.arguments(self.rank, arrays, out), allow_nonfinite=allow_nonfinite
         )
-        return left_in(out, self.operator.result(self.program, self.rank, held))
+        return self.signature.result(self.rank, held, out)
 
     @cached_property
     def num_bytes(self) -> int:
@@ -72,7 +75,7 @@ class Bound:
 
     def explain(self) -> str:
         """Return the schedule: its family and parameters, then what it does in words."""
-        return f"{self.schedule}: {self.operator.explained(self.schedule, self.program.num_ranks)}"
+        return f"{self.schedule}: {self.operator.describe(self.schedule, self.program.num_ranks)}"
 
 
 def bind_on(
@@ -97,7 +100,7 @@ def bind_on(
         if not (fault := _first(world, fault)):
             return _saved(made(operator, tuned, found.embedded), found)
         leave_aside("the tuned schedule", fault)
-    own = operator.usual(world.size if world else 1) if schedule is None else schedule
+    own = operator.default_schedule(world.size if world else 1) if schedule is None else schedule
     found, fault = _prepared(operator, own, world, program, spans)
     if fault := _first(world, fault):
         raise ProgramError(fault)
@@ -123,7 +126,7 @@ def _prepared(
     fault = _fault(operator, schedule, program) if to_prove else ""
     in_order = needs_order(program) if known.in_order is None else known.in_order
     options = RunOptions.of(schedule, stall_s=STALL_S, spans=spans)
-    embedded = Embedded(program, operator.workload(program), options, world, in_order)
+    embedded = Embedded(program, operator.workload(program, schedule), options, world, in_order)
     embedded.bind()
     return _Prepared(embedded, in_order, to_prove), fault
 
@@ -145,7 +148,7 @@ def _first(world: World | None, fault: str) -> str:
 def _fault(operator: Operator, schedule: Schedule, program: Program) -> str:
     """Return why a program does not hold, in words; empty where it does."""
     try:
-        verify(program, against=operator.plain(schedule, program.num_ranks)).raise_if_bad()
+        verify(program, against=operator.reference(schedule, program.num_ranks)).raise_if_bad()
     except ProgramError as error:
         return str(error)
     return ""

@@ -19,8 +19,9 @@ import numpy as np
 from dovetail.call.bound import Bound, bind_on
 from dovetail.core import OperatorError
 from dovetail.ir import Schedule
+from dovetail.ir.abilities import OnArrays, RankArguments
 from dovetail.ir.registry import operator_class
-from dovetail.matmul import DTYPES, RankArguments
+from dovetail.matmul import DTYPES
 from dovetail.run.arrays import Array
 from dovetail.run.comm import Communicator, adopted
 from dovetail.run.embedded import overlap
@@ -94,7 +95,7 @@ def product_call(name: str) -> Callable[..., Any]:
             ranks = door.made = adopted(comm)
             found, held = look_up(name, ranks, asked_of(name, a, b, out, said))
             results = found.embedded.run_bound(held)
-        result = found.operator.result(found.program, found.rank, results)
+        result = found.signature.result(found.rank, results)
         return result if out is None else out
 
     call.__name__ = call.__qualname__ = name
@@ -113,13 +114,13 @@ def schedule_for(
     on every rank, where some rank's arguments do not fit, and where `product` names no product.
     """
     kind = operator_class(product)
-    if not (hasattr(kind, "said") and hasattr(kind, "of_ranks")):
+    if not issubclass(kind, OnArrays):
         hint = "an operator of dovetail.matmul; for collectives choice_for, and a nest on ranks has .schedule"
         raise OperatorError(f"{product} is no product", hint=hint)
     with Door(comm) as door:
         ranks = door.made = adopted(comm)
         found, _ = look_up(product, ranks, asked_of(product, a, b, out, said))
-    return replace(found.schedule, notes=(found.operator.explained(found.schedule, ranks.size),))
+    return replace(found.schedule, notes=(found.operator.describe(found.schedule, ranks.size),))
 
 
 def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
@@ -149,7 +150,7 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
 
 
 def _held(bound: Bound, asked: Asked) -> Held:
-    inputs, wanted = bound.operator.arguments(bound.program, bound.rank, asked.given, asked.out)
+    inputs, wanted = bound.signature.arguments(bound.rank, asked.given, asked.out)
     return bound.embedded.bound_to(inputs, wanted)
 
 
@@ -171,14 +172,15 @@ def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
 def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> Asked:
     """The arguments of a call on this rank. What reading them raises becomes their fault."""
     kind = operator_class(operator)
+    assert issubclass(kind, OnArrays)
     given, outs, read, fault = (a,), (), {}, ""
     try:
         given = (a, *b) if isinstance(b, list | tuple) else (a, b)
         outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
         for name, value in said.items():
-            if name not in kind.said:
+            if name not in kind.call_options():
                 raise OperatorError(f"{kind.name} has no argument '{name}'")
-            read[name] = kind.said[name].read(value)
+            read[name] = kind.call_options()[name].read(value)
     except (TypeError, ValueError) as error:
         fault = str(error) or words_of(error)
     except Exception as error:
@@ -225,24 +227,10 @@ def _refuse(faults: Sequence[str]) -> None:
             raise OperatorError(f"rank {rank}: {fault}")
 
 
-def _fault(kind: Any, asked: Asked) -> str:
+def _fault(kind: type[OnArrays], asked: Asked) -> str:
     """What is wrong with a rank's own arrays, in words; empty where nothing is."""
-    given = asked.given
-    for place, each in enumerate(given):
-        what = "B" if place else "A"
-        if isinstance(each, np.ma.MaskedArray):
-            return f"{kind.name} would lose the mask of a masked array: {what}.filled(…), or {what}.data"
-        if not isinstance(each, np.ndarray) or each.ndim != 2:
-            shape = f"{each.ndim} axes" if isinstance(each, np.ndarray) else type(each).__name__
-            return f"{kind.name} takes arrays of two axes, and its {what} has {shape}"
-        if each.dtype.name not in DTYPES or not each.dtype.isnative:
-            return f"{kind.name} knows no {each.dtype}: one of {', '.join(DTYPES)}"
-        if each.dtype != given[0].dtype:
-            return f"its A is {given[0].dtype} and its {what} {each.dtype}"
-        if kind.cut_alike and place and each.shape[0] != given[0].shape[1]:
-            return f"A of {given[0].shape} and B of {each.shape} do not fit"
-        if place > 1 and each.shape != given[1].shape:
-            return f"several B have one shape, not {given[1].shape} and {each.shape}"
+    if fault := kind.fault_of(asked.given):
+        return fault
     return next(filter(None, (_out_fault(asked, place) for place in range(len(asked.outs)))), "")
 
 
@@ -267,11 +255,10 @@ def _fault_for(bound: Bound, asked: Asked) -> str:
     """What is wrong with a rank's arrays now that the operator is known: how many they are, and the shapes of
     results."""
     try:
-        bound.operator.arguments(bound.program, bound.rank, asked.given, None)
+        bound.signature.arguments(bound.rank, asked.given, None)
     except OperatorError as error:
         return str(error)
-    found = bound.operator.result(bound.program, bound.rank, bound.embedded.new_outputs())
-    wanted = [each.shape for each in (found if isinstance(found, tuple) else (found,))]
+    wanted = [spec.shapes[bound.rank] for spec in bound.signature.outputs]
     given = [out.shape for out in asked.outs]
     if given in ([], wanted):
         return ""
@@ -279,13 +266,9 @@ def _fault_for(bound: Bound, asked: Asked) -> str:
 
 
 def _arguments(asked: Asked) -> RankArguments:
-    a, b = (_shape(asked.given, place) for place in (0, 1))
-    return RankArguments(a, b, len(asked.given) - 1, str(getattr(asked.given[0], "dtype", "")), dict(asked.said))
-
-
-def _shape(given: Sequence[Any], place: int) -> tuple[int, int]:
-    each = given[place] if place < len(given) else None
-    return (each.shape[0], each.shape[1]) if isinstance(each, np.ndarray) and each.ndim == 2 else (0, 0)
+    arrays = [each for each in asked.given if isinstance(each, np.ndarray)]
+    dtype = str(asked.given[0].dtype) if arrays and arrays[0] is asked.given[0] else ""
+    return RankArguments(tuple(each.shape for each in arrays), dtype, dict(asked.said))
 
 
 def _drop_freed() -> None:
@@ -297,13 +280,16 @@ def _drop_freed() -> None:
 def _signature(call: Callable[..., Any], kind: Any) -> inspect.Signature:
     """That of the call, with what may be said in place of `**said`."""
     *plain, _ = inspect.signature(call).parameters.values()
-    named = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=s.default) for n, s in kind.said.items()]
+    named = [
+        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=s.default) for n, s in kind.call_options().items()
+    ]
     return inspect.Signature([*plain, *named], return_annotation="Any")
 
 
 def _help(kind: Any) -> str:
-    about = (inspect.getdoc(kind) or "").split("\n\n>>>")[0]
-    return f"""{about}
+    options = "".join(f"\n`{name}`: {option.help}" for name, option in kind.call_options().items())
+    return f"""{(inspect.getdoc(kind) or "").split(chr(10) * 2)[0]}
+{options}
 
 Called by every rank of `comm`, an mpi4py communicator, in the same order, with a rank's own `a` and `b`: arrays of two
 axes and of one dtype, in any memory layout: {", ".join(DTYPES)}. Returns this rank's result, or a tuple

@@ -36,10 +36,11 @@ def bench(
     from dovetail.planner import operator_class
     from dovetail.run.mpi import MpiExecutor
     from dovetail.store.selection import Choice
+    from dovetail.tuner.collectives import collectives_of
     from dovetail.tuner.timing import bus_factor, time_collective
 
     asked = {"min": least, "max": most, "factor": factor, "dtype": dtype, "nodes": nodes}
-    points = operator_class(collective).points(**asked)
+    points = collectives_of(operator_class(collective), **asked)
     with output.progress("timing") as say:
         timed = time_collective(
             points,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -13,6 +13,11 @@ from dovetail.cli import options as opt
 from dovetail.cli import output
 from dovetail.cli.operators import Said
 from dovetail.core import save_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dovetail.ir import Subject
 
 
 def characterise(
@@ -37,7 +42,8 @@ def characterise(
     from dovetail.run.mpi import MpiExecutor
     from dovetail.tuner.machines import machine_of
 
-    points, executor = said.kind.points(**said.given), MpiExecutor(launch)
+    points = cast("Sequence[Subject]", said.kind.points(**said.given))  # the verb's classes are those of subjects
+    executor = MpiExecutor(launch)
     sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {said.kind.name}"
     output.note(f"{sizes} on {ranks} ranks; a few seconds each.")
     with output.progress("probing") as say:

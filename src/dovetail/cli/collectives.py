@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dovetail.cli import files, output
 
 if TYPE_CHECKING:
+    from dovetail.ir import Operator
     from dovetail.tuner.collectives import TunedCollective
     from dovetail.tuner.timing import Timed
 
@@ -17,7 +18,7 @@ BENCH_SCHEMA = "dovetail.bench/1"
 
 
 def tune(
-    kind: Any,
+    kind: type[Operator],
     ranks: int,
     asked: dict[str, Any],
     executor: Any,
@@ -30,9 +31,9 @@ def tune(
     """Choose at each size, and print that; 1 where something computed wrong elements. `asked`: options of the
     operator."""
     from dovetail.report.selections import write_for_others
-    from dovetail.tuner.collectives import tune_collective
+    from dovetail.tuner.collectives import collectives_of, tune_collective
 
-    points = kind.points(**asked)
+    points = collectives_of(kind, **asked)
     folder = out or Path(f"dovetail-{kind.name}-{points[0].dtype}-r{ranks}")
     with output.progress("tuning") as say:
         result = tune_collective(points, ranks, out=folder, executor=executor, machine=machine, say=say, **measuring)

@@ -185,15 +185,17 @@ def testbed() -> str:
 def tiny() -> tuple[Program, Workload]:
     """A small operator of the first kind that knows one, in tiles on two ranks, by our own messages where it has
     such."""
+    from dovetail.ir.abilities import BalancedSizes
     from dovetail.ir.registry import operator_class, usable_operators
     from dovetail.machine import load
     from dovetail.planner.costs import Costs
 
-    kind = next(found for found in map(operator_class, usable_operators()) if hasattr(found, "pilot"))
+    kinds = map(operator_class, usable_operators())
+    kind = next(found for found in kinds if issubclass(found, BalancedSizes))
     costs, _ = Costs.of(kind.pilot(2, "float32"), load("shared-memory-2"), 2)
     *_, schedule = costs.operator.schedules(costs)
     program = costs.operator.program(schedule, 2)
-    return program, costs.operator.workload(program)
+    return program, costs.operator.workload(program, schedule)
 
 
 def _ms(seconds: float) -> str:

@@ -150,11 +150,11 @@ def planned_program(document: dict[str, Any], place: str = "") -> Program:
     return program_of(document)
 
 
-def plain_of(document: dict[str, Any]) -> Program | None:
+def reference_of(document: dict[str, Any]) -> Program | None:
     """The plain program that says what is right for a plan's, None where its post-conditions do."""
-    from dovetail.planner.plan import plain_of as plain
+    from dovetail.planner.plan import reference_of as found
 
-    return plain(document)
+    return found(document)
 
 
 def _parsed(text: str, place: str) -> Program:

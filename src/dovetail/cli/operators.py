@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 from typer.core import TyperGroup
@@ -26,7 +26,7 @@ Context = Any  # click's, or typer's own, as typer's version has it
 class Said(NamedTuple):
     """What a command line says: the class of the operator, its options, and what is asked of its schedules."""
 
-    kind: Any
+    kind: type[Operator]
     given: Mapping[str, Any]
     limits: Mapping[str, Any]
 
@@ -50,20 +50,19 @@ class Said(NamedTuple):
             raise OperatorError(f"{self.kind.name} needs {listed(self.missing)}", hint=f"{self.kind.name}{words}")
         facts = machine.facts if machine else {}
         found = {name: facts.get(name) if value is None else value for name, value in self.given.items()}
-        made: Operator = self.kind(**{name: value for name, value in found.items() if value is not None})
-        return made
+        return self.kind.points(**found)[0]
 
 
 def _by_size(name: str) -> OperatorError:
     return OperatorError(f"{name} is chosen at several sizes, by measurement", hint=f"dovetail tune {name}")
 
 
-def of(kind: Any, whose: str) -> list[Option]:
+def of(kind: type[Operator], whose: str) -> list[Option]:
     """The options of the operator, or of its schedules."""
     return [option for option in kind.options if option.of == whose]
 
 
-def summary_of(kind: Any) -> str:
+def summary_of(kind: type[Operator]) -> str:
     """The first paragraph of what a class of operators says of itself."""
     return " ".join((inspect.getdoc(kind) or kind.name).split("\n\n")[0].split())
 
@@ -135,7 +134,7 @@ class Verb:
 
         return list(subjects()) if self.of_subjects else []
 
-    def kind_of(self, name: str) -> Any:
+    def kind_of(self, name: str) -> type[Operator] | None:
         """The class of an operator or subject, None without; an OperatorError that offers the nearest where there is
         none."""
         from dovetail.ir.registry import is_in_file, operator_class, operators, subject_class
@@ -143,7 +142,7 @@ class Verb:
         if name == self.alone:
             return None
         if name in self.subjects():
-            return subject_class(name)
+            return cast("type[Operator]", subject_class(name))  # of which is asked what both have
         if name in operators() and name not in self.names():
             operator_class(name)  # whose error says why it cannot be had
             raise _by_size(name)
@@ -180,7 +179,7 @@ class Verb:
             limits = {option.name: said.pop(option.name) for option in options if option.of == "schedules"}
             return verb(Said(kind, said, limits) if kind else None, **values)
 
-        needed = [_parameter(o, self._needs(kind, o)) for o in options]
+        needed = [_parameter(o, kind is not None and self._needs(kind, o)) for o in options]
         named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
         about = summary_of(kind) if kind else "Links between ranks, whatever is wished for."
@@ -191,7 +190,7 @@ class Verb:
         made.name = name
         return made
 
-    def options(self, kind: Any) -> list[Option]:
+    def options(self, kind: type[Operator] | None) -> list[Option]:
         """What may be said of an operator with this verb."""
         from dovetail.ir import Option
 
@@ -203,8 +202,10 @@ class Verb:
             asked = [family, *asked]
         return [*of(kind, "operator"), *asked]
 
-    def _needs(self, kind: Any, option: Option) -> bool:
-        return option.needed and not (self.balances and hasattr(kind, "pilot")) and not self.compares
+    def _needs(self, kind: type[Operator], option: Option) -> bool:
+        from dovetail.ir.abilities import BalancedSizes
+
+        return option.needed and not (self.balances and issubclass(kind, BalancedSizes)) and not self.compares
 
 
 class ByOperator(TyperGroup):

@@ -91,7 +91,7 @@ def _asked_job(
     held = made_of.workload_of(program, made, asked.shapes, asked.dtype, place)
     if held is not None:
         _warn_of_unused(asked)
-        schedule, against = (made.schedule, made.plain(program)) if made and not asked.shapes else (None, None)
+        schedule, against = (made.schedule, made.reference(program)) if made and not asked.shapes else (None, None)
         title = made.operator.title if made and not asked.shapes else None
         return measuring_job(program, held, *how, schedule=schedule, against=against), (title, None)
     even = even_slots(program, parse_bytes(asked.size or "1M"), asked.dtype or "float32")

@@ -128,18 +128,20 @@ def _nest_code(
         raise OperatorError("dependences have no dtype", found=f"--dtype {dtype}", hint="leave it out, or name a nest")
     if problem is None:
         return None
+    from dovetail.ir.abilities import Nested
     from dovetail.ir.registry import operator_class
     from dovetail.tiling.nest_code import nest_code, sizes_of
 
     if grid is None or space is not None:
         raise OperatorError(f"the space of {problem} is that of its grid", hint="--grid 400x300, and no --space")
-    operator: Any = operator_class(problem)
-    if not hasattr(operator, "nest"):
+    kind = operator_class(problem)
+    of_nest: object = kind
+    if not isinstance(of_nest, Nested):
         raise OperatorError(f"{problem} is no loop nest", hint="--deps and --space say what is to be tiled")
     dtype = dtype or "float64"
-    made = operator(grid, steps, dtype=dtype) if operator.nest.parameters else operator(grid, dtype=dtype)
+    made = kind.points(grid=grid, steps=steps if of_nest.nest.parameters else None, dtype=dtype)[0]
     try:
-        return nest_code(made.nest, sizes_of(made), dtype)
+        return nest_code(of_nest.nest, sizes_of(made), dtype)
     except OperatorError as error:
         hint = f"{error.hint}; dovetail tune runs it as it is"
         raise OperatorError(error.what, where=error.where, found=error.found, hint=hint) from None

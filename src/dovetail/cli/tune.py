@@ -133,6 +133,7 @@ def _folder(operator: Operator, ranks: int) -> str:
 
 def _balanced(said: Said, executor: Any, ranks: int) -> Operator:
     """Where no sizes are named: an operator that has something to gain on this machine, told what it is."""
+    from dovetail.ir.abilities import BalancedSizes
     from dovetail.prober import balance
     from dovetail.report import num_bytes, seconds
 
@@ -141,8 +142,9 @@ def _balanced(said: Said, executor: Any, ranks: int) -> Operator:
         raise OperatorError("one rank has no communication to balance with", hint=hint)
     others = {name: value for name, value in said.given.items() if value is not None}
     dtype = {"dtype": others["dtype"]} if "dtype" in others else {}
+    assert issubclass(said.kind, BalancedSizes)
     found = balance.balanced(executor, said.kind, ranks, **dtype)
-    called = found.operator.collected(ranks)[0].kind
+    called = found.operator.library_calls(ranks)[0].kind
     known, needed = found.operator.to_json(), [o.name for o in of(said.kind, "operator") if o.needed]
     sizes = " ".join(f"{flag(name)} {known[name]}" for name in needed)
     sides = f"{seconds(found.compute_s)} of compute, {seconds(found.comm_s)} of the library's {called}"

@@ -79,7 +79,7 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
         return [] if verdict.ok else [mscclpp.launched(plan, loose=verdict.failed == "races")], verdict
     program = files.program_from(kind, content, place)
     program = program if fifo_depth is None else program.with_depth(fifo_depth)
-    return [program], prove(program, target, against=files.plain_of(content) if kind == "plan" else None)
+    return [program], prove(program, target, against=files.reference_of(content) if kind == "plan" else None)
 
 
 def unreadable(place: str, error: FileError, target: str | None) -> Certificate:

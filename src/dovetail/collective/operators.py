@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from math import ceil, inf, prod
 from typing import Any, ClassVar, TypeVar
 
-import numpy as np
-
 from dovetail.collective.algorithms import algorithms_for, build
 from dovetail.collective.library import LIBRARY, library_call
 from dovetail.collective.spec import Spec, spec_of
 from dovetail.core import OperatorError, PlanError, check_schema, parse_bytes, parse_count
-from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Workload, dtype_bytes, uneven
+from dovetail.ir import SERIAL, Option, Program, Schedule, Slot, Workload, dtype_bytes, uneven
+from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.op_lists import sent_slots
-from dovetail.ir.operator import Arrays, Collected, Costs
+from dovetail.ir.operator import Costs, LibraryCall, Operator
 from dovetail.ir.workload import DTYPE_BYTES
 from dovetail.machine import even_nodes
 from dovetail.passes import slice_messages, split_slots
@@ -33,15 +32,27 @@ Self = TypeVar("Self", bound="CollectiveOperator")
 
 
 @dataclass(frozen=True)
-class CollectiveOperator:
+class CollectiveOperator(Operator):
     """A collective of about `num_bytes` bytes, counted as nccl-tests do: of the larger of a rank's buffers.
 
-    `nodes`: how many share the ranks evenly, node by node; None: as the machine has them. `made`: Programs so far,
-    which all sizes of one operator share. Schedules have the parameters `algorithm`, and where they are not the usual
-    ones `channels`, `instances` and `protocol`; their messages are cut by `slice_bytes`.
+    Parameters
+    ----------
+    num_bytes : int
+        Bytes of the larger of a rank's input and output.
+    dtype : str
+        Type of the elements.
+    nodes : int
+        How many nodes share the ranks evenly, node by node. Default: as the machine has them.
+    made : dict
+        Programs made so far, which all sizes of one operator share.
+
+    Notes
+    -----
+    Schedules have the parameters `algorithm`, and where they are not the usual ones `channels`, `instances` and
+    `protocol`. The executor cuts their messages by `slice_bytes`.
 
     >>> operator = AllGather(1000)
-    >>> operator.by("ring_all_gather", channels=2), operator.settled({}, 4)[0].num_bytes
+    >>> operator.by("ring_all_gather", channels=2), operator.resolve({}, 4)[0].num_bytes
     (Schedule(family='ring_all_gather', parameters=(('algorithm', 'ring_all_gather'), ('channels', 2)), \
 progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()), 992)
     """
@@ -102,7 +113,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         except KeyError as error:
             raise OperatorError(f"malformed operator document: {error} is missing") from None
 
-    def settled(self: Self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
+    def resolve(self: Self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
         """With the nodes on which the machine has the ranks, and as many bytes as whole elements come to."""
         found = even_nodes(facts.get("nodes", (0,) * ranks))
         operator = replace(self, nodes=self.nodes or found)
@@ -169,14 +180,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             raise PlanError(f"the schedule is none of {self.name}", found=str(schedule))
         return build(str(name), ranks, nodes=self.nodes or 1, **given)  # type: ignore[arg-type]
 
-    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
-        return None
-
-    def space(self, schedule: Schedule, ranks: int) -> None:
-        """None: its tiles are in the timeline."""
-        return
-
-    def workload(self, program: Program) -> Workload:
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
         spec, count = self.spec(program), self.count(program.num_ranks)
         if count % spec.chunks == 0:
             return self._even(program, count)
@@ -195,7 +199,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         slots = (Slot((elements,), self.dtype),) * program.num_ranks
         return Workload({buffer.name: slots for buffer in program.buffers}, {})
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """Slots are taken as even; many slices are simulated as MOST_SLICES, each as long as those it stands for."""
         program, each = self.program(schedule, ranks), 1.0
         if schedule.slice_bytes:
@@ -237,7 +241,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
                 seen.add(key)
                 yield schedule
 
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+    def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """The best with their messages cut: what is forwarded starts early, and short messages may travel by a faster
         way."""
         ours = [schedule for schedule in ranked if not schedule.is_serial]
@@ -245,38 +249,29 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             longest = self.longest_message(self.program(schedule, costs.ranks))
             yield from (replace(schedule, slice_bytes=size) for size in SLICES if 2 * size <= longest)
 
-    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        return iter(())
-
-    def explained(self, schedule: Schedule, ranks: int) -> str:
+    def describe(self, schedule: Schedule, ranks: int) -> str:
         return "by the library's own call" if schedule["algorithm"] == LIBRARY else f"by {schedule}"
 
-    def samples(self, ranks: int) -> Sequence[Sample]:
-        return ()
+    def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
+        return () if self.name == "all_to_next" else (LibraryCall(self.name, self.num_bytes),)
 
-    def collected(self, ranks: int) -> Sequence[Collected]:
-        return () if self.name == "all_to_next" else (Collected(self.name, self.num_bytes),)
+    def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """A rank's array, of any shape with as many elements."""
+        return (self._array("input", schedule, ranks),)
 
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A rank's array, of any shape; in place a copy of it, in `out` where there is one."""
-        (array,) = (np.asarray(each) for each in given)
-        if not program.in_place:
-            results = {} if out is None else {"output": self._shaped(program, "output", rank, out)}
-            return {"input": self._shaped(program, "input", rank, array)}, results
-        held = np.empty_like(array, order="C") if out is None else out
-        np.copyto(held, array)
-        return {"input": self._shaped(program, "input", rank, held)}, {}
+    def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """The result, flat; in place where the algorithm is."""
+        in_place = self.program(schedule, ranks).in_place
+        return (self._array("input" if in_place else "output", schedule, ranks),)
 
-    def _shaped(self, program: Program, buffer: str, rank: int, array: Any) -> Any:
-        """The array slots first, as its buffer wants it; as it is where it does not fit, which the run will tell."""
-        workload = self.workload(program)
-        shape = workload.length(buffer, rank, program.slots_of(buffer, rank)), *workload.slots[buffer][rank].shape
-        fits = array.flags.c_contiguous and array.size == prod(shape)
-        return array.reshape(shape) if fits else array
-
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        """Flat."""
-        return held["input" if program.in_place else "output"].reshape(-1)
+    def _array(self, buffer: str, schedule: Schedule, ranks: int) -> ArraySpec:
+        program = self.program(schedule, ranks)
+        workload = self.workload(program, schedule)
+        slots = tuple(
+            (workload.length(buffer, rank, program.slots_of(buffer, rank)), *workload.slots[buffer][rank].shape)
+            for rank in range(ranks)
+        )
+        return ArraySpec(buffer, self.dtype, tuple((prod(shape),) for shape in slots), slots=slots, any_shape=True)
 
 
 class AllReduce(CollectiveOperator, kind="all_reduce"):

@@ -1,5 +1,6 @@
 """ir: Program, the only schedule IR, its text form, and the certificate that proves it."""
 
+from dovetail.ir.abilities import Heuristic, PublishedCase
 from dovetail.ir.build import Builder
 from dovetail.ir.certificate import Certificate, Check
 from dovetail.ir.kernels import (
@@ -18,7 +19,7 @@ from dovetail.ir.kernels import (
     work_keys,
 )
 from dovetail.ir.limits import TARGETS, Target
-from dovetail.ir.operator import Collected, Heuristic, Operator, Option, Piece, Sample, Space, Studied
+from dovetail.ir.operator import LibraryCall, Operator, Option, Piece, Sample, Space
 from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.schedule import SERIAL, Progress, Schedule
@@ -59,7 +60,6 @@ __all__ = [
     "Certificate",
     "Channel",
     "Check",
-    "Collected",
     "Collective",
     "Gemm",
     "Heuristic",
@@ -68,6 +68,7 @@ __all__ = [
     "KernelForm",
     "Kind",
     "Lane",
+    "LibraryCall",
     "Op",
     "Operand",
     "Operator",
@@ -76,13 +77,13 @@ __all__ = [
     "Post",
     "Program",
     "Progress",
+    "PublishedCase",
     "Region",
     "Sample",
     "Schedule",
     "Sizes",
     "Slot",
     "Space",
-    "Studied",
     "Subject",
     "Target",
     "Term",

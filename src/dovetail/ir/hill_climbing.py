@@ -26,7 +26,6 @@ def varied(
                 continue
             found_s, effort = costs.predicted_s(each), effort + costs.effort(each)
             if found_s < (1 - WORTH) * best_s:
-                tiled = each if each.tiles == best.tiles else each.as_of("optimal", floor=floor, count=len(each.tiles))
-                best, best_s, gained = tiled, found_s, True
+                best, best_s, gained = each, found_s, True
                 break
     return best

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, NamedTuple, Protocol, Self
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import CostError, OperatorError, check_schema
+from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.build import Builder
 from dovetail.ir.kernels import Work
 from dovetail.ir.program import Program
@@ -17,7 +18,6 @@ from dovetail.ir.schedule import Schedule
 from dovetail.ir.workload import Workload
 
 Floats = NDArray[np.float64]
-Arrays = Mapping[str, NDArray[Any]]
 Times = float | NDArray[np.int64]
 
 
@@ -36,28 +36,7 @@ class Option:
     needed: bool = False
 
 
-@dataclass(frozen=True)
-class Heuristic:
-    """A rule that others choose by, to be compared with: the family of the schedules that it makes, and what is asked
-    of them. `among`: the families that it picks one of; empty where it has but its own. `why_not`: why it has nothing
-    to say of this operator, where it has not."""
-
-    name: str
-    family: str = ""
-    asked: Mapping[str, Any] = field(default_factory=dict)
-    among: tuple[str, ...] = ()
-    why_not: str = ""
-
-
-class Studied(NamedTuple):
-    """An operator that others published figures of: what they call it, and the machine, a preset, that they had."""
-
-    name: str
-    operator: Operator
-    machine: str
-
-
-class Collected(NamedTuple):
+class LibraryCall(NamedTuple):
     """A call of the library that an operator's schedules make: its kind, and bytes of the larger of a rank's
     buffers."""
 
@@ -101,12 +80,16 @@ class Space(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A computation whose cost is to be measured: what it is called, the most of it that a schedule does at once, and
-    what appends computations of these amounts, one after the other on every rank, to a program; their rows by rank."""
+    """A computation to benchmark.
+
+    `most`: largest amount any schedule runs at once. `add(builder, ranks, amounts)` appends one op per amount on every
+    rank and returns their rows by rank. `schedule(amount)`: the schedule whose kernels these are; None: the serial one.
+    """
 
     label: str
     most: int
     add: Callable[[Builder, int, Sequence[int]], dict[int, list[int]]]
+    schedule: Callable[[int], Schedule] | None = None
 
 
 class Costs(Protocol):
@@ -168,8 +151,135 @@ class Costs(Protocol):
         """By how much compute and messages of a schedule slow each other, as one factor each."""
 
 
+@runtime_checkable
+class Operator(Protocol):
+    """What the user wants, of any number of ranks, before any schedule. Frozen: sizes are in the operator, ranks come
+    with each question.
+
+    Attributes
+    ----------
+    name : str
+        As on the command line.
+    options : tuple of Option
+        What may be said of it, and asked of its schedules. The command line and the page are made of these.
+    families : tuple of str
+        Families of its schedules, the simplest first: of equal predictions the earlier family wins. "serial" is one.
+    by_size : bool
+        Whether a schedule is chosen at each of several sizes, into a table.
+
+    See Also
+    --------
+    OfFields : an operator that is a dataclass.
+    dovetail.ir.abilities : what a class of operators may offer beyond this.
+
+    Notes
+    -----
+    A class that inherits from this has what most operators answer alike: one without `reference`, `space`, `refine`,
+    `neighbours`, `samples` and `library_calls` has none of these, and `default_schedule` is `serial`.
+    """
+
+    name: ClassVar[str]
+    options: ClassVar[tuple[Option, ...]]
+    families: ClassVar[tuple[str, ...]]
+    by_size: ClassVar[bool]
+
+    # Sizes
+
+    @classmethod
+    def points(cls, **asked: Any) -> Sequence[Self]:
+        """Return the operators that these values of its options ask for: one, or one of each size. None is a value that
+        was not asked for."""
+
+    @property
+    def title(self) -> str:
+        """The operator in a few words, sizes included."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a document, `schema` first, that `from_json` reads."""
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Return the operator of a document. OperatorError where it is malformed."""
+
+    def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[Operator, tuple[str, ...]]:
+        """Return the operator as a machine counts its sizes, and sentences where that makes a difference.
+
+        `facts`: the machine's, and `nodes`, the node of each rank. OperatorError where it cannot be on so many ranks.
+        """
+        return self, ()
+
+    # Arrays
+
+    def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """Return the arrays that every rank gives in a call, in order. `Signature` checks them and lays them out."""
+
+    def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """Return the arrays that every rank gets, in order."""
+
+    # Programs
+
+    def program(self, schedule: Schedule, ranks: int) -> Program:
+        """Return the Program of a schedule. PlanError where the schedule does not fit the operator."""
+
+    def reference(self, schedule: Schedule, ranks: int) -> Program | None:
+        """Return a program that is right, on the same inputs and outputs; None where post-conditions say what is."""
+        return None
+
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
+        """Describe a program of a schedule: elements and dtype of each buffer's slots, and its kernels (cost, native
+        form). `program`: that of `program`, of `reference`, of a prediction model, or of a sample."""
+
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
+        """Return (program, workload, repeats): a smaller program to simulate. Op i stands for `repeats[i]` identical
+        ops, or for `repeats` where it is one number.
+
+        Repeats by op are chains of pieces of messages (see `passes.pieces`). Where two chains share a link, the planner
+        simulates all pieces.
+        """
+        program = self.program(schedule, ranks)
+        return program, self.workload(program, schedule), 1.0
+
+    def space(self, schedule: Schedule, ranks: int) -> Space | None:
+        """Return the iteration space as a schedule cuts it, or a part that shows how; None where there is none."""
+        return None
+
+    # Schedules
+
+    def serial(self, ranks: int) -> Schedule:
+        """Return the schedule that overlaps nothing, by the library: what a user has without us. Its Program says what
+        is right."""
+
+    def default_schedule(self, ranks: int) -> Schedule:
+        """Return the schedule to run where nothing was tuned."""
+        return self.serial(ranks)
+
+    def schedules(self, costs: Costs) -> Iterator[Schedule]:
+        """Yield every schedule worth simulating, serial ones first."""
+
+    def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+        """Yield further schedules, made of the best predicted so far. Asked with turn 0, 1, … until there are none."""
+        return iter(())
+
+    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
+        """Yield the schedules next to one that was measured to be fast."""
+        return iter(())
+
+    def describe(self, schedule: Schedule, ranks: int) -> str:
+        """Return a schedule in a few words."""
+
+    # Benchmarks
+
+    def samples(self, ranks: int) -> Sequence[Sample]:
+        """Return the computations to benchmark, the usual one first; none where there is nothing to compute."""
+        return ()
+
+    def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
+        """Return the library's calls to benchmark, each whole."""
+        return ()
+
+
 @dataclass(frozen=True)
-class OfFields:
+class OfFields(Operator):
     """An operator of which its fields say all: one for one set of options, a document of theirs."""
 
     name: ClassVar[str]
@@ -189,84 +299,3 @@ class OfFields:
             return cls(**{field.name: document[field.name] for field in fields(cls)})
         except KeyError as error:
             raise OperatorError(f"malformed operator document: {error} is missing") from None
-
-
-class Operator(Protocol):
-    """What the user wants, of any number of ranks. All of it is frozen; sizes are in the operator, ranks come with each
-    question.
-
-    `name`: as on the command line. `options`: what may be said of it, and asked of its schedules. `families`: of its
-    schedules, the simplest first: on equal predictions the earlier one is taken; "serial" is among them. `by_size`:
-    whether it is chosen for at several sizes, into a table.
-
-    A class may also have `heuristics`, rules that others choose its schedules by; `studied()`, operators that others
-    published figures of; `drawn(rng, ranks)`, one of sizes drawn at random.
-    """
-
-    name: ClassVar[str]
-    options: ClassVar[tuple[Option, ...]]
-    families: ClassVar[tuple[str, ...]]
-    by_size: ClassVar[bool]
-
-    @classmethod
-    def points(cls, **asked: Any) -> Sequence[Operator]:
-        """The operators that these values of its options ask for: one, or one of each size; None is not asked for."""
-
-    @property
-    def title(self) -> str:
-        """The operator in a few words, sizes included."""
-
-    def to_json(self) -> dict[str, Any]: ...
-
-    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Operator, tuple[str, ...]]:
-        """The operator as a machine of these facts counts its sizes, and sentences where that makes a difference.
-        Beside the machine's own facts there is `nodes`, that of each rank. OperatorError where it cannot be on so many
-        ranks."""
-
-    def program(self, schedule: Schedule, ranks: int) -> Program:
-        """The Program of a schedule. PlanError where the schedule does not fit the operator."""
-
-    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
-        """A plain program that does the same, on the same inputs and outputs; None where post-conditions say it."""
-
-    def space(self, schedule: Schedule, ranks: int) -> Space | None:
-        """The iteration space as a schedule cuts it, or a part of it that shows how; None where there is no such."""
-
-    def workload(self, program: Program) -> Workload:
-        """What a slot of each buffer of such a Program is, and what its kernels are."""
-
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
-        """What is simulated to predict a schedule, its workload, and how many such each of its messages and
-        computations stands for: usually its Program, its workload, and 1. Of messages cut into pieces it may be the
-        chains, with a number for each op (see `passes.pieces`): then where chains are not alone on their links, the
-        pieces are simulated."""
-
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """What a rank gives, and what it wants its results in (None: new arrays), by buffer, slots first."""
-
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        """What a rank gets, from its output buffers."""
-
-    def serial(self, ranks: int) -> Schedule:
-        """Nothing overlapped, by the library: what a user has without us. Its Program says what is right."""
-
-    def usual(self, ranks: int) -> Schedule:
-        """What is run where nothing was tuned."""
-
-    def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Every schedule worth simulating, serial ones first."""
-
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """Further schedules, made of the best predicted so far; asked with turn 0, 1, … until there are none."""
-
-    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Schedules next to one that was measured to be fast, worth measuring too."""
-
-    def explained(self, schedule: Schedule, ranks: int) -> str:
-        """A schedule in a few words."""
-
-    def samples(self, ranks: int) -> Sequence[Sample]:
-        """The computations to measure, the usual one first; none where there is nothing to compute."""
-
-    def collected(self, ranks: int) -> Sequence[Collected]:
-        """The library's calls to measure, each whole."""

@@ -1,5 +1,4 @@
-"""operators: one table of all that may be wished for, by name, and one of what may be characterised by itself; others
-add theirs by an entry point."""
+"""registry: one table of all operators, by name, and one of all subjects; packages add theirs by entry points."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from dovetail.core import DovetailError, OperatorError
-from dovetail.ir import Certificate, KernelForm, Operator, Program, Schedule, verify
+from dovetail.ir import Certificate, KernelForm, Operator, Program, Schedule, Subject, verify
 
 GROUP = "dovetail.operators"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
@@ -79,13 +78,14 @@ def subjects() -> Mapping[str, str]:
     return {**_others(SUBJECT_GROUP, SUBJECTS), **SUBJECTS}
 
 
-def subject_class(name: str) -> Any:
+def subject_class(name: str) -> type[Subject]:
     """The class of the subject called `name`.
 
     >>> subject_class("matmul").aspect
     'M / K'
     """
-    return _at(subjects()[name])
+    found: type[Subject] = _at(subjects()[name])
+    return found
 
 
 @cache
@@ -132,7 +132,7 @@ def _others(group: str, ours: Mapping[str, str]) -> dict[str, str]:
 
 
 @cache
-def operator_class(name: str) -> Any:
+def operator_class(name: str) -> type[Operator]:
     """The class of the operator called `name`, or made of a nest in a file of the user's (`loops.py:heat`); a
     OperatorError that offers the nearest where there is none.
 
@@ -154,7 +154,8 @@ def operator_class(name: str) -> Any:
         raise OperatorError(
             f"no operator '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(operators()))
         )
-    return _at(place) if name in BUILT_IN else _of_package(name, place)
+    found: type[Operator] = _at(place) if name in BUILT_IN else _of_package(name, place)
+    return found
 
 
 def _at(place: str) -> Any:
@@ -163,7 +164,7 @@ def _at(place: str) -> Any:
     return getattr(import_module(module), found)
 
 
-def _of_package(name: str, place: str) -> Any:
+def _of_package(name: str, place: str) -> type[Operator]:
     """The class of an operator of another package. OperatorError where it cannot be imported or is none."""
     try:
         found = _at(place)
@@ -172,7 +173,7 @@ def _of_package(name: str, place: str) -> Any:
         raise OperatorError(
             f"the operator '{name}' of another package cannot be imported", where=place, found=cause
         ) from error
-    if not isinstance(found, type) or (lacks := [part for part in PARTS if not hasattr(found, part)]):
+    if not isinstance(found, type) or (lacks := [part for part in PARTS if part not in dir(found)]):
         cause = f"{found!r}" if not isinstance(found, type) else f"it lacks {', '.join(lacks)}"
         raise OperatorError(
             f"the operator '{name}' of another package is no class of operators", where=place, found=cause
@@ -185,7 +186,7 @@ def is_in_file(name: str) -> bool:
     return ".py:" in name
 
 
-def _in_file(name: str) -> Any:
+def _in_file(name: str) -> type[Operator]:
     """The class of operators for a nest in a Python file, which is run; it goes by the name it was asked for."""
     path, _, wanted = name.rpartition(":")
     try:
@@ -196,7 +197,8 @@ def _in_file(name: str) -> Any:
     if wanted not in nests:
         hint = f"it has {', '.join(nests)}" if nests else "@nest(…) makes one"
         raise OperatorError(f"{path} has no nest '{wanted}'", hint=hint)
-    return _at(OPERATOR_OF_NEST)(nests[wanted], name)
+    found: type[Operator] = _at(OPERATOR_OF_NEST)(nests[wanted], name)
+    return found
 
 
 @cache
@@ -221,11 +223,11 @@ def _run_file(path: str) -> ModuleType:
 
 
 def prove(operator: Operator, schedule: Schedule, program: Program) -> Certificate:
-    """The certificate of a schedule's Program; also against the plain program of the operator, where it has one."""
-    return verify(program, against=operator.plain(schedule, program.num_ranks))
+    """Return the certificate of a schedule's Program, also against the operator's reference, where it has one."""
+    return verify(program, against=operator.reference(schedule, program.num_ranks))
 
 
-def checked_operator(operator: Any) -> Any:
+def checked_operator(operator: object) -> Operator:
     """What was given, where it is an operator; else OperatorError.
 
     >>> checked_operator("matmul_all_reduce")
@@ -235,7 +237,7 @@ def checked_operator(operator: Any) -> Any:
       found       'matmul_all_reduce'
       try         dovetail.MatmulAllReduce(m, k, n), say
     """
-    if isinstance(operator, type) or not hasattr(operator, "schedules"):
+    if isinstance(operator, type) or not isinstance(operator, Operator):
         kind = "a class" if isinstance(operator, type) else type(operator).__name__
         found = shorten(repr(operator), 80)
         raise OperatorError(f"no operator, but {kind}", found=found, hint="dovetail.MatmulAllReduce(m, k, n), say")
@@ -248,5 +250,4 @@ def operator_from(document: Mapping[str, Any]) -> Operator:
     name = schema.removeprefix("dovetail.operator.").rpartition("/")[0]
     if not schema.startswith("dovetail.operator."):
         raise DovetailError("expected a document of an operator", found=f"schema {document.get('schema')!r}")
-    operator: Operator = operator_class(name).from_json(document)
-    return operator
+    return operator_class(name).from_json(document)

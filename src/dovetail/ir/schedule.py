@@ -63,6 +63,16 @@ class Schedule:
         return self.family == SERIAL
 
     @property
+    def way(self) -> str:
+        """How its messages travel: "library", or one of the operator's own ways; empty where it does not say."""
+        return str(self.get("by", ""))
+
+    @property
+    def is_by_library(self) -> bool:
+        """Whether it has no messages of its own."""
+        return self.way in ("", "library")
+
+    @property
     def tiles(self) -> tuple[int, ...]:
         """Rows of each tile, in running order, of schedules that cut rows."""
         found: tuple[int, ...] = self.get("tiles", ())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from dovetail.ir.operator import Collected, Option, Sample
+from dovetail.ir.operator import LibraryCall, Option, Sample
 from dovetail.ir.program import Program
 from dovetail.ir.workload import Workload
 
@@ -41,7 +41,7 @@ class Subject(Protocol):
         """Parts of it that schedules on so many ranks compute, other than by the first way; what these cost is measured
         too."""
 
-    def collected(self, ranks: int) -> Sequence[Collected]:
+    def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
         """The library's call that schedules of it make, whole: what is measured beside it."""
 
     def workload(self, program: Program) -> Workload:

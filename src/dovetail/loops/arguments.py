@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from dovetail.core import OperatorError, parse_count
+from dovetail.ir.arrays import check_plain
 from dovetail.loops.checks import check_bounds, reaches
 from dovetail.loops.record import WRAPS
 from dovetail.loops.types import DTYPES, check_types
-from dovetail.loops.user_arrays import check_plain
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest

@@ -8,7 +8,7 @@ from dovetail.matmul.all_to_all_last import MatmulAllToAll
 from dovetail.matmul.alone import ProductAlone
 from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.optimum import optimal
-from dovetail.matmul.product import DTYPES, Product, RankArguments, shard
+from dovetail.matmul.product import DTYPES, Product, shard
 from dovetail.matmul.reduce_scatter import MatmulReduceScatter
 from dovetail.matmul.tiles import Tiling, mc2, pipeline_s, serial, uniform
 
@@ -23,7 +23,6 @@ __all__ = [
     "MatmulReduceScatter",
     "Product",
     "ProductAlone",
-    "RankArguments",
     "Tiling",
     "mc2",
     "optimal",

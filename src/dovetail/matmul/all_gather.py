@@ -6,20 +6,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from dovetail.ir import Studied
+from dovetail.ir import PublishedCase
+from dovetail.ir.abilities import RankArguments
 from dovetail.matmul.all_gathering import AllGathering, agreed
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.ficco import MI300X, SCENARIOS
-from dovetail.matmul.product import RankArguments, Share, the_same, uneven_or_none
+from dovetail.matmul.product import Share, shape_of_a, shape_of_b, the_same, uneven_or_none
 
 
 @dataclass(frozen=True)
 class AllGatherMatmul(AllGathering):
     """C_r = A·B_r on every rank r, with A (m, k) cut by rows over the ranks and B_r (k, n_r) its own: n = Σ n_r.
 
-    `several`: so many B on each rank, each with a result. `gathered`: every rank gets all of A, too. `rows`, `columns`:
-    what each rank has of A and of B; shared evenly unless given. Sources: seed 000
-    (AllGatherMatmul of MC²), seed 001 (data-parallel all-gather, then GEMM).
+    Parameters
+    ----------
+    m, k, n : int
+        Sizes of the whole product, over all ranks. Any may be 0.
+    dtype : str
+        float16, bfloat16, float32 or float64. Half types accumulate in float32.
+    several : int
+        How many B each rank has, each with a result of its own.
+    gathered : bool
+        Whether every rank gets all of A (m, k), too.
+    rows, columns : tuple of int
+        Rows of A and columns of B on each rank. Default: shared evenly.
+
+    Notes
+    -----
+    Sources: seed 000 (AllGatherMatmul of MC²), seed 001 (data-parallel all-gather, then GEMM).
 
     >>> AllGatherMatmul(4096, 4096, 1024).title
     'all_gather_matmul 4096 × 4096 × 1024 float32'
@@ -38,17 +52,17 @@ class AllGatherMatmul(AllGathering):
         return replace(self, m=rows * ranks, rows=None)
 
     @classmethod
-    def studied(cls) -> Sequence[Studied]:
+    def published_cases(cls) -> Sequence[PublishedCase]:
         """FiCCO's g1 to g16, of bfloat16, which the paper does not name; those of experts as if gathered."""
-        return [Studied(name, cls(m, k, n, "bfloat16"), MI300X) for name, (m, n, k) in SCENARIOS.items()]
+        return [PublishedCase(name, cls(m, k, n, "bfloat16"), MI300X) for name, (m, n, k) in SCENARIOS.items()]
 
     @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> AllGatherMatmul:
-        k = the_same(arguments, lambda rank: rank.a[1], "columns of A")
-        said = agreed(arguments)
-        rows, columns = [rank.a[0] for rank in arguments], [rank.b[1] for rank in arguments]
+        k = the_same(arguments, lambda rank: shape_of_a(rank)[1], "columns of A")
+        agreed_on = agreed(arguments)
+        rows, columns = [shape_of_a(rank)[0] for rank in arguments], [shape_of_b(rank)[1] for rank in arguments]
         shares = uneven_or_none(rows), uneven_or_none(columns)
-        return cls(sum(rows), k, sum(columns), arguments[0].dtype, *said, *shares)
+        return cls(sum(rows), k, sum(columns), arguments[0].dtype, *agreed_on, *shares)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:

@@ -5,41 +5,49 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import OperatorError
 from dovetail.ir import Heuristic, Kind, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.operator import Arrays, Costs, Times
+from dovetail.ir.abilities import RankArguments
+from dovetail.ir.arrays import ArraySpec
+from dovetail.ir.operator import Costs, Times
 from dovetail.matmul.all_gathering import RESULTS, AllGathering, agreed
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.blockwise import MC2, SHARDS
 from dovetail.matmul.gather_columns import gather_columns_model, gather_columns_program
 from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import (
-    SIZES,
-    TILING,
-    RankArguments,
-    Share,
-    add_slices,
-    arrays_of,
-    row_work,
-    the_same,
-    uneven_or_none,
-)
+from dovetail.matmul.product import SIZES, TILING, Share, row_work, shape_of_a, shape_of_b, the_same, uneven_or_none
+from dovetail.matmul.samples import add_slices
 
 
 @dataclass(frozen=True)
 class AllGatherColumnsMatmul(AllGathering):
     """C_r = A·B_r on every rank r, with A (m, k) cut by columns over the ranks and B_r (k, n_r) its own: n = Σ n_r.
 
-    What a rank's columns of A add to C follows as they come: the contraction is cut, so that C is a sum of as many
-    products as there are ranks. `several`: so many B on each rank, each with a result. `gathered`: every rank gets all
-    of A, too. `depths`, `columns`: what each rank has of k and of n; shared evenly unless given. Source: seed 001
-    (products cut along K); an all-gather along the last dimension, then GEMM.
+    C_r = Σ_q A_q·B_r[q]: a product for each rank q, as soon as its columns A_q (m, k_q) are there. B_r[q] (k_q, n_r)
+    are the rows of B_r that belong to them.
+
+    Parameters
+    ----------
+    m, k, n : int
+        Sizes of the whole product, over all ranks. Any may be 0.
+    dtype : str
+        float16, bfloat16, float32 or float64. Half types accumulate in float32.
+    several : int
+        How many B each rank has, each with a result of its own.
+    gathered : bool
+        Whether every rank gets all of A (m, k), too.
+    depths, columns : tuple of int
+        Columns of A and columns of B on each rank. Default: shared evenly.
+
+    Notes
+    -----
+    Source: seed 001 (products cut along K); an all-gather along the last dimension, then GEMM.
 
     >>> AllGatherColumnsMatmul(4096, 4096, 1024).title
     'all_gather_columns_matmul 4096 × 4096 × 1024 float32'
@@ -82,14 +90,14 @@ class AllGatherColumnsMatmul(AllGathering):
         about = {"results": self.several, "gathered": self.gathered}
         return gather_columns_program(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
         """As if all ranks had as many columns of A as the one that has most."""
         alike = replace(self, k=max(self.heights(ranks)) * ranks, depths=None)
         about = {"results": self.several, "gathered": self.gathered}
         program, pieces = gather_columns_model(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
-        return program, alike.workload(program), pieces
+        return program, alike.workload(program, schedule), pieces
 
-    def workload(self, program: Program) -> Workload:
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
         """Slots are rows: of a rank's columns of A, of results; and the rows of B that belong to a rank's columns."""
         ranks = range(program.num_ranks)
         heights, columns = np.array(self.heights(len(ranks))), self.widths(len(ranks))
@@ -108,22 +116,26 @@ class AllGatherColumnsMatmul(AllGathering):
                 sizes[name] = tuple(_sizes(program, name, heights, self.m, r, columns[r]) for r in ranks)
         return Workload(slots, (MATMUL,), sizes)
 
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A (m, its columns), every B (k, its columns), and results, of which the gathered A is the last."""
-        heights, columns = self.heights(program.num_ranks), self.widths(program.num_ranks)[rank]
-        shapes = {"A": (self.m, heights[rank]), **{f"B{i}": (self.k, columns) for i in range(self.several)}}
-        a, *others = arrays_of(self, given, shapes)
-        alike = len(set(heights)) == 1
-        shape = (len(heights), heights[0], columns) if alike else (-1,)
-        held = {"A": a if alike else a.reshape(-1), **{f"B{i}": b.reshape(shape) for i, b in enumerate(others)}}
-        slots = (self.m * len(heights), heights[0]) if alike else (-1,)
-        return held, self.wanted(out, (self.m, self.k), lambda gathered: gathered.reshape(slots))
+    def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """A (m, its columns) and every B (k, its columns), in the rows that belong to each rank's columns of A."""
+        heights, alike = self.heights(ranks), self._alike(ranks)
+        a = [(self.m, height) for height in heights]
+        b = [(self.k, columns) for columns in self.widths(ranks)]
+        ours = self.array("A", a, slots=() if alike else tuple((self.m * height,) for height in heights))
+        slots = tuple((ranks, heights[0], columns) if alike else (self.k * columns,) for _, columns in b)
+        return (ours, *(self.array(f"B{i}", b, slots=slots) for i in range(self.several)))
 
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        found = [held[name] for name in self._outputs]
-        if self.gathered:
-            found[-1] = found[-1].reshape(self.m, self.k)
-        return found[0] if len(found) == 1 else tuple(found)
+    def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """Every C (m, its columns), then the gathered A (m, k), where it is wanted."""
+        found = [self.array(f"C{i}", ((self.m, n) for n in self.widths(ranks))) for i in range(self.several)]
+        if not self.gathered:
+            return found
+        whole = (self.m * ranks, self.heights(ranks)[0]) if self._alike(ranks) else (self.m * self.k,)
+        return [*found, self.array("gathered", [(self.m, self.k)] * ranks, slots=(whole,) * ranks)]
+
+    def _alike(self, ranks: int) -> bool:
+        """Whether all ranks have as many columns of A."""
+        return len(set(self.heights(ranks))) == 1
 
     def _serial(self, by: str, ranks: int) -> Schedule:
         return Schedule.of("serial", tiles=(self.m,) if self.m else (), by=by, own="together", fused=False)
@@ -142,16 +154,16 @@ class AllGatherColumnsMatmul(AllGathering):
 
     @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> AllGatherColumnsMatmul:
-        m = the_same(arguments, lambda rank: rank.a[0], "rows of A")
-        said = agreed(arguments)
-        depths, columns = [rank.a[1] for rank in arguments], [rank.b[1] for rank in arguments]
+        m = the_same(arguments, lambda rank: shape_of_a(rank)[0], "rows of A")
+        agreed_on = agreed(arguments)
+        depths, columns = [shape_of_a(rank)[1] for rank in arguments], [shape_of_b(rank)[1] for rank in arguments]
         for rank, each in enumerate(arguments):
-            if each.b[0] != sum(depths):
+            if shape_of_b(each)[0] != sum(depths):
                 raise OperatorError(
-                    f"rank {rank} has {each.b[0]} rows of B", found=f"A has {sum(depths)} columns in all"
+                    f"rank {rank} has {shape_of_b(each)[0]} rows of B", found=f"A has {sum(depths)} columns in all"
                 )
         shares = uneven_or_none(depths), uneven_or_none(columns)
-        return cls(m, sum(depths), sum(columns), arguments[0].dtype, *said, *shares)
+        return cls(m, sum(depths), sum(columns), arguments[0].dtype, *agreed_on, *shares)
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:

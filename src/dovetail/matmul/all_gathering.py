@@ -9,8 +9,10 @@ from typing import ClassVar, Self
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Option, dtype_bytes
+from dovetail.ir.abilities import CallOption, RankArguments
+from dovetail.matmul.balanced_sizes import balance
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import RankArguments, Said, balance, parse_flag, the_same
+from dovetail.matmul.product import parse_flag, the_same
 
 RESULTS = (
     Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
@@ -24,7 +26,6 @@ class AllGathering(Gathering):
     """`several`: so many B on each rank, each with a result. `gathered`: every rank gets all of A, too. An operator
     says how A is cut; its field `columns`, what each rank has of B."""
 
-    said: ClassVar[Mapping[str, Said]] = {"gathered": Said(partial(parse_flag, name="gathered"), default=False)}
     options: ClassVar[tuple[Option, ...]] = (*Gathering.options, *RESULTS)
 
     several: int = 1
@@ -36,6 +37,11 @@ class AllGathering(Gathering):
         if self.several > MOST_SEVERAL:
             raise OperatorError(f"{self.several} matrices B on each rank", hint=f"at most {MOST_SEVERAL}")
         object.__setattr__(self, "gathered", parse_flag(self.gathered, "gathered"))
+
+    @classmethod
+    def call_options(cls) -> Mapping[str, CallOption]:
+        read = partial(parse_flag, name="gathered")
+        return {"gathered": CallOption(read, False, "Whether every rank gets all of A, too.")}
 
     @property
     def results(self) -> int:
@@ -57,5 +63,5 @@ class AllGathering(Gathering):
 
 def agreed(arguments: Sequence[RankArguments]) -> tuple[int, bool]:
     """How many B, and whether A is a result, as all ranks say."""
-    several = the_same(arguments, lambda rank: rank.several, "matrices B")
-    return several, the_same(arguments, lambda rank: bool(rank.said.get("gathered")), "as `gathered`")
+    several = the_same(arguments, lambda rank: len(rank.shapes) - 1, "matrices B")
+    return several, the_same(arguments, lambda rank: bool(rank.options.get("gathered")), "as `gathered`")

@@ -11,16 +11,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail.core import PlanError, parse_count
-from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Slot, Term, Work, Workload
-from dovetail.ir.operator import Arrays, Collected, Costs
+from dovetail.ir import Builder, Heuristic, Kind, Option, Program, Region, Sample, Schedule, Term, Work, Workload
+from dovetail.ir.arrays import ArraySpec, slots_of
+from dovetail.ir.operator import Costs, LibraryCall
 from dovetail.matmul.blockwise import MANY_OPS, OURS_RANKS
 from dovetail.matmul.contracting import Contracting
 from dovetail.matmul.families import Pipeline, learned, scheduled, sliced, usual_align
 from dovetail.matmul.ficco import NO_RULE
-from dovetail.matmul.kernels import MATMUL
 from dovetail.matmul.local_search import better, hopeful, moved
-from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
+from dovetail.matmul.product import SIZES, TILING, row_work, workload_of
 from dovetail.matmul.reduced_tile import of_rows
+from dovetail.matmul.samples import add_products
 from dovetail.matmul.tiles import READINGS, check_tiles, serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
@@ -36,7 +37,18 @@ USUAL_RANKS = 8  # into so many messages a tile is taken to be cut where nobody 
 class MatmulAllReduce(Contracting):
     """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; every rank wants all of C (m, n).
 
-    `shares`: what each rank has of k; shared evenly unless given. Source: seed 000 (MatmulAllReduce of MC²).
+    Parameters
+    ----------
+    m, k, n : int
+        Sizes of the whole product, over all ranks. Any may be 0.
+    dtype : str
+        float16, bfloat16, float32 or float64. Half types accumulate in float32.
+    shares : tuple of int
+        Columns of A, and rows of B, on each rank. Default: shared evenly.
+
+    Notes
+    -----
+    Source: seed 000 (MatmulAllReduce of MC²).
 
     >>> MatmulAllReduce(4096, 3072, 8192, "float16").title
     'matmul_all_reduce 4096 × 3072 × 8192 float16'
@@ -56,8 +68,8 @@ class MatmulAllReduce(Contracting):
         Option("by", str, "How each tile is reduced.", "auto", choices=("auto", *WAYS), of="schedules"),
     )
 
-    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulAllReduce, tuple[str, ...]]:
-        operator, notes = super().settled(facts, ranks)
+    def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[MatmulAllReduce, tuple[str, ...]]:
+        operator, notes = super().resolve(facts, ranks)
         return operator, (*notes, MANY_RANKS) if ranks > OURS_RANKS else notes
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
@@ -80,7 +92,7 @@ class MatmulAllReduce(Contracting):
         ours = _inlined(tiled, by)
         return ours if most is None else slice_messages(ours, most)
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """One tile of each length stands for all such; by our own messages it is a short one, lengthened."""
         by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
         if by not in WAYS or ranks == 1 or not tiles or (by == "library" and most is not None):
@@ -88,34 +100,30 @@ class MatmulAllReduce(Contracting):
         else:
             made = {rows: _one_tile(ranks, by, rows, most) for rows in set(tiles)}
             program = in_turn([made[rows] for rows in tiles])
-        return program, self.workload(program), 1.0
+        return program, self.workload(program, schedule), 1.0
 
-    def workload(self, program: Program) -> Workload:
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
+        """Slots are rows, of A and of products; B is one slot."""
         ranks = program.num_ranks
-        row = (Slot((self.n,), self.dtype),) * ranks
-        shards = self.depths(ranks)
-        slots = {
-            "A": tuple(Slot((k,), self.dtype) for k in shards),
-            "B": tuple(Slot((k, self.n), self.dtype) for k in shards),
-            "P": row,
-            "C": row,
-            "scratch": row,
-        }
-        held = {name: slots[name] for name in slots if any(b.name == name for b in program.buffers)}
-        return Workload(held, (MATMUL,))
+        slots = slots_of([*self.inputs(schedule, ranks), *self.outputs(schedule, ranks)])
+        slots |= dict.fromkeys(("P", "scratch"), slots["C"])
+        return workload_of(program, slots)
 
     def works(self, ranks: int) -> list[Work]:
         """The work of a row on each rank."""
         return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]
 
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A (m, k_r), B (k_r, n), and C (m, n)."""
-        k = self.depths(program.num_ranks)[rank]
-        a, b = arrays_of(self, given, {"A": (self.m, k), "B": (k, self.n)})
-        return {"A": a, "B": b[None]}, results_in(out, ["C"])
+    def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """A (m, k_r) and B (k_r, n)."""
+        depths = self.depths(ranks)
+        return (
+            self.array("A", ((self.m, k) for k in depths)),
+            self.array("B", ((k, self.n) for k in depths), within=2),
+        )
 
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        return held["C"]
+    def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """C (m, n)."""
+        return (self.array("C", [(self.m, self.n)] * ranks),)
 
     def serial(self, ranks: int) -> Schedule:
         return scheduled(serial(self.m), "library")
@@ -128,7 +136,7 @@ class MatmulAllReduce(Contracting):
                 if len(tiling.tiles) * ops_per_tile <= (1 if tiling.family == "uniform" else 4) * MANY_OPS:
                     yield scheduled(tiling, by, most if ours else None)
 
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+    def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """The best with their messages cut, then with their tiles moved (where the product was measured: a published
         rate has no grain finer than `align`)."""
         ranked, found = hopeful(costs, ranked), list[Schedule]()
@@ -147,7 +155,7 @@ class MatmulAllReduce(Contracting):
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         return variations(schedule, USUAL_RANKS)
 
-    def explained(self, schedule: Schedule, ranks: int) -> str:
+    def describe(self, schedule: Schedule, ranks: int) -> str:
         ours = {"exchange": "our own all-pairs exchange", "ring": "our own ring"}
         if ranks == 1:
             return "copied, for there is one rank"
@@ -160,8 +168,8 @@ class MatmulAllReduce(Contracting):
             return ()
         return (Sample("the product, by rows", self.m, lambda b, r, rows: add_products(b, r, rows, self.m)),)
 
-    def collected(self, ranks: int) -> Sequence[Collected]:
-        return (Collected("all_reduce", self.m * self.row_bytes),) if ranks > 1 else ()
+    def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
+        return (LibraryCall("all_reduce", self.m * self.row_bytes),) if ranks > 1 else ()
 
     @property
     def row_bytes(self) -> int:

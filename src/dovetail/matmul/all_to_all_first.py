@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dovetail.ir import Option, Studied, dtype_bytes
+from dovetail.ir import Option, PublishedCase, dtype_bytes
+from dovetail.matmul.balanced_sizes import balance
 from dovetail.matmul.blockwise import without_rings
 from dovetail.matmul.ficco import EXPERTS, GPUS, MI300X, SCENARIOS
 from dovetail.matmul.gathering import Gathering
-from dovetail.matmul.product import balance, ways_of
+from dovetail.matmul.product import ways_of
 from dovetail.matmul.token_counts import Exchanging
 
 
@@ -19,8 +20,20 @@ class AllToAllMatmul(Exchanging, Gathering):
     """C_r = A_r·B_r, where A_r (m_r, k) are the rows that all ranks have for rank r, in the order of ranks, and B_r
     (k, n) is its own.
 
-    `m`: rows over all ranks; `counts[q][r]` of them go from rank q to rank r, in the order of r in q's A; shared evenly
-    unless given. Source: seed 001 (expert-parallel all-to-all, then GEMM); MC²'s MoE operators.
+    Parameters
+    ----------
+    m : int
+        Rows of A over all ranks.
+    k, n : int
+        Columns of A, and of each rank's B.
+    dtype : str
+        float16, bfloat16, float32 or float64. Half types accumulate in float32.
+    counts : tuple of tuple of int
+        `counts[q][r]` rows go from rank q to rank r, in the order of r in q's A. Default: shared evenly.
+
+    Notes
+    -----
+    Sources: seed 001 (expert-parallel all-to-all, then GEMM); MC²'s MoE operators.
 
     >>> AllToAllMatmul(8, 4, 4, counts=((1, 3), (4, 0))).blocks(2).rows(0)
     5
@@ -35,10 +48,10 @@ class AllToAllMatmul(Exchanging, Gathering):
         return (self.n,) * ranks
 
     @classmethod
-    def studied(cls) -> Sequence[Studied]:
+    def published_cases(cls) -> Sequence[PublishedCase]:
         """FiCCO's g13 to g16, of bfloat16: each GPU multiplies M rows that all have for it, by N / 8 columns."""
         shapes = ((name, SCENARIOS[name]) for name in EXPERTS)
-        return [Studied(name, cls(m * GPUS, k, n // GPUS, "bfloat16"), MI300X) for name, (m, n, k) in shapes]
+        return [PublishedCase(name, cls(m * GPUS, k, n // GPUS, "bfloat16"), MI300X) for name, (m, n, k) in shapes]
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> AllToAllMatmul:

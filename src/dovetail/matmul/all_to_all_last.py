@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dovetail.ir import Option, dtype_bytes
+from dovetail.matmul.balanced_sizes import balance
 from dovetail.matmul.blockwise import without_rings
-from dovetail.matmul.product import balance, ways_of
+from dovetail.matmul.product import ways_of
 from dovetail.matmul.scattering import Scattering
 from dovetail.matmul.token_counts import Exchanging
 
@@ -17,8 +18,20 @@ class MatmulAllToAll(Exchanging, Scattering):
     """Rank q computes A_q·B_q, with A_q (m_q, k) and B_q (k, n) its own; the rows for rank r go to rank r, which gets
     those of all ranks, in the order of ranks.
 
-    `m`: rows over all ranks; `counts[q][r]` of them are rank q's for rank r, in the order of r; shared evenly unless
-    given. Source: MC²'s MoE operators (as seed 000's library has them); seed 001 names the pattern.
+    Parameters
+    ----------
+    m : int
+        Rows of A over all ranks.
+    k, n : int
+        Columns of A, and of each rank's B.
+    dtype : str
+        float16, bfloat16, float32 or float64. Half types accumulate in float32.
+    counts : tuple of tuple of int
+        `counts[q][r]` rows of the product go from rank q to rank r, in the order of r. Default: shared evenly.
+
+    Notes
+    -----
+    Sources: MC²'s MoE operators (as seed 000's library has them); seed 001 names the pattern.
     """
 
     name: ClassVar[str] = "matmul_all_to_all"

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dovetail.core import OperatorError, parse_count
-from dovetail.ir import Builder, Collected, Kind, Option, Program, Region, Sample, Slot, Workload, dtype_bytes
+from dovetail.ir import Builder, Kind, LibraryCall, Option, Program, Region, Sample, Slot, Workload, dtype_bytes
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import DTYPES, add_products, add_slices
+from dovetail.matmul.product import DTYPES
+from dovetail.matmul.samples import add_products, add_slices
 from dovetail.passes.regions import split
 
 SHAPE = re.compile(r"(\d+)[x×*](\d+)[x×*](\d+)")
@@ -81,9 +82,9 @@ class ProductAlone:
             return ()
         return (Sample(f"K / {ranks}, by rows", self.m, self._add_slices),)
 
-    def collected(self, ranks: int) -> tuple[Collected, ...]:
+    def library_calls(self, ranks: int) -> tuple[LibraryCall, ...]:
         """All of A, which every rank has a share of."""
-        return (Collected("all_gather", self.m * self.k * dtype_bytes(self.dtype)),) if ranks > 1 else ()
+        return (LibraryCall("all_gather", self.m * self.k * dtype_bytes(self.dtype)),) if ranks > 1 else ()
 
     def workload(self, program: Program) -> Workload:
         """Slots of A, B and P are rows of the product that is cut by rows; the other cuts have buffers of their own:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dovetail.ir import Collected, Heuristic, Schedule, Work
+from dovetail.ir import Heuristic, LibraryCall, Schedule, Work
 from dovetail.ir.operator import Costs
 from dovetail.matmul.blocks import Blocks
 from dovetail.matmul.families import COUNTS, POINTS, learned, sliced, usual_align
@@ -131,7 +131,7 @@ class Blockwise(Product):
 
         return learned(alone_s, self._floor(costs), self.blocks(costs.ranks).longest)
 
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+    def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """The best of our own messages, cut; then the best tiles, moved (where the product was measured); then
         neighbours of the best."""
         if costs.ranks == 1 or not self.row_bytes(costs.ranks):
@@ -155,9 +155,9 @@ class Blockwise(Product):
             yield from cut_otherwise(schedule, max(schedule.tiles, default=0))
         yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))
 
-    def collected(self, ranks: int) -> Sequence[Collected]:
+    def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
         longest = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
-        return (Collected(self.kind, longest * self.row_bytes(ranks)),) if ranks > 1 else ()
+        return (LibraryCall(self.kind, longest * self.row_bytes(ranks)),) if ranks > 1 else ()
 
     def _floor(self, costs: Costs) -> int:
         asked = costs.options["floor"]

@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from dovetail.ir import dtype_bytes
-from dovetail.matmul.product import Product, RankArguments, Share, balance, the_same, uneven_or_none
+from dovetail.ir.abilities import RankArguments
+from dovetail.matmul.balanced_sizes import balance
+from dovetail.matmul.product import Product, Share, shape_of_a, shape_of_b, the_same, uneven_or_none
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Contracting(Product):
         """Columns of A (and rows of B) on each rank."""
         return self.share("shares", ranks)
 
-    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
+    def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
         """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
         if not facts.get("k_is_per_rank") or ranks == 1:
             return self, ()
@@ -31,9 +33,9 @@ class Contracting(Product):
 
     @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> Self:
-        m = the_same(arguments, lambda rank: rank.a[0], "rows of A")
-        n = the_same(arguments, lambda rank: rank.b[1], "columns of B")
-        depths = [rank.a[1] for rank in arguments]
+        m = the_same(arguments, lambda rank: shape_of_a(rank)[0], "rows of A")
+        n = the_same(arguments, lambda rank: shape_of_b(rank)[1], "columns of B")
+        depths = [shape_of_a(rank)[1] for rank in arguments]
         return cls(m, sum(depths), n, arguments[0].dtype, uneven_or_none(depths))
 
     @classmethod

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import CostError
 from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.operator import Arrays, Costs, Times
+from dovetail.ir.arrays import ArraySpec
+from dovetail.ir.operator import Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import HEURISTICS, RULE, TRANCHES, Outcome, Ruled, best_threshold, ficco_rule
 from dovetail.matmul.gather import even_tiles, gather_model, gather_program
 from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, add_slices, arrays_of, results_in, row_work, shard
+from dovetail.matmul.product import SIZES, TILING, row_work, shard
+from dovetail.matmul.samples import add_products, add_slices
 from dovetail.passes.regions import split
 
 FICCO = tuple(
@@ -65,12 +67,12 @@ class Gathering(Blockwise):
         about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind}
         return gather_program(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
         about = {"results": self.results, "gathered": self.wants_gathered, "kind": self.kind}
         program, pieces = gather_model(self.name, self.blocks(ranks), schedule, **about)  # type: ignore[arg-type]
-        return program, self.workload(program), pieces
+        return program, self.workload(program, schedule), pieces
 
-    def workload(self, program: Program) -> Workload:
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
         """Slots are rows of A and of results; where K is cut, the slices of rows, and of B."""
         ranks = range(program.num_ranks)
         held = {buffer.name: buffer for buffer in program.buffers}
@@ -103,34 +105,24 @@ class Gathering(Blockwise):
         """The work of a row on each rank."""
         return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A (its rows, k), every B (k, its columns), and results, of which the gathered A is the last."""
-        ranks, slices = program.num_ranks, program.buffer("B0").slots[rank]
-        shapes = {"A": (self.blocks(ranks).held[rank], self.k)}
-        shapes |= {f"B{i}": (self.k, self.widths(ranks)[rank]) for i in range(self.results)}
-        a, *others = arrays_of(self, given, shapes)
-        held = {"A": cut_columns(a, slices)}
-        held |= {f"B{i}": cut_rows(b, slices) for i, b in enumerate(others)}
-        whole = self.blocks(ranks).rows(rank), self.k
-        return held, self.wanted(out, whole, lambda gathered: cut_columns(gathered, slices))
+    def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """A (its rows, k) and every B (k, its columns); where K is cut, slices of rows, and of B."""
+        slices = schedule.get("slices", 1)
+        a = [(rows, self.k) for rows in self.blocks(ranks).held]
+        b = [(self.k, columns) for columns in self.widths(ranks)]
+        ours = self.array("A", a, slots=tuple(sliced_columns(*shape, slices) for shape in a))
+        slots = tuple(sliced_rows(*shape, slices) for shape in b)
+        return (ours, *(self.array(f"B{i}", b, slots=slots) for i in range(self.results)))
 
-    def wanted(self, out: Any, whole: tuple[int, int], slots: Callable[[Any], Any]) -> dict[str, Any]:
-        """What results are wanted in; the gathered A as `slots` has it, where its shape is that of the `whole`."""
-        found = results_in(out, self._outputs)
-        gathered = found.get("gathered")
-        if gathered is not None and gathered.shape == whole and gathered.flags.c_contiguous:
-            found["gathered"] = slots(gathered)
-        return found
-
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        found = [held[name] for name in self._outputs]
-        if self.wants_gathered:
-            found[-1] = found[-1].reshape(self.blocks(program.num_ranks).rows(rank), self.k)
-        return found[0] if len(found) == 1 else tuple(found)
-
-    @property
-    def _outputs(self) -> list[str]:
-        return [f"C{i}" for i in range(self.results)] + ["gathered"] * self.wants_gathered
+    def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """Every C (rows, its columns), then the gathered A (rows, k), where it is wanted."""
+        rows = [self.blocks(ranks).rows(rank) for rank in range(ranks)]
+        c = list(zip(rows, self.widths(ranks), strict=True))
+        found = [self.array(f"C{i}", c) for i in range(self.results)]
+        if not self.wants_gathered:
+            return found
+        slots = tuple(sliced_columns(count, self.k, schedule.get("slices", 1)) for count in rows)
+        return [*found, self.array("gathered", ((count, self.k) for count in rows), slots=slots)]
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
         """FiCCO's eight, and the one that its rule picks, where it is asked for: a fit takes as long as a plan."""
@@ -192,7 +184,7 @@ class Gathering(Blockwise):
             elif self.k >= ranks and longest and (self.k % ranks == 0 or longest * ranks * ranks <= MANY_SLOTS):
                 yield Schedule.of(family, slices=ranks, **about)
 
-    def explained(self, schedule: Schedule, ranks: int) -> str:
+    def describe(self, schedule: Schedule, ranks: int) -> str:
         ways = {
             "library": f"brought by the library’s {self.kind}",
             "messages": f"sent straight to each rank{' in turn' if schedule.get('in_turn') else ''}",
@@ -225,16 +217,17 @@ def _add_slices(held: int, slices: int, b: Builder, ranks: int, rows: Sequence[i
     return add_slices(b, ranks, rows, held, slices)
 
 
-def cut_columns(a: NDArray[Any], slices: int) -> NDArray[Any]:
-    """Rows cut into slices, as slots: (rows × slices, width); flat where widths differ."""
-    if slices == 1:
-        return a
-    width, rest = divmod(a.shape[1], slices)
-    return a.reshape(-1) if rest else a.reshape(a.shape[0] * slices, width)
+def sliced_columns(rows: int, columns: int, slices: int) -> tuple[int, ...]:
+    """Shape of rows cut into slices: (rows × slices, width); flat where widths differ.
+
+    >>> sliced_columns(4, 6, 2), sliced_columns(4, 5, 2)
+    ((8, 3), (20,))
+    """
+    width, rest = divmod(columns, slices)
+    return (rows * columns,) if rest else (rows * slices, width)
 
 
-def cut_rows(b: NDArray[Any], slices: int) -> NDArray[Any]:
-    """B cut along K, as slots: (slices, height, columns); flat where heights differ."""
-    if b.shape[0] % slices == 0:
-        return b.reshape(slices, b.shape[0] // slices, b.shape[1])
-    return b.reshape(-1)
+def sliced_rows(rows: int, columns: int, slices: int) -> tuple[int, ...]:
+    """Shape of B cut along K: (slices, height, columns); flat where heights differ."""
+    height, rest = divmod(rows, slices)
+    return (rows * columns,) if rest else (slices, height, columns)

@@ -53,13 +53,18 @@ def better(
             first.setdefault((alike, len(each.tiles) > 1), each)
     best = ranked[0]
     for each in list(first.values())[:KINDS]:
-        found = varied(costs, each, neighbours, floor)
+        found = as_optimal(each, varied(costs, each, neighbours, floor), floor)
         if found.parameters != each.parameters:
             yield found
             best_s, found_s = costs.predicted_s(best), costs.predicted_s(found)
             best = found if found_s < (1 - WORTH) * best_s else best
     if align and best is not ranked[0]:
         yield from moved(costs, [best], align, floor)
+
+
+def as_optimal(base: Schedule, found: Schedule, floor: int) -> Schedule:
+    """Return `found`, made of `base` by a local search, as one of the optimum's family where its tiles were moved."""
+    return found if found.tiles == base.tiles else found.as_of("optimal", floor=floor, count=len(found.tiles))
 
 
 def hopeful(costs: Costs, ranked: Sequence[Schedule]) -> list[Schedule]:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.ir import (
-    Builder,
     Gemm,
     Heuristic,
-    Kind,
     Option,
     Program,
-    Region,
-    Sample,
+    PublishedCase,
     Schedule,
-    Studied,
+    Slot,
     Work,
     Workload,
     dtype_bytes,
 )
-from dovetail.ir.operator import Arrays, Collected, Costs, OfFields, Times
+from dovetail.ir.abilities import CallOption, RankArguments
+from dovetail.ir.arrays import ArraySpec
+from dovetail.ir.operator import OfFields
 from dovetail.ir.types import Mode
-from dovetail.matmul.kernels import work_of
+from dovetail.matmul.kernels import MATMUL, work_of
+from dovetail.matmul.local_search import as_optimal
 from dovetail.matmul.tiles import READINGS
 from dovetail.passes.regions import split
 
@@ -46,12 +45,8 @@ TILING = (
     Option("max_tiles", int, "Tiles at most.", least=1, of="schedules"),
     Option("rows_per_message", int, "Rows of one of our own messages at most.", least=1, of="schedules"),
 )
-SIDE_S = 0.06  # of either side of a balanced operator: long beside what starting it costs, short enough to run often
-MOST_BYTES = 32 << 20  # that it communicates
 MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
-ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
 DRAWN = 256, 65536  # sizes of a product that is drawn at random
-LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
 
 
 def shard(size: int, ranks: int) -> tuple[int, ...]:
@@ -91,13 +86,6 @@ class Share(NamedTuple):
     what: str
 
 
-class Said(NamedTuple):
-    """What a call may say beside its arrays: how it is read (OperatorError for what cannot be), and its default."""
-
-    read: Callable[[Any], Any]
-    default: Any = None
-
-
 def parse_flag(value: Any, name: str) -> bool:
     """True or False, and nothing that merely counts as one.
 
@@ -112,23 +100,13 @@ def parse_flag(value: Any, name: str) -> bool:
     return bool(value)
 
 
-class RankArguments(NamedTuple):
-    """What a rank tells the others of its arguments: shapes of A and B, how many B, dtype, and what else was said."""
-
-    a: tuple[int, int]
-    b: tuple[int, int]
-    several: int
-    dtype: str
-    said: dict[str, Any]
-
-
 def the_same(arguments: Sequence[RankArguments], read: Callable[[RankArguments], Any], what: str) -> Any:
     """What all ranks must say alike; OperatorError, on all of them, naming the first that differs.
 
-    >>> ranks = [RankArguments((2, 4), (4, 3), 1, "float32", {}), RankArguments((3, 5), (5, 3), 1, "float32", {})]
-    >>> the_same(ranks, lambda rank: rank.b[1], "columns of B")
+    >>> ranks = [RankArguments(((2, 4), (4, 3)), "float32", {}), RankArguments(((3, 5), (5, 3)), "float32", {})]
+    >>> the_same(ranks, lambda rank: shape_of_b(rank)[1], "columns of B")
     3
-    >>> the_same(ranks, lambda rank: rank.a[1], "columns of A")
+    >>> the_same(ranks, lambda rank: shape_of_a(rank)[1], "columns of A")
     Traceback (most recent call last):
     ...
     dovetail.core.errors.OperatorError: rank 1 has 5 columns of A
@@ -139,6 +117,21 @@ def the_same(arguments: Sequence[RankArguments], read: Callable[[RankArguments],
         if read(each) != first:
             raise OperatorError(f"rank {rank} has {read(each)} {what}", found=f"rank 0 has {first}")
     return first
+
+
+def shape_of_a(rank: RankArguments) -> tuple[int, int]:
+    """Return rows and columns of a rank's A; 0 where it gave none."""
+    return _matrix(rank, 0)
+
+
+def shape_of_b(rank: RankArguments) -> tuple[int, int]:
+    """Return rows and columns of each B of a rank, all of which are alike."""
+    return _matrix(rank, 1)
+
+
+def _matrix(rank: RankArguments, place: int) -> tuple[int, int]:
+    rows, columns = rank.shapes[place] if place < len(rank.shapes) and len(rank.shapes[place]) == 2 else (0, 0)
+    return rows, columns
 
 
 def uneven_or_none(shares: Sequence[int]) -> tuple[int, ...] | None:
@@ -161,7 +154,6 @@ class Product(OfFields):
     families: ClassVar[tuple[str, ...]] = ("serial",)
     by_size: ClassVar[bool] = False
     heuristics: ClassVar[tuple[Heuristic, ...]] = ()
-    said: ClassVar[Mapping[str, Said]] = {}  # what a call on arrays may say, beside the arrays
     cuts: ClassVar[Mapping[str, Share]] = {}  # by the fields that hold them
     cut_alike: ClassVar[bool] = True  # whether a rank's B has as many rows as its A has columns
 
@@ -192,7 +184,7 @@ class Product(OfFields):
         return shares_for(getattr(self, field), getattr(self, size), ranks, what)
 
     @classmethod
-    def studied(cls) -> Sequence[Studied]:
+    def published_cases(cls) -> Sequence[PublishedCase]:
         """Products that others published figures of."""
         return ()
 
@@ -204,10 +196,28 @@ class Product(OfFields):
         return cls(ranks * m, k, ranks * n, str(rng.choice(DTYPES)))
 
     @classmethod
-    def of_ranks(cls, arguments: Sequence[RankArguments]) -> Product:
-        """The operator that these arguments of all ranks make; OperatorError, naming the rank, where they do not
-        fit."""
-        raise NotImplementedError
+    def call_options(cls) -> Mapping[str, CallOption]:
+        return {}
+
+    @classmethod
+    def fault_of(cls, given: Sequence[Any]) -> str:
+        """Return what is wrong with A and every B of a rank, in words; empty where nothing is."""
+        for place, each in enumerate(given):
+            what = "B" if place else "A"
+            if isinstance(each, np.ma.MaskedArray):
+                return f"{cls.name} would lose the mask of a masked array: {what}.filled(…), or {what}.data"
+            if not isinstance(each, np.ndarray) or each.ndim != 2:
+                shape = f"{each.ndim} axes" if isinstance(each, np.ndarray) else type(each).__name__
+                return f"{cls.name} takes arrays of two axes, and its {what} has {shape}"
+            if each.dtype.name not in DTYPES or not each.dtype.isnative:
+                return f"{cls.name} knows no {each.dtype}: one of {', '.join(DTYPES)}"
+            if each.dtype != given[0].dtype:
+                return f"its A is {given[0].dtype} and its {what} {each.dtype}"
+            if cls.cut_alike and place and each.shape[0] != given[0].shape[1]:
+                return f"A of {given[0].shape} and B of {each.shape} do not fit"
+            if place > 1 and each.shape != given[1].shape:
+                return f"several B have one shape, not {given[1].shape} and {each.shape}"
+        return ""
 
     @property
     def flops(self) -> int:
@@ -222,56 +232,12 @@ class Product(OfFields):
     def title(self) -> str:
         return f"{self.name} {self.m} × {self.k} × {self.n} {self.dtype}"
 
-    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[Product, tuple[str, ...]]:
-        return self, ()
+    def array(self, buffer: str, shapes: Iterable[tuple[int, int]], **layout: Any) -> ArraySpec:
+        """Return the spec of a matrix, of one shape for each rank."""
+        return ArraySpec(buffer, self.dtype, tuple(shapes), **layout)
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
-        program = self.program(schedule, ranks)
-        return program, self.workload(program), 1.0
-
-    def program(self, schedule: Schedule, ranks: int) -> Program:
-        raise NotImplementedError
-
-    def plain(self, schedule: Schedule, ranks: int) -> Program | None:
-        return None
-
-    def space(self, schedule: Schedule, ranks: int) -> None:
-        """None: its tiles are in the timeline."""
-        return
-
-    def workload(self, program: Program) -> Workload:
-        raise NotImplementedError
-
-    def explained(self, schedule: Schedule, ranks: int) -> str:
-        raise NotImplementedError
-
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        raise NotImplementedError
-
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        raise NotImplementedError
-
-    def usual(self, ranks: int) -> Schedule:
-        """Return what is run where nothing was tuned."""
-        return self.serial(ranks)
-
-    def serial(self, ranks: int) -> Schedule:
-        raise NotImplementedError
-
-    def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        raise NotImplementedError
-
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        return iter(())
-
-    def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        return iter(())
-
-    def collected(self, ranks: int) -> Sequence[Collected]:
-        return ()
-
-    def samples(self, ranks: int) -> Sequence[Sample]:
-        return ()
+    def counted_as(self, base: Schedule, found: Schedule) -> Schedule:
+        return as_optimal(base, found, 1)
 
     @property
     def element_bytes(self) -> int:
@@ -283,106 +249,11 @@ def ways_of(kind: type[Product], *ways: str) -> tuple[Option, ...]:
     return tuple(replace(each, choices=("auto", *ways)) if each.name == "by" else each for each in kind.options)
 
 
+def workload_of(program: Program, slots: Mapping[str, tuple[Slot, ...]]) -> Workload:
+    """Return the workload of the buffers that a program has, out of these."""
+    return Workload({buffer.name: slots[buffer.name] for buffer in program.buffers if buffer.name in slots}, (MATMUL,))
+
+
 def row_work(k: int, n: int, dtype: str) -> Work:
     """The work of one row of a product."""
     return work_of(Gemm(1, k, n), dtype)
-
-
-def add_products(
-    b: Builder, ranks: int, rows: Sequence[int], held: int, names: tuple[str, str, str] = ("A", "B", "P")
-) -> dict[int, list[int]]:
-    """Append products of these numbers of rows on every rank, walking through an A of `held` rows, so that it is cold;
-    returns their rows in the program, by rank."""
-    a, weights, p = names
-    b.buffer(a, "input", held), b.buffer(weights, "input", 1), b.buffer(p, "scratch", held)
-    lane, call = b.lane("compute", "compute"), b.kernel("matmul", ("each", "all"))
-    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
-    start = 0
-    for count in rows:
-        start = start if start + count <= held else 0
-        reads, writes = [Region(a, start, count), Region(weights, 0, 1)], [Region(p, start, count)]
-        for rank in range(ranks):
-            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
-        start += count
-    return added
-
-
-def add_slices(
-    b: Builder, ranks: int, rows: Sequence[int], held: int, slices: int, names: tuple[str, str, str] = ("G", "B0", "P")
-) -> dict[int, list[int]]:
-    """Append products of slices of K, of these numbers of rows, on every rank: block of rows after block, each slice
-    added to the one before, as schedules of slices have them in `held` rows; returns their rows in the program, by
-    rank."""
-    g, weights, p = names
-    b.buffer(g, "input", held * slices), b.buffer(weights, "input", slices), b.buffer(p, "scratch", held)
-    lane = b.lane("compute", "compute")
-    first, further = (b.kernel("matmul", MODES, accumulate=adds) for adds in (False, True))
-    added: dict[int, list[int]] = {rank: [] for rank in range(ranks)}
-    start = block = done = 0  # the block of rows that is multiplied, and how many of its slices were
-    for count in rows:
-        if done == slices or count > block:
-            start = start + block if start + block + count <= held else 0
-            block, done = count, 0
-        reads = [Region(g, done * held + start, count), Region(weights, done, 1)]
-        for rank in range(ranks):
-            call, writes = further if done else first, [Region(p, start, count)]
-            added[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=call))
-        done += 1
-    return added
-
-
-class Balance(NamedTuple):
-    """Sizes of a balanced product: `rows` × `width` elements are communicated, `depth` more are in each rank's product
-    (what is contracted, or the columns that each rank has)."""
-
-    rows: int
-    width: int
-    depth: int
-
-
-def balance(element_bytes: int, flop_per_s: float, bytes_per_s: float) -> Balance:
-    """Sizes of which either side takes SIDE_S at these speeds of a rank and of the collective.
-
-    >>> balance(4, 110e9, 118e6), balance(4, 110e9, 11.8e6)
-    (Balance(rows=2048, width=896, depth=1864), Balance(rows=2752, width=64, depth=18648))
-    """
-    elements = min(SIDE_S * bytes_per_s, MOST_BYTES) / element_bytes
-    width = _whole(elements / ROWS, BLOCK)
-    rows = ROWS if width > BLOCK else _whole(elements / width, BLOCK)
-    comm_s = rows * width * element_bytes / bytes_per_s
-    return Balance(rows, width, min(_whole(comm_s * flop_per_s / (2 * rows * width), LEAST_DEPTH), MOST_DEPTH))
-
-
-def _whole(count: float, block: int) -> int:
-    """The nearest number of whole blocks, at least one."""
-    return max(round(count / block), 1) * block
-
-
-def array_of(given: Any, dtype: str) -> NDArray[Any]:
-    """What a caller gave, as an array: of this dtype where it has none of its own."""
-    return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))
-
-
-def arrays_of(operator: Product, given: Sequence[Any], shapes: Mapping[str, tuple[int, int]]) -> list[NDArray[Any]]:
-    """What a caller gave, as arrays of these shapes, by the names that errors give them; OperatorError."""
-    if len(given) != len(shapes):
-        hint = "out=… takes the result" if len(given) > len(shapes) else None
-        raise OperatorError(f"{operator.name} takes {', '.join(shapes)}", found=f"{len(given)} arrays", hint=hint)
-    arrays = [array_of(each, operator.dtype) for each in given]
-    for array, (name, shape) in zip(arrays, shapes.items(), strict=True):
-        if array.shape != shape:
-            raise OperatorError(f"'{name}' has shape {array.shape}, and the plan wants {shape}")
-    return arrays
-
-
-def results_in(out: Any, names: Sequence[str]) -> dict[str, Any]:
-    """What the caller wants results in, by buffer: one array, or one for each; nothing where there is no `out`."""
-    if out is None:
-        return {}
-    held = tuple(out) if isinstance(out, list | tuple) else (out,)
-    if len(held) != len(names):
-        raise OperatorError(f"there are {len(names)} results, and `out` has {len(held)} arrays")
-    for each in held:
-        if not isinstance(each, np.ndarray):
-            raise OperatorError("`out` takes NumPy arrays", found=type(each).__name__)
-    return dict(zip(names, held, strict=True))

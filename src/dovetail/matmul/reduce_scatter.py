@@ -16,8 +16,19 @@ from dovetail.matmul.scattering import Scattering
 class MatmulReduceScatter(Contracting, Scattering):
     """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; rank r wants its share of C's rows.
 
-    Shares of rows differ by at most one. `shares`: what each rank has of k; shared evenly unless given. Sources: seed
-    000 (MatmulReduceScatter of MC²); PyTorch's fused_matmul_reduce_scatter.
+    Parameters
+    ----------
+    m, k, n : int
+        Sizes of the whole product, over all ranks. Any may be 0.
+    dtype : str
+        float16, bfloat16, float32 or float64. Half types accumulate in float32.
+    shares : tuple of int
+        Columns of A, and rows of B, on each rank. Default: shared evenly.
+
+    Notes
+    -----
+    Shares of C's rows differ by at most one. Sources: seed 000 (MatmulReduceScatter of MC²); PyTorch's
+    fused_matmul_reduce_scatter.
 
     >>> MatmulReduceScatter(4096, 4096, 1024).title
     'matmul_reduce_scatter 4096 × 4096 × 1024 float32'

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Slot, Work, Workload
-from dovetail.ir.operator import Arrays, Costs, Times
+from dovetail.ir import Builder, Heuristic, Option, Program, Sample, Schedule, Work, Workload
+from dovetail.ir.arrays import ArraySpec, slots_of
+from dovetail.ir.operator import Costs, Times
 from dovetail.matmul.blockwise import MC2, SHARDS, Blockwise
 from dovetail.matmul.ficco import NO_RULE
 from dovetail.matmul.gather import even_tiles
-from dovetail.matmul.kernels import MATMUL
-from dovetail.matmul.product import SIZES, TILING, add_products, arrays_of, results_in, row_work
+from dovetail.matmul.product import SIZES, TILING, row_work, workload_of
+from dovetail.matmul.samples import add_products
 from dovetail.matmul.scatter import scatter_model, scatter_program
 
 SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "hetero"), ("fused", "unfused")))
@@ -41,32 +42,33 @@ class Scattering(Blockwise):
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return scatter_program(self.name, self.blocks(ranks), schedule, sums=self.sums)
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
         program, pieces = scatter_model(self.name, self.blocks(ranks), schedule, sums=self.sums)
-        return program, self.workload(program), pieces
+        return program, self.workload(program, schedule), pieces
 
-    def workload(self, program: Program) -> Workload:
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
         """Slots are rows, of A and of products; B is one slot."""
-        depths, slots = self.depths(program.num_ranks), dict[str, tuple[Slot, ...]]()
-        for name, *_ in program.buffers:
-            shapes: dict[str, Any] = {"A": lambda k: (k,), "G": lambda k: (k,), "B": lambda k: (k, self.n)}
-            shape = shapes.get(name, lambda k: (self.n,))
-            if name in ("A", "G", "B", "P", "R", "C"):
-                slots[name] = tuple(Slot(shape(k), self.dtype) for k in depths)
-        return Workload(slots, (MATMUL,))
+        ranks = program.num_ranks
+        slots = slots_of([*self.inputs(schedule, ranks), *self.outputs(schedule, ranks)])
+        slots |= {"G": slots["A"], "P": slots["C"], "R": slots["C"]}
+        return workload_of(program, slots)
 
     def works(self, ranks: int) -> list[Work]:
         return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]
 
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A (its rows, its k), B (its k, n), and its rows of the result."""
-        ranks = program.num_ranks
-        k = self.depths(ranks)[rank]
-        a, b = arrays_of(self, given, {"A": (self.blocks(ranks).held[rank], k), "B": (k, self.n)})
-        return {"A": a, "B": b[None]}, results_in(out, ["C"])
+    def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """A (its rows, its k) and B (its k, n)."""
+        depths = self.depths(ranks)
+        return (
+            self.array("A", zip(self.blocks(ranks).held, depths, strict=True)),
+            self.array("B", ((k, self.n) for k in depths), within=2),
+        )
 
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        return held["C"]
+    def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
+        """Its rows of the result (rows, n): of the sum of all ranks', or of each rank's in turn."""
+        blocks = self.blocks(ranks)
+        rows = blocks.counts[0] if self.sums else [blocks.rows(rank) for rank in range(ranks)]
+        return (self.array("C", ((count, self.n) for count in rows)),)
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
         """FiCCO's four of rows, turned round."""
@@ -76,7 +78,7 @@ class Scattering(Blockwise):
             about = {"by": by, "own": "together" if own == "uniform" else "last", "fused": fused == "fused"}
             yield Schedule.of(family, tiles=tiles, **about)
 
-    def explained(self, schedule: Schedule, ranks: int) -> str:
+    def describe(self, schedule: Schedule, ranks: int) -> str:
         ways = {
             "library": f"taken away by the library’s {self.kind}",
             "messages": f"sent straight to each rank{' in turn' if schedule.get('in_turn') else ''}",

@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from dovetail.core import OperatorError, parse_count
+from dovetail.ir.abilities import CallOption, RankArguments
 from dovetail.matmul.blocks import Blocks
-from dovetail.matmul.product import Product, RankArguments, Said, shard, the_same
+from dovetail.matmul.product import Product, shape_of_a, shape_of_b, shard, the_same
 
 Counts = tuple[tuple[int, ...], ...]
 
@@ -54,20 +55,19 @@ def own_counts(value: Any) -> tuple[int, ...] | None:
     return tuple(parse_count(each, "a count of rows") for each in value)
 
 
-SAID = {"counts": Said(own_counts)}
-
-
 def counts_of_ranks(arguments: Sequence[RankArguments]) -> Counts:
     """Each rank's own row of counts, as it said with `counts`, else even shares of its rows. OperatorError, naming the
     rank, where a row does not fit its A."""
-    given = [rank.said.get("counts") for rank in arguments]
+    given = [rank.options.get("counts") for rank in arguments]
     ranks = len(arguments)
-    rows = [shard(arguments[q].a[0], ranks) if row is None else tuple(row) for q, row in enumerate(given)]
+    rows = [shard(shape_of_a(arguments[q])[0], ranks) if row is None else tuple(row) for q, row in enumerate(given)]
     for rank, row in enumerate(rows):
         if len(row) != ranks:
             raise OperatorError(f"rank {rank} gives {len(row)} counts", found=f"{ranks} ranks", hint="one for each")
-        if sum(row) != arguments[rank].a[0]:
-            raise OperatorError(f"rank {rank} counts {sum(row)} rows", found=f"its A has {arguments[rank].a[0]}")
+        if sum(row) != shape_of_a(arguments[rank])[0]:
+            raise OperatorError(
+                f"rank {rank} counts {sum(row)} rows", found=f"its A has {shape_of_a(arguments[rank])[0]}"
+            )
     return tuple(rows)
 
 
@@ -75,7 +75,6 @@ def counts_of_ranks(arguments: Sequence[RankArguments]) -> Counts:
 class Exchanging(Product):
     """A product before or after which every rank has rows for every other: `counts[q][r]` of them go from q to r."""
 
-    said: ClassVar[Mapping[str, Said]] = SAID
     kind: ClassVar[str] = "all_to_all"
 
     counts: Counts | None = None
@@ -91,9 +90,14 @@ class Exchanging(Product):
         return replace(self, m=rows * ranks * ranks, counts=None)
 
     @classmethod
+    def call_options(cls) -> Mapping[str, CallOption]:
+        about = "How many of this rank's rows go to each rank, in order; shared evenly unless given."
+        return {"counts": CallOption(own_counts, help=about)}
+
+    @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> Self:
-        k = the_same(arguments, lambda rank: rank.a[1], "columns of A")
-        n = the_same(arguments, lambda rank: rank.b[1], "columns of B")
+        k = the_same(arguments, lambda rank: shape_of_a(rank)[1], "columns of A")
+        n = the_same(arguments, lambda rank: shape_of_b(rank)[1], "columns of B")
         counts = counts_of_ranks(arguments)
         return cls(sum(map(sum, counts)), k, n, arguments[0].dtype, counts=counts)
 

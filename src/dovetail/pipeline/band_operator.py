@@ -3,7 +3,7 @@ ranks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import ClassVar
@@ -14,7 +14,7 @@ from dovetail.ir.operator import Costs
 from dovetail.loops.check_counts import check_count
 from dovetail.pipeline.band_diagram import space_of_bands
 from dovetail.pipeline.band_program import came_name, held_name, line_program, own_name, plain_program
-from dovetail.pipeline.bands import Line, kernel_name, kernel_of
+from dovetail.pipeline.bands import Line, kernel_name, kernels_of
 from dovetail.pipeline.names import whole
 from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator
 from dovetail.pipeline.skews import Lean
@@ -43,7 +43,7 @@ class BandOperator(PipelineOperator):
         depth = max(-(-self._steps // ranks), 1)
         return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
 
-    def usual(self, ranks: int, mapped: int | None = None) -> Schedule:
+    def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
         """What is run where nothing was tuned: equally many bands on every rank, in tiles so many that the last rank
         soon begins."""
         rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
@@ -73,7 +73,7 @@ class BandOperator(PipelineOperator):
             for grain in (asked,) if (asked := costs.options.get("grain")) else grains:
                 yield self._schedule(BANDS, depth, grain)
 
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+    def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
@@ -83,7 +83,7 @@ class BandOperator(PipelineOperator):
                 if 1 <= other <= most:
                     yield schedule.with_parameters(**{name: other}).as_of(BANDS)
 
-    def explained(self, schedule: Schedule, ranks: int) -> str:
+    def describe(self, schedule: Schedule, ranks: int) -> str:
         line = self.line(schedule, ranks)
         tiles = -(-line.length_of_tiles(line.depth) // line.grain)
         leaning = f", leaning by {line.lean}" if line.lean else ""
@@ -104,23 +104,23 @@ class BandOperator(PipelineOperator):
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return _program(self.line(schedule, ranks))
 
-    def plain(self, schedule: Schedule, ranks: int) -> Program:
+    def reference(self, schedule: Schedule, ranks: int) -> Program:
         line = self.line(schedule, ranks)
         found = plain_program(line)
-        check_count(self.nest, line.cutting.values, found, self.workload(found))
+        check_count(self.nest, line.cutting.values, found, self.workload(found, schedule))
         return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
         return space_of_bands(self.line(schedule, ranks))
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED rounds of bands."""
         depth = int(schedule["depth"])
         steps = min(self._steps, MODELLED * ranks * depth)
         program = _program(self._line(ranks, depth, int(schedule["grain"]), steps))
-        return program, self.workload(program), max(self._steps, 1) / max(steps, 1)
+        return program, self.workload(program, schedule), max(self._steps, 1) / max(steps, 1)
 
-    def workload(self, program: Program) -> Workload:
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
         cutting, slots = self.cutting((1,), 0), dict[str, tuple[Slot, ...]]()
         for array, dtype in self.dtypes.items():
             names = [array, f"{array}_out", held_name(array), came_name(array)]
@@ -128,30 +128,24 @@ class BandOperator(PipelineOperator):
             slot = (Slot(cutting.own_plane(array, 0), dtype),) * program.num_ranks
             slots |= dict.fromkeys(names, slot)
         known = {buffer.name for buffer in program.buffers}
-        kernels = (kernel_of(cutting, self.dtypes, kernel.name) for kernel in program.kernels)
+        wanted = (kernel.name for kernel in program.kernels)
+        kernels = kernels_of(self.line(schedule, program.num_ranks), self.dtypes, wanted)
         found = Workload({n: s for n, s in slots.items() if n in known}, tuple(kernel.form for kernel in kernels))
-        return found.unsigned() if self.nest.takes_roots else found
+        return self.signed(found)
 
     # Arrays
 
-    def _way_of(self, program: Program) -> tuple[tuple[int, ...], int]:
-        return (1,), 0
+    def _slot_axis(self, name: str, schedule: Schedule) -> int | None:
+        return self.cutting((1,), 0).mapped_axis(name)
 
     def asked(self, ranks: int, depth: int | None = None, grain: int | None = None) -> Schedule:  # type: ignore[override]
         """Return the default schedule with these options."""
-        usual = self.usual(ranks)
+        usual = self.default_schedule(ranks)
         return usual.with_parameters(depth=depth or usual["depth"], grain=grain or usual["grain"])
 
-    def blocks(self, schedule: Schedule, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
-        """Where a rank's parts lie in the arrays."""
+    def _boxes(self, name: str, schedule: Schedule, ranks: int) -> list[tuple[slice, ...]]:
         line = self._line(ranks, 1, 1)
-        return {name: line.block(name, rank) for name in self.nest.arrays}
-
-    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
-        whole = self.cutting((1,), 0).shape(name, 0)
-        line = self._line(program.num_ranks, 1, 1)
-        sides = zip(line.block(name, rank), whole, strict=True)
-        return tuple(len(range(*side.indices(size))) for side, size in sides)
+        return [line.block(name, rank) for rank in range(ranks)]
 
     # What must be measured
 
@@ -161,7 +155,11 @@ class BandOperator(PipelineOperator):
         low, high = line.box
         depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.lean, 1), 1))
         width = high - low - line.lean * (depth - 1)
-        return [Sample(line.sweep.name, depth * width, _TilesAlone(line, depth, width))] if width > 0 else []
+        if width < 1:
+            return []
+        add = _TilesAlone(line, depth, width)
+        tiles: Callable[[int], Schedule] = lambda points: self._schedule(BANDS, depth, add.of(points))  # noqa: E731
+        return [Sample(line.sweep.name, depth * width, add, tiles)]
 
 
 class _TilesAlone:
@@ -169,6 +167,10 @@ class _TilesAlone:
 
     def __init__(self, line: Line, depth: int, most: int) -> None:
         self.line, self.depth, self.most = line, depth, most
+
+    def of(self, points: int) -> int:
+        """Positions of a tile of so many points."""
+        return min(max(points // self.depth, 1), self.most)
 
     def __call__(self, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
         cutting, sweep = self.line.cutting, self.line.sweep
@@ -178,7 +180,7 @@ class _TilesAlone:
             b.buffer(held_name(array) if moves else array, "scratch" if moves else "input", cutting.length(array))
         leaning = self.line.lean * (self.depth - 1)
         for rank, amount in product(range(ranks), amounts):
-            width = min(max(amount // self.depth, 1), self.most)
+            width = self.of(amount)
             lean, low = Lean(width + leaning, leaning, width), self.line.box[0]
             reads = []
             for array in sweep.reads:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
@@ -15,7 +15,7 @@ from dovetail.loops.dependences import dependences
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import elements, ways_of_points
-from dovetail.pipeline.names import lean_in, lean_name
+from dovetail.pipeline.names import lean_name
 from dovetail.pipeline.skews import Lean, least_lean, waves
 from dovetail.pipeline.sweeps import Inner, Pipelined, TiledSweep
 from dovetail.pipeline.tile_kernels import Rows, TileKernel, Turn
@@ -99,6 +99,13 @@ class Line:
             lean = Lean(last - first, start - first, beyond - start)
             yield (low + first if self.sweep.signs[0] > 0 else high - last), lean
 
+    def kinds(self) -> Iterator[tuple[int, Lean]]:
+        """Steps and lean of every tile: first of whole rows, as it is measured, then of those of a run."""
+        leaning = self.lean * (self.depth - 1)
+        yield self.depth, Lean(self.grain + leaning, leaning, self.grain)
+        for depth in dict.fromkeys([self.depth, *(band.depth for band in self.bands[:1])]):
+            yield from ((depth, lean) for _, lean in self.tiles(depth))
+
     def block(self, array: str, rank: int) -> tuple[slice, ...]:
         """Where a rank's block lies in the whole array."""
         axes = self.cutting.axes(array)
@@ -145,10 +152,19 @@ def kernel_name(sweep: TiledSweep, depth: int, lean: Lean) -> str:
     return f"{sweep.name}_band{depth}{lean_name(lean)}"
 
 
-def kernel_of(cutting: Cutting, dtypes: Mapping[str, str], name: str) -> BandKernel:
-    """The kernel of that name."""
+def kernels_of(line: Line, dtypes: Mapping[str, str], names: Iterable[str]) -> Iterator[BandKernel]:
+    """The kernels of these names, of the tiles of a line."""
+    wanted = {*names}
+    for depth, lean in line.kinds() if wanted else ():
+        if (name := kernel_name(line.sweep, depth, lean)) in wanted:
+            wanted.remove(name)
+            yield _kernel(line.cutting, dtypes, name, depth, lean)
+        if not wanted:
+            break
+
+
+def _kernel(cutting: Cutting, dtypes: Mapping[str, str], name: str, depth: int, lean: Lean) -> BandKernel:
     sweep, pipelined = cutting.pipelined.sweeps[0], cutting.pipelined
-    depth, lean = int(name.removeprefix(f"{sweep.name}_band").partition("_")[0]), lean_in(name)
     rows = []
     for array in sweep.reads:
         (back, ahead), moves = cutting.reach(sweep, array), cutting.mapped_axis(array) is not None

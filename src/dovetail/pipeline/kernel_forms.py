@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
 from dovetail.loops.dependences import Dependence
@@ -12,7 +12,7 @@ from dovetail.loops.expressions import depth_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.types import is_real
 from dovetail.pipeline.decomposition import Cutting
-from dovetail.pipeline.names import Names, lean_in, tile_regions, whole
+from dovetail.pipeline.names import Names, tile_regions, whole
 from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
 from dovetail.pipeline.sweeps import Inner, Single, TiledSweep
 from dovetail.pipeline.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel, Turn
@@ -22,17 +22,30 @@ LONG = 4  # cycles; in fewer a processor does the rest of a point, too
 AnyKernel = TileKernel | BoxKernel | SingleKernel
 
 
-def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program) -> Workload:
-    """Slots of those buffers that a program has, and the forms of its kernels."""
+def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program, grain: int) -> Workload:
+    """Slots of those buffers that a program in tiles of `grain` positions has, and the forms of its kernels."""
     known, kernels = _slots(cutting, tuple(dtypes.items())), _kernels(cutting, tuple(dtypes.items()))
     slots = {buffer.name: known[buffer.name] for buffer in program.buffers if buffer.name in known}
     wanted = {kernel.name for kernel in program.kernels}
     found = [kernel for name, kernel in kernels.items() if name in wanted]
-    for sweep, part in product(cutting.pipelined.sweeps, range(cutting.num_parts)):
-        start = Names(cutting).tile(sweep, part)
-        leaning = sorted(name for name in wanted - {*kernels} if name.startswith(f"{start}_"))
-        found += [_tile(cutting, sweep, part, dtypes, lean_in(name)) for name in leaning]
+    names, wanted = Names(cutting), wanted - {*kernels}
+    for sweep, part, lean in _leaning(cutting, grain) if wanted else ():
+        if (name := names.tile(sweep, part, lean)) in wanted:
+            wanted.remove(name)
+            found.append(_tile(cutting, sweep, part, dtypes, lean))
+        if not wanted:
+            break
     return Workload(slots, tuple(kernel.form for kernel in found))
+
+
+def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[TiledSweep, int, Lean]]:
+    """All tiles of `grain` positions that lean: a typical one, as it is measured, then those of a run."""
+    leaning = [sweep for sweep in cutting.pipelined.sweeps if any(cutting.lean(sweep))]
+    for sweep, part in product(leaning, range(cutting.num_parts)):
+        tiles = (cutting.tile_of(sweep, part, tile) for tile in cutting.tiles(sweep, grain))
+        for found in chain([cutting.typical(sweep, part, grain, 0)], tiles):
+            if found:
+                yield sweep, part, found[1]
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ from dovetail.pipeline.tile_messages import span, spans
 
 
 class Names:
-    """What buffers and kernels are called; with the way of cutting in them, since sizes are read from these names."""
+    """What buffers and kernels are called; with the way of cutting in them, so that those of another cut differ."""
 
     def __init__(self, cutting: Cutting, plain: bool = False) -> None:
         self.cutting, self.plain, self.way = cutting, plain, cutting.way
@@ -82,15 +82,10 @@ def face_name(offset: Vector) -> str:
 
 def lean_name(lean: Lean) -> str:
     """
-    >>> lean_name(Lean(5, -2, 3)), lean_in("sweep_1xm_0_5_m2_3")
-    ('_5_m2_3', Lean(length=5, start=-2, width=3))
+    >>> lean_name(Lean(5, -2, 3))
+    '_5_m2_3'
     """
     return "_" + "_".join(f"{'m' * (each < 0)}{abs(each)}" for each in lean)
-
-
-def lean_in(name: str) -> Lean:
-    """How a tile leans, from the name of its kernel."""
-    return Lean(*(int(word.replace("m", "-")) for word in name.split("_")[-3:]))
 
 
 class Touched(NamedTuple):

@@ -3,23 +3,20 @@ ranks."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from dovetail.core import OperatorError, PlanError, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Workload
-from dovetail.ir.operator import Arrays, Collected, Costs, OfFields
-from dovetail.loops.blocks import cuts, grid_of
+from dovetail.ir.arrays import ArraySpec
+from dovetail.ir.operator import Costs
+from dovetail.loops.blocks import cuts
 from dovetail.loops.check_counts import check_count
-from dovetail.loops.checks import check_bounds
-from dovetail.loops.types import DTYPES, check_types
-from dovetail.loops.user_arrays import check_apart, check_block, check_number, outs_of
+from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.types import DTYPES
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import add_moves, add_tiles, workload_of
 from dovetail.pipeline.pipeline_program import How, pipeline_program, plain_program
@@ -40,52 +37,44 @@ MODELLED = 256  # tiles of a rank in a prediction; longer runs go on as they beg
 
 
 @dataclass(frozen=True)
-class PipelineOperator(OfFields):
+class PipelineOperator(GridOperator):
     """A nest on a grid, e.g. "1000x1000", whose iterations need one another: every rank has a block of the grid, and
     passes on what the next ones need of it, tile by tile.
 
+    Parameters
+    ----------
+    grid : str
+        Points along each axis, "1000x1000".
+    steps : int
+        Iterations of the step loop, if there is one.
+    dtype : str
+        Of the arrays that have none of their own.
+
+    Notes
+    -----
     Schedules have the parameters `cut` (parts by axis), `mapped` (the axis whose tiles are on one rank), `grain`
     (positions of it that are a tile) and `overlapped` (messages travel while the next tile is computed).
     """
 
     name: ClassVar[str] = "pipeline"
     families: ClassVar[tuple[str, ...]] = (SERIAL, BLOCKING, OVERLAPPED)
-    by_size: ClassVar[bool] = False
-    nest: ClassVar[Nest]
     pipelined: ClassVar[Pipelined]
     asked_options: ClassVar[tuple[str, ...]] = ("cut", "mapped", "grain", "overlapped")
     test: ClassVar[int] = 0  # a pipeline tests no convergence
     options: ClassVar[tuple[Option, ...]] = ()
 
-    grid: str
-    steps: int = 1
-    dtype: str = "float64"
-
     def __post_init__(self) -> None:
-        parse_count(self.steps, "steps")
         if self.steps != 1 and not self.nest.parameters:
             raise OperatorError(f"{self.name} has no steps", found=f"steps={self.steps}", hint="leave them out")
-        if len(self.points_by_axis) != len(self.pipelined.shape):
-            axes = "x".join(map(str, self.pipelined.shape))
-            raise OperatorError(
-                f"{self.name} needs a grid of {len(self.pipelined.shape)} axes", found=self.grid, hint=axes
-            )
-        check_types(self.nest, self.dtypes)
-        check_bounds(self.nest, self.sizes)
+        super().__post_init__()
 
     @property
-    def points_by_axis(self) -> tuple[int, ...]:
-        return grid_of(self.grid)
+    def shape(self) -> Sequence[str | int]:
+        return self.pipelined.shape
 
     @property
-    def dtypes(self) -> dict[str, str]:
-        return {name: array.dtype or self.dtype for name, array in self.nest.arrays.items()}
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The nest's sizes and parameters."""
-        pairs = zip(self.pipelined.shape, self.points_by_axis, strict=True)
-        return {s: n for s, n in pairs if isinstance(s, str)} | dict.fromkeys(self.nest.parameters, self.steps)
+    def written(self) -> Sequence[str]:
+        return self.pipelined.written
 
     @property
     def title(self) -> str:
@@ -100,7 +89,7 @@ class PipelineOperator(OfFields):
         """The nest's own text and arrays, which its name does not tell."""
         return f"{self.nest}\n{self.nest.arrays}"
 
-    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineOperator, tuple[str, ...]]:
+    def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineOperator, tuple[str, ...]]:
         self.serial(ranks)
         return self, ()
 
@@ -126,7 +115,7 @@ class PipelineOperator(OfFields):
         best = min(fitting, key=self._surface)
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
-    def usual(self, ranks: int, mapped: int | None = None) -> Schedule:
+    def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
         """What is run where nothing was tuned: overlapped, in tiles so many that the last rank soon begins."""
         ways = list(self._ways(ranks, self.mapped if mapped is None else mapped))
         if not ways:
@@ -145,7 +134,7 @@ class PipelineOperator(OfFields):
         overlapped: bool = True,
     ) -> Schedule:
         """Return the default schedule with these options."""
-        usual = self.usual(ranks, mapped)
+        usual = self.default_schedule(ranks, mapped)
         own = usual["cut"] if cut is None else tuple(cut)
         return usual.with_parameters(cut=own, overlapped=overlapped or None, grain=grain or usual["grain"])
 
@@ -215,7 +204,7 @@ class PipelineOperator(OfFields):
             found.append(max(-(-found[-1] // 2), least))
         return found
 
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
+    def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """Grains around the best of each family: an integer search in steps of a half, a quarter, an eighth…"""
         if costs.options.get("grain"):
             return
@@ -241,7 +230,7 @@ class PipelineOperator(OfFields):
     def _family(schedule: Schedule) -> str:
         return OVERLAPPED if schedule.get("overlapped") else BLOCKING
 
-    def explained(self, schedule: Schedule, ranks: int) -> str:
+    def describe(self, schedule: Schedule, ranks: int) -> str:
         tiles, parts = self._tiles(schedule), " × ".join(map(str, schedule["cut"]))
         if tiles == 1:
             return f"{parts} parts, one after the other"
@@ -281,97 +270,47 @@ class PipelineOperator(OfFields):
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return _program(self.how(schedule, ranks))
 
-    def plain(self, schedule: Schedule, ranks: int) -> Program:
+    def reference(self, schedule: Schedule, ranks: int) -> Program:
         """The same tiles, all on rank 0: what `verify(…, against=)` takes for right."""
         how = self.how(schedule, ranks)
         found, apart = plain_program(how), {p.statement.name for p in self.pipelined.phases if isinstance(p, Single)}
-        check_count(self.nest, how.cutting.values, found, self.workload(found), apart)
+        check_count(self.nest, how.cutting.values, found, self.workload(found, schedule), apart)
         return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
         how = self.how(schedule, ranks)
         return space_of_tiles(how.cutting, how.grain, how.overlapped)
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED tiles a rank: of some steps, or of a part of one."""
         tiles = self._tiles(schedule)
         steps = min(self._steps, max(MODELLED // tiles, 1))
         how = self.how(schedule, ranks, steps, MODELLED if tiles > MODELLED else None)
         how = how._replace(move=steps == self._steps)
         program = _program(how)
-        return program, self.workload(program), max(self._steps, 1) / max(steps, 1) / how.share
+        return program, self.workload(program, schedule), max(self._steps, 1) / max(steps, 1) / how.share
 
-    def workload(self, program: Program) -> Workload:
-        found = workload_of(self.cutting(*self._way_of(program)), self.dtypes, program)
-        return found.unsigned() if self.nest.takes_roots else found
-
-    def _way_of(self, program: Program) -> tuple[tuple[int, ...], int]:
-        """How a program's arrays are cut, and which axis is mapped, from the names in it; those that have none compute
-        nothing."""
-        names = [program.name, *(kernel.name for kernel in program.kernels)]
-        for word in (word for name in names for word in re.findall(r"_((?:m|\d+)(?:x(?:m|\d+))+)", name)):
-            parts = word.split("x")
-            if len(parts) == len(self.points_by_axis) and parts.count("m") == 1:
-                return tuple(1 if part == "m" else int(part) for part in parts), parts.index("m")
-        usual = self.serial(program.num_ranks)
-        return usual["cut"], usual["mapped"]
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
+        found = workload_of(self._cutting_of(schedule), self.dtypes, program, schedule["grain"])
+        return self.signed(found)
 
     # Arrays
 
-    def shapes(self) -> list[tuple[tuple[int, ...], str]]:
-        """Shape and dtype of each of the nest's arrays, whole."""
-        one = self.cutting((1,) * len(self.points_by_axis), self.mapped)
-        return [(one.shape(name, 0), dtype) for name, dtype in self.dtypes.items()]
+    def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
+        """Slots are positions of the mapped axis."""
+        whole = self.cutting((1,) * len(self.points_by_axis), self.mapped).shape(name, 0)
+        axis, boxes = self._slot_axis(name, schedule), self._boxes(name, schedule, ranks)
+        within = len(whole) - (axis is not None)
+        return ArraySpec.of_blocks(name, self.dtypes[name], whole, boxes, within=within, axis=axis or 0, suffix=suffix)
 
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The arrays that are results."""
-        return self.pipelined.written
+    def _slot_axis(self, name: str, schedule: Schedule) -> int | None:
+        """The axis of an array along which slots follow one another; None where all of it is one slot."""
+        return self._cutting_of(schedule).mapped_axis(name)
 
-    def blocks(self, schedule: Schedule, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
-        """Return where a rank's parts lie in the arrays."""
+    def _boxes(self, name: str, schedule: Schedule, ranks: int) -> list[tuple[slice, ...]]:
+        """Where each rank's block of an array lies in the whole."""
         cutting = self._cutting_of(schedule)
-        return {name: cutting.block(name, rank) for name in self.nest.arrays}
-
-    def block(self, schedule: Schedule, ranks: int, rank: int) -> tuple[slice, ...]:
-        """Return where a rank's part lies in the array that is written first."""
-        return self.blocks(schedule, ranks, rank)[self.written[0]]
-
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A rank's blocks of the nest's arrays, in their order. Results are computed in the arrays of `out` in which
-        positions come first and that are C-contiguous; for the others, see `run.arrays.left_in`."""
-        check_number(self.name, [*self.nest.arrays], given)
-        held = dict(zip(self.nest.arrays, given, strict=True))
-        outs = dict(zip(self.pipelined.written, outs_of(self.name, self.pipelined.written, out), strict=False))
-        for what, arrays in (("", held), ("`out` for ", outs)):
-            for name, array in arrays.items():
-                shape = self._block_shape(program, name, rank)
-                check_block(f"{what}'{name}' of rank {rank}", array, shape, self.dtypes[name])
-        check_apart(held, outs)
-        cutting = self.cutting(*self._way_of(program))
-        wanted = {
-            f"{name}_out": self._as_slots(cutting, name, array)
-            for name, array in outs.items()
-            if array.flags.c_contiguous and cutting.mapped_axis(name) == 0
-        }
-        return {name: self._as_slots(cutting, name, array) for name, array in held.items()}, wanted
-
-    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
-        return self.cutting(*self._way_of(program)).shape(name, rank)
-
-    def _as_slots(self, cutting: Cutting, name: str, array: Any) -> Any:
-        """A block of an array, positions first."""
-        axis = cutting.mapped_axis(name)
-        return np.ascontiguousarray(array[None] if axis is None else np.moveaxis(array, axis, 0))
-
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
-        """A rank's block of each array that is written; alone where there is one."""
-        cutting = self.cutting(*self._way_of(program))
-        found = []
-        for name in self.pipelined.written:
-            block, axis = held[f"{name}_out"], cutting.mapped_axis(name)
-            found.append(block[0] if axis is None else np.moveaxis(block, 0, axis))
-        return found[0] if len(found) == 1 else tuple(found)
+        return [cutting.block(name, rank) for rank in range(ranks)]
 
     # What must be measured
 
@@ -379,17 +318,16 @@ class PipelineOperator(OfFields):
         """A tile of each sweep, and what moves arrays to and from slots that have room for faces."""
         found = []
         for cutting in self._ways(ranks, self.mapped):
+            tiles = partial(_tiles_of, cutting)
             for sweep in cutting.pipelined.sweeps:
                 low, high = cutting.sweep_box(sweep)[cutting.mapped]
                 if high > low:
-                    found.append(Sample(sweep.name, high - low, partial(add_tiles, cutting, sweep)))
+                    found.append(Sample(sweep.name, high - low, partial(add_tiles, cutting, sweep), tiles))
             for name in self.nest.arrays:
                 if any(cutting.is_padded(name, part) for part in range(ranks)):
-                    found.append(Sample(f"moves of {name}", cutting.length(name), partial(add_moves, cutting, name)))
+                    moves = partial(add_moves, cutting, name)
+                    found.append(Sample(f"moves of {name}", cutting.length(name), moves, tiles))
         return found
-
-    def collected(self, ranks: int) -> Sequence[Collected]:
-        return ()
 
 
 def pipeline_operator(
@@ -409,6 +347,11 @@ def pipeline_operator(
     kept = [option for option in options if option.name not in unneeded]
     body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(kept)}
     return type(nest.name, (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
+
+
+def _tiles_of(cutting: Cutting, grain: int) -> Schedule:
+    """The schedule in tiles of so many positions."""
+    return Schedule.of(BLOCKING, cut=cutting.cut, mapped=cutting.mapped, grain=grain)
 
 
 @lru_cache(maxsize=256)

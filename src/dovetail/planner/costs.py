@@ -26,7 +26,7 @@ LOOK_OPS = 400  # as long as these take, a Program is made and priced, however s
 
 @dataclass(frozen=True)
 class Scored:
-    """A schedule as a Program (the one that is modelled), its prices, and its predicted Timeline; `handling_s` beyond
+    """A schedule as a Program (the prediction model's), its prices, and its predicted Timeline; `handling_s` beyond
     the timeline."""
 
     schedule: Schedule
@@ -85,8 +85,8 @@ class Costs:
             found = f"machine '{machine.name}' has {machine.ranks}"
             raise OperatorError(f"the operator is for {count} ranks", found=found, hint="plan for fewer ranks")
         options = check_options(operator, asked or {})
-        settled, notes = operator.settled({**machine.facts, "nodes": machine.nodes[:count]}, count)
-        return Costs(settled, machine, count, options, contention, extrapolate), notes
+        resolved, notes = operator.resolve({**machine.facts, "nodes": machine.nodes[:count]}, count)
+        return Costs(resolved, machine, count, options, contention, extrapolate), notes
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -104,7 +104,7 @@ class Costs:
     def in_turn(self, schedule: Schedule) -> Schedule:
         """The schedule, its own messages of a product in slices where the machine has them come in turn only so; these
         want a helper thread to hand them on."""
-        if not self.machine.slice_bytes or schedule.get("by", "library") == "library":
+        if not self.machine.slice_bytes or schedule.is_by_library:
             return schedule
         return replace(schedule, slice_bytes=self.machine.slice_bytes, progress="thread")
 
@@ -205,7 +205,7 @@ class Costs:
         """The same, simulated as the Program that is to run, where another was that stands for it."""
         if found.program is program or not (np.ndim(found.times) or found.times == 1.0):
             return found
-        workload = self.operator.workload(program)
+        workload = self.operator.workload(program, found.schedule)
         prices = _served(program, self._price(program, workload), 1.0)
         timeline, handling_s = simulate(program, prices, self.machine.name), _handling_s(program, prices)
         return Scored(found.schedule, program, workload, prices, timeline, handling_s)
@@ -221,7 +221,7 @@ class Costs:
 
     def _modelled(self, schedule: Schedule) -> tuple[Program, Workload, Prices, Times]:
         """What is simulated for a schedule, and how many such each of its ops stands for, which is in the prices."""
-        program, workload, times = self.operator.modelled(schedule, self.ranks)
+        program, workload, times = self.operator.prediction_model(schedule, self.ranks)
         pieces = times if isinstance(times, np.ndarray) else None
         prices = self._price(program, workload, pieces)
         if pieces is not None and not flow_freely(program, prices, pieces):

@@ -119,7 +119,7 @@ class Plan:
 
     def explain(self) -> str:
         """Return the schedule: its family and parameters, then what it does in words."""
-        return f"{self.schedule}: {self.operator.explained(self.schedule, self.ranks)}"
+        return f"{self.schedule}: {self.operator.describe(self.schedule, self.ranks)}"
 
     def with_measured(self, seconds: Mapping[Schedule, float]) -> Plan:
         """The same plan with measured seconds of rivals."""
@@ -231,8 +231,8 @@ def program_of(document: Mapping[str, Any]) -> Program:
         return operator.program(schedule, ranks)
 
 
-def plain_of(document: Mapping[str, Any]) -> Program | None:
-    """The plain program that says what is right for it, None where its post-conditions do."""
+def reference_of(document: Mapping[str, Any]) -> Program | None:
+    """Return the reference program of such a document; None where post-conditions say what is right."""
     operator, schedule, ranks = asked_of(document)
     with reading(DOCUMENT, PlanError):
-        return operator.plain(schedule, ranks)
+        return operator.reference(schedule, ranks)

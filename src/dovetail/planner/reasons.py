@@ -49,7 +49,7 @@ def compute_of(serial: Scored) -> float:
 
 def baseline(serials: Sequence[Scored]) -> Scored:
     """The serial schedule that a user has without a plan: by the library where it has a cost, else the fastest."""
-    return next((each for each in serials if each.schedule.get("by") == "library"), serials[0])
+    return next((each for each in serials if each.schedule.is_by_library), serials[0])
 
 
 def rivals(
@@ -59,14 +59,14 @@ def rivals(
     way to communicate of the family that was taken, which has `lost` so much."""
     whole = {"serial", taken.family}
 
-    def kind(each: Scored) -> tuple[str, Any]:
-        return each.family, each.schedule.get("by") if each.family in whole else ""
+    def kind(each: Scored) -> tuple[str, str]:
+        return each.family, each.schedule.way if each.family in whole else ""
 
-    best: dict[tuple[str, Any], Scored] = {}
+    best: dict[tuple[str, str], Scored] = {}
     for each in ranked:
         best.setdefault(kind(each), each)
     best.pop(kind(taken), None)
-    several = len({each.schedule.get("by") for each in ranked}) > 1
+    several = len({each.schedule.way for each in ranked}) > 1
     return tuple(
         Rival(
             label(each.schedule, several=several),
@@ -80,8 +80,7 @@ def rivals(
 
 def label(schedule: Schedule, *, several: bool) -> str:
     """A name for the best of its kind: family and, where there are several, the way to communicate."""
-    by = schedule.get("by")
-    return f"{schedule.family}, {by}" if several and by else schedule.family
+    return f"{schedule.family}, {schedule.way}" if several and schedule.way else schedule.family
 
 
 def driven(costs: Costs, schedule: Schedule) -> Schedule:
@@ -120,7 +119,7 @@ def published(costs: Costs, operator: Mapping[str, Any], serials: Sequence[Score
     sizes = {name: value for name, value in operator.items() if name != "schema"}
     if costs.ranks != costs.machine.ranks or any(fact.get(key) != value for key, value in sizes.items()):
         return {}
-    library = [each for each in costs.calm.score([baseline(serials).schedule]) if each.schedule.get("by") == "library"]
+    library = [each for each in costs.calm.score([baseline(serials).schedule]) if each.schedule.is_by_library]
     if "planned_s" not in fact or "serial_s" not in fact or not library:
         return {}
     both = ((fact["serial_s"], "the serial time as printed"), (library[0].predicted_s, CALM))

@@ -85,7 +85,7 @@ def ranked_schedules(costs: Costs) -> list[Scored]:
     scored = costs.score(map(costs.in_turn, costs.operator.schedules(costs)))
     for turn in range(MOST_TURNS):
         ranked = [each.schedule for each in sorted(scored, key=order)]
-        more = costs.score(map(costs.in_turn, costs.operator.improved(costs, ranked, turn)))
+        more = costs.score(map(costs.in_turn, costs.operator.refine(costs, ranked, turn)))
         if turn and not more:
             break
         scored += more
@@ -100,7 +100,7 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
     known = (each for each in ranked if each.schedule.is_serial)
     serial = next(known, None) or costs.scored(costs.operator.serial(costs.ranks))  # whose error says what to probe
     refused: list[str] = []
-    several = len({each.schedule.get("by") for each in ranked}) > 1
+    several = len({each.schedule.way for each in ranked}) > 1
     for each in ranked:
         if asked.family == "auto" and not each.schedule.is_serial and not _gains(asked, each, serial):
             break

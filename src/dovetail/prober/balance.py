@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dovetail.core import OperatorError
-from dovetail.ir import Operator
+from dovetail.ir import Operator, op_works
+from dovetail.ir.abilities import BalancedSizes
 from dovetail.prober import programs
 from dovetail.prober.take import take
 from dovetail.run.job import Executor
@@ -25,11 +26,10 @@ class Balanced(NamedTuple):
     num_bytes: int
 
 
-def balanced(executor: Executor, kind: Any, ranks: int, dtype: str = "float32") -> Balanced:
+def balanced(executor: Executor, kind: type[BalancedSizes], ranks: int, dtype: str = "float32") -> Balanced:
     """The operator of a class to try first: neither side hides all of the other for free, nor can it hide nothing.
 
-    `kind`: a class of operators with `pilot` and `sized` (see `matmul.Product`). Raises OperatorError for one rank,
-    which has nothing to communicate.
+    Raises OperatorError for one rank, which has nothing to communicate.
     """
     if ranks < 2:
         raise OperatorError("one rank has no communication to balance with", hint="name the sizes, or more --ranks")
@@ -40,11 +40,12 @@ def balanced(executor: Executor, kind: Any, ranks: int, dtype: str = "float32") 
     return found
 
 
-def looked_at(executor: Executor, operator: Any, ranks: int) -> Balanced:
+def looked_at(executor: Executor, operator: Operator, ranks: int) -> Balanced:
     """The least seconds of a rank's computation, and of the library's collective: all that disturbs only adds."""
-    (kind, num_bytes), sample = operator.collected(ranks)[0], operator.samples(ranks)[0]
+    (kind, num_bytes), sample = operator.library_calls(ranks)[0], operator.samples(ranks)[0]
     computed = programs.computations(operator, sample, ranks, sample.most, 1)
     called = programs.library(kind, ranks, num_bytes, 1 + CALLS)
     found = take(executor, [computed, called])
     compute_s, comm_s = (float(found[each.key].seconds.min()) for each in (computed, called))
-    return Balanced(operator, ranks, compute_s, comm_s, operator.flops / ranks, num_bytes)
+    works = op_works(computed.variant.program, computed.variant.workload).values()
+    return Balanced(operator, ranks, compute_s, comm_s, max(work.flops for work in works), num_bytes)

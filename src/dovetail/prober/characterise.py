@@ -179,16 +179,16 @@ def _beside(
 ) -> tuple[tuple[Beside, ...], JobResult]:
     """Pieces of a computation, which take `alone_s`, beside messages and calls of several sizes; the factors of every
     round are added."""
-    sample, called = point.ways()[0], point.collected(ranks)[0].kind
+    sample, called = point.ways()[0], point.library_calls(ranks)[0].kind
     kinds = [(call, size) for call in (None, called) for size in CONTENTION_BYTES]
     each_s = [_traffic_s(machine, ranks, *kind) for kind in kinds]
     trips = trips_worth(max(BESIDE_S, CAME * max(each_s)), alone_s)
     pieces = split(sample.most, min(STREAMED, sample.most)) * trips
-    alone = programs.stream(point, sample, ranks, pieces, 0, 0)
+    alone = programs.stream(point.workload, sample, ranks, pieces, 0, 0)
     pairs = []
     for (call, size), one_s in zip(kinds, each_s, strict=True):
         count = int(min(max(BESIDE * trips * alone_s / one_s, CAME), MOST_MESSAGES))
-        pairs.append([programs.stream(point, sample, ranks, of, size, count, call) for of in ((), pieces)])
+        pairs.append([programs.stream(point.workload, sample, ranks, of, size, count, call) for of in ((), pieces)])
     variants = [alone.variant, *(stream.variant for pair in pairs for stream in pair)]
     result = executor.execute(Job(tuple(variants), ROUNDS, keep_all=True))
     by_name = {outcome.name: outcome.timelines for outcome in result.outcomes}
@@ -234,6 +234,6 @@ def _with_calls(executor: Executor, machine: Machine, points: Sequence[Subject],
     """The machine with the cost of the library's call, up to the largest that the points make."""
     if ranks == 1:
         return machine
-    largest = max(points, key=lambda point: point.collected(ranks)[0].num_bytes)
+    largest = max(points, key=lambda point: point.library_calls(ranks)[0].num_bytes)
     taken = take(executor, list(library_calls(machine, largest, ranks, Budget())))
     return machine.with_costs({key: fit(found).to_json() for key, found in taken.items()})

@@ -78,16 +78,17 @@ def spot_check_operator(
 
 def _with_nothing_to_compute(machine: Machine, operator: Operator, ranks: int) -> Machine:
     """An empty computation costs nothing; its collective is that of no bytes."""
-    program = operator.program(operator.serial(ranks), ranks)
+    serial = operator.serial(ranks)
+    program = operator.program(serial, ranks)
     free = Curve("rows", (Segment(0.0, 0.0, 0.0),), label="prior", provenance={"source": "nothing to compute"})
     return machine.with_costs(
-        {f"kernel:{key}": free.to_json() for key in work_keys(program, operator.workload(program))}
+        {f"kernel:{key}": free.to_json() for key in work_keys(program, operator.workload(program, serial))}
     )
 
 
 def _with_calls(executor: Executor, machine: Machine, operator: Operator, ranks: int, budget: Budget) -> Machine:
     """Add the costs of the library's calls of an operator, where they move anything."""
-    if ranks == 1 or not any(call.num_bytes for call in operator.collected(ranks)):
+    if ranks == 1 or not any(call.num_bytes for call in operator.library_calls(ranks)):
         return machine
     taken = take(executor, list(library_calls(machine, operator, ranks, budget)))
     return machine.with_costs({key: fit(found).to_json() for key, found in taken.items()})
@@ -146,7 +147,7 @@ def library_calls(
 ) -> Iterator[programs.Measurement]:
     """The library's calls at the sizes of this operator's parts, up to the whole."""
     model, known = CostModel.of(machine), f"all_reduce:{ranks}"
-    for kind, num_bytes in operator.collected(ranks):
+    for kind, num_bytes in operator.library_calls(ranks):
         sizes = {max(4 * ranks, size) for size in amounts(max(num_bytes, 1), 8, LEAST_CALL)} | {1 << 10, LEAST_CALL}
         key = f"{kind}:{ranks}" if f"{kind}:{ranks}" in model else known
         for size in sorted(sizes):
@@ -168,7 +169,9 @@ def _with_contention(
     executor: Executor, machine: Machine, operator: Operator, ranks: int, sample: Sample, budget: Budget
 ) -> Machine:
     """Add `cil:compute` and `cil:net`: either side beside the other over either side alone, by message size."""
-    sizes = contention_sizes(machine, max((call.num_bytes for call in operator.collected(ranks)), default=0), budget)
+    sizes = contention_sizes(
+        machine, max((call.num_bytes for call in operator.library_calls(ranks)), default=0), budget
+    )
     asked = [_streams(machine, operator, ranks, sample, size) for size in sizes]
     variants = tuple(stream.variant for streams in asked for stream in streams)
     result = calmest(executor, Job(variants, rounds=ROUNDS, keep_all=True))
@@ -224,7 +227,8 @@ def _streams(machine: Machine, operator: Operator, ranks: int, sample: Sample, s
     count = int(min(max(BESIDE * compute_s / message_s, LEAST_MESSAGES), MOST_MESSAGES))
     ways: tuple[tuple[list[int], int], ...] = ((pieces, 0), ([], count), (pieces, count))
     cut = machine.slice_bytes
-    return [programs.stream(operator, sample, ranks, each, size, count, slice_bytes=cut) for each, count in ways]
+    held = programs.workload_of(operator, sample, ranks, piece)
+    return [programs.stream(held, sample, ranks, each, size, count, slice_bytes=cut) for each, count in ways]
 
 
 def _beside(size: int, streams: Sequence[programs.Stream], outcomes: Sequence[Outcome]) -> _Beside:

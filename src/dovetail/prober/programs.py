@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,6 @@ from dovetail.ir import (
     Region,
     Sample,
     Slot,
-    Subject,
     Work,
     Workload,
     op_works,
@@ -196,14 +196,20 @@ def computations(operator: Operator, sample: Sample, ranks: int, amount: int, tr
     b = Builder("computations", ranks)
     rows = sample.add(b, ranks, [amount] * trips)
     program = b.build()
-    workload = operator.workload(program)
+    workload = workload_of(operator, sample, ranks, amount)(program)
     variant = Variant(f"{sample.label} {amount}", program, workload, RunOptions())
     most = max(op_works(program, workload).values(), key=lambda work: work.flops / max(work.units, 1))
     return Measurement(f"kernel:{most.key}", amount, variant, lambda t: slowest(t, rows))
 
 
+def workload_of(operator: Operator, sample: Sample, ranks: int, amount: int) -> Callable[[Program], Workload]:
+    """What gives the workload of a program of a sample."""
+    schedule = operator.serial(ranks) if sample.schedule is None else sample.schedule(amount)
+    return partial(operator.workload, schedule=schedule)
+
+
 def stream(
-    about: Operator | Subject,
+    workload_of: Callable[[Program], Workload],
     sample: Sample,
     ranks: int,
     amounts: Sequence[int],
@@ -223,7 +229,7 @@ def stream(
     receives = _add_messages(b, ranks, messages, slots) if call is None else _add_calls(b, ranks, call, messages)
     names, parts = (("mine", "sums"), 1) if call is None else (("x", "y"), max(_call_slots(call, ranks)))
     program, slot = b.build(), (Slot((max(num_bytes // parts // 4, 1),), "float32"),) * ranks
-    work = about.workload(program)
+    work = workload_of(program)
     sizes = {buffer: each for buffer, each in work.sizes.items() if buffer not in names}
     workload = Workload(work.slots | dict.fromkeys(names, slot), work.forms, sizes)
     name = f"stream {call or 'messages'} {num_bytes} {len(amounts)} {messages}"

@@ -48,7 +48,7 @@ def title(plan: Plan) -> str:
 def described(plan: Plan, schedule: Schedule) -> str:
     """A schedule of the plan's operator in a few words, its tiles first where it has several."""
     tiles = [lengths(schedule.tiles)] if len(schedule.tiles) > 1 else ["not cut"] if schedule.tiles else []
-    return ", ".join([*tiles, plan.operator.explained(schedule, plan.ranks)])
+    return ", ".join([*tiles, plan.operator.describe(schedule, plan.ranks)])
 
 
 def lengths(tiles: Sequence[int]) -> str:

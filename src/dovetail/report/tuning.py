@@ -107,7 +107,7 @@ def _why_not(result: TuneResult, rival: Rival) -> str:
 
 def _serial_row(result: TuneResult) -> Row:
     best, serial = result.plan, result.serial
-    why = f"nothing overlapped, {best.operator.explained(best.serial, best.ranks)}"
+    why = f"nothing overlapped, {best.operator.describe(best.serial, best.ranks)}"
     spread_s = serial.spread * serial.median_s
     return Row("serial", best.serial_s, serial.median_s, 0.0, why, result.keeps_serial, spread_s=spread_s)
 

@@ -139,15 +139,3 @@ def elements(slots: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.
     lengths = starts[slots + 1] - starts[slots]
     first = starts[slots] - (np.cumsum(lengths) - lengths)
     return np.repeat(first, lengths) + np.arange(int(lengths.sum()))
-
-
-def left_in(out: Any, found: Any) -> Any:
-    """Results in the arrays that were given for them, which are returned in their place; what else was found stays."""
-    if out is None:
-        return found
-    outs, results = (each if isinstance(each, tuple | list) else (each,) for each in (out, found))
-    for there, each in zip(outs, results, strict=False):
-        if not np.may_share_memory(there, each):  # else it was computed there
-            there[...] = each
-    kept = (*outs, *results[len(outs) :])
-    return kept[0] if len(kept) == 1 else kept

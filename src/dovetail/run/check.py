@@ -39,8 +39,9 @@ def check_outputs(
     >>> from dovetail.matmul import MatmulAllReduce
     >>> from dovetail.run import execute, fresh_inputs
     >>> operator = MatmulAllReduce(6, 40, 3, "float16")
-    >>> summed = operator.program(Schedule.of("given", tiles=(2, 4), by="ring"), 2)
-    >>> workload = operator.workload(summed)
+    >>> ring = Schedule.of("given", tiles=(2, 4), by="ring")
+    >>> summed = operator.program(ring, 2)
+    >>> workload = operator.workload(summed, ring)
     >>> inputs = fresh_inputs(summed, workload, seed=1)
     >>> outputs = execute(summed, inputs, workload=workload).outputs
     >>> check_outputs(summed, workload, inputs, outputs).ok

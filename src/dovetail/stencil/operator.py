@@ -12,12 +12,12 @@ import numpy as np
 
 from dovetail.core import OperatorError, PlanError, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Space, Workload, dtype_bytes
-from dovetail.ir.operator import Arrays, Collected, Costs, OfFields
-from dovetail.loops.blocks import Box, Range, boxes, cuts, grid_of
+from dovetail.ir.arrays import ArraySpec
+from dovetail.ir.operator import Costs, LibraryCall
+from dovetail.loops.blocks import Box, Range, cuts
 from dovetail.loops.check_counts import check_count
-from dovetail.loops.checks import check_bounds
-from dovetail.loops.types import DTYPES, check_types
-from dovetail.loops.user_arrays import check_apart, check_block, check_number, outs_of
+from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.types import DTYPES
 from dovetail.stencil.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.stencil.diagram import space_of
 from dovetail.stencil.microbenchmarks import add_moves, add_sweeps
@@ -38,18 +38,29 @@ MODELLED = 64  # steps of a prediction; longer runs go on as they began
 
 
 @dataclass(frozen=True)
-class StencilOperator(OfFields):
+class StencilOperator(GridOperator):
     """A stencil on a grid, e.g. "512x512", for so many steps; every rank has a block of the grid.
 
+    Parameters
+    ----------
+    grid : str
+        Points along each axis, "512x512".
+    steps : int
+        Iterations of the step loop.
+    dtype : str
+        Of the arrays that have none of their own.
+    test : int
+        Steps from one test of convergence to the next; 0: none.
+
+    Notes
+    -----
     Schedules have the parameters `cut` (parts by axis), `depth` (steps between exchanges of ghost rows, 0: before every
-    sweep), `overlapped` (what needs no ghosts is computed while they travel) and `tile` (rows along the first axis that
-    take all these steps before the next ones begin).
+    sweep), `overlapped` (rows that need no ghosts are computed while ghosts travel) and `tile` (rows along the first
+    axis that take all these steps before the next ones begin).
     """
 
     name: ClassVar[str] = "stencil"
     families: ClassVar[tuple[str, ...]] = (SERIAL, OVERLAP, DEEP, WAVEFRONT)
-    by_size: ClassVar[bool] = False
-    nest: ClassVar[Nest]
     stencil: ClassVar[Stencil]
     asked_options: ClassVar[tuple[str, ...]] = ("cut", "depth", "overlapped", "tile", "shares")
     options: ClassVar[tuple[Option, ...]] = (
@@ -61,33 +72,23 @@ class StencilOperator(OfFields):
         Option("tile", int, "Rows that take these steps together.", least=1, of="schedules"),
     )
 
-    grid: str
     steps: int = 10
     dtype: str = "float32"
     test: int = 0
 
     def __post_init__(self) -> None:
-        parse_count(self.steps, "steps")
         if parse_count(self.test, "test") and self.stencil.tested is None:
             hint = "give an array that it writes time=True"
             raise OperatorError(f"{self.name} cannot be tested for convergence: no array keeps two levels", hint=hint)
-        if len(self.points_by_axis) != len(self.stencil.shape):
-            axes = "x".join(map(str, self.stencil.shape))
-            raise OperatorError(
-                f"{self.name} needs a grid of {len(self.stencil.shape)} axes", found=self.grid, hint=axes
-            )
-        check_types(self.nest, {name: array.dtype or self.dtype for name, array in self.nest.arrays.items()})
-        check_bounds(self.nest, self.sizes)
+        super().__post_init__()
 
     @property
-    def points_by_axis(self) -> tuple[int, ...]:
-        return grid_of(self.grid)
+    def shape(self) -> Sequence[str | int]:
+        return self.stencil.shape
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The nest's sizes and parameters."""
-        named = {s: n for s, n in zip(self.stencil.shape, self.points_by_axis, strict=True) if isinstance(s, str)}
-        return named | dict.fromkeys(self.nest.parameters, self.steps)
+    def written(self) -> Sequence[str]:
+        return self.stencil.written
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -107,7 +108,7 @@ class StencilOperator(OfFields):
         """The nest's own text and arrays, which its name does not tell."""
         return f"{self.nest}\n{self.nest.arrays}"
 
-    def settled(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilOperator, tuple[str, ...]]:
+    def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilOperator, tuple[str, ...]]:
         self.decomposition(self.serial(ranks), ranks)
         return self, ()
 
@@ -121,10 +122,6 @@ class StencilOperator(OfFields):
             hint = f"fewer ranks, or a grid of at least {ranks} rows"
             raise OperatorError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows", hint=hint)
         return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
-
-    def usual(self, ranks: int) -> Schedule:
-        """What is run where nothing was tuned."""
-        return self.serial(ranks)
 
     def asked(
         self,
@@ -181,20 +178,17 @@ class StencilOperator(OfFields):
     def _tiles(self, cut: Sequence[int]) -> list[int]:
         """Rows along the first axis that are worth a tile: several tiles in a part, which fit a cache."""
         own = [-(-rows // parts) for rows, parts in zip(self.rows, cut, strict=True)]
-        planes = sum(self.stencil.depth[name] * dtype_bytes(self._dtype(name)) for name in self.nest.arrays)
+        planes = sum(self.stencil.depth[name] * dtype_bytes(self.dtypes[name]) for name in self.nest.arrays)
         row_bytes = planes * max(self.width, 1) * prod(own[1:])
         least, most = TILE_BYTES
         return [rows for rows in TILES if 2 * rows <= own[0] and least <= rows * row_bytes <= most]
 
     def _allows(self, schedule: Schedule, ranks: int) -> bool:
         try:
-            self.modelled(schedule, ranks)
+            self.prediction_model(schedule, ranks)
         except PlanError:
             return False
         return True
-
-    def improved(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """The same with ghosts for a step more or less (of tiles: twice or half as many), and overlapped or not, or
@@ -207,7 +201,7 @@ class StencilOperator(OfFields):
         else:
             yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
 
-    def explained(self, schedule: Schedule, ranks: int) -> str:
+    def describe(self, schedule: Schedule, ranks: int) -> str:
         parts, depth, tile = " × ".join(map(str, schedule["cut"])), schedule["depth"], schedule.get("tile")
         when = f"ghosts for {depth} step{'s' * (depth > 1)}" if depth else "ghosts before every sweep"
         then = f"then {tile} rows at a time by all of them" if tile else "then all rows"
@@ -237,21 +231,6 @@ class StencilOperator(OfFields):
         way = bool(schedule.get("overlapped")), schedule.get("tile") or 0, self.test
         return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
 
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The arrays that are results."""
-        return self.stencil.written
-
-    def block(self, schedule: Schedule, ranks: int, rank: int) -> tuple[slice, ...]:
-        """Return where a rank's part of the grid lies."""
-        box = self.decomposition(schedule, ranks).owned[rank]
-        return (*(slice(low, high) for low, high in box), *((slice(None),) if self.width else ()))
-
-    def blocks(self, schedule: Schedule, ranks: int, rank: int) -> dict[str, tuple[slice, ...]]:
-        """Return where a rank's parts lie in the arrays; of one with several levels these come first."""
-        block = self.block(schedule, ranks, rank)
-        return {name: (*(slice(None),) * (self.stencil.given[name] > 1), *block) for name in self.nest.arrays}
-
     def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
         """Rows of the parts along the first axis, where the schedule says so."""
         found = schedule.get("shares", ())
@@ -279,40 +258,37 @@ class StencilOperator(OfFields):
     def program(self, schedule: Schedule, ranks: int) -> Program:
         return _program(self, schedule.parameters, ranks, None, False)
 
-    def plain(self, schedule: Schedule, ranks: int) -> Program:
+    def reference(self, schedule: Schedule, ranks: int) -> Program:
         """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
         found = plain_program(self.stencil, self.decomposition(schedule, ranks))
-        check_count(self.nest, self.sizes, found, self.workload(found), {change_name(self.stencil.name)})
+        check_count(self.nest, self.sizes, found, self.workload(found, schedule), {change_name(self.stencil.name)})
         return found
 
     def space(self, schedule: Schedule, ranks: int) -> Space:
         return space_of(self.stencil, self.decomposition(schedule, ranks))
 
-    def modelled(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
+    def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """No more than MODELLED steps, or blocks of steps; of tiles two blocks."""
         block = self.test or max(schedule["depth"], 1)
         blocks = 2 if schedule.get("tile") else max(MODELLED // block, 1)
         steps = min(self._steps, blocks * block)
         program = _program(self, schedule.parameters, ranks, steps, True)
-        return program, self.workload(program), self._steps / steps if steps else 1.0
+        return program, self.workload(program, schedule), self._steps / steps if steps else 1.0
 
-    def workload(self, program: Program) -> Workload:
+    def workload(self, program: Program, schedule: Schedule) -> Workload:
         slots = {}
         for array in self.nest.arrays:
             for name in {buffer.name for buffer in program.buffers} & self._buffers(array):
                 extra = sum(self.stencil.margins[array]) if "_level" in name else 0
                 shape = (self.width + extra,) if self.width else ()
-                slots[name] = (Slot(shape, self._dtype(array)),) * program.num_ranks
+                slots[name] = (Slot(shape, self.dtypes[array]),) * program.num_ranks
         slots |= {name: (Slot((), "float64"),) * program.num_ranks for name in (CHANGE, PART)}
         found = Workload(slots, tuple(kernel.form for kernel in self.kernels))
-        return found.unsigned() if self.nest.takes_roots else found
+        return self.signed(found)
 
     def _buffers(self, array: str) -> set[str]:
         planes = (plane_name(array, plane) for plane in range(self.stencil.depth[array]))
         return {array, f"{array}_out", f"{array}_all", *planes}
-
-    def _dtype(self, array: str) -> str:
-        return self.nest.arrays[array].dtype or self.dtype
 
     @cached_property
     def kernels(self) -> tuple[RowKernel | ChangeKernel, ...]:
@@ -322,12 +298,12 @@ class StencilOperator(OfFields):
         found += [replace(kernel, name=far_name(kernel.name)) for kernel in found]
         for name, margins in self.stencil.margins.items():
             if any(margins):
-                about = self._dtype(name), self.width
+                about = self.dtypes[name], self.width
                 found.append(moving(move_name("enter", name), *about, ((0, 0), margins), self.stencil.boundary[name]))
                 found.append(moving(move_name("leave", name), *about, (margins, (0, 0)), None))
         if self.test:
             name = str(self.stencil.tested)
-            row = self._dtype(name), self.width, self.stencil.margins[name]
+            row = self.dtypes[name], self.width, self.stencil.margins[name]
             found.append(ChangeKernel(change_name(self.stencil.name), *row))
         return tuple(found)
 
@@ -338,8 +314,8 @@ class StencilOperator(OfFields):
             sweep.name,
             sweep.value,
             sweep.sources,
-            {name: self._dtype(name) for name in self.nest.arrays},
-            self._dtype(sweep.target),
+            self.dtypes,
+            self.dtypes[sweep.target],
             self.width,
             low,
             high,
@@ -351,48 +327,20 @@ class StencilOperator(OfFields):
 
     # Arrays
 
-    def shapes(self) -> list[tuple[tuple[int, ...], str]]:
-        """Shape and dtype of each of the nest's arrays, whole."""
-        found = []
-        for name in self.nest.arrays:
-            given = self.stencil.given[name]
-            shape = (given, *self.points_by_axis) if given > 1 else self.points_by_axis
-            found.append((shape, self._dtype(name)))
-        return found
-
-    def arguments(self, program: Program, rank: int, given: Sequence[Any], out: Any) -> tuple[Arrays, Arrays]:
-        """A rank's blocks of the nest's arrays, in their order; of one with levels, these first. Results are computed
-        in the arrays of `out` that are C-contiguous; for the others, see `run.arrays.left_in`."""
-        check_number(self.name, [*self.nest.arrays], given)
-        held = dict(zip(self.nest.arrays, given, strict=True))
-        outs = dict(zip(self.stencil.written, outs_of(self.name, self.stencil.written, out), strict=False))
-        for what, arrays in (("", held), ("`out` for ", outs)):
-            for name, array in arrays.items():
-                shape = self._block_shape(program, name, rank)
-                check_block(f"{what}'{name}' of rank {rank}", array, shape, self._dtype(name))
-        check_apart(held, outs)
-        rows = {f"{n}_out": self._as_rows(o) for n, o in outs.items() if o.flags.c_contiguous}
-        return {name: self._as_rows(array) for name, array in held.items()}, rows
-
-    def _block_shape(self, program: Program, name: str, rank: int) -> tuple[int, ...]:
-        """Of a rank's block of an array, as the program has it: parts along the first axis may be of any length."""
-        cut, given = grid_of(program.name.rpartition("_")[2]), self.stencil.given[name]
-        rest = tuple(high - low for low, high in boxes(self.rows, cut)[rank][1:])
-        slots = next(buffer.slots[rank] for buffer in program.buffers if buffer.name == name)
-        shape = (slots // (given * prod(rest)), *rest, *((self.width,) if self.width else ()))
-        return (given, *shape) if given > 1 else shape
-
-    def _as_rows(self, array: Any) -> Any:
-        return np.ascontiguousarray(array).reshape((-1, self.width) if self.width else -1)
-
-    def result(self, program: Program, rank: int, held: Arrays) -> Any:
+    def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
         """A rank's block of each array that is written, and with tests how much each found: the root of the sum of the
-        squares of what the step before it changed, on all ranks. Alone where it is one thing."""
-        written = self.stencil.written
-        found = [held[f"{name}_out"].reshape(self._block_shape(program, name, rank)) for name in written]
-        if self.test:
-            found.append(np.sqrt(held[CHANGE]))
-        return found[0] if len(found) == 1 else tuple(found)
+        squares of what the step before it changed, on all ranks."""
+        found = super().outputs(schedule, ranks)
+        tests = ((self._steps // self.test if self.test else 0,),) * ranks
+        return [*found, ArraySpec(CHANGE, "float64", tests, within=0, finish=np.sqrt)] if self.test else found
+
+    def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
+        """Of an array with levels, these first. Slots are rows."""
+        boxes = [tuple(slice(*side) for side in box) for box in self.decomposition(schedule, ranks).owned]
+        whole, levels, within = self.points_by_axis, self.stencil.given[name], int(self.width > 0)
+        if levels > 1:
+            whole, boxes = (levels, *whole), [(slice(None), *box) for box in boxes]
+        return ArraySpec.of_blocks(name, self.dtypes[name], whole, boxes, within=within, suffix=suffix)
 
     # What must be measured
 
@@ -412,8 +360,8 @@ class StencilOperator(OfFields):
         first = self.stencil.sweeps[0]
         return [*near, Sample(far_name(first.name), most, partial(add_sweeps, self.stencil, first, most))]
 
-    def collected(self, ranks: int) -> Sequence[Collected]:
-        return (Collected("all_reduce", 8),) if self.test else ()
+    def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
+        return (LibraryCall("all_reduce", 8),) if self.test else ()
 
 
 def stencil_operator(nest: Nest, name: str = "") -> type[StencilOperator]:

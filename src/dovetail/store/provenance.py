@@ -48,7 +48,7 @@ class MadeOf:
           found       12 elements of buffer 'A' on rank 0; the operator has 24
         """
         try:
-            found = self.operator.workload(program)
+            found = self.operator.workload(program, self.schedule or self.operator.serial(program.num_ranks))
             if lacking := [buffer.name for buffer in program.buffers if buffer.name not in found.slots]:
                 raise self._stranger(program, f"buffer '{lacking[0]}', which the operator does not have")
             op_works(program, found)
@@ -61,21 +61,23 @@ class MadeOf:
             raise self._stranger(program, f"{type(error).__name__}: {error}") from error
         return found
 
-    def plain(self, program: Program) -> tuple[Program, Workload] | None:
-        """The plain program to hold results against, with its workload; None where post-conditions say all, or where
+    def reference(self, program: Program) -> tuple[Program, Workload] | None:
+        """The reference to hold results against, with its workload; None where post-conditions say all, or where
         the schedule, on which its inputs depend, is not known."""
+        if self.schedule is None:
+            return None
         with reading("document of what a program was made of", PlanError):
-            plain = None if self.schedule is None else self.operator.plain(self.schedule, program.num_ranks)
-        return None if plain is None else (plain, self.operator.workload(plain))
+            right = self.operator.reference(self.schedule, program.num_ranks)
+        return None if right is None else (right, self.operator.workload(right, self.schedule))
 
     def _check_totals(self, program: Program, found: Workload) -> None:
         """Inputs and outputs are as large as those of the serial schedule, where all schedules share them."""
         ranks = program.num_ranks
         serial = self.operator.serial(ranks)
-        if self.operator.plain(serial, ranks) is not None:
+        if self.operator.reference(serial, ranks) is not None:
             return
         usual = self.operator.program(serial, ranks)
-        wanted = self.operator.workload(usual)
+        wanted = self.operator.workload(usual, serial)
         sides = {buffer.name for buffer in usual.buffers if buffer.role != "scratch"}
         for name in (buffer.name for buffer in program.buffers if buffer.role != "scratch" and buffer.name in sides):
             for rank in range(ranks):
@@ -104,7 +106,7 @@ def shaped(program: Program, shapes: Mapping[str, Sequence[Sequence[int]]], dtyp
     >>> operator = MatmulAllReduce(4, 6, 2)
     >>> program = operator.program(operator.serial(2), 2)
     >>> held = shaped(program, {"A": [[3]], "B": [[3, 2]], "P": [[2]], "C": [[2]]}, "float32")
-    >>> held == operator.workload(program)
+    >>> held == operator.workload(program, operator.serial(2))
     True
     """
     names = [buffer.name for buffer in program.buffers]

@@ -96,9 +96,7 @@ class Source(NamedTuple):
 
 def sizes_of(operator: Any) -> dict[str, int]:
     """The sizes of an operator's nest, and its steps."""
-    shape = (operator.stencil if hasattr(operator, "stencil") else operator.pipelined).shape
-    named = zip(shape, operator.points_by_axis, strict=True)
-    return {name: points for name, points in named if isinstance(name, str)} | {"steps": operator.steps}
+    return {**operator.sizes, "steps": operator.steps}
 
 
 def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> NestCode:

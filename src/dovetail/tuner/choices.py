@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from dovetail.ir import Heuristic, Schedule
+from dovetail.ir import Heuristic, Operator, Schedule
+from dovetail.ir.abilities import HasHeuristics
 from dovetail.ir.hill_climbing import varied
 from dovetail.machine import Machine
 from dovetail.planner.costs import Costs, Scored, check_options
@@ -150,9 +151,15 @@ def probed_machine(scenario: Scenario, noise: float, seed: int) -> Machine:
     return probe_operator(executor, bare, scenario.operator, ranks)
 
 
-def heuristics_of(operator: Any) -> tuple[Heuristic, ...]:
+def heuristics_of(operator: Operator) -> tuple[Heuristic, ...]:
     """The rules that the class of an operator declares."""
-    return tuple(getattr(type(operator), "heuristics", ()))
+    return operator.heuristics if isinstance(operator, HasHeuristics) else ()
+
+
+def _varied(costs: Costs, schedule: Schedule) -> Schedule:
+    """A schedule after a local search, under the family that it counts for."""
+    found = varied(costs, schedule, costs.operator.neighbours, 1, MOST_EFFORT)
+    return costs.operator.counted_as(schedule, found) if isinstance(costs.operator, HasHeuristics) else found
 
 
 def ruled(rule: Heuristic, costs: Costs, ranked: Sequence[Scored]) -> Schedule | None:
@@ -188,9 +195,7 @@ class Judge:
         every = [each for each in ranked_schedules(costs) if each.family not in named]
         first = {each.family: each for each in reversed(every)}
         some = sorted(first.values(), key=lambda each: each.predicted_s)[:VARIED]
-        every += [
-            costs.scored(varied(costs, each.schedule, costs.operator.neighbours, 1, MOST_EFFORT)) for each in some
-        ]
+        every += [costs.scored(_varied(costs, each.schedule)) for each in some]
         every += [costs.scored(schedule) for schedule in chosen]
         return Judge(costs, sorted(every, key=lambda each: each.predicted_s))
 

@@ -103,10 +103,10 @@ def entries_of(
     for operator in sorted(operators, key=lambda operator: operator.num_bytes):
         costs, said = Costs.of(operator, machine, ranks, extrapolate=True)
         notes |= dict.fromkeys(said)
-        settled = _collective(costs.operator)
-        if settled.num_bytes not in found:
+        resolved = _collective(costs.operator)
+        if resolved.num_bytes not in found:
             predicted = {each.schedule: each.predicted_s for each in shortlist(ranked_schedules(costs))}
-            found[settled.num_bytes] = Entry(settled.title, settled, ranks, settled.serial(ranks), predicted)
+            found[resolved.num_bytes] = Entry(resolved.title, resolved, ranks, resolved.serial(ranks), predicted)
     return list(found.values()), tuple(notes)
 
 
@@ -139,6 +139,11 @@ def row_of(judged: Judged) -> dict[str, Any]:
     wrong = {str(Choice.of(schedule)): count for schedule, count in judged.wrong.items()}
     checks = {"max_rel_error": judged.taken.max_rel_error, "wrong": wrong, "disturbed": judged.disturbed}
     return {**head, **checks, **judged.load.to_json(), "rivals": rivals}
+
+
+def collectives_of(kind: type[Operator], **asked: Any) -> list[CollectiveOperator]:
+    """Return a class's operators, one of each size that is asked for."""
+    return [_collective(operator) for operator in kind.points(**asked)]
 
 
 def _collective(operator: Operator) -> CollectiveOperator:

@@ -70,9 +70,9 @@ class Entry:
         program = self.program(schedule)
         stall_s = max(STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.longest_s)
         options = RunOptions.of(schedule, repeats=repeats, spans=spans, stall_s=stall_s)
-        about = f"{self.name}: {schedule}", program, self.operator.workload(program), options, check
-        plain = self.operator.plain(schedule, self.ranks) if check else None
-        return Variant(*about, None if plain is None else (plain, self.operator.workload(plain)))
+        about = f"{self.name}: {schedule}", program, self.operator.workload(program, schedule), options, check
+        plain = self.operator.reference(schedule, self.ranks) if check else None
+        return Variant(*about, None if plain is None else (plain, self.operator.workload(plain, schedule)))
 
     @cached_property
     def _programs(self) -> dict[object, Program]:

@@ -12,7 +12,8 @@ from zlib import crc32
 import numpy as np
 
 from dovetail.cost import Curve, Segment
-from dovetail.ir import Operator, Program, compute_calls, work_keys
+from dovetail.ir import Operator, compute_calls, work_keys
+from dovetail.ir.abilities import PublishedCases
 from dovetail.machine import SWITCH, Link, Machine, load
 
 Random = np.random.Generator
@@ -44,15 +45,18 @@ class Scenario:
         return str(self.machine.facts.get("topology", self.machine.name))
 
 
-def published(kind: Any) -> Iterator[Scenario]:
+def published(kind: type[Operator]) -> Iterator[Scenario]:
     """Those that others published figures of, for a class of operators."""
-    for name, operator, machine in kind.studied():
-        yield Scenario(name, operator, load(machine))
+    if issubclass(kind, PublishedCases):
+        for name, operator, machine in kind.published_cases():
+            yield Scenario(name, operator, load(machine))
 
 
-def drawn(kind: Any, count: int, seed: int) -> Iterator[Scenario]:
+def drawn(kind: type[Operator], count: int, seed: int) -> Iterator[Scenario]:
     """So many operators of a class, each on a machine of its own, the topologies in turn; a seed names them all."""
     for number in range(count):
+        if not issubclass(kind, PublishedCases):
+            return
         rng = np.random.default_rng([seed, number, crc32(kind.name.encode())])
         topology = list(TOPOLOGIES)[number % len(TOPOLOGIES)]
         ranks = int(rng.choice(SIZES))
@@ -60,7 +64,7 @@ def drawn(kind: Any, count: int, seed: int) -> Iterator[Scenario]:
         yield Scenario(f"{topology}-{seed}-{number}", operator, _machine(rng, operator, topology, ranks, speeds))
 
 
-def _balanced(kind: Any, rng: Random, topology: str, ranks: int) -> tuple[Operator, Speeds]:
+def _balanced(kind: type[PublishedCases], rng: Random, topology: str, ranks: int) -> tuple[Operator, Speeds]:
     """An operator and a machine's speeds, where neither side hides the other for nothing."""
     while True:
         speeds, operator = Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK)), kind.drawn(rng, ranks)
@@ -104,28 +108,30 @@ TOPOLOGIES: dict[str, Callable[[int], tuple[Link, ...]]] = {"mesh": mesh, "switc
 def _machine(rng: Random, operator: Operator, topology: str, ranks: int, speeds: Speeds) -> Machine:
     """A machine of these speeds with curves that bend, and no message that waits for its receive: copies of engines."""
     bare = Machine(f"{topology}-{ranks}", ranks, tuple(range(ranks)), TOPOLOGIES[topology](ranks))
-    program, (peak, byte_s) = operator.program(operator.serial(ranks), ranks), speeds
-    rates = {_rate_of(key) for key in work_keys(program, operator.workload(program))}
+    serial, (peak, byte_s) = operator.serial(ranks), speeds
+    program = operator.program(serial, ranks)
+    rates = {_rate_of(key) for key in work_keys(program, operator.workload(program, serial))}
     memory = _between(rng, *INTENSITY) / peak
     costs = {name: _products(rng, peak, _between(rng, 2e-6, 2e-5)) for name in sorted(rates)}
     costs |= {"memory": _straight(0.0, memory)}
     costs |= {"copy": _straight(1e-6, 2 * memory), "reduce": _straight(1e-6, 3 * memory)}
     costs |= {f"cil:{side}": _factors(rng) for side in ("compute", "net")} | _messages(rng, byte_s)
-    for kind in dict.fromkeys(["all_reduce", *(call.kind for call in operator.collected(ranks))]):
+    for kind in dict.fromkeys(["all_reduce", *(call.kind for call in operator.library_calls(ranks))]):
         costs[f"{kind}:{ranks}"] = _library(rng, byte_s * _share(topology, ranks) * (1 + (kind == "all_reduce")))
     return bare.with_costs(costs, topology=topology)
 
 
 def _balance(operator: Operator, topology: str, ranks: int, speeds: Speeds) -> float:
     """Seconds of all communication over those of all computation, at full speed."""
-    program = operator.program(operator.serial(ranks), ranks)
-    compute_s = sum(_flops(program, operator)) / ranks / speeds.peak
-    comm_s = sum(call.num_bytes for call in operator.collected(ranks)) * _share(topology, ranks) * speeds.byte_s
+    compute_s = sum(_flops(operator, ranks)) / ranks / speeds.peak
+    comm_s = sum(call.num_bytes for call in operator.library_calls(ranks)) * _share(topology, ranks) * speeds.byte_s
     return comm_s / compute_s
 
 
-def _flops(program: Program, operator: Operator) -> Iterator[float]:
-    workload = operator.workload(program)
+def _flops(operator: Operator, ranks: int) -> Iterator[float]:
+    serial = operator.serial(ranks)
+    program = operator.program(serial, ranks)
+    workload = operator.workload(program, serial)
     calls = compute_calls(program, workload)
     for number in calls.which.tolist():
         call = calls.kinds[number]

@@ -94,9 +94,9 @@ def time_collective(
         operator.by(*given)
     tell, runner = say or (lambda what, done: None), executor or default_executor()
     hosts, facts = find_ranks(runner, ranks)
-    settled = [operator.settled({"nodes": hosts}, ranks)[0] for operator in operators]
+    resolved = [operator.resolve({"nodes": hosts}, ranks)[0] for operator in operators]
     wanted = sorted(
-        {operator.num_bytes: operator for operator in settled}.values(), key=lambda operator: operator.num_bytes
+        {operator.num_bytes: operator for operator in resolved}.values(), key=lambda operator: operator.num_bytes
     )
     rule: Rule = lambda operator: operator.by(*given)  # noqa: E731
     if algorithm == TUNED:

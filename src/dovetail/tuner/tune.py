@@ -36,6 +36,7 @@ from dovetail.tuner.measure import PATIENCE, Entry
 SCHEMA = "dovetail.tune/2"
 RIVALS = 5  # of the best predicted that are measured
 COMPUTE, MESSAGES, OWN = "compute alone", "communication alone", "own messages alone"
+ENGINES = (COMPUTE, "compute"), (MESSAGES, "net")  # of either side
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ def tune(
 
 def _refuse_empty(operator: Operator, ranks: int) -> None:
     """OperatorError for what has kernels, and nothing for them to compute: no curve of it can be probed."""
-    if operator.workload(operator.program(operator.serial(ranks), ranks)).forms and not operator.samples(ranks):
+    serial = operator.serial(ranks)
+    if operator.workload(operator.program(serial, ranks), serial).forms and not operator.samples(ranks):
         hint = "make its sizes greater than 0; calls and plans of none need no tuning"
         raise OperatorError(f"there is nothing to tune: {operator.title} computes nothing", hint=hint)
 
@@ -234,18 +236,12 @@ def sides(found: Plan) -> list[tuple[str, Variant]]:
     whole = found.operator.program(library, found.ranks)
     if not (whole.kind == Kind.compute).any():
         return []
-    parts = [(COMPUTE, keep_engine(whole, "compute")), (MESSAGES, keep_engine(whole, "net"))]
-    if found.ranks > 1 and found.schedule.get("by", "library") != "library":
-        parts.append((OWN, keep_engine(found.program, "net")))
-    return [
-        (name, Variant(name, part, found.operator.workload(whole_of(found, name, whole)), options))
-        for name, part in parts
-    ]
-
-
-def whole_of(found: Plan, name: str, whole: Any) -> Any:
-    """The program that a side was taken from."""
-    return found.program if name == OWN else whole
+    held = found.operator.workload(whole, library)
+    parts = [(name, Variant(name, keep_engine(whole, engine), held, options)) for name, engine in ENGINES]
+    if found.ranks > 1 and not found.schedule.is_by_library:
+        held = found.operator.workload(found.program, found.schedule)
+        parts.append((OWN, Variant(OWN, keep_engine(found.program, "net"), held, options)))
+    return parts
 
 
 def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
@@ -283,7 +279,9 @@ def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, f
     if COMPUTE not in judged.beside:
         return {}
     try:
-        prices = price(best.program, machine, best.operator.workload(best.program), 1.0, extrapolate=True)
+        prices = price(
+            best.program, machine, best.operator.workload(best.program, best.schedule), 1.0, extrapolate=True
+        )
         posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted ahead: no send waits for its own
         columns = prices.work_s, prices.wire_s, prices.latency_s, posted
         alone = Alone(*columns, judged.beside[COMPUTE], judged.beside[MESSAGES])

@@ -1,0 +1,127 @@
+"""abilities: what some operators can do beyond `Operator`, each a small protocol that generic rooms check for.
+
+Classes have `OnArrays`, `BalancedSizes` and `PublishedCases`: `issubclass(kind, OnArrays)`; operators the others:
+`isinstance(operator, Nested)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from dovetail.ir.operator import Operator
+    from dovetail.ir.schedule import Schedule
+
+
+class CallOption(NamedTuple):
+    """A keyword that a call on arrays takes beside them.
+
+    `read(value)` returns the value as the operator has it, or raises OperatorError. `default`: where it is left out.
+    `help`: a sentence for the call's documentation.
+    """
+
+    read: Callable[[Any], Any]
+    default: Any = None
+    help: str = ""
+
+
+class RankArguments(NamedTuple):
+    """What a rank tells the others of the arguments of its call: shape of each array, their dtype, its options."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+    options: dict[str, Any]
+
+
+@runtime_checkable
+class OnArrays(Protocol):
+    """A class of operators whose sizes follow from arrays: it is called by name, on each rank's own arrays."""
+
+    @classmethod
+    def call_options(cls) -> Mapping[str, CallOption]:
+        """Return the keywords of a call, by name."""
+
+    @classmethod
+    def fault_of(cls, given: Sequence[Any]) -> str:
+        """Return what is wrong with the arrays of one rank, in words; empty where nothing is."""
+
+    @classmethod
+    def of_ranks(cls, arguments: Sequence[RankArguments]) -> Operator:
+        """Return the operator that the arguments of all ranks make. OperatorError, which names the rank, where they do
+        not fit."""
+
+
+@runtime_checkable
+class BalancedSizes(Protocol):
+    """A class of operators that can choose sizes for a machine: compute takes about as long as communication."""
+
+    @classmethod
+    def pilot(cls, ranks: int, dtype: str) -> Operator:
+        """Return a small operator, to measure what a machine computes and moves a second."""
+
+    @classmethod
+    def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Operator:
+        """Return the operator of which either side takes as long at these speeds of a rank and of the collective."""
+
+
+class PublishedCase(NamedTuple):
+    """An operator that others published figures of.
+
+    `name`: what they call it. `machine`: the preset of the machine that they had.
+    """
+
+    name: str
+    operator: Operator
+    machine: str
+
+
+@runtime_checkable
+class PublishedCases(Protocol):
+    """A class of operators that rules for choosing schedules are compared on."""
+
+    @classmethod
+    def published_cases(cls) -> Sequence[PublishedCase]:
+        """Return the operators that others published figures of."""
+
+    @classmethod
+    def drawn(cls, rng: np.random.Generator, ranks: int) -> Operator:
+        """Return an operator whose sizes are drawn at random."""
+
+
+@dataclass(frozen=True)
+class Heuristic:
+    """A rule that others choose schedules by, to be compared with.
+
+    `family`: of the schedules that it makes. `asked`: options that it makes them with. `among`: families of which it
+    picks one; empty where it has but its own. `why_not`: why it says nothing of an operator.
+    """
+
+    name: str
+    family: str = ""
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    among: tuple[str, ...] = ()
+    why_not: str = ""
+
+
+@runtime_checkable
+class HasHeuristics(Protocol):
+    """An operator whose schedules others choose by rules: `heuristics`."""
+
+    heuristics: ClassVar[tuple[Heuristic, ...]]
+
+    def counted_as(self, base: Schedule, found: Schedule) -> Schedule:
+        """Return `found`, which a local search made of `base`, under the family that comparisons count it for."""
+
+
+@runtime_checkable
+class Nested(Protocol):
+    """An operator that carries out a loop nest.
+
+    `nest`: a `loops.Nest`, from which the operator's Programs follow; its text tells it from others.
+    """
+
+    nest: ClassVar[Any]

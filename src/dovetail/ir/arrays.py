@@ -1,0 +1,163 @@
+"""arrays: an array of a call of an operator, as its user holds it, and how it becomes a buffer of a Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.core import OperatorError
+from dovetail.ir.workload import Slot
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+Shape = tuple[int, ...]
+Box = tuple[slice, ...]
+_HARD = 1 << 16  # candidates that NumPy tries before it gives up to tell whether two views share an element
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """An array that every rank gives, or gets, in a call of an operator.
+
+    Parameters
+    ----------
+    buffer : str
+        The Program's buffer that holds it.
+    dtype : str
+        Type of its elements.
+    shapes : tuple of tuple of int
+        Shape of each rank's array, as its user holds it.
+    within : int
+        How many of its last axes lie within a slot. The axes before them count slots.
+    axis : int
+        The axis of the user's array that is the buffer's first.
+    slots : tuple of tuple of int
+        Shape of each rank's buffer, where `within` and `axis` do not say it.
+    boxes : tuple of tuple of slice
+        Where each rank's array lies in the whole array. Empty where it has no such place.
+    label : str
+        What errors call it; the buffer's name unless given.
+    any_shape : bool
+        Whether arrays of other shapes with as many elements fit.
+    finish : callable
+        Of a result that `out` cannot take: what makes it of the buffer.
+    """
+
+    buffer: str
+    dtype: str
+    shapes: tuple[Shape, ...]
+    within: int = 1
+    axis: int = 0
+    slots: tuple[Shape, ...] = ()
+    boxes: tuple[Box, ...] = ()
+    label: str = ""
+    any_shape: bool = False
+    finish: Callable[[Array], Array] | None = None
+
+    @staticmethod
+    def of_blocks(
+        name: str, dtype: str, whole: Shape, boxes: Sequence[Box], *, within: int = 1, axis: int = 0, suffix: str = ""
+    ) -> ArraySpec:
+        """Return the spec of an array of shape `whole`, of which each rank has a block.
+
+        >>> ArraySpec.of_blocks("u", "float32", (5, 3), [(slice(0, 3),), (slice(3, 5),)]).shapes
+        ((3, 3), (2, 3))
+        """
+        full = [(*box, *[slice(None)] * (len(whole) - len(box))) for box in boxes]
+        shapes = tuple(
+            tuple(len(range(*side.indices(size))) for side, size in zip(box, whole, strict=True)) for box in full
+        )
+        return ArraySpec(f"{name}{suffix}", dtype, shapes, within, axis, boxes=tuple(full), label=name)
+
+    @property
+    def name(self) -> str:
+        return self.label or self.buffer
+
+    @cached_property
+    def buffer_shapes(self) -> tuple[Shape, ...]:
+        """Shape of each rank's buffer, slots first.
+
+        >>> ArraySpec("B", "float32", ((4, 3),), within=2).buffer_shapes
+        ((1, 4, 3),)
+        """
+        moved = [self._axis_first(rank) for rank in range(len(self.shapes))]
+        outer = len(moved[0]) - self.within
+        return self.slots or tuple((prod(shape[:outer]), *shape[outer:]) for shape in moved)
+
+    def to_slots(self, array: Array, rank: int) -> Array:
+        """Return a rank's array as its buffer: a view where strides allow it, else a copy."""
+        moved = np.moveaxis(array, self.axis, 0) if self.axis else array
+        return moved.reshape(self.buffer_shapes[rank])
+
+    def from_slots(self, held: Array, rank: int) -> Array:
+        """Return a rank's buffer as its user holds it: a view."""
+        found = held.reshape(self._axis_first(rank))
+        return np.moveaxis(found, 0, self.axis) if self.axis else found
+
+    def _axis_first(self, rank: int) -> Shape:
+        shape, axis = self.shapes[rank], self.axis
+        return (shape[axis], *shape[:axis], *shape[axis + 1 :]) if axis else shape
+
+    def takes(self, array: Array, rank: int) -> bool:
+        """Return whether an array fits, by its shape."""
+        shape = self.shapes[rank]
+        return array.shape == shape or (self.any_shape and array.size == prod(shape))
+
+
+def slots_of(specs: Sequence[ArraySpec]) -> dict[str, tuple[Slot, ...]]:
+    """Return the Slot of each array's buffer on each rank, for a Workload."""
+    return {spec.buffer: tuple(Slot(shape[1:], spec.dtype) for shape in spec.buffer_shapes) for spec in specs}
+
+
+def array_of(given: Any, dtype: str) -> Array:
+    """Return what a caller gave as an array: of this dtype where it has none of its own."""
+    check_unmasked("an argument", given)
+    return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))
+
+
+def check_plain(name: str, given: Any) -> None:
+    """Refuse what is no NumPy array of numbers, and masked arrays, whose mask no result would have."""
+    if not isinstance(given, np.ndarray):
+        raise OperatorError(f"{name} must be a NumPy array", found=type(given).__name__)
+    check_unmasked(name, given)
+    if not given.dtype.isnative:
+        hint = f"astype('{given.dtype.name}')"
+        raise OperatorError(f"{name} has bytes in the order of another machine", found=given.dtype.str, hint=hint)
+
+
+def check_unmasked(name: str, given: Any) -> None:
+    """Refuse masked arrays."""
+    if isinstance(given, np.ma.MaskedArray):
+        hint = "its .filled(…), or its .data where no element is masked"
+        raise OperatorError(f"{name} is a masked array: masked elements would be computed, too", hint=hint)
+
+
+def check_apart(inputs: Arrays, outs: Arrays) -> None:
+    """Refuse arrays for results that cannot be written, or that share elements with others."""
+    for name, each in outs.items():
+        if not each.flags.writeable:
+            raise OperatorError(f"`out` for {name} is read-only", hint="an array that can be written")
+        for other, held in inputs.items():
+            if _share(each, held):
+                raise OperatorError(f"`out` for {name} shares memory with {other}", hint="an array of its own")
+        if any(stride == 0 and size > 1 for stride, size in zip(each.strides, each.shape, strict=True)):
+            raise OperatorError(f"`out` for {name} has elements that share memory", hint="an array of its own")
+    for (one, first), (two, second) in combinations(outs.items(), 2):
+        if _share(first, second):
+            what = f"`out` for {two} shares memory with that for {one}"
+            raise OperatorError(what, hint="an array of its own for each")
+
+
+def _share(one: Array, other: Array) -> bool:
+    """Whether two arrays share an element; two that NumPy cannot tell apart are taken to."""
+    try:
+        return np.shares_memory(one, other, max_work=_HARD)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True

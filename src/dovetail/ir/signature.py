@@ -1,0 +1,166 @@
+"""signature: all arrays of a call of an operator: checked, laid out in buffers, and made of buffers again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import OperatorError
+from dovetail.ir.arrays import Array, Arrays, ArraySpec, Box, array_of, check_apart, check_plain
+from dovetail.ir.operator import Operator
+from dovetail.ir.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arrays of a call of an operator by one schedule: what each rank gives, and gets.
+
+    An input and an output of one buffer are the same array: results are computed in a copy of what was given.
+
+    >>> from dovetail.ir.registry import operator_class
+    >>> operator = operator_class("matmul_all_reduce")(4, 6, 2)
+    >>> print(Signature.of(operator, operator.serial(2), 2))
+    matmul_all_reduce(A: float32 (4, 3), B: float32 (3, 2)) -> C: float32 (4, 2)
+    """
+
+    operator: str
+    inputs: tuple[ArraySpec, ...]
+    outputs: tuple[ArraySpec, ...]
+
+    @staticmethod
+    def of(operator: Operator, schedule: Schedule, ranks: int) -> Signature:
+        """Return the arrays of an operator by a schedule on so many ranks. PlanError where these do not fit."""
+        return Signature(
+            operator.name, tuple(operator.inputs(schedule, ranks)), tuple(operator.outputs(schedule, ranks))
+        )
+
+    def __str__(self) -> str:
+        """In words, of rank 0."""
+        given, found = (
+            ", ".join(f"{spec.name}: {spec.dtype} {spec.shapes[0]}" for spec in side)
+            for side in (self.inputs, self.outputs)
+        )
+        return f"{self.operator}({given}) -> {found}"
+
+    def arguments(self, rank: int, given: Sequence[Any], out: Any) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Check a rank's arrays and lay them out: by buffer, slots first.
+
+        Parameters
+        ----------
+        given : sequence of array
+            This rank's inputs, in order.
+        out : array, sequence of array, or None
+            Where results are wanted; None: in new arrays. Blocks of a whole array may have any strides: those that are
+            not C-contiguous are left out here, for their user to copy into.
+
+        Raises
+        ------
+        OperatorError
+            Where there are too many arrays or too few, or one does not fit. Where arrays are no blocks, shapes and
+            strides of `out` are left to whoever runs the Program.
+        """
+        held, outs = self._given(rank, given), self._wanted(rank, out)
+        if self.is_of_blocks:
+            check_apart(held, outs)
+        wanted = dict[str, Array]()
+        for spec in self.outputs:
+            into = outs.get(spec.name)
+            if spec.buffer in held and spec in self.inputs:
+                held[spec.name] = _copied(held[spec.name], into)
+            elif into is None:
+                continue
+            elif into.flags.c_contiguous and spec.takes(into, rank):
+                if (slots := spec.to_slots(into, rank)).flags.c_contiguous:
+                    wanted[spec.buffer] = slots
+            elif not self.is_of_blocks:
+                wanted[spec.buffer] = into
+        return {spec.buffer: spec.to_slots(held[spec.name], rank) for spec in self.inputs}, wanted
+
+    def result(self, rank: int, held: Arrays, out: Any = None) -> Any:
+        """Return a rank's results, made of its output buffers: a tuple where there are several.
+
+        The arrays of `out` are returned in place of those that they take, and hold them.
+        """
+        found = list[Array]()
+        for spec in self.outputs:
+            array = spec.from_slots(held[spec.buffer], rank)
+            found.append(array if spec.finish is None else spec.finish(array))
+        outs = _each(out)
+        for there, each in zip(outs, found, strict=False):
+            if not np.may_share_memory(there, each):  # else it was computed there
+                there[...] = each
+        found[: len(outs)] = outs
+        return found[0] if len(found) == 1 else tuple(found)
+
+    @cached_property
+    def is_of_blocks(self) -> bool:
+        """Whether each rank's arrays are blocks of whole arrays."""
+        return any(spec.boxes for spec in self.inputs)
+
+    def blocks(self, rank: int) -> dict[str, Box]:
+        """Return where a rank's arrays lie in the whole ones, by name."""
+        return {spec.name: spec.boxes[rank] for spec in self.inputs if spec.boxes}
+
+    def _given(self, rank: int, given: Sequence[Any]) -> dict[str, Array]:
+        names = [spec.name for spec in self.inputs]
+        if len(given) != len(names):
+            takes = _listed(names) if self.is_of_blocks else ", ".join(names)
+            hint = "out=… takes the result" if len(given) > len(names) else None
+            raise OperatorError(f"{self.operator} takes {takes}", found=f"{len(given)} arrays", hint=hint)
+        pairs = list(zip(self.inputs, given, strict=True))
+        if self.is_of_blocks:
+            return {spec.name: _block(f"'{spec.name}' of rank {rank}", spec, rank, each) for spec, each in pairs}
+        held = {spec.name: array_of(each, spec.dtype) for spec, each in pairs}
+        for spec in self.inputs:
+            if not spec.takes(array := held[spec.name], rank):
+                what = f"'{spec.name}' has shape {array.shape}, and the plan wants {spec.shapes[rank]}"
+                raise OperatorError(what)
+        return held
+
+    def _wanted(self, rank: int, out: Any) -> dict[str, Array]:
+        """The arrays for results, by name: none, or one for each."""
+        specs, outs = [spec for spec in self.outputs if spec.finish is None], _each(out)
+        if out is not None and len(outs) != len(specs):
+            takes = f"`out` of {self.operator} takes {_listed([spec.name for spec in specs])}"
+            several = f"there are {len(specs)} results, and `out` has {len(outs)} arrays"
+            raise OperatorError(takes if self.is_of_blocks else several, found=str(len(outs)))
+        pairs = zip(specs, outs, strict=False)
+        if self.is_of_blocks:
+            return {s.name: _block(f"`out` for '{s.name}' of rank {rank}", s, rank, each) for s, each in pairs}
+        if strange := [each for each in outs if not isinstance(each, np.ndarray)]:
+            raise OperatorError("`out` takes NumPy arrays", found=type(strange[0]).__name__)
+        return {spec.name: each for spec, each in pairs}
+
+
+def _each(out: Any) -> tuple[Any, ...]:
+    return () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """
+    >>> _listed(["u"]), _listed(["u", "v"])
+    ('1 array: u', '2 arrays: u, v')
+    """
+    return f"{len(names)} array{'s' * (len(names) > 1)}: {', '.join(names)}"
+
+
+def _copied(array: Array, into: Array | None) -> Array:
+    held = np.empty_like(array, order="C") if into is None else into
+    np.copyto(held, array)
+    return held
+
+
+def _block(what: str, spec: ArraySpec, rank: int, given: Any) -> Array:
+    """A rank's block of a whole array: refused where it has another shape or dtype."""
+    check_plain(what, given)
+    if given.shape != spec.shapes[rank]:
+        found = f"an array of shape {given.shape}"
+        raise OperatorError(f"{what} must be its block, of shape {spec.shapes[rank]}", found=found)
+    if given.dtype.name != spec.dtype:
+        raise OperatorError(f"{what} must be {spec.dtype}", found=given.dtype.name, hint=f"astype('{spec.dtype}')")
+    found_array: Array = given
+    return found_array

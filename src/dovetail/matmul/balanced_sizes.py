@@ -1,0 +1,37 @@
+"""balanced_sizes: sizes of a product whose compute takes as long as its communication, at given speeds."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SIDE_S = 0.06  # of either side of a balanced operator: long beside what starting it costs, short enough to run often
+MOST_BYTES = 32 << 20  # that it communicates
+ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
+LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
+
+
+class Balance(NamedTuple):
+    """Sizes of a balanced product: `rows` × `width` elements are communicated, `depth` more are in each rank's product
+    (what is contracted, or the columns that each rank has)."""
+
+    rows: int
+    width: int
+    depth: int
+
+
+def balance(element_bytes: int, flop_per_s: float, bytes_per_s: float) -> Balance:
+    """Sizes of which either side takes SIDE_S at these speeds of a rank and of the collective.
+
+    >>> balance(4, 110e9, 118e6), balance(4, 110e9, 11.8e6)
+    (Balance(rows=2048, width=896, depth=1864), Balance(rows=2752, width=64, depth=18648))
+    """
+    elements = min(SIDE_S * bytes_per_s, MOST_BYTES) / element_bytes
+    width = _whole(elements / ROWS, BLOCK)
+    rows = ROWS if width > BLOCK else _whole(elements / width, BLOCK)
+    comm_s = rows * width * element_bytes / bytes_per_s
+    return Balance(rows, width, min(_whole(comm_s * flop_per_s / (2 * rows * width), LEAST_DEPTH), MOST_DEPTH))
+
+
+def _whole(count: float, block: int) -> int:
+    """The nearest number of whole blocks, at least one."""
+    return max(round(count / block), 1) * block

@@ -1,0 +1,149 @@
+"""The arrays of a call, of every operator: they fit its Program, go to buffers and back, and are checked."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dovetail.core import OperatorError
+from dovetail.ir.abilities import BalancedSizes, HasHeuristics, Nested, OnArrays, PublishedCases
+from dovetail.ir.arrays import ArraySpec, slots_of
+from dovetail.ir.registry import operator_class, operators
+from dovetail.ir.signature import Signature
+from dovetail.run import numpy_dtype
+from dovetail.run.arrays import shape_of
+
+SIZES = {"m": 7, "k": 5, "n": 6, "min": "1K", "max": "1K"}
+GRIDS = {1: "90", 2: "13x11", 3: "12x11x10"}
+
+
+def points(name, **more):
+    """An operator of every kind, small, of sizes that ranks do not divide."""
+    kind = operator_class(name)
+    known = {option.name for option in kind.options}
+    asked = {key: value for key, value in SIZES.items() if key in known} | more
+    if "grid" in known:
+        asked["grid"] = GRIDS[len(next(iter(kind.nest.arrays.values())).shape)]
+    return kind.points(**asked)[0].resolve({}, 3)[0]
+
+
+@pytest.mark.parametrize("name", operators())
+@pytest.mark.parametrize("way", ["serial", "default_schedule"])
+def test_specs_fit_the_program_of_every_operator(name, way):
+    """Buffers have the shapes that the workload gives them, and each array is what its buffer was made of."""
+    operator, ranks = points(name), 3
+    schedule = getattr(operator, way)(ranks)
+    program, signature = operator.program(schedule, ranks), Signature.of(operator, schedule, ranks)
+    workload = operator.workload(program, schedule)
+    sides = {buffer.name for buffer in program.buffers if buffer.role != "scratch"}
+    specs = {spec.buffer: spec for spec in (*signature.inputs, *signature.outputs)}
+    assert {*specs} == sides
+    for buffer, spec in specs.items():
+        for rank in range(ranks):
+            shape, dtype = shape_of(program, workload, buffer, rank)
+            assert (spec.buffer_shapes[rank], numpy_dtype(spec.dtype)) == (shape, dtype), (buffer, rank)
+            array = np.arange(np.prod(spec.shapes[rank], dtype=int)).reshape(spec.shapes[rank])
+            assert np.array_equal(spec.from_slots(spec.to_slots(array, rank), rank), array)
+
+
+@pytest.mark.parametrize("name", ["jacobi2d", "seidel2d", "seidel1d", "all_gather_matmul", "all_reduce"])
+def test_nothing_is_read_from_a_programs_name(name):
+    operator, ranks = points(name), 3
+    schedule = operator.default_schedule(ranks)
+    program = operator.program(schedule, ranks)
+    found = operator.workload(replace(program, name="another"), schedule)
+    assert found.slots == operator.workload(program, schedule).slots
+    assert {form.name for form in found.forms} >= {kernel.name for kernel in program.kernels}
+
+
+@pytest.mark.parametrize("slices", [2, 3])
+@pytest.mark.parametrize("gathered", [False, True])
+def test_specs_of_slices(slices, gathered):
+    """Where K is cut, evenly or not, arrays are cut as the Program has them."""
+    operator = operator_class("all_gather_matmul").points(m=8, k=4, n=6, several=2, gathered=gathered)[0]
+    serial = operator.serial(2)
+    schedule = serial.with_parameters(slices=slices, tiles=None, own="first", by="messages")
+    program = operator.program(schedule, 2)
+    workload = operator.workload(program, schedule)
+    for spec in (*operator.inputs(schedule, 2), *operator.outputs(schedule, 2)):
+        assert spec.buffer_shapes[1] == shape_of(program, workload, spec.buffer, 1)[0], spec.name
+
+
+def test_slots_along_another_axis():
+    spec = ArraySpec.of_blocks("u", "float32", (4, 6), [(slice(0, 2),), (slice(2, 4),)], within=1, axis=1)
+    array = np.arange(12.0, dtype="f4").reshape(2, 6)
+    assert spec.buffer_shapes[0] == (6, 2)
+    assert np.array_equal(spec.to_slots(array, 1), array.T)
+    assert np.shares_memory(spec.from_slots(spec.to_slots(array, 1), 1), array)
+    assert slots_of([spec])["u"][0].shape == (2,)
+
+
+class TestBlocks:
+    """Of whole arrays: any strides; what is not C-contiguous is left to be copied into."""
+
+    operator = operator_class("jacobi2d")("8x6", 2)
+    signature = Signature.of(operator, operator.serial(2), 2)
+
+    def test_results_are_computed_in_place_where_they_can(self):
+        given, out = np.ones((4, 6), "f4"), np.zeros((4, 6), "f4")
+        inputs, wanted = self.signature.arguments(0, [given], out)
+        assert np.shares_memory(inputs["u"], given)
+        assert np.shares_memory(wanted["u_out"], out)
+        turned = np.zeros((6, 4), "f4").T
+        assert self.signature.arguments(0, [given], turned)[1] == {}
+        assert self.signature.result(0, {"u_out": given.reshape(4, 6)}, turned) is turned
+        assert np.array_equal(turned, given)
+
+    @pytest.mark.parametrize(
+        ("given", "what"),
+        [
+            ([], "takes 1 array: u"),
+            ([np.ones((4, 5), "f4")], r"'u' of rank 1 must be its block, of shape \(4, 6\)"),
+            ([np.ones((4, 6))], "must be float32"),
+            ([[[1.0]]], "must be a NumPy array"),
+            ([np.ma.masked_array(np.ones((4, 6), "f4"))], "is a masked array"),
+        ],
+    )
+    def test_what_does_not_fit(self, given, what):
+        with pytest.raises(OperatorError, match=what):
+            self.signature.arguments(1, given, None)
+
+    def test_results_lie_apart(self):
+        given = np.ones((4, 6), "f4")
+        with pytest.raises(OperatorError, match="shares memory with u"):
+            self.signature.arguments(0, [given], given)
+
+    def test_where_blocks_lie(self):
+        assert self.signature.blocks(1) == {"u": (slice(4, 8), slice(None))}
+
+    def test_what_out_cannot_take_comes_after_it(self):
+        operator = operator_class("jacobi2d")("8x6", 2, test=1)
+        signature, out = Signature.of(operator, operator.serial(1), 1), np.zeros((8, 6), "f4")
+        held = {"u_out": np.ones((8, 6), "f4"), "change": np.array([4.0, 9.0])}
+        first, changes = signature.result(0, held, out)
+        assert first is out
+        assert changes.tolist() == [2.0, 3.0]
+
+
+def test_no_mask_is_lost_in_a_plan():
+    operator = operator_class("matmul_all_reduce")(2, 2, 2)
+    signature, a = Signature.of(operator, operator.serial(1), 1), np.ones((2, 2), "f4")
+    with pytest.raises(OperatorError, match="masked"):
+        signature.arguments(0, [np.ma.masked_array(a), a], None)
+    assert signature.arguments(0, [a.tolist(), a], None)[0]["A"].dtype == "float32"
+
+
+@pytest.mark.parametrize(
+    ("name", "abilities"),
+    [
+        ("matmul_all_reduce", {OnArrays, BalancedSizes, PublishedCases}),
+        ("jacobi2d", set()),
+        ("all_reduce", set()),
+    ],
+)
+def test_abilities_of_classes(name, abilities):
+    kind = operator_class(name)
+    assert {each for each in (OnArrays, BalancedSizes, PublishedCases) if issubclass(kind, each)} == abilities
+    operator = points(name)
+    assert isinstance(operator, Nested) == (name == "jacobi2d")
+    assert isinstance(operator, HasHeuristics) == (name == "matmul_all_reduce")
