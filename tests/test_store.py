@@ -404,3 +404,12 @@ def test_what_a_reader_refuses_is_said():
 
     store.save(Item(SCHEDULES, "a"), "a", {})
     assert "is not used: no such thing (found another). Try" in store.recall(Item(SCHEDULES, "a"), read).why_not
+
+
+@pytest.mark.mpi
+@pytest.mark.usefixtures("own_cache")
+def test_every_door_on_ranks(mpi, monkeypatch):
+    """Each rank warns once, and none waits."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    done = mpi.run(2, Path(__file__).with_name("broken_cache_ranks.py"))
+    assert (done.stdout, done.returncode) == ("all right\n", 0), done.stderr
