@@ -148,7 +148,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
 
     The schedule is kept for the shapes first, as tuning would.
     """
-    import dovetail.matmul as dm
+    import dovetail as dt
     from dovetail.call.products import asked_of, look_up
     from dovetail.ir import Schedule
     from dovetail.run.comm import adopted
@@ -158,7 +158,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     gathers, world, rng = name == "all_gather_matmul", ranks_of(comm), np.random.default_rng(comm.rank)
     a, b = (rng.random((rows, size), np.float32) for rows in (size if gathers else 2 * size, size))
     operator = (
-        dm.AllGatherMatmul(2 * size, size, 2 * size) if gathers else dm.MatmulReduceScatter(2 * size, 2 * size, size)
+        dt.AllGatherMatmul(2 * size, size, 2 * size) if gathers else dt.MatmulReduceScatter(2 * size, 2 * size, size)
     )
     cut = tuple(map(len, np.array_split(a[:size], tiles)))
     schedule = Schedule.of("uniform", tiles=cut, by="messages", own="first" if gathers else "last", fused=False)
@@ -167,7 +167,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
         save_schedule(operator, schedule, world.library, hosts)
     comm.Barrier()
     rows = [slice(stop - count, stop) for stop, count in zip(np.cumsum(cut).tolist(), cut, strict=True)]
-    out, call = np.empty((2 * size if gathers else size, size), np.float32), getattr(dm, name)
+    out, call = np.empty((2 * size if gathers else size, size), np.float32), getattr(dt, name)
     by_hand = (gathered if gathers else scattered)(comm, a, b, rows)
     asked = asked_of(name, a, b, out, {})
     looks = lambda: look_up(name, adopted(comm), asked)  # noqa: E731
