@@ -1,4 +1,4 @@
-"""Run by every rank of an MPI: the calls of dovetail.comm on communicators of 1 to 4 ranks, held against NumPy."""
+"""Run by every rank of an MPI: the collectives of dovetail on communicators of 1 to 4 ranks, held against NumPy."""
 
 import json
 import os

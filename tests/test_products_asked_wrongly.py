@@ -1,4 +1,4 @@
-"""Products wished for, planned and tuned with arguments that cannot be: each is told what is wrong, in one sentence."""
+"""Products asked for, planned and tuned with arguments that cannot be: each is told what is wrong, in one sentence."""
 
 import re
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Run by every rank of an MPI: five collectives of dovetail.comm, the later ones served by a Program of ours."""
+"""Run by every rank of an MPI: five collectives of dovetail, the later ones served by a Program of ours."""
 
 import numpy as np
 from mpi4py import MPI

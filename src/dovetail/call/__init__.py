@@ -46,7 +46,6 @@ __all__ = [
 HOMES = {
     "choice_for": "selection_rules",
     "use": "selection_rules",
-    "nest_on_ranks": "nests",
     "schedule_for": "products",
 }  # else: collectives
 

@@ -1,4 +1,4 @@
-"""asked: what `Nest.on` is asked for, read and checked before ranks talk to each other."""
+"""nest_options: the options of `dovetail.bind` for a nest, read and checked before ranks exchange anything."""
 
 from __future__ import annotations
 

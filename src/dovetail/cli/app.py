@@ -68,8 +68,8 @@ app = typer.Typer(
 )
 for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
-for _wished in OF_OPERATORS:
-    app.add_typer(_wished.group(), name=_wished.name)
+for _verb in OF_OPERATORS:
+    app.add_typer(_verb.group(), name=_verb.name)
 app.add_typer(trace_group(), name="trace", no_args_is_help=True)
 app.add_typer(cache_group(), name="cache", no_args_is_help=True)
 

@@ -55,7 +55,7 @@ KINDS = {
     "dovetail.curve/1": Kind("curve"),
 }
 ANEW = "it was cut, or changed by hand: write it anew"
-PLANNED = ("plan", "tune")  # kinds that say what was wished for, and how it is done
+PLANNED = ("plan", "tune")  # kinds that name an operator and its schedule
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
 
 

@@ -122,7 +122,7 @@ class Verb:
         return self.run.__name__
 
     def names(self) -> list[str]:
-        """Everything that may be wished for."""
+        """Every operator by name."""
         from dovetail.ir.registry import operator_class, usable_operators
 
         known = [name for name in usable_operators() if self.balances or not operator_class(name).by_size]
@@ -182,7 +182,7 @@ class Verb:
         needed = [_parameter(o, kind is not None and self._needs(kind, o)) for o in options]
         named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
-        about = summary_of(kind) if kind else "Links between ranks, whatever is wished for."
+        about = summary_of(kind) if kind else "Links between ranks, whatever the operator."
         run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(verb)}"
         app = typer.Typer(add_completion=False, context_settings=HELP)
         app.command(name, short_help=about)(run)
