@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from dovetail.core import DovetailError, OperatorError, ProgramError
@@ -33,12 +32,15 @@ class Bound:
         The arrays of a call: shapes, dtypes, and where they lie in whole arrays.
     rank : int
         This process's number in the communicator.
+    num_bytes : int
+        The mean number of bytes of a rank's arrays: equal on all ranks, which drop the same bindings.
     """
 
     def __init__(self, operator: Operator, schedule: Schedule, embedded: Embedded) -> None:
         self.operator, self.schedule, self.embedded = operator, schedule, embedded
         self.program, self.rank = embedded.program, embedded.rank
         self.signature = Signature.of(operator, schedule, self.program.num_ranks)
+        self.num_bytes = _num_bytes(embedded)
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
         """Run on this rank's arrays; every rank must call.
@@ -65,17 +67,16 @@ class Bound:
         )
         return self.signature.result(self.rank, held, out)
 
-    @cached_property
-    def num_bytes(self) -> int:
-        """The mean number of bytes of a rank's arrays: equal on all ranks, which drop the same bindings."""
-        program, work = self.program, self.embedded.workload
-        buffers = ((buffer, rank) for buffer in program.buffers for rank in range(program.num_ranks))
-        sizes = (work.length(b.name, rank, b.slots[rank]) * work.slot_bytes(b.name, rank) for b, rank in buffers)
-        return sum(sizes) // program.num_ranks
-
     def explain(self) -> str:
         """Return the schedule: its family and parameters, then what it does in words."""
         return f"{self.schedule}: {self.operator.describe(self.schedule, self.program.num_ranks)}"
+
+
+def _num_bytes(embedded: Embedded) -> int:
+    program, work = embedded.program, embedded.workload
+    buffers = ((buffer, rank) for buffer in program.buffers for rank in range(program.num_ranks))
+    sizes = (work.length(b.name, rank, b.slots[rank]) * work.slot_bytes(b.name, rank) for b, rank in buffers)
+    return sum(sizes) // program.num_ranks
 
 
 def bind_on(

@@ -68,8 +68,8 @@ app = typer.Typer(
 )
 for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
-for _verb in OF_OPERATORS:
-    app.add_typer(_verb.group(), name=_verb.name)
+for _group in OF_OPERATORS:
+    app.add_typer(_group.group(), name=_group.name)
 app.add_typer(trace_group(), name="trace", no_args_is_help=True)
 app.add_typer(cache_group(), name="cache", no_args_is_help=True)
 

@@ -156,7 +156,8 @@ class Plan:
             if world:
                 check_size(world, self.ranks)  # the same on all ranks
             with world.together() if world else nullcontext():
-                self._places[world] = bind_on(self.operator, world, self.schedule, program=self.program)
+                made = bind_on(self.operator, world, self.schedule, program=self.program)
+            self._places[world] = made  # once all ranks have it
         return self._places[world]
 
     @cached_property
