@@ -3,7 +3,8 @@
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.expressions import cos, exp, maximum, minimum, sin, sqrt, where
 from dovetail.loops.nest import Nest, array, nest
-from dovetail.loops.record import Array, loop
+from dovetail.loops.record import loop
+from dovetail.loops.recording import Array
 
 __all__ = [
     "Array",

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from dovetail.core import ProgramError
 from dovetail.ir import Program, Workload, op_works
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import operations
-from dovetail.loops.record import Loop
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.recording import Loop, Recording
 
 
 def check_count(
-    nest: Nest, sizes: Mapping[str, int], program: Program, workload: Workload, apart: Collection[str] = ()
+    nest: Recording, sizes: Mapping[str, int], program: Program, workload: Workload, apart: Collection[str] = ()
 ) -> None:
     """ProgramError where a program that computes each point once does other than every operation of the nest's loops.
 

@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import Value
-
-if TYPE_CHECKING:
-    from dovetail.loops.record import Statement
+from dovetail.loops.recording import Statement
 
 _HERE = Path(__file__).parent
 MOST = 1000  # elements of a container, and bytes of an array, that are compared

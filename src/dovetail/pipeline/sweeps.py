@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
 from dovetail.loops.in_place import in_place
+from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.order import statements as statements_in
-from dovetail.loops.record import Loop, Statement
-from dovetail.loops.taken import Take, check_untaken
+from dovetail.loops.recording import Loop, Recording, Statement, Take
+from dovetail.loops.taken import check_untaken
 from dovetail.pipeline.skews import least_lean
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 
 class Place(NamedTuple):
@@ -88,7 +86,7 @@ class Pipelined:
     dependences within each sweep, those of memory too.
     """
 
-    nest: Nest
+    nest: Recording
     shape: tuple[str | int, ...]
     phases: tuple[TiledSweep | Single, ...]
     axes: Mapping[str, tuple[int | None, ...]]
@@ -127,7 +125,7 @@ class Pipelined:
         return self.nest.written
 
 
-def pipelined_of(nest: Nest) -> Pipelined:
+def pipelined_of(nest: Recording) -> Pipelined:
     """The pipeline that a nest is, or an OperatorError that says why it is none.
 
     >>> from dovetail.loops.problems import gauss_seidel2d, sync_p2p
@@ -135,7 +133,7 @@ def pipelined_of(nest: Nest) -> Pipelined:
     (['sync_p2p_S0', 'sync_p2p_S1'], (0, 1))
     """
     check_untaken(nest)
-    if nest.levels:
+    if levels_of(nest):
         nest = in_place(nest)
     nest = with_all_loops(nest)
     steps, body = _steps(nest)
@@ -154,7 +152,7 @@ def pipelined_of(nest: Nest) -> Pipelined:
     return found
 
 
-def _none(nest: Nest, why: str, where: str | None, hint: str, found: str | None = None) -> OperatorError:
+def _none(nest: Recording, why: str, where: str | None, hint: str, found: str | None = None) -> OperatorError:
     return OperatorError(f"{nest.name} is no pipeline: {why}", where=where, found=found, hint=hint)
 
 
@@ -176,7 +174,7 @@ def _backward(found: Pipelined) -> Iterator[tuple[TiledSweep, int, Inner]]:
             yield from ((sweep, axis, inner) for axis, by in enumerate(inner.by) if by < 0)
 
 
-def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement | Take]]:
+def _steps(nest: Recording) -> tuple[Loop | None, Sequence[Loop | Statement | Take]]:
     """The loop of steps, whose index no subscript has, and what is in it."""
     if len(nest.body) == 1 and isinstance(only := nest.body[0], Loop):
         accesses = [a for statement in nest.statements for a in (*statement.reads, statement.target)]
@@ -186,7 +184,7 @@ def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement | Take]]:
 
 
 def _phase(
-    nest: Nest,
+    nest: Recording,
     each: Loop | Statement | Take,
     steps: Loop | None,
     shape: tuple[str | int, ...],
@@ -206,7 +204,7 @@ def _phase(
     return _sweep(nest, loops, inner, shape, axes)
 
 
-def _single(nest: Nest, statement: Statement, steps: Loop | None) -> Single:
+def _single(nest: Recording, statement: Statement, steps: Loop | None) -> Single:
     for access in (*statement.reads, statement.target):
         for subscript in access.at:
             if steps is not None and steps.index in subscript.names:
@@ -215,7 +213,7 @@ def _single(nest: Nest, statement: Statement, steps: Loop | None) -> Single:
 
 
 def _sweep(
-    nest: Nest,
+    nest: Recording,
     loops: Sequence[Loop],
     inner: Sequence[Statement],
     shape: tuple[str | int, ...],
@@ -231,7 +229,7 @@ def _sweep(
             hint = "let all statements of a loop write at the same indices"
             raise _none(nest, f"{statement.target} is not at the point of {first.target}", statement.line, hint)
     for loop in loops:
-        if not {*loop.low.names, *loop.high.names} <= nest.recorder.symbols:
+        if not {*loop.low.names, *loop.high.names} <= nest.code.symbols:
             raise _none(nest, f"the bounds of {loop.index} change with other loops", first.line, "use a box")
     axis_of = dict(zip(indices, order, strict=True))
     places = {}
@@ -252,7 +250,7 @@ def extent(loop: Loop, sign: int, rest: Affine) -> tuple[Affine, Affine]:
 
 
 def _point(
-    nest: Nest, statement: Statement, indices: Sequence[str], shape: tuple[str | int, ...]
+    nest: Recording, statement: Statement, indices: Sequence[str], shape: tuple[str | int, ...]
 ) -> tuple[tuple[int, ...], list[tuple[int, Affine]]]:
     """The axis of each loop; and by axis whether the point that is written goes up or down with its index, and where
     it would be at index 0."""
@@ -275,7 +273,7 @@ def _point(
 
 
 def _places(
-    nest: Nest,
+    nest: Recording,
     statement: Statement,
     access: Read,
     axis_of: Mapping[str, int],
@@ -301,12 +299,12 @@ def _places(
     return tuple(found)
 
 
-def _alone(nest: Nest, name: str, shape: tuple[str | int, ...]) -> tuple[int | None, ...]:
+def _alone(nest: Recording, name: str, shape: tuple[str | int, ...]) -> tuple[int | None, ...]:
     """The axes of an array that no sweep touches."""
     return tuple(range(len(shape))) if nest.arrays[name].shape == shape else (None,) * len(nest.arrays[name].shape)
 
 
-def _inner(nest: Nest, sweeps: Sequence[TiledSweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
+def _inner(nest: Recording, sweeps: Sequence[TiledSweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
     found: dict[str, dict[Vector, Inner]] = {sweep.name: {} for sweep in sweeps}
     for sweep, vector, dependence in inner_dependences(nest, sweeps, steps):
         by = dict(zip(sweep.order, vector, strict=True))
@@ -316,7 +314,7 @@ def _inner(nest: Nest, sweeps: Sequence[TiledSweep], steps: bool) -> dict[str, t
 
 
 def inner_dependences(
-    nest: Nest, sweeps: Sequence[TiledSweep], steps: bool
+    nest: Recording, sweeps: Sequence[TiledSweep], steps: bool
 ) -> Iterator[tuple[TiledSweep, Vector, Dependence]]:
     """The dependences, those of memory too, of iterations of one sweep in one step, by its loops."""
     for sweep in sweeps:

@@ -18,7 +18,7 @@ from dovetail.loops.evaluate import evaluated
 from dovetail.loops.expressions import Read, operations
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.matrices import Vector
-from dovetail.loops.record import Statement
+from dovetail.loops.recording import Statement
 from dovetail.loops.run import address
 from dovetail.pipeline.skews import Lean, Need, mean_row, span_of
 from dovetail.pipeline.tile_text import INCLUDES, STRUCT, TileWriter

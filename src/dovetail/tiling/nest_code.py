@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,15 +19,12 @@ from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.check_counts import set_text
 from dovetail.loops.checks import check_bounds
-from dovetail.loops.dependences import Dependence
+from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.matrices import Matrix, Vector
-from dovetail.loops.record import WRAPS, Statement
+from dovetail.loops.recording import WRAPS, Recording, Statement
 from dovetail.loops.taken import check_untaken
 from dovetail.loops.types import check_types
 from dovetail.tiling.spaces import Space
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 Ranges = tuple[tuple[int, int], ...]
 MUCH = 1 << 30  # bytes: what holds more is told
@@ -99,7 +96,7 @@ def sizes_of(operator: Any) -> dict[str, int]:
     return {**operator.sizes, "steps": operator.steps}
 
 
-def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> NestCode:
+def nest_code(nest: Recording, sizes: Mapping[str, int], dtype: str = "float64") -> NestCode:
     """For nests whose statements are in equally many loops; `dtype`: of the arrays that have none of their own.
 
     OperatorError for others, and where no dependence asks for an order.
@@ -131,7 +128,7 @@ def nest_code(nest: Nest, sizes: Mapping[str, int], dtype: str = "float64") -> N
 class Analysis:
     """Where each value comes from, and which statement is computed how far behind the others."""
 
-    def __init__(self, nest: Nest, sizes: Mapping[str, int]) -> None:
+    def __init__(self, nest: Recording, sizes: Mapping[str, int]) -> None:
         self.nest, self.sizes = nest, sizes
         self.shared = self._check_loops()
         self.flows = [each for each in _uniform(nest) if each.kind == "flow"]
@@ -368,16 +365,16 @@ def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector
     return found
 
 
-def _uniform(nest: Nest) -> tuple[Dependence, ...]:
+def _uniform(nest: Recording) -> tuple[Dependence, ...]:
     """Return a nest's dependences. OperatorError where they are not uniform."""
     try:
-        return nest.dependences()
+        return dependences(nest)
     except OperatorError as refusal:
         what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
         raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps that go one way") from None
 
 
-def _refused(nest: Nest, found: str, hint: str, statement: Statement | None = None) -> OperatorError:
+def _refused(nest: Recording, found: str, hint: str, statement: Statement | None = None) -> OperatorError:
     where = statement.line if statement else ""
     what = f"{nest.name} cannot be written as such a program"
     return OperatorError(what, where=where, found=found, hint=hint)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from dovetail.loops.expressions import Read
 from dovetail.loops.generate import Expressions, c_type
-from dovetail.loops.record import WRAPS, Loop, Statement
-from dovetail.loops.taken import Take
+from dovetail.loops.levels import levels_of
+from dovetail.loops.recording import WRAPS, Loop, Statement, Take
 from dovetail.loops.types import is_real
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class NestText(Expressions):
 
     def _num_given_axes(self, name: str) -> int:
         array = self.nest.arrays[name]
-        return len(array.shape) + (array.time and self.nest.levels[name].given > 1)
+        return len(array.shape) + (array.time and levels_of(self.nest)[name].given > 1)
 
     def element(self, read: Read) -> str:
         sources = self.found.sources[self.nest.statements.index(self.statement)].get(str(read), [])
@@ -97,7 +97,8 @@ class NestText(Expressions):
         words = self._elements(read)
         if self._num_given_axes(read.array) > len(words):
             indices = {self.statement.loops[0].index: "(p0)"}
-            words.insert(0, f"min2({self.found.affine(read.at[0], indices)}, {self.nest.levels[read.array].given - 1})")
+            last = levels_of(self.nest)[read.array].given - 1
+            words.insert(0, f"min2({self.found.affine(read.at[0], indices)}, {last})")
         return f"GIVEN_{read.array}({', '.join(words)})"
 
     def plain(self) -> str:
