@@ -636,7 +636,7 @@ class TestTilesThatLean:
         operator = pipeline_of(problems.ssor2d)("12x14", 2)
         check(operator, self.how, run=native)
         monkeypatch.setattr(
-            TileWriter, "_place", lambda self, loop, at: f"{self.kernel.box[loop][0] if loop == 0 else 0} + {at}"
+            TileWriter, "_place", lambda self, loop, at: f"{self.tile.box[loop][0] if loop == 0 else 0} + {at}"
         )
         with pytest.raises(AssertionError):
             check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)

@@ -18,7 +18,8 @@ from dovetail.pipeline.kernel_forms import elements, ways_of_points
 from dovetail.pipeline.names import lean_name
 from dovetail.pipeline.skews import Lean, least_lean, waves
 from dovetail.pipeline.sweeps import Inner, Pipelined, TiledSweep
-from dovetail.pipeline.tile_kernels import Rows, TileKernel, Turn
+from dovetail.pipeline.tile_kernels import TileKernel
+from dovetail.pipeline.tiles import Rows, Turn
 
 ORDER = (0, 1)  # steps around points
 

@@ -15,7 +15,8 @@ from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
 from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
 from dovetail.pipeline.sweeps import Inner, Single, TiledSweep
-from dovetail.pipeline.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel, Turn
+from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
+from dovetail.pipeline.tiles import Element, Face, Rows, Turn
 
 Dtypes = tuple[tuple[str, str], ...]
 LONG = 4  # cycles; in fewer a processor does the rest of a point, too
