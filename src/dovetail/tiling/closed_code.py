@@ -6,17 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from dovetail.loops.dependences import dependences
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import Code, Loop, Recording, Statement
+from dovetail.tiling.nest_analysis import Analysis
 from dovetail.tiling.nest_text import NestText
-
-if TYPE_CHECKING:
-    from dovetail.tiling.nest_code import Analysis
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dovetail.loops.expressions import Read
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.levels import levels_of
 from dovetail.loops.recording import WRAPS, Loop, Statement, Take
 from dovetail.loops.types import is_real
-
-if TYPE_CHECKING:
-    from dovetail.tiling.nest_code import Analysis, Source
+from dovetail.tiling.nest_analysis import Analysis, Source
 
 FACTORS = (7919, 104729, 1299709, 15485863)
 WHOLE = 1000  # numbers that are given: of 8 bits 4, letters of a small alphabet
