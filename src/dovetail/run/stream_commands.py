@@ -87,7 +87,7 @@ class StreamCommands:
             self.heard[key] = self.homes.make_up(size, self.dtype_of(op))
         return Spot.at(self.heard[key], size)
 
-    def to_host(self, op: Op, size: int, peer: int = 0) -> Spot:
+    def outgoing(self, op: Op, size: int, peer: int = 0) -> Spot:
         """Where the host takes what a real rank sends."""
         key = (op.rank, f"to the host through {op.chan_out}, {peer}", size)
         if key not in self._spaces:

@@ -155,7 +155,7 @@ class Lowering(StreamCommands):
 
     def _send(self, op: Op, what: Spot, place: Spot | None) -> Action:
         if self.real is not None:
-            return copied(self.to_host(op, what.num_bytes), what)
+            return copied(self.outgoing(op, what.num_bytes), what)
         self._messages[op.index] = place or what
         return copied(place, what) if place else ()
 
@@ -175,7 +175,7 @@ class Lowering(StreamCommands):
             )
             if self.real is not None:
                 made = made or self.space(op, "sum", self._size(op))
-                return [*more, copied(self.to_host(op, made.num_bytes), made)]
+                return [*more, copied(self.outgoing(op, made.num_bytes), made)]
             assert made is not None
             self._messages[op.index] = place or made
             if place is not None and place is not made:
