@@ -1,4 +1,4 @@
-"""loops: nests and stencils as a Python function of loops; dependences, tiles, C, and Programs for ranks."""
+"""loops: the language of nests: Python functions of loops over arrays, their dependences, and their C."""
 
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.expressions import cos, exp, maximum, minimum, sin, sqrt, where

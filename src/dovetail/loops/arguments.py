@@ -1,4 +1,4 @@
-"""arguments: the arrays and parameters of a call, held against what a nest declares, and how long its axes are then."""
+"""arguments: the arrays and parameters of a call, checked against what the nest declares, and the sizes that follow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""counted: whether the plain program of a nest does as many operations as its loops have.
+"""check_counts: check that the reference program of a nest does as many operations as its loops have.
 
-These are counted by themselves, by isl where they are no box: what the plain program and the tiled one both left out
-would pass any comparison of the two.
+The loops are counted independently, by isl where they are no box: a comparison of the reference with the tiled program
+would not show an operation that both leave out.
 """
 
 from __future__ import annotations

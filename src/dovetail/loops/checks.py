@@ -1,4 +1,4 @@
-"""checks: what can be refused of a nest before it runs: indices out of bounds, boundaries undefined, cycles."""
+"""checks: errors in a nest that are found before it runs: subscripts out of bounds, undefined boundaries, cycles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""dependences: which iterations must come before which, by isl; distances that are not uniform are refused."""
+"""dependences: the flow, anti and output dependences of a nest, by isl; distances that vary raise OperatorError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""in_place: a nest whose arrays have a time axis as one that writes them in place, where that gives the same values."""
+"""in_place: a nest with a time axis, rewritten to update its arrays in place where that gives the same values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""iterations: what Python changes from one iteration of a recorded loop to the next; a recording cannot show that."""
+"""iterations: detect Python variables that change from one iteration of a recorded loop to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""levels: which steps of an array with a time axis are kept, and which the user gives."""
+"""levels: which time levels of an array with a time axis are kept, and which of them the user gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nest: loops over arrays, written as a Python function, and everything that is known of them before sizes are."""
+"""nest: Nest, a recorded function of loops over arrays that can be called, analysed and printed as C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""order: whether the iterations of a loop may be run in any order, seen from its accesses alone."""
+"""order: whether the iterations of a loop may run in any order, judged by the accesses to arrays in it."""
 
 from __future__ import annotations
 

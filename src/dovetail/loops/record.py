@@ -1,4 +1,4 @@
-"""record: a Python function of loops, run once on symbols, becomes a tree of loops and statements."""
+"""record: run a Python function of loops once on symbols, and record its loops and statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""recording: what a function of loops does: its arrays, loops and statements. Every analysis of a nest reads it."""
+"""recording: Recording, the arrays, loops and statements of a function of loops, which every analysis reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""reference: the user's function run as it stands, on arrays that know levels and boundaries. Slow, and right."""
+"""reference: run the user's function unmodified, element by element, on arrays that know levels and boundaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rings: the memory of a call: copies of what is written, and of arrays with a time axis the ring of their levels."""
+"""rings: the memory of a call: copies of written arrays, and a ring of levels for each array with a time axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""run: a nest by compiled C, or by NumPy where there is no compiler."""
+"""run: run a nest by compiled C, or by NumPy where there is no compiler."""
 
 from __future__ import annotations
 

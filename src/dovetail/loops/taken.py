@@ -1,4 +1,4 @@
-"""taken: values that are read before a statement overwrites them and used after it, as temporaries of a nest."""
+"""taken: temporaries for values that a nest reads before a statement overwrites them and uses afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""types: which dtype each expression has; one statement computes in one, and numbers take that of their neighbours."""
+"""types: the dtype of each expression. A statement computes in one dtype; numbers take that of their neighbours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""vectorised: a nest by NumPy, whole loops at once where the order of their iterations is free."""
+"""vectorised: run a nest by NumPy, whole loops at once where their iterations may run in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""line: a sweep over one axis, again in every step, in bands of steps on ranks: each band in tiles that lean."""
+"""bands: a sweep over one axis, repeated every step, cut into bands of steps, which ranks compute in skewed tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cutting: the grid of a pipeline in parts along some axes and tiles along another, and which elements cross."""
+"""decomposition: a pipeline's grid, cut into parts along some axes and tiles along another, and the faces between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pipeline_kernels: what a slot of each buffer of a pipeline is, its kernels, and tiles alone, as they are measured."""
+"""kernel_forms: the slots and kernels of a pipeline's program, and tiles in isolation for measuring their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pipeline_names: what the buffers and kernels of a pipeline are called, and the operands of a tile."""
+"""names: the names of a pipeline's buffers and kernels, and the operands of a tile."""
 
 from __future__ import annotations
 

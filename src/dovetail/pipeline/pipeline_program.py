@@ -1,5 +1,4 @@
-"""pipeline_program: the Program of a pipeline on ranks: tiles in turn, faces received before and sent after each; and
-the plain one, that does the same on rank 0."""
+"""pipeline_program: the program of a pipeline: receive faces, compute a tile, send faces; and its reference."""
 
 from __future__ import annotations
 

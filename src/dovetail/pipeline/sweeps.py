@@ -1,4 +1,4 @@
-"""pipelined: a nest whose iterations need one another within a step, as sweeps over a grid; which loops may be cut."""
+"""sweeps: a nest as the sweeps of a pipeline, the dependences within each, and the axes that may be cut."""
 
 from __future__ import annotations
 

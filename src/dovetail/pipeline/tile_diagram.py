@@ -1,4 +1,4 @@
-"""shown_tiles: the tiles of a pipeline's sweep, for a picture: one axis that is cut across, the mapped one upwards."""
+"""tile_diagram: a picture of the tiles of a sweep: the axis that is cut across, the mapped axis upwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tile_kernels: the computations of a pipeline: tiles of a sweep, single statements, boxes moved between slots."""
+"""tile_kernels: the kernels of a pipeline: tiles of a sweep, single statements, and copies of boxes between slots."""
 
 from __future__ import annotations
 

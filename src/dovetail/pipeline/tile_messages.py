@@ -1,4 +1,4 @@
-"""crossings: which tile needs which positions of which face, as which other tile left them, and has them not yet."""
+"""tile_messages: which positions of which face a tile still needs, and which other tile computes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tile_text: the C of one tile of a sweep; sizes are numbers in it, but for what the tile has of each row."""
+"""tile_text: the C of one tile of a sweep; all sizes are literals except what the tile has of each row."""
 
 from __future__ import annotations
 

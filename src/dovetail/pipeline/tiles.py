@@ -1,4 +1,4 @@
-"""tiles: a tile of a sweep as data: its statements, loops, rows of slots and faces."""
+"""tiles: Tile, a tile of a sweep as data: its statements, loops, rows of slots and faces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""row_kernels: one sweep of a stencil as a kernel on rows: NumPy reference, readable C, and what it costs."""
+"""row_kernels: one sweep of a stencil as a kernel on rows: NumPy reference, C, and cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""stencil: a nest as sweeps over a grid, one statement each, and which versions of which arrays each sweep reads."""
+"""sweeps: a nest as the sweeps of a stencil, one statement each, and the array versions that each sweep reads."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""closed_code: nests whose steps are a sweep and then single elements: as standalone programs, which make one sweep
-after the other. What is between two of them every rank does, with values from the rank that has computed them.
+"""closed_code: nests whose step is a sweep and then single elements, as standalone programs.
+
+Such a program makes one sweep after the other. Between two sweeps every rank computes the single elements itself, with
+values from the rank that has computed them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A standalone MPI program in C for tiles of any shape: chains of tiles along one loop, each on one rank.
+"""mpi_code: a standalone MPI program in C for tiles of any shape: chains of tiles along one loop, each on one rank.
 
 It needs mpicc alone. What is particular to a nest is generated here; what all programs share is in `mpi_chains.c`.
 """
