@@ -17,7 +17,7 @@ from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import elements, ways_of_points
 from dovetail.pipeline.names import lean_name
 from dovetail.pipeline.skews import Lean, least_lean, waves
-from dovetail.pipeline.sweeps import Inner, Pipelined, TiledSweep
+from dovetail.pipeline.sweeps import Inner, Pipelined, Sweep
 from dovetail.pipeline.tile_kernels import TileKernel
 from dovetail.pipeline.tiles import Rows, Turn
 
@@ -55,7 +55,7 @@ class Line:
             raise PlanError(f"{name}: a part would have no points", found=found, hint="fewer ranks, or a larger grid")
 
     @property
-    def sweep(self) -> TiledSweep:
+    def sweep(self) -> Sweep:
         return self.cutting.pipelined.sweeps[0]
 
     @cached_property
@@ -148,7 +148,7 @@ class BandKernel(TileKernel):
         return of_rows._replace(key=f"{self.label}-{self.mark}:{writes[0].slot.dtype}", units=points)
 
 
-def kernel_name(sweep: TiledSweep, depth: int, lean: Lean) -> str:
+def kernel_name(sweep: Sweep, depth: int, lean: Lean) -> str:
     """What the tile of a band of so many steps is called."""
     return f"{sweep.name}_band{depth}{lean_name(lean)}"
 

@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TiledSweep:
+class Sweep:
     """Statements on every point of a box of the grid, in the order of `order` (its axes, the outermost loop first).
 
     `low`, `high`: the box, by axis. `signs`: 1 where its loop goes up along an axis, -1 where it goes down.
@@ -88,7 +88,7 @@ class Pipelined:
 
     nest: Recording
     shape: tuple[str | int, ...]
-    phases: tuple[TiledSweep | Single, ...]
+    phases: tuple[Sweep | Single, ...]
     axes: Mapping[str, tuple[int | None, ...]]
     steps: Loop | None
     inner: Mapping[str, tuple[Inner, ...]]
@@ -98,8 +98,8 @@ class Pipelined:
         return self.nest.name
 
     @property
-    def sweeps(self) -> tuple[TiledSweep, ...]:
-        return tuple(phase for phase in self.phases if isinstance(phase, TiledSweep))
+    def sweeps(self) -> tuple[Sweep, ...]:
+        return tuple(phase for phase in self.phases if isinstance(phase, Sweep))
 
     @cached_property
     def forward(self) -> tuple[int, ...]:
@@ -116,7 +116,7 @@ class Pipelined:
         axes = [*self.forward, *(axis for axis in range(len(self.shape)) if axis not in self.forward)]
         return tuple(axis for axis in axes if set(self.forward) - {axis})
 
-    def lean(self, sweep: TiledSweep, mapped: int, cut: Vector) -> Vector:
+    def lean(self, sweep: Sweep, mapped: int, cut: Vector) -> Vector:
         """How far the tiles of a sweep along an axis lean, by axis (see `skews`)."""
         return least_lean([inner.by for inner in self.inner[sweep.name]], sweep.order, mapped, cut)
 
@@ -145,7 +145,7 @@ def pipelined_of(nest: Recording) -> Pipelined:
     phases = tuple(_phase(nest, each, steps, shape, axes) for each in body)
     for name in (name for name in nest.arrays if name not in axes):
         axes[name] = _alone(nest, name, shape)
-    inner = _inner(nest, [each for each in phases if isinstance(each, TiledSweep)], bool(steps))
+    inner = _inner(nest, [each for each in phases if isinstance(each, Sweep)], bool(steps))
     found = Pipelined(nest, shape, phases, axes, steps, inner)
     if not found.mappable:
         raise _cannot_cut(found)
@@ -167,7 +167,7 @@ def _cannot_cut(found: Pipelined) -> OperatorError:
     return _none(found.nest, what, inner.dependence.sink.line, hint, text)
 
 
-def _backward(found: Pipelined) -> Iterator[tuple[TiledSweep, int, Inner]]:
+def _backward(found: Pipelined) -> Iterator[tuple[Sweep, int, Inner]]:
     """The dependences that go backwards along an axis, with it."""
     for sweep in found.sweeps:
         for inner in found.inner[sweep.name]:
@@ -189,7 +189,7 @@ def _phase(
     steps: Loop | None,
     shape: tuple[str | int, ...],
     axes: dict[str, tuple[int | None, ...]],
-) -> TiledSweep | Single:
+) -> Sweep | Single:
     if isinstance(each, Statement):
         return _single(nest, each, steps)
     assert isinstance(each, Loop)
@@ -218,7 +218,7 @@ def _sweep(
     inner: Sequence[Statement],
     shape: tuple[str | int, ...],
     axes: dict[str, tuple[int | None, ...]],
-) -> TiledSweep:
+) -> Sweep:
     first = inner[0]
     indices = [loop.index for loop in loops]
     order, corner = _point(nest, first, indices, shape)
@@ -240,7 +240,7 @@ def _sweep(
     sides = [extent(by_axis[axis], sign, rest) for axis, (sign, rest) in enumerate(corner)]
     low, high = zip(*sides, strict=True)
     signs = tuple(sign for sign, _ in corner)
-    return TiledSweep(f"{nest.name}_{first.name}", tuple(inner), order, low, high, signs, places)
+    return Sweep(f"{nest.name}_{first.name}", tuple(inner), order, low, high, signs, places)
 
 
 def extent(loop: Loop, sign: int, rest: Affine) -> tuple[Affine, Affine]:
@@ -304,7 +304,7 @@ def _alone(nest: Recording, name: str, shape: tuple[str | int, ...]) -> tuple[in
     return tuple(range(len(shape))) if nest.arrays[name].shape == shape else (None,) * len(nest.arrays[name].shape)
 
 
-def _inner(nest: Recording, sweeps: Sequence[TiledSweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
+def _inner(nest: Recording, sweeps: Sequence[Sweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
     found: dict[str, dict[Vector, Inner]] = {sweep.name: {} for sweep in sweeps}
     for sweep, vector, dependence in inner_dependences(nest, sweeps, steps):
         by = dict(zip(sweep.order, vector, strict=True))
@@ -314,8 +314,8 @@ def _inner(nest: Recording, sweeps: Sequence[TiledSweep], steps: bool) -> dict[s
 
 
 def inner_dependences(
-    nest: Recording, sweeps: Sequence[TiledSweep], steps: bool
-) -> Iterator[tuple[TiledSweep, Vector, Dependence]]:
+    nest: Recording, sweeps: Sequence[Sweep], steps: bool
+) -> Iterator[tuple[Sweep, Vector, Dependence]]:
     """The dependences, those of memory too, of iterations of one sweep in one step, by its loops."""
     for sweep in sweeps:
         for each in dependences(nest, sweep.statements):

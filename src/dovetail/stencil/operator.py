@@ -313,7 +313,7 @@ class StencilOperator(GridOperator):
         return RowKernel(
             sweep.name,
             sweep.value,
-            sweep.sources,
+            sweep.elements,
             self.dtypes,
             self.dtypes[sweep.target],
             self.width,

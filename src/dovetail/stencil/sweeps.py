@@ -27,7 +27,7 @@ class Operand(NamedTuple):
     shift: tuple[int, ...]
 
 
-class Source(NamedTuple):
+class Element(NamedTuple):
     """An element that an expression reads: of which operand, and how far along a row."""
 
     operand: int
@@ -39,14 +39,14 @@ class Sweep:
     """One statement on a box of the grid, row by row.
 
     `operands`: the rows that it reads; with `keeps` the first are those of the version before, and the ends of a row
-    that are not computed stay as they are there. `sources`: by the text of each element. `low`, `high`: the box.
+    that are not computed stay as they are there. `elements`: by the text of each element. `low`, `high`: the box.
     """
 
     name: str
     target: str
     value: Value
     operands: tuple[Operand, ...]
-    sources: Mapping[str, Source]
+    elements: Mapping[str, Element]
     low: tuple[Affine, ...]
     high: tuple[Affine, ...]
     keeps: bool
@@ -135,13 +135,13 @@ def _sweep(nest: Recording, outer: Loop, statement: Statement, row_axes: int) ->
     low, high = tuple(loop.low for loop in loops), tuple(loop.high for loop in loops)
     keeps = len(loops) > 1 and not (low[-1].key == ((), 0) and _is_size(nest, target, high[-1]))
     operands = dict.fromkeys([Operand(target.array, 1, (0,) * row_axes)] if keeps or not statement.reads else [])
-    sources = {}
+    elements = {}
     for read in statement.reads:
         operand, along = _source(nest, statement, read, row_axes)
         operands[operand] = None
-        sources[str(read)] = Source([*operands].index(operand), along)
+        elements[str(read)] = Element([*operands].index(operand), along)
     name = f"{nest.name}_{statement.name}"
-    return Sweep(name, target.array, statement.value, (*operands,), sources, low, high, keeps, statement.line)
+    return Sweep(name, target.array, statement.value, (*operands,), elements, low, high, keeps, statement.line)
 
 
 def _check_free(nest: Recording, statement: Statement, loops: Sequence[Loop]) -> None:
