@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from pipeline_runs import arguments, check, native, results, schedule
 
-from dovetail import operator_of, pipeline_of
+from dovetail import operator_of
 from dovetail.core import OperatorError, PlanError, ProgramError
 from dovetail.cost import Curve, Prices, Segment
 from dovetail.ir import Builder, Kind, Schedule, op_works, verify, work_keys
@@ -20,6 +20,7 @@ from dovetail.loops import array, loop, maximum, nest, problems
 from dovetail.machine import load
 from dovetail.pipeline import kernel_forms as pipeline_kernels
 from dovetail.pipeline.operator import NOTHING_TO_HIDE, PIPELINES_ALREADY, PipelineOperator
+from dovetail.pipeline.operators import pipeline_of
 from dovetail.pipeline.sweeps import pipelined_of
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.pipeline.tile_messages import _Ledger
