@@ -11,7 +11,7 @@ from effort import ratio
 from dovetail.core import CostError
 from dovetail.cost import CostModel, Curve, Samples, fit_factor, price
 from dovetail.ir import Builder, KernelForm, Kind, Operand, Program, Region, Slot, Work, Workload
-from dovetail.ir.kernels import alike
+from dovetail.ir.alike import alike
 from dovetail.machine import SWITCH, Link, Machine, load
 
 LATENCY, P2P, EXCHANGE, REDUCE, COPY, ROW = 10e-6, 1e-9, 2e-9, 3e-9, 4e-9, 5e-6

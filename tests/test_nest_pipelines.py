@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from pipeline_runs import arguments, check, native, results, schedule
 
-from dovetail import operator_of, pipeline_of
+from dovetail import operator_of
 from dovetail.core import OperatorError, PlanError, ProgramError
 from dovetail.cost import Curve, Prices, Segment
 from dovetail.ir import Builder, Kind, Schedule, op_works, verify, work_keys
@@ -20,6 +20,7 @@ from dovetail.loops import array, loop, maximum, nest, problems
 from dovetail.machine import load
 from dovetail.pipeline import kernel_forms as pipeline_kernels
 from dovetail.pipeline.operator import NOTHING_TO_HIDE, PIPELINES_ALREADY, PipelineOperator
+from dovetail.pipeline.operators import pipeline_of
 from dovetail.pipeline.sweeps import pipelined_of
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.pipeline.tile_messages import _Ledger
@@ -636,7 +637,7 @@ class TestTilesThatLean:
         operator = pipeline_of(problems.ssor2d)("12x14", 2)
         check(operator, self.how, run=native)
         monkeypatch.setattr(
-            TileWriter, "_place", lambda self, loop, at: f"{self.kernel.box[loop][0] if loop == 0 else 0} + {at}"
+            TileWriter, "_place", lambda self, loop, at: f"{self.tile.box[loop][0] if loop == 0 else 0} + {at}"
         )
         with pytest.raises(AssertionError):
             check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)

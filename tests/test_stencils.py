@@ -12,7 +12,7 @@ from stencil_runs import arguments, check, native, results, schedule, whole
 from dovetail import operator_of
 from dovetail.core import DovetailError, OperatorError, PlanError
 from dovetail.ir import Kind, Schedule, verify
-from dovetail.ir.kernels import work_keys
+from dovetail.ir.compute_calls import work_keys
 from dovetail.ir.registry import operator_class, operator_from
 from dovetail.ir.signature import Signature
 from dovetail.loops import array, loop, maximum, nest, problems, where

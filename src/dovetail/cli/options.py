@@ -44,7 +44,7 @@ def one_of(known: Iterable[str], what: str) -> Callable[[str | None], str | None
 
 def known_dtype(value: str | None) -> str | None:
     """An element type that ranks can reduce, or an OperatorError that offers the nearest."""
-    from dovetail.ir.workload import DTYPE_BYTES
+    from dovetail.ir.slots import DTYPE_BYTES
 
     return None if value is None else nearest(value, DTYPE_BYTES, "dtype")
 

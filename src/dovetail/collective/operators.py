@@ -18,7 +18,7 @@ from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.op_lists import sent_slots
 from dovetail.ir.operator import Costs, LibraryCall, Operator
-from dovetail.ir.workload import DTYPE_BYTES
+from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.machine import even_nodes
 from dovetail.passes import slice_messages, split_slots
 

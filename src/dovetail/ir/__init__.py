@@ -3,20 +3,15 @@
 from dovetail.ir.abilities import Heuristic, PublishedCase
 from dovetail.ir.build import Builder
 from dovetail.ir.certificate import Certificate, Check
+from dovetail.ir.compute_calls import Call, Calls, compute_calls, kernel_calls, op_works, work_keys
 from dovetail.ir.kernels import (
     Agreement,
-    Call,
-    Calls,
     CFunction,
     Gemm,
     KernelCall,
     KernelForm,
     Operand,
     Work,
-    compute_calls,
-    kernel_calls,
-    op_works,
-    work_keys,
 )
 from dovetail.ir.limits import TARGETS, Target
 from dovetail.ir.operator import LibraryCall, Operator, Option, Piece, Sample, Space
@@ -24,6 +19,7 @@ from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.schedule import SERIAL, Progress, Schedule
 from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
+from dovetail.ir.slots import Slot, dtype_bytes
 from dovetail.ir.subject import Subject
 from dovetail.ir.text import canonical, to_text
 from dovetail.ir.types import (
@@ -43,7 +39,7 @@ from dovetail.ir.types import (
     is_one_of,
 )
 from dovetail.ir.verify import judge_limits, verify, verify_reference
-from dovetail.ir.workload import Sizes, Slot, Workload, dtype_bytes, region_bytes
+from dovetail.ir.workload import Sizes, Workload, region_bytes
 
 __all__ = [
     "COLUMNS",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import OperatorError
-from dovetail.ir.workload import Slot
+from dovetail.ir.slots import Slot
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

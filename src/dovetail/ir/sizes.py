@@ -14,8 +14,9 @@ from dovetail.ir.certificate import Fault
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists, part_slots
 from dovetail.ir.program import Program
+from dovetail.ir.slots import Slot
 from dovetail.ir.types import RECVS, SENDS, Kind, Region
-from dovetail.ir.workload import Sizes, Slot, Workload, owners
+from dovetail.ir.workload import Sizes, Workload, owners
 
 Ints = NDArray[np.int64]
 # What such an op moves are the slots that it reads; what others move, those that they write.

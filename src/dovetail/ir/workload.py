@@ -4,65 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
-from math import prod
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import OperatorError
 from dovetail.ir.alike import alike
+from dovetail.ir.kernels import KernelForm
 from dovetail.ir.program import Program
+from dovetail.ir.slots import Slot
 from dovetail.ir.types import Kind
 
-if TYPE_CHECKING:
-    from dovetail.ir.kernels import KernelForm
-
 Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
-
-DTYPE_BYTES = {
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-    "int16": 2,
-    "uint16": 2,
-    "uint32": 4,
-    "uint64": 8,
-}
-# Of floating types: the greatest relative error of rounding to one, and its least positive number.
-ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
-TINIEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element.
-
-    >>> dtype_bytes("bfloat16")
-    2
-    """
-    if dtype not in DTYPE_BYTES:
-        raise OperatorError(f"unknown dtype '{dtype}'", hint=f"one of {', '.join(DTYPE_BYTES)}")
-    return DTYPE_BYTES[dtype]
-
-
-class Slot(NamedTuple):
-    """One slot of a buffer: an array of `shape` elements of `dtype` (a row, a block, a scalar).
-
-    `signed`: whether inputs that are drawn for it may be negative.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    signed: bool = True
-
-    @property
-    def num_bytes(self) -> int:
-        return prod(self.shape) * dtype_bytes(self.dtype)
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
-"""loops: nests and stencils as a Python function of loops; dependences, tiles, C, and Programs for ranks."""
+"""loops: the language of nests: Python functions of loops over arrays, their dependences, and their C."""
 
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.expressions import cos, exp, maximum, minimum, sin, sqrt, where
 from dovetail.loops.nest import Nest, array, nest
-from dovetail.loops.record import Array, loop
+from dovetail.loops.record import loop
+from dovetail.loops.recording import Array
 
 __all__ = [
     "Array",

@@ -1,4 +1,4 @@
-"""Affine: a whole number that is linear in sizes and loop indices, as subscripts and loop bounds are."""
+"""affine: Affine, a whole number that is linear in sizes and loop indices: a subscript or the bound of a loop."""
 
 from __future__ import annotations
 

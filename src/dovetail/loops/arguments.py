@@ -1,21 +1,19 @@
-"""arguments: the arrays and parameters of a call, held against what a nest declares, and how long its axes are then."""
+"""arguments: the arrays and parameters of a call, checked against what the nest declares, and the sizes that follow."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.ir.arrays import check_plain
 from dovetail.loops.checks import check_bounds, reaches
-from dovetail.loops.record import WRAPS
+from dovetail.loops.levels import levels_of
+from dovetail.loops.recording import WRAPS, Recording
 from dovetail.loops.types import DTYPES, check_types
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
 LARGEST = 1 << 53  # sizes and parameters: sums of some of them are within 64 bits
@@ -25,14 +23,14 @@ LARGEST = 1 << 53  # sizes and parameters: sums of some of them are within 64 bi
 class Call:
     """A nest with arrays and sizes: what each executor runs. `steps` past the last of the time loop, if it has one."""
 
-    nest: Nest
+    nest: Recording
     arrays: Mapping[str, Given]
     sizes: Mapping[str, int]
     dtypes: Mapping[str, str]
 
     def last_level(self, name: str) -> int:
         """The newest level when all is done."""
-        levels = self.nest.levels[name]
+        levels = levels_of(self.nest)[name]
         low, high = levels.loop.low.at(self.sizes), levels.loop.high.at(self.sizes)
         return max(high, low) - 1 + levels.ahead
 
@@ -41,7 +39,7 @@ class Call:
         return tuple(self.sizes[s] if isinstance(s, str) else s for s in self.nest.arrays[name].shape)
 
 
-def bound(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Call:
+def bound(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Call:
     """The call, or an OperatorError that says which argument does not fit, and why."""
     sizes = _sizes(nest, arrays, parameters)
     given = dict(zip(nest.arrays, arrays, strict=True))
@@ -57,7 +55,7 @@ def results(call: Call, held: Mapping[str, Given]) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def margins(nest: Nest, name: str) -> list[tuple[int, int]]:
+def margins(nest: Recording, name: str) -> list[tuple[int, int]]:
     """How many elements are read outside of each axis of an array, below and beyond."""
     shape = nest.arrays[name].shape
     found = [(0, 0)] * len(shape)
@@ -68,7 +66,7 @@ def margins(nest: Nest, name: str) -> list[tuple[int, int]]:
     return found
 
 
-def _sizes(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> dict[str, int]:
+def _sizes(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> dict[str, int]:
     if len(arrays) != len(nest.arrays):
         found = f"{len(arrays)} arrays"
         raise OperatorError(f"{nest.name} takes {len(nest.arrays)} arrays: {', '.join(nest.arrays)}", found=found)
@@ -108,9 +106,9 @@ def _asked(shape: Sequence[str | int]) -> str:
     return " × ".join(map(str, shape))
 
 
-def _lengths(nest: Nest, name: str, given: Any) -> tuple[int, ...]:
+def _lengths(nest: Recording, name: str, given: Any) -> tuple[int, ...]:
     """The axes of an array, levels aside."""
-    array, levels = nest.arrays[name], nest.levels[name].given if name in nest.levels else 1
+    array, levels = nest.arrays[name], levels_of(nest)[name].given if name in levels_of(nest) else 1
     check_plain(name, given)
     lead = (levels,) if levels > 1 else ()
     if given.ndim != len(lead) + len(array.shape) or given.shape[: len(lead)] != lead:
@@ -119,7 +117,7 @@ def _lengths(nest: Nest, name: str, given: Any) -> tuple[int, ...]:
     return tuple(given.shape[len(lead) :])
 
 
-def _dtypes(nest: Nest, given: Mapping[str, Given]) -> dict[str, str]:
+def _dtypes(nest: Recording, given: Mapping[str, Given]) -> dict[str, str]:
     free = [name for name, array in nest.arrays.items() if array.dtype is None]
     wanted = given[free[0]].dtype.name if free else ""
     found = {}

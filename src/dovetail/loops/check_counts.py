@@ -1,27 +1,23 @@
-"""counted: whether the plain program of a nest does as many operations as its loops have.
+"""check_counts: check that the reference program of a nest does as many operations as its loops have.
 
-These are counted by themselves, by isl where they are no box: what the plain program and the tiled one both left out
-would pass any comparison of the two.
+The loops are counted independently, by isl where they are no box: a comparison of the reference with the tiled program
+would not show an operation that both leave out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from dovetail.core import ProgramError
 from dovetail.ir import Program, Workload, op_works
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import operations
-from dovetail.loops.record import Loop
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.recording import Loop, Recording
 
 
 def check_count(
-    nest: Nest, sizes: Mapping[str, int], program: Program, workload: Workload, apart: Collection[str] = ()
+    nest: Recording, sizes: Mapping[str, int], program: Program, workload: Workload, apart: Collection[str] = ()
 ) -> None:
     """ProgramError where a program that computes each point once does other than every operation of the nest's loops.
 

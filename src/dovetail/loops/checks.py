@@ -1,18 +1,16 @@
-"""checks: what can be refused of a nest before it runs: indices out of bounds, boundaries undefined, cycles."""
+"""checks: errors in a nest that are found before it runs: subscripts out of bounds, undefined boundaries, cycles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine, extreme
+from dovetail.loops.dependences import read_too_early
 from dovetail.loops.expressions import Read
-from dovetail.loops.levels import time_offset
-from dovetail.loops.record import WRAPS, Array, Loop, Statement
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.levels import levels_of, time_offset
+from dovetail.loops.recording import WRAPS, Array, Loop, Recording, Statement
 
 
 class Reach(NamedTuple):
@@ -25,9 +23,9 @@ class Reach(NamedTuple):
     beyond: Affine
 
 
-def check_nest(nest: Nest) -> None:
+def check_nest(nest: Recording) -> None:
     """All that is known without sizes."""
-    _ = nest.levels
+    _ = levels_of(nest)
     check_bounds(nest)
     for name, array in nest.arrays.items():
         if array.time:
@@ -35,7 +33,7 @@ def check_nest(nest: Nest) -> None:
     _check_cycles(nest)
 
 
-def check_bounds(nest: Nest, sizes: Mapping[str, int] | None = None) -> None:
+def check_bounds(nest: Recording, sizes: Mapping[str, int] | None = None) -> None:
     """Refuse accesses outside of arrays; those that depend on sizes where these are given."""
     for statement in nest.statements:
         if sizes is not None and any(loop_is_empty(loop, statement.loops, sizes) for loop in statement.loops):
@@ -51,18 +49,18 @@ def loop_is_empty(loop: Loop, loops: Sequence[Loop], sizes: Mapping[str, int]) -
     return extreme(loop.high - loop.low, loops, 1).at(sizes) <= 0
 
 
-def reaches(nest: Nest, statement: Statement, each: Read) -> list[Reach]:
+def reaches(nest: Recording, statement: Statement, each: Read) -> list[Reach]:
     """Of every axis but time."""
     array = nest.arrays[each.array]
     found = []
     for subscript, size in zip(each.at[array.time :], array.shape, strict=True):
         low, high = (extreme(subscript, statement.loops, sign) for sign in (-1, 1))
-        found.append(Reach(-low, high - nest.recorder.symbol(size) + 1))
+        found.append(Reach(-low, high - nest.code.symbol(size) + 1))
     return found
 
 
 def _check_axis(
-    nest: Nest,
+    nest: Recording,
     statement: Statement,
     each: Read,
     axis: int,
@@ -91,15 +89,15 @@ def _check_axis(
             raise OperatorError(what, where=statement.line, hint=f"at least {least} elements")
 
 
-def _size(nest: Nest, each: Read, axis: int, sizes: Mapping[str, int]) -> int:
-    return nest.recorder.symbol(nest.arrays[each.array].shape[axis]).at(sizes)
+def _size(nest: Recording, each: Read, axis: int, sizes: Mapping[str, int]) -> int:
+    return nest.code.symbol(nest.arrays[each.array].shape[axis]).at(sizes)
 
 
 def _told(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
-def written_box(nest: Nest, name: str) -> list[Reach]:
+def written_box(nest: Recording, name: str) -> list[Reach]:
     """How far writes stay away from the ends of each axis, as negative reach."""
     boxes = [reaches(nest, s, s.target) for s in nest.statements if s.target.array == name]
     return [Reach(_most(r.below for r in axis), _most(r.beyond for r in axis)) for axis in zip(*boxes, strict=True)]
@@ -114,14 +112,14 @@ def _most(values: Iterator[Affine]) -> Affine:
     return best
 
 
-def _check_boundary(nest: Nest, name: str, array: Array) -> None:
+def _check_boundary(nest: Recording, name: str, array: Array) -> None:
     """Refuse reads of elements that later levels do not define."""
     written = written_box(nest, name)
     if array.boundary in WRAPS:
         for axis, box in enumerate(written):
             if box.below.key != ((), 0) or box.beyond.key != ((), 0):
                 what = f"array {name} is {array.boundary}, and its elements at the ends of axis {axis} are not written"
-                found = f"from {-box.below} to {box.beyond - 1 + nest.recorder.symbol(array.shape[axis])}"
+                found = f"from {-box.below} to {box.beyond - 1 + nest.code.symbol(array.shape[axis])}"
                 raise OperatorError(what, found=found, hint=f"let the loop run from 0 to {array.shape[axis]}")
         return
     if array.boundary is not None:
@@ -136,19 +134,17 @@ def _check_boundary(nest: Nest, name: str, array: Array) -> None:
                     raise OperatorError(what, where=statement.line, hint=hint)
 
 
-def _check_cycles(nest: Nest) -> None:
+def _check_cycles(nest: Recording) -> None:
     """Refuse statements that read levels before they are computed."""
     suspects = []
     for statement in nest.statements:
         for each in statement.reads:
-            if (levels := nest.levels.get(each.array)) is not None:
+            if (levels := levels_of(nest).get(each.array)) is not None:
                 offset = time_offset(each, levels.loop)
                 if offset > levels.ahead:
                     raise _cycle(statement, each, "no step before it computes that level")
                 suspects += [(statement, each)] if offset == levels.ahead else []
     if suspects:
-        from dovetail.loops.dependences import read_too_early
-
         for statement, each in suspects:
             outside = any(side.constant > 0 for reach in reaches(nest, statement, each) for side in reach)
             wraps = outside and nest.arrays[each.array].boundary in WRAPS
@@ -159,7 +155,7 @@ def _check_cycles(nest: Nest) -> None:
                 _check_complete(nest, statement, each)
 
 
-def _check_complete(nest: Nest, statement: Statement, each: Read) -> None:
+def _check_complete(nest: Recording, statement: Statement, each: Read) -> None:
     """Refuse to wrap around within a level that the loop is still writing: what lies outside is derived at its end."""
     for other in nest.statements:
         if other.target.array == each.array and other.loops[1:] and other.loops[1:2] == statement.loops[1:2]:

@@ -1,19 +1,16 @@
-"""dependences: which iterations must come before which, by isl; distances that are not uniform are refused."""
+"""dependences: the flow, anti and output dependences of a nest, by isl; distances that vary raise OperatorError."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dovetail.core import OperatorError
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import check_constant
-from dovetail.loops.record import WRAPS, Loop, Statement
-from dovetail.loops.taken import Take, check_untaken
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.recording import WRAPS, Loop, Recording, Statement, Take
+from dovetail.loops.taken import check_untaken
 
 Kind = Literal["flow", "anti", "output"]
 
@@ -41,7 +38,7 @@ class _Access(NamedTuple):
     writes: bool
 
 
-def dependences(nest: Nest, among: Sequence[Statement] = ()) -> tuple[Dependence, ...]:
+def dependences(nest: Recording, among: Sequence[Statement] = ()) -> tuple[Dependence, ...]:
     """Flow (read after write, of the last write), anti and output dependences of a nest, each of which is uniform.
 
     `among`: those of some statements only, as if there were no others.
@@ -63,7 +60,7 @@ def dependences(nest: Nest, among: Sequence[Statement] = ()) -> tuple[Dependence
     return tuple(sorted(found, key=lambda d: (d.kind != "flow", d.kind, d.source.name, d.sink.name, d.distance)))
 
 
-def read_too_early(nest: Nest, statement: Statement, read: Read) -> Statement | None:
+def read_too_early(nest: Recording, statement: Statement, read: Read) -> Statement | None:
     """A statement that writes elements after this statement has read them here, if any does."""
     import islpy as isl
 
@@ -79,7 +76,7 @@ def read_too_early(nest: Nest, statement: Statement, read: Read) -> Statement | 
     return None
 
 
-def _accesses(nest: Nest) -> Iterator[_Access]:
+def _accesses(nest: Recording) -> Iterator[_Access]:
     for statement in nest.statements:
         for number, each in enumerate(statement.reads):
             yield _Access(f"{statement.name}r{number}", statement, each, False)
@@ -96,7 +93,7 @@ def _sink_name(pair: Any) -> str:
     return str(pair.get_tuple_name(_dim().out))
 
 
-def _flow(nest: Nest, sinks: Sequence[_Access], must: Sequence[_Access], may: Sequence[_Access]) -> Iterator[Any]:
+def _flow(nest: Recording, sinks: Sequence[_Access], must: Sequence[_Access], may: Sequence[_Access]) -> Iterator[Any]:
     """isl's maps from the accesses that come last before each sink to that sink, one for each pair."""
     import islpy as isl
 
@@ -111,7 +108,7 @@ def _flow(nest: Nest, sinks: Sequence[_Access], must: Sequence[_Access], may: Se
     yield from maps
 
 
-def _map(nest: Nest, which: str, accesses: Sequence[_Access]) -> Any:
+def _map(nest: Recording, which: str, accesses: Sequence[_Access]) -> Any:
     """The subscripts ("access"), the elements that these mean ("element"), or the moments of accesses."""
     import islpy as isl
 
@@ -127,22 +124,22 @@ def _map(nest: Nest, which: str, accesses: Sequence[_Access]) -> Any:
             places = [(f"{each.read.array}[{', '.join(at)}]", [*where]) for at, where in chosen]
         for to, where in places:
             parts.append(f"{each.name}[{indices}] -> {to} : {' and '.join(filter(None, [*bounds, *where])) or 'true'}")
-    symbols = ", ".join(sorted(nest.recorder.symbols))
+    symbols = ", ".join(sorted(nest.code.symbols))
     return isl.UnionMap(f"[{symbols}] -> {{ {'; '.join(parts)} }}")
 
 
-def _lying(nest: Nest, read: Read, axis: int, wraps: bool) -> list[tuple[str, str]]:
+def _lying(nest: Recording, read: Read, axis: int, wraps: bool) -> list[tuple[str, str]]:
     """Where a subscript lies along an axis, each with the condition that it does; `wraps`: as the boundary has it."""
     array, at = nest.arrays[read.array], read.at[axis]
     if axis < array.time or not wraps or array.boundary not in WRAPS:
         return [(str(at), "")]
-    size = nest.recorder.symbol(array.shape[axis - array.time])
+    size = nest.code.symbol(array.shape[axis - array.time])
     mirrored = array.boundary == "reflecting"
     below, beyond = (-at, size * 2 - 2 - at) if mirrored else (at + size, at - size)
     return [(str(at), ""), (str(below), f"{at} < 0"), (str(beyond), f"{at} >= {size}")]
 
 
-def _moment(nest: Nest, each: _Access) -> list[str]:
+def _moment(nest: Recording, each: _Access) -> list[str]:
     """When an access is made: places in bodies and indices in turn; reads before the write."""
     deepest = max(len(statement.loops) for statement in nest.statements)
     body, words = nest.body, list[str]()
@@ -158,7 +155,7 @@ def _place(body: Sequence[Loop | Statement | Take], wanted: Loop | Statement | T
     return next(place for place, each in enumerate(body) if each is wanted)
 
 
-def _uniform(nest: Nest, kind: Kind, source: _Access, sink: _Access, pair: Any) -> Iterator[Dependence]:
+def _uniform(nest: Recording, kind: Kind, source: _Access, sink: _Access, pair: Any) -> Iterator[Dependence]:
     """The one distance of a pair of accesses; none within one iteration of one statement."""
     dim = _dim()
     depth = min(len(source.statement.loops), len(sink.statement.loops))
@@ -173,7 +170,7 @@ def _uniform(nest: Nest, kind: Kind, source: _Access, sink: _Access, pair: Any) 
         yield Dependence(kind, source.statement, sink.statement, distance, source.read, sink.read)
 
 
-def _not_uniform(nest: Nest, source: _Access, sink: _Access, distances: Any) -> OperatorError:
+def _not_uniform(nest: Recording, source: _Access, sink: _Access, distances: Any) -> OperatorError:
     indices = [loop.index for loop in sink.statement.loops]
     text = str(distances.coalesce()).replace("{ ", "").replace(" }", "")
     verbs = ["writes" if each.writes else "reads" for each in (source, sink)]

@@ -1,4 +1,4 @@
-"""evaluate: expressions on whole arrays of elements by NumPy, with the bits that their C gives."""
+"""evaluate: the value of an expression on whole arrays, by NumPy, bit for bit as its C computes it."""
 
 from __future__ import annotations
 

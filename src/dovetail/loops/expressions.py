@@ -1,4 +1,4 @@
-"""Expressions on array elements, written with Python's operators: what a statement computes, as a tree."""
+"""expressions: what a statement computes, as a tree that Python's operators build on array elements."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,14 +10,10 @@ from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.evaluate import compared_in
 from dovetail.loops.expressions import ATOM, COMPARISONS, CONDITIONS, Apply, Number, Read, Taken, Value, bracketed, rank
-from dovetail.loops.levels import time_offset
+from dovetail.loops.levels import levels_of, time_offset
 from dovetail.loops.order import carries, statements
-from dovetail.loops.record import WRAPS, Loop, Statement
-from dovetail.loops.taken import Take
+from dovetail.loops.recording import WRAPS, Loop, Recording, Statement, Take
 from dovetail.loops.types import is_real
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 C_TYPES = {"float32": "float", "float64": "double"}
 IN_TURN = '__asm__ volatile("");  // one after the other: GCC 12 makes vectors of rows that need one another'
@@ -31,7 +26,7 @@ _HELPERS = {
 }
 
 
-def c_text(nest: Nest, dtype: str) -> str:
+def c_text(nest: Recording, dtype: str) -> str:
     """The function `void NAME(arrays…, sizes and parameters…)`, where arrays without a dtype have this one.
 
     An array with a time axis is the ring of its levels: level l lies in place l % depth, with the margins of
@@ -40,9 +35,9 @@ def c_text(nest: Nest, dtype: str) -> str:
     return _Writer(nest, {name: array.dtype or dtype for name, array in nest.arrays.items()}).text()
 
 
-def symbols_of(nest: Nest) -> list[str]:
+def symbols_of(nest: Recording) -> list[str]:
     """Sizes and parameters, in the order in which the C function takes them."""
-    return sorted(nest.recorder.symbols)
+    return sorted(nest.code.symbols)
 
 
 def c_type(dtype: str) -> str:
@@ -114,7 +109,7 @@ def number_text(value: int | float, dtype: str) -> str:
 class _Writer(Expressions):
     """One nest, whole."""
 
-    def __init__(self, nest: Nest, dtypes: Mapping[str, str]) -> None:
+    def __init__(self, nest: Recording, dtypes: Mapping[str, str]) -> None:
         super().__init__(dtypes)
         self.nest = nest
         self.margins = {name: margins(nest, name) for name in nest.arrays}
@@ -129,7 +124,7 @@ class _Writer(Expressions):
         shown = "\n".join(f" * {line}" for line in str(self.nest).splitlines())
         head = f"/* {self.nest.name}, made by dovetail.loops of\n *\n{shown}\n */"
         includes = "\n".join(f"#include <{name}.h>" for name in ("math", "stdint", "string"))
-        fills = [text for name in self.nest.levels for text in self._fill_function(name)]
+        fills = [text for name in levels_of(self.nest) for text in self._fill_function(name)]
         start = [line for name in self.nest.arrays for line in self._start(name)]
         function = f"void {self.nest.name}({', '.join([*arrays, *numbers])})\n{{\n" + "\n".join([*start, *body]) + "\n}"
         stop = "volatile int stop_;  // set where the caller is interrupted"
@@ -143,7 +138,7 @@ class _Writer(Expressions):
     def _pointer(self, read: Read) -> str:
         if not self.nest.arrays[read.array].time:
             return read.array
-        return self._level_name(read.array, time_offset(read, self.nest.levels[read.array].loop))
+        return self._level_name(read.array, time_offset(read, levels_of(self.nest)[read.array].loop))
 
     def _level_name(self, name: str, offset: int) -> str:
         """The level t + offset, as the C calls it."""
@@ -151,7 +146,7 @@ class _Writer(Expressions):
 
     def _padded(self, name: str) -> list[Affine]:
         """The axes of a level with its margins."""
-        sizes = [self.nest.recorder.symbol(size) for size in self.nest.arrays[name].shape]
+        sizes = [self.nest.code.symbol(size) for size in self.nest.arrays[name].shape]
         return [size + below + beyond for size, (below, beyond) in zip(sizes, self.margins[name], strict=True)]
 
     def _count(self, name: str) -> str:
@@ -171,7 +166,7 @@ class _Writer(Expressions):
             yield "    " + self._declared(name, name, f"{name}_data", name not in self.nest.written)
         elif self.margins[name] and self.nest.arrays[name].boundary in WRAPS:
             count = self._count(name)
-            given = self.nest.levels[name].given
+            given = levels_of(self.nest)[name].given
             yield f"    for (int64_t l_ = 0; l_ < {given}; ++l_)"
             yield f"        fill_{name}({', '.join([f'{name}_data + l_ * {count}', *symbols_of(self.nest)])});"
 
@@ -183,7 +178,7 @@ class _Writer(Expressions):
         if isinstance(each, Take):
             yield f"{indent}const {c_type(self.dtypes[each.read.array])} {each.name} = {self.element(each.read)};"
             return
-        timed = [name for name, levels in self.nest.levels.items() if levels.loop is each]
+        timed = [name for name, levels in levels_of(self.nest).items() if levels.loop is each]
         in_turn = carries(self.nest, each)
         if not in_turn:
             yield "#pragma GCC ivdep"
@@ -198,7 +193,7 @@ class _Writer(Expressions):
             yield from self._lines(child, indent + "    ")
             for name in timed:
                 if self.nest.arrays[name].boundary in WRAPS and name in _targets(child):
-                    pointer = self._level_name(name, self.nest.levels[name].ahead)
+                    pointer = self._level_name(name, levels_of(self.nest)[name].ahead)
                     kind = c_type(self.dtypes[name])
                     yield f"{indent}    fill_{name}(({kind} *){', '.join([pointer, *symbols_of(self.nest)])});"
         yield f"{indent}}}"
@@ -206,7 +201,7 @@ class _Writer(Expressions):
     def _step_start(self, name: str) -> Iterator[str]:
         """Pointers to the levels of this step; the first levels to be written start as copies of those before, and so
         do all where what a step leaves unwritten varies."""
-        loop, ahead, depth, varies = self.nest.levels[name]
+        loop, ahead, depth, varies = levels_of(self.nest)[name]
         count = self._count(name)
         used = {time_offset(read, loop) for _, read in self.nest.accesses(name)} | {ahead - 1}
         for offset in sorted(used):
@@ -233,7 +228,7 @@ class _Writer(Expressions):
 
     def _fill_axis(self, name: str, axis: int) -> Iterator[str]:
         shape, padded = self.nest.arrays[name].shape, self._padded(name)
-        (below, beyond), size = self.margins[name][axis], self.nest.recorder.symbol(shape[axis])
+        (below, beyond), size = self.margins[name][axis], self.nest.code.symbol(shape[axis])
         mirrored = self.nest.arrays[name].boundary == "reflecting"
         indent, others = "    ", [f"x{number}_" for number in range(len(shape))]
         for number in (n for n in range(len(shape)) if n != axis and (below or beyond)):
@@ -252,7 +247,7 @@ class _Writer(Expressions):
             yield indent[:-4] + "}"
 
 
-def _may_last(nest: Nest, loop: Loop) -> bool:
+def _may_last(nest: Recording, loop: Loop) -> bool:
     """Whether a loop can run for long: it holds others, or its length is a parameter."""
     counted = {*loop.low.names, *loop.high.names} & {*nest.parameters}
     return bool(counted) or any(isinstance(each, Loop) for each in loop.body)

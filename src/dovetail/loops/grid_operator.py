@@ -1,4 +1,4 @@
-"""grid_operator: what operators for nests on grids have in common, stencils and pipelines alike."""
+"""grid_operator: GridOperator, the base class of the operators for stencils and pipelines."""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
-"""in_place: a nest whose arrays have a time axis as one that writes them in place, where that gives the same values."""
+"""in_place: a nest with a time axis, rewritten to update its arrays in place where that gives the same values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dovetail.core import OperatorError
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
-from dovetail.loops.record import Statement, record
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.levels import levels_of
+from dovetail.loops.record import record
+from dovetail.loops.recording import Recording, Statement
 
 Flow = tuple[str, str, tuple[str, ...], tuple[int, ...]]
 
@@ -31,7 +30,7 @@ class Newest:
         self.array[at[1:]] = value
 
 
-def in_place(nest: Nest) -> Nest:
+def in_place(nest: Recording) -> Recording:
     """The same nest with one level of each array, which is overwritten element by element.
 
     OperatorError where a statement needs an element of the level before when the new one is there already.
@@ -45,30 +44,30 @@ def in_place(nest: Nest) -> Nest:
     >>> swept.arrays["u"].time, in_place(swept).arrays["u"].time
     (True, False)
     """
-    for name, levels in nest.levels.items():
+    for name, levels in levels_of(nest).items():
         wraps_around = nest.arrays[name].boundary in ("periodic", "reflecting")
         if levels.depth > 2 or wraps_around:
             why = f"is {nest.arrays[name].boundary}" if wraps_around else f"keeps {levels.depth} levels"
             raise _cannot(nest, f"array {name} {why}", None, "two levels, and boundary='fixed', can be one in place")
     arrays = {name: replace(array, time=False, boundary=None) for name, array in nest.arrays.items()}
     function = _on_newest(nest)
-    recorder = record(function, arrays, nest.parameters)
-    made = replace(nest, function=function, arrays=arrays, recorder=recorder)
+    code = record(function, arrays, nest.parameters)
+    made = replace(nest, function=function, arrays=arrays, code=code)
     _check_same(nest, made)
     return made
 
 
-def _on_newest(nest: Nest) -> Callable[..., Any]:
+def _on_newest(nest: Recording) -> Callable[..., Any]:
     """The function, on arrays that have but one level."""
 
     @wraps(nest.function)
     def function(**given: Any) -> None:
-        nest.function(**{name: Newest(each) if name in nest.levels else each for name, each in given.items()})
+        nest.function(**{name: Newest(each) if name in levels_of(nest) else each for name, each in given.items()})
 
     return function
 
 
-def _check_same(nest: Nest, made: Nest) -> None:
+def _check_same(nest: Recording, made: Recording) -> None:
     """Every value that is read must come from the same statement, as many iterations before, as it did of levels."""
     wanted = {_key(nest, flow): flow for flow in _flows(nest)}
     found = {_key(made, flow): flow for flow in _flows(made)}
@@ -81,15 +80,15 @@ def _check_same(nest: Nest, made: Nest) -> None:
         raise _cannot(nest, f"{strange.source_access} of a later level would be read", strange.sink.line, hint)
 
 
-def _flows(nest: Nest) -> Iterator[Dependence]:
+def _flows(nest: Recording) -> Iterator[Dependence]:
     yield from (each for each in dependences(nest) if each.kind == "flow")
 
 
-def _key(nest: Nest, flow: Dependence) -> Flow:
+def _key(nest: Recording, flow: Dependence) -> Flow:
     return flow.source.name, flow.sink.name, _element(nest, flow.sink_access, flow.sink), flow.distance
 
 
-def _element(nest: Nest, read: Read, statement: Statement) -> tuple[str, ...]:
+def _element(nest: Recording, read: Read, statement: Statement) -> tuple[str, ...]:
     """The array and the subscripts, but for the step; loops by their place: their names may not be known twice."""
     places = {each.index: f"loop {place}" for place, each in enumerate(statement.loops)}
     subscripts = read.at[nest.arrays[read.array].time :]
@@ -97,5 +96,5 @@ def _element(nest: Nest, read: Read, statement: Statement) -> tuple[str, ...]:
     return read.array, *(f"{part} {each.constant}" for part, each in zip(terms, subscripts, strict=True))
 
 
-def _cannot(nest: Nest, why: str, where: str | None, hint: str) -> OperatorError:
+def _cannot(nest: Recording, why: str, where: str | None, hint: str) -> OperatorError:
     return OperatorError(f"{nest.name} is no pipeline: {why}", where=where, hint=hint)

@@ -1,4 +1,4 @@
-"""iterations: what Python changes from one iteration of a recorded loop to the next; a recording cannot show that."""
+"""iterations: detect Python variables that change from one iteration of a recorded loop to the next."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from collections.abc import Iterator, Mapping
 from itertools import zip_longest
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import Value
-
-if TYPE_CHECKING:
-    from dovetail.loops.record import Statement
+from dovetail.loops.recording import Statement
 
 _HERE = Path(__file__).parent
 MOST = 1000  # elements of a container, and bytes of an array, that are compared

@@ -1,17 +1,15 @@
-"""levels: which steps of an array with a time axis are kept, and which the user gives."""
+"""levels: which time levels of an array with a time axis are kept, and which of them the user gives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import Read
-from dovetail.loops.record import Loop, Statement
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.recording import Loop, Recording, Statement
 
 
 class Levels(NamedTuple):
@@ -35,12 +33,16 @@ def time_offset(read: Read, loop: Loop) -> int:
     return (read.at[0] - Affine(((loop.index, 1),))).constant
 
 
-def levels_of(nest: Nest) -> Mapping[str, Levels]:
-    """Of each array with a time axis; OperatorError where its first subscript is not that of one loop around all."""
+@lru_cache(maxsize=256)
+def levels_of(nest: Recording) -> Mapping[str, Levels]:
+    """Return the levels of each array with a time axis.
+
+    OperatorError where its first subscript is not that of one loop around all.
+    """
     return {name: _levels(nest, name) for name, array in nest.arrays.items() if array.time}
 
 
-def _levels(nest: Nest, name: str) -> Levels:
+def _levels(nest: Recording, name: str) -> Levels:
     accesses = list(nest.accesses(name))
     if name not in nest.written:
         raise OperatorError(f"array {name} has a time axis, and no statement writes it", hint="leave out time=True")
@@ -72,10 +74,10 @@ def _varies(statement: Statement, loop: Loop) -> bool:
     return any(loop.index in each.names for each in (*statement.target.at[1:], *bounds))
 
 
-def check_constant(nest: Nest) -> None:
+def check_constant(nest: Recording) -> None:
     """OperatorError where which elements of a level are written changes from step to step: such a nest runs serially
     only, since the others come from levels before, by no statement."""
-    for name, levels in nest.levels.items():
+    for name, levels in levels_of(nest).items():
         if levels.varies:
             index = levels.loop.index
             what = f"which elements of {name} a step writes changes with {index}: such a nest runs serially only"
@@ -84,7 +86,7 @@ def check_constant(nest: Nest) -> None:
             raise OperatorError(f"{nest.name}: {what}", where=line, hint=hint)
 
 
-def _time_loop(nest: Nest, statement: Statement) -> Loop:
+def _time_loop(nest: Recording, statement: Statement) -> Loop:
     outermost = nest.body[0]
     if len(nest.body) != 1 or not isinstance(outermost, Loop):
         hint = "write one time loop around all statements"

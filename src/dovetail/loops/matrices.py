@@ -1,4 +1,4 @@
-"""Exact integer matrices: determinant, adjugate, Hermite normal form, and how a matrix is written on a command line."""
+"""matrices: exact integer matrices: determinant, adjugate, Hermite normal form, and their text form."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Nest: loops over arrays, written as a Python function, and everything that is known of them before sizes are."""
+"""nest: Nest, a recorded function of loops over arrays that can be called, analysed and printed as C."""
 
 from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from keyword import iskeyword
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -16,14 +16,16 @@ from dovetail.core import OperatorError
 from dovetail.loops.affine import caller
 from dovetail.loops.arguments import LARGEST
 from dovetail.loops.checks import check_nest
-from dovetail.loops.expressions import Read, names_of
+from dovetail.loops.dependences import Dependence, dependences
+from dovetail.loops.expressions import names_of
+from dovetail.loops.generate import c_text
 from dovetail.loops.levels import Levels, levels_of
-from dovetail.loops.record import BOUNDARIES, Array, Loop, Recorder, Statement, record
-from dovetail.loops.taken import Take
+from dovetail.loops.record import record
+from dovetail.loops.recording import BOUNDARIES, Array, Recording
+from dovetail.loops.reference import by_function
+from dovetail.loops.run import by_best
 from dovetail.loops.types import DTYPES
-
-if TYPE_CHECKING:
-    from dovetail.loops.dependences import Dependence
+from dovetail.loops.vectorised import by_numpy
 
 Given = NDArray[Any]
 
@@ -59,37 +61,16 @@ def _check_axes(shape: Sequence[object]) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Nest:
+class Nest(Recording):
     """Loops over arrays. Called with arrays and the parameters of its function, it returns the arrays that it writes.
 
-    `arrays` in the order of the arguments; `parameters`: whole numbers that the function takes beside them. Results are
-    new arrays; of one with a time axis the last levels, as many as were given (one: without that axis).
+    Results are new arrays; of one with a time axis the last levels, as many as were given (one: without that axis).
     """
-
-    name: str
-    function: Callable[..., Any] = field(repr=False)
-    arrays: Mapping[str, Array]
-    parameters: tuple[str, ...]
-    recorder: Recorder = field(repr=False)
 
     def __post_init__(self) -> None:
         check_nest(self)
 
     @property
-    def body(self) -> Sequence[Loop | Statement | Take]:
-        return self.recorder.body
-
-    @property
-    def statements(self) -> Sequence[Statement]:
-        return self.recorder.statements
-
-    @property
-    def written(self) -> tuple[str, ...]:
-        """The arrays that it writes, in the order of the arguments."""
-        targets = {statement.target.array for statement in self.statements}
-        return tuple(name for name in self.arrays if name in targets)
-
-    @cached_property
     def levels(self) -> Mapping[str, Levels]:
         """Of each array with a time axis, which levels are kept."""
         return levels_of(self)
@@ -101,11 +82,6 @@ class Nest:
         own = self.function.__doc__ or (module if self.name.startswith(module.partition(":")[0] or " ") else "")
         return own.strip() or f"{self.name}: a nest of the user's."
 
-    def accesses(self, name: str) -> Iterator[tuple[Statement, Read]]:
-        """Every element of an array that a statement reads or writes."""
-        for statement in self.statements:
-            yield from ((statement, each) for each in (*statement.reads, statement.target) if each.array == name)
-
     @cached_property
     def takes_roots(self) -> bool:
         """Whether some statement takes a square root: then arrays to try it on must not be negative."""
@@ -113,8 +89,6 @@ class Nest:
 
     def dependences(self) -> tuple[Dependence, ...]:
         """Which iteration must come before which (see `dovetail.loops.dependences`)."""
-        from dovetail.loops.dependences import dependences
-
         return dependences(self)
 
     def vectors(self, memory: bool = False) -> tuple[tuple[int, ...], ...]:
@@ -124,37 +98,19 @@ class Nest:
 
     def __call__(self, *arrays: Given, **parameters: int) -> Any:
         """By compiled C, or by NumPy where there is no compiler, which is told once."""
-        from dovetail.loops.run import by_best
-
         return by_best(self, arrays, parameters)
 
     def reference(self, *arrays: Given, **parameters: int) -> Any:
         """The function itself, element by element: slow, and right by definition."""
-        from dovetail.loops.reference import by_function
-
         return by_function(self, arrays, parameters)
 
     def numpy(self, *arrays: Given, **parameters: int) -> Any:
         """By NumPy, whole inner loops at once where their order allows."""
-        from dovetail.loops.vectorised import by_numpy
-
         return by_numpy(self, arrays, parameters)
 
     def c_text(self, dtype: str = "float64") -> str:
         """The C of the whole nest, where arrays without a dtype of their own are of this one."""
-        from dovetail.loops.generate import c_text
-
         return c_text(self, dtype)
-
-    def __str__(self) -> str:
-        return "\n".join(_lines(self.body, ""))
-
-
-def _lines(body: Sequence[Loop | Statement | Take], indent: str) -> Iterator[str]:
-    for each in body:
-        yield f"{indent}{each}{':' if isinstance(each, Loop) else ''}"
-        if isinstance(each, Loop):
-            yield from _lines(each.body, indent + "    ")
 
 
 def nest(**arrays: Array) -> Callable[[Callable[..., Any]], Nest]:

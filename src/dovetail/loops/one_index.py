@@ -11,21 +11,16 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
-from typing import TYPE_CHECKING
 
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import Read, with_reads
-from dovetail.loops.record import Loop, Statement
-from dovetail.loops.taken import Take
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.recording import Loop, Recording, Statement, Take
 
 Node = Loop | Statement | Take
 Fixed = Mapping[int, tuple[str, Affine]]  # by axis: the index of the new loop, and its only value
 
 
-def with_all_loops(nest: Nest, elements: bool = False) -> Nest:
+def with_all_loops(nest: Recording, elements: bool = False) -> Recording:
     """Return the same nest, where each statement within loops over some axes of its array has loops over all of them.
 
     `elements`: statements outside of all these loops get them too. A nest that lacks no loop is returned itself.
@@ -40,12 +35,12 @@ def with_all_loops(nest: Nest, elements: bool = False) -> Nest:
         body = [made]
     if [str(s) for s in _statements(body)] == [str(s) for s in nest.statements]:
         return nest
-    recorder = copy(nest.recorder)
-    recorder.body, recorder.statements = body, [*_statements(body)]
-    return replace(nest, recorder=recorder)
+    code = copy(nest.code)
+    code.body, code.statements = body, [*_statements(body)]
+    return replace(nest, code=code)
 
 
-def _outer(nest: Nest) -> Loop | None:
+def _outer(nest: Recording) -> Loop | None:
     """The loop of steps: around all statements, and no axis of an array goes along it."""
     only = nest.body[0] if len(nest.body) == 1 else None
     if not isinstance(only, Loop):
@@ -72,7 +67,7 @@ def _within(each: Node, around: tuple[Loop, ...]) -> Node:
     return replace(each, loops=around) if isinstance(each, Statement) else each
 
 
-def _whole(nest: Nest, each: Node, around: tuple[Loop, ...], elements: bool) -> Iterator[Node]:
+def _whole(nest: Recording, each: Node, around: tuple[Loop, ...], elements: bool) -> Iterator[Node]:
     """Loops, one within the other, and what they hold, with a loop for every axis that is written: several such, one
     after the other, where statements write at several indices."""
     chain, body = list[Loop](), [each]
@@ -108,7 +103,7 @@ def _apart(inner: Sequence[Statement], chain: Sequence[Loop]) -> bool:
     return True
 
 
-def _fixed(nest: Nest, inner: Sequence[Statement], chain: Sequence[Loop]) -> Fixed:
+def _fixed(nest: Recording, inner: Sequence[Statement], chain: Sequence[Loop]) -> Fixed:
     """The axes along which all these statements write at the same one index, where they lack only those loops."""
     indices = {loop.index for loop in chain}
     found = [
@@ -125,11 +120,11 @@ def _fixed(nest: Nest, inner: Sequence[Statement], chain: Sequence[Loop]) -> Fix
     return made
 
 
-def _space(nest: Nest, access: Read) -> tuple[Affine, ...]:
+def _space(nest: Recording, access: Read) -> tuple[Affine, ...]:
     return access.at[nest.arrays[access.array].time :]
 
 
-def _index(nest: Nest, axis: int, taken: set[str]) -> str:
+def _index(nest: Recording, axis: int, taken: set[str]) -> str:
     """What other loops along this axis call their index, or a name of its own."""
     for statement in nest.statements:
         at = _space(nest, statement.target)[axis:][:1]
@@ -139,13 +134,13 @@ def _index(nest: Nest, axis: int, taken: set[str]) -> str:
     return f"axis{axis}_"
 
 
-def _placed(nest: Nest, statement: Statement, fixed: Fixed) -> Statement:
+def _placed(nest: Recording, statement: Statement, fixed: Fixed) -> Statement:
     """The statement with indices in place of what the only iterations have for them."""
     place = partial(_moved, nest, nest.arrays[statement.target.array].shape, fixed)
     return replace(statement, target=place(statement.target), value=with_reads(statement.value, place))
 
 
-def _moved(nest: Nest, shape: Sequence[str | int], fixed: Fixed, access: Read) -> Read:
+def _moved(nest: Recording, shape: Sequence[str | int], fixed: Fixed, access: Read) -> Read:
     if nest.arrays[access.array].shape != shape:
         return access
     at, time = list(access.at), int(nest.arrays[access.array].time)
@@ -155,7 +150,7 @@ def _moved(nest: Nest, shape: Sequence[str | int], fixed: Fixed, access: Read) -
     return replace(access, at=tuple(at))
 
 
-def _ordered(nest: Nest, first: Statement, chain: Sequence[Loop], fixed: Fixed) -> list[Loop]:
+def _ordered(nest: Recording, first: Statement, chain: Sequence[Loop], fixed: Fixed) -> list[Loop]:
     """The loops as they are, and each new one before the first of an axis behind its own."""
     axes = {name: axis for axis, at in enumerate(_space(nest, first.target)) for name in at.names}
     found = list(chain)

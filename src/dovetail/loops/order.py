@@ -1,26 +1,21 @@
-"""order: whether the iterations of a loop may be run in any order, seen from its accesses alone."""
+"""order: whether the iterations of a loop may run in any order, judged by the accesses to arrays in it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dovetail.loops.expressions import Read
-from dovetail.loops.levels import time_offset
-from dovetail.loops.record import Loop, Statement
-from dovetail.loops.taken import Take
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.levels import levels_of, time_offset
+from dovetail.loops.recording import Loop, Recording, Statement, Take
 
 
-def carries(nest: Nest, loop: Loop) -> bool:
+def carries(nest: Recording, loop: Loop) -> bool:
     """Whether some iteration of this loop may need another one first. Errs on the safe side.
 
     It carries nothing where each of its statements writes an element of its own in every iteration, of which the other
     accesses to that array (and level) in the loop touch that same one only.
     """
-    if any(levels.loop is loop for levels in nest.levels.values()):
+    if any(levels.loop is loop for levels in levels_of(nest).values()):
         return True
     inside = list(statements(loop))
     for statement in inside:
@@ -35,10 +30,10 @@ def carries(nest: Nest, loop: Loop) -> bool:
     return False
 
 
-def place(nest: Nest, read: Read) -> tuple[str, int]:
+def place(nest: Recording, read: Read) -> tuple[str, int]:
     """The array, and of one with a time axis the level, that an access touches."""
-    if read.array in nest.levels:
-        return read.array, time_offset(read, nest.levels[read.array].loop)
+    if read.array in levels_of(nest):
+        return read.array, time_offset(read, levels_of(nest)[read.array].loop)
     return read.array, 0
 
 

@@ -1,4 +1,4 @@
-"""ordered: a Builder that orders each op after those of its rank that touched the same slots before."""
+"""ordered_builder: a Builder that makes each op wait for earlier ops of its rank on the same slots."""
 
 from __future__ import annotations
 

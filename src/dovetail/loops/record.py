@@ -1,4 +1,4 @@
-"""record: a Python function of loops, run once on symbols, becomes a tree of loops and statements."""
+"""record: run a Python function of loops once on symbols, and record its loops and statements."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine, caller
-from dovetail.loops.expressions import Read, Value, reads, value_of
+from dovetail.loops.expressions import Read, reads, value_of
 from dovetail.loops.iterations import check_alike, check_same, state_now
-from dovetail.loops.taken import Moment, Take, take_values
+from dovetail.loops.recording import Array, Code, Loop, Statement, Take
+from dovetail.loops.taken import Moment, take_values
 
 MOST_STATEMENTS = 1000
 _HERE = Path(__file__).parent
@@ -30,74 +31,17 @@ RESERVED = frozenset(
     remquo lrint llrint lround llround fdim fmax fmin fma scalb signgam sqrtf expf sinf cosf fabsf powf fminf fmaxf
     signbit isfinite isnormal fpclassify strlen strcpy strcat strcmp strncpy strdup""".split()  # noqa: SIM905
 )
-BOUNDARIES = ("fixed", "periodic", "reflecting")
-WRAPS = ("periodic", "reflecting")
 
 
-@dataclass(frozen=True)
-class Array:
-    """An array of a nest: what its axes are called or how long they are, its dtype, and what lies at its boundary.
-
-    `time`: its first subscript is a step of the time loop; as many levels are kept as the statements need, and those
-    before the first step are given. `boundary`: of such an array, what a new level has where no statement writes it.
-    """
-
-    shape: tuple[str | int, ...]
-    dtype: str | None = None
-    time: bool = False
-    boundary: str | None = None
-
-    @property
-    def subscripts(self) -> int:
-        return len(self.shape) + self.time
-
-
-@dataclass(frozen=True, eq=False)
-class Loop:
-    """`for index in range(low, high)`, and what it holds."""
-
-    index: str
-    low: Affine
-    high: Affine
-    body: list[Loop | Statement | Take] = field(default_factory=list)
-
-    def __str__(self) -> str:
-        return f"for {self.index} in loop({self.low}, {self.high})"
-
-
-@dataclass(frozen=True, eq=False)
-class Statement:
-    """One assignment, the loops around it from the outermost in, and where it was written."""
-
-    name: str
-    target: Read
-    value: Value
-    loops: tuple[Loop, ...]
-    line: str
-
-    @property
-    def reads(self) -> tuple[Read, ...]:
-        """The elements that it reads, each once."""
-        return tuple({str(read): read for read in reads(self.value)}.values())
-
-    def __str__(self) -> str:
-        return f"{self.target} = {self.value}"
-
-
-class Recorder:
+class Recorder(Code):
     """Collects loops and statements while the function runs."""
 
     def __init__(self, arrays: Mapping[str, Array], symbols: Sequence[str]) -> None:
-        self.arrays, self.symbols = arrays, set(symbols)
-        self.body: list[Loop | Statement | Take] = []
-        self.statements: list[Statement] = []
+        super().__init__(arrays, symbols)
         self._open: list[Loop] = []
         self._lines: list[str] = []  # of the open loops
         self._repeats = 0  # how many of them are in the iteration that is compared with the first
         self.left_early = ""  # where there is a loop that something broke out of
-
-    def symbol(self, name: str | int) -> Affine:
-        return Affine((), name, self) if isinstance(name, int) else Affine(((name, 1),), 0, self)
 
     def enter(self, index: str, low: Affine, high: Affine, where: str) -> Loop:
         taken = {loop.index for loop in self._open} | self.symbols | set(self.arrays) | RESERVED

@@ -1,22 +1,21 @@
-"""reference: the user's function run as it stands, on arrays that know levels and boundaries. Slow, and right."""
+"""reference: run the user's function unmodified, element by element, on arrays that know levels and boundaries."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.loops.arguments import Call, bound, results
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.levels import levels_of
+from dovetail.loops.recording import Recording
 
 Given = NDArray[Any]
 
 
-def by_function(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
+def by_function(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
     """What the function makes of copies of the arrays, one element after the other."""
     call = bound(nest, arrays, parameters)
     views = {name: Timed(call, name) if array.time else Plain(call, name) for name, array in nest.arrays.items()}
@@ -50,7 +49,7 @@ class Timed:
     """An array with a time axis. A new level starts as a copy of the one before."""
 
     def __init__(self, call: Call, name: str) -> None:
-        levels, given = call.nest.levels[name], call.arrays[name]
+        levels, given = levels_of(call.nest)[name], call.arrays[name]
         self.shape, self._boundary = call.shape(name), call.nest.arrays[name].boundary
         self._given, self._last = levels.given, call.last_level(name)
         self._levels = dict(enumerate(given.copy() if levels.given > 1 else [given.copy()]))

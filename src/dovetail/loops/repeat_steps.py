@@ -1,4 +1,4 @@
-"""repeated: the Program of many steps from those of a few, where each step does as the one before it did."""
+"""repeat_steps: the program of many time steps, made by repeating one step of a program of a few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""rings: the memory of a call: copies of what is written, and of arrays with a time axis the ring of their levels."""
+"""rings: the memory of a call: copies of written arrays, and a ring of levels for each array with a time axis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.loops.arguments import Call, margins
+from dovetail.loops.levels import levels_of
 
 Given = NDArray[Any]
 
@@ -22,7 +23,7 @@ def memory(call: Call) -> dict[str, Given]:
 
 
 def _ring(call: Call, name: str) -> Given:
-    levels, shape = call.nest.levels[name], call.shape(name)
+    levels, shape = levels_of(call.nest)[name], call.shape(name)
     padded = [size + sum(sides) for size, sides in zip(shape, margins(call.nest, name), strict=True)]
     ring = np.empty((levels.depth, *padded), call.dtypes[name])
     for number in range(levels.given):
@@ -41,6 +42,6 @@ def held(call: Call, name: str, array: Given) -> Given:
     """The result in what `memory` made."""
     if not call.nest.arrays[name].time:
         return array
-    levels, last = call.nest.levels[name], call.last_level(name)
+    levels, last = levels_of(call.nest)[name], call.last_level(name)
     kept = [array[(last - back) % levels.depth][inside(call, name)] for back in reversed(range(levels.given))]
     return np.ascontiguousarray(kept[0]) if len(kept) == 1 else np.stack(kept)

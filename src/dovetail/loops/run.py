@@ -1,4 +1,4 @@
-"""run: a nest by compiled C, or by NumPy where there is no compiler."""
+"""run: run a nest by compiled C, or by NumPy where there is no compiler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import lru_cache
 from math import prod
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -18,17 +18,15 @@ from dovetail.core import EnvironmentFault, compile_for_here
 from dovetail.loops.affine import extreme
 from dovetail.loops.arguments import Call, bound, results
 from dovetail.loops.generate import c_text, symbols_of
+from dovetail.loops.recording import Recording
 from dovetail.loops.rings import held, memory
 from dovetail.loops.vectorised import carry_out
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
 LONG = 10**8  # iterations, of 0.1 s and more
 
 
-def by_best(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
+def by_best(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
     """The compiled C; NumPy, with a warning that says why, where it cannot be compiled."""
     call = bound(nest, arrays, parameters)
     text = c_text(nest, _free_dtype(call))

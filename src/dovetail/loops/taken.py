@@ -1,31 +1,16 @@
-"""taken: values that are read before a statement overwrites them and used after it, as temporaries of a nest."""
+"""taken: temporaries for values that a nest reads before a statement overwrites them and uses afterwards."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine, extreme
 from dovetail.loops.expressions import Read, Taken, Value, reads, with_reads
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
-    from dovetail.loops.record import Loop, Recorder, Statement
-
-
-@dataclass(frozen=True, eq=False)
-class Take:
-    """`name = read`, where the user's function reads the element."""
-
-    name: str
-    read: Read
-    line: str
-
-    def __str__(self) -> str:
-        return f"{self.name} = {self.read}"
+from dovetail.loops.recording import Code, Loop, Recording, Statement, Take
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,18 +24,18 @@ class Moment:
     line: str
 
 
-def take_values(recorder: Recorder) -> None:
+def take_values(code: Code) -> None:
     """Put a Take before each write that changes a value which is used after it."""
     found: dict[int, Taken] = {}
-    for number, statement in enumerate(recorder.statements):
-        stale = {id(read): read for read in reads(statement.value) if _is_stale(recorder, number, read)}
+    for number, statement in enumerate(code.statements):
+        stale = {id(read): read for read in reads(statement.value) if _is_stale(code, number, read)}
         if stale:
             own = {key: found.setdefault(key, Taken(f"t{len(found)}_", read)) for key, read in stale.items()}
             value = with_reads(statement.value, partial(_taken_or_read, own))
-            _replace(recorder, number, replace(statement, value=value))
+            _replace(code, number, replace(statement, value=value))
     for taken in sorted(found.values(), key=lambda each: -each.read.taken.place):
         moment = taken.read.taken
-        _check_level(recorder, taken.read)
+        _check_level(code, taken.read)
         moment.body.insert(moment.place, Take(taken.name, taken.read, moment.line))
 
 
@@ -58,15 +43,15 @@ def _taken_or_read(taken: Mapping[int, Taken], read: Read) -> Value:
     return taken.get(id(read), read)
 
 
-def _replace(recorder: Recorder, number: int, made: Statement) -> None:
-    old, recorder.statements[number] = recorder.statements[number], made
-    body = old.loops[-1].body if old.loops else recorder.body
+def _replace(code: Code, number: int, made: Statement) -> None:
+    old, code.statements[number] = code.statements[number], made
+    body = old.loops[-1].body if old.loops else code.body
     body[next(place for place, each in enumerate(body) if each is old)] = made
 
 
-def _is_stale(recorder: Recorder, number: int, read: Read) -> bool:
+def _is_stale(code: Code, number: int, read: Read) -> bool:
     """Whether some statement may write the element after it was read and before statement `number` uses it."""
-    return any(_overwrites(recorder, write, read) for write in _between(recorder.statements, number, read.taken))
+    return any(_overwrites(code, write, read) for write in _between(code.statements, number, read.taken))
 
 
 def _between(statements: Sequence[Statement], number: int, moment: Moment) -> Iterator[Statement]:
@@ -79,13 +64,13 @@ def _between(statements: Sequence[Statement], number: int, moment: Moment) -> It
             yield statements[place]
 
 
-def _overwrites(recorder: Recorder, write: Statement, read: Read) -> bool:
+def _overwrites(code: Code, write: Statement, read: Read) -> bool:
     """Whether a statement may write this element; errs on the safe side."""
     if write.target.array != read.array:
         return False
     inner = write.loops[len(read.taken.loops) :]
     for axis, written in enumerate(write.target.at):
-        if all(_are_apart(written - wanted, inner) for wanted in _lying(recorder, read, axis)):
+        if all(_are_apart(written - wanted, inner) for wanted in _lying(code, read, axis)):
             return False
     return True
 
@@ -96,27 +81,27 @@ def _are_apart(gap: Affine, inner: Sequence[Loop]) -> bool:
     return (not low.terms and low.constant > 0) or (not high.terms and high.constant < 0)
 
 
-def _lying(recorder: Recorder, read: Read, axis: int) -> Iterator[Affine]:
+def _lying(code: Code, read: Read, axis: int) -> Iterator[Affine]:
     """A subscript, and what it means beyond the ends of its axis where the boundary wraps around or mirrors."""
-    array, at = recorder.arrays[read.array], read.at[axis]
+    array, at = code.arrays[read.array], read.at[axis]
     yield at
     if axis < array.time or array.boundary not in ("periodic", "reflecting"):
         return
-    size, mirrored = recorder.symbol(array.shape[axis - array.time]), array.boundary == "reflecting"
+    size, mirrored = code.symbol(array.shape[axis - array.time]), array.boundary == "reflecting"
     if extreme(at, read.taken.loops, -1).constant < 0:
         yield -at if mirrored else at + size
     if (extreme(at, read.taken.loops, 1) - size).constant >= 0:
         yield size * 2 - 2 - at if mirrored else at - size
 
 
-def _check_level(recorder: Recorder, read: Read) -> None:
-    if recorder.arrays[read.array].time:
+def _check_level(code: Code, read: Read) -> None:
+    if code.arrays[read.array].time:
         hint = "read it after the write, or use an array without a time axis"
         what = f"{read} is read before its step writes it, and used afterwards"
         raise OperatorError(f"cyclic statements: {what}", where=read.taken.line, hint=hint)
 
 
-def check_untaken(nest: Nest) -> None:
+def check_untaken(nest: Recording) -> None:
     """OperatorError where a nest has temporaries: it runs serially only."""
     for statement in nest.statements:
         for each in temporaries(statement.value):

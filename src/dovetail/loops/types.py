@@ -1,23 +1,20 @@
-"""types: which dtype each expression has; one statement computes in one, and numbers take that of their neighbours."""
+"""types: the dtype of each expression. A statement computes in one dtype; numbers take that of their neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dovetail.core import OperatorError
 from dovetail.loops.expressions import COMPARISONS, CONDITIONS, FUNCTIONS, Apply, Number, Read, Taken, Value
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
+from dovetail.loops.recording import Recording
 
 WHOLE, REAL, TRUTH = "whole number", "real number", "condition"
 DTYPES = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 
 
-def check_types(nest: Nest, dtypes: Mapping[str, str]) -> None:
+def check_types(nest: Recording, dtypes: Mapping[str, str]) -> None:
     """OperatorError, naming the statement, where dtypes are mixed or an operation is not for them."""
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:

@@ -1,9 +1,9 @@
-"""vectorised: a nest by NumPy, whole loops at once where the order of their iterations is free."""
+"""vectorised: run a nest by NumPy, whole loops at once where their iterations may run in any order."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +12,15 @@ from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import Call, bound, margins, results
 from dovetail.loops.evaluate import evaluated
 from dovetail.loops.expressions import Read, Taken, Value
+from dovetail.loops.levels import levels_of
 from dovetail.loops.order import carries, statements
-from dovetail.loops.record import WRAPS, Loop, Statement
+from dovetail.loops.recording import WRAPS, Loop, Recording, Statement, Take
 from dovetail.loops.rings import held, inside, memory
-from dovetail.loops.taken import Take
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 Given = NDArray[Any]
 
 
-def by_numpy(nest: Nest, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
+def by_numpy(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
     return carry_out(bound(nest, arrays, parameters))
 
 
@@ -43,7 +40,7 @@ class _Runner:
         self.call, self.memory, self.values = call, memory(call), dict(call.sizes)
         self.margins = {name: margins(call.nest, name) for name in call.nest.arrays}
         self.taken = dict[str, Any]()
-        for name, levels in call.nest.levels.items():
+        for name, levels in levels_of(call.nest).items():
             for level in range(levels.given):
                 self._fill(name, level)
 
@@ -72,7 +69,7 @@ class _Runner:
         return straight and not any(carries(self.call.nest, each) for each in within)
 
     def _step(self, loop: Loop, value: int) -> None:
-        timed = {name: levels for name, levels in self.call.nest.levels.items() if levels.loop is loop}
+        timed = {name: levels for name, levels in levels_of(self.call.nest).items() if levels.loop is loop}
         for name, levels in timed.items():
             if levels.varies or value < loop.low.constant + levels.depth - 1:
                 ring, new = self.memory[name], value + levels.ahead

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
 from dovetail.ir import Agreement, Gemm, KernelForm, Operand, Work, dtype_bytes
-from dovetail.ir.workload import ROUNDOFF
+from dovetail.ir.slots import ROUNDOFF
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""shown_bands: the tiles of bands of steps, for a picture: positions across, steps upwards."""
+"""band_diagram: a picture of the tiles of bands of steps: positions across, steps upwards."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""line_operator: a sweep over one axis, again in every step, as an operator; its schedules are bands of steps on
-ranks."""
+"""band_operator: the operator of a sweep over one axis, repeated every step; its schedules are bands of steps."""
 
 from __future__ import annotations
 

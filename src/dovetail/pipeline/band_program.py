@@ -1,5 +1,4 @@
-"""line_program: the Program of bands of steps on ranks: what a band leaves goes to the next rank, tile after tile; and
-the plain one, that does the same on rank 0 in one array."""
+"""band_program: the program of bands of steps, each passed on to the next rank tile by tile, and its reference."""
 
 from __future__ import annotations
 

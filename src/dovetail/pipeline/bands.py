@@ -1,4 +1,4 @@
-"""line: a sweep over one axis, again in every step, in bands of steps on ranks: each band in tiles that lean."""
+"""bands: a sweep over one axis, repeated every step, cut into bands of steps, which ranks compute in skewed tiles."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import elements, ways_of_points
 from dovetail.pipeline.names import lean_name
 from dovetail.pipeline.skews import Lean, least_lean, waves
-from dovetail.pipeline.sweeps import Inner, Pipelined, TiledSweep
-from dovetail.pipeline.tile_kernels import Rows, TileKernel, Turn
+from dovetail.pipeline.sweeps import Inner, Pipelined, Sweep
+from dovetail.pipeline.tile_kernels import TileKernel
+from dovetail.pipeline.tiles import Rows, Turn
 
 ORDER = (0, 1)  # steps around points
 
@@ -54,7 +55,7 @@ class Line:
             raise PlanError(f"{name}: a part would have no points", found=found, hint="fewer ranks, or a larger grid")
 
     @property
-    def sweep(self) -> TiledSweep:
+    def sweep(self) -> Sweep:
         return self.cutting.pipelined.sweeps[0]
 
     @cached_property
@@ -147,7 +148,7 @@ class BandKernel(TileKernel):
         return of_rows._replace(key=f"{self.label}-{self.mark}:{writes[0].slot.dtype}", units=points)
 
 
-def kernel_name(sweep: TiledSweep, depth: int, lean: Lean) -> str:
+def kernel_name(sweep: Sweep, depth: int, lean: Lean) -> str:
     """What the tile of a band of so many steps is called."""
     return f"{sweep.name}_band{depth}{lean_name(lean)}"
 

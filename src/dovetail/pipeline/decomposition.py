@@ -1,4 +1,4 @@
-"""cutting: the grid of a pipeline in parts along some axes and tiles along another, and which elements cross."""
+"""decomposition: a pipeline's grid, cut into parts along some axes and tiles along another, and the faces between."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.core import PlanError
 from dovetail.loops.blocks import Box, boxes, meet, shares, volume
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.skews import Lean, Need, mean_row
-from dovetail.pipeline.sweeps import Pipelined, Place, TiledSweep
+from dovetail.pipeline.sweeps import Pipelined, Place, Sweep
 
 Range = tuple[int, int]
 
@@ -75,11 +75,11 @@ class Cutting:
     def _number(self) -> dict[Vector, int]:
         return {place: number for number, place in enumerate(self.places)}
 
-    def parts_in_turn(self, sweep: TiledSweep) -> list[int]:
+    def parts_in_turn(self, sweep: Sweep) -> list[int]:
         """The parts as dependences go from one to another within a sweep."""
         return sorted(range(self.num_parts), key=lambda part: self.turn(sweep, part))
 
-    def turn(self, sweep: TiledSweep, part: int) -> Vector:
+    def turn(self, sweep: Sweep, part: int) -> Vector:
         """What they are sorted by."""
         return tuple(sign * at for sign, at in zip(sweep.signs, self.places[part], strict=True))
 
@@ -160,7 +160,7 @@ class Cutting:
         """The offsets of the parts that a part needs elements of an array from."""
         return _faces(self, array)
 
-    def needs(self, sweep: TiledSweep, array: str, part: int) -> dict[Vector, tuple[Need, ...]]:
+    def needs(self, sweep: Sweep, array: str, part: int) -> dict[Vector, tuple[Need, ...]]:
         """The faces that a sweep reads, and of each the elements that it reads there."""
         return _needs(self, sweep, array, part)
 
@@ -219,15 +219,15 @@ class Cutting:
 
     # Tiles
 
-    def sweep_box(self, sweep: TiledSweep) -> Box:
+    def sweep_box(self, sweep: Sweep) -> Box:
         sides = zip(sweep.low, sweep.high, strict=True)
         return tuple((low.at(self.values), high.at(self.values)) for low, high in sides)
 
-    def part_box(self, sweep: TiledSweep, part: int) -> Box:
+    def part_box(self, sweep: Sweep, part: int) -> Box:
         """What a part computes in a sweep."""
         return meet(self.sweep_box(sweep), self.owned[part])
 
-    def lean(self, sweep: TiledSweep) -> Vector:
+    def lean(self, sweep: Sweep) -> Vector:
         """How far the tiles of a sweep lean, by axis (see `skews`)."""
         return self._leans[sweep.name]
 
@@ -242,12 +242,12 @@ class Cutting:
         most = (self._leaning(sweep, self.sweep_box(sweep)) for sweep in self.pipelined.sweeps)
         return max(self.grid[self.mapped], 1) + max(most, default=0)
 
-    def _leaning(self, sweep: TiledSweep, box: Box) -> int:
+    def _leaning(self, sweep: Sweep, box: Box) -> int:
         """How far the last row of a box leans, counted from its first one."""
         pairs = zip(self.lean(sweep), box, strict=True)
         return sum(factor * max(high - 1 - low, 0) for factor, (low, high) in pairs)
 
-    def tiles(self, sweep: TiledSweep, grain: int) -> list[Range]:
+    def tiles(self, sweep: Sweep, grain: int) -> list[Range]:
         """Tiles in the order of the loop along the mapped axis, counted from where it begins: what they have of the
         first row of the grid. The last one is shorter where they do not divide evenly."""
         box = self.sweep_box(sweep)
@@ -256,7 +256,7 @@ class Cutting:
         end = box[self.mapped][1] - box[self.mapped][0] + self._leaning(sweep, box)
         return [(start, min(start + grain, end)) for start in range(0, end, grain)]
 
-    def tile_of(self, sweep: TiledSweep, part: int, tile: Range) -> tuple[int, Lean] | None:
+    def tile_of(self, sweep: Sweep, part: int, tile: Range) -> tuple[int, Lean] | None:
         """The first position, in the order of the array, that a tile touches on a part, and what it has there; None
         where it has no point."""
         box = self.part_box(sweep, part)
@@ -270,7 +270,7 @@ class Cutting:
         lean = Lean(end - begin, tile[0] - first - begin, tile[1] - tile[0])
         return (low + begin if sweep.signs[self.mapped] > 0 else high - end), lean
 
-    def _first_row(self, sweep: TiledSweep, part: int) -> int:
+    def _first_row(self, sweep: Sweep, part: int) -> int:
         """How far the first row of a part leans, counted from the first one of the grid."""
         found = 0
         sides = zip(self.lean(sweep), self.part_box(sweep, part), self.sweep_box(sweep), sweep.signs, strict=True)
@@ -278,7 +278,7 @@ class Cutting:
             found += factor * (own[0] - whole[0] if sign > 0 else whole[1] - own[1])
         return found
 
-    def typical(self, sweep: TiledSweep, part: int, amount: int, number: int) -> tuple[int, Lean] | None:
+    def typical(self, sweep: Sweep, part: int, amount: int, number: int) -> tuple[int, Lean] | None:
         """A tile with so many positions in a row, on average, as `tile_of` has it. Where tiles lean, another for each
         number, as long as all its rows are whole; else in the middle of the part, and wider."""
         box = self.part_box(sweep, part)
@@ -306,7 +306,7 @@ class Cutting:
         """How far along the mapped axis an element lies."""
         return next((p.offset.constant for p in places if p.axis == self.mapped), 0)
 
-    def reach(self, sweep: TiledSweep, array: str) -> Range:
+    def reach(self, sweep: Sweep, array: str) -> Range:
         """How far before and beyond a tile's positions a sweep reads of an array; (0, 0) at least."""
         found = [offset.get(self.mapped, 0) for offset in sweep.offsets(array)]
         return min(0, *found, 0), max(0, *found, 0)
@@ -322,7 +322,7 @@ def _faces(cutting: Cutting, array: str) -> tuple[Vector, ...]:
 
 
 @lru_cache(maxsize=1024)
-def _needs(cutting: Cutting, sweep: TiledSweep, array: str, part: int) -> dict[Vector, tuple[Need, ...]]:
+def _needs(cutting: Cutting, sweep: Sweep, array: str, part: int) -> dict[Vector, tuple[Need, ...]]:
     found: dict[Vector, dict[Need, None]] = {}
     for offset in sweep.offsets(array):
         for face in cutting._touched(offset):
@@ -332,9 +332,7 @@ def _needs(cutting: Cutting, sweep: TiledSweep, array: str, part: int) -> dict[V
     return {face: tuple(some) for face, some in found.items()}
 
 
-def _rows_that_read(
-    cutting: Cutting, sweep: TiledSweep, part: int, offset: Mapping[int, int], face: Vector
-) -> Range | None:
+def _rows_that_read(cutting: Cutting, sweep: Sweep, part: int, offset: Mapping[int, int], face: Vector) -> Range | None:
     """How far the first and the last row of a part lean that find an element in a face; None where no row does."""
     least = most = 0
     other = cutting.neighbour(part, face)

@@ -1,4 +1,4 @@
-"""pipeline_kernels: what a slot of each buffer of a pipeline is, its kernels, and tiles alone, as they are measured."""
+"""kernel_forms: the slots and kernels of a pipeline's program, and tiles in isolation for measuring their cost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from dovetail.loops.types import is_real
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
 from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
-from dovetail.pipeline.sweeps import Inner, Single, TiledSweep
-from dovetail.pipeline.tile_kernels import BoxKernel, Element, Face, Rows, SingleKernel, TileKernel, Turn
+from dovetail.pipeline.sweeps import Inner, Single, Sweep
+from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
+from dovetail.pipeline.tiles import Element, Face, Rows, Turn
 
 Dtypes = tuple[tuple[str, str], ...]
 LONG = 4  # cycles; in fewer a processor does the rest of a point, too
@@ -38,7 +39,7 @@ def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program, g
     return Workload(slots, tuple(kernel.form for kernel in found))
 
 
-def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[TiledSweep, int, Lean]]:
+def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Lean]]:
     """All tiles of `grain` positions that lean: a typical one, as it is measured, then those of a run."""
     leaning = [sweep for sweep in cutting.pipelined.sweeps if any(cutting.lean(sweep))]
     for sweep, part in product(leaning, range(cutting.num_parts)):
@@ -141,9 +142,7 @@ def _single(cutting: Cutting, single: Single, dtypes: Mapping[str, str]) -> list
     return found
 
 
-def _tile(
-    cutting: Cutting, sweep: TiledSweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None
-) -> TileKernel:
+def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None) -> TileKernel:
     """Computes the tiles of a part; those that lean so, if they do."""
     own = cutting.owned[part]
     loops = [axis for axis in sweep.order if axis != cutting.mapped]
@@ -191,16 +190,16 @@ def _cycles(chain: Dependence, dtypes: Mapping[str, str]) -> int:
     return each * depth_of(chain.sink.value, chain.sink_access)
 
 
-def _deps(cutting: Cutting, sweep: TiledSweep) -> list[Vector]:
+def _deps(cutting: Cutting, sweep: Sweep) -> list[Vector]:
     return [inner.by for inner in cutting.pipelined.inner[sweep.name]]
 
 
-def _turns(cutting: Cutting, sweep: TiledSweep, loops: Sequence[int]) -> tuple[Turn, ...]:
+def _turns(cutting: Cutting, sweep: Sweep, loops: Sequence[int]) -> tuple[Turn, ...]:
     weights = waves(_deps(cutting, sweep), sweep.order)
     return tuple(Turn(sweep.signs[axis], cutting.lean(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
 
 
-def elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
+def elements(cutting: Cutting, sweep: Sweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
     """Where each element lies that the statements touch, in the part's slots."""
     found = {}
     for statement in sweep.statements:
@@ -215,9 +214,7 @@ def elements(cutting: Cutting, sweep: TiledSweep, part: int, loops: Sequence[int
     return found
 
 
-def add_tiles(
-    cutting: Cutting, sweep: TiledSweep, b: Builder, ranks: int, amounts: Sequence[int]
-) -> dict[int, list[int]]:
+def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
     """Append tiles of so many positions each, one after the other on every rank that has points; their rows by rank."""
     names, found = Names(cutting), dict[int, list[int]]()
     lane = b.lane("compute", "compute")

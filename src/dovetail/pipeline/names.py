@@ -1,4 +1,4 @@
-"""pipeline_names: what the buffers and kernels of a pipeline are called, and the operands of a tile."""
+"""names: the names of a pipeline's buffers and kernels, and the operands of a tile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.ir.types import Mode
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.skews import Lean
-from dovetail.pipeline.sweeps import Single, TiledSweep
+from dovetail.pipeline.sweeps import Single, Sweep
 from dovetail.pipeline.tile_messages import span, spans
 
 
@@ -51,7 +51,7 @@ class Names:
 
     # Kernels
 
-    def tile(self, sweep: TiledSweep, part: int, lean: Lean | None = None) -> str:
+    def tile(self, sweep: Sweep, part: int, lean: Lean | None = None) -> str:
         """Tiles that lean are told apart by what their rows have."""
         name = f"{sweep.name}_{self.way}_{part}"
         return name + lean_name(lean) if lean and any(self.cutting.lean(sweep)) else name
@@ -96,7 +96,7 @@ class Touched(NamedTuple):
     writes: list[Region]
 
 
-def tile_regions(names: Names, sweep: TiledSweep, part: int, first: int, lean: Lean) -> Touched:
+def tile_regions(names: Names, sweep: Sweep, part: int, first: int, lean: Lean) -> Touched:
     """The operands of a tile that begins at a position."""
     cutting, found = names.cutting, Touched([], [], [])
     for array in sweep.reads:

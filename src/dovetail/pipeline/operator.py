@@ -1,5 +1,4 @@
-"""pipeline_operator: a nest whose iterations need one another as an operator; its schedules are pipelines of tiles on
-ranks."""
+"""operator: PipelineOperator, a nest whose iterations depend on one another; its schedules are pipelines of tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""operators: the class of operators for a nest whose iterations need one another."""
+"""operators: choose the operator class of a nest whose iterations depend on one another."""
 
 from __future__ import annotations
 

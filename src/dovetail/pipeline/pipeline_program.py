@@ -1,5 +1,4 @@
-"""pipeline_program: the Program of a pipeline on ranks: tiles in turn, faces received before and sent after each; and
-the plain one, that does the same on rank 0."""
+"""pipeline_program: the program of a pipeline: receive faces, compute a tile, send faces; and its reference."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from dovetail.loops.ordered_builder import OrderedBuilder
 from dovetail.loops.repeat_steps import repeated
 from dovetail.pipeline.decomposition import Cutting, Range
 from dovetail.pipeline.names import Names, tile_regions, whole
-from dovetail.pipeline.sweeps import Single, TiledSweep
+from dovetail.pipeline.sweeps import Single, Sweep
 from dovetail.pipeline.tile_messages import GIVEN, Event, Message, events_of, messages_of, target_place, targets_of
 
 Ints = NDArray[np.int64]
@@ -235,7 +234,7 @@ class _Writer:
         else:
             self._tile(event.phase, event, line)
 
-    def _tile(self, sweep: TiledSweep, event: Event, line: str) -> None:
+    def _tile(self, sweep: Sweep, event: Event, line: str) -> None:
         regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.lean)
         for array, region in zip(sweep.reads, regions.own, strict=True):
             self._enter(array, event.part, region.offset + region.count)
@@ -307,7 +306,7 @@ class _Writer:
 
     def _comes_back(self, message: Message, user: Event) -> bool:
         """Whether the part that it is from has its turn after the one that needs it."""
-        assert isinstance(user.phase, TiledSweep)
+        assert isinstance(user.phase, Sweep)
         source, target = (self.cutting.turn(user.phase, part) for part in (message.source, user.part))
         return source > target
 

@@ -1,4 +1,4 @@
-"""pipelines: the shipped nests whose iterations need one another, as operators."""
+"""problems: the shipped nests whose iterations depend on one another, as operators."""
 
 from dovetail.loops import problems
 from dovetail.pipeline.operators import pipeline_of

@@ -1,4 +1,4 @@
-"""skews: tiles that lean, where upright ones would need one another: how far they must, and which points they have."""
+"""skews: how far tiles must lean where upright tiles would depend on one another, and which points they have."""
 
 from __future__ import annotations
 

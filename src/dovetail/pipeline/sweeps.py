@@ -1,26 +1,24 @@
-"""pipelined: a nest whose iterations need one another within a step, as sweeps over a grid; which loops may be cut."""
+"""sweeps: a nest as the sweeps of a pipeline, the dependences within each, and the axes that may be cut."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.dependences import Dependence, dependences
 from dovetail.loops.expressions import Read
 from dovetail.loops.in_place import in_place
+from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.order import statements as statements_in
-from dovetail.loops.record import Loop, Statement
-from dovetail.loops.taken import Take, check_untaken
+from dovetail.loops.recording import Loop, Recording, Statement, Take
+from dovetail.loops.taken import check_untaken
 from dovetail.pipeline.skews import least_lean
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 
 class Place(NamedTuple):
@@ -32,7 +30,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TiledSweep:
+class Sweep:
     """Statements on every point of a box of the grid, in the order of `order` (its axes, the outermost loop first).
 
     `low`, `high`: the box, by axis. `signs`: 1 where its loop goes up along an axis, -1 where it goes down.
@@ -88,9 +86,9 @@ class Pipelined:
     dependences within each sweep, those of memory too.
     """
 
-    nest: Nest
+    nest: Recording
     shape: tuple[str | int, ...]
-    phases: tuple[TiledSweep | Single, ...]
+    phases: tuple[Sweep | Single, ...]
     axes: Mapping[str, tuple[int | None, ...]]
     steps: Loop | None
     inner: Mapping[str, tuple[Inner, ...]]
@@ -100,8 +98,8 @@ class Pipelined:
         return self.nest.name
 
     @property
-    def sweeps(self) -> tuple[TiledSweep, ...]:
-        return tuple(phase for phase in self.phases if isinstance(phase, TiledSweep))
+    def sweeps(self) -> tuple[Sweep, ...]:
+        return tuple(phase for phase in self.phases if isinstance(phase, Sweep))
 
     @cached_property
     def forward(self) -> tuple[int, ...]:
@@ -118,7 +116,7 @@ class Pipelined:
         axes = [*self.forward, *(axis for axis in range(len(self.shape)) if axis not in self.forward)]
         return tuple(axis for axis in axes if set(self.forward) - {axis})
 
-    def lean(self, sweep: TiledSweep, mapped: int, cut: Vector) -> Vector:
+    def lean(self, sweep: Sweep, mapped: int, cut: Vector) -> Vector:
         """How far the tiles of a sweep along an axis lean, by axis (see `skews`)."""
         return least_lean([inner.by for inner in self.inner[sweep.name]], sweep.order, mapped, cut)
 
@@ -127,7 +125,7 @@ class Pipelined:
         return self.nest.written
 
 
-def pipelined_of(nest: Nest) -> Pipelined:
+def pipelined_of(nest: Recording) -> Pipelined:
     """The pipeline that a nest is, or an OperatorError that says why it is none.
 
     >>> from dovetail.loops.problems import gauss_seidel2d, sync_p2p
@@ -135,7 +133,7 @@ def pipelined_of(nest: Nest) -> Pipelined:
     (['sync_p2p_S0', 'sync_p2p_S1'], (0, 1))
     """
     check_untaken(nest)
-    if nest.levels:
+    if levels_of(nest):
         nest = in_place(nest)
     nest = with_all_loops(nest)
     steps, body = _steps(nest)
@@ -147,14 +145,14 @@ def pipelined_of(nest: Nest) -> Pipelined:
     phases = tuple(_phase(nest, each, steps, shape, axes) for each in body)
     for name in (name for name in nest.arrays if name not in axes):
         axes[name] = _alone(nest, name, shape)
-    inner = _inner(nest, [each for each in phases if isinstance(each, TiledSweep)], bool(steps))
+    inner = _inner(nest, [each for each in phases if isinstance(each, Sweep)], bool(steps))
     found = Pipelined(nest, shape, phases, axes, steps, inner)
     if not found.mappable:
         raise _cannot_cut(found)
     return found
 
 
-def _none(nest: Nest, why: str, where: str | None, hint: str, found: str | None = None) -> OperatorError:
+def _none(nest: Recording, why: str, where: str | None, hint: str, found: str | None = None) -> OperatorError:
     return OperatorError(f"{nest.name} is no pipeline: {why}", where=where, found=found, hint=hint)
 
 
@@ -169,14 +167,14 @@ def _cannot_cut(found: Pipelined) -> OperatorError:
     return _none(found.nest, what, inner.dependence.sink.line, hint, text)
 
 
-def _backward(found: Pipelined) -> Iterator[tuple[TiledSweep, int, Inner]]:
+def _backward(found: Pipelined) -> Iterator[tuple[Sweep, int, Inner]]:
     """The dependences that go backwards along an axis, with it."""
     for sweep in found.sweeps:
         for inner in found.inner[sweep.name]:
             yield from ((sweep, axis, inner) for axis, by in enumerate(inner.by) if by < 0)
 
 
-def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement | Take]]:
+def _steps(nest: Recording) -> tuple[Loop | None, Sequence[Loop | Statement | Take]]:
     """The loop of steps, whose index no subscript has, and what is in it."""
     if len(nest.body) == 1 and isinstance(only := nest.body[0], Loop):
         accesses = [a for statement in nest.statements for a in (*statement.reads, statement.target)]
@@ -186,12 +184,12 @@ def _steps(nest: Nest) -> tuple[Loop | None, Sequence[Loop | Statement | Take]]:
 
 
 def _phase(
-    nest: Nest,
+    nest: Recording,
     each: Loop | Statement | Take,
     steps: Loop | None,
     shape: tuple[str | int, ...],
     axes: dict[str, tuple[int | None, ...]],
-) -> TiledSweep | Single:
+) -> Sweep | Single:
     if isinstance(each, Statement):
         return _single(nest, each, steps)
     assert isinstance(each, Loop)
@@ -206,7 +204,7 @@ def _phase(
     return _sweep(nest, loops, inner, shape, axes)
 
 
-def _single(nest: Nest, statement: Statement, steps: Loop | None) -> Single:
+def _single(nest: Recording, statement: Statement, steps: Loop | None) -> Single:
     for access in (*statement.reads, statement.target):
         for subscript in access.at:
             if steps is not None and steps.index in subscript.names:
@@ -215,12 +213,12 @@ def _single(nest: Nest, statement: Statement, steps: Loop | None) -> Single:
 
 
 def _sweep(
-    nest: Nest,
+    nest: Recording,
     loops: Sequence[Loop],
     inner: Sequence[Statement],
     shape: tuple[str | int, ...],
     axes: dict[str, tuple[int | None, ...]],
-) -> TiledSweep:
+) -> Sweep:
     first = inner[0]
     indices = [loop.index for loop in loops]
     order, corner = _point(nest, first, indices, shape)
@@ -231,7 +229,7 @@ def _sweep(
             hint = "let all statements of a loop write at the same indices"
             raise _none(nest, f"{statement.target} is not at the point of {first.target}", statement.line, hint)
     for loop in loops:
-        if not {*loop.low.names, *loop.high.names} <= nest.recorder.symbols:
+        if not {*loop.low.names, *loop.high.names} <= nest.code.symbols:
             raise _none(nest, f"the bounds of {loop.index} change with other loops", first.line, "use a box")
     axis_of = dict(zip(indices, order, strict=True))
     places = {}
@@ -242,7 +240,7 @@ def _sweep(
     sides = [extent(by_axis[axis], sign, rest) for axis, (sign, rest) in enumerate(corner)]
     low, high = zip(*sides, strict=True)
     signs = tuple(sign for sign, _ in corner)
-    return TiledSweep(f"{nest.name}_{first.name}", tuple(inner), order, low, high, signs, places)
+    return Sweep(f"{nest.name}_{first.name}", tuple(inner), order, low, high, signs, places)
 
 
 def extent(loop: Loop, sign: int, rest: Affine) -> tuple[Affine, Affine]:
@@ -252,7 +250,7 @@ def extent(loop: Loop, sign: int, rest: Affine) -> tuple[Affine, Affine]:
 
 
 def _point(
-    nest: Nest, statement: Statement, indices: Sequence[str], shape: tuple[str | int, ...]
+    nest: Recording, statement: Statement, indices: Sequence[str], shape: tuple[str | int, ...]
 ) -> tuple[tuple[int, ...], list[tuple[int, Affine]]]:
     """The axis of each loop; and by axis whether the point that is written goes up or down with its index, and where
     it would be at index 0."""
@@ -275,7 +273,7 @@ def _point(
 
 
 def _places(
-    nest: Nest,
+    nest: Recording,
     statement: Statement,
     access: Read,
     axis_of: Mapping[str, int],
@@ -301,12 +299,12 @@ def _places(
     return tuple(found)
 
 
-def _alone(nest: Nest, name: str, shape: tuple[str | int, ...]) -> tuple[int | None, ...]:
+def _alone(nest: Recording, name: str, shape: tuple[str | int, ...]) -> tuple[int | None, ...]:
     """The axes of an array that no sweep touches."""
     return tuple(range(len(shape))) if nest.arrays[name].shape == shape else (None,) * len(nest.arrays[name].shape)
 
 
-def _inner(nest: Nest, sweeps: Sequence[TiledSweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
+def _inner(nest: Recording, sweeps: Sequence[Sweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
     found: dict[str, dict[Vector, Inner]] = {sweep.name: {} for sweep in sweeps}
     for sweep, vector, dependence in inner_dependences(nest, sweeps, steps):
         by = dict(zip(sweep.order, vector, strict=True))
@@ -316,8 +314,8 @@ def _inner(nest: Nest, sweeps: Sequence[TiledSweep], steps: bool) -> dict[str, t
 
 
 def inner_dependences(
-    nest: Nest, sweeps: Sequence[TiledSweep], steps: bool
-) -> Iterator[tuple[TiledSweep, Vector, Dependence]]:
+    nest: Recording, sweeps: Sequence[Sweep], steps: bool
+) -> Iterator[tuple[Sweep, Vector, Dependence]]:
     """The dependences, those of memory too, of iterations of one sweep in one step, by its loops."""
     for sweep in sweeps:
         for each in dependences(nest, sweep.statements):

@@ -1,4 +1,4 @@
-"""shown_tiles: the tiles of a pipeline's sweep, for a picture: one axis that is cut across, the mapped one upwards."""
+"""tile_diagram: a picture of the tiles of a sweep: the axis that is cut across, the mapped axis upwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.ir import Piece, Space
 from dovetail.loops.blocks import volume
 from dovetail.pipeline.decomposition import Cutting
-from dovetail.pipeline.sweeps import TiledSweep
+from dovetail.pipeline.sweeps import Sweep
 
 Ints = NDArray[np.int64]
 STRIPS, MOST_TILES = 48, 16  # upwards
@@ -51,7 +51,7 @@ class _Shown:
     """What is shown of a sweep; `lag`: the time steps from one part to the next."""
 
     cutting: Cutting
-    sweep: TiledSweep
+    sweep: Sweep
     across: int
     grain: int
     lag: int

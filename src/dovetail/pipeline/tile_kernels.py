@@ -1,4 +1,4 @@
-"""tile_kernels: the computations of a pipeline: tiles of a sweep, single statements, boxes moved between slots."""
+"""tile_kernels: the kernels of a pipeline: tiles of a sweep, single statements, and copies of boxes between slots."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,94 +18,27 @@ from dovetail.loops.evaluate import evaluated
 from dovetail.loops.expressions import Read, operations
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.matrices import Vector
-from dovetail.loops.record import Statement
+from dovetail.loops.recording import Statement
 from dovetail.loops.run import address
-from dovetail.pipeline.skews import Lean, Need, mean_row, span_of
+from dovetail.pipeline.skews import Lean, mean_row, span_of
 from dovetail.pipeline.tile_text import INCLUDES, STRUCT, TileWriter
+from dovetail.pipeline.tiles import Tile
 
 Array = NDArray[Any]
 
 
-class Rows(NamedTuple):
-    """Slots of an array that a tile reads, and writes where `written`: from `back` positions before its own, to `ahead`
-    beyond; all slots of one that does not go along the mapped axis (`moves` False)."""
-
-    array: str
-    back: int
-    ahead: int
-    plane: Vector
-    moves: bool
-    written: bool
-
-
-class Face(NamedTuple):
-    """What came of an array, put into a box of its slots before a tile is computed: what the tile needs of it."""
-
-    array: str
-    needs: tuple[Need, ...]
-    box: Box
-    moves: bool
-
-
-class Turn(NamedTuple):
-    """A loop of a tile: 1 or -1 as it goes up or down, by how many positions a tile leans for each of its iterations,
-    and what each counts for the diagonal of a point."""
-
-    sign: int
-    lean: int
-    weight: int
-
-
-class Element(NamedTuple):
-    """Where an element lies that a statement touches: positions from the tile's own, and a place in the slot: of every
-    axis of it, which loop of the tile it goes along (None: along none), and how far from there."""
-
-    array: str
-    ahead: int
-    place: tuple[tuple[int | None, int], ...]
-
-
 @dataclass(frozen=True, eq=False)
-class TileKernel:
-    """Computes a tile of a sweep in place, once the faces that came are put beside what is the part's own.
-
-    `box`: of every loop but that over positions, the outermost first, its first and last value, as the part's slots
-    count. `turns`: the loop over positions, then these: which way it goes, how far tiles lean along it, and its weight:
-    points of one sum of weights may be computed at once. `tile`: how the tile lies, where it leans; the loop over
-    positions then is within the first `outer` others. `lag`: two rows are computed at once, the second so many points
-    behind, in C; None where they are not. `in_turn`: no compiler may compute points of the innermost loop at once.
-    """
-
-    name: str
-    label: str
-    statements: tuple[Statement, ...]
-    elements: Mapping[str, Element]
-    rows: tuple[Rows, ...]
-    faces: tuple[Face, ...]
-    box: Box
-    dtypes: Mapping[str, str]
-    turns: tuple[Turn, ...]
-    tile: Lean | None = None
-    outer: int = 0
-    lag: int | None = None
-    in_turn: bool = False
+class TileKernel(Tile):
+    """The kernel that computes a tile."""
 
     @property
     def form(self) -> KernelForm:
         return KernelForm(self.name, self.call, self.work, self.native)
 
-    @property
-    def sides(self) -> Vector:
-        return tuple(high - low for low, high in self.box)
-
-    @property
-    def written(self) -> list[Rows]:
-        return [rows for rows in self.rows if rows.written]
-
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
         """The reference: on copies, one diagonal of points after the other."""
         count = len(writes[0])
-        lean = self.tile or Lean(count, 0, count)
+        lean = self.lean or Lean(count, 0, count)
         held = {rows.array: np.array(array) for rows, array in zip(self.rows, reads, strict=False)}
         back = {rows.array: rows.back if rows.moves else 0 for rows in self.rows}
         for face, array in zip(self.faces, reads[len(self.rows) :], strict=True):
@@ -139,7 +72,7 @@ class TileKernel:
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         """Positions, on the curve of this sweep for slots of this size."""
-        units = float(writes[0].slots) if self.tile is None else self._mean_row
+        units = float(writes[0].slots) if self.lean is None else self._mean_row
         points = units * prod(self.sides)
         num_bytes = sum(operand.slots * operand.slot.num_bytes for operand in (*reads, *writes))
         flops = points * sum(operations(statement.value) for statement in self.statements)
@@ -148,19 +81,19 @@ class TileKernel:
 
     @cached_property
     def _mean_row(self) -> float:
-        assert self.tile is not None
-        return mean_row(self.tile, [(turn.lean, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
+        assert self.lean is not None
+        return mean_row(self.lean, [(turn.lean, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
 
     @cached_property
     def mark(self) -> str:
         """Tells what is computed: costs of one kernel are not for another of the same name."""
-        texts, faces = [str(statement) for statement in self.statements], () if self.tile else self.faces
+        texts, faces = [str(statement) for statement in self.statements], () if self.lean else self.faces
         return sha256(repr((texts, self.rows, self.turns, faces)).encode()).hexdigest()[:6]
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         """The compiled C; None, with a warning, where it cannot be compiled."""
         found = address(self.c_text(), self.label)
-        return CFunction(found, self.tile or (writes[0].slots,)) if found else None
+        return CFunction(found, self.lean or (writes[0].slots,)) if found else None
 
     def c_text(self) -> str:
         return TileWriter(self).text()

@@ -1,4 +1,4 @@
-"""crossings: which tile needs which positions of which face, as which other tile left them, and has them not yet."""
+"""tile_messages: which positions of which face a tile still needs, and which other tile computes them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.decomposition import Cutting, Range
 from dovetail.pipeline.skews import Lean, span_of
-from dovetail.pipeline.sweeps import Single, TiledSweep
+from dovetail.pipeline.sweeps import Single, Sweep
 
 GIVEN = -1  # what makes the values that are there at first
 NEVER = -2
@@ -25,7 +25,7 @@ class Event(NamedTuple):
     position that it writes."""
 
     step: int
-    phase: TiledSweep | Single
+    phase: Sweep | Single
     part: int
     tile: Range
     lean: Lean
@@ -76,7 +76,7 @@ def target_place(cutting: Cutting, single: Single) -> int:
 def targets_of(event: Event) -> tuple[str, ...]:
     """The arrays that an event writes."""
     phase = event.phase
-    return phase.targets if isinstance(phase, TiledSweep) else (phase.statement.target.array,)
+    return phase.targets if isinstance(phase, Sweep) else (phase.statement.target.array,)
 
 
 def messages_of(cutting: Cutting, events: list[Event]) -> list[Message]:
@@ -114,7 +114,7 @@ class _Ledger:
 
     def needed(self, number: int, event: Event) -> Iterator[Message]:
         """What a tile needs and has not, in runs that one event left."""
-        if not isinstance(event.phase, TiledSweep):
+        if not isinstance(event.phase, Sweep):
             return
         for array, offset, (low, high) in spans(self.cutting, event.phase, event.part, event.tile[0], event.lean):
             yield from self._news((event.part, array, offset), low, high, number)
@@ -134,7 +134,7 @@ class _Ledger:
             self.newest[ghost][event.tile[0] : event.tile[1]] = number
 
 
-def spans(cutting: Cutting, sweep: TiledSweep, part: int, low: int, lean: Lean) -> Iterator[tuple[str, Vector, Range]]:
+def spans(cutting: Cutting, sweep: Sweep, part: int, low: int, lean: Lean) -> Iterator[tuple[str, Vector, Range]]:
     """The faces that a tile reads of other parts, and which positions of them."""
     for array in sweep.reads:
         for offset, needs in cutting.needs(sweep, array, part).items():

@@ -1,16 +1,13 @@
-"""tile_text: the C of one tile of a sweep; sizes are numbers in it, but for what the tile has of each row."""
+"""tile_text: the C of one tile of a sweep; all sizes are literals except what the tile has of each row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from dovetail.loops.expressions import Read
 from dovetail.loops.generate import IN_TURN, Expressions, c_type
-
-if TYPE_CHECKING:
-    from dovetail.pipeline.tile_kernels import Face, Rows, TileKernel
+from dovetail.pipeline.tiles import Face, Rows, Tile
 
 STRUCT = "struct rows { char *data; int64_t stride, blocks; };  // where an operand lies"
 INCLUDES = "#include <math.h>\n#include <stdint.h>"
@@ -19,16 +16,16 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }"""
 
 
 class TileWriter(Expressions):
-    """Writes the C of one kernel."""
+    """Writes the C of one tile."""
 
-    def __init__(self, kernel: TileKernel) -> None:
-        super().__init__(kernel.dtypes)
-        self.kernel = kernel
-        self.rows = {rows.array: rows for rows in kernel.rows}
-        self.leans = kernel.tile is not None
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(tile.dtypes)
+        self.tile = tile
+        self.rows = {rows.array: rows for rows in tile.rows}
+        self.leans = tile.lean is not None
 
     def element(self, read: Read) -> str:
-        array, ahead, place = self.kernel.elements[str(read)]
+        array, ahead, place = self.tile.elements[str(read)]
         rows = self.rows[array]
         terms = [f"(x{_signed(ahead)}) * {prod(rows.plane)}"] if rows.moves else []
         for k, (loop, by) in enumerate(place):
@@ -37,22 +34,22 @@ class TileWriter(Expressions):
         return f"{array}_data[{' + '.join(terms) or '0'}]"
 
     def text(self) -> str:
-        kernel = self.kernel
+        tile = self.tile
         body = [
             f"{self.element(s.target)} = {self.expression(s.value, self.dtypes[s.target.array])};"
-            for s in kernel.statements
+            for s in tile.statements
         ]
-        notes = "\n".join(f" *   {statement}" for statement in kernel.statements)
-        head = f"/* {kernel.label}: tiles of\n *\n{notes}\n */"
-        lines = [f"void {kernel.label}(const struct rows *o, const int64_t *sizes)", "{"]
+        notes = "\n".join(f" *   {statement}" for statement in tile.statements)
+        head = f"/* {tile.label}: tiles of\n *\n{notes}\n */"
+        lines = [f"void {tile.label}(const struct rows *o, const int64_t *sizes)", "{"]
         lines += ["    const int64_t count = sizes[0];  // positions of the tile"]
         lines += ["    const int64_t start = sizes[1], width = sizes[2];  // those of its first row"] * self.leans
-        lines += [f"    {line}" for number, rows in enumerate(kernel.rows) for line in self._pointer(number, rows)]
-        for number, face in enumerate(kernel.faces):
-            lines += [f"    {line}" for line in self._put(len(kernel.rows) + number, face)]
-        order: list[int | None] = [*range(len(kernel.box))]
-        order.insert(kernel.outer, None)
-        paired = kernel.lag is not None
+        lines += [f"    {line}" for number, rows in enumerate(tile.rows) for line in self._pointer(number, rows)]
+        for number, face in enumerate(tile.faces):
+            lines += [f"    {line}" for line in self._put(len(tile.rows) + number, face)]
+        order: list[int | None] = [*range(len(tile.box))]
+        order.insert(tile.outer, None)
+        paired = tile.lag is not None
         heads = [line for loop in (order[:-2] if paired else order) for line in self._head(loop, loop == order[-1])]
         indent = "    "
         for line in heads:
@@ -68,28 +65,28 @@ class TileWriter(Expressions):
         """Of one loop, None being that over positions, along which it is told before what a row that leans has."""
         if loop is None and self.leans:
             yield from self._row("")
-        low, high = self._range(loop) if loop is None else map(str, self.kernel.box[loop])
+        low, high = self._range(loop) if loop is None else map(str, self.tile.box[loop])
         index, up = _index(loop), self._goes_up(loop)
         if up:
             yield f"for (int64_t {index} = {low}; {index} < {high}; ++{index}) {{"
         else:
             first, end = (low, high) if loop is not None else (f"count - {high}", f"count - {low}")
             yield f"for (int64_t {index} = {end} - 1; {index} >= {first}; --{index}) {{"
-        if not innermost or self.kernel.in_turn:
+        if not innermost or self.tile.in_turn:
             yield IN_TURN
 
     def _goes_up(self, loop: int | None) -> bool:
-        return self.kernel.turns[0 if loop is None else 1 + loop].sign > 0
+        return self.tile.turns[0 if loop is None else 1 + loop].sign > 0
 
     def _counted(self, loop: int) -> str:
         """How many iterations a loop has done, by its index."""
-        low, high = self.kernel.box[loop]
+        low, high = self.tile.box[loop]
         return f"i{loop} - {low}" if self._goes_up(loop) else f"{high - 1} - i{loop}"
 
     def _range(self, loop: int | None, row: str = "") -> tuple[str, str]:
         """What a loop counts; of a row that leans, `row` being at the end of the names that tell it."""
         if loop is not None:
-            low, high = self.kernel.box[loop]
+            low, high = self.tile.box[loop]
             return "0", str(high - low)
         return (f"low{row}", f"high{row}") if self.leans else ("0", "count")
 
@@ -98,14 +95,14 @@ class TileWriter(Expressions):
         up = self._goes_up(loop)
         if loop is None:
             return counter if up else f"count - 1 - ({counter})"
-        low, high = self.kernel.box[loop]
+        low, high = self.tile.box[loop]
         return f"{low} + {counter}" if up else f"{high - 1} - ({counter})"
 
     def _row(self, row: str, replaced: int | None = None, by: str = "") -> Iterator[str]:
         """The positions of a row of a tile that leans; where one loop has counted `by`."""
         terms = [
             f"{turn.lean} * ({by if k == replaced else self._counted(k)})"
-            for k, turn in enumerate(self.kernel.turns[1:])
+            for k, turn in enumerate(self.tile.turns[1:])
             if turn.lean
         ]
         yield f"const int64_t lean{row} = {' + '.join(terms) or '0'};"
@@ -124,14 +121,14 @@ class TileWriter(Expressions):
                 yield from (f"    {line}" for line in self._row(str(row), rows, counted))
             begin, end = self._range(points, str(row))
             end = f"(r + 1 < {high} ? {end} : {begin})" if row else end
-            late = _signed(row * (self.kernel.lag or 0))
+            late = _signed(row * (self.tile.lag or 0))
             yield f"    const int64_t begin{row} = {begin}{late}, end{row} = {end}{late};"
         yield "    const int64_t both = most(begin0, begin1), last = most(end0, end1);"
         yield "    int64_t t = least(begin0, begin1);"
         for condition, alone in (("t < both && t < last", True), ("t < end0 && t < end1", False), ("t < last", True)):
             yield f"    for (; {condition}; ++t) {{"
             for row, counted in enumerate(("r", "r + 1")):
-                at = self._place(points, f"t{_signed(-row * (self.kernel.lag or 0))}")
+                at = self._place(points, f"t{_signed(-row * (self.tile.lag or 0))}")
                 guard = f"if (t >= begin{row} && t < end{row}) " * alone
                 yield f"        {guard}POINT(({self._place(rows, counted)}), ({at}));"
             yield "    }"
@@ -163,7 +160,7 @@ class TileWriter(Expressions):
 
     def _span(self, number: int, face: Face) -> Iterator[str]:
         """Which positions of a face came, as `skews.span_of` has it."""
-        first, last, up = f"first{number}", f"last{number}", self.kernel.turns[0].sign > 0
+        first, last, up = f"first{number}", f"last{number}", self.tile.turns[0].sign > 0
         yield f"int64_t {first} = INT64_MAX, {last} = INT64_MIN;"
         for need in face.needs:
             yield "{"

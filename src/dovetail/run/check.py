@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import RunError
 from dovetail.ir import Agreement, KernelCall, KernelForm, Operand, Post, Program, Region, Term, Workload
-from dovetail.ir.workload import ROUNDOFF, TINIEST
+from dovetail.ir.slots import ROUNDOFF, TINIEST
 from dovetail.run.arrays import Array, Arrays, places
 
 NEAR = 64  # roundoffs by which two orders of the same operations may differ, functions rounded otherwise

@@ -17,7 +17,7 @@ from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Slot, Workload
 from dovetail.run.arrays import Array, is_float, poison, random_slots, shape_of, workload_slots
 from dovetail.run.spots import Spot
-from dovetail.run.streams import Homes
+from dovetail.run.stream_commands import Homes
 
 ON_HOST, ON_CUDA, PINNED = 1, 2, 3  # kinds of devices, as DLPack numbers them
 _CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has one of its own

@@ -28,7 +28,7 @@ from dovetail.ir import (
 )
 from dovetail.ir.collectives import OP_COLLECTIVES
 from dovetail.ir.kernels import MOST_SIZES
-from dovetail.ir.workload import DTYPE_BYTES
+from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.run.arrays import Array, allocate_buffer, places
 from dovetail.run.library_calls import CUT, collective_parts, misfit
 from dovetail.run.options import RunOptions

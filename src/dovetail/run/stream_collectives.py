@@ -1,4 +1,5 @@
-"""The library's collectives on streams: plain copies and sums among the ranks of one device, no library behind them.
+"""stream_collectives: the library's collectives as copies and sums on the streams of one device.
+
 
 Each member fetches what it is to receive from the others' memory, once all have arrived; none goes on before all have
 ended. Sums are made by one member for each piece, in the order of the group.
@@ -8,14 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dovetail.ir import Op, Region
 from dovetail.run.arrays import numpy_dtype
 from dovetail.run.spots import Spot, copied
-
-if TYPE_CHECKING:
-    from dovetail.run.streams import Lowering
+from dovetail.run.stream_commands import StreamCommands
 
 SUMS = ("all_reduce", "reduce_scatter")
 
@@ -28,13 +27,13 @@ class Piece(NamedTuple):
     num_bytes: int
 
 
-def join(lowering: Lowering, ops: Sequence[Op]) -> None:
+def join(lowering: StreamCommands, ops: Sequence[Op]) -> None:
     """Give the commands of one collective: `ops` are its members', in the order of the group."""
     _Call(lowering, ops).give()
 
 
 class _Call:
-    def __init__(self, lowering: Lowering, ops: Sequence[Op]) -> None:
+    def __init__(self, lowering: StreamCommands, ops: Sequence[Op]) -> None:
         self.lowering, self.ops = lowering, ops
         self.kind = lowering.program.collectives[ops[0].call].kind
         self.here = [m for m, op in enumerate(ops) if lowering.real in (None, op.rank)]
@@ -180,7 +179,7 @@ class _Call:
 
     def _bring(self, m: int, j: int, spot: Spot) -> None:
         op = self.ops[m]
-        self.lowering.give(op, [], *copied(self.lowering.told(op, spot.num_bytes, j), spot))
+        self.lowering.give(op, [], *copied(self.lowering.outgoing(op, spot.num_bytes, j), spot))
 
     def _gather(self, m: int, made: dict[int, Spot], ended: list[int]) -> Spot:
         """All pieces of a sum, each from the member that made it."""

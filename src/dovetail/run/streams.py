@@ -1,4 +1,4 @@
-"""From a Program to commands on streams: a lane is a stream, dependencies and messages are events.
+"""streams: from a Program to commands on streams: a lane is a stream, dependencies and messages are events.
 
 A message is not moved twice where that can be helped: what receives it reads the sender's memory, and whatever writes
 there later waits for it. Only where a write comes before the receive, in the order in which commands are given, or
@@ -8,72 +8,27 @@ where the message is no one's memory, does it wait in a place of its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 from dovetail.core import RunError
-from dovetail.ir import RECVS, SENDS, Kind, Op, Program, Region, Workload
+from dovetail.ir import RECVS, SENDS, Kind, Op, Region
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
 from dovetail.run.arrays import numpy_dtype
 from dovetail.run.engine import DTYPES, native_forms
-from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.spots import Action, Spot, copied
 from dovetail.run.stream_collectives import join
+from dovetail.run.stream_commands import Command, Read, StreamCommands, span_of
 
-Address = Callable[[int, str], int]
-Allocate = Callable[[int, int], int]
 _ADDS = frozenset({Kind.recv_reduce, Kind.recv_reduce_send, Kind.recv_reduce_copy_send})
 
 
-class Command(NamedTuple):
-    """What a stream is given: commands before it that it waits for, and what it does."""
-
-    stream: int
-    row: int
-    waits: list[int]
-    what: str
-    action: Any
-
-
-class Read(NamedTuple):
-    """Slots that another rank's op reads."""
-
-    begin: int
-    end: int
-    by: int
-
-
 @dataclass
-class Homes:
-    """Where buffers lie, and what takes more memory: on the device, or of the host where the device's copies reach."""
-
-    address: Address
-    starts: Address  # where a table of the begins of slots lies on the device
-    allocate: Allocate  # by rank and size
-    allocate_on_host: Callable[[int], int]
-    make_up: Callable[[int, str], int] | None = None  # so many bytes of a dtype there, random
-
-
-@dataclass
-class Lowering:
-    """Makes the commands of a program; with `real`, of that rank alone: its messages come from and go to the host.
-
-    `heard`: what comes to one rank from others, by the row that takes it and a number: where it lies in the host's
-    memory. A lowering of all ranks that `listens` for that rank fills it; that of the rank alone reads it, and makes up
-    what was not heard.
-    """
-
-    program: Program
-    workload: Workload
-    homes: Homes
-    reduce_op: str = "sum"
-    real: int | None = None
-    listens: int | None = None
-    heard: dict[tuple[int, int], int] = field(default_factory=dict)
+class Lowering(StreamCommands):
+    """Makes the commands of a program, op by op and collective by collective."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         depths = [channel.depth for channel in self.program.channels]
         self.run = Greedy(OpLists(self.program), depths)()
         self._ops = [self.program.op(row) for row in range(self.program.num_ops)]
@@ -81,14 +36,9 @@ class Lowering:
         self._taker = {give: take for take, give in self._sender.items()}
         self._held = self._find_held()
         self._products = self._find_products()
-        self._streams: dict[tuple[int, int], int] = {}
-        self.commands: list[Command] = []
-        self.of_row: dict[int, int] = {}
-        self._reads: dict[tuple[int, str], list[Read]] = defaultdict(list)
         self._messages: dict[int, Spot] = {}  # by the row that sent them
         self._numbers: dict[int, list[int]] = defaultdict(list)  # rows that keep a message in a channel's places
         self._places: dict[tuple[int, int], tuple[int, int]] = {}
-        self._spaces: dict[tuple[int, str, int], int] = {}
 
     def __call__(self) -> tuple[list[Command], list[int]]:
         """All commands, in an order in which each comes after those that it waits for, and the rank of each stream."""
@@ -100,7 +50,7 @@ class Lowering:
                     join(self, [self._ops[each] for each in members])
             elif self.real in (None, op.rank):
                 self._op(op)
-        return self.commands, [rank for rank, _ in self._streams]
+        return self.commands, [rank for rank, _ in self.streams]
 
     def _find_held(self) -> set[int]:
         """Rows whose message must be kept in a place of its own."""
@@ -154,12 +104,6 @@ class Lowering:
         if op.kind in RECVS and op.index in self._sender:
             self._note_read(self._sender[op.index], self.of_row[op.index])
 
-    def give(self, op: Op, waits: list[int], what: str = "", action: Any = None) -> None:
-        stream = self._streams.setdefault((op.rank, op.lane), len(self._streams))
-        others = sorted({number for number in waits if self.commands[number].stream != stream})
-        self.of_row[op.index] = len(self.commands)
-        self.commands.append(Command(stream, op.index, others, what, action))
-
     def _take(self, op: Op, waits: list[int]) -> Spot:
         """Where the message that an op receives lies."""
         if self.real is not None:
@@ -168,29 +112,6 @@ class Lowering:
         sender = self._sender[op.index]
         waits.append(self.of_row[sender])
         return self._messages[sender]
-
-    def note(self, row: int, number: int, size: int) -> Spot:
-        """Where the host notes what the rank that is listened for takes."""
-        self.heard[row, number] = self.homes.allocate_on_host(size)
-        return Spot.at(self.heard[row, number], size)
-
-    def hears(self, op: Op, number: int, size: int) -> Spot:
-        """What the host holds for the real rank."""
-        key = (op.index, number)
-        if key not in self.heard and self.homes.make_up is not None:
-            self.heard[key] = self.homes.make_up(size, self.dtype_of(op))
-        return Spot.at(self.heard[key], size)
-
-    def dtype_of(self, op: Op) -> str:
-        """Of what an op moves."""
-        return self.workload.slots[(op.reads or op.writes)[0].buffer][op.rank].dtype
-
-    def fetched(self, op: Op, name: str, message: Spot, waits: list[int]) -> Spot:
-        """A copy on the device of what lies in the host's memory, for a kernel to read."""
-        space = self.space(op, name, message.num_bytes)
-        self.give(op, waits, *copied(space, message))
-        waits.clear()
-        return space
 
     def _size(self, op: Op) -> int:
         regions = op.writes or op.reads
@@ -208,23 +129,11 @@ class Lowering:
         numbers.append(op.index)
         return Spot.at(self._places[key][0], size)
 
-    def wait_for_readers(self, rank: int, region: Region, waits: list[int]) -> None:
-        """Who reads these slots from another rank must have ended; what is overwritten whole is waited for once."""
-        begin, end = _span(region)
-        kept = []
-        for read in self._reads[rank, region.buffer]:
-            meets = read.begin < end and begin < read.end
-            if meets:
-                waits.append(read.by)
-            if not (meets and region.blocks == 1 and begin <= read.begin and read.end <= end):
-                kept.append(read)
-        self._reads[rank, region.buffer] = kept
-
     def _note_read(self, sender: int, by: int) -> None:
         op = self._ops[sender]
         if sender in self._held or (region := self._home(op)) is None or self.real is not None:
             return
-        self._reads[op.rank, region.buffer].append(Read(*_span(region), by))
+        self.reads[op.rank, region.buffer].append(Read(*span_of(region), by))
 
     def _action(self, op: Op, message: Spot | None, place: Spot | None) -> Action:
         """What an op does first: its one data movement, or its product."""
@@ -246,16 +155,9 @@ class Lowering:
 
     def _send(self, op: Op, what: Spot, place: Spot | None) -> Action:
         if self.real is not None:
-            return copied(self.told(op, what.num_bytes), what)
+            return copied(self.outgoing(op, what.num_bytes), what)
         self._messages[op.index] = place or what
         return copied(place, what) if place else ()
-
-    def told(self, op: Op, size: int, peer: int = 0) -> Spot:
-        """Where the host takes what a real rank sends."""
-        key = (op.rank, f"to the host through {op.chan_out}, {peer}", size)
-        if key not in self._spaces:
-            self._spaces[key] = self.homes.allocate_on_host(size)
-        return Spot.at(self._spaces[key], size)
 
     def _sum_of(self, op: Op, writes: list[Spot], place: Spot | None) -> Spot:
         if writes:
@@ -273,7 +175,7 @@ class Lowering:
             )
             if self.real is not None:
                 made = made or self.space(op, "sum", self._size(op))
-                return [*more, copied(self.told(op, made.num_bytes), made)]
+                return [*more, copied(self.outgoing(op, made.num_bytes), made)]
             assert made is not None
             self._messages[op.index] = place or made
             if place is not None and place is not made:
@@ -284,22 +186,6 @@ class Lowering:
 
     def _read_rank(self, op: Op) -> int:
         return self.program.channels[op.chan_in].src if op.kind == Kind.get else op.rank
-
-    def size(self, rank: int, region: Region) -> int:
-        """Bytes of a region, wherever it lies."""
-        return Spot.of(self.program, self.workload, rank, region, 0, 0).num_bytes
-
-    def spot(self, rank: int, region: Region) -> Spot:
-        buffer = region.buffer
-        base, starts = self.homes.address(rank, buffer), self.homes.starts(rank, buffer)
-        return Spot.of(self.program, self.workload, rank, region, base, starts)
-
-    def combine(self, op: Op, to: Spot, held: Spot, more: Spot) -> Action:
-        if to.num_bytes == 0:
-            return ()
-        dtype = self.dtype_of(op)
-        number = REDUCE_OPS.index("sum" if self.reduce_op == "avg" else self.reduce_op)
-        return "move", (to.place, held.place, more.place, DTYPES.index(dtype), number)
 
     def _compute(self, op: Op, reads: list[Spot], to: Spot) -> Action:
         if op.index not in self._products:
@@ -344,18 +230,7 @@ class Lowering:
             return []
         return [copied(to, self.space(op, "c", to.num_bytes))]
 
-    def space(self, op: Op, name: str, size: int) -> Spot:
-        """Memory that the ops of a lane use one after the other."""
-        key = (self._streams.setdefault((op.rank, op.lane), len(self._streams)), name, size)
-        if key not in self._spaces:
-            self._spaces[key] = self.homes.allocate(op.rank, size)
-        return Spot.at(self._spaces[key], size)
-
-
-def _span(region: Region) -> tuple[int, int]:
-    return region.offset, region.offset + max(region.blocks - 1, 0) * region.stride + region.count
-
 
 def _meet(a: Region, b: Region) -> bool:
-    (first, end), (begin, last) = _span(a), _span(b)
+    (first, end), (begin, last) = span_of(a), span_of(b)
     return first < last and begin < end

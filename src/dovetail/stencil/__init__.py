@@ -1,1 +1,1 @@
-"""stencil"""
+"""stencil: nests that update a grid step by step, as programs that exchange ghost rows."""

@@ -1,4 +1,4 @@
-"""convergence: how much a step changes a grid: a kernel on rows, summed over all ranks while the next steps go on."""
+"""convergence: measure how much a step changes a grid: a kernel on rows and an all-reduce behind the next steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""shown: a part of a stencil's iteration space, around the first place where two ranks meet, for a picture."""
+"""diagram: a picture of a stencil's iteration space around a boundary between two ranks."""
 
 from __future__ import annotations
 

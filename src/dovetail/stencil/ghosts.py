@@ -1,4 +1,4 @@
-"""ghosts: the rows that a part holds along one axis: how far they go, and which of them are others of them again."""
+"""ghosts: the rows of a part along one axis with its ghost rows, and which of them are copies of others."""
 
 from __future__ import annotations
 

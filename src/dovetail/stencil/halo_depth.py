@@ -1,5 +1,4 @@
-"""needs: the sweeps between two exchanges of ghost rows: how far beyond its own rows a part computes, and what it
-needs for that."""
+"""halo_depth: how far beyond its own rows a part computes between two exchanges, and which ghost rows that takes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""exchange: the ghost rows that the sweeps of a block read, and how they come: from the parts that own them, or by a
-copy of a row that the part has."""
+"""halo_exchange: where the ghost rows of a block come from: messages of the parts that own them, or local copies."""
 
 from __future__ import annotations
 

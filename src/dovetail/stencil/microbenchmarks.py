@@ -1,4 +1,4 @@
-"""sampled: sweeps of a stencil over so many rows, or moves of them, alone, as what they cost is measured."""
+"""microbenchmarks: sweeps and row copies in isolation, of given numbers of rows, for measuring their cost."""
 
 from __future__ import annotations
 

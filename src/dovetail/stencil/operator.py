@@ -1,4 +1,4 @@
-"""operator: a stencil of so many points and steps as an operator; its schedules exchange ghost rows in several ways."""
+"""operator: StencilOperator, a stencil on a grid for a number of steps; its schedules exchange ghost rows."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ class StencilOperator(GridOperator):
         return RowKernel(
             sweep.name,
             sweep.value,
-            sweep.sources,
+            sweep.elements,
             self.dtypes,
             self.dtypes[sweep.target],
             self.width,

@@ -1,4 +1,4 @@
-"""stencils: the shipped stencils as operators."""
+"""problems: the shipped stencils as operators."""
 
 from dovetail.loops import problems
 from dovetail.stencil.operator import stencil_operator

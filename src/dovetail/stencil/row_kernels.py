@@ -1,4 +1,4 @@
-"""row_kernels: one sweep of a stencil as a kernel on rows: NumPy reference, readable C, and what it costs."""
+"""row_kernels: one sweep of a stencil as a kernel on rows: NumPy reference, C, and cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dovetail.loops.expressions import (
 )
 from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.run import address
-from dovetail.stencil.sweeps import Source
+from dovetail.stencil.sweeps import Element
 
 Array = NDArray[Any]
 Margins = tuple[int, int]
@@ -42,7 +42,7 @@ class RowKernel:
 
     name: str
     value: Value
-    sources: Mapping[str, Source]
+    elements: Mapping[str, Element]
     dtypes: Mapping[str, str]
     dtype: str
     width: int
@@ -78,7 +78,7 @@ class RowKernel:
         return evaluated(value, lambda read: self._element(read, reads), self.dtypes, self.dtype)
 
     def _element(self, read: Read, reads: Sequence[Array]) -> Any:
-        operand, along = self.sources[str(read)]
+        operand, along = self.elements[str(read)]
         if not self.width:
             return reads[operand]
         start = self.margins[operand][0] + along
@@ -88,7 +88,7 @@ class RowKernel:
         """Rows, on the curve of this sweep for rows of this width."""
         rows = writes[0].slots
         points = rows * (self.high - self.low if self.width else 1)
-        arrays = len({text.split("[")[0] for text in self.sources}) + 1
+        arrays = len({text.split("[")[0] for text in self.elements}) + 1
         num_bytes = arrays * points * dtype_bytes(self.dtype)
         key = f"{self.name}-{self.mark}:{self.width}:{self.dtype}"
         return Work(key, rows, points * operations(self.value), num_bytes)
@@ -123,14 +123,14 @@ class _RowWriter(Expressions):
         self.kernel = kernel
 
     def element(self, read: Read) -> str:
-        operand, along = self.kernel.sources[str(read)]
+        operand, along = self.kernel.elements[str(read)]
         shift = f" {'-' if along < 0 else '+'} {abs(along)}" if along else ""
         return f"r{operand}[j{shift}]"
 
     def text(self) -> str:
         kernel, value = self.kernel, self.expression(self.kernel.value, self.kernel.dtype)
         last = len(kernel.margins) - 1
-        names = {source.operand: text for text, source in reversed([*kernel.sources.items()])}
+        names = {element.operand: text for text, element in reversed([*kernel.elements.items()])}
         notes = [f" *   r{number} is the row of {text}" for number, text in sorted(names.items())]
         head = "\n".join([f"/* {kernel.name}: rows of {kernel.value}, where", *notes, " */"])
         struct = "struct rows { char *data; int64_t stride, blocks; };  // bytes from one block of rows to the next"
@@ -162,7 +162,7 @@ class _RowWriter(Expressions):
         return found
 
     def _dtype(self, number: int) -> str:
-        arrays = [text.split("[")[0] for text, source in self.kernel.sources.items() if source.operand == number]
+        arrays = [text.split("[")[0] for text, element in self.kernel.elements.items() if element.operand == number]
         return self.dtypes[arrays[0]] if arrays else self.kernel.dtype
 
     def _points(self, value: str) -> list[str]:
@@ -227,5 +227,5 @@ def moving(name: str, dtype: str, width: int, margins: tuple[Margins, Margins], 
     """A kernel that moves rows to where they have other margins."""
     row = Read(name, ())
     return RowKernel(
-        name, row, {str(row): Source(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary
+        name, row, {str(row): Element(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary
     )

@@ -1,4 +1,4 @@
-"""halo: the Program of a stencil on ranks: blocks of rows, and ghost rows exchanged every so many sweeps."""
+"""stencil_program: the program of a stencil: each rank computes a block of rows and exchanges ghost rows."""
 
 from __future__ import annotations
 

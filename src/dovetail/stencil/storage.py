@@ -1,4 +1,4 @@
-"""parts: the parts of a grid in the memory of ranks: their planes and ghost rows, and how arrays come and go."""
+"""storage: the buffers of a stencil's parts: planes, ghost rows, and how the user's arrays enter and leave."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""stencil: a nest as sweeps over a grid, one statement each, and which versions of which arrays each sweep reads."""
+"""sweeps: a nest as the sweeps of a stencil, one statement each, and the array versions that each sweep reads."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.expressions import Read, Value, with_reads
-from dovetail.loops.levels import check_constant, time_offset
+from dovetail.loops.levels import check_constant, levels_of, time_offset
 from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.order import carries
-from dovetail.loops.record import Loop, Statement
+from dovetail.loops.recording import Loop, Recording, Statement
 from dovetail.loops.taken import check_untaken
-
-if TYPE_CHECKING:
-    from dovetail.loops.nest import Nest
 
 
 class Operand(NamedTuple):
@@ -30,7 +27,7 @@ class Operand(NamedTuple):
     shift: tuple[int, ...]
 
 
-class Source(NamedTuple):
+class Element(NamedTuple):
     """An element that an expression reads: of which operand, and how far along a row."""
 
     operand: int
@@ -42,14 +39,14 @@ class Sweep:
     """One statement on a box of the grid, row by row.
 
     `operands`: the rows that it reads; with `keeps` the first are those of the version before, and the ends of a row
-    that are not computed stay as they are there. `sources`: by the text of each element. `low`, `high`: the box.
+    that are not computed stay as they are there. `elements`: by the text of each element. `low`, `high`: the box.
     """
 
     name: str
     target: str
     value: Value
     operands: tuple[Operand, ...]
-    sources: Mapping[str, Source]
+    elements: Mapping[str, Element]
     low: tuple[Affine, ...]
     high: tuple[Affine, ...]
     keeps: bool
@@ -85,11 +82,11 @@ class Stencil:
         return next((name for name in self.written if self.depth[name] > 1), None)
 
 
-def stencil_of(nest: Nest) -> Stencil:
+def stencil_of(nest: Recording) -> Stencil:
     """The stencil that a nest is, or an OperatorError that says why it is none."""
     check_untaken(nest)
     check_constant(nest)
-    nest = with_all_loops(nest, elements=bool(nest.levels))
+    nest = with_all_loops(nest, elements=bool(levels_of(nest)))
     shape = next(iter(nest.arrays.values())).shape
     for name, array in nest.arrays.items():
         if array.shape != shape:
@@ -102,16 +99,16 @@ def stencil_of(nest: Nest) -> Stencil:
     sweeps = tuple(_sweep(nest, outer, statement, row_axes) for statement in nest.statements)
     counts = Counter(sweep.target for sweep in sweeps)
     hint = "write one, with a loop for every axis; loops over plain numbers are written out"
-    if repeated := [name for name in nest.levels if counts[name] > 1]:
+    if repeated := [name for name in levels_of(nest) if counts[name] > 1]:
         raise _none(nest, f"array {repeated[0]} is written by several statements", None, hint)
-    depth = {name: nest.levels[name].depth if name in nest.levels else 1 for name in nest.arrays}
-    given = {name: nest.levels[name].given if name in nest.levels else 1 for name in nest.arrays}
+    depth = {name: levels_of(nest)[name].depth if name in levels_of(nest) else 1 for name in nest.arrays}
+    given = {name: levels_of(nest)[name].given if name in levels_of(nest) else 1 for name in nest.arrays}
     along = {name: margins(nest, name)[-1] if len(shape) > 1 else (0, 0) for name in nest.arrays}
     steps = outer.high - outer.low
     return Stencil(nest.name, shape, row_axes, sweeps, depth, given, _boundaries(nest, sweeps), along, steps)
 
 
-def _boundaries(nest: Nest, sweeps: Sequence[Sweep]) -> dict[str, str | None]:
+def _boundaries(nest: Recording, sweeps: Sequence[Sweep]) -> dict[str, str | None]:
     """The boundary of each array. A part computes ghost rows of a periodic array beyond the ends of the grid: what it
     computes them from, in place or fixed, must go around the ends, too."""
     found = {name: array.boundary for name, array in nest.arrays.items()}
@@ -121,11 +118,11 @@ def _boundaries(nest: Nest, sweeps: Sequence[Sweep]) -> dict[str, str | None]:
     return found
 
 
-def _none(nest: Nest, why: str, where: str | None, hint: str) -> OperatorError:
+def _none(nest: Recording, why: str, where: str | None, hint: str) -> OperatorError:
     return OperatorError(f"{nest.name} is no stencil: {why}", where=where, hint=hint)
 
 
-def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Sweep:
+def _sweep(nest: Recording, outer: Loop, statement: Statement, row_axes: int) -> Sweep:
     _check_free(nest, statement, statement.loops[1:])
     statement = by_grid(nest, statement)
     loops = statement.loops[1:]
@@ -138,16 +135,16 @@ def _sweep(nest: Nest, outer: Loop, statement: Statement, row_axes: int) -> Swee
     low, high = tuple(loop.low for loop in loops), tuple(loop.high for loop in loops)
     keeps = len(loops) > 1 and not (low[-1].key == ((), 0) and _is_size(nest, target, high[-1]))
     operands = dict.fromkeys([Operand(target.array, 1, (0,) * row_axes)] if keeps or not statement.reads else [])
-    sources = {}
+    elements = {}
     for read in statement.reads:
         operand, along = _source(nest, statement, read, row_axes)
         operands[operand] = None
-        sources[str(read)] = Source([*operands].index(operand), along)
+        elements[str(read)] = Element([*operands].index(operand), along)
     name = f"{nest.name}_{statement.name}"
-    return Sweep(name, target.array, statement.value, (*operands,), sources, low, high, keeps, statement.line)
+    return Sweep(name, target.array, statement.value, (*operands,), elements, low, high, keeps, statement.line)
 
 
-def _check_free(nest: Nest, statement: Statement, loops: Sequence[Loop]) -> None:
+def _check_free(nest: Recording, statement: Statement, loops: Sequence[Loop]) -> None:
     for loop in loops:
         if loop in statement.loops and carries(nest, loop):
             hint = "a pipeline may be, in place or of two levels"
@@ -160,7 +157,7 @@ def _leans(loop: Loop, loops: Sequence[Loop]) -> bool:
     return any(name in {each.index for each in loops} for name in (*loop.low.names, *loop.high.names))
 
 
-def by_grid(nest: Nest, statement: Statement) -> Statement:
+def by_grid(nest: Recording, statement: Statement) -> Statement:
     """The statement with its loops in the order of the grid's axes, each along its axis, where iterations are free."""
     steps, *loops = statement.loops
     if any(carries(nest, loop) or _leans(loop, loops) for loop in loops):
@@ -192,11 +189,11 @@ def _moved(indices: Mapping[str, Affine], read: Read) -> Read:
     return replace(read, at=tuple(moved))
 
 
-def _is_size(nest: Nest, target: Read, high: Affine) -> bool:
-    return high.key == nest.recorder.symbol(nest.arrays[target.array].shape[-1]).key
+def _is_size(nest: Recording, target: Read, high: Affine) -> bool:
+    return high.key == nest.code.symbol(nest.arrays[target.array].shape[-1]).key
 
 
-def _source(nest: Nest, statement: Statement, read: Read, row_axes: int) -> tuple[Operand, int]:
+def _source(nest: Recording, statement: Statement, read: Read, row_axes: int) -> tuple[Operand, int]:
     loops = statement.loops[1:]
     offsets = []
     for each, loop in zip(read.at[nest.arrays[read.array].time :], loops, strict=True):
@@ -208,10 +205,10 @@ def _source(nest: Nest, statement: Statement, read: Read, row_axes: int) -> tupl
     return operand, (offsets[-1] if len(loops) > row_axes else 0)
 
 
-def _back(nest: Nest, statement: Statement, read: Read) -> int:
+def _back(nest: Recording, statement: Statement, read: Read) -> int:
     """How many versions before the one that this step writes (has written, or of an array in place: will write)."""
-    if read.array in nest.levels:
-        return nest.levels[read.array].ahead - time_offset(read, nest.levels[read.array].loop)
+    if read.array in levels_of(nest):
+        return levels_of(nest)[read.array].ahead - time_offset(read, levels_of(nest)[read.array].loop)
     return int(read.array == statement.target.array)
 
 

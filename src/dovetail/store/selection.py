@@ -17,7 +17,7 @@ from dovetail.collective.library import LIBRARY as LIBRARY
 from dovetail.core import DovetailError, PlanError, check_schema, load_json, reading, save_json, warn_once
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import COLLECTIVES
-from dovetail.ir.workload import DTYPE_BYTES
+from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/1"

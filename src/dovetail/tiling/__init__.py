@@ -1,1 +1,1 @@
-"""tiling"""
+"""tiling: parallelepiped tiles of iteration spaces: legality, cost, search, and C that visits them."""

@@ -1,21 +1,21 @@
-"""closed_code: nests whose steps are a sweep and then single elements: as standalone programs, which make one sweep
-after the other. What is between two of them every rank does, with values from the rank that has computed them.
+"""closed_code: nests whose step is a sweep and then single elements, as standalone programs.
+
+Such a program makes one sweep after the other. Between two sweeps every rank computes the single elements itself, with
+values from the rank that has computed them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from dovetail.loops.dependences import dependences
 from dovetail.loops.expressions import Read
+from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector
-from dovetail.loops.nest import Nest
-from dovetail.loops.record import Loop, Recorder, Statement
+from dovetail.loops.recording import Code, Loop, Recording, Statement
+from dovetail.tiling.nest_analysis import Analysis
 from dovetail.tiling.nest_text import NestText
-
-if TYPE_CHECKING:
-    from dovetail.tiling.nest_code import Analysis
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Closed:
     """`steps`: the loop of the steps; `sweep`: the nest of what is swept in each; `closing`: what comes after it."""
 
     steps: Loop
-    sweep: Nest
+    sweep: Recording
     closing: tuple[Statement, ...]
 
     def num_sweeps(self, sizes: Mapping[str, int]) -> int:
         return max(0, self.steps.high.at(sizes) - self.steps.low.at(sizes))
 
 
-def closed_of(nest: Nest) -> Closed | None:
+def closed_of(nest: Recording) -> Closed | None:
     """What it is, where its steps hand on nothing but the elements that are written after each sweep; else None."""
-    if nest.levels or len(nest.body) != 1 or not isinstance(steps := nest.body[0], Loop):
+    if levels_of(nest) or len(nest.body) != 1 or not isinstance(steps := nest.body[0], Loop):
         return None
     swept, *rest = steps.body
     closing = tuple(each for each in rest if isinstance(each, Statement))
@@ -43,7 +43,7 @@ def closed_of(nest: Nest) -> Closed | None:
         return None
     if any(each.target.array != statement.target.array for each in closing):
         return None
-    flows = [each for each in nest.dependences() if each.kind == "flow" and each.source is each.sink is statement]
+    flows = [each for each in dependences(nest) if each.kind == "flow" and each.source is each.sink is statement]
     if any(each.distance[0] for each in flows):
         return None
     return Closed(steps, _one_sweep(nest, statement), closing)
@@ -61,15 +61,15 @@ def _is_single(statement: Statement) -> bool:
     return not _uses(statement.loops[0].index, statement)
 
 
-def _one_sweep(nest: Nest, statement: Statement) -> Nest:
+def _one_sweep(nest: Recording, statement: Statement) -> Recording:
     loops = [replace(loop, body=[]) for loop in statement.loops[1:]]
     own = replace(statement, loops=tuple(loops))
     inside: list[Loop | Statement] = [*loops[1:], own]
     for outer, inner in zip(loops, inside, strict=True):
         outer.body.append(inner)
-    recorder = Recorder(nest.arrays, [*nest.recorder.symbols])
-    recorder.body, recorder.statements = [loops[0]], [own]
-    return replace(nest, recorder=recorder)
+    code = Code(nest.arrays, [*nest.code.symbols])
+    code.body, code.statements = [loops[0]], [own]
+    return replace(nest, code=code)
 
 
 class ClosingText(NestText):

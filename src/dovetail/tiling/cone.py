@@ -1,4 +1,4 @@
-"""The tiling cone {h : hD ≥ 0}, where the rows of H of every legal tile lie: its extreme rays and whole vectors.
+"""cone: the tiling cone {h : hD ≥ 0}, where the rows of H of every legal tile lie: its extreme rays and whole vectors.
 
 Source: with the volume given, some tile with every row of H on an extreme ray of the cone has the least V_comm, since
 V_comm and det H are linear in each row (Boulet et al. 1994; Xue, JPDC 1997; Hodzic and Shang 1998).

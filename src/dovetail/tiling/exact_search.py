@@ -1,4 +1,4 @@
-"""Every tile of a small volume that communicates less than a given one, by the formula.
+"""exact_search: every tile of a small volume that communicates less than a given one, by the formula.
 
 No set of directions is assumed. With R = V·P⁻¹ (the adjugate of the sides P, up to its sign), V_comm is the sum of R·D,
 P is legal where the rows of R lie in the tiling cone, and |det R| = V^(n-1). A tile of V_comm below C has rows whose

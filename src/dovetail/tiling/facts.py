@@ -1,4 +1,4 @@
-"""All that is to be said of one tiling: matrices, what leaves a tile, the tiles of a space, and their time steps."""
+"""facts: the facts of one tiling: matrices, what leaves a tile, the tiles of a space, and their time steps."""
 
 from __future__ import annotations
 

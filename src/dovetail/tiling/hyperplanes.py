@@ -1,4 +1,4 @@
-"""Linear schedules of tiles: the time steps of Π = [1 … 1], and of the one that overlaps messages with computation.
+"""hyperplanes: linear schedules of tiles: time steps of Π = [1 … 1], and of the Π that hides messages behind tiles.
 
 Source: seed 003, "Linear Schedule" to "Mapping along the non-maximal dimension"; the overlapping Π is the optimum for
 grids of unit execution and unit communication time (Andronikos et al., IPPS 1997).

@@ -1,4 +1,4 @@
-"""A standalone MPI program in C for tiles of any shape: chains of tiles along one loop, each on one rank.
+"""mpi_code: a standalone MPI program in C for tiles of any shape: chains of tiles along one loop, each on one rank.
 
 It needs mpicc alone. What is particular to a nest is generated here; what all programs share is in `mpi_chains.c`.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 from dovetail.loops.generate import c_type
 from dovetail.loops.matrices import Vector
 from dovetail.tiling.hyperplanes import best_mapping, check_dimension, non_overlapping, overlapping
-from dovetail.tiling.nest_code import Field, NestCode
+from dovetail.tiling.nest_analysis import Field
+from dovetail.tiling.nest_code import NestCode
 from dovetail.tiling.spaces import Space, tiles_of
 from dovetail.tiling.tile_code import HELPERS, header, linear, point_loops, vector_text
 from dovetail.tiling.tile_points import messages, tile_dependences

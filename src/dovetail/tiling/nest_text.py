@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dovetail.loops.expressions import Read
 from dovetail.loops.generate import Expressions, c_type
-from dovetail.loops.record import WRAPS, Loop, Statement
-from dovetail.loops.taken import Take
+from dovetail.loops.levels import levels_of
+from dovetail.loops.recording import WRAPS, Loop, Statement, Take
 from dovetail.loops.types import is_real
-
-if TYPE_CHECKING:
-    from dovetail.tiling.nest_code import Analysis, Source
+from dovetail.tiling.nest_analysis import Analysis, Source
 
 FACTORS = (7919, 104729, 1299709, 15485863)
 WHOLE = 1000  # numbers that are given: of 8 bits 4, letters of a small alphabet
@@ -56,7 +53,7 @@ class NestText(Expressions):
 
     def _num_given_axes(self, name: str) -> int:
         array = self.nest.arrays[name]
-        return len(array.shape) + (array.time and self.nest.levels[name].given > 1)
+        return len(array.shape) + (array.time and levels_of(self.nest)[name].given > 1)
 
     def element(self, read: Read) -> str:
         sources = self.found.sources[self.nest.statements.index(self.statement)].get(str(read), [])
@@ -97,7 +94,8 @@ class NestText(Expressions):
         words = self._elements(read)
         if self._num_given_axes(read.array) > len(words):
             indices = {self.statement.loops[0].index: "(p0)"}
-            words.insert(0, f"min2({self.found.affine(read.at[0], indices)}, {self.nest.levels[read.array].given - 1})")
+            last = levels_of(self.nest)[read.array].given - 1
+            words.insert(0, f"min2({self.found.affine(read.at[0], indices)}, {last})")
         return f"GIVEN_{read.array}({', '.join(words)})"
 
     def plain(self) -> str:

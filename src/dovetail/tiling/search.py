@@ -1,4 +1,4 @@
-"""The best tile of a volume: rows of H from the tiling cone, sides in whole multiples of its edges.
+"""search: the best tile of a volume: rows of H from the tiling cone, sides in whole multiples of its edges.
 
 A tile is sought as P = Q·diag(c): Q has the primitive edges that belong to n directions of the cone, and the product
 of the whole multipliers c is V/|det Q|. Sets of directions are taken in the order of the least V_comm that they could

@@ -1,4 +1,4 @@
-"""Iteration spaces with bounds, and the tiles in them: which there are, whole or cut, by exact integer sets (islpy)."""
+"""spaces: iteration spaces with bounds, and the whole and cut tiles in them, by exact integer sets (islpy)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""C loops over the tiles of a space, of any shape, and over the points in each, with exact bounds.
+"""tile_code: C loops over the tiles of a space, of any shape, and over the points in each, with exact bounds.
 
 What is scanned is the set of all (tile, point), as conditions on whole numbers. A loop is bounded by the conditions
 that end at its variable, and by those that projecting the inner variables away adds. A projection may hold too much, so

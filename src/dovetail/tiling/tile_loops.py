@@ -1,4 +1,4 @@
-"""Tiled iteration in plain Python: tiles in lexicographic order, the points of each in lexicographic order.
+"""tile_loops: tiled iteration in plain Python: tiles in lexicographic order, the points of each in lexicographic order.
 
 This is the reference for the generated C of `tile_code`: own integer arithmetic, no library of sets.
 """

@@ -1,4 +1,4 @@
-"""The points of a tile, and which of its neighbours need them: exact counts, tile dependences, messages.
+"""tile_points: the points of a tile, and which of its neighbours need them: exact counts, tile dependences, messages.
 
 A tile of any shape is a box in the coordinates H'j, where H' is H with every row scaled until it is whole; its points
 are those of the lattice H'Zⁿ, whose Hermite normal form has their strides (Goumas, Athanasaki, Koziris, TPDS 2003).

@@ -1,4 +1,4 @@
-"""A tiling of an iteration space by parallelepipeds: H, P, HD, legality, and V_comm by the formula of its source.
+"""tiling: a tiling of an iteration space by parallelepipeds: H, P, HD, legality, and V_comm by its formula.
 
 Source: Goumas, Sotiropoulos, Koziris, "Minimizing completion time for loop tiling with computation and communication
 overlapping", IPDPS 2001 (seed 003): tiles, their cost, V_comm.
