@@ -8,6 +8,7 @@ from itertools import pairwise
 
 from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
+from dovetail.ir.collectives import traits_of
 from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
@@ -119,7 +120,7 @@ class Gather:
     def _check(self, schedule: Schedule) -> None:
         if self.by not in WAYS:
             raise PlanError(f"parts cannot travel by '{self.by}'", hint=f"one of {', '.join(WAYS)}")
-        if self.by in ("ring", "two_rings") and self.kind != "all_gather":
+        if self.by in ("ring", "two_rings") and traits_of(self.kind).exchanges:
             raise PlanError("only what every rank wants can go round a ring", hint="by messages, or the library")
         if self.steps.slices == 1:
             check_tiles(self.blocks.longest, self.steps.tiles, "the {rows} rows of the longest block")
@@ -200,7 +201,7 @@ class Gather:
         everyone = range(self.ranks)
         for rank in self.doing:
             places = [self.landing(q, rank, step) for q in everyone]
-            if self.kind == "all_gather":
+            if not traits_of(self.kind).exchanges:
                 reads = [self.source(rank, rank, step)]
                 writes = [Region("G", places[0].offset, sum(place.count for place in places))]
             else:
