@@ -20,7 +20,7 @@ from dovetail.matmul import (
     MatmulReduceScatter,
 )
 from dovetail.passes import slice_messages
-from dovetail.passes.pieces import chains, cut_messages, one_by_one
+from dovetail.passes.pieces import collapse_repeats, cut_messages, expand_repeats
 from dovetail.planner import costs as plan_costs
 from dovetail.planner.costs import Costs
 from dovetail.sim import simulate
@@ -102,9 +102,9 @@ def test_pieces_of_a_message_take_turns_with_their_receives(kind):
 def test_chains_hold_all_pieces():
     schedule = Schedule.of("given", tiles=(7, 10), by="messages", own="first", fused=False)
     whole = AllGatherMatmul(34, 4, 4).program(schedule, 2)
-    program, times = chains(whole, 4)
+    program, times = collapse_repeats(whole, 4)
     assert sorted(set(times.tolist())) == [1, 2]
-    assert program.num_ops < times.sum() == one_by_one(program, times).num_ops
+    assert program.num_ops < times.sum() == expand_repeats(program, times).num_ops
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
 from dovetail.matmul.tiles import check_tiles
-from dovetail.passes.for_all_ranks import for_all_ranks
-from dovetail.passes.pieces import chains, cut_messages
+from dovetail.passes.broadcast_rank0 import broadcast_rank0
+from dovetail.passes.pieces import collapse_repeats, cut_messages
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
@@ -71,8 +71,8 @@ def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Progra
     most = schedule.get("rows_per_message")
     straight = most is not None and schedule["by"] == "messages" and not schedule.get("in_turn")
     whole = made if straight else cut_messages(made, most)
-    whole = for_all_ranks(whole) if alike else whole
-    return chains(whole, most) if straight else (whole, 1.0)
+    whole = broadcast_rank0(whole) if alike else whole
+    return collapse_repeats(whole, most) if straight else (whole, 1.0)
 
 
 def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:

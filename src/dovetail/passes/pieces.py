@@ -1,4 +1,4 @@
-"""pieces: messages of a Program are cut into pieces sent one after the other; or into chains that stand for these."""
+"""pieces: messages of a Program are cut into pieces sent one after the other; or ops stand for runs of these."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def cut_messages(program: Program, most: int | None) -> Program:
       recv from 0 -> y[0:2]
       recv from 0 -> y[2:3]
     """
-    return program if most is None else one_by_one(*chains(program, most))
+    return program if most is None else expand_repeats(*collapse_repeats(program, most))
 
 
-def chains(program: Program, most: int) -> tuple[Program, Ints]:
+def collapse_repeats(program: Program, most: int) -> tuple[Program, Ints]:
     """`program` with each message of more than `most` slots as its first piece, and its first shorter one where pieces
     differ; and for every op, how many pieces alike it stands for: 1 where it is none of a message.
 
@@ -70,8 +70,8 @@ def chains(program: Program, most: int) -> tuple[Program, Ints]:
     return order.applied(program, slots, first, size), times
 
 
-def one_by_one(program: Program, times: Ints) -> Program:
-    """What `chains` made, each op as often as it stands for: the pieces themselves."""
+def expand_repeats(program: Program, times: Ints) -> Program:
+    """What `collapse_repeats` made, each op as often as it stands for: the pieces themselves."""
     slots = message_slots(program)
     order = _Order.of(program, times, times)
     size = slots[order.op]

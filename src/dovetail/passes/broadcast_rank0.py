@@ -1,4 +1,4 @@
-"""for_all_ranks: what rank 0 does is done by every rank, which counts the others from itself on."""
+"""broadcast_rank0: what rank 0 does is done by every rank, which counts the others from itself on."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dovetail.ir import Channel, Program
 Ints = NDArray[np.int64]
 
 
-def for_all_ranks(program: Program) -> Program:
+def broadcast_rank0(program: Program) -> Program:
     """The ops of rank 0, and of no other, once for each rank: on rank r, what was rank q is rank (q + r) mod the ranks.
 
     Regions stay as they are, so this is what every rank does only where all hold alike; it says how long things take,
     and not which data goes where: there are no post-conditions.
 
     >>> from dovetail.ir import parse, to_text
-    >>> print(to_text(for_all_ranks(parse('''
+    >>> print(to_text(broadcast_rank0(parse('''
     ... program pass ranks 2
     ... buffer x input 1
     ... buffer y output 1
