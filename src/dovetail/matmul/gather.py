@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import pairwise
 
 from dovetail.core import PlanError
@@ -18,7 +17,7 @@ from dovetail.passes.pieces import collapse_repeats, cut_messages
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
-DEPTH = 16  # messages that a channel of ours holds
+DEPTH = 16  # messages that a channel of ours holds, before they are cut
 
 
 def gather_program(
@@ -104,7 +103,7 @@ class Gather:
         self.doing = doing
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
-        self.own_first, self.most = schedule.get("own") == "first", schedule.get("rows_per_message")
+        self.own_first = schedule.get("own") == "first"
         self.in_turn = bool(schedule.get("in_turn"))
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
@@ -224,7 +223,7 @@ class Gather:
         if not self.part(q, dst, step).rows:
             return
         send, recv = self._lanes(way)
-        channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: block of rank {q}"
+        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: block of rank {q}"
         what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
         if src in self.doing:
             self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
@@ -248,11 +247,6 @@ class Gather:
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
                     after = [] if hop == 0 else self.came.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)
-
-    @cached_property
-    def depth(self) -> int:
-        """Messages that a channel holds, once they are cut."""
-        return depth_of(self.steps, self.blocks, self.most)
 
     @property
     def hops(self) -> tuple[int, int]:
@@ -382,12 +376,6 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
         return Region(buffer, start * slices, count)
     first = start * slices + s
     return Region(buffer, first, 1) if count == 1 else Region(buffer, first, 1, slices, count)
-
-
-def depth_of(steps: Steps, blocks: Blocks, most: int | None) -> int:
-    """Messages of at most `most` rows that a channel holds: those of DEPTH parts."""
-    longest = max((steps.part(step, blocks.longest, blocks.longest).rows for step in range(steps.count)), default=0)
-    return DEPTH * (1 if most is None else max(-(-longest // most), 1))
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:
