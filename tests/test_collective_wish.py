@@ -30,7 +30,7 @@ from dovetail.planner.shortlist import shortlist
 from dovetail.prober import probe_operator
 from dovetail.run import execute
 
-COLLECTIVES = [kind.name for kind in CollectiveOperator.__subclasses__()]
+OPERATORS = [kind.name for kind in CollectiveOperator.__subclasses__()]
 
 
 def costs_of(operator: CollectiveOperator, ranks: int) -> Costs:
@@ -42,15 +42,15 @@ def best(operator: CollectiveOperator, ranks: int, most: int = 8):
 
 
 def test_every_collective_of_a_table_is_a_operator():
-    assert len(COLLECTIVES) == 6
-    for name in COLLECTIVES:
+    assert len(OPERATORS) == 6
+    for name in OPERATORS:
         operator = operator_class(name)(4096, "float64", 2)
         assert operator.name == name
         assert operator_from(operator.to_json()) == operator
         assert set(operator.families) > {"serial"}
 
 
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("collective", OPERATORS)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_every_schedule_and_the_library_do_what_is_asked(collective, ranks):
     operator = operator_class(collective)(1024)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dovetail import plan
 from dovetail.core import PlanError
-from dovetail.ir import Schedule, to_text
+from dovetail.ir import Schedule, parse, to_text, verify
 from dovetail.machine import load
 from dovetail.matmul import (
     AllGatherColumnsMatmul,
@@ -20,7 +20,7 @@ from dovetail.matmul import (
     MatmulReduceScatter,
 )
 from dovetail.passes import slice_messages
-from dovetail.passes.pieces import chains, cut_messages, one_by_one
+from dovetail.passes.pieces import collapse_repeats, cut_messages, expand_repeats
 from dovetail.planner import costs as plan_costs
 from dovetail.planner.costs import Costs
 from dovetail.sim import simulate
@@ -69,8 +69,8 @@ def probed_g15():
 
 
 def plain(program):
-    """The text of a program, whatever depth its channels have, and whether it declares lanes that nothing is on."""
-    return [line for line in to_text(program.with_depth(1)).splitlines() if not line.startswith("lane ")]
+    """The text of a program, whether or not it declares lanes that nothing is on."""
+    return [line for line in to_text(program).splitlines() if not line.startswith("lane ")]
 
 
 @pytest.mark.slow
@@ -99,12 +99,51 @@ def test_pieces_of_a_message_take_turns_with_their_receives(kind):
     assert program.channels[0].depth == 16 * 3
 
 
+SWAP = """
+program swap ranks 2
+buffer x input 3
+buffer y output 3
+lane net net
+channel 0->1 0 depth 1
+channel 1->0 0 depth 1
+post 0 y[0:3] = x@1[0:3]
+post 1 y[0:3] = x@0[0:3]
+rank 0 lane net
+  send x[0:3] to 1
+  recv from 1 -> y[0:3]
+rank 1 lane net
+  send x[0:3] to 0
+  recv from 0 -> y[0:3]
+"""
+
+
+@pytest.mark.parametrize("cut", [cut_messages, slice_messages])
+def test_channels_hold_as_many_messages_however_many_pieces_each_is(cut):
+    """Both ranks send first: three pieces must fit where one message did."""
+    whole = parse(SWAP)
+    pieces = cut(whole, 1)
+    assert [channel.depth for channel in pieces.channels] == [3, 3]
+    found = verify(pieces)
+    assert found.ok
+    assert found.min_fifo_depth == 3
+    assert verify(whole).min_fifo_depth == 1
+    assert not verify(pieces.with_depth(2)).ok
+
+
+def test_a_channel_is_as_deep_as_its_own_messages_ask():
+    schedule = Schedule.of("given", tiles=(7,), by="messages", own="first", fused=False, rows_per_message=2)
+    program = AllGatherMatmul(11, 4, 4, rows=(7, 3, 1)).program(schedule, 3)
+    assert {(channel.src, channel.depth) for channel in program.channels} == {(0, 16 * 4), (1, 16 * 2), (2, 16)}
+    model, _, _ = AllGatherMatmul(11, 4, 4, rows=(7, 3, 1)).prediction_model(schedule, 3)
+    assert model.channels == program.channels
+
+
 def test_chains_hold_all_pieces():
     schedule = Schedule.of("given", tiles=(7, 10), by="messages", own="first", fused=False)
     whole = AllGatherMatmul(34, 4, 4).program(schedule, 2)
-    program, times = chains(whole, 4)
+    program, times = collapse_repeats(whole, 4)
     assert sorted(set(times.tolist())) == [1, 2]
-    assert program.num_ops < times.sum() == one_by_one(program, times).num_ops
+    assert program.num_ops < times.sum() == expand_repeats(program, times).num_ops
 
 
 @pytest.mark.slow

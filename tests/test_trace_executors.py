@@ -26,7 +26,7 @@ from dovetail.trace import Trace, open_trace
 from dovetail.trace.process_file import read_process
 from dovetail.trace.to_timeline import to_timeline
 
-COLLECTIVES = Path(__file__).with_name("traced_collectives.py")
+PROGRAM_OF_COLLECTIVES = Path(__file__).with_name("traced_collectives.py")
 
 
 def run_here(program, folder=None, kernels=None, **options):
@@ -156,7 +156,7 @@ def test_a_run_of_the_command_line_is_traced(tmp_path, capsys):
 @pytest.mark.parametrize("name", ["mpich", "openmpi"])
 def test_collectives_of_ours_stand_among_the_programs_calls(name, tmp_path):
     mpi = needs.mpi(name)
-    words = ["trace", "run", "-o", tmp_path / "out", "--", *mpi.mpiexec(2), mpi.python, COLLECTIVES]
+    words = ["trace", "run", "-o", tmp_path / "out", "--", *mpi.mpiexec(2), mpi.python, PROGRAM_OF_COLLECTIVES]
     python = [str(needs.MPIS["mpich"].python), "-m", "dovetail", *map(str, words)]
     done = subprocess.run(python, env=mpi.env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

@@ -11,6 +11,7 @@ import numpy as np
 
 from dovetail.core import MachineError
 from dovetail.cost import CostModel
+from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.machine import Machine
 from dovetail.sim import simulate
 from dovetail.trace import Trace
@@ -19,14 +20,6 @@ from dovetail.trace.story import SYNCHRONOUS, Gathering, Message, Story, story_o
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
-CALLS = {
-    "Allreduce": "all_reduce", "Allgather": "all_gather", "Allgatherv": "all_gather", "Alltoall": "all_to_all",
-    "Alltoallv": "all_to_all", "Alltoallw": "all_to_all", "Reduce_scatter_block": "reduce_scatter",
-    "Reduce_scatter": "reduce_scatter", "Bcast": "broadcast", "Reduce": "reduce", "Gather": "gather",
-    "Gatherv": "gather", "Scatter": "scatter", "Scatterv": "scatter",
-}  # fmt: skip
-BOTH_WAYS = ("all_reduce", "all_gather", "all_to_all", "reduce_scatter")  # each rank gives while it gets
-IN_PARTS = ("all_gather", "all_to_all", "reduce_scatter", "gather", "scatter")  # the largest buffer has one for each
 MOST_BYTES = 1 << 26  # of the curve by which remedies are priced
 
 
@@ -136,14 +129,15 @@ class _Prices:
         for key in [f"call:{name}_again:{count}"] * again + [f"call:{name}:{count}"]:
             if key in self.model:
                 return self._seconds(key, it.num_bytes)
-        call = CALLS.get(name.removeprefix("I").capitalize(), "")
+        call = kind_of_mpi(name.removeprefix("I").capitalize())
+        traits = traits_of(call)
         if f"{call}:{count}" in self.model and it.num_bytes >= self.model.curve(f"{call}:{count}").low:
             return self._seconds(f"{call}:{count}", it.num_bytes)
         kind = self.machine.route(it.group[0], it.group[-1])[0]
         least = self._one_way_s(kind, 1)
-        moved = it.num_bytes // count * (count - 1) if call in IN_PARTS else it.num_bytes
+        moved = it.num_bytes // count * (count - 1) if traits.in_parts else it.num_bytes
         wire = self._one_way_s(kind, moved) - least
-        if call in BOTH_WAYS and f"exchange:{kind}" in self.model:
+        if traits.moves and not traits.rooted and f"exchange:{kind}" in self.model:
             wire = max(wire, self._seconds(f"exchange:{kind}", moved) - self._seconds(f"exchange:{kind}", 1))
         return ceil(log2(count)) * least + wire
 

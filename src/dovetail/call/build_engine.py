@@ -20,8 +20,6 @@ from dovetail.run.embedded import STALL_S
 from dovetail.run.engine import bind, native_options, needs_order
 from dovetail.run.options import RunOptions
 
-_IN_PLACE = ("all_reduce", "all_gather", "all_gather_v", "broadcast")  # where the output covers the whole
-
 
 def prepare(request: Request, choice: Any, made: Communicator) -> Service:
     """What serves such requests from now on: an engine, or (with a warning) the library's call if the choice cannot."""
@@ -48,17 +46,17 @@ def program_of(kind: str, choice: Any, ranks: int, nodes: int, root: int = 0) ->
 
     A choice for a collective serves its v-variant too, where there is the algorithm for it.
     """
-    name = choice.algorithm
-    if kind.endswith("_v") and not name.endswith("_v"):
+    name, traits = choice.algorithm, COLLECTIVES[kind]
+    if traits.even and not name.endswith("_v"):
         name += "_v"
     if name not in algorithms_for(kind):
         raise OperatorError(f"{name} is no algorithm for {kind}", hint=f"one of {', '.join(algorithms_for(kind))}")
-    asked: dict[str, Any] = {"root": root} if COLLECTIVES[kind].rooted else {}
+    asked: dict[str, Any] = {"root": root} if traits.rooted else {}
     asked |= {"channels": choice.channels, "instances": choice.instances, "protocol": choice.protocol}
     try:
-        return build(name, ranks, nodes=nodes, in_place=kind in _IN_PLACE or None, **asked)
+        return build(name, ranks, nodes=nodes, in_place=traits.fills_output or None, **asked)
     except OperatorError:
-        if kind not in _IN_PLACE:
+        if not traits.fills_output:
             raise
         return build(name, ranks, nodes=nodes, **asked)
 

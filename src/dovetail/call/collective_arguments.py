@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import OperatorError
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array
 
 Sides = tuple[Array | None, Array | None]
@@ -16,29 +17,28 @@ Counts = NDArray[np.int64]
 
 def even_sides(kind: str, rank: int, ranks: int, array: Array | None, out: Array | None, root: int) -> Sides:
     """What this rank reads and writes. OperatorError where shapes do not fit, or a rank lacks what it must give."""
-    if kind in ("reduce", "gather") and rank != root:
-        out = None
-    elif kind in ("all_reduce", "broadcast", "reduce"):
-        out = array if out is None else out
-    elif kind in ("all_gather", "gather"):
-        out = new_rows(array, rows(array, kind) * ranks) if out is None else out
-    elif kind == "scatter" and rank != root:
-        array = None
+    traits = COLLECTIVES[kind]
+    if traits.to_root and rank != root:
+        return array, None
+    if traits.input_at_root and rank != root:
         if out is None:
-            raise OperatorError(f"scatter needs an `out` on rank {rank}", hint="only the root knows shape and dtype")
-    elif kind in ("reduce_scatter", "scatter", "all_to_all"):
-        part = share_of(array, ranks, kind)
-        out = new_rows(array, part * (ranks if kind == "all_to_all" else 1)) if out is None else out
-    elif rank and out is None:  # all_to_next
-        out = np.empty_like(array)
-    return array, out
+            raise OperatorError(f"{kind} needs an `out` on rank {rank}", hint="only the root knows shape and dtype")
+        return None, out
+    part = share_of(array, ranks, kind) if traits.cut else None
+    if out is not None:
+        return array, out
+    if traits.in_parts:
+        part = rows(array, kind) if part is None else part
+        return array, new_rows(array, part * traits.parts(ranks)[1])
+    if traits.to_next:
+        return array, np.empty_like(array) if rank else None
+    return array, array
 
 
 def part_of(kind: str, ranks: int, src: Array | None, dst: Array | None) -> tuple[int, int]:
     """Elements of the part where ranks cut the whole, and of the larger side of any rank."""
     sizes = [None if array is None else array.size for array in (src, dst)]
-    cut = ranks if kind in ("reduce_scatter", "scatter", "all_to_all") else 1
-    joined = ranks if kind in ("all_gather", "gather", "all_to_all") else 1
+    cut, joined = COLLECTIVES[kind].parts(ranks)
     part = sizes[0] // cut if sizes[0] is not None else (sizes[1] or 0) // joined
     for size, times in zip(sizes, (cut, joined), strict=True):
         if size not in (None, part * times):
@@ -48,12 +48,9 @@ def part_of(kind: str, ranks: int, src: Array | None, dst: Array | None) -> tupl
 
 def uneven_sides(kind: str, rank: int, array: Array | None, out: Array | None, counts: Counts) -> tuple[Array, Array]:
     """The same for a v-variant; `counts` in rows."""
-    own = {
-        "all_gather_v": (counts[..., rank], counts.sum()),
-        "reduce_scatter_v": (counts.sum(), counts[..., rank]),
-        "all_to_all_v": (counts[rank].sum(), counts[..., rank].sum()),
-    }
-    length, result = map(int, own[kind])
+    traits, whole = COLLECTIVES[kind], counts[rank].sum() if COLLECTIVES[kind].exchanges else counts.sum()
+    part = counts[..., rank].sum()
+    length, result = int(whole if traits.cut else part), int(part if traits.cut else whole)
     if rows(array, kind) != length or array is None:
         raise OperatorError(
             f"{kind} of {rows(array, kind)} rows on rank {rank}", found=f"by its counts they are {length}"
@@ -102,7 +99,7 @@ def share_of(array: Any, ranks: int, kind: str) -> int:
     """Rows of axis 0 for each of `ranks` ranks."""
     length = rows(array, kind)
     if length % ranks:
-        hint = "" if kind == "scatter" else f"{kind}_v takes uneven ones"
+        hint = f"{kind}_v takes uneven ones" if f"{kind}_v" in COLLECTIVES else ""
         raise OperatorError(f"{kind} cuts axis 0 into {ranks} equal parts", found=f"{length} rows", hint=hint)
     return length // ranks
 

@@ -12,6 +12,7 @@ from typing import Any
 from dovetail.call.build_engine import prepare
 from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
 from dovetail.run.faults import Door
 from dovetail.run.together import common
@@ -80,7 +81,7 @@ def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
     rules: dict[str, list[tuple[int, Choice | None]]] = {}
     for kind in KINDS:
         own = [row for row in rows if row.collective == kind]
-        own = own or [_of_variant(row, kind) for row in rows if f"{row.collective}_v" == kind]
+        own = own or [_of_variant(row, kind) for row in rows if row.collective == COLLECTIVES[kind].even]
         steps: dict[int, Choice | None] = {row.max_bytes: None for row in own}
         steps |= {row.min_bytes: None if row.choice.is_library else row.choice for row in own}
         rules[kind] = sorted(steps.items(), key=lambda step: step[0])
@@ -101,7 +102,7 @@ def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, 
     """
     rows = [row for row in (selection.rows if selection else ()) if (row.ranks, row.nodes) == (ranks, nodes)]
     own = {row.collective: row.dtype for row in rows if row.dtype}
-    return own | {f"{kind}_v": dtype for kind, dtype in own.items() if f"{kind}_v" in KINDS}
+    return own | {kind: own[traits.even] for kind, traits in COLLECTIVES.items() if traits.even in own}
 
 
 def _begin(made: Communicator) -> None:

@@ -37,7 +37,7 @@ def settle(
         made, checks = communicator(comm), checks_calls()
         door.made = made
         given, is_row, fault = _own_counts(kind, made, counts)
-        if checks and kind == "all_to_all_v":  # own rows are exchanged next, all counts are not
+        if checks and _has_rows(kind):  # own rows are exchanged next, all counts are not
             form = np.array([is_row], np.int64)
             made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
             if fault is not None:
@@ -67,11 +67,11 @@ def _asked(
 ) -> tuple[Array | None, Array | None, Request]:
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < made.size:
         raise OperatorError(f"{kind} has no root {root!r}", found=f"ranks 0 to {made.size - 1}")
-    if array is not None or kind != "scatter" or made.rank == root:
+    if array is not None or not COLLECTIVES[kind].input_at_root or made.rank == root:
         _check_type(kind, array)
     if out is not None:
         _check_type(kind, out)
-    if not kind.endswith("_v"):
+    if not COLLECTIVES[kind].even:
         src, dst = even_sides(kind, made.rank, made.size, array, out, int(root))
         dtype, width = _dtype(kind, op, src, dst)
         part, whole = part_of(kind, made.size, src, dst)
@@ -80,7 +80,7 @@ def _asked(
         src, dst = uneven_sides(kind, made.rank, array, out, each)
         dtype, width = _dtype(kind, op, src, dst)
         each = each * row_size(src) * width
-        part, whole = 0, int(each.sum()) // (made.size if kind == "all_to_all_v" else 1) // width
+        part, whole = 0, int(each.sum()) // (made.size if _has_rows(kind) else 1) // width
     most = part * width if each is None else most_of_a_rank(each)
     if most > _MOST:
         raise OperatorError(f"{kind} of {most} elements a rank", hint=f"at most {_MOST}: call it on parts")
@@ -95,18 +95,23 @@ def _address(array: Array | None) -> int:
     return 0 if array is None else int(array.ctypes.data)
 
 
+def _has_rows(kind: str) -> bool:
+    """Whether a rank's counts are a row of a table: those of an all_to_all_v, one for each rank."""
+    return COLLECTIVES[kind].exchanges and bool(COLLECTIVES[kind].even)
+
+
 def _own_counts(kind: str, made: Communicator, counts: Any) -> tuple[Counts | None, bool, Exception | None]:
     """Return this rank's counts, whether they are its own row of an all_to_all_v, and what is wrong with them.
 
     A row that is refused is -1 throughout: ranks exchange their rows, and by this one the others see the refusal.
     """
-    if not kind.endswith("_v"):
+    if not COLLECTIVES[kind].even:
         return None, False, None
-    is_row = kind == "all_to_all_v"
+    is_row = _has_rows(kind)
     try:
         found = counts_of(counts)
         is_row = is_row and found.ndim == 1
-        shape = (made.size,) * (2 if kind == "all_to_all_v" and not is_row else 1)
+        shape = (made.size,) * (2 if _has_rows(kind) and not is_row else 1)
         return whole_counts(kind, found, shape), is_row, None
     except Exception as error:
         return np.full(made.size, -1, np.int64) if is_row else None, is_row, error

@@ -135,12 +135,13 @@ def _written(made: Made, form: str) -> tuple[str, int | None]:
     """The text; of MSCCL XML, the largest buffer for which it completes on the runtime that it is for (None: any)."""
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import to_text
+    from dovetail.ir.collectives import traits_of
     from dovetail.ir.document import json_text
 
     if form in ("text", "json"):
         text = to_text(made.program) if form == "text" else json_text(made.program)
         return made_of.with_made_of(text, form, made.made_of), None
-    kind = made.kind and made.kind.removesuffix("_v")
+    kind = made.kind and (traits_of(made.kind).even or made.kind)
     if form == "mscclpp":
         return jsons.dumps(mscclpp.write(made.program, kind), indent=1), None
     options: dict[str, Any] = {"protocol": made.protocol, "collective": kind, "header": made.header}

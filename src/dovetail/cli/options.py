@@ -12,7 +12,7 @@ import typer
 from dovetail.core import OperatorError
 from dovetail.ir.collectives import collectives_that
 
-COLLECTIVES = collectives_that("chosen")
+TUNED_KINDS = collectives_that("chosen")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -51,7 +51,7 @@ def known_dtype(value: str | None) -> str | None:
 
 def known_collective(value: str) -> str:
     """The collective of that name, or an OperatorError that offers the nearest."""
-    return nearest(value, COLLECTIVES, "collective")
+    return nearest(value, TUNED_KINDS, "collective")
 
 
 def _option(*names: str, help: str, **fields: Any) -> Any:
@@ -59,7 +59,7 @@ def _option(*names: str, help: str, **fields: Any) -> Any:
 
 
 CollectiveName = Annotated[
-    str, typer.Argument(help=f"The collective: {', '.join(COLLECTIVES)}.", callback=known_collective)
+    str, typer.Argument(help=f"The collective: {', '.join(TUNED_KINDS)}.", callback=known_collective)
 ]
 Nodes = Annotated[
     int | None, _option("--nodes", help="Nodes that the ranks share evenly; as found unless said.", min=1)

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from dovetail.collective.algorithms import ALGORITHMS, make_algorithm
 from dovetail.core import OperatorError
 from dovetail.ir import Program
+from dovetail.ir.collectives import traits_of
 from dovetail.passes import Make, fuse_reduces
 
 Family = Literal["library", "exchange", "ring"]
@@ -39,7 +40,7 @@ def _ring(kind: str, size: int, in_place: bool) -> Program | None:
 
 
 def _exchange(kind: str, size: int, in_place: bool) -> Program | None:
-    if kind != "all_reduce":
+    if not traits_of(kind).sums_everywhere:
         return _traced(f"direct_{kind}", size, in_place)
     if size == 2:
         return _traced("recursive_doubling_all_reduce", size, in_place)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dovetail.collective.spec import spec_of
 from dovetail.ir import Builder, Kind, Program, Region
+from dovetail.ir.collectives import COLLECTIVES
 
 LIBRARY = "library"
-IN_PLACE = ("all_reduce", "broadcast")  # as their library calls are made; the others write an output of their own
 
 
 def library_call(kind: str, ranks: int) -> Program:
     """The library's own call, as one op a rank; all_to_next, which no library has, as plain messages.
+
+    The call is in place where users' calls are by default: where an input is as long as an output. An all_gather has
+    an output of its own, although algorithms work within the output: the copy of a rank's part is the library's.
 
     >>> from dovetail.ir import to_text
     >>> print(to_text(library_call("all_to_next", 2)), end="")
@@ -26,7 +29,8 @@ def library_call(kind: str, ranks: int) -> Program:
     rank 1 lane recv
       recv from 0 -> output[0:1]
     """
-    spec = spec_of(kind, ranks, in_place=kind in IN_PLACE)
+    traits = COLLECTIVES[kind]
+    spec = spec_of(kind, ranks, in_place=traits.fills_output and not traits.joined)
     b, everyone = Builder(f"library {kind}", ranks), range(ranks)
     for buffer in spec.buffers:
         b.buffer(*buffer)
@@ -35,7 +39,7 @@ def library_call(kind: str, ranks: int) -> Program:
     source, result = spec.buffers[0], spec.buffers[-1]
     for rank in everyone:
         reads, writes = ([Region(buffer.name, 0, buffer.slots[rank])] for buffer in (source, result))
-        if kind == "all_to_next":
+        if traits.to_next:
             if rank + 1 < ranks:
                 b.add(Kind.send, rank, b.lane("send", "net"), reads=reads, chan_out=b.channel(rank, rank + 1))
             if rank:

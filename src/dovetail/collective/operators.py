@@ -15,7 +15,7 @@ from dovetail.collective.spec import Spec, spec_of
 from dovetail.core import OperatorError, PlanError, check_schema, parse_bytes, parse_count
 from dovetail.ir import SERIAL, Option, Program, Schedule, Slot, Workload, dtype_bytes, uneven
 from dovetail.ir.arrays import ArraySpec
-from dovetail.ir.collectives import COLLECTIVES
+from dovetail.ir.collectives import COLLECTIVES, Traits
 from dovetail.ir.op_lists import sent_slots
 from dovetail.ir.operator import Costs, LibraryCall, Operator
 from dovetail.ir.slots import DTYPE_BYTES
@@ -97,9 +97,14 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return f"{self.name} of {self.num_bytes} bytes, {self.dtype}"
 
     @property
+    def traits(self) -> Traits:
+        """What sets this kind of collective apart."""
+        return COLLECTIVES[self.name]
+
+    @property
     def reduces(self) -> bool:
         """Whether the time depends on the dtype, not on bytes alone."""
-        return COLLECTIVES[self.name].reduces
+        return self.traits.reduces
 
     def to_json(self) -> dict[str, Any]:
         about = {"num_bytes": self.num_bytes, "dtype": self.dtype, "nodes": self.nodes}
@@ -130,7 +135,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     def parts(self, ranks: int) -> int:
         """Units (see `Spec`) in the larger of a rank's buffers."""
-        return ranks if self.name in ("all_gather", "reduce_scatter", "all_to_all") else 1
+        return max(self.traits.parts(ranks))
 
     def count(self, ranks: int) -> int:
         """Elements of a unit."""
@@ -190,7 +195,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         """The Spec whose buffers the program has: as many chunks to a unit as it counts."""
         slots, ranks = program.slots_of("input", 0), program.num_ranks
         in_place = program.in_place
-        whole = self.name in ("reduce_scatter", "all_to_all") or (self.name == "all_gather" and in_place)
+        whole = self.traits.cut or (self.traits.joined and in_place)
         return spec_of(self.name, ranks, chunks=max(slots // ranks if whole else slots, 1), in_place=in_place)
 
     def _even(self, program: Program, count: int) -> Workload:
@@ -228,7 +233,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         """The library's call, where its cost is known, and every algorithm with several numbers of channels and
         instances; of those that make equal Programs the first."""
         knows = costs.knows_messages()
-        if not knows or self.name == "all_to_next" or costs.knows_collective(self.name):
+        if not knows or not self.traits.is_op or costs.knows_collective(self.name):
             yield self.serial(costs.ranks)
         seen = set()
         for name, (channels, instances) in ((n, p) for n in self.families[1:] for p in PARALLEL if knows):
@@ -253,7 +258,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return "by the library's own call" if schedule["algorithm"] == LIBRARY else f"by {schedule}"
 
     def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
-        return () if self.name == "all_to_next" else (LibraryCall(self.name, self.num_bytes),)
+        return (LibraryCall(self.name, self.num_bytes),) if self.traits.is_op else ()
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
         """A rank's array, of any shape with as many elements."""

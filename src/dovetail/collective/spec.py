@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Buffer, Post, Region, Term
-from dovetail.ir.collectives import COLLECTIVES
+from dovetail.ir.collectives import collectives_that, traits_of
 from dovetail.ir.standard import standard_posts
 
 MOST_RANKS = 1 << 17
-KINDS = tuple(kind for kind in COLLECTIVES if kind != "barrier")  # which moves nothing
+KINDS = collectives_that("moves")
 Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
 Wanted = Callable[[int, int], Iterable[tuple[int, int]]]  # (rank, output slot) -> the input slots summed there
 
@@ -46,9 +46,9 @@ class Spec:
         """
         if not self.in_place or buffer not in ("input", "output"):
             return buffer, index
-        base = self.kind.removesuffix("_v")
-        shifted = (base, buffer) in (("all_gather", "input"), ("reduce_scatter", "output"))
-        return "input", index + rank * self.chunks * shifted
+        traits = traits_of(self.kind)
+        is_part = traits.input_is_part if buffer == "input" else traits.output_is_part
+        return "input", index + rank * self.chunks * is_part
 
     def sizes(self, counts: int | Sequence[Any]) -> Sizes:
         """Elements of every slot, when a unit holds `counts` elements; they need not divide evenly.
@@ -70,11 +70,12 @@ class Spec:
         }
 
     def _unit(self, buffer: str, rank: int, unit: int, counts: Any) -> int:
-        if not self.kind.endswith("_v"):
+        traits = traits_of(self.kind)
+        if not traits.even:
             return int(counts)
-        if self.kind == "all_to_all_v":
+        if traits.exchanges:
             return int(counts[rank][unit] if buffer == "input" else counts[unit][rank])
-        own = buffer == ("input" if self.kind == "all_gather_v" else "output") and not self.in_place
+        own = buffer == ("input" if traits.joined else "output") and not self.in_place
         return int(counts[rank if own else unit])
 
 
@@ -86,27 +87,23 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
     >>> [(b.name, b.slots) for b in spec_of("all_gather", 2, chunks=3).buffers]
     [('input', (3, 3)), ('output', (6, 6))]
     """
-    if kind not in KINDS:
+    traits = traits_of(kind)
+    if not traits.moves:
         raise OperatorError(f"no collective '{kind}'", hint=f"one of {', '.join(KINDS)}, or `custom`")
     _check_numbers(num_ranks, chunks, root)
-    if in_place and kind in ("gather", "scatter", "all_to_all_v"):
+    if in_place and not traits.may_be_in_place:
         raise OperatorError(f"{kind} cannot be in place", hint="give it an output of its own")
-    root = root if COLLECTIVES[kind].rooted else 0
-    base, ranks = kind.removesuffix("_v"), range(num_ranks)
-    all_slots, some = num_ranks * chunks, chunks
-    rooted = {"gather": (some, all_slots), "scatter": (all_slots, some)}
-    if base in rooted:
-        wide = tuple(all_slots if r == root else 0 for r in ranks)
-        even = (some,) * num_ranks
-        sizes = (even, wide) if base == "gather" else (wide, even)
-    else:
-        inputs = all_slots if base in ("reduce_scatter", "all_to_all") else some
-        outputs = all_slots if base in ("all_gather", "all_to_all") else some
-        if in_place:
-            inputs = outputs = max(inputs, outputs)
-        sizes = ((inputs,) * num_ranks, (outputs,) * num_ranks)
+    root = root if traits.rooted else 0
+    inputs, outputs = traits.parts(num_ranks)
+    if in_place:
+        inputs = outputs = max(inputs, outputs)
+    alone = traits.input_at_root, traits.to_root and traits.joined  # the whole is on the root alone
+    sizes = [
+        tuple(parts * chunks if rank == root or not at_root else 0 for rank in range(num_ranks))
+        for parts, at_root in zip((inputs, outputs), alone, strict=True)
+    ]
     buffers = (Buffer("input", "input", sizes[0]), *(() if in_place else (Buffer("output", "output", sizes[1]),)))
-    posts = standard_posts(base, num_ranks, chunks, in_place=in_place, root=root)
+    posts = standard_posts(kind, num_ranks, chunks, in_place=in_place, root=root)
     return Spec(kind, num_ranks, chunks, in_place, root, buffers, posts)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
-from dovetail.ir.collectives import OP_COLLECTIVES
+from dovetail.ir.collectives import COLLECTIVES, OP_COLLECTIVES, Traits
 from dovetail.ir.op_lists import message_slots, name_op, part_slots, places_text, rank_read, rank_written
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import MAX_SLOTS, Program
@@ -112,11 +112,11 @@ def _shape_fault(program: Program, op: Op) -> str | None:
 
 def _collective_shape(program: Program, op: Op) -> str | None:
     kind, group = program.collectives[op.call]
-    found, members = (len(op.reads), len(op.writes)), len(group)
-    if kind == "all_to_all" and found != (1, 1):
+    found, members, traits = (len(op.reads), len(op.writes)), len(group), COLLECTIVES[kind]
+    if traits.exchanges and found != (1, 1):
         wanted = f"1 region to read and 1 to write, or {members} of each, one for each member"
         return None if found == (members, members) else wanted
-    if kind != "broadcast":
+    if not traits.from_root:
         return None if found == (1, 1) else "1 region to read and 1 to write"
     if op.rank == group[0]:
         return None if found in ((1, 0), (1, 1)) else "1 region to read and at most 1 to write, as the root"
@@ -289,7 +289,7 @@ def message_fault(program: Program, sender: Op, receiver: Op) -> Fault | None:
 def collective_fault(program: Program, members: Sequence[Op]) -> Fault | None:
     """Members of one collective call (in the order of the group) whose sizes do not fit together."""
     kind, group = program.collectives[members[0].call]
-    if _parts_fit(members) if kind == "all_to_all" else _sizes_fit(kind, members):
+    if _parts_fit(members) if COLLECTIVES[kind].exchanges else _sizes_fit(COLLECTIVES[kind], members):
         return None
     sizes = ", ".join(
         f"rank {rank} {_sizes_text(op.reads)} -> {_sizes_text(op.writes)}"
@@ -313,14 +313,14 @@ def _parts_fit(members: Sequence[Op]) -> bool:
     return all(sent[i][j] == taken[j][i] for i in range(n) for j in range(n))
 
 
-def _sizes_fit(kind: str, members: Sequence[Op]) -> bool:
+def _sizes_fit(traits: Traits, members: Sequence[Op]) -> bool:
     reads = [op.reads[0].num_slots if op.reads else None for op in members]
     writes = [op.writes[0].num_slots if op.writes else None for op in members]
-    if kind == "broadcast":
+    if traits.from_root:
         return all(size in (reads[0], None) for size in [*reads, *writes])
     counts_in, counts_out = [size or 0 for size in reads], [size or 0 for size in writes]
-    if kind == "all_gather":
+    if traits.joined:
         return all(size == sum(counts_in) for size in counts_out)
-    if kind == "reduce_scatter":
+    if traits.cut:
         return all(size == sum(counts_out) for size in counts_in)
     return len({*counts_in, *counts_out}) == 1

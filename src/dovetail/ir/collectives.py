@@ -6,39 +6,148 @@ from typing import NamedTuple
 
 
 class Traits(NamedTuple):
-    """What a kind of collective has or does, beside moving arrays between ranks."""
+    """What sets a kind of collective apart. A new kind is a new row of `COLLECTIVES`.
 
-    is_op: bool = False  # the library's own may be an op of a Program
+    Every rank gives an input and gets an output, but for the ranks that `from_root` and `to_root` except. A *part* is
+    what one rank gives to, or gets from, one rank or all ranks together.
+
+    Attributes
+    ----------
+    cut : bool
+        An input has a part for each rank.
+    joined : bool
+        An output has a part of each rank.
+    reduces : bool
+        An output is the sum of all inputs, or what else the reduction makes of them.
+    from_root, to_root : bool
+        Only the root gives; only the root gets.
+    to_next : bool
+        Rank i gives to rank i + 1 alone; the last rank gives to none.
+    moves : bool
+        False where there are neither inputs nor outputs.
+    even : str
+        Of a v-variant, whose parts differ in size: the kind whose parts have one size.
+    is_op : bool
+        The library's own call may be an op of a Program.
+    chosen : bool
+        The best algorithm is chosen by size, and kept in a selection table.
+    mpi : tuple of str
+        The calls of MPI that do this, without prefix.
+    nccl : str
+        NCCL's word, in its tuner's table and in the files of MSCCL and MSCCL++.
+    """
+
+    cut: bool = False
+    joined: bool = False
     reduces: bool = False
-    rooted: bool = False
-    chosen: bool = False  # the best algorithm for it is chosen by size, and kept in a selection table
+    from_root: bool = False
+    to_root: bool = False
+    to_next: bool = False
+    moves: bool = True
+    even: str = ""
+    is_op: bool = False
+    chosen: bool = False
+    mpi: tuple[str, ...] = ()
+    nccl: str = ""
+
+    @property
+    def rooted(self) -> bool:
+        return self.from_root or self.to_root
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the larger side of a rank has a part for each rank."""
+        return self.cut or self.joined
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether each rank has another part for each rank."""
+        return self.cut and self.joined
+
+    @property
+    def input_is_part(self) -> bool:
+        """Whether an input is one part of each output."""
+        return self.joined and not self.cut
+
+    @property
+    def output_is_part(self) -> bool:
+        """Whether an output is one part of each input, or of their sum."""
+        return self.cut and not self.joined
+
+    @property
+    def input_at_root(self) -> bool:
+        """Whether other ranks than the root have no input, and none is theirs to name."""
+        return self.from_root and self.cut
+
+    @property
+    def fills_output(self) -> bool:
+        """Whether every rank's output holds all that the rank gave and got, so that an algorithm may work in it."""
+        return not (self.cut or self.to_root or self.to_next)
+
+    @property
+    def sums_everywhere(self) -> bool:
+        """Whether every rank gets the sum of all whole inputs."""
+        return self.reduces and self.fills_output
+
+    @property
+    def may_be_in_place(self) -> bool:
+        """Whether one buffer of equal size on all ranks can be both input and output."""
+        return not (self.in_parts and self.rooted) and not (self.exchanges and self.even)
+
+    def parts(self, ranks: int) -> tuple[int, int]:
+        """Return the number of parts in the larger inputs and in the larger outputs.
+
+        >>> COLLECTIVES["all_gather"].parts(4), COLLECTIVES["broadcast"].parts(4)
+        ((1, 4), (1, 1))
+        """
+        return ranks if self.cut else 1, ranks if self.joined else 1
 
 
 # In the order in which mpi_table.h numbers them; program.hpp numbers those of Programs, which come first.
 COLLECTIVES = {
-    "all_reduce": Traits(is_op=True, reduces=True, chosen=True),
-    "all_gather": Traits(is_op=True, chosen=True),
-    "reduce_scatter": Traits(is_op=True, reduces=True, chosen=True),
-    "all_to_all": Traits(is_op=True, chosen=True),
-    "broadcast": Traits(is_op=True, rooted=True, chosen=True),
-    "barrier": Traits(),
-    "reduce": Traits(reduces=True, rooted=True),
-    "gather": Traits(rooted=True),
-    "scatter": Traits(rooted=True),
-    "all_to_next": Traits(chosen=True),
-    "all_gather_v": Traits(),
-    "reduce_scatter_v": Traits(reduces=True),
-    "all_to_all_v": Traits(),
+    "all_reduce": Traits(reduces=True, is_op=True, chosen=True, mpi=("Allreduce",), nccl="allreduce"),
+    "all_gather": Traits(joined=True, is_op=True, chosen=True, mpi=("Allgather",), nccl="allgather"),
+    "reduce_scatter": Traits(
+        cut=True, reduces=True, is_op=True, chosen=True, mpi=("Reduce_scatter_block",), nccl="reducescatter"
+    ),
+    "all_to_all": Traits(cut=True, joined=True, is_op=True, chosen=True, mpi=("Alltoall",), nccl="alltoall"),
+    "broadcast": Traits(from_root=True, is_op=True, chosen=True, mpi=("Bcast",), nccl="broadcast"),
+    "barrier": Traits(moves=False, mpi=("Barrier",)),
+    "reduce": Traits(reduces=True, to_root=True, mpi=("Reduce",), nccl="reduce"),
+    "gather": Traits(joined=True, to_root=True, mpi=("Gather", "Gatherv")),
+    "scatter": Traits(cut=True, from_root=True, mpi=("Scatter", "Scatterv")),
+    "all_to_next": Traits(to_next=True, chosen=True),
+    "all_gather_v": Traits(joined=True, even="all_gather", mpi=("Allgatherv",)),
+    "reduce_scatter_v": Traits(cut=True, reduces=True, even="reduce_scatter", mpi=("Reduce_scatter",)),
+    "all_to_all_v": Traits(cut=True, joined=True, even="all_to_all", mpi=("Alltoallv", "Alltoallw")),
 }
 
 
 def collectives_that(trait: str) -> tuple[str, ...]:
-    """The kinds that have a trait, in the order of the table.
+    """Return the kinds that have a trait, in the order of the table.
 
     >>> collectives_that("rooted")
     ('broadcast', 'reduce', 'gather', 'scatter')
     """
     return tuple(kind for kind, traits in COLLECTIVES.items() if getattr(traits, trait))
+
+
+def traits_of(kind: str) -> Traits:
+    """Return the row of a kind; for a word that is no kind, a row that moves nothing.
+
+    >>> traits_of("broadcast").rooted, traits_of("custom").in_parts
+    (True, False)
+    """
+    return COLLECTIVES.get(kind, Traits(moves=False))
+
+
+def kind_of_mpi(call: str) -> str:
+    """Return the kind that a call of MPI does, of a v-variant the even one; "" for other calls.
+
+    >>> kind_of_mpi("Alltoallw"), kind_of_mpi("Gatherv"), kind_of_mpi("Scan")
+    ('all_to_all', 'gather', '')
+    """
+    return next((traits.even or kind for kind, traits in COLLECTIVES.items() if call in traits.mpi), "")
 
 
 OP_COLLECTIVES = collectives_that("is_op")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dovetail.ir.collectives import traits_of
 from dovetail.ir.op_lists import slots
 from dovetail.ir.program import Program
 from dovetail.ir.types import Kind, Op, Region
@@ -60,10 +61,12 @@ def _shift(program: Program, op: Op, members: Sequence[Op], number: int) -> int 
     """Part j of the region read corresponds to part j + shift of what is written; None where none need to."""
     if op.kind == Kind.compute:
         return 0 if program.kernels[op.call].modes[number] in ("each", "each_sum") else None
-    kind = program.collectives[op.call].kind if op.kind == Kind.collective else ""
-    if kind not in ("all_gather", "reduce_scatter"):
+    if op.kind != Kind.collective:
+        return 0
+    traits = traits_of(program.collectives[op.call].kind)
+    if not (traits.input_is_part or traits.output_is_part):
         return 0
     before = members[: [member.index for member in members].index(op.index)]
-    if kind == "all_gather":
+    if traits.input_is_part:
         return sum(member.reads[0].num_slots for member in before)
     return -sum(member.writes[0].num_slots for member in before)

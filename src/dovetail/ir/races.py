@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.certificate import Fault
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.greedy import Run
 from dovetail.ir.message_paths import in_step, path_places
 from dovetail.ir.op_lists import OpLists, name_op, op_reads, op_writes, part_slots, places_text, slots
@@ -89,12 +90,12 @@ def _begin(lists: OpLists, run: Run, clocks: Clocks, row: int) -> None:
 def _informs(lists: OpLists, members: tuple[int, ...], i: int, j: int) -> bool:
     """Whether data of member i reaches member j, so that j cannot end before i has begun."""
     op, other = lists.ops[members[i]], lists.ops[members[j]]
-    kind = lists.program.collectives[op.call].kind
-    if kind == "broadcast":
+    traits = COLLECTIVES[lists.program.collectives[op.call].kind]
+    if traits.from_root:
         return i == 0 and op.reads[0].num_slots > 0
-    if kind == "all_to_all":
+    if traits.exchanges:
         return part_slots(op.reads, len(members))[j] > 0
-    return (other.writes if kind == "reduce_scatter" else op.reads)[0].num_slots > 0
+    return (other.writes if traits.cut else op.reads)[0].num_slots > 0
 
 
 def _ordered(lists: OpLists, clock: Clock, first: int, second: int) -> bool:

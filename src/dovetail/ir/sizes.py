@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from dovetail.core import OperatorError, ProgramError
 from dovetail.ir.calls import calls_of
 from dovetail.ir.certificate import Fault
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists, part_slots
 from dovetail.ir.program import Program
@@ -176,12 +177,13 @@ class _Regions:
     def meeting(self, kind: str, members: Ints) -> tuple[Ints, Ints]:
         """What the members of one call of a collective bring and what they get, slot by slot."""
         (brought, cut), (got, _) = (self._expand(side, members) for side in ("read", "write"))
-        if kind == "all_to_all":
+        traits = COLLECTIVES[kind]
+        if traits.exchanges:
             parts = [self._parts(row, len(members)) for row in members.tolist()]
             brought = np.concatenate([part[j] for j in range(len(members)) for part in parts])
-        elif kind == "all_gather":
+        elif traits.joined:
             brought = np.tile(brought, len(members))
-        elif kind == "reduce_scatter":
+        elif traits.cut:
             got = np.tile(got, len(members))
         else:
             first, brought = brought[: cut[0]], np.concatenate([brought[cut[0] :], got])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.ir.collectives import COLLECTIVES, Traits
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import Program
 from dovetail.ir.types import Buffer, Kind
@@ -31,7 +32,7 @@ def standard_posts(
     >>> [post.ranks for post in standard_posts("all_to_next", 3, 1)]
     [(1,), (2,)]
     """
-    to, at, of, start = _FORMS[kind](np.arange(num_ranks), count, in_place, root)
+    to, at, of, start = _form(COLLECTIVES[kind], np.arange(num_ranks), count, in_place, root)
     return Posts.regular(to, (source if in_place else target, at), of, (source, start), count)
 
 
@@ -54,64 +55,47 @@ def questions(program: Program) -> Iterator[tuple[str, Posts]]:
 
 
 def _candidates(source: Buffer, target: Buffer) -> Iterator[tuple[str, int, int]]:
-    """Collectives that have buffers of these sizes: kind, slots of a unit, root."""
-    sizes, n = (set(source.slots), set(target.slots)), len(source.slots)
-    if len(sizes[0]) == len(sizes[1]) == 1 and min(target.slots):
-        yield from _even(source.slots[0], target.slots[0], n, in_place=source == target)
-    elif n <= _MOST_RANKS:
-        for kind, part, whole in (("gather", source.slots, target.slots), ("scatter", target.slots, source.slots)):
+    """Collectives that have buffers of these sizes: kind, slots of a unit, root. Those to one root come last."""
+    n, even = len(source.slots), len(set(source.slots)) == len(set(target.slots)) == 1 and min(target.slots)
+    for kind, traits in sorted(COLLECTIVES.items(), key=lambda row: row[1].to_root):
+        at_root = traits.rooted and traits.in_parts
+        if not traits.moves or traits.even or at_root == bool(even) or (n > _MOST_RANKS and not traits.sums_everywhere):
+            continue
+        if at_root:
+            part, whole = (source.slots, target.slots) if traits.joined else (target.slots, source.slots)
             roots = [rank for rank, slots in enumerate(whole) if slots]
             if len(set(part)) == len(roots) == 1 and whole[roots[0]] == part[0] * n > 0:
                 yield kind, part[0], roots[0]
+        else:
+            sizes = source.slots[0], target.slots[0]
+            unit = _unit(traits, sizes, n, in_place=source == target)
+            yield from ((kind, unit, root) for root in range(n if traits.rooted else 1) if unit)
 
 
-def _even(inputs: int, outputs: int, n: int, *, in_place: bool) -> Iterator[tuple[str, int, int]]:
-    """Those of collectives for which all ranks have the same sizes; in place the whole may be parts."""
-    same, ranks = inputs == outputs, range(n if n <= _MOST_RANKS else 0)
-    part, fits = outputs // n, outputs % n == 0
-    if same:
-        yield "all_reduce", inputs, 0
-    if not ranks:
-        return
-    if (in_place and fits) or outputs == inputs * n:
-        yield "all_gather", part, 0
-    if (in_place and fits) or inputs == outputs * n:
-        yield "reduce_scatter", inputs // n, 0
-    if same and fits:
-        yield "all_to_all", part, 0
-    if same:
-        yield from (("broadcast", inputs, root) for root in ranks)
-        yield "all_to_next", inputs, 0
-        yield from (("reduce", inputs, root) for root in ranks)
+def _unit(traits: Traits, sizes: tuple[int, int], n: int, *, in_place: bool) -> int:
+    """Slots of a unit where all ranks have an input and an output of these sizes; 0 where they do not fit."""
+    parts = traits.parts(n)
+    if in_place:
+        parts = (max(parts), max(parts))
+    unit = sizes[1] // parts[1]
+    return unit if sizes == (unit * parts[0], unit * parts[1]) else 0
 
 
-def _all_to_all(ranks: Ints, c: int, in_place: bool, root: int) -> _Form:
-    to, of = np.repeat(ranks, len(ranks)), np.tile(ranks, len(ranks))
-    return to[:, None], of * c, of[:, None], to * c
-
-
-def _each(ranks: Ints) -> Ints:
-    """A post for each of the ranks alone."""
-    return ranks[:, None]
-
-
-def _all(ranks: Ints, posts: int = 1) -> Ints:
-    """Posts for all ranks together."""
-    return np.broadcast_to(ranks, (posts, len(ranks)))
-
-
-def _one(root: int, posts: int = 1) -> Ints:
-    return np.full((posts, 1), root)
-
-
-_FORMS: dict[str, Callable[[Ints, int, bool, int], _Form]] = {
-    "all_reduce": lambda r, c, in_place, root: (_all(r), 0, _all(r), 0),
-    "reduce": lambda r, c, in_place, root: (_one(root), 0, _all(r), 0),
-    "broadcast": lambda r, c, in_place, root: (_all(r), 0, _one(root), 0),
-    "all_gather": lambda r, c, in_place, root: (_all(r, len(r)), r * c, _each(r), r * c if in_place else 0),
-    "reduce_scatter": lambda r, c, in_place, root: (_each(r), r * c if in_place else 0, _all(r, len(r)), r * c),
-    "all_to_all": _all_to_all,
-    "all_to_next": lambda r, c, in_place, root: (_each(r[1:]), 0, _each(r[:-1]), 0),
-    "gather": lambda r, c, in_place, root: (_one(root, len(r)), r * c, _each(r), 0),
-    "scatter": lambda r, c, in_place, root: (_each(r), 0, _one(root, len(r)), r * c),
-}
+def _form(traits: Traits, ranks: Ints, c: int, in_place: bool, root: int) -> _Form:
+    """The ranks that get something and the slot where it goes; the ranks that give it and the slot where it lies."""
+    n, each = len(ranks), np.expand_dims(ranks, 1)
+    if traits.to_next:
+        return each[1:], 0, each[:-1], 0
+    if traits.exchanges:
+        to, of = np.repeat(ranks, n), np.tile(ranks, n)
+        return to[:, None], of * c, of[:, None], to * c
+    posts = n if traits.in_parts else 1
+    everyone: Ints = np.broadcast_to(ranks, (posts, n))
+    one: Ints = np.full((posts, 1), root)
+    place = ranks * c  # of a rank's part in the whole
+    part_at = place if in_place else 0
+    to = one if traits.to_root else each if traits.cut else everyone
+    of = one if traits.from_root else each if traits.joined else everyone
+    at = place if traits.joined else part_at if traits.cut else 0
+    start = place if traits.cut else part_at if traits.joined else 0
+    return to, at, of, start

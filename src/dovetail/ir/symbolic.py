@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.greedy import Run
 from dovetail.ir.op_lists import part_slots, rank_read, rank_written, slots, total_slots
 from dovetail.ir.program import Program
@@ -139,17 +140,16 @@ def collective_values(
 ) -> list[list[int]]:
     """What a collective leaves at each member, from what each brings; `sizes` are the slots each one gets, `parts`
     those that an all_to_all moves from each member to each."""
-    if kind == "broadcast":
-        return [inputs[0]] * len(inputs)
-    if kind == "all_gather":
-        return [[value for part in inputs for value in part]] * len(inputs)
-    if kind == "all_to_all":
+    traits = COLLECTIVES[kind]
+    if traits.exchanges:
         cut = [_cut(values, part) for values, part in zip(inputs, parts, strict=True)]
         return [[v for pieces in cut for v in pieces[j]] for j in range(len(inputs))]
-    total = [symbols.total(values) for values in zip(*inputs, strict=True)]
-    if kind == "all_reduce":
-        return [total] * len(inputs)
-    return _cut(total, sizes)
+    whole = inputs[0]
+    if traits.reduces:
+        whole = [symbols.total(values) for values in zip(*inputs, strict=True)]
+    elif traits.joined:
+        whole = [value for part in inputs for value in part]
+    return _cut(whole, sizes) if traits.cut else [whole] * len(inputs)
 
 
 def _cut(values: list[int], sizes: Sequence[int]) -> list[list[int]]:

@@ -25,7 +25,7 @@ from dovetail.matmul.samples import add_products
 from dovetail.matmul.tiles import READINGS, check_tiles, serial
 from dovetail.matmul.variations import variations
 from dovetail.passes import inline_collectives, slice_messages
-from dovetail.passes.in_turn import in_turn
+from dovetail.passes.concatenate import concatenate
 
 WAYS = ("library", "exchange", "ring")
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
@@ -99,7 +99,7 @@ class MatmulAllReduce(Contracting):
             program = self.program(schedule, ranks)
         else:
             made = {rows: _one_tile(ranks, by, rows, most) for rows in set(tiles)}
-            program = in_turn([made[rows] for rows in tiles])
+            program = concatenate([made[rows] for rows in tiles])
         return program, self.workload(program, schedule), 1.0
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:

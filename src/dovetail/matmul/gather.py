@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from itertools import pairwise
 
 from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
+from dovetail.ir.collectives import traits_of
 from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
 from dovetail.matmul.tiles import check_tiles
-from dovetail.passes.for_all_ranks import for_all_ranks
-from dovetail.passes.pieces import chains, cut_messages
+from dovetail.passes.broadcast_rank0 import broadcast_rank0
+from dovetail.passes.pieces import collapse_repeats, cut_messages
 from dovetail.passes.regions import split
 
 WAYS = ("library", "messages", "ring", "two_rings")
-DEPTH = 16  # messages that a channel of ours holds
+DEPTH = 16  # messages that a channel of ours holds, before they are cut
 
 
 def gather_program(
@@ -70,8 +70,8 @@ def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Progra
     most = schedule.get("rows_per_message")
     straight = most is not None and schedule["by"] == "messages" and not schedule.get("in_turn")
     whole = made if straight else cut_messages(made, most)
-    whole = for_all_ranks(whole) if alike else whole
-    return chains(whole, most) if straight else (whole, 1.0)
+    whole = broadcast_rank0(whole) if alike else whole
+    return collapse_repeats(whole, most) if straight else (whole, 1.0)
 
 
 def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:
@@ -103,7 +103,7 @@ class Gather:
         self.doing = doing
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
-        self.own_first, self.most = schedule.get("own") == "first", schedule.get("rows_per_message")
+        self.own_first = schedule.get("own") == "first"
         self.in_turn = bool(schedule.get("in_turn"))
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)
@@ -119,7 +119,7 @@ class Gather:
     def _check(self, schedule: Schedule) -> None:
         if self.by not in WAYS:
             raise PlanError(f"parts cannot travel by '{self.by}'", hint=f"one of {', '.join(WAYS)}")
-        if self.by in ("ring", "two_rings") and self.kind != "all_gather":
+        if self.by in ("ring", "two_rings") and traits_of(self.kind).exchanges:
             raise PlanError("only what every rank wants can go round a ring", hint="by messages, or the library")
         if self.steps.slices == 1:
             check_tiles(self.blocks.longest, self.steps.tiles, "the {rows} rows of the longest block")
@@ -200,7 +200,7 @@ class Gather:
         everyone = range(self.ranks)
         for rank in self.doing:
             places = [self.landing(q, rank, step) for q in everyone]
-            if self.kind == "all_gather":
+            if not traits_of(self.kind).exchanges:
                 reads = [self.source(rank, rank, step)]
                 writes = [Region("G", places[0].offset, sum(place.count for place in places))]
             else:
@@ -223,7 +223,7 @@ class Gather:
         if not self.part(q, dst, step).rows:
             return
         send, recv = self._lanes(way)
-        channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: block of rank {q}"
+        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: block of rank {q}"
         what = self.source(q, dst, step) if src == q else self.landing(q, src, step)
         if src in self.doing:
             self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
@@ -247,11 +247,6 @@ class Gather:
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
                     after = [] if hop == 0 else self.came.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)
-
-    @cached_property
-    def depth(self) -> int:
-        """Messages that a channel holds, once they are cut."""
-        return depth_of(self.steps, self.blocks, self.most)
 
     @property
     def hops(self) -> tuple[int, int]:
@@ -381,12 +376,6 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
         return Region(buffer, start * slices, count)
     first = start * slices + s
     return Region(buffer, first, 1) if count == 1 else Region(buffer, first, 1, slices, count)
-
-
-def depth_of(steps: Steps, blocks: Blocks, most: int | None) -> int:
-    """Messages of at most `most` rows that a channel holds: those of DEPTH parts."""
-    longest = max((steps.part(step, blocks.longest, blocks.longest).rows for step in range(steps.count)), default=0)
-    return DEPTH * (1 if most is None else max(-(-longest // most), 1))
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Channel, Kind, Program
+from dovetail.ir import Kind, Program
 from dovetail.passes.op_rows import rows_of, runs
+from dovetail.passes.pieces import deepened
 from dovetail.passes.regions import bounds, round_units
 
 Ints = NDArray[np.int64]
@@ -45,7 +46,7 @@ def of_rows(tile: Program, rows: int, most: int | None = None) -> Program:
     kept = alike | (piece[owner] == 0)
     new["dep"] = np.where(alike, begin[on] + piece[owner], begin[on + 1] - 1)[kept]
     new["dep_start"] = np.append(0, np.cumsum(np.bincount(owner[kept], minlength=len(op))))
-    return replace(tile, channels=_deeper(tile, count), posts=()).with_columns(new)
+    return replace(tile, channels=deepened(tile, count), posts=()).with_columns(new)
 
 
 def _chunk(tile: Program) -> Ints:
@@ -67,12 +68,3 @@ def _in_order(channel: Ints) -> Ints:
     """Rows of the ops that use a channel, one channel's after the other's; the k-th to be sent is the k-th to come."""
     order = np.argsort(channel, kind="stable")
     return order[channel[order] >= 0].astype(np.int64)
-
-
-def _deeper(tile: Program, count: Ints) -> tuple[Channel, ...]:
-    """Channels that hold as many messages, however many pieces each is."""
-    most = np.ones(len(tile.channels), np.int64)
-    for side in ("chan_in", "chan_out"):
-        used = tile.columns[side] >= 0
-        np.maximum.at(most, tile.columns[side][used], count[used])
-    return tuple(c._replace(depth=c.depth * m) for c, m in zip(tile.channels, most.tolist(), strict=True))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -11,7 +10,7 @@ from dovetail.core import PlanError
 from dovetail.ir import Builder, Kind, Program, Region, Schedule, Term
 from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Parts, Steps
-from dovetail.matmul.gather import apart_alike, before, depth_of, heard_by, in_chains
+from dovetail.matmul.gather import DEPTH, apart_alike, before, heard_by, in_chains
 from dovetail.matmul.product import MODES
 from dovetail.matmul.tiles import check_tiles
 from dovetail.passes.pieces import cut_messages
@@ -53,7 +52,7 @@ class _Scatter:
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool, doing: range) -> None:
         self.blocks, self.ranks, self.sums, self.doing = blocks, blocks.ranks, sums, doing
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
-        self.most, self.in_turn = schedule.get("rows_per_message"), bool(schedule.get("in_turn"))
+        self.in_turn = bool(schedule.get("in_turn"))
         self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
         self.steps = Steps(schedule.tiles, 1)
         self._check()
@@ -94,11 +93,6 @@ class _Scatter:
         for rank in self.doing:
             self._add_up(rank)
         return b.build()
-
-    @cached_property
-    def depth(self) -> int:
-        """Messages that a channel holds, once they are cut."""
-        return depth_of(self.steps, self.blocks, self.most)
 
     # Where things are.
 
@@ -229,7 +223,7 @@ class _Scatter:
                 to = (rank + turn) % self.ranks
                 if not self.part(rank, to, step).rows:
                     continue
-                channel = self.b.channel(rank, to, 0, self.depth)
+                channel = self.b.channel(rank, to, 0, DEPTH)
                 line = f"step {step + 1}: from rank {rank} for rank {to}"
                 if rank in self.doing:
                     reads, other = [self.made_at(rank, to, step)], before(rank, turn, step, self.ranks)
@@ -275,7 +269,7 @@ class _Scatter:
         """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own, in row `after`."""
         src %= self.ranks
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
-        channel, line = self.b.channel(src, dst, way, self.depth), f"step {step + 1}: sum for rank {r}"
+        channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: sum for rank {r}"
         if src in self.doing:
             reads, made = [self.made_at(src, r, step)], [passed[src, r, step]]
             self.b.add(Kind.send, src, send, reads=reads, chan_out=channel, after=made, line=line)

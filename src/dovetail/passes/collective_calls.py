@@ -14,13 +14,13 @@ from dovetail.core import ProgramError
 from dovetail.ir import Kind, Op, Program, Region, Sizes, slot_sizes
 from dovetail.ir.bounds import collective_fault, op_fault
 from dovetail.ir.certificate import Fault
+from dovetail.ir.collectives import Traits, traits_of
 from dovetail.passes.member_steps import Step, member_steps
 from dovetail.passes.regions import Bounds, apart, bounds, common_unit, cut
 
 # (kind, group size, in place) -> the algorithm, or None where the library's call is to stay. In place, the algorithm
 # has no output buffer, and its input is the whole array of a rank.
 Make = Callable[[str, int, bool], Program | None]
-_HAS_OWN_PART = ("all_gather", "reduce_scatter")  # whose input, whose output is a member's own part alone
 
 
 class Place(NamedTuple):
@@ -72,6 +72,10 @@ class Call:
     parts: tuple[int, ...]
     unit: int
 
+    @property
+    def traits(self) -> Traits:
+        return traits_of(self.kind)
+
     def places(self, member: int) -> Mapping[str, Place]:
         """The algorithm's buffers on a member, but for scratch."""
         found = {self.algorithm.input: self._place(member, 0)}
@@ -82,11 +86,11 @@ class Call:
     def first_copy(self, member: int) -> tuple[Region, Region] | None:
         """What must be copied where before an algorithm in place begins."""
         op = self.ops[member]
-        if self.algorithm.output is not None or not (op.reads and op.writes) or self.kind == "reduce_scatter":
+        if self.algorithm.output is not None or not (op.reads and op.writes) or self.traits.output_is_part:
             return None
-        if self.kind == "broadcast" and member > 0:
+        if self.traits.from_root and member > 0:
             return None
-        home = self._own(op.writes[0], member) if self.kind == "all_gather" else op.writes[0]
+        home = self._own(op.writes[0], member) if self.traits.input_is_part else op.writes[0]
         return (op.reads[0], home) if home != op.reads[0] and home.num_slots else None
 
     def scratch_sizes(self) -> Sizes:
@@ -110,7 +114,7 @@ class Call:
         for member, op in enumerate(self.ops):
             if overlaps(op) and not (in_place and self._is_in_place(op, member)):
                 refuse(op, "has a source and a destination that overlap in part")
-            if in_place and self.kind == "reduce_scatter" and not self._is_in_place(op, member):
+            if in_place and self.traits.output_is_part and not self._is_in_place(op, member):
                 refuse(op, "has a destination of its own, and the algorithm is in place")
             if self._spoils_input(member):
                 refuse(op, f"would have its input overwritten by algorithm '{self.algorithm.program.name}'")
@@ -120,15 +124,15 @@ class Call:
         own, slots = range(0), self.algorithm.program.slots_of(self.algorithm.input, member)
         if self.algorithm.output is None:
             chunks = slots // len(self.parts)
-            own = range(member * chunks, (member + 1) * chunks) if self.kind == "reduce_scatter" else range(slots)
+            own = range(member * chunks, (member + 1) * chunks) if self.traits.output_is_part else range(slots)
         written = (region for region in self.algorithm.writes(member) if region.buffer == self.algorithm.input)
         return any(region.offset < own.start or region.offset + region.count > own.stop for region in written)
 
     def _is_in_place(self, op: Op, member: int) -> bool:
         src, dst = op.reads[0], op.writes[0]
-        if self.kind == "all_gather":
+        if self.traits.input_is_part:
             return src == self._own(dst, member)
-        return dst == self._own(src, member) if self.kind == "reduce_scatter" else src == dst
+        return dst == self._own(src, member) if self.traits.output_is_part else src == dst
 
     def _own(self, whole: Region, member: int) -> Region:
         """The member's part of a region that has those of all."""
@@ -142,9 +146,10 @@ class Call:
         assert name is not None
         if algorithm.output is not None:
             region = (op.reads, op.writes)[side][0]
-            parts = (self.parts[member],) if self.kind == _HAS_OWN_PART[side] else self.parts
+            is_part = (self.traits.input_is_part, self.traits.output_is_part)[side]
+            parts = (self.parts[member],) if is_part else self.parts
         else:
-            region = op.reads[0] if self.kind == "reduce_scatter" else (op.writes or op.reads)[0]
+            region = op.reads[0] if self.traits.output_is_part else (op.writes or op.reads)[0]
             parts = self.parts
         slots = algorithm.program.slots_of(name, member)
         if slots % len(parts) or not slots:
@@ -161,7 +166,7 @@ def find_calls(program: Program, make: Make) -> dict[int, tuple[Call, int]]:
     known: dict[tuple[str, int, bool], Algorithm | None] = {}
     for row, ops, lanes in _groups(program):
         kind, group = program.collectives[row]
-        asked = kind, len(group), kind == "broadcast" or any(map(overlaps, ops))
+        asked = kind, len(group), traits_of(kind).from_root or any(map(overlaps, ops))
         if asked not in known:
             made = make(*asked)
             known[asked] = None if made is None else Algorithm.of(made, len(group))
@@ -216,9 +221,10 @@ def _raise(program: Program, fault: Fault | None) -> None:
 
 
 def _parts(kind: str, ops: Sequence[Op]) -> tuple[int, ...]:
-    if kind == "all_gather":
+    traits = traits_of(kind)
+    if traits.input_is_part:
         return tuple(op.reads[0].num_slots for op in ops)
-    if kind == "reduce_scatter":
+    if traits.output_is_part:
         return tuple(op.writes[0].num_slots for op in ops)
     whole = (ops[0].reads or ops[0].writes)[0].num_slots
-    return (whole // len(ops),) * len(ops) if kind == "all_to_all" else (whole,)
+    return (whole // len(ops),) * len(ops) if traits.exchanges else (whole,)

@@ -1,13 +1,14 @@
-"""pieces: messages of a Program are cut into pieces sent one after the other; or into chains that stand for these."""
+"""pieces: messages of a Program are cut into pieces sent one after the other; or ops stand for runs of these."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Program
+from dovetail.ir import Channel, Program
 from dovetail.passes.op_rows import rows_of, runs
 from dovetail.passes.regions import round_units
 
@@ -21,8 +22,8 @@ def cut_messages(program: Program, most: int | None) -> Program:
 
     Piece i waits for piece i of a message as long, whose data it passes on, and the first for all of anything else;
     what waited for the message waits for its last piece. A send and its receive that stand side by side take turns.
-    Channels stay as deep as they are. Sends and receives only, none that is both; their strided regions are of single
-    slots.
+    Channels become deeper (see `deepened`). Sends and receives only, none that is both; their strided regions are of
+    single slots.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -41,7 +42,7 @@ def cut_messages(program: Program, most: int | None) -> Program:
     buffer x input 3,0
     buffer y output 0,3
     lane net net
-    channel 0->1 0 depth 2
+    channel 0->1 0 depth 4
     rank 0 lane net
       send x[0:2] to 1
       send x[2:3] to 1
@@ -49,14 +50,15 @@ def cut_messages(program: Program, most: int | None) -> Program:
       recv from 0 -> y[0:2]
       recv from 0 -> y[2:3]
     """
-    return program if most is None else one_by_one(*chains(program, most))
+    return program if most is None else expand_repeats(*collapse_repeats(program, most))
 
 
-def chains(program: Program, most: int) -> tuple[Program, Ints]:
+def collapse_repeats(program: Program, most: int) -> tuple[Program, Ints]:
     """`program` with each message of more than `most` slots as its first piece, and its first shorter one where pieces
     differ; and for every op, how many pieces alike it stands for: 1 where it is none of a message.
 
-    Where pieces follow each other on the wire, such an op takes as long as they do together.
+    Where pieces follow each other on the wire, such an op takes as long as they do together. Channels are those of the
+    pieces, which `expand_repeats` makes.
     """
     slots = message_slots(program)
     pieces = np.maximum(-(-slots // most), 1)
@@ -67,11 +69,12 @@ def chains(program: Program, most: int) -> tuple[Program, Ints]:
     size = (slots // unit // pieces)[op] * unit[op] + np.where(~shorter & (long[op] > 0), unit[op], 0)
     first = np.where(shorter, long[op] * (size + unit[op]), 0)
     times = np.where(shorter, pieces[op] - long[op], np.where(long[op] > 0, long[op], pieces[op]))
-    return order.applied(program, slots, first, size), times
+    made = order.applied(program, slots, first, size)
+    return replace(made, channels=deepened(program, pieces)), times
 
 
-def one_by_one(program: Program, times: Ints) -> Program:
-    """What `chains` made, each op as often as it stands for: the pieces themselves."""
+def expand_repeats(program: Program, times: Ints) -> Program:
+    """What `collapse_repeats` made, each op as often as it stands for: the pieces themselves."""
     slots = message_slots(program)
     order = _Order.of(program, times, times)
     size = slots[order.op]
@@ -80,6 +83,17 @@ def one_by_one(program: Program, times: Ints) -> Program:
     strides = {f"{side}_stride": np.where(col[f"{side}_blocks"] > 1, col[f"{side}_stride"], 0) for side in _SIDES}
     same = all(np.array_equal(column, col[name]) for name, column in strides.items())
     return made if same else made.with_columns({**col, **strides})
+
+
+def deepened(program: Program, pieces: Ints) -> tuple[Channel, ...]:
+    """The channels of `program` once each op's message is so many pieces: as deep as they were, times the most pieces
+    of a message that they carry. They hold as many whole messages as before, so what completed still does; the least
+    depth of the pieces is the certificate's to find.
+    """
+    most = np.ones(len(program.channels), np.int64)
+    for channel in (program.chan_in, program.chan_out):
+        np.maximum.at(most, channel[channel >= 0], pieces[channel >= 0])
+    return tuple(c._replace(depth=c.depth * m) for c, m in zip(program.channels, most.tolist(), strict=True))
 
 
 def message_slots(program: Program) -> Ints:

@@ -8,6 +8,7 @@ from dovetail.core import OperatorError
 from dovetail.ir import Op, Program, verify
 from dovetail.passes.draft import Draft, OldOp, with_depths
 from dovetail.passes.message_paths import by_channel, message_paths
+from dovetail.passes.pieces import deepened
 from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit, cut, round_units
 
 
@@ -16,10 +17,9 @@ def slice_messages(program: Program, max_slots: int) -> Program:
     after the other.
 
     A message and those it is forwarded as (fused ops) are cut alike. Where an op waited for another that was cut at
-    the same places, slice i now waits for slice i only. Channels become deeper by the number of slices, so that a
-    program that completed still does. Strided regions are cut between their blocks, which may leave longer slices.
-    Messages of a channel that several lanes of a rank use are left whole; so are all, where ops touch slots in such
-    places that slices would race.
+    the same places, slice i now waits for slice i only. Channels become deeper (see `pieces.deepened`). Strided
+    regions are cut between their blocks, which may leave longer slices. Messages of a channel that several lanes of a
+    rank use are left whole; so are all, where ops touch slots in such places that slices would race.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -61,14 +61,13 @@ def slice_messages(program: Program, max_slots: int) -> Program:
     cuts = {row: places for group in _messages(ops) for row, places in _cuts([ops[row] for row in group], max_slots)}
     if not cuts:
         return program
-    draft, num_slices = Draft(program), [1] * len(program.channels)
+    draft, num_slices = Draft(program), np.ones(len(ops), np.int64)
     for op in ops:
         places = cuts.get(op.index, (0, 0))
-        for channel in {op.chan_in, op.chan_out} - {-1}:
-            num_slices[channel] = max(num_slices[channel], len(places) - 1)
+        num_slices[op.index] = len(places) - 1
         pieces = [_piece(draft, ops, cuts, op, piece) for piece in range(len(places) - 1)]
         draft.replaced(op.index, pieces)
-    depths = [channel.depth * slices for channel, slices in zip(program.channels, num_slices, strict=True)]
+    depths = [channel.depth for channel in deepened(program, num_slices)]
     sliced = with_depths(draft.build(), program, depths)
     return sliced if verify(sliced).checks["races"].ok else program
 

@@ -15,7 +15,7 @@ from dovetail.cost import CostModel, Prices, price
 from dovetail.ir import Kind, Operator, Program, Schedule, Work, Workload
 from dovetail.ir.operator import Times
 from dovetail.machine import Machine
-from dovetail.passes.pieces import one_by_one
+from dovetail.passes.pieces import expand_repeats
 from dovetail.sim import simulate
 from dovetail.timeline import Timeline
 
@@ -225,7 +225,7 @@ class Costs:
         pieces = times if isinstance(times, np.ndarray) else None
         prices = self._price(program, workload, pieces)
         if pieces is not None and not flow_freely(program, prices, pieces):
-            program, times = one_by_one(program, pieces), 1.0
+            program, times = expand_repeats(program, pieces), 1.0
             prices = self._price(program, workload)
         return program, workload, _served(program, prices, times), times
 
@@ -260,12 +260,12 @@ def check_options(operator: Operator, asked: Mapping[str, Any]) -> dict[str, Any
 def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> bool:
     """Whether messages that stand for several take as long as these one after the other: none waits for its receive to
     be posted, none takes work, and no two channels share a link."""
-    chains = times > 1
-    if prices.rendezvous[chains].any() or prices.work_s[chains].any():
+    many = times > 1
+    if prices.rendezvous[many].any() or prices.work_s[many].any():
         return False
     used = np.bincount(program.chan_out[program.chan_out >= 0], minlength=len(program.channels)) > 0
     links = np.bincount(prices.route[np.repeat(used, np.diff(prices.route_start))])
-    return not chains.any() or bool(links.max(initial=0) <= 1)
+    return not many.any() or bool(links.max(initial=0) <= 1)
 
 
 def _served(program: Program, prices: Prices, times: Times) -> Prices:

@@ -25,6 +25,7 @@ from dovetail.ir import (
     Workload,
     op_works,
 )
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.job import Variant
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
@@ -144,8 +145,7 @@ def _add_calls(b: Builder, ranks: int, kind: str, count: int) -> dict[int, list[
 
 def _call_slots(kind: str, ranks: int) -> tuple[int, int]:
     """Slots of what a rank gives to a collective, and of what it gets."""
-    known = {"all_gather": (1, ranks), "reduce_scatter": (ranks, 1), "all_to_all": (ranks, ranks)}
-    return known.get(kind, (1, 1))
+    return COLLECTIVES[kind].parts(ranks)
 
 
 def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) -> Measurement:

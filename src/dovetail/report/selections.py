@@ -8,11 +8,11 @@ from typing import Any
 
 from dovetail.core import ProgramError, save_text
 from dovetail.ir import Program
+from dovetail.ir.collectives import traits_of
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes
 from dovetail.store.selection import Row, Selection
 
-NCCL_COLLECTIVES = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter"}
 NCCL_ALGORITHMS = {
     "ring_all_reduce": "ring",
     "ring_all_gather": "ring",
@@ -56,7 +56,7 @@ def nccl_tuner_csv(selection: Selection) -> str:
     """
     lines = [f"# {HEAD}"]
     for row in selection.rows:
-        collective, algorithm = NCCL_COLLECTIVES.get(row.collective), NCCL_ALGORITHMS.get(row.algorithm)
+        collective, algorithm = traits_of(row.collective).nccl, NCCL_ALGORITHMS.get(row.algorithm)
         sizes, protocol = (row.min_bytes, row.max_bytes - 1), NCCL_PROTOCOLS.get(row.protocol)
         if collective and algorithm and protocol:
             channels = row.channels * row.instances

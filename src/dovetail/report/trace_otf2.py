@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.report.otf2_events import (
     DETAIL,
     ENTER,
@@ -33,13 +34,8 @@ _ATTRIBUTES = {
     "is_point": "something happened, and took no time",
     "arg": "the program's own number",
 }
-_OPS = {
-    "Barrier": "BARRIER", "Bcast": "BCAST", "Gather": "GATHER", "Gatherv": "GATHERV", "Scatter": "SCATTER",
-    "Scatterv": "SCATTERV", "Allgather": "ALLGATHER", "Allgatherv": "ALLGATHERV", "Alltoall": "ALLTOALL",
-    "Alltoallv": "ALLTOALLV", "Alltoallw": "ALLTOALLW", "Allreduce": "ALLREDUCE", "Reduce": "REDUCE",
-    "Reduce_scatter": "REDUCE_SCATTER", "Reduce_scatter_block": "REDUCE_SCATTER_BLOCK", "Scan": "SCAN",
-    "Exscan": "EXSCAN",
-}  # fmt: skip
+_CALLS = [call for traits in COLLECTIVES.values() for call in traits.mpi]
+_OPS = {call: call.upper() for call in (*_CALLS, "Scan", "Exscan")}
 _ATOMICS = {
     "Accumulate": ("ACCUMULATE", False), "Raccumulate": ("ACCUMULATE", False),
     "Get_accumulate": ("FETCH_AND_ACCUMULATE", True), "Rget_accumulate": ("FETCH_AND_ACCUMULATE", True),

@@ -2,53 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array
 from dovetail.run.reduce import combine
 
-# Each takes every member's source, in group order, the numbers of slots they want, and the reduce op; gives what each
-# receives. An all_to_all takes every member's parts instead, cut for each.
-Semantics = Callable[[Sequence[Any], Sequence[int], str], Sequence[Array]]
 
+def received(kind: str, sources: Sequence[Any], wanted: Sequence[int], op: str) -> Sequence[Array]:
+    """Return what each member of a collective receives.
 
-def _total(sources: Sequence[Array], op: str) -> Array:
-    return reduce(partial(combine, op), sources)
+    Parameters
+    ----------
+    kind : str
+        One of OP_COLLECTIVES.
+    sources : sequence of arrays
+        What each member gives, in the order of the group; of an all_to_all a list of arrays, one for each member.
+    wanted : sequence of int
+        The slots that each member wants; where an output is cut from a whole, it is cut so.
+    op : str
+        The reduction, made in the order of the group, each step rounded to the dtype.
 
-
-def all_reduce(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
-    """Everybody receives the sum (or what else `op` makes), in group order, each step rounded to the dtype."""
-    return [_total(sources, op)] * len(sources)
-
-
-def all_gather(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
-    """Everybody receives all sources one after the other; they may differ in length."""
-    return [np.concatenate(sources)] * len(sources)
-
-
-def reduce_scatter(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
-    """The sum, cut into what each member wants, in group order."""
-    return np.split(_total(sources, op), np.cumsum(wanted)[:-1])
-
-
-def all_to_all(sources: Sequence[Sequence[Array]], wanted: Sequence[int], op: str) -> Sequence[Array]:
-    """Source i has a part for each member; member j receives part j of everybody."""
-    return [np.concatenate([parts[member] for parts in sources]) for member in range(len(sources))]
-
-
-def broadcast(sources: Sequence[Array], wanted: Sequence[int], op: str) -> Sequence[Array]:
-    """Everybody receives the first member's source."""
-    return [sources[0]] * len(sources)
-
-
-COLLECTIVES: dict[str, Semantics] = {
-    "all_reduce": all_reduce,
-    "all_gather": all_gather,
-    "reduce_scatter": reduce_scatter,
-    "all_to_all": all_to_all,
-    "broadcast": broadcast,
-}
+    Examples
+    --------
+    >>> given = [np.array([1, 2, 3]), np.array([4, 5, 6])]
+    >>> [part.tolist() for part in received("reduce_scatter", given, [2, 1], "sum")]
+    [[5, 7], [9]]
+    """
+    traits, members = COLLECTIVES[kind], range(len(sources))
+    if traits.exchanges:
+        return [np.concatenate([parts[member] for parts in sources]) for member in members]
+    whole = sources[0]
+    if traits.reduces:
+        whole = reduce(partial(combine, op), sources)
+    elif traits.joined:
+        whole = np.concatenate(sources)
+    return np.split(whole, np.cumsum(wanted)[:-1]) if traits.cut else [whole] * len(sources)

@@ -155,7 +155,7 @@ class Communicator:
         sides, all_counts = [], b""
         if request.counts is not None:
             sides, all_counts = request.counts.tolist(), request.counts.tobytes()
-            if request.kind == "all_to_all_v":
+            if COLLECTIVES[request.kind].exchanges:
                 sides = [*sides[self.rank], *(row[self.rank] for row in sides)]
         kind, _, op, root, dtype, elements, num_bytes = _numbers(request)
         return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, all_counts

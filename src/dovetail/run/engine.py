@@ -26,11 +26,11 @@ from dovetail.ir import (
     kernel_calls,
     region_bytes,
 )
-from dovetail.ir.collectives import OP_COLLECTIVES
+from dovetail.ir.collectives import OP_COLLECTIVES, traits_of
 from dovetail.ir.kernels import MOST_SIZES
 from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.run.arrays import Array, allocate_buffer, places
-from dovetail.run.library_calls import CUT, collective_parts, misfit
+from dovetail.run.library_calls import collective_parts, misfit
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, quotients
 from dovetail.timeline import Timeline
@@ -206,7 +206,7 @@ def check_sizes(program: Program, rank: int, workload: Workload) -> None:
     moves = mine & np.isin(col["kind"], [*_SAME_SLOTS]) & (np.diff(col["read_start"]) > 0)
     for row in np.flatnonzero(moves & (whole[0] != whole[1]) & (np.diff(col["write_start"]) > 0)):
         op = program.op(int(row))
-        if op.kind != Kind.collective or program.collectives[op.call].kind not in CUT:
+        if op.kind != Kind.collective or not traits_of(program.collectives[op.call].kind).in_parts:
             raise misfit(program, int(row))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from dovetail import _native
 from dovetail.core import RunError
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run import comm as ranks
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Request
 from dovetail.run.reduce import REDUCE_OPS
@@ -112,19 +113,20 @@ def _stand_in(made: Communicator, owed: Owed, fault: Fault) -> None:
         _print(f"{_said(fault)}. Other ranks wait in a call that it cannot join: the job is ended")
         ranks.shim().call("abort", 1)
     kind, is_root = KINDS[owed.kind], owed.root == made.rank
+    traits = COLLECTIVES[kind]
     counts = None
     if owed.all_counts:
         counts = np.frombuffer(owed.all_counts, np.int64)
-        counts = counts.reshape(made.size, made.size) if kind == "all_to_all_v" else counts
+        counts = counts.reshape(made.size, made.size) if traits.exchanges else counts
     most = made.size * owed.elements if counts is None else int(counts.sum())
     src = np.zeros(most * np.dtype(_STORED.get(REDUCED[owed.dtype], REDUCED[owed.dtype])).itemsize, np.uint8)
-    dst = src if kind == "broadcast" else np.zeros_like(src)
+    dst = src if traits.from_root and not traits.cut else np.zeros_like(src)
     given, result = src.ctypes.data, dst.ctypes.data
     if not owed.by_rules:
         made.bound.library(owed.kind, given, result, owed.elements)
         return
-    given = given if kind != "scatter" or is_root else 0
-    result = result if kind not in ("reduce", "gather") or is_root else 0
+    given = given if not traits.input_at_root or is_root else 0
+    result = result if not traits.to_root or is_root else 0
     sizes = owed.elements, REDUCED[owed.dtype], owed.num_bytes
     made.run(Request(kind, given, result, *sizes, REDUCE_OPS[owed.op], owed.root, counts))
 

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from dovetail.core import RunError
 from dovetail.ir import Program, Workload, dtype_bytes, region_bytes
 from dovetail.ir.calls import calls_of
+from dovetail.ir.collectives import traits_of
 
-CUT = ("all_gather", "reduce_scatter", "all_to_all")  # between whose members the whole is cut
 Ints = NDArray[np.int64]
 
 
@@ -30,13 +30,13 @@ class Parts(NamedTuple):
 
 def collective_parts(program: Program, rank: int, workload: Workload) -> list[Parts]:
     """Of the ops of one rank those that are in place or uneven. RunError where the sizes of members do not fit."""
-    if all(collective.kind not in CUT for collective in program.collectives):
+    if not any(traits_of(collective.kind).in_parts for collective in program.collectives):
         return []
     sides = _Sides(program, workload)
     found = [
         _parts(sides, program.collectives[call].kind, members, program.collectives[call].group.index(rank))
         for call, met in calls_of(program).items()
-        if program.collectives[call].kind in CUT and rank in program.collectives[call].group
+        if traits_of(program.collectives[call].kind).in_parts and rank in program.collectives[call].group
         for members in met
     ]
     return [parts for parts in found if parts.in_place or parts.counts]
@@ -79,14 +79,14 @@ class _Sides:
 
 
 def _parts(sides: _Sides, kind: str, members: Ints, place: int) -> Parts:
-    row = int(members[place])
-    if kind == "all_to_all":
+    row, traits = int(members[place]), traits_of(kind)
+    if traits.exchanges:
         return Parts(row, False, _exchanged(sides, members, place))
-    part, whole = ("read", "write") if kind == "all_gather" else ("write", "read")
+    part, whole = ("read", "write") if traits.joined else ("write", "read")
     counts = sides.whole(part, members)
     if counts.sum() != sides.whole(whole, members[place : place + 1])[0]:
         raise misfit(sides.program, row)
-    in_place = kind == "all_gather" and _in_place(sides, members)
+    in_place = traits.joined and _in_place(sides, members)
     return Parts(row, in_place, [] if np.all(counts == counts[0]) else counts.tolist())
 
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from dovetail.core import RunError
 from dovetail.ir import RECVS, SENDS, KernelCall, Kind, Op, Program, Workload, kernel_calls
+from dovetail.ir.collectives import COLLECTIVES, OP_COLLECTIVES
 from dovetail.run.arrays import Array, Arrays, poison
-from dovetail.run.collectives import COLLECTIVES
+from dovetail.run.collectives import received
 from dovetail.run.memory import Memory, describe
 from dovetail.run.reduce import average, check_average, combine
 
@@ -261,13 +262,13 @@ class _State:
         kind, group = self.program.collectives[op.call]
         if len(members) < len(group):
             return []
-        if kind not in COLLECTIVES:
+        if kind not in OP_COLLECTIVES:
             raise RunError(f"{describe(op)}: no collective '{kind}'", where=op.line)
         ops = [members[rank] for rank in group]
         wanted = [sum(len(self.memory.read(member, region)) for region in member.writes) for member in ops]
-        is_cut = kind == "all_to_all"
+        is_cut = COLLECTIVES[kind].exchanges
         sources = [self.memory.parts(member, len(ops)) if is_cut else self._brought(member) for member in ops]
-        for member, result in zip(ops, COLLECTIVES[kind](sources, wanted, self.reduce_op), strict=True):
+        for member, result in zip(ops, received(kind, sources, wanted, self.reduce_op), strict=True):
             start = 0
             for region in member.writes:
                 end = start + len(self.memory.read(member, region))

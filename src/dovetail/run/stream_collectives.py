@@ -12,11 +12,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from dovetail.ir import Op, Region
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import numpy_dtype
 from dovetail.run.spots import Spot, copied
 from dovetail.run.stream_commands import StreamCommands
-
-SUMS = ("all_reduce", "reduce_scatter")
 
 
 class Piece(NamedTuple):
@@ -35,7 +34,7 @@ def join(lowering: StreamCommands, ops: Sequence[Op]) -> None:
 class _Call:
     def __init__(self, lowering: StreamCommands, ops: Sequence[Op]) -> None:
         self.lowering, self.ops = lowering, ops
-        self.kind = lowering.program.collectives[ops[0].call].kind
+        self.traits = COLLECTIVES[lowering.program.collectives[ops[0].call].kind]
         self.here = [m for m, op in enumerate(ops) if lowering.real in (None, op.rank)]
         self.parts = [self._parts(m) for m in range(len(ops))]
         self.wanted = [sum(lowering.size(op.rank, region) for region in op.writes) for op in ops]
@@ -47,7 +46,7 @@ class _Call:
         arrived = [self._arrive(m) for m in self.here]
         made = {m: self._receive(m, arrived) for m in self.here}
         ended = [self.lowering.of_row[self.ops[m].index] for m in self.here]
-        if self.kind == "all_reduce":
+        if self.traits.sums_everywhere:
             made = {m: self._gather(m, made, ended) for m in self.here}
         else:
             for m in self.here:
@@ -61,7 +60,7 @@ class _Call:
     def _parts(self, m: int) -> list[int]:
         """Bytes of what a member gives each: one for all, or of an all_to_all one for each."""
         op, count = self.ops[m], len(self.ops)
-        if self.kind != "all_to_all":
+        if not self.traits.exchanges:
             return [self.lowering.size(op.rank, op.reads[0])]
         if len(op.reads) == count:
             return [self.lowering.size(op.rank, region) for region in op.reads]
@@ -72,14 +71,14 @@ class _Call:
 
     def _pieces(self, m: int) -> list[Piece]:
         count = range(len(self.ops))
-        if self.kind in SUMS:
-            ends = [0, *accumulate(self.wanted)] if self.kind == "reduce_scatter" else self._even()
+        if self.traits.reduces:
+            ends = [0, *accumulate(self.wanted)] if self.traits.cut else self._even()
             return [Piece([(i, ends[m]) for i in count], 0, ends[m + 1] - ends[m])]
-        if self.kind == "broadcast":
+        if self.traits.from_root:
             return [Piece([(0, 0)], 0, self.parts[0][0])]
         begin, found = 0, []
         for i in count:
-            part = m if self.kind == "all_to_all" else 0
+            part = m if self.traits.exchanges else 0
             found.append(Piece([(i, sum(self.parts[i][:part]))], begin, self.parts[i][part]))
             begin += found[-1].num_bytes
         return found
@@ -137,10 +136,10 @@ class _Call:
         """Where a member's results go, if they may go there at once."""
         op = self.ops[m]
         home = self.lowering.spot(op.rank, op.writes[0]) if len(op.writes) == 1 else None
-        if self.kind in SUMS or home is None or home.rows is None or home.rows.height > 1:
+        if self.traits.reduces or home is None or home.rows is None or home.rows.height > 1:
             return None
         read = {region.buffer for region in op.reads}
-        if self.kind == "all_to_all" and op.writes[0].buffer in read:
+        if self.traits.exchanges and op.writes[0].buffer in read:
             return None
         return Spot.at(home.rows.address, home.num_bytes)
 
@@ -161,7 +160,7 @@ class _Call:
     def _from_host(self, m: int, num_bytes: int, name: str) -> Spot:
         lowering, op = self.lowering, self.ops[m]
         message = lowering.hears(op, self._number(), num_bytes)
-        return lowering.fetched(op, name, message, []) if self.kind in SUMS else message
+        return lowering.fetched(op, name, message, []) if self.traits.reduces else message
 
     def _number(self) -> int:
         self._heard += 1

@@ -119,7 +119,7 @@ _V = "sendbuf sendcounts sdispls sendtype recvbuf recvcounts rdispls recvtype"
 _SENT_V = "dm_bytes(DM_SUM(sendcounts, {}), sendtype)"
 _GOT_V = "dm_bytes(DM_SUM(recvcounts, {}), recvtype)"
 _W = "sendbuf sendcounts sdispls sendtypes recvbuf recvcounts rdispls recvtypes"
-COLLECTIVES = (
+MPI_COLLECTIVES = (
     Collective("Barrier", "comm"),
     Collective("Bcast", "buffer count datatype root comm", f"{_ROOT} ? {_REDUCED} : 0",
                f"{_ROOT} || root == MPI_PROC_NULL ? 0 : {_REDUCED}", root=True),
@@ -245,7 +245,7 @@ HELPERS = (
 def calls() -> Iterator[Call]:
     """Every call that is traced."""
     yield from (*BOUNDS, *MESSAGES, *WAITS)
-    for kind in COLLECTIVES:
+    for kind in MPI_COLLECTIVES:
         detail = f"dm_collective({kind.sent}, {kind.received}, comm);"
         before = f"dm_root(root); {detail}" if kind.root else detail
         yield Call(kind.name, kind.params, before)

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.trace.decode import KINDS
 from dovetail.trace.delays import LEAST_HELD_S, Delays, crossed, delays_of
 from dovetail.trace.matching import Messages, messages, of_name
@@ -27,7 +28,6 @@ from dovetail.trace.trace import Trace
 
 Does = Literal["send", "recv", "sent", "taken", "join", "joined", "own", "end"]
 SYNCHRONOUS, FROM_ROOT, TO_ROOT = "all", "from_root", "to_root"
-_FROM_ROOT, _TO_ROOT = ("Bcast", "Scatter", "Scatterv"), ("Reduce", "Gather", "Gatherv")
 _PROBES = ("MPI_Probe", "MPI_Iprobe", "MPI_Mprobe", "MPI_Improbe")
 
 
@@ -342,7 +342,8 @@ class _StoryBuilder:
         name = self.trace.names[self.met.name[i]].removeprefix("MPI_").removesuffix("_c")
         if np.isnan(self.met.root_start_s[i]):
             return SYNCHRONOUS
-        return FROM_ROOT if name in _FROM_ROOT else TO_ROOT if name in _TO_ROOT else SYNCHRONOUS
+        traits = traits_of(kind_of_mpi(name))
+        return FROM_ROOT if traits.from_root else TO_ROOT if traits.to_root else SYNCHRONOUS
 
     @cached_property
     def _seconds(self) -> NDArray[Any]:

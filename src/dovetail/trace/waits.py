@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.trace.matching import Messages, of_name
 from dovetail.trace.meetings import Meetings
 from dovetail.trace.polls import POLLS, Polls
@@ -17,10 +18,6 @@ from dovetail.trace.wait_rows import Waits, joined
 Array = NDArray[Any]
 STATES = ("late_sender", "late_receiver", "wait_at_collective", "late_root", "early_root")
 LATE_SENDER, LATE_RECEIVER, AT_COLLECTIVE, LATE_ROOT, EARLY_ROOT = range(len(STATES))
-_TO_ALL = ("bcast", "scatter")  # need the root
-_TO_ONE = ("reduce", "gather")  # the root needs all
-_ROOTED = {"bcast": "bcast", "scatter": "scatter", "scatterv": "scatter", "reduce": "reduce", "gather": "gather",
-           "gatherv": "gather"}  # fmt: skip
 _OF_SOME = ("Neighbor_", "Scan", "Exscan", "Ineighbor_", "Iscan", "Iexscan")  # need neighbours, or lower ranks
 
 
@@ -124,8 +121,8 @@ def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Wait
     """Ranks that came to wait for a collective before all other ranks, or before the root, whichever it needs, came."""
     direction = np.zeros(len(names), "i8")
     for i, name in enumerate(names):
-        kind = _ROOTED.get(_of_blocking(name), "")
-        direction[i] = 1 if kind in _TO_ALL else 2 if kind in _TO_ONE else 0
+        traits = traits_of(kind_of_mpi(_of_blocking(name).capitalize()))
+        direction[i] = 1 if traits.from_root else 2 if traits.to_root else 0
     way = direction[met.name] if len(met.name) else met.name
     is_root, until = met.root == met.rank, np.array(met.last_start_s, "f8")
     cause, state = np.array(met.last_rank), np.full(len(way), AT_COLLECTIVE)

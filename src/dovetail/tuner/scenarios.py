@@ -14,6 +14,7 @@ import numpy as np
 from dovetail.cost import Curve, Segment
 from dovetail.ir import Operator, compute_calls, work_keys
 from dovetail.ir.abilities import PublishedCases
+from dovetail.ir.collectives import COLLECTIVES
 from dovetail.machine import SWITCH, Link, Machine, load
 
 Random = np.random.Generator
@@ -117,7 +118,8 @@ def _machine(rng: Random, operator: Operator, topology: str, ranks: int, speeds:
     costs |= {"copy": _straight(1e-6, 2 * memory), "reduce": _straight(1e-6, 3 * memory)}
     costs |= {f"cil:{side}": _factors(rng) for side in ("compute", "net")} | _messages(rng, byte_s)
     for kind in dict.fromkeys(["all_reduce", *(call.kind for call in operator.library_calls(ranks))]):
-        costs[f"{kind}:{ranks}"] = _library(rng, byte_s * _share(topology, ranks) * (1 + (kind == "all_reduce")))
+        trips = 1 + COLLECTIVES[kind].sums_everywhere
+        costs[f"{kind}:{ranks}"] = _library(rng, byte_s * _share(topology, ranks) * trips)
     return bare.with_costs(costs, topology=topology)
 
 

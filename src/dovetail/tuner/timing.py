@@ -10,6 +10,7 @@ from dovetail.collective.library import LIBRARY
 from dovetail.collective.operators import CollectiveOperator
 from dovetail.core import DovetailError, Say
 from dovetail.ir import Schedule
+from dovetail.ir.collectives import traits_of
 from dovetail.prober import find_ranks
 from dovetail.run.job import Executor, Job
 from dovetail.store.selection import Choice, recall_selection
@@ -56,9 +57,10 @@ def bus_factor(collective: str, ranks: int) -> float:
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
     """
-    share = (ranks - 1) / ranks
-    factors = {"all_reduce": 2 * share, "all_gather": share, "reduce_scatter": share, "all_to_all": share}
-    return factors.get(collective, 1.0)
+    traits, share = traits_of(collective), (ranks - 1) / ranks
+    if traits.sums_everywhere:
+        return 2 * share
+    return share if traits.in_parts and not traits.rooted and not traits.even else 1.0
 
 
 def bandwidths(num_bytes: int, seconds: float, factor: float) -> tuple[float, float]:

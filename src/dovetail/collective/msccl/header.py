@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dovetail.collective.msccl.parts import COLLECTIVES, FIFO_DEPTHS, MEANINGS, Header
+from dovetail.collective.msccl.parts import FIFO_DEPTHS, MEANINGS, WORDS, Header
 from dovetail.collective.msccl.scan import MAX_GPUS, Elements, whole
 from dovetail.core import ProgramError
 
@@ -50,7 +50,7 @@ def header_attributes(header: Header, dialect: str) -> Iterator[tuple[str, str]]
     yield "name", header.name
     for word in ("proto", "nchannels", "nchunksperloop", "ngpus"):
         yield word, str(getattr(header, word))
-    yield "coll", COLLECTIVES[dialect].get(header.kind, header.coll) if header.kind != "custom" else header.coll
+    yield "coll", WORDS[dialect].get(header.kind, header.coll) if header.kind != "custom" else header.coll
     yield "inplace", str(int(header.inplace))
     given = {"outofplace": header.outofplace, "minBytes": header.min_bytes, "maxBytes": header.max_bytes}
     if dialect != "msccl":

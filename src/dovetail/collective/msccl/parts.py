@@ -10,6 +10,7 @@ from dovetail.collective.compile import PROTOCOLS
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Program
 from dovetail.ir.certificate import Fault
+from dovetail.ir.collectives import COLLECTIVES
 
 DIALECTS = ("msccl", "azure", "rccl")
 FIFO_DEPTHS = PROTOCOLS  # messages in flight between two GPUs of one node
@@ -32,23 +33,14 @@ KINDS = {
     NOP: Kind.nop,
 }
 BUFFERS = ("i", "o", "s")
-_COMMON = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "all_to_all": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-}
-_EXECUTOR = _COMMON | {"reduce_scatter": "reducescatter"}
-COLLECTIVES: dict[str, dict[str, str]] = {  # dialect -> our name -> its name
-    "msccl": _COMMON | {"reduce_scatter": "reduce_scatter", "custom": "custom"},
+_EXECUTOR = {kind: traits.nccl for kind, traits in COLLECTIVES.items() if traits.nccl}
+WORDS: dict[str, dict[str, str]] = {  # dialect -> our name -> its name
+    "msccl": _EXECUTOR | {kind: kind for kind in ("reduce_scatter", "custom")},  # which it spells as we do
     "azure": _EXECUTOR,
     "rccl": _EXECUTOR,
 }
 UNASKED = ("custom", "gather", "scatter", "alltoallv", "send", "recv")  # known words, with no post-condition of ours
-MEANINGS = {word: kind for names in COLLECTIVES.values() for kind, word in names.items()} | dict.fromkeys(
-    UNASKED, "custom"
-)
+MEANINGS = {word: kind for names in WORDS.values() for kind, word in names.items()} | dict.fromkeys(UNASKED, "custom")
 
 
 @dataclass(frozen=True)

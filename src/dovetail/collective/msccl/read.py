@@ -19,6 +19,7 @@ from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program
 from dovetail.ir.certificate import Fault
+from dovetail.ir.collectives import traits_of
 
 Ints = NDArray[np.int64]
 
@@ -114,12 +115,12 @@ def _program(task: _Task) -> Program:
 def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post]]:
     """The buffers, where the chunks of i, o and s live in them, and what the collective asks."""
     header, rows, kind, n = task.header, task.rows, task.header.kind, task.rows.num_ranks
-    shared = {"all_gather": (1, 0), "reduce_scatter": (0, 1), "all_to_all": (0, 0)}
+    traits = traits_of(kind)
     if task.chunks * n > MAX_CELLS:
         what = f"{task.chunks} chunks on each of {n} gpus are more than {MAX_CELLS}"
         raise ProgramError(what, where=task.where, hint="do nchunksperloop, i_chunks and o_chunks tell of one whole?")
-    part = task.chunks // n if kind in shared else task.chunks
-    if kind in shared and part * n != task.chunks:
+    part = task.chunks // n if traits.in_parts else task.chunks
+    if traits.in_parts and part * n != task.chunks:
         what = f"{task.chunks} chunks cannot be shared among {n} gpus, as {header.coll} does"
         raise ProgramError(what, where=task.where, hint="make nchunksperloop a multiple of ngpus")
     if kind == "custom":
@@ -131,7 +132,7 @@ def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post
     else:
         spec = spec_of(kind, n, chunks=part, in_place=task.in_place, root=_root(task))
         buffers, posts = list(spec.buffers), spec.posts
-    shifts = shared.get(kind, (0, 0)) if task.in_place else (0, 0)
+    shifts = (traits.input_is_part, traits.output_is_part) if task.in_place else (0, 0)
     homes = [_Home(0, shifts[0] * part), _Home(0 if task.in_place else 1, shifts[1] * part), _Home(len(buffers), 0)]
     if task.scratch.any():
         buffers.append(Buffer("scratch", "scratch", tuple(task.scratch.tolist())))
@@ -145,10 +146,10 @@ def _sizes(chunks: Ints, whole: int) -> tuple[int, ...]:
 
 def _root(task: _Task) -> int:
     """The root of a broadcast or reduce, which no header names: the one gpu that never receives, or never sends."""
-    rows = task.rows
-    if task.header.kind not in ("broadcast", "reduce"):
+    rows, traits = task.rows, traits_of(task.header.kind)
+    if not traits.rooted:
         return 0
-    active = rows.receives if task.header.kind == "broadcast" else rows.sends
+    active = rows.receives if traits.from_root else rows.sends
     idle = np.flatnonzero(np.bincount(rows.rank[active], minlength=rows.num_ranks) == 0)
     return int(idle[0]) if len(idle) == 1 else 0
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dovetail.collective.msccl.parts import COLLECTIVES, DIALECTS, MEANINGS, Header, Refusal
+from dovetail.collective.msccl.parts import DIALECTS, MEANINGS, WORDS, Header, Refusal
 from dovetail.collective.msccl.steps import Steps
 from dovetail.ir import TARGETS
+from dovetail.ir.collectives import traits_of
 
 _MOST_NODES = 4095  # elements that the readers keep: the algo, all gpus, and one gpu's threadblocks and steps
 _MOST_NAMED = 127  # threadblocks that a wait can name: ids are kept in 8 bits
-_SHARES = {"all_gather": (True, False), "reduce_scatter": (False, True)}  # whose i, o hold one rank's part
 
 
 def num_chunks(header: Header, rows: Steps) -> int:
@@ -38,14 +38,16 @@ def refusals(header: Header, line: int, rows: Steps, too_fused: int) -> dict[str
 
 def _declared(header: Header, rows: Steps) -> Iterator[tuple[str, int]]:
     """Every number of chunks of the whole that i_chunks and o_chunks imply, and in which words."""
-    for word, is_share, chunks in zip("io", _SHARES.get(header.kind, (False, False)), rows.chunks.T, strict=False):
+    traits = traits_of(header.kind)
+    is_part = traits.input_is_part, traits.output_is_part
+    for word, is_share, chunks in zip("io", is_part, rows.chunks.T, strict=False):
         for held in np.unique(chunks[chunks > 0]).tolist():
             yield f"{word}_chunks={held}", held * (header.ngpus if is_share else 1)
 
 
 def _own(header: Header, dialect: str) -> Iterator[str]:
     """What this dialect alone asks of the header."""
-    known, most = COLLECTIVES[dialect].values(), TARGETS[dialect].channels
+    known, most = WORDS[dialect].values(), TARGETS[dialect].channels
     if header.nchannels > most:
         yield f"nchannels={header.nchannels}; {dialect} has {most} channels"
     if header.coll not in known and not (dialect != "msccl" and MEANINGS[header.coll] == "custom" != header.coll):

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from dovetail.collective.msccl.lower import in_pieces
 from dovetail.collective.msccl.parts import DIALECTS, MESSAGE_BYTES, Header
 from dovetail.ir import Program
+from dovetail.ir.collectives import traits_of
 from dovetail.ir.verify import least_depth
 
 _MOST_MESSAGES = 1 << 19  # that a program is cut into
-_STEPS_IN_MESSAGE = 4  # of Simple, but for those of which one step is a message:
-_ONE_STEP = ("broadcast", "reduce")
+_STEPS_IN_MESSAGE = 4  # of Simple, but for those with a root, of which one step is a message
 
 
 class Split(NamedTuple):
@@ -56,7 +56,7 @@ def _sizes(counts: NDArray[np.int64]) -> list[int]:
 
 def largest(header: Header, chunks: int, target: str | None, takers: tuple[str, ...]) -> dict[str, int]:
     """Of each runtime that is asked about, the largest buffer of which a message holds so many chunks, in bytes."""
-    share = 1 if header.proto != "Simple" or header.kind not in _ONE_STEP else _STEPS_IN_MESSAGE
+    share = 1 if header.proto != "Simple" or not traits_of(header.kind).rooted else _STEPS_IN_MESSAGE
     asked = (target,) if target is not None else takers or DIALECTS
     return {name: header.nchunksperloop * (MESSAGE_BYTES[name][header.proto] // share // chunks) for name in asked}
 

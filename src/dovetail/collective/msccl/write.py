@@ -10,14 +10,14 @@ import numpy as np
 from dovetail.collective.msccl.certify import certify
 from dovetail.collective.msccl.layout import Places, elements_of, to_xml
 from dovetail.collective.msccl.lower import lower
-from dovetail.collective.msccl.parts import COLLECTIVES, FIFO_DEPTHS, Header, MscclFile, check_dialect
+from dovetail.collective.msccl.parts import FIFO_DEPTHS, WORDS, Header, MscclFile, check_dialect
 from dovetail.collective.msccl.read import of_elements
 from dovetail.collective.msccl.scan import Elements, check_sizes
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import TARGETS, Certificate, Program, canonical, judge_limits, verify
+from dovetail.ir.collectives import traits_of
 
-_SHARED = {"all_gather": "o", "reduce_scatter": "i"}  # the buffer that holds everything in place
 _MOST_NAME = 63
 
 
@@ -91,13 +91,11 @@ def _proved_kind(program: Program, known: Certificate | None, dialect: str, want
     if kind not in ("custom", found) and not _does(program, kind):
         what = f"program '{program.name}' is not proved to be {_article(kind)}"
         raise ProgramError(what, found=f"it does {_article(found)}" if found else "no standard collective")
-    if kind in COLLECTIVES[dialect]:
+    if kind in WORDS[dialect]:
         return kind
-    if "custom" in COLLECTIVES[dialect]:
+    if "custom" in WORDS[dialect]:
         return "custom"
-    raise ProgramError(
-        f"{dialect} has no word for {_article(kind)}", hint=f"it knows {', '.join(COLLECTIVES[dialect])}"
-    )
+    raise ProgramError(f"{dialect} has no word for {_article(kind)}", hint=f"it knows {', '.join(WORDS[dialect])}")
 
 
 def _article(kind: str) -> str:
@@ -108,7 +106,7 @@ def _does(program: Program, kind: str) -> bool:
     """Whether the program leaves what collective `kind` asks, by its own buffers."""
     n = program.num_ranks
     slots = max((max(b.slots) for b in program.buffers if b.role != "scratch"), default=0)
-    chunks = slots // n if kind in ("all_gather", "reduce_scatter", "all_to_all") else slots
+    chunks = slots // n if traits_of(kind).in_parts else slots
     if chunks < 1:
         return False
     spec = spec_of(kind, n, chunks=chunks, in_place=program.in_place)
@@ -126,7 +124,7 @@ def _header(header: Header | None, places: Places, kind: str, dialect: str, prog
         stated,
         name=stated.name[:_MOST_NAME],
         proto=protocol,
-        coll=COLLECTIVES[dialect][kind],
+        coll=WORDS[dialect][kind],
         nchannels=max([stated.nchannels if header else 1, *(channel.id + 1 for channel in program.channels)]),
         nchunksperloop=places.whole,
         ngpus=program.num_ranks,
@@ -139,7 +137,8 @@ def _places(program: Program, kind: str, keep_lanes: bool) -> Places:
     n = program.num_ranks
     roles = {buffer.role for buffer in program.buffers}
     in_place = "output" not in roles
-    names = {"input": _SHARED.get(kind, "i") if in_place else "i", "output": "o", "scratch": "s"}
+    letter = "o" if in_place and traits_of(kind).input_is_part else "i"  # of the buffer that holds everything in place
+    names = {"input": letter, "output": "o", "scratch": "s"}
     letters = tuple(names[buffer.role] for buffer in program.buffers)
     if letters.count("i") > 1 or letters.count("o") > 1:
         raise ProgramError("a file has one input and one output", found=", ".join(b.name for b in program.buffers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dovetail.collective.mscclpp.memory import Cut
-from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Gpu, Remark, Step, steps_of
+from dovetail.collective.mscclpp.parts import KIND_OF_WORD, Document, Gpu, Remark, Step, steps_of
 
 MOST_OPS, MOST_CHANNELS, MOST_PEERS, MOST_SYNCS = 64, 16, 8, 16
 
@@ -19,7 +19,7 @@ def limits_of(document: Document) -> tuple[Remark, ...]:
 def notes_of(document: Document, how: Cut) -> tuple[str, ...]:
     """Remarks on how the plan was taken."""
     notes = []
-    if document.collective not in COLLECTIVES:
+    if document.collective not in KIND_OF_WORD:
         notes.append(f"'{document.collective}' is no collective whose result is known: nothing is asked of it")
     if any(step.loop for step in steps_of(document.gpus)):
         notes.append(f"pipelines are judged for {how.turns} turns")

@@ -6,10 +6,11 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import NamedTuple
 
-from dovetail.collective.mscclpp.parts import COLLECTIVES, UNJUDGED, Document, Loop, Place, Step, steps_of
+from dovetail.collective.mscclpp.parts import KIND_OF_WORD, UNJUDGED, Document, Loop, Place, Step, steps_of
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Post, Region, Term
+from dovetail.ir.collectives import traits_of
 
 SCRATCH_BYTES = 1 << 26  # where resources are reused, scratch has this size, whatever the message's
 MOST_GRAIN = 4096
@@ -108,7 +109,7 @@ class Memory:
 
     def __init__(self, document: Document, how: Cut) -> None:
         self.how, self.num_gpus = how, len(document.gpus)
-        kind = COLLECTIVES.get(document.collective)
+        kind = KIND_OF_WORD.get(document.collective)
         unit = _unit(document, kind) if kind else 0
         self.in_place = document.in_place and kind not in (None, "sendrecv")
         self.spec = None
@@ -153,7 +154,7 @@ def _unit(document: Document, kind: str) -> int:
                 what = f"gpu {rank} has 0 chunks of {name}, and {_an(document.collective)} moves some"
                 hint = f"state {name}_chunks, in place too: executor 0.9 divides the message by their number"
                 raise ProgramError(what, where=f"{document.place}, gpu {rank}", hint=hint)
-    parts = {"all_gather": (1, n), "reduce_scatter": (n, 1), "all_to_all": (n, n)}.get(kind, (1, 1))
+    parts = traits_of(kind).parts(n)
     found = {
         Fraction(gpu.chunks[letter], part) for gpu in document.gpus for letter, part in zip("io", parts, strict=True)
     }

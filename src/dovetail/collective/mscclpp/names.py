@@ -9,8 +9,10 @@ from typing import NamedTuple
 from dovetail.collective.mscclpp.columns import Launched
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.lower import Lowering
+from dovetail.collective.mscclpp.parts import KIND_OF_WORD
 from dovetail.collective.mscclpp.steps import PACKET_IDS, PORT_IDS, End, Row
 from dovetail.ir import Kind, Region
+from dovetail.ir.collectives import traits_of
 
 _SLOTS = re.compile(r"\b(input|output|scratch|packets|temp)(1?)(?:@(\d+))?\[(\d+)(?::(\d+))?\]")
 
@@ -47,7 +49,8 @@ class Names:
         chunk, part = divmod(slot, size)
         if name == "temp":
             return "what its threads hold"
-        if name == "input" and self.in_place and self.document.collective == "allgather":
+        kind = KIND_OF_WORD.get(self.document.collective, "")
+        if name == "input" and self.in_place and traits_of(kind).input_is_part:
             name = "output"
         text = f"{'scratch' if name == 'packets' else name}[{chunk}]"
         text += f" (part {part + 1} of {size})" if size > 1 else ""

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from dovetail.ir.collectives import COLLECTIVES
+
 MOST_GPUS, MOST_CHUNKS, MOST_OPS_READ, MOST_ROWS, MOST_SLOTS = 1024, 1 << 18, 1 << 16, 1 << 20, 1 << 19
 MOST_BYTES = 1 << 26  # of a file; beyond any of these a plan is refused
 UNJUDGED = "this verifier cannot judge the plan, which may be right"
-COLLECTIVES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "sendrecv": "sendrecv",
-}  # any other word asks for nothing
+KIND_OF_WORD = {traits.nccl: kind for kind, traits in COLLECTIVES.items() if traits.nccl and not traits.rooted}
+KIND_OF_WORD["sendrecv"] = "sendrecv"  # any other word asks for nothing
 PROTOCOLS = ("Simple", "LL")
 BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
 

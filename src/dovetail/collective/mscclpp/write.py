@@ -9,12 +9,13 @@ from typing import Any
 from dovetail.collective.mscclpp.certify import certify
 from dovetail.collective.mscclpp.dump import dump
 from dovetail.collective.mscclpp.express import Express
-from dovetail.collective.mscclpp.parts import COLLECTIVES, Document, Gpu
+from dovetail.collective.mscclpp.parts import KIND_OF_WORD, Document, Gpu
 from dovetail.collective.mscclpp.plan import MscclppPlan
 from dovetail.collective.mscclpp.read import read
 from dovetail.collective.mscclpp.regroup import Regroup, is_of_a_plan
 from dovetail.core import ProgramError
 from dovetail.ir import Program, verify
+from dovetail.ir.collectives import traits_of
 
 
 def write(
@@ -48,9 +49,9 @@ def _proved(document: Document, name: str) -> dict[str, Any]:
 def _word(program: Program, collective: str | None) -> str:
     """MSCCL++'s word for what the program computes."""
     ours = collective or verify(program).collective_found
-    word = next((word for word, name in COLLECTIVES.items() if ours in (name, word)), None)
+    word = next((word for word, name in KIND_OF_WORD.items() if ours in (name, word)), None)
     if word is None:
-        known = ", ".join(COLLECTIVES.values())
+        known = ", ".join(KIND_OF_WORD.values())
         raise ProgramError(
             f"MSCCL++ has no name for what '{program.name}' computes", found=ours, hint=f"it has {known}"
         )
@@ -84,7 +85,8 @@ def _letters(program: Program, word: str) -> dict[str, str]:
     """The letters of input and output; in place the one buffer is what all chunks are counted in."""
     names = {buffer.role: buffer.name for buffer in program.buffers if buffer.role != "scratch"}
     in_place = "output" not in names
-    letters = {names["input"]: "o" if in_place and word == "allgather" else "i"} if "input" in names else {}
+    is_part = traits_of(KIND_OF_WORD[word]).input_is_part
+    letters = {names["input"]: "o" if in_place and is_part else "i"} if "input" in names else {}
     return letters if in_place else letters | {names["output"]: "o"}
 
 
@@ -94,9 +96,10 @@ def _document(program: Program, word: str, blocks: Any, semaphores: Sequence[int
     in_place, n = "output" not in sizes, program.num_ranks
     inputs = sizes["input"]
     outputs = sizes.get("output", inputs)
-    if in_place and word == "allgather":
+    traits = traits_of(KIND_OF_WORD[word])
+    if in_place and traits.input_is_part:
         inputs = tuple(size // n for size in inputs)
-    if in_place and word == "reducescatter":
+    if in_place and traits.output_is_part:
         outputs = tuple(size // n for size in outputs)
     gpus = tuple(
         Gpu({"i": inputs[rank], "o": outputs[rank], "s": scratch[rank]}, (0,) * semaphores[rank], blocks[rank], ())

@@ -1,4 +1,4 @@
-"""in_turn: Programs on the same lanes and channels become one, in which each begins where the one before left off."""
+"""concatenate: Programs on the same lanes and channels become one; each begins where the one before left off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.ir import Channel, Program
 from dovetail.passes.op_rows import rows_of
 
 
-def in_turn(parts: Sequence[Program]) -> Program:
+def concatenate(parts: Sequence[Program]) -> Program:
     """All ops of the parts, by rank, one part's after the other's, in the queues that they have there; channels are
     those of all, as deep as the deepest, and other tables those of the first. Post-conditions are left out.
 
@@ -30,7 +30,7 @@ def in_turn(parts: Sequence[Program]) -> Program:
     ... rank 0 lane copy
     ...   copy x[1:2] -> y[1:2] after compute.0
     ... ''')
-    >>> print(to_text(in_turn([one, one])), end="")
+    >>> print(to_text(concatenate([one, one])), end="")
     program copies ranks 1
     buffer x input 2
     buffer y output 2

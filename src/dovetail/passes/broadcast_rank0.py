@@ -1,7 +1,8 @@
-"""for_all_ranks: what rank 0 does is done by every rank, which counts the others from itself on."""
+"""broadcast_rank0: what rank 0 does is done by every rank, which counts the others from itself on."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -12,14 +13,14 @@ from dovetail.ir import Channel, Program
 Ints = NDArray[np.int64]
 
 
-def for_all_ranks(program: Program) -> Program:
+def broadcast_rank0(program: Program) -> Program:
     """The ops of rank 0, and of no other, once for each rank: on rank r, what was rank q is rank (q + r) mod the ranks.
 
     Regions stay as they are, so this is what every rank does only where all hold alike; it says how long things take,
-    and not which data goes where: there are no post-conditions.
+    and not which data goes where: there are no post-conditions. Of channels that become one, the deepest counts.
 
     >>> from dovetail.ir import parse, to_text
-    >>> print(to_text(for_all_ranks(parse('''
+    >>> print(to_text(broadcast_rank0(parse('''
     ... program pass ranks 2
     ... buffer x input 1
     ... buffer y output 1
@@ -46,9 +47,12 @@ def for_all_ranks(program: Program) -> Program:
     ranks, col = program.num_ranks, program.columns
     each = np.tile(np.arange(ranks), program.num_ops)  # rank of every new op: of an op of rank 0 all turns in a row
     many = {name: np.repeat(col[name], ranks) for name in ("kind", "lane", "call", "line")} | {"rank": each}
-    numbers: dict[Channel, int] = {}
-    rows = np.array([[*(numbers.setdefault(_turned(c, r, ranks), len(numbers)) for c in program.channels), -1]
-                     for r in range(ranks)])  # fmt: skip
+    numbers, depths = dict[tuple[int, int, int], int](), Counter[tuple[int, int, int]]()
+    rows = np.full((ranks, len(program.channels) + 1), -1)
+    for (r, place), channel in ((at, program.channels[at[1]]) for at in np.ndindex(ranks, len(program.channels))):
+        src, dst = (channel.src + r) % ranks, (channel.dst + r) % ranks
+        rows[r, place] = numbers.setdefault((src, dst, channel.id), len(numbers))
+        depths[src, dst, channel.id] = max(depths[src, dst, channel.id], channel.depth)
     for name in ("chan_in", "chan_out"):
         many[name] = rows[each, np.repeat(col[name], ranks)]
     for side, first in (("read", "read_"), ("write", "write_"), ("dep", "dep")):
@@ -57,11 +61,7 @@ def for_all_ranks(program: Program) -> Program:
         many |= {f"{side}_start": start} | {name: col[name][taken] for name in names}
         if side == "dep":
             many["dep"] = many["dep"] * ranks + turns
-    return replace(program, channels=tuple(numbers), posts=()).with_columns(many)
-
-
-def _turned(channel: Channel, by: int, ranks: int) -> Channel:
-    return channel._replace(src=(channel.src + by) % ranks, dst=(channel.dst + by) % ranks)
+    return replace(program, channels=tuple(Channel(*key, depths[key]) for key in numbers), posts=()).with_columns(many)
 
 
 def _repeated(start: Ints, times: int) -> tuple[Ints, Ints, Ints]:
