@@ -184,11 +184,7 @@ class Verb:
         run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
         about = summary_of(kind) if kind else "Links between ranks, whatever is wished for."
         run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(verb)}"
-        app = typer.Typer(add_completion=False, context_settings=HELP)
-        app.command(name, short_help=about)(run)
-        made = typer.main.get_command(app)
-        made.name = name
-        return made
+        return command_of(run, name, about)
 
     def options(self, kind: type[Operator] | None) -> list[Option]:
         """What may be said of an operator with this verb."""
@@ -206,6 +202,15 @@ class Verb:
         from dovetail.ir.abilities import BalancedSizes
 
         return option.needed and not (self.balances and issubclass(kind, BalancedSizes)) and not self.compares
+
+
+def command_of(run: Callable[..., Any], name: str, about: str | None = None) -> Any:
+    """A function as a command of typer's, outside a group; `about`: a line for lists of commands."""
+    app = typer.Typer(add_completion=False, context_settings=HELP)
+    app.command(name, short_help=about)(run)
+    made = typer.main.get_command(app)
+    made.name = name
+    return made
 
 
 class ByOperator(TyperGroup):

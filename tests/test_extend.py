@@ -1,0 +1,123 @@
+"""The packages of examples/extend, installed as a distribution would be, go through every verb."""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dovetail as dt
+from dovetail.core import DovetailError
+from dovetail.ir import Schedule, verify
+from dovetail.ir.registry import OPERATORS
+from dovetail.machine import load
+from dovetail.run import execute
+from dovetail.run.executor import EXECUTORS
+from dovetail.trace import open_trace
+from dovetail.trace.formats import FORMATS
+
+EXTEND = Path(__file__).parents[1] / "examples" / "extend"
+REGISTRIES = (OPERATORS, EXECUTORS, FORMATS)
+SIZES = ("--n", "8", "--width", "4")
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path, monkeypatch, request):
+    """All three, on sys.path with the metadata that pip would write; gone after the test."""
+    site = tmp_path / "site"
+    for folder in ("operator", "executor", "trace_format"):
+        project = tomllib.loads((EXTEND / folder / "pyproject.toml").read_text())["project"]
+        info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
+        groups = [[f"[{group}]", *(f"{n} = {v}" for n, v in rows.items())] for group, rows in project["entry-points"].items()]
+        (info / "entry_points.txt").write_text("\n".join(line for group in groups for line in group))
+        (module,) = (EXTEND / folder).glob("*.py")
+        monkeypatch.syspath_prepend(module.parent)
+        request.addfinalizer(lambda name=module.stem: sys.modules.pop(name, None))
+    monkeypatch.syspath_prepend(site)
+    for registry in REGISTRIES:
+        registry.forget()
+        request.addfinalizer(registry.forget)
+    yield
+    for name in ("smooth", "Smooth"):
+        for module in (dt, sys.modules.get("dovetail.call")):
+            vars(module or dt).pop(name, None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_operator_is_proved_and_right(ranks):
+    import dovetail_smooth
+
+    operator = dt.Smooth(10, 4)
+    x = np.random.default_rng(1).random((10, 4))
+    for schedule in (operator.serial(ranks), Schedule.of("overlap", first="inner")):
+        program = operator.program(schedule, ranks)
+        verify(program).raise_if_bad()
+        parts = {"x": [x[low:high] for low, high in operator.blocks(ranks)]}
+        found = execute(program, parts, workload=operator.workload(program, schedule)).outputs["y"]
+        np.testing.assert_allclose(np.concatenate(found), dovetail_smooth.smooth(x))
+
+
+def test_the_operator_goes_through_the_verbs(call, tmp_path):
+    """plan, show, verify, simulate, compile and run, on the executor of another package too."""
+    words = ("smooth", *SIZES, "--machine", costed(tmp_path))
+    for verb in (("plan", *words, "--out", tmp_path / "p"), ("verify", tmp_path / "p"), ("simulate", tmp_path / "p")):
+        code, _, err = call(*verb)
+        assert code == 0, err
+    for on in ("threads", "numpy", "asyncio"):
+        code, out, err = call("run", tmp_path / "p", "--on", on, "--rounds", "1", "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["max_rel_error"] <= found["tolerance"]
+    assert found["facts"]["mpi"] == "tasks of asyncio"
+
+
+def costed(place):
+    """The file of a machine of two ranks that knows what the kernel costs."""
+    from dovetail.core import save_json
+    from dovetail.cost import Curve, Segment
+
+    curve = Curve("elements", (Segment(0.0, 1e-6, 1e-9),), label="prior")
+    machine = load("shared-memory-2").with_costs({"kernel:smooth": curve.to_json()})
+    return save_json(place / "machine.json", machine.to_json())
+
+
+def test_the_operator_is_tuned_and_called(tmp_path):
+    from sim_executor import SimExecutor
+
+    from dovetail.core import load_json
+    from dovetail.machine import Machine
+
+    machine = Machine.from_json(load_json(costed(tmp_path)))
+    found = dt.tune(dt.Smooth(64, 8), 2, out=tmp_path / "t", executor=SimExecutor(machine), machine=machine, seed=7)
+    assert {row.schedule.family for row in found.plan.rivals} | {found.plan.family} >= {"overlap"}
+    x = np.random.default_rng(1).random((10, 4))
+    import dovetail_smooth
+
+    np.testing.assert_allclose(dt.smooth(x, None), dovetail_smooth.smooth(x))
+
+
+def test_the_executor_finds_what_is_wrong(call, tmp_path, monkeypatch):
+    call("plan", "smooth", *SIZES, "--machine", costed(tmp_path), "--out", tmp_path / "p")
+    import dovetail_asyncio
+
+    right = dovetail_asyncio.Bound.once
+    monkeypatch.setattr(dovetail_asyncio.Bound, "once", lambda self: (right(self), self.held[1]["y"].fill(0))[0])
+    assert call("run", tmp_path / "p", "--on", "asyncio", "--rounds", "1")[0] == 1
+
+
+def test_the_trace_format_goes_out_and_in(call, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("rank,thread,name,start_s,end_s\n0,0,solve,0.0,0.5\n1,0,wait,0.25,1.0\n1,0,solve,1.0,1.5\n")
+    assert call("trace", "import", table, "-o", tmp_path / "t.dovetail")[0] == 0
+    trace = open_trace(tmp_path / "t.dovetail").read()
+    assert (trace.num_ranks, set(trace.names), trace.num_rows) == (2, {"solve", "wait"}, 3)
+    assert call("trace", "export", tmp_path / "t.dovetail", "--csv", tmp_path / "again.csv")[0] == 0
+    assert (tmp_path / "again.csv").read_text() == table.read_text()
+    assert "A table of calls and intervals" in call("trace", "export", "--help")[1]
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DovetailError, match="no table of intervals"):
+        FORMATS["csv"]().read([tmp_path / "bad.csv"])
