@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sim_executor import SimExecutor, two_hosts
 
 import dovetail as dt
-from dovetail.core import DovetailError
+from dovetail.core import DovetailError, save_json
+from dovetail.cost import Curve, Segment
 from dovetail.ir import Schedule, verify
 from dovetail.ir.registry import OPERATORS
-from dovetail.machine import load
 from dovetail.run import execute
 from dovetail.run.executor import EXECUTORS
 from dovetail.trace import open_trace
@@ -24,27 +25,29 @@ SIZES = ("--n", "8", "--width", "4")
 
 
 @pytest.fixture(autouse=True)
-def installed(tmp_path, monkeypatch, request):
+def installed(tmp_path, monkeypatch):
     """All three, on sys.path with the metadata that pip would write; gone after the test."""
-    site = tmp_path / "site"
+    site, modules = tmp_path / "site", []
     for folder in ("operator", "executor", "trace_format"):
         project = tomllib.loads((EXTEND / folder / "pyproject.toml").read_text())["project"]
         info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
-        groups = [[f"[{group}]", *(f"{n} = {v}" for n, v in rows.items())] for group, rows in project["entry-points"].items()]
-        (info / "entry_points.txt").write_text("\n".join(line for group in groups for line in group))
+        ((group, rows),) = project["entry-points"].items()
+        rows = [f"{name} = {place}" for name, place in rows.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *rows]))
         (module,) = (EXTEND / folder).glob("*.py")
         monkeypatch.syspath_prepend(module.parent)
-        request.addfinalizer(lambda name=module.stem: sys.modules.pop(name, None))
+        modules.append(module.stem)
     monkeypatch.syspath_prepend(site)
     for registry in REGISTRIES:
         registry.forget()
-        request.addfinalizer(registry.forget)
     yield
-    for name in ("smooth", "Smooth"):
-        for module in (dt, sys.modules.get("dovetail.call")):
-            vars(module or dt).pop(name, None)
+    for registry in REGISTRIES:
+        registry.forget()
+    for name in modules:
+        sys.modules.pop(name, None)
+    vars(dt).pop("Smooth", None)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -62,48 +65,41 @@ def test_the_operator_is_proved_and_right(ranks):
 
 
 def test_the_operator_goes_through_the_verbs(call, tmp_path):
-    """plan, show, verify, simulate, compile and run, on the executor of another package too."""
-    words = ("smooth", *SIZES, "--machine", costed(tmp_path))
-    for verb in (("plan", *words, "--out", tmp_path / "p"), ("verify", tmp_path / "p"), ("simulate", tmp_path / "p")):
-        code, _, err = call(*verb)
+    """plan, verify, simulate and run, on the executor of another package too."""
+    machine = ("--machine", save_json(tmp_path / "machine.json", machine_of_two().to_json()))
+    plan = tmp_path / "p"
+    for words in (("plan", "smooth", *SIZES, *machine, "--out", plan), ("verify", plan), ("simulate", plan, *machine)):
+        code, _, err = call(*words)
         assert code == 0, err
     for on in ("threads", "numpy", "asyncio"):
-        code, out, err = call("run", tmp_path / "p", "--on", on, "--rounds", "1", "--json")
+        code, out, err = call("run", plan, "--on", on, "--rounds", "1", "--json")
         assert code == 0, err
         found = json.loads(out)
         assert found["max_rel_error"] <= found["tolerance"]
     assert found["facts"]["mpi"] == "tasks of asyncio"
 
 
-def costed(place):
-    """The file of a machine of two ranks that knows what the kernel costs."""
-    from dovetail.core import save_json
-    from dovetail.cost import Curve, Segment
-
-    curve = Curve("elements", (Segment(0.0, 1e-6, 1e-9),), label="prior")
-    machine = load("shared-memory-2").with_costs({"kernel:smooth": curve.to_json()})
-    return save_json(place / "machine.json", machine.to_json())
+def machine_of_two():
+    """A pretended machine that knows what the kernel costs."""
+    curve = Curve("rows", (Segment(0.0, 1e-6, 1e-9),), label="prior").to_json()
+    return two_hosts().with_costs({f"kernel:smooth:width={width}:float64": curve for width in (4, 8)})
 
 
 def test_the_operator_is_tuned_and_called(tmp_path):
-    from sim_executor import SimExecutor
-
-    from dovetail.core import load_json
-    from dovetail.machine import Machine
-
-    machine = Machine.from_json(load_json(costed(tmp_path)))
-    found = dt.tune(dt.Smooth(64, 8), 2, out=tmp_path / "t", executor=SimExecutor(machine), machine=machine, seed=7)
-    assert {row.schedule.family for row in found.plan.rivals} | {found.plan.family} >= {"overlap"}
-    x = np.random.default_rng(1).random((10, 4))
     import dovetail_smooth
 
-    np.testing.assert_allclose(dt.smooth(x, None), dovetail_smooth.smooth(x))
+    ran = SimExecutor(machine_of_two())
+    found = dt.tune(dt.Smooth(64, 8), 2, out=tmp_path, executor=ran, machine=machine_of_two(), seed=7)
+    assert {row.schedule.family for row in found.plan.rivals} | {found.plan.family} == {"serial", "overlap"}
+    x = np.random.default_rng(1).random((10, 4))
+    np.testing.assert_allclose(dt.plan(dt.Smooth(10, 4), machine_of_two(), ranks=1).run(x), dovetail_smooth.smooth(x))
 
 
 def test_the_executor_finds_what_is_wrong(call, tmp_path, monkeypatch):
-    call("plan", "smooth", *SIZES, "--machine", costed(tmp_path), "--out", tmp_path / "p")
     import dovetail_asyncio
 
+    machine = save_json(tmp_path / "machine.json", machine_of_two().to_json())
+    assert call("plan", "smooth", *SIZES, "--machine", machine, "--out", tmp_path / "p")[0] == 0
     right = dovetail_asyncio.Bound.once
     monkeypatch.setattr(dovetail_asyncio.Bound, "once", lambda self: (right(self), self.held[1]["y"].fill(0))[0])
     assert call("run", tmp_path / "p", "--on", "asyncio", "--rounds", "1")[0] == 1

@@ -40,7 +40,7 @@ class Bound:
         self.variant, self.program = variant, two_sided(variant.program)
         self.inputs = fresh_inputs(variant.program, variant.workload, seed)
         self.kernels = kernel_calls(variant.workload)
-        self.ops = list(self.program.ops)
+        self.ops = list(self.program.ops())
         if other := {op.kind for op in self.ops} - KINDS or variant.workload.sizes:
             raise RunError("asyncio cannot run this program", found=", ".join(map(str, other)))
 
@@ -97,7 +97,9 @@ class Bound:
         found = [np.empty_like(held[region.buffer][region.slots()]) for region in op.writes]
         self.kernels[kernel.name](reads, found)
         for region, array in zip(op.writes, found, strict=True):
-            held[region.buffer][region.slots()] = array + (held[region.buffer][region.slots()] if kernel.accumulate else 0)
+            held[region.buffer][region.slots()] = array + (
+                held[region.buffer][region.slots()] if kernel.accumulate else 0
+            )
 
     def check(self):
         self.once()

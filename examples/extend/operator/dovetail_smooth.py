@@ -1,13 +1,13 @@
-"""smooth: an operator of another package, y[i] = ¼·x[i−1] + ½·x[i] + ¼·x[i+1], round and round, on rows of all ranks."""
+"""smooth: an operator of another package; y[i] = ¼·x[i−1] + ½·x[i] + ¼·x[i+1] on a ring of rows that ranks share."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
 from dovetail.core import OperatorError
 from dovetail.ir import Builder, KernelForm, Kind, Option, Region, Sample, Schedule, Slot, Term, Work, Workload
-from dovetail.ir.abilities import CallOption
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import OfFields
 
@@ -19,9 +19,10 @@ def smoothed(reads, writes):
 
 
 def work(reads, writes):
-    """What the kernel costs: 5 FLOP an element; time is measured by elements."""
-    elements, size = writes[0].elements, writes[0].slot.num_bytes * writes[0].slots
-    return Work("smooth", elements, 5 * elements, 4 * size)
+    """What the kernel costs: 5 FLOP an element; time is measured by rows, as `samples` counts."""
+    rows = writes[0]
+    key = f"smooth:width={rows.slot.shape[0]}:{rows.slot.dtype}"
+    return Work(key, rows.slots, 5 * rows.elements, 4 * rows.slots * rows.slot.num_bytes)
 
 
 SMOOTH = KernelForm("smooth", smoothed, work)
@@ -53,7 +54,7 @@ class Smooth(OfFields):
         if self.n < 2 * ranks:
             raise OperatorError(f"{self.n} rows are too few for {ranks} ranks", hint="two rows a rank, or more")
         ends = [self.n * rank // ranks for rank in range(ranks + 1)]
-        return list(zip(ends, ends[1:], strict=False))
+        return list(pairwise(ends))
 
     # Arrays
 
@@ -123,8 +124,8 @@ class Smooth(OfFields):
         return [Sample("smooth", most, self._add_samples)]
 
     def _add_samples(self, b, ranks, amounts):
-        """Smooth these numbers of rows, one op after the other, on every rank."""
-        most = max(amounts)
+        """Smooth these numbers of rows, one op after the other, on every rank; none, where messages are timed alone."""
+        most = max(amounts, default=1)
         b.buffer("x", "input", most), b.buffer("y", "scratch", most)
         lane, kernel = b.lane("compute", "compute"), b.kernel("smooth", ("each",) * 3)
         rows = {rank: [] for rank in range(ranks)}
@@ -133,24 +134,6 @@ class Smooth(OfFields):
                 reads, writes = [Region("x", 0, count)] * 3, [Region("y", 0, count)]
                 rows[rank].append(b.add(Kind.compute, rank, lane, reads=reads, writes=writes, call=kernel))
         return rows
-
-    # Calls on arrays: dovetail.smooth(x, comm)
-
-    @classmethod
-    def call_options(cls):
-        return dict[str, CallOption]()
-
-    @classmethod
-    def fault_of(cls, given):
-        return "" if len(given) == 1 and given[0].ndim == 2 else "smooth takes one matrix"
-
-    @classmethod
-    def of_ranks(cls, arguments):
-        made = cls(sum(rank.shapes[0][0] for rank in arguments), arguments[0].shapes[0][1], arguments[0].dtype)
-        for rank, ((low, high), each) in enumerate(zip(made.blocks(len(arguments)), arguments, strict=True)):
-            if each.shapes[0] != (high - low, made.width):
-                raise OperatorError(f"rank {rank} has {each.shapes[0]}, not {(high - low, made.width)}")
-        return made
 
 
 def _row(inner, outer, row, rows):

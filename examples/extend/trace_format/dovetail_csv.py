@@ -48,4 +48,6 @@ class Csv(TraceFormat):
             columns[name][:] = [names[value] for value in values] if name == "name" else values
         for name in ("peer", "comm", "request"):
             columns[name][:] = -1
-        return Trace(max((row[0] for row in rows), default=-1) + 1, tuple(names), (), columns, {"source": str(paths[0])})
+        return Trace(
+            max((row[0] for row in rows), default=-1) + 1, tuple(names), (), columns, {"source": str(paths[0])}
+        )
