@@ -4,12 +4,14 @@ import json
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sim_executor import SimExecutor, two_hosts
 
 import dovetail as dt
+from dovetail.cli.files import KINDS
 from dovetail.core import DovetailError, save_json
 from dovetail.cost import Curve, Segment
 from dovetail.ir import Schedule, verify
@@ -117,3 +119,17 @@ def test_the_trace_format_goes_out_and_in(call, tmp_path):
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DovetailError, match="no table of intervals"):
         FORMATS["csv"]().read([tmp_path / "bad.csv"])
+
+
+def test_a_kind_of_file_of_a_package_is_shown(call, tmp_path, monkeypatch):
+    """Its name is its schema; one of another version is named as such, one that is broken is misuse."""
+    rows = [("mine.table/2", "of_a_package:TABLE"), ("mine.broken/1", "of_a_package:NONE")]
+    table = SimpleNamespace(name="table", described=lambda content: f"{content['rows']} rows")
+    monkeypatch.setitem(sys.modules, "of_a_package", SimpleNamespace(TABLE=table))
+    monkeypatch.setattr(KINDS, "others", dict(rows))
+    place = save_json(tmp_path / "t.json", {"schema": "mine.table/2", "rows": 3})
+    assert call("show", place)[:2] == (0, "3 rows\n")
+    for schema, said in (("mine.table/1", "a table of another version"), ("mine.broken/1", "cannot be imported")):
+        code, _, err = call("show", save_json(tmp_path / "t.json", {"schema": schema}))
+        assert code == 2
+        assert said in err
