@@ -1,12 +1,15 @@
 """Executors by name: every one that runs here runs the same jobs, checks them alike, and is chosen by --on."""
 
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import dovetail
 from dovetail.cli import main
 from dovetail.collective import build
 from dovetail.core import OperatorError
@@ -110,3 +113,13 @@ def test_verbs_that_measure_take_an_executor(call, tmp_path):
     assert code == 2
     assert "--calls needs ranks that a command starts" in err
     assert main(["tune", "matmul_all_reduce", "--ranks", "2", "--on", "numpy", "--trace", str(tmp_path)]) == 2
+
+
+def test_no_verb_and_no_generic_room_names_an_executor():
+    """Executors are found by name, and asked what their protocol says."""
+    package = Path(dovetail.__file__).parent
+    asked = re.compile("MpiExecutor|getattr\\((executor|runner|self.executor)")
+    paths = [path for room in ("cli", "tuner", "prober") for path in (package / room).rglob("*.py")]
+    assert len(paths) > 40
+    assert [path.name for path in paths if asked.search(path.read_text())] == []
+    assert asked.search('trace = getattr(executor, "trace", None)')
