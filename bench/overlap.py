@@ -16,7 +16,7 @@ from tuned import HERE, RANKS, Results, Shape, begin, by_operator, hosts, median
 
 from dovetail.planner import operator_class
 from dovetail.prober.balance import balanced
-from dovetail.tuner.machines import default_executor
+from dovetail.run.executor import executor_on
 
 # Compute and communication balance within a factor of 2 on one core of about 110 GFLOP/s (float32) a rank.
 FIXED = "matmul_all_reduce"
@@ -95,7 +95,7 @@ def shapes(operator: str, rate: str, mpi: str, found: Results) -> list[Shape]:
     kind = operator_class(operator)
     middle = found.kept.setdefault("balanced", {})
     if operator not in middle:
-        several = (balanced(default_executor(), kind, RANKS).operator for _ in range(LOOKS))
+        several = (balanced(executor_on(), kind, RANKS).operator for _ in range(LOOKS))
         operator = sorted(several, key=lambda operator: operator.flops / operator.m)[
             LOOKS // 2
         ]  # of their depths, the median

@@ -10,7 +10,7 @@ import typer
 
 from dovetail.cli import app
 from dovetail.cli.operators import summary_of
-from dovetail.ir.registry import subject_class
+from dovetail.ir.registry import SUBJECTS as KNOWN_SUBJECTS
 from dovetail.planner import operator_class
 
 OF_OPERATORS = {verb.name: verb for verb in app.OF_OPERATORS}
@@ -124,7 +124,7 @@ def _operator(name: str, known: dict[str, Any]) -> str:
 def _subject(name: str, verb: str, known: dict[str, Any]) -> str:
     """A subject with all its options."""
     about = inspect.getdoc(OF_SUBJECTS[name].of_subjects)
-    head = [f"### {name}\n", summary_of(subject_class(name)), "", about, "", f"    dovetail {verb} {name}", ""]
+    head = [f"### {name}\n", summary_of(KNOWN_SUBJECTS[name]), "", about, "", f"    dovetail {verb} {name}", ""]
     return "\n".join([*head, "| | | default |", "|---|---|---|", *map(_row, known[f"{verb} {name}"].params), ""])
 
 

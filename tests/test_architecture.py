@@ -115,11 +115,11 @@ def loaded_by_name(source: Path) -> list[str]:
 
 def strays(package: Path) -> list[str]:
     """Files below the top package that load by name anything outside their own room; cli, at the top, and the
-    table of operators may."""
+    registry may."""
     return [
         f"{path.relative_to(package)} loads {name}"
         for path in package.glob("*/**/*.py")
-        if path != package / "ir/registry.py" and package / "cli" not in path.parents
+        if path != package / "core/registry.py" and package / "cli" not in path.parents
         for name in loaded_by_name(path)
         if not name.startswith(f"dovetail.{path.relative_to(package).parts[0]}.")
     ]

@@ -206,7 +206,7 @@ def test_shapes_come_from_a_file_too(tmp_path):
 
 
 def test_the_command_measures_and_writes(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("dovetail.run.mpi.MpiExecutor", lambda launch: SimExecutor(true_machine()))
+    monkeypatch.setattr("dovetail.run.executor.executor_on", lambda *_, **options: SimExecutor(true_machine()))
     monkeypatch.setattr("dovetail.tuner.machines.machine_of", lambda executor, ranks, **options: executor.machine)
     words = [
         "probe",

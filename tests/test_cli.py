@@ -29,6 +29,7 @@ from dovetail.cli import main
 from dovetail.cli.app import ORDER, exit_code
 from dovetail.cli.operators import Said, Verb
 from dovetail.core import CostError, EnvironmentFault, MachineError, OperatorError, PlanError, ProgramError, RunError
+from dovetail.ir.registry import OPERATORS
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.planner import plan
@@ -177,11 +178,8 @@ def test_a_operator_of_another_package_has_its_command(monkeypatch, request):
     option = Option("grid_size", int, "Points.", 8, least=2)
     limit = Option("depth", int, "Steps at once.", of="schedules", choices=())
     Bare.options = (option, limit)
-    table = importlib.import_module("dovetail.ir.registry")
     monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(Bare=Bare))
-    monkeypatch.setattr(table, "entry_points", lambda group: [SimpleNamespace(name="bare", value="elsewhere:Bare")])
-    forget_operators(table)
-    request.addfinalizer(lambda: forget_operators(table))
+    declare(monkeypatch, request, [SimpleNamespace(name="bare", value="elsewhere:Bare")])
     heard = []
 
     def listen(said: Said, ranks: int = 2) -> None:
@@ -197,9 +195,11 @@ def test_a_operator_of_another_package_has_its_command(monkeypatch, request):
         command(["--schedule", "mild"], standalone_mode=False)
 
 
-def forget_operators(table):
-    for found in (table.operators, table.usable_operators, table.operator_class):
-        found.cache_clear()
+def declare(monkeypatch, request, points):
+    """Have these entry points of other packages until the test ends."""
+    OPERATORS.forget()
+    request.addfinalizer(OPERATORS.forget)
+    monkeypatch.setattr("dovetail.core.registry.entry_points", lambda group: points)
 
 
 BROKEN = {
@@ -215,14 +215,11 @@ def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path
     """Every operator but its own plans as before; asked for by name, it is told why it cannot be had."""
     (tmp_path / "raises.py").write_text("raise RuntimeError('at import')")
     monkeypatch.syspath_prepend(tmp_path)
-    table = importlib.import_module("dovetail.ir.registry")
     poor = type("Poor", (), {"name": "poor", "families": ("serial",), "by_size": False})
     monkeypatch.setitem(sys.modules, "elsewhere", SimpleNamespace(number=7, Poor=poor))
     points = [SimpleNamespace(name=name, value=place) for name, (place, _) in BROKEN.items()]
     points.append(SimpleNamespace(name="matmul_all_reduce", value="elsewhere:Poor", dist=SimpleNamespace(name="thief")))
-    monkeypatch.setattr(table, "entry_points", lambda group: points)
-    forget_operators(table)
-    request.addfinalizer(lambda: forget_operators(table))
+    declare(monkeypatch, request, points)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         said = call("plan", "matmul_all_reduce", "--m", 64, "--k", 32, "--n", 64, "--machine", "shared-memory-2")
@@ -832,7 +829,7 @@ def test_what_was_kept_is_run_once_more_traced(monkeypatch, tmp_path, capsys):
 @pytest.mark.slow
 def test_tune_on_a_pretended_machine(document, call, monkeypatch, tmp_path):
     """The main job without ranks: the table, and last the page's path; the page says what was typed."""
-    monkeypatch.setattr("dovetail.run.mpi.MpiExecutor", lambda launch: SimExecutor(two_hosts()))
+    monkeypatch.setattr("dovetail.run.executor.executor_on", lambda *_, **options: SimExecutor(two_hosts()))
     monkeypatch.setattr("sys.argv", ["dovetail", "tune", "typed"])
     words = ["matmul_all_reduce", *SIZES, "--ranks", "2", "--seed", "7", "--align", "64"]
     code, out, err = call("tune", *words, "--by", "library", "--out", tmp_path)

@@ -177,7 +177,7 @@ def test_what_is_of_ranks_is_refused_elsewhere(call, tmp_path, words):
     plan = planned(MatmulAllReduce(8, 9, 5), tmp_path)
     code, _, err = call("run", plan, "--on", "threads", *words)
     assert code == 2
-    assert f"{words[0]} is of MPI ranks" in err
+    assert f"ranks on 'threads' have no {words[0]}" in err
 
 
 def test_a_plan_runs_without_an_mpi(call, tmp_path):

@@ -10,10 +10,10 @@ from product_runs import costs
 import dovetail as dt
 from dovetail import call as comm
 from dovetail.core import DovetailError, OperatorError
+from dovetail.ir.registry import BUILT_IN, OPERATORS
 from dovetail.ir.signature import Signature
 from dovetail.matmul import AllGatherMatmul, AllToAllMatmul, MatmulAllToAll
 
-operators = import_module("dovetail.ir.registry")  # `dovetail.plan` has a function of this name
 MACHINE = "shared-memory-2"
 
 
@@ -100,16 +100,14 @@ def test_results_are_written_where_they_are_wanted():
 )
 def test_what_is_no_product_names_its_door(name, door, monkeypatch):
     """A nest, and another package's operator that has no call on arrays: an AttributeError, as hasattr needs it."""
-    places = {**operators.operators(), "of_others": "dovetail.collective:AllReduce"}
-    monkeypatch.setattr(operators, "operators", lambda: places)
-    monkeypatch.setattr(operators, "operator_class", operators.operator_class.__wrapped__)
+    monkeypatch.setattr(OPERATORS, "others", {"of_others": "dovetail.collective:AllReduce"})
     assert not hasattr(comm, name)
     with pytest.raises(AttributeError, match=re.escape(door)):
         getattr(comm, name)
 
 
 def test_the_doors_that_are_named_are_there():
-    for name, place in operators.BUILT_IN.items():
+    for name, place in BUILT_IN.items():
         module, _, of_class = place.partition(":")
         kind = getattr(import_module(module), of_class)
         assert hasattr(comm, name) or callable(kind.nest), name

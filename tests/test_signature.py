@@ -8,7 +8,7 @@ import pytest
 from dovetail.core import OperatorError
 from dovetail.ir.abilities import BalancedSizes, HasHeuristics, Nested, OnArrays, PublishedCases
 from dovetail.ir.arrays import ArraySpec, slots_of
-from dovetail.ir.registry import operator_class, operators
+from dovetail.ir.registry import OPERATORS, operator_class
 from dovetail.ir.signature import Signature
 from dovetail.run import numpy_dtype
 from dovetail.run.arrays import shape_of
@@ -27,7 +27,7 @@ def points(name, **more):
     return kind.points(**asked)[0].resolve({}, 3)[0]
 
 
-@pytest.mark.parametrize("name", operators())
+@pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("way", ["serial", "default_schedule"])
 def test_specs_fit_the_program_of_every_operator(name, way):
     """Buffers have the shapes that the workload gives them, and each array is what its buffer was made of."""

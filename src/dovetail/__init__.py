@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
 def _of(name: str) -> Any:
     """Return the class or the function on arrays of an operator, e.g. AllGatherMatmul and all_gather_matmul."""
     table = import_module("dovetail.ir.registry")
-    if name in table.operators():
+    if name in table.OPERATORS:
         return getattr(import_module("dovetail.call"), name)
     if name in table.operator_names():
         return table.operator_class(table.operator_names()[name])

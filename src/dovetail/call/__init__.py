@@ -63,16 +63,16 @@ def __getattr__(name: str) -> Any:
 def _product(name: str) -> Any:
     """Return the call that carries out a product; AttributeError, which names the door, for any other operator."""
     from dovetail.ir.abilities import Nested, OnArrays
-    from dovetail.ir.registry import operator_class, operators
+    from dovetail.ir.registry import OPERATORS, operator_class
 
-    if name.startswith("_") or name not in operators():
+    if name.startswith("_") or name not in OPERATORS:
         raise AttributeError(f"module 'dovetail.call' has no attribute '{name}'")
     kind: Any = operator_class(name)
     if issubclass(kind, OnArrays):
         from dovetail.call.products import product_call
 
         return product_call(name)
-    module, _, of_class = operators()[name].partition(":")
+    module, _, of_class = OPERATORS.place(name).partition(":")
     if isinstance(kind, Nested):
         what, door = "is a nest", f"from {module} import {of_class}; dovetail.bind({of_class}(…), comm)"
     else:

@@ -24,6 +24,7 @@ def bench(
     instances: Annotated[int, typer.Option("--instances", help="Instances of a named algorithm.", min=1)] = 1,
     slices: Annotated[str, typer.Option("--slice", help="Bytes of a slice of its messages; 0: whole.")] = "0",
     dtype: opt.Dtype = None,
+    on: opt.On = "mpi",
     launch: opt.Launch = None,
     rounds: Annotated[int, typer.Option("--rounds", help="Rounds, at least, for each size.", min=1)] = 5,
     budget: opt.Budget = 60.0,
@@ -34,7 +35,7 @@ def bench(
     from dovetail.cli.collectives import BENCH_SCHEMA, print_timed
     from dovetail.core import parse_bytes
     from dovetail.planner import operator_class
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.executor import executor_on
     from dovetail.store.selection import Choice
     from dovetail.tuner.collectives import collectives_of
     from dovetail.tuner.timing import bus_factor, time_collective
@@ -47,7 +48,7 @@ def bench(
             ranks,
             algorithm,
             parameters=Choice(channels=channels, instances=instances, slice_bytes=parse_bytes(slices)),
-            executor=MpiExecutor(launch),
+            executor=executor_on(on, launch=launch),
             rounds=rounds,
             budget_s=budget,
             seed=seed,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def characterise(
     said: Said,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to measure with.", min=1)] = 2,
+    on: opt.On = "mpi",
     launch: opt.Launch = None,
     fresh: opt.Fresh = False,
     plot: Annotated[
@@ -39,11 +40,11 @@ def characterise(
     """
     from dovetail.prober import characterise as measure
     from dovetail.report import Provenance, characteristics_text, write_characteristics
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.executor import executor_on
     from dovetail.tuner.machines import machine_of
 
     points = cast("Sequence[Subject]", said.kind.points(**said.given))  # the verb's classes are those of subjects
-    executor = MpiExecutor(launch)
+    executor = executor_on(on, launch=launch)
     sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {said.kind.name}"
     output.note(f"{sizes} on {ranks} ranks; a few seconds each.")
     with output.progress("probing") as say:

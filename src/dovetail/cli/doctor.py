@@ -136,12 +136,13 @@ def launcher(launch: str | None) -> str:
 
 def mpi(launch: str | None) -> str:
     """The same on two real ranks."""
+    from dovetail.run.executor import executor_on
     from dovetail.run.job import Job, Variant
-    from dovetail.run.mpi import MpiExecutor
 
     program, workload = tiny()
     begin = time.perf_counter()
-    result = MpiExecutor(launch).execute(Job((Variant("tiny", program, workload, check=True),), rounds=1, warmup=0))
+    job = Job((Variant("tiny", program, workload, check=True),), rounds=1, warmup=0)
+    result = executor_on("mpi", launch=launch).execute(job)
     spent = time.perf_counter() - begin
     library = " ".join(str(result.facts.get("mpi")).split())
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"
@@ -186,11 +187,11 @@ def tiny() -> tuple[Program, Workload]:
     """A small operator of the first kind that knows one, in tiles on two ranks, by our own messages where it has
     such."""
     from dovetail.ir.abilities import BalancedSizes
-    from dovetail.ir.registry import operator_class, usable_operators
+    from dovetail.ir.registry import OPERATORS, operator_class
     from dovetail.machine import load
     from dovetail.planner.costs import Costs
 
-    kinds = map(operator_class, usable_operators())
+    kinds = map(operator_class, OPERATORS.usable)
     kind = next(found for found in kinds if issubclass(found, BalancedSizes))
     costs, _ = Costs.of(kind.pilot(2, "float32"), load("shared-memory-2"), 2)
     *_, schedule = costs.operator.schedules(costs)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from importlib import import_module
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dovetail.core import DovetailError, FileError, PlanError
+from dovetail.cli.file_kinds import Kind, understood
+from dovetail.core import DovetailError, FileError, PlanError, Registry
 
 if TYPE_CHECKING:
     from dovetail.collective.msccl import MscclFile
@@ -22,70 +21,29 @@ if TYPE_CHECKING:
     from dovetail.timeline import Timeline
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of file: its name, the class that reads it (`module:Class`), and the function that puts it into words; a
-    kind without them is shown by its keys."""
-
-    name: str
-    type: str = ""
-    words: str = ""
-
-    def read(self, content: Any) -> Any:
-        """What a document of this kind holds."""
-        with understood(DovetailError):
-            return found(self.type).from_json(content)
-
-    def described(self, content: Any) -> str:
-        """A document of this kind in words."""
-        return str(found(self.words)(self.read(content)) if self.words else keys(content))
-
-
-KINDS = {
-    "dovetail.program/1": Kind("program", "dovetail.ir:Program"),
-    "dovetail.plan/2": Kind("plan", "dovetail.planner:Plan", "dovetail.report.explain:explain"),
-    "dovetail.timeline/1": Kind("timeline", "dovetail.timeline:Timeline", "dovetail.cli.simulate:render"),
-    "dovetail.machine/1": Kind("machine", "dovetail.machine:Machine", "dovetail.cli.machines:render"),
-    "dovetail.certificate/1": Kind("certificate", "dovetail.ir:Certificate", "dovetail.cli.verify:render"),
-    "dovetail.comparison/1": Kind("comparison", "dovetail.timeline:Comparison", "dovetail.cli.compare:render"),
-    "dovetail.selection/1": Kind("selection", "dovetail.store.selection:Selection", "dovetail.cli.show:selection"),
-    "dovetail.tune/2": Kind("tune"),
-    "dovetail.run/1": Kind("run"),
-    "dovetail.program_run/1": Kind("run"),
-    "dovetail.curve/1": Kind("curve"),
-}
+KINDS = Registry[Kind](
+    "dovetail.file_kinds",  # an entry point's name is a schema, as in "mine.table/1"
+    "a file kind",
+    {
+        "dovetail.program/1": "dovetail.cli.file_kinds:PROGRAM",
+        "dovetail.plan/2": "dovetail.cli.file_kinds:PLAN",
+        "dovetail.timeline/1": "dovetail.cli.file_kinds:TIMELINE",
+        "dovetail.machine/1": "dovetail.cli.file_kinds:MACHINE",
+        "dovetail.certificate/1": "dovetail.cli.file_kinds:CERTIFICATE",
+        "dovetail.comparison/1": "dovetail.cli.file_kinds:COMPARISON",
+        "dovetail.selection/1": "dovetail.cli.file_kinds:SELECTION",
+        "dovetail.tune/2": "dovetail.cli.file_kinds:TUNE",
+        "dovetail.run/1": "dovetail.cli.file_kinds:RUN",
+        "dovetail.program_run/1": "dovetail.cli.file_kinds:RUN",
+        "dovetail.curve/1": "dovetail.cli.file_kinds:CURVE",
+    },
+    ("name", "described"),
+    classes=False,
+    error=FileError,
+)
 ANEW = "it was cut, or changed by hand: write it anew"
 PLANNED = ("plan", "tune")  # kinds that name an operator and its schedule
 PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
-
-
-@contextmanager
-def understood(*kinds: type[DovetailError]) -> Iterator[None]:
-    """While a file is read: errors of these kinds say that it is damaged, which is misuse (exit code 2) in every verb.
-
-    >>> with understood(DovetailError):
-    ...     raise DovetailError("expected 'program'", found="an empty text")
-    Traceback (most recent call last):
-    ...
-    dovetail.core.errors.FileError: expected 'program'
-      found       an empty text
-    """
-    try:
-        yield
-    except kinds as error:
-        raise FileError(error.what, where=error.where, found=error.found, hint=error.hint) from error
-
-
-def found(place: str) -> Any:
-    """What is at `module:name`."""
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
-
-
-def keys(content: dict[str, Any]) -> str:
-    """What has no words of its own: its keys and short values."""
-    short = {key: value for key, value in content.items() if not isinstance(value, dict | list)}
-    return "\n".join(f"{key:<20} {value}" for key, value in short.items())
 
 
 def read(place: str) -> tuple[str, Any]:

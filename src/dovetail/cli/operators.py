@@ -123,27 +123,27 @@ class Verb:
 
     def names(self) -> list[str]:
         """Every operator by name."""
-        from dovetail.ir.registry import operator_class, usable_operators
+        from dovetail.ir.registry import OPERATORS, operator_class
 
-        known = [name for name in usable_operators() if self.balances or not operator_class(name).by_size]
+        known = [name for name in OPERATORS.usable if self.balances or not operator_class(name).by_size]
         return [*([self.alone] if self.alone else []), *self.subjects(), *known]
 
     def subjects(self) -> list[str]:
         """Everything that it takes by itself."""
-        from dovetail.ir.registry import subjects
+        from dovetail.ir.registry import SUBJECTS
 
-        return list(subjects()) if self.of_subjects else []
+        return list(SUBJECTS) if self.of_subjects else []
 
     def kind_of(self, name: str) -> type[Operator] | None:
         """The class of an operator or subject, None without; an OperatorError that offers the nearest where there is
         none."""
-        from dovetail.ir.registry import is_in_file, operator_class, operators, subject_class
+        from dovetail.ir.registry import OPERATORS, SUBJECTS, is_in_file, operator_class
 
         if name == self.alone:
             return None
         if name in self.subjects():
-            return cast("type[Operator]", subject_class(name))  # of which is asked what both have
-        if name in operators() and name not in self.names():
+            return cast("type[Operator]", SUBJECTS[name])  # of which is asked what both have
+        if name in OPERATORS and name not in self.names():
             operator_class(name)  # whose error says why it cannot be had
             raise _by_size(name)
         return operator_class(
@@ -184,11 +184,7 @@ class Verb:
         run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
         about = summary_of(kind) if kind else "Links between ranks, whatever the operator."
         run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(verb)}"
-        app = typer.Typer(add_completion=False, context_settings=HELP)
-        app.command(name, short_help=about)(run)
-        made = typer.main.get_command(app)
-        made.name = name
-        return made
+        return command_of(run, name, about)
 
     def options(self, kind: type[Operator] | None) -> list[Option]:
         """What may be said of an operator with this verb."""
@@ -206,6 +202,15 @@ class Verb:
         from dovetail.ir.abilities import BalancedSizes
 
         return option.needed and not (self.balances and issubclass(kind, BalancedSizes)) and not self.compares
+
+
+def command_of(run: Callable[..., Any], name: str, about: str | None = None) -> Any:
+    """A function as a command of typer's, outside a group; `about`: a line for lists of commands."""
+    app = typer.Typer(add_completion=False, context_settings=HELP)
+    app.command(name, short_help=about)(run)
+    made = typer.main.get_command(app)
+    made.name = name
+    return made
 
 
 class ByOperator(TyperGroup):

@@ -49,6 +49,13 @@ def known_dtype(value: str | None) -> str | None:
     return None if value is None else nearest(value, DTYPE_BYTES, "dtype")
 
 
+def known_executor(value: str) -> str:
+    """The executor of that name, or an OperatorError that offers the nearest."""
+    from dovetail.run.executor import EXECUTORS
+
+    return value if value in EXECUTORS else nearest(value, EXECUTORS.usable, "executor")
+
+
 def known_collective(value: str) -> str:
     """The collective of that name, or an OperatorError that offers the nearest."""
     return nearest(value, TUNED_KINDS, "collective")
@@ -88,6 +95,15 @@ Extrapolate = Annotated[
     bool, _option("--extrapolate", help="Allow sizes outside what was measured.", show_default=False)
 ]
 Json = Annotated[bool, _option("--json", help="Print one JSON document.", show_default=False)]
+On = Annotated[
+    str,
+    _option(
+        "--on",
+        help="What runs the ranks: mpi; threads of this process; numpy, one rank after the other; cuda; or an executor "
+        "of a package.",
+        callback=known_executor,
+    ),
+]
 Launch = Annotated[
     str | None,
     _option("--launch", help="Command that starts {ranks} ranks; default $DOVETAIL_LAUNCH, else the mpiexec at hand."),

@@ -10,12 +10,13 @@ import typer
 from dovetail.cli import options as opt
 from dovetail.cli import output
 from dovetail.cli.operators import Said
-from dovetail.core import save_json
+from dovetail.core import OperatorError, save_json
 
 
 def probe(
     said: Said | None,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to measure with.", min=1)] = 2,
+    on: opt.On = "mpi",
     launch: opt.Launch = None,
     fresh: opt.Fresh = False,
     calls: Annotated[
@@ -27,15 +28,17 @@ def probe(
     """Measure messages, collectives and (with an operator) its compute on real ranks; the result is cached."""
     from dovetail.cli.machines import render
     from dovetail.prober import probe_calls
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.executor import executor_on
     from dovetail.tuner.machines import machine_for, machine_of
 
-    operator, executor = said.operator() if said else None, MpiExecutor(launch)
+    operator, executor = said.operator() if said else None, executor_on(on, launch=launch)
+    if calls and executor.launched_by is None:
+        raise OperatorError(f"--calls needs ranks that a command starts, not {on}", hint="leave --calls or --on out")
     with output.progress("probing") as say:
         machine = machine_of(executor, ranks, fresh=fresh, say=say)
         if operator is not None:
             machine = machine_for(executor, machine, operator, ranks, fresh=fresh, say=say)
-        if calls:
+        if calls and executor.launched_by:
             machine = probe_calls(machine, executor.launched_by)
     if out is not None:
         save_json(out, machine.to_json())

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 def known(operator: Operator, ranks: int, launch: str | None) -> Machine | None:
     """The cached machine behind a launch command, with the costs of the operator where they are cached too."""
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.executor import executor_on
     from dovetail.store.machines import costs_on, machine_item, recall_machine
 
-    links = recall_machine(machine_item(MpiExecutor(launch).launched_by, ranks))
+    links = recall_machine(machine_item(executor_on("mpi", launch=launch).launched_by, ranks))
     return links and (recall_machine(costs_on(links, operator, ranks)) or links)
 
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import files, output
-from dovetail.cli.options import Budget, Json, Launch, Out, Rounds, Seed, known_dtype, one_of
+from dovetail.cli.options import Budget, Json, Launch, On, Out, Rounds, Seed, known_dtype
 from dovetail.cli.trace import note_trace_in, refuse_another
-from dovetail.core import EnvironmentFault, OperatorError, save_json
+from dovetail.core import EnvironmentFault, save_json
 
 if TYPE_CHECKING:
     from dovetail.planner import Plan
-    from dovetail.run.job import Executor, JobResult, Outcome
+    from dovetail.run.job import JobResult, Outcome
 
 SCHEMA = "dovetail.run/1"
-PLACES = ("mpi", "threads", "numpy")
 
 
 def run(
@@ -46,10 +45,7 @@ def run(
             help="Of a program with products, in place of --operator: elements of a slot of a buffer, B=32x48.",
         ),
     ] = None,
-    on: Annotated[
-        str,
-        typer.Option("--on", help=f"Where: {', '.join(PLACES)}.", callback=one_of(PLACES, "place")),
-    ] = "mpi",
+    on: On = "mpi",
     launch: Launch = None,
     rounds: Rounds = 5,
     budget: Budget = 120.0,
@@ -69,10 +65,10 @@ def run(
     Without an MPI: on threads of this process (--on threads), or by NumPy, one rank after the other (--on numpy).
     """
     from dovetail.cli.run_program import Asked, run_program
-    from dovetail.tuner.machines import in_folder
+    from dovetail.run.executor import executor_on
     from dovetail.tuner.tune import beside_serial, fresh_seed
 
-    content, executor = files.read(file), _executor(on, launch, trace)
+    content, executor = files.read(file), executor_on(on, launch=launch, trace=trace)
     if trace is not None:
         refuse_another(trace)
     if content[0] in files.PROGRAMS:
@@ -86,7 +82,7 @@ def run(
     save_json(folder / "plan.json", plan.to_json()) if out else None
     with output.progress(f"running {rounds} rounds"):
         job = beside_serial(plan, rounds=rounds, budget_s=budget, seed=fresh_seed(seed))
-        result = in_folder(executor, folder / "runs").execute(job)
+        result = executor.in_folder(folder / "runs").execute(job)
     files.drop_if_empty(folder / "runs")
     note_trace_in(trace)
     fault = _save(plan, result, folder)
@@ -98,19 +94,6 @@ def run(
     if fault:
         raise fault
     return 1 if wrong else 0
-
-
-def _executor(on: str, launch: str | None, trace: Path | None) -> Executor:
-    """What runs it; OperatorError for options that have no meaning there."""
-    from dovetail.run.in_process import InProcessExecutor
-    from dovetail.run.mpi import MpiExecutor
-
-    if on == "mpi":
-        return MpiExecutor(launch, trace=trace)
-    for name, value in (("--launch", launch), ("--trace", trace)):
-        if value is not None:
-            raise OperatorError(f"{name} is of MPI ranks", found=f"--on {on}", hint="leave one of them out")
-    return InProcessExecutor("threads" if on == "threads" else "numpy")
 
 
 def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, Any]:

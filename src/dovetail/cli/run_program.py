@@ -12,7 +12,8 @@ from dovetail.core import save_json
 
 if TYPE_CHECKING:
     from dovetail.ir import Program
-    from dovetail.run.job import Executor, Job, JobResult
+    from dovetail.run.executor import Executor
+    from dovetail.run.job import Job, JobResult
 
 SCHEMA = "dovetail.program_run/1"
 
@@ -57,12 +58,11 @@ def run_program(
 ) -> int:
     """Run the Program in what `files.read` found at a place; exit code 1 where its result is wrong."""
     from dovetail.run.timing import held_bytes
-    from dovetail.tuner.machines import in_folder
 
     job, named = _asked_job(place, content, asked, (rounds, budget, seed))
     with output.progress(f"running {rounds} rounds"):
-        result = (in_folder(executor, out / "runs") if out else executor).execute(job)
-    note_trace_in(getattr(executor, "trace", None))
+        result = (executor.in_folder(out / "runs") if out else executor).execute(job)
+    note_trace_in(executor.trace)
     first = job.variants[0]
     dtypes = dict.fromkeys(slot.dtype for slots in first.workload.slots.values() for slot in slots)
     about = held_bytes(first.program, first.workload), ", ".join(dtypes)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dovetail.cli import files, output
+from dovetail.cli.file_kinds import understood
 from dovetail.cli.options import Json
 from dovetail.core import DovetailError
 
@@ -45,7 +46,7 @@ def render(kind: str, content: Any, place: str) -> str:
     if kind in files.PROGRAMS:
         program = files.program_from(kind, content, place)
         return f"{to_text(program)}# {summary(program)}"
-    return next(each for each in files.KINDS.values() if each.name == kind).described(content)
+    return files.KINDS[content["schema"]].described(content)
 
 
 def selection(found: Selection) -> str:
@@ -89,7 +90,7 @@ def _write_page(page: Path, kind: str, content: Any, place: str) -> None:
 
         write_plan_page(files.plan_from(kind, content, place), page, f"dovetail show {place} --page {page}")
     elif kind == "timeline":
-        with files.understood(DovetailError):
+        with understood(DovetailError):
             timeline = Timeline.from_json(content)
         write_page(page, title=place, timelines=[timeline])
     else:

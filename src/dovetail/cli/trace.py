@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dovetail.cli import output
+from dovetail.cli.operators import HELP, Context, command_of, flag
 from dovetail.cli.options import Json
 from dovetail.core import DovetailError
 
@@ -136,48 +140,70 @@ def advise(
         print(advice_text(found))
 
 
-def export(
-    trace: TraceArgument,
-    perfetto: Annotated[Path | None, typer.Option("--perfetto", help="Chrome's trace format, for Perfetto.")] = None,
-    tlog: Annotated[Path | None, typer.Option("--tlog", help="The trace.log that tlogview shows.")] = None,
-    otf2: Annotated[Path | None, typer.Option("--otf2", help="A folder for an archive of OTF2.")] = None,
-) -> None:
+def export(trace: Path, places: Mapping[str, Path | None]) -> None:
     """Write a trace in the form of another tool."""
-    if perfetto is None and tlog is None and otf2 is None:
-        raise DovetailError("nothing to write", hint="--perfetto FILE, --tlog FILE or --otf2 FOLDER")
+    from dovetail.trace.formats import FORMATS
+
+    asked = {name: place for name, place in places.items() if place is not None}
+    if not asked:
+        flags = [f"{flag(name)} PATH" for name in places]
+        raise DovetailError("nothing to write", hint=f"{', '.join(flags[:-1])} or {flags[-1]}")
     opened = _open(trace)
-    if perfetto is not None:
-        from dovetail.report.trace_perfetto import write_trace_perfetto
+    for name, place in asked.items():
+        path, notes = FORMATS[name]().write(place, opened)
+        print(path)
+        for note in notes:
+            output.note(note)
 
-        print(write_trace_perfetto(perfetto, opened))
-    if otf2 is not None:
-        from dovetail.report.trace_otf2 import write_trace_otf2
 
-        print(write_trace_otf2(otf2, opened.read()))
-    if tlog is not None:
-        from dovetail.trace.tlog import write_tlog
+def export_command() -> Any:
+    """The command `trace export`, with an option for each format that there is."""
+    from dovetail.trace.formats import FORMATS
 
-        numbers = write_tlog(tlog, opened.read())
-        print(tlog)
-        for name, number in numbers.items():
-            output.note(f"event {number}: {name}")
+    def run(trace: Path, **places: Path | None) -> None:
+        export(trace, {name: places[name.replace("-", "_")] for name in formats})
+
+    formats = {name: FORMATS[name] for name in FORMATS.usable if FORMATS[name].help}
+    by_name = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(
+            name.replace("-", "_"),
+            by_name,
+            default=None,
+            annotation=Annotated[Path | None, typer.Option(flag(name), help=kind.help)],
+        )
+        for name, kind in formats.items()
+    ]
+    first = inspect.Parameter("trace", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=TraceArgument)
+    run.__signature__ = inspect.Signature([first, *options])  # type: ignore[attr-defined]
+    run.__annotations__, run.__doc__ = {}, export.__doc__
+    return command_of(run, "export")
+
+
+class Verbs(TyperGroup):
+    """The verbs of `trace`; packages' formats are looked for when `export` is asked for."""
+
+    def list_commands(self, ctx: Context) -> list[str]:
+        return [*VERBS]
+
+    def get_command(self, ctx: Context, cmd_name: str) -> Any:
+        return export_command() if cmd_name == "export" else super().get_command(ctx, cmd_name)
 
 
 def take(
-    files: Annotated[list[Path], typer.Argument(help="traces.otf2, trace.log, or Chrome's format (.json, .json.gz).")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="traces.otf2, trace.log, Chrome's format (.json, .json.gz), or a file of a package's format."
+        ),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The trace to write.", dir_okay=False)] = Path(NAME),
 ) -> None:
     """Make a trace of what other tools wrote: OTF2, tlog, Chrome's format; of PyTorch's profiler a file a rank."""
     from dovetail.trace import save_trace
-    from dovetail.trace.chrome import read_chrome
-    from dovetail.trace.otf2_read import read_otf2
-    from dovetail.trace.tlog import read_tlog
+    from dovetail.trace.formats import read_foreign
 
-    readers = {".otf2": read_otf2, ".log": read_tlog}
-    alone = readers.get(files[0].suffix)
-    if alone and len(files) > 1:
-        raise DovetailError(f"{files[0].suffix} files hold all ranks", hint="give one of them")
-    trace = save_trace(out, alone(files[0]) if alone else read_chrome(files))
+    trace = save_trace(out, read_foreign(files))
     print(trace.path)
     _note_trace(trace)
 
@@ -219,14 +245,16 @@ def _note_trace(trace: TraceFile) -> None:
         output.warn(fault)
 
 
+VERBS = ("run", "merge", "stats", "view", "replay", "advise", "export", "import")
+
+
 def group() -> typer.Typer:
     """The verbs of `trace`."""
-    from dovetail.cli.operators import HELP
-
-    made = typer.Typer(help="Trace an MPI program as it stands, and see what its ranks did.", context_settings=HELP)
+    about = "Trace an MPI program as it stands, and see what its ranks did."
+    made = typer.Typer(cls=Verbs, help=about, context_settings=HELP)
     passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
     made.command("run", context_settings={**HELP, **passes_on})(run)
-    for verb in (merge, stats, view, replay, advise, export):
+    for verb in (merge, stats, view, replay, advise):
         made.command(verb.__name__)(verb)
     made.command("import")(take)
     return made

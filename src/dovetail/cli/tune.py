@@ -18,7 +18,7 @@ from dovetail.core import EnvironmentFault, OperatorError
 
 if TYPE_CHECKING:
     from dovetail.ir import Operator
-    from dovetail.run.job import Executor
+    from dovetail.run.executor import Executor
     from dovetail.tuner import TuneResult
 
 
@@ -27,6 +27,7 @@ def tune(
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to run on.", min=1)],
     machine: opt.MachineName = None,
     contention: opt.Contention = None,
+    on: opt.On = "mpi",
     launch: opt.Launch = None,
     rounds: opt.Rounds = 9,
     budget: Annotated[
@@ -52,10 +53,11 @@ def tune(
     """
     from dovetail.cli.machines import find
     from dovetail.report.tuning import write_tuning
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.executor import executor_on
     from dovetail.tuner import tune as follow
 
-    chosen, executor = find(machine) if machine else None, MpiExecutor(launch)
+    chosen, executor = find(machine) if machine else None, executor_on(on, launch=launch)
+    traced = executor_on(on, launch=launch, trace=trace)
     measuring: dict[str, Any] = {"rounds": rounds, "budget_s": budget, "fresh": fresh, "seed": seed}
     if trace is not None:
         refuse_another(trace)
@@ -73,7 +75,7 @@ def tune(
         result = follow(operator, ranks, out=folder, executor=executor, say=say, **measuring)
         result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
     if trace is not None:
-        _trace(result, MpiExecutor(launch, folder / "runs", trace), trace)
+        _trace(result, traced.in_folder(folder / "runs"), trace)
     files.drop_if_empty(folder / "runs")
     output.emit(result.to_json()) if json else print_tuned(result)
     return verdict(result)

@@ -25,6 +25,7 @@ from dovetail.core.errors import (
     RunError,
 )
 from dovetail.core.progress import Say
+from dovetail.core.registry import Registry
 from dovetail.core.trust import file_danger, read_own
 from dovetail.core.units import parse_bytes, parse_count, parse_seconds, seconds_text, share_text
 
@@ -39,6 +40,7 @@ __all__ = [
     "OperatorError",
     "PlanError",
     "ProgramError",
+    "Registry",
     "RunError",
     "Say",
     "cache_dir",

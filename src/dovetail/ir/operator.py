@@ -83,7 +83,8 @@ class Sample(NamedTuple):
     """A computation to benchmark.
 
     `most`: largest amount any schedule runs at once. `add(builder, ranks, amounts)` appends one op per amount on every
-    rank and returns their rows by rank. `schedule(amount)`: the schedule whose kernels these are; None: the serial one.
+    rank, none where there are no amounts, and returns their rows by rank. `schedule(amount)`: the schedule whose
+    kernels these are; None: the serial one.
     """
 
     label: str

@@ -1,13 +1,9 @@
-"""registry: one table of all operators, by name, and one of all subjects; packages add theirs by entry points."""
+"""registry: all operators and all subjects by name (see `core.registry`), and operators of nests in a file."""
 
 from __future__ import annotations
 
-import difflib
-import warnings
 from collections.abc import Mapping
 from functools import cache
-from importlib import import_module
-from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from textwrap import shorten
@@ -15,10 +11,10 @@ from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
-from dovetail.core import DovetailError, OperatorError
+from dovetail.core import DovetailError, OperatorError, Registry
+from dovetail.core.registry import at
 from dovetail.ir import Certificate, KernelForm, Operator, Program, Schedule, Subject, verify
 
-GROUP = "dovetail.operators"  # of entry points: name = "package.module:Class"
 BUILT_IN = {
     "all_gather_matmul": "dovetail.matmul:AllGatherMatmul",
     "all_gather_columns_matmul": "dovetail.matmul:AllGatherColumnsMatmul",
@@ -53,88 +49,44 @@ BUILT_IN = {
     "smith_waterman": "dovetail.pipeline.problems:SmithWaterman",
     "triple_nest": "dovetail.pipeline.problems:TripleNest",
 }
-SUBJECT_GROUP = "dovetail.subjects"
-SUBJECTS = {"matmul": "dovetail.matmul:ProductAlone"}
+OPERATORS = Registry[type[Operator]](
+    "dovetail.operators", "an operator", BUILT_IN, ("name", "options", "families", "by_size"), error=OperatorError
+)
+SUBJECTS = Registry[type[Subject]](
+    "dovetail.subjects",
+    "a subject",
+    {"matmul": "dovetail.matmul:ProductAlone"},
+    ("name", "options", "points"),
+    error=OperatorError,
+)
+KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # whose name says what they compute, whatever the operator
 OPERATOR_OF_NEST = "dovetail.call.nest_operators:operator_of"
 NESTS_OF_FILE = "dovetail.call.nest_operators:nests_in"
 
-PARTS = ("name", "options", "families", "by_size")  # that every class of operators has
-KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # whose name says what they compute, whatever the operator
-
 
 def kernel_form(name: str) -> KernelForm:
-    """The form of the kernel of that name.
+    """Return the form of the kernel of that name.
 
     >>> kernel_form("matmul").name
     'matmul'
     """
-    found: KernelForm = _at(KERNELS[name])
+    found: KernelForm = at(KERNELS[name])
     return found
 
 
-@cache
-def subjects() -> Mapping[str, str]:
-    """The place of every subject, by name, likewise."""
-    return {**_others(SUBJECT_GROUP, SUBJECTS), **SUBJECTS}
-
-
-def subject_class(name: str) -> type[Subject]:
-    """The class of the subject called `name`.
-
-    >>> subject_class("matmul").aspect
-    'M / K'
-    """
-    found: type[Subject] = _at(subjects()[name])
-    return found
-
-
-@cache
-def operators() -> Mapping[str, str]:
-    """The place of every operator, by name; those of other packages may not replace ours."""
-    return {**_others(GROUP, BUILT_IN), **BUILT_IN}
-
-
-@cache
 def operator_names() -> Mapping[str, str]:
     """Return the operators' names by the names of their classes.
 
     >>> operator_names()["MatmulAllReduce"]
     'matmul_all_reduce'
     """
-    return {place.rpartition(":")[2]: name for name, place in operators().items()}
+    return {OPERATORS.place(name).rpartition(":")[2]: name for name in OPERATORS}
 
 
-@cache
-def usable_operators() -> tuple[str, ...]:
-    """Names of the operators whose classes can be had. A package whose class cannot be is named in a warning, and left
-    aside: it is no reason for all others to fail."""
-    usable = [*BUILT_IN]
-    for name in (name for name in operators() if name not in BUILT_IN):
-        try:
-            operator_class(name)
-        except OperatorError as error:
-            warnings.warn(f"a package's operator is left aside: {error}", RuntimeWarning, stacklevel=2)
-        else:
-            usable.append(name)
-    return tuple(usable)
-
-
-def _others(group: str, ours: Mapping[str, str]) -> dict[str, str]:
-    """The places that other packages give, by name. A RuntimeWarning names a package that takes one of our names."""
-    found = {}
-    for point in entry_points(group=group):
-        if point.name in ours:
-            dist = getattr(point, "dist", None)
-            package = f" of package {dist.name}" if dist else ""
-            warnings.warn(f"entry point {point.name!r}{package} is left aside: the name is ours", RuntimeWarning, 3)
-        found[point.name] = point.value
-    return found
-
-
-@cache
 def operator_class(name: str) -> type[Operator]:
-    """The class of the operator called `name`, or made of a nest in a file of the user's (`loops.py:heat`); a
-    OperatorError that offers the nearest where there is none.
+    """Return the class of an operator, or the one that a nest in a file makes (`loops.py:heat`).
+
+    Raises OperatorError, with the nearest name, where there is none.
 
     >>> operator_class("matmul_all_reduce").families[0]
     'serial'
@@ -146,39 +98,9 @@ def operator_class(name: str) -> type[Operator]:
     """
     if is_in_file(name):
         return _in_file(name)
-    place = operators().get(name)
-    if place is None and name.endswith(".py"):
+    if name.endswith(".py") and name not in OPERATORS:
         raise OperatorError(f"{name} is a file: which of its nests?", hint=f"{name}:NAME")
-    if place is None:
-        near = difflib.get_close_matches(name, operators(), 1, cutoff=0.4)
-        raise OperatorError(
-            f"no operator '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(operators()))
-        )
-    found: type[Operator] = _at(place) if name in BUILT_IN else _of_package(name, place)
-    return found
-
-
-def _at(place: str) -> Any:
-    """What is at "package.module:Name"."""
-    module, _, found = place.partition(":")
-    return getattr(import_module(module), found)
-
-
-def _of_package(name: str, place: str) -> type[Operator]:
-    """The class of an operator of another package. OperatorError where it cannot be imported or is none."""
-    try:
-        found = _at(place)
-    except Exception as error:  # whatever that package raises
-        cause = f"{type(error).__name__}: {error}"
-        raise OperatorError(
-            f"the operator '{name}' of another package cannot be imported", where=place, found=cause
-        ) from error
-    if not isinstance(found, type) or (lacks := [part for part in PARTS if part not in dir(found)]):
-        cause = f"{found!r}" if not isinstance(found, type) else f"it lacks {', '.join(lacks)}"
-        raise OperatorError(
-            f"the operator '{name}' of another package is no class of operators", where=place, found=cause
-        )
-    return found
+    return OPERATORS[name]
 
 
 def is_in_file(name: str) -> bool:
@@ -186,6 +108,7 @@ def is_in_file(name: str) -> bool:
     return ".py:" in name
 
 
+@cache
 def _in_file(name: str) -> type[Operator]:
     """The class of operators for a nest in a Python file, which is run; it goes by the name it was asked for."""
     path, _, wanted = name.rpartition(":")
@@ -193,11 +116,11 @@ def _in_file(name: str) -> type[Operator]:
         _run_file(path)
     except OSError as error:
         raise OperatorError(f"cannot read {path}", found=error.strerror, hint="FILE.py:NAME of a nest") from None
-    nests = _at(NESTS_OF_FILE)(vars(_run_file(path)))
+    nests = at(NESTS_OF_FILE)(vars(_run_file(path)))
     if wanted not in nests:
         hint = f"it has {', '.join(nests)}" if nests else "@nest(…) makes one"
         raise OperatorError(f"{path} has no nest '{wanted}'", hint=hint)
-    found: type[Operator] = _at(OPERATOR_OF_NEST)(nests[wanted], name)
+    found: type[Operator] = at(OPERATOR_OF_NEST)(nests[wanted], name)
     return found
 
 

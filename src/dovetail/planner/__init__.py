@@ -1,7 +1,7 @@
 """plan: choose among schedules by what they are predicted to cost, prove the choice, and say why."""
 
-from dovetail.ir.registry import operator_class, operator_from, operators
+from dovetail.ir.registry import operator_class, operator_from
 from dovetail.planner.plan import Plan, Rival
 from dovetail.planner.search import plan
 
-__all__ = ["Plan", "Rival", "operator_class", "operator_from", "operators", "plan"]
+__all__ = ["Plan", "Rival", "operator_class", "operator_from", "plan"]

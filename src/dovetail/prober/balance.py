@@ -9,7 +9,7 @@ from dovetail.ir import Operator, op_works
 from dovetail.ir.abilities import BalancedSizes
 from dovetail.prober import programs
 from dovetail.prober.take import take
-from dovetail.run.job import Executor
+from dovetail.run.executor import Executor
 
 CALLS = 4  # of the library, from the end of one to the end of the next; some libraries take far longer now and then
 

@@ -21,7 +21,8 @@ from dovetail.prober.characteristics import Beside, Characteristic, Characterist
 from dovetail.prober.contention import stretch
 from dovetail.prober.operator_costs import BESIDE, CONTENTION_BYTES, MOST_MESSAGES, library_calls
 from dovetail.prober.take import Budget, as_samples, take
-from dovetail.run.job import Executor, Job, JobResult, Variant
+from dovetail.run.executor import Executor
+from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.load import Load
 from dovetail.run.options import RunOptions
 

@@ -12,7 +12,8 @@ from dovetail.machine import SWITCH, Link, Machine
 from dovetail.prober import programs
 from dovetail.prober.programs import PAUSE_S, Measurement
 from dovetail.prober.take import Budget, should_probe_again, take
-from dovetail.run.job import Executor, Job
+from dovetail.run.executor import Executor
+from dovetail.run.job import Job
 
 Guess = Callable[[float], float]  # bytes -> seconds, roughly
 Pairs = dict[str, tuple[int, int]]  # link kind -> two ranks that it joins
@@ -137,7 +138,7 @@ def _pilot(
     ask = [programs.ping_pong(ranks, pair, n, 3, kind) for kind, pair in pairs.items() for n in PILOT_BYTES]
     far = {kind: pair for kind, pair in pairs.items() if kind == "net"}  # within a node nothing stands in line
     ask += FLOODS * [programs.turns(ranks, pair, FLOOD_BYTES, FLOOD, kind) for kind, pair in far.items()]
-    late = _late_receives(ranks, pairs, EAGER_BYTES) if getattr(executor, "buffers_early_sends", True) else []
+    late = _late_receives(ranks, pairs, EAGER_BYTES) if executor.buffers_early_sends else []
     samples = take(executor, [*ask, *late], 1)
     early = {kind: eager_limit(samples[EAGER + kind], PAUSE_S) for kind in (pairs if late else ())}
     mixed = [kind for kind in far if kind in early and samples[f"turns:{kind}"].medians[0] > MIXED]

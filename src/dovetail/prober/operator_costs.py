@@ -17,7 +17,8 @@ from dovetail.machine import Machine
 from dovetail.prober import programs
 from dovetail.prober.contention import stretch
 from dovetail.prober.take import ROUNDS, Budget, as_samples, calmest, medians_s, should_probe_again, take
-from dovetail.run.job import Executor, Job, Outcome
+from dovetail.run.executor import Executor
+from dovetail.run.job import Job, Outcome
 
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
 LARGER = 4  # times the one before: further sizes, up to what the operator's own collective moves

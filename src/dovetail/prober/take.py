@@ -11,7 +11,8 @@ import numpy as np
 
 from dovetail.cost import Samples
 from dovetail.prober.programs import Measurement
-from dovetail.run.job import Executor, Job, JobResult
+from dovetail.run.executor import Executor
+from dovetail.run.job import Job, JobResult
 from dovetail.run.load import LIMIT, Load
 
 ROUNDS = 5

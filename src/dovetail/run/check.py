@@ -14,6 +14,7 @@ from dovetail.core import RunError
 from dovetail.ir import Agreement, KernelCall, KernelForm, Operand, Post, Program, Region, Term, Workload
 from dovetail.ir.slots import ROUNDOFF, TINIEST
 from dovetail.run.arrays import Array, Arrays, places
+from dovetail.run.job import Variant
 
 NEAR = 64  # roundoffs by which two orders of the same operations may differ, functions rounded otherwise
 BLOCK = 1 << 20  # elements compared at a time
@@ -76,6 +77,45 @@ def check_rank(
     """
     checker = _Checker(program, workload, rank, held, inputs, reduce_op)
     return Agreement.total(piece for post in program.posts if rank in post.ranks for piece in checker.pieces(post))
+
+
+def check_results(
+    variant: Variant,
+    held: Mapping[int, Mapping[str, Array]],
+    inputs: Inputs,
+    reference: Callable[[], Mapping[int, Mapping[str, Array]]] | None = None,
+) -> Agreement:
+    """Hold what a variant left on these ranks against its post-conditions, by `check_rank`, and its outputs against
+    those of the program that it is to agree with (`Variant.against`), by `near`.
+
+    Parameters
+    ----------
+    held : rank → buffer → array
+        What one run from fresh inputs left; slots first.
+    inputs : (buffer, rank) → array
+        What any rank began with.
+    reference : () → rank → output → array
+        Runs the program of `against`, for these ranks. Default: the NumPy executor does, on all ranks.
+    """
+    program, workload, reduce_op = variant.program, variant.workload, variant.options.reduce_op
+    found = [check_rank(program, workload, rank, parts, inputs, reduce_op) for rank, parts in held.items()]
+    if variant.against is not None:
+        wanted = reference() if reference else _by_numpy(*variant.against, inputs, reduce_op)
+        for rank, parts in held.items():
+            found += [near(f"{name} on rank {rank}", parts[name], array) for name, array in wanted[rank].items()]
+    return Agreement.total(found)
+
+
+def _by_numpy(
+    program: Program, workload: Workload, inputs: Inputs, reduce_op: str
+) -> Mapping[int, Mapping[str, Array]]:
+    """What a program leaves in its outputs, by rank."""
+    from dovetail.run.reference import execute
+
+    ranks = range(program.num_ranks)
+    known = {b.name: [inputs(b.name, rank) for rank in ranks] for b in program.buffers if b.role == "input"}
+    outputs = execute(program, known, workload=workload, reduce_op=reduce_op).outputs
+    return {rank: {name: parts[rank] for name, parts in outputs.items()} for rank in ranks}
 
 
 def near(what: str, found: Array, wanted: Array) -> Agreement:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from dovetail.core import RunError
 from dovetail.ir import Agreement, Slot
 from dovetail.run.arrays import Array, random_slots
-from dovetail.run.check import check_rank
+from dovetail.run.check import check_results
 from dovetail.run.cuda_device import DeviceMemory, Gpu
 from dovetail.run.cuda_runs import ONE_RANK, OneRank, StreamsOptions, StreamsRun, fill, outputs
-from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds, verify_job
+from dovetail.run.executor import Executor
+from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.timeline import Timeline
 from dovetail.trace import interval
 
@@ -29,7 +30,7 @@ PERIOD = 1_000_003  # elements, a prime number: rows and tiles of what repeats w
 
 
 @dataclass
-class CudaExecutor:
+class CudaExecutor(Executor):
     """Runs jobs on device `index`, by streams. All ranks are virtual there; with `more` devices ranks are dealt out in
     turn, and messages are copies from device to device; with `real`, only that rank runs, and what its peers would send
     lies in pinned memory of the host: measured, one rank, peers emulated in host memory.
@@ -41,7 +42,6 @@ class CudaExecutor:
     options: StreamsOptions = field(default_factory=StreamsOptions)
     real: int | None = None
     more: tuple[int, ...] = ()
-    name: str = "cuda"
     buffers_early_sends: bool = False  # a message goes from memory to memory: no send ends before its receive begins
     _gpu: Gpu | None = field(default=None, repr=False)
     _kept: _Kept | None = field(default=None, repr=False)
@@ -61,12 +61,7 @@ class CudaExecutor:
     def others(self) -> tuple[Gpu, ...]:
         return tuple(Gpu(index) for index in self.more)
 
-    def execute(self, job: Job) -> JobResult:
-        """Run a job to its end. Raises ProgramError for a program that `verify` refuses."""
-        verify_job(job)
-        return self.execute_unverified(job)
-
-    def execute_unverified(self, job: Job, ranks: int | None = None) -> JobResult:
+    def execute_unverified(self, job: Job) -> JobResult:
         """`execute` for a job whose Programs have just been verified."""
         if self._kept is None or self._kept.seed != job.seed:
             self._kept = _Kept((self.gpu, *self.others), job.seed)
@@ -209,17 +204,10 @@ class _Bound:
         return Outcome(self.variant.name, tuple(map(float, seconds)), tuple(timelines), *checked)
 
     def check(self) -> Agreement:
-        """Run once from fresh inputs, then hold all that post-conditions name against float64."""
-        program, workload = self.variant.program, self.variant.workload
+        """Run once from fresh inputs, then check what that left."""
         fill(self.run.memory, self.inputs)
         self.run.run()
-        held = outputs(self.run.memory, self.variant.options)
-        reduce_op, ranks = self.variant.options.reduce_op, self.run.memory.ranks
-
-        def given(name: str, rank: int) -> Array:
-            return self.inputs[name][rank]
-
-        return Agreement.total(
-            check_rank(program, workload, rank, {name: parts[i] for name, parts in held.items()}, given, reduce_op)
-            for i, rank in enumerate(ranks)
-        )
+        left = outputs(self.run.memory, self.variant.options)
+        ranks = enumerate(self.run.memory.ranks)
+        held = {rank: {name: parts[i] for name, parts in left.items()} for i, rank in ranks}
+        return check_results(self.variant, held, lambda name, rank: self.inputs[name][rank])

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
+from typing import ClassVar, NamedTuple
 
 from dovetail.ir import Agreement
 from dovetail.run.arrays import Arrays, fresh_inputs
-from dovetail.run.check import check_rank, near
-from dovetail.run.job import Job, JobResult, Outcome, Rounds, Variant, run_rounds, verify_job
+from dovetail.run.check import check_results
+from dovetail.run.executor import Executor
+from dovetail.run.job import Job, JobResult, Outcome, Rounds, Variant, run_rounds
 from dovetail.run.local import run_unverified
 from dovetail.run.reference import execute
 from dovetail.timeline import Timeline
-
-Where = Literal["threads", "numpy"]
-LIBRARIES = {"threads": "threads of one process, without MPI", "numpy": "NumPy, one rank after the other"}
 
 
 class Run(NamedTuple):
@@ -28,18 +27,19 @@ class Run(NamedTuple):
     timeline: Timeline | None
 
 
-@dataclass(frozen=True)
-class InProcessExecutor:
-    """Runs jobs in this process: on `threads`, one for each rank, or by `numpy`, the reference, which is slow.
+class InProcessExecutor(Executor):
+    """Runs jobs in this process. A class that derives from this one says what one `run` is, and `library`.
 
     Every run begins with the inputs of the job's seed, and is of its own: `repeats` are for ranks that have to meet.
     """
 
-    where: Where
+    library: ClassVar[str]
 
-    def execute(self, job: Job) -> JobResult:
-        """Run a job to its end. Raises ProgramError for a program that `verify` refuses, RunError where one stalls."""
-        verify_job(job)
+    def run(self, variant: Variant, inputs: Arrays) -> Run:
+        """Run a variant once, from these inputs. Raises RunError where it stalls."""
+        raise NotImplementedError
+
+    def execute_unverified(self, job: Job) -> JobResult:
         inputs = {variant.name: fresh_inputs(variant.program, variant.workload, job.seed) for variant in job.variants}
         runs: dict[str, list[Run]] = {variant.name: [] for variant in job.variants}
 
@@ -56,47 +56,36 @@ class InProcessExecutor:
             seconds = tuple(map(float, rounds.seconds[:, at]))
             timelines = tuple(_timelines(runs[variant.name], rounds, seconds, job.keep_all))
             outcomes.append(Outcome(variant.name, seconds, timelines, *checked))
-        facts = {"host": platform.node(), "mpi": LIBRARIES[self.where]}
+        facts = {"host": platform.node(), "mpi": self.library, "cores": os.cpu_count() or 1}
         return JobResult(tuple(outcomes), len(rounds.seconds), rounds.disturbed, facts)
 
-    def run(self, variant: Variant, inputs: Arrays) -> Run:
-        """One run of one variant."""
-        program, workload, options = variant.program, variant.workload, variant.options
-        if self.where == "threads":
-            alone = replace(options, repeats=1, spans=True)
-            held, timeline = run_unverified(program, workload, inputs, options=alone)
-            return Run(held, timeline.makespan_s, timeline)
-        begin = time.monotonic()
-        ran = execute(program, inputs, workload=workload, reduce_op=options.reduce_op)
-        return Run(ran.outputs, time.monotonic() - begin, None)
-
     def check(self, variant: Variant, inputs: Arrays) -> Agreement:
-        """Run once more, then hold all that post-conditions name against float64, and outputs against the plain
-        program's, where there is one."""
-        program, held = variant.program, self.run(variant, inputs).held
-        found = [
-            check_rank(
-                program,
-                variant.workload,
-                rank,
-                {name: parts[rank] for name, parts in held.items()},
-                lambda name, at: inputs[name][at],
-                variant.options.reduce_op,
-            )
-            for rank in range(program.num_ranks)
-        ]
-        return Agreement.total([*found, *_compared(variant, inputs, held)])
+        """Run once more, and check what that left."""
+        held, ranks = self.run(variant, inputs).held, range(variant.program.num_ranks)
+        left = {rank: {name: parts[rank] for name, parts in held.items()} for rank in ranks}
+        return check_results(variant, left, lambda name, rank: inputs[name][rank])
 
 
-def _compared(variant: Variant, inputs: Arrays, held: Arrays) -> Iterator[Agreement]:
-    """The outputs of all ranks, held against the plain program's."""
-    if variant.against is None:
-        return
-    plain, workload = variant.against
-    known = {buffer.name: inputs[buffer.name] for buffer in plain.buffers if buffer.role == "input"}
-    for name, parts in execute(plain, known, workload=workload).outputs.items():
-        for rank, wanted in enumerate(parts):
-            yield near(f"{name} on rank {rank}", held[name][rank], wanted)
+class ThreadsExecutor(InProcessExecutor):
+    """Runs ranks as threads of this process, messages through its memory."""
+
+    library = "threads of one process, without MPI"
+
+    def run(self, variant: Variant, inputs: Arrays) -> Run:
+        alone = replace(variant.options, repeats=1, spans=True)
+        held, timeline = run_unverified(variant.program, variant.workload, inputs, options=alone)
+        return Run(held, timeline.makespan_s, timeline)
+
+
+class NumpyExecutor(InProcessExecutor):
+    """Runs ranks one after the other by NumPy, the reference, which is slow."""
+
+    library = "NumPy, one rank after the other"
+
+    def run(self, variant: Variant, inputs: Arrays) -> Run:
+        begin = time.monotonic()
+        ran = execute(variant.program, inputs, workload=variant.workload, reduce_op=variant.options.reduce_op)
+        return Run(ran.outputs, time.monotonic() - begin, None)
 
 
 def _timelines(runs: list[Run], rounds: Rounds, seconds: tuple[float, ...], keep_all: bool) -> Iterator[Timeline]:

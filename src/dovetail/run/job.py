@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Program, Workload, verify
+from dovetail.ir import Program, Workload
 from dovetail.run.load import Load
 from dovetail.run.options import RunOptions
 from dovetail.timeline import Timeline
@@ -100,18 +100,6 @@ class JobResult:
 
     def __getitem__(self, name: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.name == name)
-
-
-class Executor(Protocol):
-    """Whatever runs a job on ranks."""
-
-    def execute(self, job: Job) -> JobResult: ...
-
-
-def verify_job(job: Job) -> None:
-    """Raise ProgramError where `verify` refuses a Program of the job; each is judged once."""
-    for program in {id(variant.program): variant.program for variant in job.variants}.values():
-        verify(program).raise_if_bad()
 
 
 Seconds = NDArray[np.float64]

@@ -17,11 +17,12 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dovetail.core import EnvironmentFault, RunError, find_tool, load_json, read_own
+from dovetail.run.executor import Executor, verify_job
 from dovetail.run.heartbeat import SLOWEST, Deaths, Watch, slowness, terminate_ranks
-from dovetail.run.job import Job, JobResult, verify_job
+from dovetail.run.job import Job, JobResult
 from dovetail.run.mpi_library import build_shim
 
 PHRASES = re.compile(
@@ -58,7 +59,7 @@ def _flags(mpiexec: str) -> str:
 
 
 @dataclass(frozen=True)
-class MpiExecutor:
+class MpiExecutor(Executor):
     """Runs jobs on ranks started by `launch` (a command with `{ranks}`; the default is the mpiexec at hand).
 
     Each job gets a folder of its own under `folder` (a temporary one unless given); it stays after a failure, and holds
@@ -68,7 +69,7 @@ class MpiExecutor:
     launch: str | None = None
     folder: Path | None = None
     trace: Path | None = None
-    name: str = "mpi"
+    takes: ClassVar[tuple[str, ...]] = ("launch", "trace")
 
     @property
     def launched_by(self) -> str:

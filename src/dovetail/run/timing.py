@@ -8,7 +8,8 @@ from dovetail.core import OperatorError
 from dovetail.ir import Buffer, Program, Schedule, Slot, Workload, dtype_bytes, op_works
 from dovetail.passes import two_sided
 from dovetail.run.engine import check_supported
-from dovetail.run.job import Executor, Job, JobResult, Variant
+from dovetail.run.executor import Executor, executor_on
+from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import RunOptions
 
 EACH_S = 4e-3  # a timing is of about as many runs as fill this
@@ -36,13 +37,9 @@ def measure(
     for a program that `verify` refuses, OperatorError for kernels without a `workload`, since no Program tells their
     sizes, RunError where ranks fail.
     """
-    if executor is None:
-        from dovetail.run.mpi import MpiExecutor
-
-        executor = MpiExecutor()
     program = two_sided(program)
     held = workload or even_slots(program, num_bytes, dtype)
-    return executor.execute(measuring_job(program, held, rounds, budget_s, seed))
+    return (executor or executor_on()).execute(measuring_job(program, held, rounds, budget_s, seed))
 
 
 def measuring_job(

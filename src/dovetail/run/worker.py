@@ -19,7 +19,7 @@ from dovetail import _native
 from dovetail.core import RunError, read_own, save_json
 from dovetail.ir import Agreement, Buffer, Slot, kernel_calls, op_works
 from dovetail.run.arrays import Array, allocate, poison, random_slots
-from dovetail.run.check import check_rank, near
+from dovetail.run.check import check_results
 from dovetail.run.engine import allocate_rank, bind, run_engines, timeline_of
 from dovetail.run.heartbeat import Pulse
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
@@ -214,16 +214,14 @@ class _Rank:
                 return memory[name]
             return self.began(variant, inputs[name], at).reshape(shape_of(variant, inputs[name], at))
 
-        found = check_rank(program, variant.workload, rank, memory, began, variant.options.reduce_op)
-        if variant.against is not None:
-            found = Agreement.total([found, self.compared(variant, memory, began)])
+        found = check_results(variant, {rank: memory}, began, lambda: {rank: self.reference(variant, began)})
         total = Agreement.total(self.world.gather(found, CHECK_LIMIT_S))
         shared: Agreement = self.world.share(total, CHECK_LIMIT_S)
         return shared
 
-    def compared(self, variant: Variant, memory: dict[str, Array], began: Callable[[str, int], Array]) -> Agreement:
-        """What a variant left in its outputs, held against the plain program's: by the kernels' references, or where
-        that would take too long, as they are compiled."""
+    def reference(self, variant: Variant, began: Callable[[str, int], Array]) -> dict[str, Array]:
+        """Run the program that a variant is to agree with, and return this rank's outputs. Kernels run by their
+        references, or as they are compiled where that would take too long."""
         assert variant.against is not None
         (program, workload), rank = variant.against, self.world.rank
         arrays = allocate_rank(program, workload, rank)
@@ -236,8 +234,7 @@ class _Rank:
         (failure,) = run_engines([engine], replace(variant.options, repeats=1, stall_s=CHECK_LIMIT_S))
         if failure:
             raise RunError(f"the plain program failed: {failure}")
-        outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
-        return Agreement.total(near(f"{name} on rank {rank}", memory[name], arrays[name]) for name in outputs)
+        return {buffer.name: arrays[buffer.name] for buffer in program.buffers if buffer.role == "output"}
 
     @cached_property
     def written(self) -> set[str]:

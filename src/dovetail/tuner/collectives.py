@@ -14,12 +14,12 @@ from dovetail.machine import Machine
 from dovetail.planner.costs import Costs
 from dovetail.planner.search import ranked_schedules
 from dovetail.planner.shortlist import shortlist
-from dovetail.run.job import Executor
+from dovetail.run.executor import Executor, executor_on
 from dovetail.store.machines import machine_item
 from dovetail.store.selection import Choice, Point, Selection, rows_of, save_selection
 from dovetail.tuner.contest import Contest, Judged, contest
 from dovetail.tuner.doubts import contradicted_whole, note_doubts
-from dovetail.tuner.machines import default_executor, hosts_of, in_folder, launch_of, machine_of
+from dovetail.tuner.machines import hosts_of, machine_of
 from dovetail.tuner.measure import Entry
 from dovetail.tuner.tune import fresh_seed
 
@@ -74,14 +74,14 @@ def tune_collective(
     for operator in operators:
         operator.check_ranks(ranks)  # before anything runs
     tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
-    runner = in_folder(executor or default_executor(), place / "runs")
+    runner = (executor or executor_on()).in_folder(place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
     entries, notes = entries_of(operators, base, ranks)  # → predicted, by size
     found = contest(entries, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=tell)  # → measured in turn
     table = selection_of(found)  # → ranges of sizes
     kept = save_selection(table, found.facts["mpi"], hosts_of(found.facts, ranks))
     files = tuple(filter(None, (kept, table.save(place / "selection.json"))))
-    path = None if machine else machine_item(launch_of(runner), ranks)
+    path = None if machine else machine_item(runner.launched_by, ranks)
     wrong = [each for judged in found.judged for each in contradicted_whole(judged, base, _called(judged))]
     doubts = note_doubts(wrong, {each.side: path for each in wrong})
     return TunedCollective(found, table, ranks, base, files, seed, (*notes, *found.notes, *doubts))

@@ -13,7 +13,8 @@ import numpy as np
 
 from dovetail.core import PlanError, RunError, Say
 from dovetail.ir import Schedule
-from dovetail.run.job import Executor, Outcome
+from dovetail.run.executor import Executor
+from dovetail.run.job import Outcome
 from dovetail.run.load import Load
 from dovetail.tuner.measure import Clock, Entry, Measurer, groups
 from dovetail.tuner.neighbourhood import search

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dovetail.core import Say
@@ -11,29 +10,15 @@ from dovetail.ir import Operator
 from dovetail.machine import Machine
 from dovetail.prober import probe_links, probe_operator, spot_check, spot_check_operator
 from dovetail.prober.take import Budget
-from dovetail.run.job import Executor
+from dovetail.run.executor import Executor
 from dovetail.store import Item
 from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
-
-
-def default_executor() -> Executor:
-    """Real ranks by the MPI at hand."""
-    from dovetail.run.mpi import MpiExecutor
-
-    return MpiExecutor()
-
-
-def in_folder(executor: Executor, folder: Path) -> Executor:
-    """The executor that keeps what its jobs leave in `folder`, where it keeps anything."""
-    moved: Any = getattr(executor, "in_folder", None)
-    found: Executor = moved(folder) if moved else executor
-    return found
 
 
 def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say | None = None) -> Machine:
     """The machine behind an executor: from the cache where a spot check says that it has not changed, else probed."""
     tell = say or (lambda what, done: None)
-    place = machine_item(launch_of(executor), ranks)
+    place = machine_item(executor.launched_by, ranks)
     cached = None if fresh else recall_machine(place)
     if cached:
         tell("checking the cached machine", 0.05)
@@ -56,7 +41,7 @@ def machine_for(
 ) -> Machine:
     """The machine with the costs of this operator's own computations and collectives, kept beside it while the former
     take what they took."""
-    tell, place = say or (lambda what, done: None), costs_on(machine, operator, ranks) if launch_of(executor) else None
+    tell, place = say or (lambda what, done: None), costs_on(machine, operator, ranks) if executor.launched_by else None
     kept = None if fresh else recall_machine(place)
     if kept:
         tell("checking the cached costs", 0.3)
@@ -83,12 +68,6 @@ def doubt(place: Item | None) -> bool:
 def _after_doubt(found: Machine, before: Machine | None) -> Machine:
     """The costs to keep, which remember that they were probed again for doubt."""
     return found.with_costs({}, doubted="probed again") if before and is_doubted(before) else found
-
-
-def launch_of(executor: Executor) -> str | None:
-    """How the executor starts its ranks, which tells machines apart; None for one that is not real."""
-    found: str | None = getattr(executor, "launched_by", None)
-    return found
 
 
 def hosts_of(facts: Mapping[str, Any], ranks: int) -> list[str]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from dovetail.core import RunError
 from dovetail.ir import Kind, Operator, Program, Schedule
-from dovetail.run.job import Executor, Job, JobResult, Outcome, Variant
+from dovetail.run.executor import Executor
+from dovetail.run.job import Job, JobResult, Outcome, Variant
 from dovetail.run.options import RunOptions
 
 EACH_S = 4e-3  # a timing of messages alone is of as many runs as fill this

@@ -12,9 +12,9 @@ from dovetail.core import DovetailError, Say
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import traits_of
 from dovetail.prober import find_ranks
-from dovetail.run.job import Executor, Job
+from dovetail.run.executor import Executor, executor_on
+from dovetail.run.job import Job
 from dovetail.store.selection import Choice, recall_selection
-from dovetail.tuner.machines import default_executor
 from dovetail.tuner.measure import Entry, repeats_worth
 from dovetail.tuner.tune import fresh_seed
 
@@ -94,7 +94,7 @@ def time_collective(
     for operator in operators:  # before anything runs
         operator.check_ranks(ranks)
         operator.by(*given)
-    tell, runner = say or (lambda what, done: None), executor or default_executor()
+    tell, runner = say or (lambda what, done: None), executor or executor_on()
     hosts, facts = find_ranks(runner, ranks)
     resolved = [operator.resolve({"nodes": hosts}, ranks)[0] for operator in operators]
     wanted = sorted(

@@ -22,7 +22,8 @@ from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
 from dovetail.planner.search import plan, with_schedule
 from dovetail.prober.take import Budget, probed_beside_load
 from dovetail.run.engine import needs_order
-from dovetail.run.job import Executor, Job, Outcome, Variant
+from dovetail.run.executor import Executor, executor_on
+from dovetail.run.job import Job, Outcome, Variant
 from dovetail.run.options import RunOptions
 from dovetail.store.machines import costs_on, machine_item
 from dovetail.store.program_cache import save_program, save_proof
@@ -30,7 +31,7 @@ from dovetail.store.tuned_schedules import save_schedule
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tuner.contest import Contest, Judged, contest
 from dovetail.tuner.doubts import contradicted_whole, contradictions, note_doubts
-from dovetail.tuner.machines import default_executor, hosts_of, in_folder, launch_of, machine_for, machine_of
+from dovetail.tuner.machines import hosts_of, machine_for, machine_of
 from dovetail.tuner.measure import PATIENCE, Entry
 
 SCHEMA = "dovetail.tune/2"
@@ -154,7 +155,7 @@ def tune(
     operator, ranks = checked_operator(operator), parse_count(ranks, "ranks", least=1)
     _refuse_empty(operator, ranks)
     tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
-    runner = in_folder(executor or default_executor(), place / "runs")
+    runner = (executor or executor_on()).in_folder(place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
     known = machine_for(
         runner, base, operator, ranks, probing, fresh=fresh, say=tell
@@ -175,13 +176,13 @@ def tune(
     )
     best = chosen(found, ended.judged[0], costs)  # → the fastest, or serial, proved
     save_json(place / "plan.json", best.to_json())
-    if schedule == "auto" and launch_of(runner) is not None:  # → for calls on arrays of these shapes
+    if schedule == "auto" and runner.launched_by is not None:  # → for calls on arrays of these shapes
         save_schedule(best.operator, best.schedule, str(ended.facts["mpi"]), hosts_of(ended.facts, ranks))
         save_program(best.operator, best.schedule, ranks, best.program)
         if best.certificate.ok:
             save_proof(best.operator, best.schedule, best.program, in_order=needs_order(best.program))
-    own = costs_on(base, operator, ranks) if launch_of(runner) else None  # of computations and the library's calls
-    kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_item(launch_of(runner), ranks)}
+    own = costs_on(base, operator, ranks) if runner.launched_by else None  # of computations and the library's calls
+    kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_item(runner.launched_by, ranks)}
     final = ended.judged[0]
     if final.entry.computes:
         wrong = note_doubts(contradictions(dict(sides(found)), final, known), kept)

@@ -1,0 +1,63 @@
+"""file_kinds: the kinds of JSON documents that Dovetail writes, told apart by their schema (see `cli.files.KINDS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dovetail.core import DovetailError, FileError
+from dovetail.core.registry import at
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of file: its name, the class that reads it (`module:Class`), and the function that puts it into words; a
+    kind without them is shown by its keys."""
+
+    name: str
+    type: str = ""
+    words: str = ""
+
+    def read(self, content: Any) -> Any:
+        """What a document of this kind holds."""
+        with understood(DovetailError):
+            return at(self.type).from_json(content)
+
+    def described(self, content: Any) -> str:
+        """A document of this kind in words."""
+        return str(at(self.words)(self.read(content)) if self.words else keys(content))
+
+
+PROGRAM = Kind("program", "dovetail.ir:Program")
+PLAN = Kind("plan", "dovetail.planner:Plan", "dovetail.report.explain:explain")
+TIMELINE = Kind("timeline", "dovetail.timeline:Timeline", "dovetail.cli.simulate:render")
+MACHINE = Kind("machine", "dovetail.machine:Machine", "dovetail.cli.machines:render")
+CERTIFICATE = Kind("certificate", "dovetail.ir:Certificate", "dovetail.cli.verify:render")
+COMPARISON = Kind("comparison", "dovetail.timeline:Comparison", "dovetail.cli.compare:render")
+SELECTION = Kind("selection", "dovetail.store.selection:Selection", "dovetail.cli.show:selection")
+TUNE, RUN, CURVE = Kind("tune"), Kind("run"), Kind("curve")
+
+
+@contextmanager
+def understood(*kinds: type[DovetailError]) -> Iterator[None]:
+    """While a file is read: errors of these kinds say that it is damaged, which is misuse (exit code 2) in every verb.
+
+    >>> with understood(DovetailError):
+    ...     raise DovetailError("expected 'program'", found="an empty text")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.FileError: expected 'program'
+      found       an empty text
+    """
+    try:
+        yield
+    except kinds as error:
+        raise FileError(error.what, where=error.where, found=error.found, hint=error.hint) from error
+
+
+def keys(content: dict[str, Any]) -> str:
+    """What has no words of its own: its keys and short values."""
+    short = {key: value for key, value in content.items() if not isinstance(value, dict | list)}
+    return "\n".join(f"{key:<20} {value}" for key, value in short.items())

@@ -1,0 +1,161 @@
+"""registry: things that are looked up by name, ours and those that other packages declare as entry points.
+
+A row of a built-in is what an entry point says, `name = "package.module:Thing"`, and is loaded and checked alike. Only
+its place differs: the built-ins of a room stand in a table beside it, not in the metadata of our distribution, since
+importing `importlib.metadata` and reading the metadata of all installed distributions takes 15 to 80 ms, and a source
+checkout on PYTHONPATH has none. The metadata are read when a name is not one of ours, or all names are wanted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from dovetail.core.errors import DovetailError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Things of one kind, by name, each loaded when it is first asked for.
+
+    Parameters
+    ----------
+    group : str
+        The group of entry points by which packages add things.
+    what : str
+        What a thing is, with its article, for errors: "an executor".
+    built_in : Mapping[str, str]
+        Our own: name to "package.module:Thing". A package cannot replace them.
+    parts : Iterable[str]
+        Attributes that every thing has.
+    classes : bool
+        Whether things are classes; else they are objects.
+    error : type[DovetailError]
+        What is raised for a name that nothing has, and for a thing that cannot be loaded.
+
+    >>> rooms = Registry("dovetail.doors", "a door", {"front": "dovetail.core.errors:DovetailError"})
+    >>> rooms["front"].__name__, "front" in rooms
+    ('DovetailError', True)
+    >>> rooms["frond"]
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.DovetailError: no door 'frond'
+      try         did you mean 'front'?
+    """
+
+    def __init__(
+        self,
+        group: str,
+        what: str,
+        built_in: Mapping[str, str],
+        parts: Iterable[str] = (),
+        *,
+        classes: bool = True,
+        error: type[DovetailError] = DovetailError,
+    ) -> None:
+        self.group, self.what, self.built_in = group, what, built_in
+        self.parts, self.classes, self.error = tuple(parts), classes, error
+        self._loaded: dict[str, T] = {}
+
+    @property
+    def noun(self) -> str:
+        """What a thing is, without its article."""
+        return self.what.partition(" ")[2]
+
+    @cached_property
+    def others(self) -> dict[str, str]:
+        """The places that other packages declare, by name. A RuntimeWarning names a package that takes one of ours."""
+        found = {}
+        for point in entry_points(self.group):
+            if point.name not in self.built_in:
+                found[point.name] = point.value
+            elif point.value != self.built_in[point.name]:
+                package = f" of package {point.dist.name}" if point.dist else ""
+                what = f"entry point {point.name!r}{package} is left aside: the name of {self.what} of Dovetail"
+                warnings.warn(what, RuntimeWarning, stacklevel=3)
+        return found
+
+    @cached_property
+    def usable(self) -> tuple[str, ...]:
+        """Names of all things that can be loaded. A RuntimeWarning names each package whose thing cannot: it is left
+        aside, and is no reason for all others to fail."""
+        usable = [*self.built_in]
+        for name in self.others:
+            try:
+                self[name]
+            except self.error as error:
+                warnings.warn(f"{self.what} of a package is left aside: {error}", RuntimeWarning, stacklevel=2)
+            else:
+                usable.append(name)
+        return tuple(usable)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter((*self.built_in, *self.others))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.built_in or name in self.others
+
+    def __getitem__(self, name: str) -> T:
+        """Return the thing called `name`. Raises `error` where there is none, or it is none of the kind."""
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name)
+        return self._loaded[name]
+
+    def place(self, name: str) -> str:
+        """Return the "package.module:Thing" of a name. Raises `error`, with the nearest name, where there is none."""
+        if name not in self:
+            near = difflib.get_close_matches(name, self, 1, cutoff=0.4)
+            raise self.error(
+                f"no {self.noun} '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(self))
+            )
+        return self.built_in.get(name) or self.others[name]
+
+    def _load(self, name: str) -> T:
+        place = self.place(name)
+        try:
+            found: T = at(place)
+        except Exception as error:  # whatever that package raises
+            if name in self.built_in:
+                raise
+            cause = f"{type(error).__name__}: {error}"
+            what = f"the {self.noun} '{name}' of another package cannot be imported"
+            raise self.error(what, where=place, found=cause) from error
+        if fault := self._fault(found):
+            kind = f"a class of {self.noun}s" if self.classes else self.what
+            raise self.error(f"the {self.noun} '{name}' of another package is not {kind}", where=place, found=fault)
+        return found
+
+    def _fault(self, found: object) -> str:
+        """What a thing is instead, or lacks, in words; empty where nothing is wrong."""
+        if isinstance(found, type) != self.classes:
+            return repr(found)
+        lacks = [part for part in self.parts if part not in dir(found)]
+        return f"it lacks {', '.join(lacks)}" if lacks else ""
+
+    def forget(self) -> None:
+        """Look for packages anew when next asked."""
+        self._loaded.clear()
+        for name in ("others", "usable"):
+            self.__dict__.pop(name, None)
+
+
+def at(place: str) -> Any:
+    """Return what is at "package.module:Name".
+
+    >>> at("pathlib:PurePath").__name__
+    'PurePath'
+    """
+    module, _, name = place.partition(":")
+    return getattr(import_module(module), name)
+
+
+def entry_points(group: str) -> Iterable[Any]:
+    """Return the entry points of a group, of all installed distributions."""
+    from importlib.metadata import entry_points as found
+
+    return found(group=group)

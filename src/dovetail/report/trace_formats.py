@@ -1,0 +1,62 @@
+"""trace_formats: the trace formats that Dovetail brings (see `trace.formats`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dovetail.trace import Trace, TraceFile
+from dovetail.trace.formats import TraceFormat, Written
+
+
+class Perfetto(TraceFormat):
+    """Chrome's trace format; any file whose name says nothing is taken for one."""
+
+    help = "Chrome's trace format, for Perfetto."
+    suffixes = (".json", ".json.gz", "")
+    by_rank = True  # PyTorch's profiler writes a file a rank
+
+    def write(self, path: Path, trace: TraceFile) -> Written:
+        from dovetail.report.trace_perfetto import write_trace_perfetto
+
+        return Written(write_trace_perfetto(path, trace))
+
+    def read(self, paths: Sequence[Path]) -> Trace:
+        from dovetail.trace.chrome import read_chrome
+
+        return read_chrome(paths)
+
+
+class Tlog(TraceFormat):
+    """The `trace.log` of tlog."""
+
+    help = "The trace.log that tlogview shows."
+    suffixes = (".log",)
+
+    def write(self, path: Path, trace: TraceFile) -> Written:
+        from dovetail.trace.tlog import write_tlog
+
+        numbers = write_tlog(path, trace.read())
+        return Written(path, [f"event {number}: {name}" for name, number in numbers.items()])
+
+    def read(self, paths: Sequence[Path]) -> Trace:
+        from dovetail.trace.tlog import read_tlog
+
+        return read_tlog(paths[0])
+
+
+class Otf2(TraceFormat):
+    """An archive of OTF2."""
+
+    help = "A folder for an archive of OTF2."
+    suffixes = (".otf2",)
+
+    def write(self, path: Path, trace: TraceFile) -> Written:
+        from dovetail.report.trace_otf2 import write_trace_otf2
+
+        return Written(write_trace_otf2(path, trace.read()))
+
+    def read(self, paths: Sequence[Path]) -> Trace:
+        from dovetail.trace.otf2_read import read_otf2
+
+        return read_otf2(paths[0])

@@ -1,0 +1,103 @@
+"""Executor: the protocol of whatever runs jobs on ranks; and the executors that there are, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from dovetail.core import OperatorError, Registry
+from dovetail.ir import verify
+from dovetail.run.job import Job, JobResult
+
+
+class Executor(Protocol):
+    """Runs jobs on ranks. A class that derives from this one defines `execute_unverified`; all else has a default.
+
+    `takes`: the keywords of its constructor that the command line offers, of OPTIONS; all of them may be left out.
+    """
+
+    takes: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def launched_by(self) -> str | None:
+        """What starts its ranks, in words that tell one machine from another: what is measured on it is cached under
+        them. None, the default: nothing is cached."""
+        return None
+
+    @property
+    def buffers_early_sends(self) -> bool:
+        """Whether a short send may end before its receive is posted, so that a probe looks for the limit. Default:
+        True."""
+        return True
+
+    @property
+    def trace(self) -> Path | None:
+        """The folder that its ranks leave a trace of every op in. Default: None."""
+        return None
+
+    def in_folder(self, folder: Path) -> Executor:
+        """Return the same executor, whose jobs leave what they leave in `folder`. Default: jobs leave nothing."""
+        return self
+
+    def execute(self, job: Job) -> JobResult:
+        """Prove the Programs of a job, then run it to its end. Raises ProgramError for a Program that `verify` refuses,
+        RunError where a rank fails, EnvironmentFault where what it needs is not installed."""
+        verify_job(job)
+        return self.execute_unverified(job)
+
+    def execute_unverified(self, job: Job) -> JobResult:
+        """Run a job, whose Programs have been proved, to its end: see `run.job.run_rounds`.
+
+        A variant with `check` is run once more from fresh inputs, and `run.check.check_results` holds what it leaves
+        against its post-conditions and against the program that it is to agree with."""
+        ...
+
+
+def verify_job(job: Job) -> None:
+    """Raise ProgramError where `verify` refuses a Program of the job; each is judged once."""
+    for program in {id(variant.program): variant.program for variant in job.variants}.values():
+        verify(program).raise_if_bad()
+
+
+OPTIONS = {"launch": "--launch", "trace": "--trace"}  # keywords of constructors, as on the command line
+EXECUTORS = Registry[type[Executor]](
+    "dovetail.executors",
+    "an executor",
+    {
+        "mpi": "dovetail.run.mpi:MpiExecutor",
+        "threads": "dovetail.run.in_process:ThreadsExecutor",
+        "numpy": "dovetail.run.in_process:NumpyExecutor",
+        "cuda": "dovetail.run.cuda_executor:CudaExecutor",
+    },
+    ("takes", "launched_by", "buffers_early_sends", "trace", "in_folder", "execute", "execute_unverified"),
+    error=OperatorError,
+)
+
+
+def executor_on(name: str = "mpi", **given: Any) -> Executor:
+    """Return the executor called `name`, made with those of OPTIONS that are given (None: left out).
+
+    Raises OperatorError for an option that it does not have, and for a name that no executor has.
+
+    >>> executor_on("threads").launched_by is None
+    True
+    >>> executor_on("threads", launch="mpiexec -n {ranks}")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.OperatorError: ranks on 'threads' have no --launch
+      try         leave --launch out, or choose another executor with --on
+    """
+    kind, said = EXECUTORS[name], {word: value for word, value in given.items() if value is not None}
+    for word in said:
+        if word not in kind.takes:
+            flag = OPTIONS.get(word, word)
+            hint = f"leave {flag} out, or choose another executor with --on"
+            raise OperatorError(f"ranks on '{name}' have no {flag}", hint=hint)
+    return _made(kind, said)
+
+
+def _made(kind: Any, said: Mapping[str, Any]) -> Executor:
+    """An executor of a class: what its constructor takes, its `takes` says."""
+    made: Executor = kind(**said)
+    return made

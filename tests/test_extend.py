@@ -1,0 +1,135 @@
+"""The packages of examples/extend, installed as a distribution would be, go through every verb."""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from sim_executor import SimExecutor, two_hosts
+
+import dovetail as dt
+from dovetail.cli.files import KINDS
+from dovetail.core import DovetailError, save_json
+from dovetail.cost import Curve, Segment
+from dovetail.ir import Schedule, verify
+from dovetail.ir.registry import OPERATORS
+from dovetail.run import execute
+from dovetail.run.executor import EXECUTORS
+from dovetail.trace import open_trace
+from dovetail.trace.formats import FORMATS
+
+EXTEND = Path(__file__).parents[1] / "examples" / "extend"
+REGISTRIES = (OPERATORS, EXECUTORS, FORMATS)
+SIZES = ("--n", "8", "--width", "4")
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path, monkeypatch):
+    """All three, on sys.path with the metadata that pip would write; gone after the test."""
+    site, modules = tmp_path / "site", []
+    for folder in ("operator", "executor", "trace_format"):
+        project = tomllib.loads((EXTEND / folder / "pyproject.toml").read_text())["project"]
+        info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
+        ((group, rows),) = project["entry-points"].items()
+        rows = [f"{name} = {place}" for name, place in rows.items()]
+        (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *rows]))
+        (module,) = (EXTEND / folder).glob("*.py")
+        monkeypatch.syspath_prepend(module.parent)
+        modules.append(module.stem)
+    monkeypatch.syspath_prepend(site)
+    for registry in REGISTRIES:
+        registry.forget()
+    yield
+    for registry in REGISTRIES:
+        registry.forget()
+    for name in modules:
+        sys.modules.pop(name, None)
+    vars(dt).pop("Smooth", None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_operator_is_proved_and_right(ranks):
+    import dovetail_smooth
+
+    operator = dt.Smooth(10, 4)
+    x = np.random.default_rng(1).random((10, 4))
+    for schedule in (operator.serial(ranks), Schedule.of("overlap", first="inner")):
+        program = operator.program(schedule, ranks)
+        verify(program).raise_if_bad()
+        parts = {"x": [x[low:high] for low, high in operator.blocks(ranks)]}
+        found = execute(program, parts, workload=operator.workload(program, schedule)).outputs["y"]
+        np.testing.assert_allclose(np.concatenate(found), dovetail_smooth.smooth(x))
+
+
+def test_the_operator_goes_through_the_verbs(call, tmp_path):
+    """plan, verify, simulate and run, on the executor of another package too."""
+    machine = ("--machine", save_json(tmp_path / "machine.json", machine_of_two().to_json()))
+    plan = tmp_path / "p"
+    for words in (("plan", "smooth", *SIZES, *machine, "--out", plan), ("verify", plan), ("simulate", plan, *machine)):
+        code, _, err = call(*words)
+        assert code == 0, err
+    for on in ("threads", "numpy", "asyncio"):
+        code, out, err = call("run", plan, "--on", on, "--rounds", "1", "--json")
+        assert code == 0, err
+        found = json.loads(out)
+        assert found["max_rel_error"] <= found["tolerance"]
+    assert found["facts"]["mpi"] == "tasks of asyncio"
+
+
+def machine_of_two():
+    """A pretended machine that knows what the kernel costs."""
+    curve = Curve("rows", (Segment(0.0, 1e-6, 1e-9),), label="prior").to_json()
+    return two_hosts().with_costs({f"kernel:smooth:width={width}:float64": curve for width in (4, 8)})
+
+
+def test_the_operator_is_tuned_and_called(tmp_path):
+    import dovetail_smooth
+
+    ran = SimExecutor(machine_of_two())
+    found = dt.tune(dt.Smooth(64, 8), 2, out=tmp_path, executor=ran, machine=machine_of_two(), seed=7)
+    assert {row.schedule.family for row in found.plan.rivals} | {found.plan.family} == {"serial", "overlap"}
+    x = np.random.default_rng(1).random((10, 4))
+    np.testing.assert_allclose(dt.plan(dt.Smooth(10, 4), machine_of_two(), ranks=1).run(x), dovetail_smooth.smooth(x))
+
+
+def test_the_executor_finds_what_is_wrong(call, tmp_path, monkeypatch):
+    import dovetail_asyncio
+
+    machine = save_json(tmp_path / "machine.json", machine_of_two().to_json())
+    assert call("plan", "smooth", *SIZES, "--machine", machine, "--out", tmp_path / "p")[0] == 0
+    right = dovetail_asyncio.Bound.once
+    monkeypatch.setattr(dovetail_asyncio.Bound, "once", lambda self: (right(self), self.held[1]["y"].fill(0))[0])
+    assert call("run", tmp_path / "p", "--on", "asyncio", "--rounds", "1")[0] == 1
+
+
+def test_the_trace_format_goes_out_and_in(call, tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("rank,thread,name,start_s,end_s\n0,0,solve,0.0,0.5\n1,0,wait,0.25,1.0\n1,0,solve,1.0,1.5\n")
+    assert call("trace", "import", table, "-o", tmp_path / "t.dovetail")[0] == 0
+    trace = open_trace(tmp_path / "t.dovetail").read()
+    assert (trace.num_ranks, set(trace.names), trace.num_rows) == (2, {"solve", "wait"}, 3)
+    assert call("trace", "export", tmp_path / "t.dovetail", "--csv", tmp_path / "again.csv")[0] == 0
+    assert (tmp_path / "again.csv").read_text() == table.read_text()
+    assert "A table of calls and intervals" in call("trace", "export", "--help")[1]
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(DovetailError, match="no table of intervals"):
+        FORMATS["csv"]().read([tmp_path / "bad.csv"])
+
+
+def test_a_kind_of_file_of_a_package_is_shown(call, tmp_path, monkeypatch):
+    """Its name is its schema; one of another version is named as such, one that is broken is misuse."""
+    rows = [("mine.table/2", "of_a_package:TABLE"), ("mine.broken/1", "of_a_package:NONE")]
+    table = SimpleNamespace(name="table", described=lambda content: f"{content['rows']} rows")
+    monkeypatch.setitem(sys.modules, "of_a_package", SimpleNamespace(TABLE=table))
+    monkeypatch.setattr(KINDS, "others", dict(rows))
+    place = save_json(tmp_path / "t.json", {"schema": "mine.table/2", "rows": 3})
+    assert call("show", place)[:2] == (0, "3 rows\n")
+    for schema, said in (("mine.table/1", "a table of another version"), ("mine.broken/1", "cannot be imported")):
+        code, _, err = call("show", save_json(tmp_path / "t.json", {"schema": schema}))
+        assert code == 2
+        assert said in err
