@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from dovetail.core import PlanError, check_schema, parse_count, reading
+from dovetail.core import PlanError, check_schema, load_document, parse_count, reading, save_json
 from dovetail.ir import Operator, Program, Schedule
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.registry import operator_from, prove
@@ -177,6 +178,23 @@ class Plan:
         proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
         gain = {"ideal_gain": self.ideal_gain}
         return {**head, **steps, **times, **sides, **gain, **reasons, **asked, **made, **rest, **proof}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan to a JSON file that `load`, and every verb of the command line, reads; return its path."""
+        return save_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Return the plan in a file, or in the folder that `dovetail plan --out` wrote, proved anew.
+
+        Raises
+        ------
+        DovetailError
+            Where the file cannot be read, or holds no plan; the error names the file.
+        ProgramError
+            Where the plan's program no longer holds.
+        """
+        return load_document(path, cls.from_json, "plan")
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Plan:
