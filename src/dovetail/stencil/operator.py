@@ -43,8 +43,8 @@ class StencilOperator(GridOperator):
 
     Parameters
     ----------
-    grid : str
-        Points along each axis, "512x512".
+    grid : tuple of int, or str
+        Points along each axis: (512, 512), or "512x512" as on the command line.
     steps : int
         Iterations of the step loop.
     dtype : str
@@ -93,16 +93,16 @@ class StencilOperator(GridOperator):
     @property
     def rows(self) -> tuple[int, ...]:
         """Points along the axes that are cut."""
-        return self.points_by_axis[: self.stencil.row_axes]
+        return self.grid[: self.stencil.row_axes]
 
     @property
     def width(self) -> int:
         """Points of a row; 0 where a row is one point."""
-        return self.points_by_axis[-1] if len(self.points_by_axis) > 1 else 0
+        return self.grid[-1] if len(self.grid) > 1 else 0
 
     @property
     def title(self) -> str:
-        return f"{self.name} {' × '.join(map(str, self.points_by_axis))}, {self.steps} steps, {self.dtype}"
+        return f"{self.name} {' × '.join(map(str, self.grid))}, {self.steps} steps, {self.dtype}"
 
     def fingerprint(self) -> str:
         """The nest's own text and arrays, which its name does not tell."""
@@ -251,7 +251,7 @@ class StencilOperator(GridOperator):
 
     def _range(self, sweep: Sweep, axis: int) -> Range:
         """What a sweep computes along an axis; an empty range within the grid where its loop is empty."""
-        size = self.points_by_axis[axis]
+        size = self.grid[axis]
         low, high = sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)
         return (low, high) if low < high else (min(max(low, 0), size),) * 2
 
@@ -337,7 +337,7 @@ class StencilOperator(GridOperator):
     def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
         """Of an array with levels, these first. Slots are rows."""
         boxes = [tuple(slice(*side) for side in box) for box in self.decomposition(schedule, ranks).owned]
-        whole, levels, within = self.points_by_axis, self.stencil.given[name], int(self.width > 0)
+        whole, levels, within = self.grid, self.stencil.given[name], int(self.width > 0)
         if levels > 1:
             whole, boxes = (levels, *whole), [(slice(None), *box) for box in boxes]
         return ArraySpec.of_blocks(name, self.dtypes[name], whole, boxes, within=within, suffix=suffix)
