@@ -16,7 +16,7 @@ from dovetail.machine import Link, Machine, load, presets
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, pipeline_s
 from dovetail.planner import Plan, plan, search
 from dovetail.planner.costs import Costs
-from dovetail.report.explain import explain
+from dovetail.planner.explain import explain
 from dovetail.sim import simulate
 
 SEED = MatmulAllReduce(4096, 3072, 8192, "float16")

@@ -17,8 +17,8 @@ from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.planner import Plan, plan, search
 from dovetail.planner.costs import Costs
-from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE, Rival
-from dovetail.report.explain import explain
+from dovetail.planner.explain import explain
+from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE, Rival
 from dovetail.report.html import page
 from dovetail.report.tuning import summary, write_tuning
 from dovetail.run.job import Job, JobResult, Outcome

@@ -56,7 +56,7 @@ from dovetail.pipeline.problems import SyncP2p as SyncP2p
 from dovetail.pipeline.problems import TripleNest as TripleNest
 from dovetail.planner.plan import Plan as Plan
 from dovetail.planner.search import plan as plan
-from dovetail.report.explain import explain as explain
+from dovetail.report.notebook import explain as explain
 from dovetail.stencil.problems import Acoustic3d as Acoustic3d
 from dovetail.stencil.problems import Acoustic3d4 as Acoustic3d4
 from dovetail.stencil.problems import Acoustic3d6 as Acoustic3d6

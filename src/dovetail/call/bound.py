@@ -65,6 +65,9 @@ class Bound:
         )
         return self.signature.result(self.rank, held, out)
 
+    def __repr__(self) -> str:
+        return f"<Bound: {self.operator.title} on rank {self.rank} of {self.program.num_ranks}: {self.schedule}>"
+
     @cached_property
     def num_bytes(self) -> int:
         """The mean number of bytes of a rank's arrays: equal on all ranks, which drop the same bindings."""

@@ -43,7 +43,7 @@ class Kind:
 
 KINDS = {
     "dovetail.program/1": Kind("program", "dovetail.ir:Program"),
-    "dovetail.plan/2": Kind("plan", "dovetail.planner:Plan", "dovetail.report.explain:explain"),
+    "dovetail.plan/2": Kind("plan", "dovetail.planner:Plan", "dovetail.planner.explain:explain"),
     "dovetail.timeline/1": Kind("timeline", "dovetail.timeline:Timeline", "dovetail.cli.simulate:render"),
     "dovetail.machine/1": Kind("machine", "dovetail.machine:Machine", "dovetail.cli.machines:render"),
     "dovetail.certificate/1": Kind("certificate", "dovetail.ir:Certificate", "dovetail.cli.verify:render"),

@@ -70,6 +70,9 @@ class Program:
     lines: tuple[str, ...]
     columns: dict[str, NDArray[Any]] = field(repr=False)
 
+    def __repr__(self) -> str:
+        return f"<Program '{self.name}': {self.num_ranks} ranks, {len(self.lanes)} lanes, {self.num_ops} ops>"
+
     @property
     def num_ops(self) -> int:
         return len(self.columns["kind"])

@@ -93,6 +93,10 @@ class Machine:
     def __hash__(self) -> int:
         return hash((self.name, self.ranks, self.nodes, self.links))
 
+    def __repr__(self) -> str:
+        nodes = f"{self.num_nodes} node{'s' * (self.num_nodes != 1)}"
+        return f"<Machine '{self.name}': {self.ranks} ranks on {nodes}, {len(self.costs)} costs>"
+
     @property
     def num_nodes(self) -> int:
         return len(set(self.nodes))

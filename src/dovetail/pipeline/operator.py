@@ -15,7 +15,7 @@ from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs
 from dovetail.loops.blocks import cuts, grid_text
 from dovetail.loops.check_counts import check_count
-from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.grid_operator import GridOperator, class_name
 from dovetail.loops.types import DTYPES
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import add_moves, add_tiles, workload_of
@@ -346,7 +346,7 @@ def pipeline_operator(
     unneeded = {"steps"} - {*nest.parameters} | {"dtype"} - {"dtype" for a in nest.arrays.values() if a.dtype is None}
     kept = [option for option in options if option.name not in unneeded]
     body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(kept)}
-    return type(nest.name, (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
+    return type(class_name(nest.name), (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
 
 
 def _tiles_of(cutting: Cutting, grain: int) -> Schedule:

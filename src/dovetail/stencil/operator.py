@@ -16,7 +16,7 @@ from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs, LibraryCall
 from dovetail.loops.blocks import Box, Range, cuts
 from dovetail.loops.check_counts import check_count
-from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.grid_operator import GridOperator, class_name
 from dovetail.loops.types import DTYPES
 from dovetail.stencil.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.stencil.diagram import space_of
@@ -370,9 +370,8 @@ def stencil_operator(nest: Nest, name: str = "") -> type[StencilOperator]:
     if strange := [name for name in nest.parameters if name != "steps"]:
         raise OperatorError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
     found, doc = stencil_of(nest), f"{nest.about}\n\n{(StencilOperator.__doc__ or '').strip()}"
-    return type(
-        nest.name, (StencilOperator,), {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc}
-    )
+    body = {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc}
+    return type(class_name(nest.name), (StencilOperator,), body)
 
 
 @lru_cache(maxsize=256)

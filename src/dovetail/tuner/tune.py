@@ -21,6 +21,7 @@ from dovetail.core import (
     parse_count,
     reading,
     save_json,
+    seconds_text,
 )
 from dovetail.cost import CostModel, price
 from dovetail.ir import SERIAL, Kind, Operator, Schedule
@@ -28,7 +29,8 @@ from dovetail.ir.registry import checked_operator
 from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
 from dovetail.planner.costs import Costs
-from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
+from dovetail.planner.plan import Plan
+from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.planner.search import plan, with_schedule
 from dovetail.prober.take import Budget, probed_beside_load
 from dovetail.run.engine import needs_order
@@ -70,6 +72,10 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     cil: tuple[float, float] = (1.0, 1.0)
     report: Path | None = None
+
+    def __repr__(self) -> str:
+        times = f"{seconds_text(self.planned.median_s)} measured, serial {seconds_text(self.serial.median_s)}"
+        return f"<TuneResult: {self.plan.operator.title} on {self.plan.ranks} ranks: {self.plan.schedule}; {times}>"
 
     @property
     def serial(self) -> Outcome:
