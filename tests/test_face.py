@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from sim_executor import SimExecutor, two_hosts
 
 import dovetail as dt
 from dovetail.core import OperatorError
@@ -70,3 +71,37 @@ def test_the_notebook_extension_shows_each_type_by_itself(made):
         place = type(what).__module__, type(what).__qualname__
         assert "data:image/svg+xml" in shown[place](what)
     assert (dt.TuneResult.__module__, "TuneResult") in shown
+
+
+# The river, arrow by arrow
+
+
+def test_a_plan_is_simulated_as_it_was_predicted_and_compared(made):
+    found = dt.simulate(made, "shared-memory-2", extrapolate=True)
+    assert found.to_json() == made.predicted.to_json()
+    assert dt.compare(made.predicted, found).ratio == 1.0
+
+
+def test_a_program_is_simulated_by_the_bytes_of_its_slots(made):
+    program = dt.AllReduce(1 << 16).program(dt.AllReduce(1 << 16).serial(2), 2)
+    with pytest.raises(OperatorError, match=r"sizes of program .* are not known"):
+        dt.simulate(program, "shared-memory-2")
+    small, large = (dt.simulate(program, "shared-memory-2", slot_bytes=n, extrapolate=True) for n in (64, 1 << 20))
+    assert 0 < small.makespan_s < large.makespan_s
+    with pytest.raises(OperatorError, match="sizes of program"):
+        dt.simulate(made.program, "shared-memory-2", slot_bytes=4)
+
+
+def test_probe_takes_an_executor_and_an_operator(monkeypatch):
+    executor = SimExecutor(two_hosts())
+    plain, own = dt.probe(2, executor=executor), dt.probe(2, dt.MatmulAllReduce(256, 256, 256), executor=executor)
+    assert plain.ranks == 2
+    assert {*own.costs} > {*plain.costs}
+    with pytest.raises(OperatorError, match="its own ranks"):
+        dt.probe(2, executor=executor, calls=True)
+    with pytest.raises(OperatorError, match="no operator, but str"):
+        dt.probe(2, "matmul_all_reduce", executor=executor)
+
+
+def test_type_hints_have_bound():
+    assert dt.Bound.__name__ == "Bound"

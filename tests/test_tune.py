@@ -163,6 +163,8 @@ def test_a_saved_result_comes_back(tuned: TuneResult, tmp_path) -> None:
         found = TuneResult.load(path)
         assert json_text(found.to_json()) == json_text(tuned.to_json())
         assert json_text(found.machine.to_json()) == json_text(tuned.machine.to_json())
+        assert repr(found) == repr(tuned)
+        assert "\n" not in repr(tuned)
         assert (found.judged.tried, found.keeps_serial) == (tuned.judged.tried, False)
         assert found.planned.timelines[0].makespan_s == tuned.planned.timelines[0].makespan_s
 

@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 # Name -> room; a room is imported when a name of it is first used. __init__.pyi says the same.
 _FACE = {
+    "Bound": "call.bound",
     "DovetailError": "core",
     "Machine": "machine",
     "Plan": "planner",
@@ -26,9 +27,12 @@ _FACE = {
     "Timeline": "timeline",
     "TuneResult": "tuner",
     "bind": "call.bind",
+    "compare": "timeline",
     "explain": "report.notebook",
     "operator_of": "call.nest_operators",
     "plan": "planner",
+    "probe": "tuner.machines",
+    "simulate": "planner.predict",
     "tune": "tuner",
     "verify": "ir",
     **dict.fromkeys(("choice_for", "schedule_for", "use"), "call"),
