@@ -8,6 +8,8 @@ from sim_executor import SimExecutor, two_hosts
 
 import dovetail as dt
 from dovetail.core import OperatorError
+from dovetail.ir.arrays import borrowed
+from dovetail.ir.signature import Signature
 
 
 def test_a_grid_is_a_tuple_however_it_is_given_and_text_in_documents():
@@ -105,3 +107,96 @@ def test_probe_takes_an_executor_and_an_operator(monkeypatch):
 
 def test_type_hints_have_bound():
     assert dt.Bound.__name__ == "Bound"
+
+
+# Arrays of others
+
+
+class Tensor:
+    """Lends an array by DLPack, and says whether it may be written."""
+
+    device = (1, 0)
+
+    def __init__(self, held):
+        self.held = held
+
+    def __dlpack__(self, **asked):
+        return self.held.__dlpack__(**asked)
+
+    def __dlpack_device__(self):
+        return self.device
+
+
+class OldTensor(Tensor):
+    """Lends it as DLPack did before 1.0, which cannot say so."""
+
+    def __dlpack__(self):
+        return self.held.__dlpack__()
+
+    def __array__(self, dtype=None, copy=None):
+        return self.held
+
+
+class OnDevice(Tensor):
+    device = (2, 1)
+
+
+class Bfloat16(Tensor):
+    dtype = "torch.bfloat16"
+
+    def __dlpack__(self, **asked):
+        raise BufferError("no such type")
+
+
+class Interface:
+    def __init__(self, held):
+        self.held, self.__array_interface__ = held, held.__array_interface__
+
+    __array_interface__ = None
+
+
+@pytest.mark.parametrize("lend", [Tensor, OldTensor, memoryview, Interface, np.asarray])
+def test_arrays_of_others_are_taken_and_written_without_a_copy(lend):
+    made = dt.plan(dt.MatmulAllReduce(2, 1, 2), "shared-memory-2", ranks=1)
+    held, a, b = np.zeros((2, 2), "f4"), np.array([[1], [2]], "f4"), np.array([[3, 4]], "f4")
+    assert np.shares_memory(borrowed(lend(held)), held)
+    out = lend(held)
+    assert made.run(lend(a), lend(b), out=out) is out
+    assert held.tolist() == [[3, 4], [6, 8]]
+    stencil = dt.Jacobi2d((4, 3), 2)
+    signature, given, result = (
+        Signature.of(stencil, stencil.serial(1), 1),
+        np.ones((4, 3), "f4"),
+        np.zeros((4, 3), "f4"),
+    )
+    inputs, wanted = signature.arguments(0, [lend(given)], lend(result))
+    assert all(np.shares_memory(each, given) for each in inputs.values())
+    assert all(np.shares_memory(each, result) for each in wanted.values())
+
+
+def test_planted_fault_what_may_not_be_written_stays_so():
+    class Frozen(OldTensor):
+        def __array__(self, dtype=None, copy=None):
+            return fixed
+
+    held = np.ones(3)
+    fixed = held.view()
+    fixed.flags.writeable = False
+    lent = [Frozen(held), Tensor(fixed), memoryview(fixed), Interface(fixed)]
+    assert [borrowed(each).flags.writeable for each in lent] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"), [(OnDevice, "DLPack device 2, number 1"), (Bfloat16, "torch.bfloat16: no such")]
+)
+def test_what_cannot_be_lent_is_refused_and_named(kind, said):
+    made = dt.plan(dt.MatmulAllReduce(2, 2, 2), "shared-memory-2", ranks=1)
+    given, bad = np.ones((2, 2), "f4"), kind(np.ones((2, 2), "f4"))
+    for arrays, out in (((bad, given), None), ((given, given), bad)):
+        with pytest.raises(OperatorError, match=said):
+            made.run(*arrays, out=out)
+
+
+@pytest.mark.parametrize("given", [[1.0, 2.0], 3.0, None, "text", b"text", np.float32(1)])
+def test_what_lends_no_memory_is_left_as_it_is(given):
+    assert borrowed(given) is given
