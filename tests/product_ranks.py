@@ -187,6 +187,33 @@ def test_out(dtype):
     assert np.array_equal(outs[1], a)
 
 
+class Lent:
+    """Lends an array by DLPack, as tensors do."""
+
+    def __init__(self, held):
+        self.held = held
+
+    def __dlpack__(self, **asked):
+        return self.held.__dlpack__(**asked)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+def test_arrays_of_others(dtype):
+    a, b = whole(dtype)
+    mine, out = np.ascontiguousarray(np.array_split(a, RANKS, 1)[RANK]), Lent(np.zeros((M, N), a.dtype))
+    other = np.ascontiguousarray(np.array_split(b, RANKS)[RANK])
+    for _ in range(2):
+        assert matmul_all_reduce(Lent(mine), Lent(other), COMM, out=out) is out
+        assert np.array_equal(out.held, a @ b)
+    if np.dtype(dtype) == np.float64:
+        tensor = Lent(np.full(3, RANK + 1.0))
+        assert dt.all_reduce(tensor, COMM) is tensor
+        assert tensor.held.tolist() == [RANKS * (RANKS + 1) / 2] * 3
+        assert dt.all_gather(Lent(np.full(2, RANK)), COMM).tolist() == [r for r in range(RANKS) for _ in range(2)]
+
+
 def test_arguments_that_cannot_be(dtype):
     """On one rank alone, so that the others would wait for it."""
     a, b = whole(dtype)

@@ -24,7 +24,7 @@ def arguments(operator, seed=0):
     rng, found = np.random.default_rng(seed), []
     for name, array in operator.nest.arrays.items():
         given = operator.stencil.given[name]
-        shape = (given, *operator.points_by_axis) if given > 1 else operator.points_by_axis
+        shape = (given, *operator.grid) if given > 1 else operator.grid
         found.append((rng.random(shape) + 0.5).astype(array.dtype or operator.dtype))
     return found
 

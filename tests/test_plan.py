@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from dovetail.cli.files import timeline_of
 from dovetail.core import CostError, DovetailError, FileError, OperatorError, PlanError, ProgramError
 from dovetail.cost import Curve, Segment, price
-from dovetail.ir import Schedule, certificate
+from dovetail.ir import Program, Schedule, certificate
 from dovetail.ir.registry import BUILT_IN, operator_class
 from dovetail.machine import Link, Machine, load, presets
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, pipeline_s
 from dovetail.planner import Plan, plan, search
 from dovetail.planner.costs import Costs
-from dovetail.report.explain import explain
+from dovetail.planner.explain import explain
 from dovetail.sim import simulate
 
 SEED = MatmulAllReduce(4096, 3072, 8192, "float16")
@@ -43,6 +43,17 @@ def pair(ranks=2, comm=(20e-6, 1e-9), flops=1e-10, cil=(1.0, 1.0), start_s=0.0, 
     }
     links = tuple(Link(a, b, "tcp") for a in range(ranks) for b in range(ranks) if a != b)
     return Machine("made", ranks, tuple(range(ranks)), links, {**known, **costs}, {"eager_limit_bytes": 0})
+
+
+def test_a_saved_plan_and_program_come_back_and_errors_name_the_file(tmp_path):
+    made = plan(MatmulAllReduce(64, 64, 64), "shared-memory-2", extrapolate=True)
+    place = made.save(tmp_path / "plan.json")
+    assert Plan.load(place).to_json() == Plan.load(tmp_path).to_json() == made.to_json()
+    assert Program.load(made.program.save(tmp_path / "program.json")) == made.program
+    with pytest.raises(DovetailError, match=r"plan .*/program\.json: expected a document of schema 'dovetail.plan/2'"):
+        Plan.load(tmp_path / "program.json")
+    with pytest.raises(DovetailError, match=r"program .*/plan\.json: expected"):
+        Program.load(place)
 
 
 class TestSeed:

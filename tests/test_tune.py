@@ -10,15 +10,15 @@ import pytest
 from sim_executor import SimExecutor, two_hosts
 
 from dovetail.cli.tune import print_tuned, verdict
-from dovetail.core import EnvironmentFault
+from dovetail.core import DovetailError, EnvironmentFault, json_text
 from dovetail.cost import Curve, Segment
 from dovetail.ir import Schedule
 from dovetail.machine import Machine, load
 from dovetail.matmul import MatmulAllReduce
 from dovetail.planner import Plan, plan, search
 from dovetail.planner.costs import Costs
-from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE, Rival
-from dovetail.report.explain import explain
+from dovetail.planner.explain import explain
+from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE, Rival
 from dovetail.report.html import page
 from dovetail.report.tuning import summary, write_tuning
 from dovetail.run.job import Job, JobResult, Outcome
@@ -105,6 +105,7 @@ def test_the_river_leaves_plan_and_timelines(tmp_path) -> None:
     found = tune(OPERATOR, 2, out=tmp_path, executor=executor, seed=7, say=lambda what, done: said.append(done), **FEW)
     assert {path.name for path in tmp_path.iterdir()} == {
         "plan.json",
+        "machine.json",
         "predicted.json",
         "measured.json",
         "tune.json",
@@ -154,6 +155,29 @@ def test_json_has_the_keys_that_others_rely_on(tuned: TuneResult) -> None:
     assert keys <= set(document)
     assert document["serial_s"] == tuned.serial.median_s
     assert document["predicted_serial_s"] == tuned.plan.serial_s
+
+
+def test_a_saved_result_comes_back(tuned: TuneResult, tmp_path) -> None:
+    place = tuned.save(tmp_path)
+    for path in (tmp_path, place):
+        found = TuneResult.load(path)
+        assert json_text(found.to_json()) == json_text(tuned.to_json())
+        assert json_text(found.machine.to_json()) == json_text(tuned.machine.to_json())
+        assert repr(found) == repr(tuned)
+        assert "\n" not in repr(tuned)
+        assert (found.judged.tried, found.keeps_serial) == (tuned.judged.tried, False)
+        assert found.planned.timelines[0].makespan_s == tuned.planned.timelines[0].makespan_s
+
+
+def test_errors_of_a_damaged_result_name_the_file(tuned: TuneResult, tmp_path) -> None:
+    document = json.loads(tuned.save(tmp_path).read_text())
+    del document["final"]["tried"]
+    (tmp_path / "tune.json").write_text(json.dumps(document))
+    with pytest.raises(DovetailError, match=r"tune .*/tune\.json: malformed tune document\n.*'tried'"):
+        TuneResult.load(tmp_path)
+    (tmp_path / "plan.json").unlink()
+    with pytest.raises(DovetailError, match=r"cannot read plan .*/plan\.json"):
+        TuneResult.load(tmp_path)
 
 
 # What a tuning says and writes

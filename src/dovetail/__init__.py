@@ -5,10 +5,10 @@
 >>> made.tiles, round(made.predicted_s * 1e6)
 ((512, 896, 896, 896, 896), 1283)
 
-`print(dt.explain(made))` says why; `made.run(a, b)`, called by every rank of an MPI program, does it;
+`print(made)` says why; `made.run(a, b)`, called by every rank of an MPI program, does it;
 `dt.tune(operator, ranks)` measures the promising schedules on real ranks and keeps the fastest.
 
-Classes are operators (`dt.MatmulAllReduce(m, k, n)`), functions act on arrays (`dt.MatmulAllReduce(a, b, comm)`).
+Classes are operators (`dt.MatmulAllReduce(m, k, n)`), functions act on arrays (`dt.matmul_all_reduce(a, b, comm)`).
 """
 
 from importlib import import_module
@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 
 # Name -> room; a room is imported when a name of it is first used. __init__.pyi says the same.
 _FACE = {
+    "Bound": "call.bound",
     "DovetailError": "core",
     "Machine": "machine",
     "Plan": "planner",
@@ -26,9 +27,12 @@ _FACE = {
     "Timeline": "timeline",
     "TuneResult": "tuner",
     "bind": "call.bind",
-    "explain": "report.explain",
+    "compare": "timeline",
+    "explain": "report.notebook",
     "operator_of": "call.nest_operators",
     "plan": "planner",
+    "probe": "tuner.machines",
+    "simulate": "planner.predict",
     "tune": "tuner",
     "verify": "ir",
     **dict.fromkeys(("choice_for", "schedule_for", "use"), "call"),
@@ -57,6 +61,14 @@ def _of(name: str) -> Any:
     if name in table.operator_names():
         return table.operator_class(table.operator_names()[name])
     raise AttributeError(f"module 'dovetail' has no attribute '{name}'")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Show plans, tune results and timelines as tables and pictures in a notebook, after `%load_ext dovetail`."""
+    shown = shell.display_formatter.formatters["text/html"]
+    for place in ("planner.plan.Plan", "tuner.tune.TuneResult", "timeline.timeline.Timeline"):
+        module, _, name = f"dovetail.{place}".rpartition(".")
+        shown.for_type_by_name(module, name, lambda what: import_module("dovetail.report.notebook").html(what))
 
 
 def __dir__() -> list[str]:

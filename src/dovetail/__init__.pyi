@@ -2,6 +2,7 @@
 from typing import Any
 
 from dovetail.call.bind import bind as bind
+from dovetail.call.bound import Bound as Bound
 from dovetail.call.collectives import all_gather as all_gather
 from dovetail.call.collectives import all_gather_v as all_gather_v
 from dovetail.call.collectives import all_reduce as all_reduce
@@ -55,8 +56,9 @@ from dovetail.pipeline.problems import Ssor2d as Ssor2d
 from dovetail.pipeline.problems import SyncP2p as SyncP2p
 from dovetail.pipeline.problems import TripleNest as TripleNest
 from dovetail.planner.plan import Plan as Plan
+from dovetail.planner.predict import simulate as simulate
 from dovetail.planner.search import plan as plan
-from dovetail.report.explain import explain as explain
+from dovetail.report.notebook import explain as explain
 from dovetail.stencil.problems import Acoustic3d as Acoustic3d
 from dovetail.stencil.problems import Acoustic3d4 as Acoustic3d4
 from dovetail.stencil.problems import Acoustic3d6 as Acoustic3d6
@@ -68,7 +70,9 @@ from dovetail.stencil.problems import Jacobi2d as Jacobi2d
 from dovetail.stencil.problems import Jacobi3d as Jacobi3d
 from dovetail.stencil.problems import Laplace2d as Laplace2d
 from dovetail.stencil.problems import RedBlack2d as RedBlack2d
+from dovetail.timeline.compare import compare as compare
 from dovetail.timeline.timeline import Timeline as Timeline
+from dovetail.tuner.machines import probe as probe
 from dovetail.tuner.tune import TuneResult as TuneResult
 from dovetail.tuner.tune import tune as tune
 

@@ -19,6 +19,7 @@ from dovetail.ir import Operator, Schedule
 from dovetail.ir.registry import checked_operator
 from dovetail.ir.signature import Signature
 from dovetail.loops import Nest
+from dovetail.loops.blocks import grid_text
 from dovetail.pipeline.operator import PipelineOperator
 from dovetail.run.embedded import STALL_S, Embedded, ranks_of
 from dovetail.run.options import RunOptions
@@ -41,7 +42,7 @@ class BoundNest(Bound):
     @property
     def block(self) -> tuple[slice, ...]:
         """Return where this rank's part of the grid lies."""
-        return self.blocks[self.operator.written[0]][-len(self.operator.points_by_axis) :]
+        return self.blocks[self.operator.written[0]][-len(self.operator.grid) :]
 
     def until(self, *arrays: Any, change: float, calls: int = 1000) -> tuple[Any, int, float]:
         """Call again and again, each time with what came out, until the last step changes the grid little enough.
@@ -135,9 +136,9 @@ def bind(what: Operator | Nest, comm: Any = None, grid: Any = None, **options: A
         return bind_on(operator, world, schedule)
 
 
-def bind_nest(nest: Nest, world: World, grid: str, options: Mapping[str, Any]) -> BoundNest:
+def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[str, Any]) -> BoundNest:
     """Bind a nest, every rank with the same grid and options."""
-    check_same(world, f"{nest.name}, grid {grid}", options, str(nest))
+    check_same(world, f"{nest.name}, grid {grid_text(grid)}", options, str(nest))
     kind = operator_of(nest)
     known = {field.name for field in fields(kind)} - {"grid"}
     if strange := [name for name in options if name not in (*known, *kind.asked_options)]:
@@ -158,9 +159,8 @@ def measured_shares(operator: StencilOperator, cut: Sequence[int], world: World)
     """Rows along the first axis in proportion to the speeds of the ranks, each of which computes a part alone."""
     box = operator.decomposition(Schedule.of("even", cut=tuple(cut), depth=0), world.size).owned[world.rank]
     sides = [high - low for low, high in box]
-    alone = replace(
-        operator, grid="x".join(map(str, [*sides, *([operator.width] if operator.width else [])])), steps=2, test=0
-    )
+    row = (operator.width,) if operator.width else ()
+    alone = replace(operator, grid=(*sides, *row), steps=2, test=0)
     serial = alone.serial(1)
     program = alone.program(serial, 1)
     signature = Signature.of(alone, serial, 1)

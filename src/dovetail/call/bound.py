@@ -67,6 +67,9 @@ class Bound:
         )
         return self.signature.result(self.rank, held, out)
 
+    def __repr__(self) -> str:
+        return f"<Bound: {self.operator.title} on rank {self.rank} of {self.program.num_ranks}: {self.schedule}>"
+
     def explain(self) -> str:
         """Return the schedule: its family and parameters, then what it does in words."""
         return f"{self.schedule}: {self.operator.describe(self.schedule, self.program.num_ranks)}"

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.loops import Nest
+from dovetail.loops.blocks import grid_of
 
 COUNTS = ("steps", "test", "depth", "tile", "grain", "mapped")
 ALWAYS = ("steps", "test")  # None stands for none of the others
 
 
-def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The grid in words and the options as plain Python; OperatorError that says which one is of another kind.
+def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """The grid and the options as plain Python; OperatorError that says which one is of another kind.
 
     >>> from dovetail.loops.problems import jacobi2d
     >>> read_options(jacobi2d, (512, 256), {"steps": np.int64(2), "cut": [2, 1]})
-    ('512x256', {'steps': 2, 'cut': (2, 1)})
+    ((512, 256), {'steps': 2, 'cut': (2, 1)})
     """
-    words = points(grid)
+    axes = grid_of(grid)
     found = {name: _read(name, value) for name, value in asked.items()}
     if "steps" in nest.parameters and "steps" not in found:
         raise OperatorError(f"{nest.name} on ranks needs steps=…", hint="bind(nest, comm, grid, steps=100)")
     if "steps" not in nest.parameters and found.get("steps", 1) != 1:
         raise OperatorError(f"{nest.name} has no steps", found=f"steps={found['steps']}", hint="leave them out")
-    return words, found
-
-
-def points(grid: Sequence[int] | str | int) -> str:
-    """A grid in the words of operators, in which users may give it, too.
-
-    >>> points((512, 256)), points("512x256"), points(512)
-    ('512x256', '512x256', '512')
-    """
-    if isinstance(grid, str):
-        return grid
-    if isinstance(grid, list | tuple | np.ndarray) and np.ndim(grid) == 1:
-        return "x".join(str(parse_count(each, "points of an axis", least=1)) for each in grid)
-    return str(parse_count(grid, "a grid of one axis", least=1))
+    return axes, found
 
 
 def _read(name: str, value: Any) -> Any:

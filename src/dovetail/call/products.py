@@ -20,6 +20,7 @@ from dovetail.call.bound import Bound, bind_on
 from dovetail.core import OperatorError
 from dovetail.ir import Schedule
 from dovetail.ir.abilities import OnArrays, RankArguments
+from dovetail.ir.arrays import borrowed
 from dovetail.ir.registry import operator_class
 from dovetail.matmul import DTYPES
 from dovetail.run.arrays import Array
@@ -173,10 +174,12 @@ def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> A
     """The arguments of a call on this rank. What reading them raises becomes their fault."""
     kind = operator_class(operator)
     assert issubclass(kind, OnArrays)
+    outs: tuple[Any, ...]
     given, outs, read, fault = (a,), (), {}, ""
     try:
-        given = (a, *b) if isinstance(b, list | tuple) else (a, b)
+        given = tuple(map(borrowed, (a, *b) if isinstance(b, list | tuple) else (a, b)))
         outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
+        outs = tuple([borrowed(each, "`out`") for each in outs])
         for name, value in said.items():
             if name not in kind.call_options():
                 raise OperatorError(f"{kind.name} has no argument '{name}'")
@@ -185,7 +188,7 @@ def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> A
         fault = str(error) or words_of(error)
     except Exception as error:
         fault = words_of(error)
-    return Asked(given, outs, out, read, fault)
+    return Asked(given, outs, None if out is None else outs, read, fault)
 
 
 def _key(name: str, asked: Asked) -> int:

@@ -18,6 +18,7 @@ from dovetail.call.collective_arguments import (
 )
 from dovetail.call.selection_rules import checks_calls, communicator
 from dovetail.core import OperatorError
+from dovetail.ir.arrays import borrowed
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array, is_float
 from dovetail.run.comm import KINDS, REDUCED, Communicator, Request, call
@@ -49,7 +50,8 @@ def settle(
             if fault is not None:
                 raise common(fault) if is_row else fault
             each = _rows_of_all(kind, made, each) if is_row else each
-            src, dst, request = _asked(kind, made, array, out, op, root, each)
+            lent, into = borrowed(array, f"an argument of {kind}"), borrowed(out, f"`out` of {kind}")
+            src, dst, request = _asked(kind, made, lent, into, op, root, each)
         except Exception as error:  # whatever it is, of the user's own class perhaps
             if checks and not is_common(error):
                 made.agree(None)
@@ -59,7 +61,8 @@ def settle(
             made.agree(request)
         if counts is not None or not call(KINDS.index(kind), comm, src, dst, op, root):
             made.run(request)
-        return cast(Array, dst)
+        given_back = next((own for own, held in ((out, into), (array, lent)) if dst is held), dst)
+        return cast(Array, given_back)
 
 
 def _asked(

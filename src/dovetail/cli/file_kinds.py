@@ -31,7 +31,7 @@ class Kind:
 
 
 PROGRAM = Kind("program", "dovetail.ir:Program")
-PLAN = Kind("plan", "dovetail.planner:Plan", "dovetail.report.explain:explain")
+PLAN = Kind("plan", "dovetail.planner:Plan", "dovetail.planner.explain:explain")
 TIMELINE = Kind("timeline", "dovetail.timeline:Timeline", "dovetail.cli.simulate:render")
 MACHINE = Kind("machine", "dovetail.machine:Machine", "dovetail.cli.machines:render")
 CERTIFICATE = Kind("certificate", "dovetail.ir:Certificate", "dovetail.cli.verify:render")

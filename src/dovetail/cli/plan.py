@@ -33,7 +33,7 @@ def plan(
     from dovetail.cli.choices import compare_choices
     from dovetail.cli.machines import find
     from dovetail.planner import plan as search
-    from dovetail.report.explain import explain, write_plan
+    from dovetail.report.explain import write_plan
 
     chosen = None if machine is None else find(machine)
     if compare_heuristics:
@@ -46,7 +46,7 @@ def plan(
     except CostError as error:
         raise _with_hint(error, operator, None if chosen else ranks) from error
     page = None if out is None else write_plan(made, out, shlex.join(["dovetail", *sys.argv[1:]]))
-    output.emit(made.to_json()) if json else print(explain(made) + (f"\n\n{page}" if page else ""))
+    output.emit(made.to_json()) if json else print(str(made) + (f"\n\n{page}" if page else ""))
 
 
 def probed(operator: Operator, ranks: int | None, launch: str | None) -> Machine:

@@ -27,19 +27,14 @@ def probe(
 ) -> None:
     """Measure messages, collectives and (with an operator) its compute on real ranks; the result is cached."""
     from dovetail.cli.machines import render
-    from dovetail.prober import probe_calls
     from dovetail.run.executor import executor_on
-    from dovetail.tuner.machines import machine_for, machine_of
+    from dovetail.tuner.machines import probe as follow
 
     operator, executor = said.operator() if said else None, executor_on(on, launch=launch)
     if calls and executor.launched_by is None:
         raise OperatorError(f"--calls needs ranks that a command starts, not {on}", hint="leave --calls or --on out")
     with output.progress("probing") as say:
-        machine = machine_of(executor, ranks, fresh=fresh, say=say)
-        if operator is not None:
-            machine = machine_for(executor, machine, operator, ranks, fresh=fresh, say=say)
-        if calls and executor.launched_by:
-            machine = probe_calls(machine, executor.launched_by)
+        machine = follow(ranks, operator, executor=executor, calls=calls, fresh=fresh, say=say)
     if out is not None:
         save_json(out, machine.to_json())
     output.emit(machine.to_json()) if json else print(render(machine))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dovetail.core.errors import DovetailError, EnvironmentFault
 
+Read = TypeVar("Read")
 CACHED = 0o600  # mode of files in the cache: this user's alone
 
 
@@ -80,6 +81,21 @@ def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DovetailError(f"{what} {path} is not a JSON object", found=type(document).__name__)
     return document
+
+
+def load_document(path: str | Path, read: Callable[[dict[str, Any]], Read], what: str) -> Read:
+    """Return what `read` makes of the JSON object in a file; of a folder, in the file `what`.json in it.
+
+    Every DovetailError that `read` raises keeps its class, and names the file.
+    """
+    place = Path(path)
+    place = place / f"{what}.json" if place.is_dir() else place
+    document = load_json(place, what)
+    try:
+        return read(document)
+    except DovetailError as error:
+        where, found, hint = error.where, error.found, error.hint
+        raise type(error)(f"{what} {place}: {error.what}", where=where, found=found, hint=hint) from error
 
 
 def check_schema(document: Mapping[str, Any], schema: str) -> None:

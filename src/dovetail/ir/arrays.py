@@ -19,6 +19,8 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
+ON_HOST = (1, 3, 11)  # DLPack's devices whose memory the CPU reads: its own, and what CUDA and ROCm pin there
+_AS_THEY_ARE = (np.ndarray, np.generic, str, bytes)
 _HARD = 1 << 16  # candidates that NumPy tries before it gives up to tell whether two views share an element
 
 
@@ -116,8 +118,53 @@ def slots_of(specs: Sequence[ArraySpec]) -> dict[str, tuple[Slot, ...]]:
     return {spec.buffer: tuple(Slot(shape[1:], spec.dtype) for shape in spec.buffer_shapes) for spec in specs}
 
 
+def borrowed(given: Any, name: str = "an argument") -> Any:
+    """Return the array that an object lends without a copy: by the buffer protocol, `__array_interface__`, or DLPack.
+
+    NumPy arrays are returned as they are, and so is what lends none: lists, numbers. A tensor of PyTorch lends its
+    memory by DLPack; PyTorch is not imported.
+
+    Raises
+    ------
+    OperatorError
+        Where the memory is a device's, or the object refuses to lend it (a bfloat16 tensor, say).
+
+    >>> from array import array
+    >>> borrowed(array("d", [1.0, 2.0]))
+    array([1., 2.])
+    """
+    if isinstance(given, _AS_THEY_ARE):
+        return given
+    kind = type(given)
+    if hasattr(kind, "__dlpack_device__") and (device := given.__dlpack_device__())[0] not in ON_HOST:
+        found = f"{kind.__name__} on DLPack device {int(device[0])}, number {int(device[1])}"
+        raise OperatorError(f"{name} is not in the CPU's memory", found=found, hint="a copy of it there: x.cpu()")
+    if hasattr(kind, "__array_interface__"):
+        return np.asarray(given)
+    try:
+        return np.asarray(memoryview(given))
+    except TypeError:
+        return _by_dlpack(given, name) if hasattr(kind, "__dlpack__") else given
+
+
+def _by_dlpack(given: Any, name: str) -> Array:
+    """Return the array that an object lends by DLPack, writable where the object says so in any way."""
+    try:
+        found = np.from_dlpack(given)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        what = f"{name} cannot be taken from {type(given).__name__} without a copy"
+        hint = "without gradients x.detach(); of bfloat16 x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)"
+        raise OperatorError(what, found=f"{getattr(given, 'dtype', 'no dtype')}: {error}", hint=hint) from error
+    if not found.flags.writeable and hasattr(type(given), "__array__"):  # before DLPack 1.0 it could not say
+        other = np.asarray(given)
+        if other.__array_interface__ | {"data": None} == found.__array_interface__ | {"data": None}:
+            return other if other.ctypes.data == found.ctypes.data else found
+    return found
+
+
 def array_of(given: Any, dtype: str) -> Array:
     """Return what a caller gave as an array: of this dtype where it has none of its own."""
+    given = borrowed(given)
     check_unmasked("an argument", given)
     return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))
 

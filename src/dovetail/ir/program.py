@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import chain
 from operator import index
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import ProgramError, check_schema, read_arrays, reading
+from dovetail.core import ProgramError, check_schema, load_document, read_arrays, reading, save_json
 from dovetail.ir.posts import Posts
 from dovetail.ir.types import (
     COLUMNS,
@@ -68,6 +69,9 @@ class Program:
     posts: Sequence[Post]
     lines: tuple[str, ...]
     columns: dict[str, NDArray[Any]] = field(repr=False)
+
+    def __repr__(self) -> str:
+        return f"<Program '{self.name}': {self.num_ranks} ranks, {len(self.lanes)} lanes, {self.num_ops} ops>"
 
     @property
     def num_ops(self) -> int:
@@ -189,6 +193,15 @@ class Program:
             "posts": posts,
             "lines": list(self.lines),
         }
+
+    def save(self, path: str | Path) -> Path:
+        """Write the program to a JSON file that `load`, and every verb of the command line, reads; return its path."""
+        return save_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Program:
+        """Return the program in a JSON file; `dovetail.ir.parse` reads the text form. DovetailError for other files."""
+        return load_document(path, cls.from_json, "program")
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Program:

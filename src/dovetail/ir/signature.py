@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.core import OperatorError
-from dovetail.ir.arrays import Array, Arrays, ArraySpec, Box, array_of, check_apart, check_plain
+from dovetail.ir.arrays import Array, Arrays, ArraySpec, Box, array_of, borrowed, check_apart, check_plain
 from dovetail.ir.operator import Operator
 from dovetail.ir.schedule import Schedule
 
@@ -90,7 +90,7 @@ class Signature:
             array = spec.from_slots(held[spec.buffer], rank)
             found.append(array if spec.finish is None else spec.finish(array))
         outs = _each(out)
-        for there, each in zip(outs, found, strict=False):
+        for there, each in zip(map(borrowed, outs), found, strict=False):
             if not np.may_share_memory(there, each):  # else it was computed there
                 there[...] = each
         found[: len(outs)] = outs
@@ -123,7 +123,7 @@ class Signature:
 
     def _wanted(self, rank: int, out: Any) -> dict[str, Array]:
         """The arrays for results, by name: none, or one for each."""
-        specs, outs = [spec for spec in self.outputs if spec.finish is None], _each(out)
+        specs, outs = [spec for spec in self.outputs if spec.finish is None], _borrowed(out)
         if out is not None and len(outs) != len(specs):
             takes = f"`out` of {self.operator} takes {_listed([spec.name for spec in specs])}"
             several = f"there are {len(specs)} results, and `out` has {len(outs)} arrays"
@@ -138,6 +138,10 @@ class Signature:
 
 def _each(out: Any) -> tuple[Any, ...]:
     return () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
+
+
+def _borrowed(out: Any) -> tuple[Any, ...]:
+    return tuple(borrowed(each, "`out`") for each in _each(out))
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -156,6 +160,7 @@ def _copied(array: Array, into: Array | None) -> Array:
 
 def _block(what: str, spec: ArraySpec, rank: int, given: Any) -> Array:
     """A rank's block of a whole array: refused where it has another shape or dtype."""
+    given = borrowed(given, what)
     check_plain(what, given)
     if given.shape != spec.shapes[rank]:
         found = f"an array of shape {given.shape}"

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise, product
 from math import prod
 
-from dovetail.core import OperatorError
+import numpy as np
+
+from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Region
 
 Range = tuple[int, int]
@@ -122,16 +124,29 @@ def _none(box: Box) -> Box:
     return tuple((low, low) for low, _ in box)
 
 
-def grid_of(text: str) -> tuple[int, ...]:
-    """Points by axis.
+def grid_of(given: Sequence[int] | str | int) -> tuple[int, ...]:
+    """Return the points along each axis of a grid, as users give it. OperatorError where it is none.
 
-    >>> grid_of("301x203")
-    (301, 203)
+    >>> grid_of("301x203"), grid_of([301, 203]), grid_of(512)
+    ((301, 203), (301, 203), (512,))
     """
+    if not isinstance(given, str):
+        if isinstance(given, list | tuple | np.ndarray) and np.ndim(given) == 1 and len(given):
+            return tuple(parse_count(each, "points of an axis", least=1) for each in given)
+        return (parse_count(given, "a grid of one axis", least=1),)
     try:
-        found = tuple(int(word) for word in str(text).lower().split("x"))
+        found = tuple(int(word) for word in given.lower().split("x"))
     except ValueError:
         found = ()
     if not found or min(found) < 1:
-        raise OperatorError(f"'{text}' is no grid", hint="points by axis, as in 512x512")
+        raise OperatorError(f"'{given}' is no grid", hint="points by axis, as in 512x512")
     return found
+
+
+def grid_text(grid: Sequence[int]) -> str:
+    """Return a grid as the command line, documents and messages name it.
+
+    >>> grid_text((301, 203))
+    '301x203'
+    """
+    return "x".join(map(str, grid))

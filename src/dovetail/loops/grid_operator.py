@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.ir import Schedule, Workload
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import OfFields
-from dovetail.loops.blocks import grid_of
+from dovetail.loops.blocks import grid_of, grid_text
 from dovetail.loops.checks import check_bounds
 from dovetail.loops.types import check_types
 
@@ -20,20 +20,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GridOperator(OfFields):
-    """A nest on a grid, e.g. "512x512", for so many steps. Every rank has a block of each array."""
+    """A nest on a grid for `steps` steps. Every rank has a block of each array.
+
+    Parameters
+    ----------
+    grid : tuple of int
+        Points along each axis. A string such as "512x512", or one number, is read as such a tuple.
+    """
 
     by_size: ClassVar[bool] = False
     nest: ClassVar[Nest]
 
-    grid: str
+    grid: tuple[int, ...]
     steps: int = 1
     dtype: str = "float64"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "grid", grid_of(self.grid))
         parse_count(self.steps, "steps")
-        if len(self.points_by_axis) != len(self.shape):
+        if len(self.grid) != len(self.shape):
             axes = "x".join(map(str, self.shape))
-            raise OperatorError(f"{self.name} needs a grid of {len(self.shape)} axes", found=self.grid, hint=axes)
+            raise OperatorError(
+                f"{self.name} needs a grid of {len(self.shape)} axes", found=grid_text(self.grid), hint=axes
+            )
         check_types(self.nest, self.dtypes)
         check_bounds(self.nest, self.sizes)
 
@@ -47,9 +56,9 @@ class GridOperator(OfFields):
         """The arrays that a call returns."""
         raise NotImplementedError
 
-    @property
-    def points_by_axis(self) -> tuple[int, ...]:
-        return grid_of(self.grid)
+    def to_json(self) -> dict[str, Any]:
+        """Return a document; its grid is the text that the command line takes."""
+        return {**super().to_json(), "grid": grid_text(self.grid)}
 
     @property
     def dtypes(self) -> dict[str, str]:
@@ -59,7 +68,7 @@ class GridOperator(OfFields):
     @property
     def sizes(self) -> dict[str, int]:
         """The nest's sizes and parameters."""
-        pairs = zip(self.shape, self.points_by_axis, strict=True)
+        pairs = zip(self.shape, self.grid, strict=True)
         return {s: n for s, n in pairs if isinstance(s, str)} | dict.fromkeys(self.nest.parameters, self.steps)
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
@@ -77,3 +86,12 @@ class GridOperator(OfFields):
     def signed(self, workload: Workload) -> Workload:
         """Return a workload whose inputs, where they are drawn, have the signs that the nest can take."""
         return workload.unsigned() if self.nest.takes_roots else workload
+
+
+def class_name(name: str) -> str:
+    """Return the name of the class of operators for a nest.
+
+    >>> class_name("acoustic3d_4"), class_name("sync_p2p")
+    ('Acoustic3d4', 'SyncP2p')
+    """
+    return "".join(word[:1].upper() + word[1:] for word in name.split("_"))

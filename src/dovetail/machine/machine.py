@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dovetail.core import MachineError, check_schema, load_json, save_json
+from dovetail.core import MachineError, check_schema, load_document, save_json
 from dovetail.machine.presets import preset_document, presets
 
 SCHEMA = "dovetail.machine/1"
@@ -93,6 +93,10 @@ class Machine:
     def __hash__(self) -> int:
         return hash((self.name, self.ranks, self.nodes, self.links))
 
+    def __repr__(self) -> str:
+        nodes = f"{self.num_nodes} node{'s' * (self.num_nodes != 1)}"
+        return f"<Machine '{self.name}': {self.ranks} ranks on {nodes}, {len(self.costs)} costs>"
+
     @property
     def num_nodes(self) -> int:
         return len(set(self.nodes))
@@ -174,7 +178,7 @@ class Machine:
             if not Path(name).exists():
                 hint = "`dovetail machines` lists those that are known"
                 raise MachineError(f"cannot read machine {name}", found="no such file", hint=hint)
-            return cls.from_json(load_json(name_or_path, "machine"))
+            return load_document(name_or_path, cls.from_json, "machine")
         near = difflib.get_close_matches(name, presets(), 1, cutoff=0.4)
         hint = f"did you mean '{near[0]}'? Or give" if near else "give"
         raise MachineError(

@@ -77,7 +77,7 @@ class BandOperator(PipelineOperator):
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Tiles, or bands, half and twice as long."""
-        for name, most in (("grain", self.points_by_axis[0]), ("depth", self._steps)):
+        for name, most in (("grain", self.grid[0]), ("depth", self._steps)):
             for other in (schedule[name] // 2, schedule[name] * 2):
                 if 1 <= other <= most:
                     yield schedule.with_parameters(**{name: other}).as_of(BANDS)

@@ -12,9 +12,9 @@ from dovetail.core import OperatorError, PlanError, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Workload
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs
-from dovetail.loops.blocks import cuts
+from dovetail.loops.blocks import cuts, grid_text
 from dovetail.loops.check_counts import check_count
-from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.grid_operator import GridOperator, class_name
 from dovetail.loops.types import DTYPES
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import add_moves, add_tiles, workload_of
@@ -42,8 +42,8 @@ class PipelineOperator(GridOperator):
 
     Parameters
     ----------
-    grid : str
-        Points along each axis, "1000x1000".
+    grid : tuple of int, or str
+        Points along each axis: (1000, 1000), or "1000x1000" as on the command line.
     steps : int
         Iterations of the step loop, if there is one.
     dtype : str
@@ -78,7 +78,7 @@ class PipelineOperator(GridOperator):
     @property
     def title(self) -> str:
         steps = f", {self.steps} steps" if self.pipelined.steps else ""
-        return f"{self.name} {' × '.join(map(str, self.points_by_axis))}{steps}, {self.dtypes[self._grid_array]}"
+        return f"{self.name} {' × '.join(map(str, self.grid))}{steps}, {self.dtypes[self._grid_array]}"
 
     @property
     def _grid_array(self) -> str:
@@ -100,14 +100,14 @@ class PipelineOperator(GridOperator):
         shorter than the longest, since slots then lie as the arrays do; of upright tiles, if there are any."""
         mappable = self.pipelined.mappable
         upright = [axis for axis in mappable if axis in self.pipelined.forward]
-        lengths = {axis: self.points_by_axis[axis] for axis in upright or mappable}
+        lengths = {axis: self.grid[axis] for axis in upright or mappable}
         return next(axis for axis, length in lengths.items() if 2 * length >= max(lengths.values()))
 
     def serial(self, ranks: int) -> Schedule:
         """One tile a rank: each begins when the one before has done all its work. Cut so that the least crosses."""
         fitting = list(self._ways(ranks, self.mapped))
         if not fitting:
-            found = f"{self.grid} points; cut may be axes {self.pipelined.forward}, but {self.mapped}"
+            found = f"{grid_text(self.grid)} points; cut may be axes {self.pipelined.forward}, but {self.mapped}"
             raise OperatorError(
                 f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks"
             )
@@ -253,7 +253,7 @@ class PipelineOperator(GridOperator):
     def how(self, schedule: Schedule, ranks: int, steps: int | None = None, most_tiles: int | None = None) -> How:
         """How a schedule runs it. PlanError where it is not for so many ranks."""
         cut, mapped, grain = (schedule.get(name) for name in ("cut", "mapped", "grain"))
-        fits = cut and None not in (mapped, grain) and len(cut) == len(self.points_by_axis) and prod(cut) == ranks
+        fits = cut and None not in (mapped, grain) and len(cut) == len(self.grid) and prod(cut) == ranks
         if not fits:
             raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
         parse_count(grain, "grain", least=1)
@@ -297,7 +297,7 @@ class PipelineOperator(GridOperator):
 
     def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
         """Slots are positions of the mapped axis."""
-        whole = self.cutting((1,) * len(self.points_by_axis), self.mapped).shape(name, 0)
+        whole = self.cutting((1,) * len(self.grid), self.mapped).shape(name, 0)
         axis, boxes = self._slot_axis(name, schedule), self._boxes(name, schedule, ranks)
         within = len(whole) - (axis is not None)
         return ArraySpec.of_blocks(name, self.dtypes[name], whole, boxes, within=within, axis=axis or 0, suffix=suffix)
@@ -345,7 +345,7 @@ def pipeline_operator(
     unneeded = {"steps"} - {*nest.parameters} | {"dtype"} - {"dtype" for a in nest.arrays.values() if a.dtype is None}
     kept = [option for option in options if option.name not in unneeded]
     body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(kept)}
-    return type(nest.name, (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
+    return type(class_name(nest.name), (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
 
 
 def _tiles_of(cutting: Cutting, grain: int) -> Schedule:
@@ -355,7 +355,7 @@ def _tiles_of(cutting: Cutting, grain: int) -> Schedule:
 
 @lru_cache(maxsize=256)
 def _cutting(operator: PipelineOperator, cut: tuple[int, ...], mapped: int) -> Cutting:
-    return Cutting(operator.pipelined, tuple(sorted(operator.sizes.items())), operator.points_by_axis, cut, mapped)
+    return Cutting(operator.pipelined, tuple(sorted(operator.sizes.items())), operator.grid, cut, mapped)
 
 
 @lru_cache(maxsize=64)

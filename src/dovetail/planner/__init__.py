@@ -1,7 +1,8 @@
 """plan: choose among schedules by what they are predicted to cost, prove the choice, and say why."""
 
 from dovetail.ir.registry import operator_class, operator_from
-from dovetail.planner.plan import Plan, Rival
+from dovetail.planner.plan import Plan
+from dovetail.planner.rival import Rival
 from dovetail.planner.search import plan
 
 __all__ = ["Plan", "Rival", "operator_class", "operator_from", "plan"]

@@ -6,14 +6,25 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from dovetail.core import PlanError, check_schema, parse_count, reading
+from dovetail.core import (
+    PlanError,
+    check_schema,
+    load_document,
+    parse_count,
+    reading,
+    save_json,
+    seconds_text,
+)
 from dovetail.ir import Operator, Program, Schedule
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.registry import operator_from, prove
+from dovetail.planner.explain import explain
+from dovetail.planner.rival import Rival
 from dovetail.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -23,34 +34,6 @@ if TYPE_CHECKING:
 SCHEMA = "dovetail.plan/2"
 DOCUMENT = "plan document"
 MOST_RANKS = 1 << 16  # that a document is believed to be for
-MEASURED_SLOWER = "measured slower"
-WITHIN_NOISE = "faster, but not beyond the noise"
-
-
-@dataclass(frozen=True)
-class Rival:
-    """A schedule that was considered and not taken. `label` tells rivals of one family apart."""
-
-    label: str
-    schedule: Schedule
-    predicted_s: float
-    why_not: str
-    measured_s: float | None = None
-
-    @property
-    def family(self) -> str:
-        return self.schedule.family
-
-    def to_json(self) -> dict[str, Any]:
-        head = {"schedule": self.family, "label": self.label, "predicted_s": self.predicted_s}
-        measured = {} if self.measured_s is None else {"measured_s": self.measured_s}
-        return {**head, **measured, "why_not": self.why_not, "choices": self.schedule.to_json()}
-
-    @staticmethod
-    def from_json(document: Mapping[str, Any]) -> Rival:
-        schedule, measured_s = Schedule.from_json(document["choices"]), document.get("measured_s")
-        label, why_not = str(document["label"]), str(document["why_not"])
-        return Rival(label, schedule, float(document["predicted_s"]), why_not, measured_s)
 
 
 @dataclass(frozen=True)
@@ -82,6 +65,14 @@ class Plan:
     noise: float = 0.0
     handling_s: float = 0.0
     probed: str | None = None
+
+    def __str__(self) -> str:
+        """Return what was chosen, its predicted times, its losses and its rivals, in sentences."""
+        return explain(self)
+
+    def __repr__(self) -> str:
+        times = f"{seconds_text(self.predicted_s)} predicted, serial {seconds_text(self.serial_s)}"
+        return f"<Plan: {self.operator.title} on {self.ranks} ranks of {self.machine}: {self.schedule}; {times}>"
 
     @property
     def family(self) -> str:
@@ -178,6 +169,23 @@ class Plan:
         proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
         gain = {"ideal_gain": self.ideal_gain}
         return {**head, **steps, **times, **sides, **gain, **reasons, **asked, **made, **rest, **proof}
+
+    def save(self, path: str | Path) -> Path:
+        """Write the plan to a JSON file that `load`, and every verb of the command line, reads; return its path."""
+        return save_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Return the plan in a file, or in the folder that `dovetail plan --out` wrote, proved anew.
+
+        Raises
+        ------
+        DovetailError
+            Where the file cannot be read, or holds no plan; the error names the file.
+        ProgramError
+            Where the plan's program no longer holds.
+        """
+        return load_document(path, cls.from_json, "plan")
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Plan:

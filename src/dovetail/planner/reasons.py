@@ -11,7 +11,7 @@ import numpy as np
 from dovetail.core import seconds_text, share_text
 from dovetail.ir import Kind, Schedule
 from dovetail.planner.costs import Costs, Scored
-from dovetail.planner.plan import Rival
+from dovetail.planner.rival import Rival
 from dovetail.timeline import Alone, losses
 
 EQUAL = 1e-9  # predictions closer than this part of each other are the same

@@ -13,8 +13,9 @@ from dovetail.ir.certificate import Certificate
 from dovetail.ir.registry import checked_operator, prove
 from dovetail.machine import Machine, load
 from dovetail.planner.costs import Costs, Scored
-from dovetail.planner.plan import MEASURED_SLOWER, Plan, Rival
+from dovetail.planner.plan import Plan
 from dovetail.planner.reasons import EQUAL, Ideal, baseline, driven, label, published, rivals
+from dovetail.planner.rival import MEASURED_SLOWER, Rival
 
 
 class Proved(NamedTuple):

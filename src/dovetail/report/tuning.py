@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dovetail.core import EnvironmentFault, save_json
-from dovetail.planner.plan import MEASURED_SLOWER, Rival
-from dovetail.report.explain import explain, space, title, why_serial
+from dovetail.planner.explain import explain, title, why_serial
+from dovetail.planner.rival import MEASURED_SLOWER, Rival
+from dovetail.report.explain import space
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import seconds
 from dovetail.tuner import TuneResult

@@ -16,7 +16,7 @@ from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs, LibraryCall
 from dovetail.loops.blocks import Box, Range, cuts
 from dovetail.loops.check_counts import check_count
-from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.grid_operator import GridOperator, class_name
 from dovetail.loops.types import DTYPES
 from dovetail.stencil.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.stencil.diagram import space_of
@@ -43,8 +43,8 @@ class StencilOperator(GridOperator):
 
     Parameters
     ----------
-    grid : str
-        Points along each axis, "512x512".
+    grid : tuple of int, or str
+        Points along each axis: (512, 512), or "512x512" as on the command line.
     steps : int
         Iterations of the step loop.
     dtype : str
@@ -93,16 +93,16 @@ class StencilOperator(GridOperator):
     @property
     def rows(self) -> tuple[int, ...]:
         """Points along the axes that are cut."""
-        return self.points_by_axis[: self.stencil.row_axes]
+        return self.grid[: self.stencil.row_axes]
 
     @property
     def width(self) -> int:
         """Points of a row; 0 where a row is one point."""
-        return self.points_by_axis[-1] if len(self.points_by_axis) > 1 else 0
+        return self.grid[-1] if len(self.grid) > 1 else 0
 
     @property
     def title(self) -> str:
-        return f"{self.name} {' × '.join(map(str, self.points_by_axis))}, {self.steps} steps, {self.dtype}"
+        return f"{self.name} {' × '.join(map(str, self.grid))}, {self.steps} steps, {self.dtype}"
 
     def fingerprint(self) -> str:
         """The nest's own text and arrays, which its name does not tell."""
@@ -251,7 +251,7 @@ class StencilOperator(GridOperator):
 
     def _range(self, sweep: Sweep, axis: int) -> Range:
         """What a sweep computes along an axis; an empty range within the grid where its loop is empty."""
-        size = self.points_by_axis[axis]
+        size = self.grid[axis]
         low, high = sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)
         return (low, high) if low < high else (min(max(low, 0), size),) * 2
 
@@ -337,7 +337,7 @@ class StencilOperator(GridOperator):
     def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
         """Of an array with levels, these first. Slots are rows."""
         boxes = [tuple(slice(*side) for side in box) for box in self.decomposition(schedule, ranks).owned]
-        whole, levels, within = self.points_by_axis, self.stencil.given[name], int(self.width > 0)
+        whole, levels, within = self.grid, self.stencil.given[name], int(self.width > 0)
         if levels > 1:
             whole, boxes = (levels, *whole), [(slice(None), *box) for box in boxes]
         return ArraySpec.of_blocks(name, self.dtypes[name], whole, boxes, within=within, suffix=suffix)
@@ -370,9 +370,8 @@ def stencil_operator(nest: Nest, name: str = "") -> type[StencilOperator]:
     if strange := [name for name in nest.parameters if name != "steps"]:
         raise OperatorError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
     found, doc = stencil_of(nest), f"{nest.about}\n\n{(StencilOperator.__doc__ or '').strip()}"
-    return type(
-        nest.name, (StencilOperator,), {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc}
-    )
+    body = {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc}
+    return type(class_name(nest.name), (StencilOperator,), body)
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import check_schema, read_arrays, reading
+from dovetail.core import check_schema, read_arrays, reading, seconds_text
 
 Label = Literal["predicted", "emulated", "measured"]
 SCHEMA = "dovetail.timeline/1"
@@ -37,6 +37,10 @@ class Timeline:
     names: tuple[str, ...]
     columns: dict[str, NDArray[Any]] = field(repr=False)
     meta: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        took = f"{seconds_text(self.makespan_s)} {self.label}"
+        return f"<Timeline: {took}, {self.num_ranks} ranks, {self.num_spans} spans>"
 
     @property
     def num_spans(self) -> int:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dovetail.core import PlanError, RunError, Say
-from dovetail.ir import Schedule
+from dovetail.ir import Operator, Schedule
 from dovetail.run.executor import Executor
 from dovetail.run.job import Outcome
 from dovetail.run.load import Load
+from dovetail.timeline import Timeline
 from dovetail.tuner.measure import Clock, Entry, Measurer, groups
 from dovetail.tuner.neighbourhood import search
 
@@ -56,6 +57,50 @@ class Judged:
     @property
     def keeps_serial(self) -> bool:
         return self.schedule == self.entry.serial
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but what the plan knows, and the timelines."""
+        chosen = {"schedule": self.schedule, "serial_schedule": self.entry.serial, "unsure": self.unsure}
+        head = {name: schedule and schedule.to_json() for name, schedule in chosen.items()}
+        runs = {"taken": _outcome_json(self.taken), "serial": _outcome_json(self.serial)}
+        counts = {"rounds": self.rounds, "disturbed": self.disturbed, "load": asdict(self.load)}
+        return {"entry": self.entry.name, **head, **runs, **_pairs(self), "beside": dict(self.beside), **counts}
+
+    @staticmethod
+    def from_json(document: Mapping[str, Any], operator: Operator, ranks: int, measured: Timeline | None) -> Judged:
+        """Read what `to_json` wrote. `measured`: the timeline of the schedule taken."""
+        read = Schedule.from_json
+        entry = Entry(str(document["entry"]), operator, ranks, read(document["serial_schedule"]), {})
+        taken, serial = (_outcome_of(document[name]) for name in ("taken", "serial"))
+        tried, wrong = ({read(key): value for key, value in document[name]} for name in ("tried", "wrong"))
+        return Judged(
+            entry,
+            read(document["schedule"]),
+            replace(taken, timelines=() if measured is None else (measured,)),
+            serial,
+            tried,
+            wrong,
+            document["unsure"] and read(document["unsure"]),
+            dict(document["beside"]),
+            int(document["rounds"]),
+            int(document["disturbed"]),
+            Load(**document["load"]),
+        )
+
+
+def _pairs(judged: Judged) -> dict[str, Any]:
+    """The mappings by schedule, as lists of pairs."""
+    both = {"tried": judged.tried, "wrong": judged.wrong}
+    return {name: [[each.to_json(), value] for each, value in held.items()] for name, held in both.items()}
+
+
+def _outcome_json(outcome: Outcome) -> dict[str, Any]:
+    names = ("name", "seconds", "max_rel_error", "tolerance", "num_wrong")
+    return {name: getattr(outcome, name) for name in names}
+
+
+def _outcome_of(document: Mapping[str, Any]) -> Outcome:
+    return Outcome(**{**document, "seconds": tuple(document["seconds"]), "timelines": ()})
 
 
 @dataclass(frozen=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dovetail.core import Say
+from dovetail.core import OperatorError, Say, parse_count
 from dovetail.ir import Operator
+from dovetail.ir.registry import checked_operator
 from dovetail.machine import Machine
-from dovetail.prober import probe_links, probe_operator, spot_check, spot_check_operator
+from dovetail.prober import probe_calls, probe_links, probe_operator, spot_check, spot_check_operator
 from dovetail.prober.take import Budget
-from dovetail.run.executor import Executor
+from dovetail.run.executor import Executor, executor_on
 from dovetail.store import Item
 from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
 
@@ -50,6 +51,50 @@ def machine_for(
     found = probe_operator(executor, machine, operator, ranks, budget=budget, say=say)
     save_machine(place, _after_doubt(found, kept), operator.title)
     return found
+
+
+def probe(
+    ranks: int,
+    operator: Operator | None = None,
+    *,
+    executor: Executor | None = None,
+    calls: bool = False,
+    fresh: bool = False,
+    say: Say | None = None,
+) -> Machine:
+    """Measure messages, collectives and, with an operator, its compute on real ranks.
+
+    Parameters
+    ----------
+    ranks : int
+        Ranks to measure with.
+    operator : Operator, optional
+        The operator whose own computations and collectives are measured, too.
+    executor : Executor, optional
+        What runs the ranks; the MPI at hand unless given.
+    calls : bool
+        Whether to measure the library's blocking calls, which `dovetail trace replay` needs.
+    fresh : bool
+        Whether to measure again what is cached.
+    say : callable, optional
+        Called with what is being done, and the share that is done.
+
+    Returns
+    -------
+    Machine
+        With cost curves in seconds; cached while spot checks say that the machine has not changed.
+    """
+    runner, count = executor or executor_on(), parse_count(ranks, "ranks", least=1)
+    asked = None if operator is None else checked_operator(operator)
+    found = machine_of(runner, count, fresh=fresh, say=say)
+    if asked is not None:
+        found = machine_for(runner, found, asked, count, fresh=fresh, say=say)
+    if not calls:
+        return found
+    launch = runner.launched_by
+    if launch is None:
+        raise OperatorError("calls of the MPI library are measured on its own ranks", hint="leave executor=… out")
+    return probe_calls(found, launch)
 
 
 def is_doubted(kept: Machine) -> bool:

@@ -11,14 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from dovetail.core import DovetailError, EnvironmentFault, OperatorError, Say, parse_count, save_json
+from dovetail.core import (
+    DovetailError,
+    EnvironmentFault,
+    OperatorError,
+    Say,
+    check_schema,
+    load_document,
+    parse_count,
+    reading,
+    save_json,
+    seconds_text,
+)
 from dovetail.cost import CostModel, price
 from dovetail.ir import SERIAL, Kind, Operator, Schedule
 from dovetail.ir.registry import checked_operator
 from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
 from dovetail.planner.costs import Costs
-from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE, Plan
+from dovetail.planner.plan import Plan
+from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.planner.search import plan, with_schedule
 from dovetail.prober.take import Budget, probed_beside_load
 from dovetail.run.engine import needs_order
@@ -28,7 +40,7 @@ from dovetail.run.options import RunOptions
 from dovetail.store.machines import costs_on, machine_item
 from dovetail.store.program_cache import save_program, save_proof
 from dovetail.store.tuned_schedules import save_schedule
-from dovetail.timeline import Alone, attribute, on_the_wire
+from dovetail.timeline import Alone, Timeline, attribute, on_the_wire
 from dovetail.tuner.contest import Contest, Judged, contest
 from dovetail.tuner.doubts import contradicted_whole, contradictions, note_doubts
 from dovetail.tuner.machines import hosts_of, machine_for, machine_of
@@ -61,6 +73,10 @@ class TuneResult:
     notes: tuple[str, ...] = ()
     cil: tuple[float, float] = (1.0, 1.0)
     report: Path | None = None
+
+    def __repr__(self) -> str:
+        times = f"{seconds_text(self.planned.median_s)} measured, serial {seconds_text(self.serial.median_s)}"
+        return f"<TuneResult: {self.plan.operator.title} on {self.plan.ranks} ranks: {self.plan.schedule}; {times}>"
 
     @property
     def serial(self) -> Outcome:
@@ -125,7 +141,58 @@ class TuneResult:
         head = {"schema": SCHEMA, **document, **seconds, **adjusted, **sides, "losses": self.losses, **predicted}
         notes = [*document["notes"], *self.notes]
         about = {**checks, **spread, **runs, **facts, "report": str(self.report or ""), "notes": notes}
-        return {**head, **gains, **about}
+        return {**head, **gains, **about, "final": self.judged.to_json()}
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the files that `load`, and every verb of the command line, reads; return the path of `tune.json`.
+
+        Beside it in the folder are `plan.json`, `machine.json`, and the timelines `predicted.json` and `measured.json`.
+        """
+        self.plan.save(Path(folder) / "plan.json")
+        return self._save_measured(Path(folder))
+
+    def _save_measured(self, folder: Path) -> Path:
+        """Write all but the plan."""
+        self.machine.save(folder / "machine.json")
+        save_json(folder / "predicted.json", self.plan.predicted.to_json())
+        if self.planned.timelines:
+            save_json(folder / "measured.json", self.planned.timelines[0].to_json())
+        return save_json(folder / "tune.json", self.to_json())
+
+    @staticmethod
+    def load(path: str | Path) -> TuneResult:
+        """Return the result in a folder that `save` or `dovetail tune` wrote, or in the `tune.json` of one.
+
+        Raises
+        ------
+        DovetailError
+            Where a file of the folder cannot be read, or holds something else; the error names the file.
+        ProgramError
+            Where the plan's program no longer holds.
+        """
+        folder = Path(path) if Path(path).is_dir() else Path(path).parent
+        measured, plan, machine = folder / "measured.json", Plan.load(folder), Machine.load(folder / "machine.json")
+        taken = load_document(measured, Timeline.from_json, "timeline") if measured.exists() else None
+        return load_document(path, lambda document: _result(document, plan, machine, taken), "tune")
+
+
+def _result(document: Mapping[str, Any], plan: Plan, machine: Machine, measured: Timeline | None) -> TuneResult:
+    """Return the result in a document, with the plan and the measured timeline beside it."""
+    check_schema(document, SCHEMA)
+    with reading("tune document"):
+        return TuneResult(
+            plan,
+            Judged.from_json(document["final"], plan.operator, plan.ranks, measured),
+            dict(document["facts"]),
+            dict(document["losses"]),
+            float(document["adjusted_ideal_s"]),
+            float(document["shared_ideal_s"]),
+            machine,
+            int(document["seed"]),
+            tuple(document["notes"][len(plan.notes) :]),
+            (float(document["cil_compute"]), float(document["cil_net"])),
+            Path(document["report"]) if document["report"] else None,
+        )
 
 
 def tune(
@@ -266,10 +333,7 @@ def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int
     losses = measured_losses(best, judged, machine)
     result = replace(bare, losses=losses, adjusted_ideal_s=adjusted_s, shared_ideal_s=shared_s)
     try:
-        save_json(out / "predicted.json", best.predicted.to_json())
-        if judged.taken.timelines:
-            save_json(out / "measured.json", judged.taken.timelines[0].to_json())
-        save_json(out / "tune.json", result.to_json())
+        result._save_measured(out)
     except EnvironmentFault as error:
         return replace(result, notes=(f"the report is incomplete: {error.what}, {error.found}", *result.notes))
     return result
