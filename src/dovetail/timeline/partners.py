@@ -1,4 +1,4 @@
-"""Who an op waited for: the op's partners on other ranks, and since when it had them."""
+"""partners: for each op, its partners on other ranks and the time at which they were ready."""
 
 from __future__ import annotations
 

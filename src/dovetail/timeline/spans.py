@@ -1,4 +1,4 @@
-"""Spans as people write them, and as losses and overlaps read them: one interval for each op."""
+"""spans: build a Timeline from single spans, and read it as one interval per op."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""wire: when each message of a measured timeline was on its way, as its two ends show it."""
+"""wire: the interval in which each message of a measured timeline was in flight, inferred from both of its ends."""
 
 from __future__ import annotations
 
