@@ -202,7 +202,7 @@ class Measurer:
 
 
 def rounds_worth(rounds: int, round_s: float) -> int:
-    """More rounds than asked for where they cost little, so that small gains can be told from noise.
+    """More rounds than asked for where they cost little, so that small gains are distinct from noise.
 
     >>> rounds_worth(9, 10.0), rounds_worth(9, 0.1), rounds_worth(9, 1e-4)
     (9, 15, 25)
