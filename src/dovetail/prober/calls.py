@@ -47,8 +47,8 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
 
 def _measured(command: list[str], program: list[str], place: Path, silent_s: float) -> list[str]:
     """What the program prints that a command starts, run to its end in a session of its own."""
-    told, errors = place / "told.txt", place / "errors.txt"
-    with told.open("wb") as out, errors.open("wb") as err:
+    printed, errors = place / "output.txt", place / "errors.txt"
+    with printed.open("wb") as out, errors.open("wb") as err:
         env = OPEN_MPI | os.environ
         try:
             launcher = subprocess.Popen(
@@ -57,26 +57,28 @@ def _measured(command: list[str], program: list[str], place: Path, silent_s: flo
         except OSError as error:
             raise EnvironmentFault(f"cannot start the launcher {command[0]}", found=error.strerror) from error
         try:
-            _wait(launcher, told, silent_s, shlex.join(command))
+            _wait(launcher, printed, silent_s, shlex.join(command))
         finally:
             stop(launcher, place)
     if launcher.returncode:
         found = (errors.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise RunError(f"measuring collectives ended with {launcher.returncode}", found=found)
-    return told.read_text().splitlines()
+    return printed.read_text().splitlines()
 
 
-def _wait(launcher: subprocess.Popen[bytes], told: Path, silent_s: float, started_by: str) -> None:
-    """Until the program is over; a RunError where it has nothing more to tell. Looks are counted, not the clock: where
-    all was stopped for a while, we were too."""
+def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, started_by: str) -> None:
+    """Wait until the program ends; RunError if it prints nothing for `silent_s`.
+
+    Polls are counted, not seconds: if the whole machine was suspended, so were we.
+    """
     size, quiet = 0, 0
     while launcher.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             launcher.wait(LOOK_S)
-        now = told.stat().st_size
+        now = printed.stat().st_size
         size, quiet = now, quiet + 1 if now == size else 0
         if quiet * LOOK_S > silent_s:
-            name, num_bytes, *_ = [*(told.read_text().splitlines() or [""])[-1].split(), "", ""]
+            name, num_bytes, *_ = [*(printed.read_text().splitlines() or [""])[-1].split(), "", ""]
             raise RunError(
                 f"measuring collectives hangs: none came to its end for {silent_s:g} s",
                 found=f"the last was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",

@@ -54,24 +54,50 @@ class Repeated(NamedTuple):
 def characterise(
     executor: Executor, machine: Machine, points: Sequence[Subject], ranks: int | None = None, say: Say | None = None
 ) -> tuple[Machine, Characteristics]:
-    """What cutting computations costs, and what traffic beside them does; and the machine with the curves that follow:
-    `kernel:…` of each computation and its parts, `flops:…` of all, `cil:…` by the bytes of a message or a call, and the
-    library's call.
+    """Measure what cutting computations costs (DIL), and how they and traffic slow each other (CIL).
 
-    DIL: summed seconds of the pieces over the whole's, of the slowest rank. CIL: of STREAMED pieces beside traffic over
-    the same alone, and of the traffic likewise. What is compared was run in turn in one job. Source: seed 001 (IV-C,
-    IV-D).
+    DIL is the summed time of the pieces over the time of the whole, on the slowest rank. CIL is the time of STREAMED
+    pieces beside traffic over their time in isolation, and likewise of the traffic. Runs that are compared alternate
+    within one job. Source: seed 001 (IV-C, IV-D).
+
+    Parameters
+    ----------
+    executor : Executor
+        Runs the ranks.
+    machine : Machine
+        Machine to add cost curves to.
+    points : sequence of Subject
+        Computations of one kind.
+    ranks : int, optional
+        Default: all of the machine.
+    say : callable, optional
+        Called with a text and the share done, 0 to 1.
+
+    Returns
+    -------
+    machine : Machine
+        With curves `kernel:…` of each computation and its parts, `flops:…`, `cil:…` against the bytes of a message or
+        call, and the library's collectives.
+    found : Characteristics
+        The ratios, by computation.
+
+    Raises
+    ------
+    OperatorError
+        If `points` is empty.
+    RunError
+        If a rank fails.
     """
-    ranks, tell = ranks or machine.ranks, say or (lambda what, done: None)
+    ranks, notify = ranks or machine.ranks, say or (lambda what, done: None)
     if not points:
         raise OperatorError("nothing to characterise", hint="name a shape")
-    tell("a first look", 0.3)
+    notify("a first run", 0.3)
     wholes_s = first_look(executor, points, ranks)
     costs: Rows = defaultdict(list)
     factors: Rows = defaultdict(list)
     found, results = list[Characteristic](), list[JobResult]()
     for place, (point, whole_s) in enumerate(zip(points, wholes_s, strict=True)):
-        tell(point.title, 0.35 + 0.6 * place / len(points))
+        notify(point.title, 0.35 + 0.6 * place / len(points))
         made = list(cuts_of(point, ranks, whole_s))
         results.append(executor.execute(Job(tuple(each.variant for each in made), ROUNDS, keep_all=True)))
         one = _cut(point, made, results[-1], costs)
@@ -80,7 +106,7 @@ def characterise(
             one = replace(one, beside=beside, disturbed=one.disturbed + result.disturbed)
             results.append(result)
         found.append(one)
-    tell("the library's calls", 0.95)
+    notify("the library's calls", 0.95)
     load, facts, kind = Load.worst([result.load for result in results]), results[0].facts, type(points[0])
     about = {"facts": facts, "rounds": ROUNDS, "disturbed": sum(result.disturbed for result in results)}
     machine = _with_curves(machine, costs, factors, about | load.to_json())

@@ -55,8 +55,27 @@ class Beside:
 
 @dataclass(frozen=True)
 class Characteristic:
-    """One computation: its name and sizes, FLOP and bytes read and written, `shape` as its subject tells it, seconds of
-    the whole (slowest rank), what cuts and traffic cost; rounds that were kept, and how many were disturbed."""
+    """One computation, measured whole, cut, and beside traffic.
+
+    Attributes
+    ----------
+    title : str
+        What it computes.
+    sizes : dict
+        Sizes by name.
+    flops, num_bytes : float
+        FLOP of the whole computation, and bytes that it reads and writes once.
+    shape : float
+        Shape as its subject defines it (`Characteristics.aspect`).
+    whole : Ratio
+        Seconds of the whole computation on the slowest rank.
+    cuts : tuple of Cut
+        DIL of each way of cutting.
+    beside : tuple of Beside
+        CIL beside each kind of traffic.
+    rounds, disturbed : int
+        Rounds that count, and rounds that other processes disturbed.
+    """
 
     title: str
     sizes: dict[str, Any]
@@ -85,8 +104,11 @@ class Characteristic:
 
 @dataclass(frozen=True)
 class Characteristics:
-    """Computations of one kind, measured on so many ranks of one machine; `aspect` says what their `shape` is; `load`:
-    the greatest shares that others took of the cores; `notes`: sentences for the user."""
+    """Computations of one kind, measured on `ranks` ranks of one machine.
+
+    `aspect` says what their `shape` is. `load`: the greatest shares of the ranks' cores that other processes took.
+    `notes`: sentences for the user.
+    """
 
     subject: str
     ranks: int
@@ -105,6 +127,7 @@ class Characteristics:
         return list(dict.fromkeys((each.traffic, each.num_bytes) for one in self.found for each in one.beside))
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; seconds, FLOP and bytes."""
         head = {"schema": SCHEMA, "subject": self.subject, "label": "measured", "ranks": self.ranks}
         about = {"aspect": self.aspect, "facts": self.facts, "load": self.load.to_json(), "notes": list(self.notes)}
         rows = [asdict(each) | {"flop_per_byte": each.intensity} for each in self.found]

@@ -1,5 +1,4 @@
-"""operator: what an operator's own computations and collectives cost, and how computation and messages slow each
-other."""
+"""operator_costs: measure an operator's computations, its collectives, and the contention between both."""
 
 from __future__ import annotations
 
@@ -39,22 +38,47 @@ def probe_operator(
     budget: Budget | None = None,
     say: Say | None = None,
 ) -> Machine:
-    """The machine with the costs of one operator: its computations against their amount (rows of a product), its
-    collectives up to their whole size, and contention.
+    """Measure the costs of one operator: its computations, its collectives, and contention between both.
 
-    DIL is read from a computation's curve, CIL (`cil:compute`, `cil:net`) from a stream of messages beside it; both are
-    measured here, where the seeds assume 1.15. Source: seed 000 (steps 2-4 of its preparations), seed 001 (DIL, CIL).
+    DIL follows from a computation's curve. CIL (`cil:compute`, `cil:net`) is measured beside a stream of messages;
+    the seeds assume 1.15. Source: seed 000 (steps 2-4 of its preparations), seed 001 (DIL, CIL).
+
+    Parameters
+    ----------
+    executor : Executor
+        Runs the ranks.
+    machine : Machine
+        Machine to add cost curves to.
+    operator : Operator
+        What to measure the costs of.
+    ranks : int, optional
+        Default: all of the machine.
+    budget : Budget, optional
+        Time that each measurement may take.
+    say : callable, optional
+        Called with a text and the share done, 0 to 1.
+
+    Returns
+    -------
+    Machine
+        With computations against their amount (rows of a product), collectives up to their whole size, and
+        `cil:compute` and `cil:net` (two ranks or more).
+
+    Raises
+    ------
+    RunError
+        If a rank fails.
     """
-    ranks, tell, afford = ranks or machine.ranks, say or (lambda what, done: None), budget or Budget()
+    ranks, notify, afford = ranks or machine.ranks, say or (lambda what, done: None), budget or Budget()
     samples = operator.samples(ranks)
     if not samples:
-        tell("the library's calls", 0.3)
+        notify("the library's calls", 0.3)
         return _with_calls(executor, _with_nothing_to_compute(machine, operator, ranks), operator, ranks, afford)
-    tell(", ".join(dict.fromkeys(sample.label for sample in samples)), 0.3)
+    notify(", ".join(dict.fromkeys(sample.label for sample in samples)), 0.3)
     machine = _with_computations(executor, machine, operator, ranks, samples, afford)
     if ranks == 1:
         return machine
-    tell("compute beside messages", 0.7)
+    notify("compute beside messages", 0.7)
     return _with_contention(executor, machine, operator, ranks, samples[0], afford)
 
 
