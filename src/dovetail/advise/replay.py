@@ -32,7 +32,10 @@ MOST_BYTES = 1 << 26  # of the curve by which remedies are priced
 
 @dataclass(frozen=True)
 class Replay:
-    """The makespan as traced, and as the simulator gives it. `machine`: whose messages and collectives those were."""
+    """A makespan as traced, and as the simulator predicts it.
+
+    `machine`: name of the machine that priced messages and collectives; None: they took their traced times.
+    """
 
     traced_s: float
     replayed_s: float
@@ -44,13 +47,28 @@ class Replay:
         return self.replayed_s / self.traced_s - 1 if self.traced_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; times in seconds."""
         times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "off": self.off}
         return {"schema": SCHEMA, **times, "machine": self.machine}
 
 
 def replay(trace: Trace, machine: Machine | None = None) -> Replay:
-    """Replay an untouched trace: what ranks do, when, and in which order is the trace's; messages and collectives take
-    the times that the trace saw, or where a machine is given what its curves tell, and none from the trace."""
+    """Replay an unmodified trace in the simulator.
+
+    Each rank computes as long, and calls MPI in the same order, as in the trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        The run to replay.
+    machine : Machine, optional
+        Its curves give the times of all messages and collectives. Default: their times in the trace.
+
+    Returns
+    -------
+    Replay
+        Both makespans in seconds, and their relative difference `off`.
+    """
     story = story_of(trace)
     replayed = story if machine is None else on_machine(story, machine)
     return Replay(story.makespan_s, makespan_s(replayed), None if machine is None else machine.name)
@@ -97,8 +115,8 @@ def with_curve(story: Story, machine: Machine) -> Story:
     """The story whose messages of unknown delay go by a machine's curve."""
     kind = machine.route(0, machine.ranks - 1)[0]
     curve = CostModel.of(machine).curve(f"p2p:{kind}")
-    told = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
-    return replace(story, delays=told)
+    priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
+    return replace(story, delays=priced)
 
 
 class _Prices:
