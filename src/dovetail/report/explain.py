@@ -13,7 +13,7 @@ from dovetail.planner.plan import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import ideal_share
 
-MOST_RUNS = 12  # of tiles of one length that are told one by one
+MOST_RUNS = 12  # of tiles of one length that are listed one by one
 LOSSES = {
     "dil": "the pieces alone take longer than the whole",
     "cil": "compute and traffic slow each other, or share a link",

@@ -40,7 +40,7 @@ def chrome_trace(
     """The trace as a document: metadata, spans (`X`, `ts` and `dur` in µs, whole ns), messages (`s` → `f`).
 
     Processes are named `measured rank 0`. Where spans of a lane overlap, the lane has further threads. With `program`
-    (one for all, or one for each timeline), spans tell op and source line, and flow events join each send to the
+    (one for all, or one for each timeline), spans name op and source line, and flow events join each send to the
     receive that takes its message. As Perfetto asks: threads have numbers of their own in the whole trace and none
     that is a process's, spans of a thread never overlap, flow ids are whole numbers.
     """

@@ -59,7 +59,7 @@ def remarks(stats: Stats) -> Iterator[str]:
     if meta.get("lost"):
         yield (
             f"{meta['lost']} events were lost: there was no room for them, or newer ones took their place. Counts are "
-            "too small by what they told, and messages may be told with the wrong partner, or none."
+            "too small by these, and messages may be shown with the wrong partner, or none."
         )
     for rank in stats.ranks:
         if rank.open_calls:

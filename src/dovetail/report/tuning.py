@@ -24,10 +24,10 @@ def write_tuning(result: TuneResult, out: Path, command: str = "") -> TuneResult
     from dovetail.report.html import write_page
 
     found = replace(result, report=out / "report.html")
-    timelines, told = [found.plan.predicted, *found.planned.timelines[:1]], summary(found, command)
+    timelines, about = [found.plan.predicted, *found.planned.timelines[:1]], summary(found, command)
     try:
         write_page(
-            out / "report.html", title=title(found.plan), timelines=timelines, program=found.plan.program, summary=told
+            out / "report.html", title=title(found.plan), timelines=timelines, program=found.plan.program, summary=about
         )
         save_json(out / "tune.json", found.to_json())
     except EnvironmentFault as error:
