@@ -35,7 +35,7 @@ class Segment(NamedTuple):
 class Mode(NamedTuple):
     """One of the speeds that a machine changes between: its share of the samples, its typical ratio to the fastest.
 
-    `seconds` holds its median at each size in `x` at which the speeds could be told apart.
+    `seconds` holds its median at each size in `x` at which the speeds are distinct.
     """
 
     share: float

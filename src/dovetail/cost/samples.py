@@ -20,8 +20,8 @@ COLUMNS = {"x": "f8", "seconds": "f8", "repeat": "i8"}
 class Samples:
     """Timings of one thing at several sizes, as columns with a row for each timing.
 
-    `x` in `x_unit` (bytes, rows, flop); `seconds`; `repeat` numbers the sweep over all sizes in which a timing was
-    taken, so that what changes from sweep to sweep can be told from what changes from timing to timing.
+    `x` in `x_unit` (bytes, rows, flop); `seconds`; `repeat`: number of the sweep over all sizes in which a timing was
+    taken. It separates drift between sweeps from noise between timings.
 
     >>> samples = Samples.of({64: [1.0e-6, 1.2e-6, 1.1e-6], 128: [2e-6]}, "bytes")
     >>> samples.sizes.tolist(), samples.medians.tolist()

@@ -177,7 +177,7 @@ def find_calls(program: Program, make: Make) -> dict[int, tuple[Call, int]]:
 
 def refuse(op: Op, why: str) -> NoReturn:
     what = f"op {op.index} 'collective' on rank {op.rank}: this call {why}"
-    raise ProgramError(what, where=op.line, hint="verify tells more")
+    raise ProgramError(what, where=op.line, hint="run verify for details")
 
 
 def overlaps(op: Op) -> bool:

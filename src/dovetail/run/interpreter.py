@@ -39,8 +39,8 @@ class Layout:
     which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane; on a
     device 1 says as many as let all lanes be resident.
 
-    Where a rank's accesses are ordered by the messages of others, not by its own lanes and dependencies, messages are
-    told whole, by Simple, whatever is asked; the timeline says which protocol it was."""
+    Where the messages of other ranks order a rank's accesses, not its own lanes and dependencies, each message is
+    signalled whole, by Simple, whatever `protocol` is. The timeline records the protocol used."""
 
     protocol: str = "Simple"
     place_bytes: int = 0

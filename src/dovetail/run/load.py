@@ -60,7 +60,7 @@ class Load:
 
 
 class Place(NamedTuple):
-    """Where a rank runs. `booted_s`: when its machine did, which tells machines apart where namespaces hide their
+    """Where a rank runs. `booted_s`: when its machine did, which distinguishes machines where namespaces hide their
     names; `cpus`: those that it may use, `cores`: the physical core of each CPU of the machine, where that is known."""
 
     booted_s: float
@@ -126,7 +126,7 @@ def parse_ticks(text: str) -> dict[int, Ticks]:
 
 
 def parse_cores(text: str) -> dict[int, tuple[str, str]]:
-    """The package and core of each CPU in the text of /proc/cpuinfo, as far as it tells.
+    """The package and core of each CPU in the text of /proc/cpuinfo, as far as it lists them.
 
     >>> parse_cores("processor\\t: 3\\nphysical id\\t: 0\\ncore id\\t\\t: 1\\n\\nprocessor\\t: 4\\n")
     {3: ('0', '1')}
@@ -275,7 +275,7 @@ def stolen(domain: Domain, found: Spent) -> Numbers:
 
 
 def disturbed(domain: Domain, found: Spent) -> NDArray[np.bool_]:
-    """Intervals of which others took more than LIMIT. Ticks of the hypervisor are told apart by blocks of BLOCK_S."""
+    """Intervals of which others took more than LIMIT. Ticks of the hypervisor are counted by blocks of BLOCK_S."""
     return np.asarray((waits(domain, found) > LIMIT).any(axis=1) | (stolen(domain, blocks(found)) > LIMIT))
 
 

@@ -180,7 +180,7 @@ class _Call:
 
     def _bring(self, m: int, j: int, spot: Spot) -> None:
         op = self.ops[m]
-        self.lowering.give(op, [], *copied(self.lowering.told(op, spot.num_bytes, j), spot))
+        self.lowering.give(op, [], *copied(self.lowering.outgoing(op, spot.num_bytes, j), spot))
 
     def _gather(self, m: int, made: dict[int, Spot], ended: list[int]) -> Spot:
         """All pieces of a sum, each from the member that made it."""

@@ -246,11 +246,11 @@ class Lowering:
 
     def _send(self, op: Op, what: Spot, place: Spot | None) -> Action:
         if self.real is not None:
-            return copied(self.told(op, what.num_bytes), what)
+            return copied(self.outgoing(op, what.num_bytes), what)
         self._messages[op.index] = place or what
         return copied(place, what) if place else ()
 
-    def told(self, op: Op, size: int, peer: int = 0) -> Spot:
+    def outgoing(self, op: Op, size: int, peer: int = 0) -> Spot:
         """Where the host takes what a real rank sends."""
         key = (op.rank, f"to the host through {op.chan_out}, {peer}", size)
         if key not in self._spaces:
@@ -273,7 +273,7 @@ class Lowering:
             )
             if self.real is not None:
                 made = made or self.space(op, "sum", self._size(op))
-                return [*more, copied(self.told(op, made.num_bytes), made)]
+                return [*more, copied(self.outgoing(op, made.num_bytes), made)]
             assert made is not None
             self._messages[op.index] = place or made
             if place is not None and place is not made:

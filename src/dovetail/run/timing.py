@@ -33,7 +33,7 @@ def measure(
 
     `["timed"]` of what comes back has seconds, of runs one after the other without stamps, and how far all that the
     post-conditions name is from float64; `["traced"]` the Timeline of the median among single runs. Raises ProgramError
-    for a program that `verify` refuses, OperatorError for kernels without a `workload`, since no Program tells their
+    for a program that `verify` refuses, OperatorError for kernels without a `workload`, since no Program has their
     sizes, RunError where ranks fail.
     """
     if executor is None:

@@ -1,4 +1,4 @@
-"""One rank of an MPI job: binds the job's Programs, runs the rounds, tells rank 0 what happened."""
+"""worker: one rank of an MPI job. Binds the job's Programs, runs the rounds, reports to rank 0 what happened."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def save_proof(operator: Operator, schedule: Schedule, program: Program, *, in_o
 
 
 def _item(kind: Kind, operator: Operator, schedule: Schedule, ranks: int) -> Item | None:
-    """The item of all that a Program follows from; None where not all of it can be told."""
+    """The item of all that a Program follows from; None where not all of it can be fingerprinted."""
     about = fingerprint_of(operator)
     return None if about is None else item(kind, about, schedule.to_json(), ranks)
 

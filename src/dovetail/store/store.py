@@ -84,7 +84,7 @@ FOLDERS = (*KINDS, LIBRARIES)
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that may be in the store: its kind, and the key of all that tells it from others of the kind."""
+    """One thing that may be in the store: its kind, and a key that is unique within the kind."""
 
     kind: Kind
     key: str
@@ -96,7 +96,7 @@ class Item:
 
 
 def item(kind: Kind, *parts: Any) -> Item:
-    """Return the item of `kind` that these parts, which have JSON forms, tell from all others.
+    """Return the item of `kind` with a key hashed from these parts, which have JSON forms.
 
     >>> item(SCHEDULES, {"m": 1, "k": 2}, ["a"]) == item(SCHEDULES, {"k": 2, "m": 1}, ("a",))
     True
@@ -140,7 +140,7 @@ def save(place: Item, about: str, document: Mapping[str, Any]) -> Path | None:
     """Save the document of an item and return its file; None, with a warning, where it cannot be written.
 
     The file is replaced whole: of several processes that save an item at once, the last one's stays. `about` is a
-    sentence that tells people what this is.
+    sentence for people that says what this is.
     """
     kind, made = place.kind, datetime.now(UTC).isoformat(timespec="seconds")
     bare = {name: value for name, value in document.items() if not kind.columns or name != "columns"}
