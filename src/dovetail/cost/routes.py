@@ -1,4 +1,4 @@
-"""routes: the links that each channel of a program occupies, and whether they carry its messages both ways at once."""
+"""routes: links that each channel of a program occupies, and whether messages use them both ways at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def carriers(program: Program) -> NDArray[np.int32]:
 
 
 def _two_way(program: Program, ways: list[set[tuple[bool, int, int]]]) -> NDArray[np.bool_]:
-    """Of each channel, by the links on its way: whether messages of the program go the other way on any."""
+    """For each channel: whether other messages of the program use any of its links the other way."""
     busy = np.unique(carriers(program)[is_one_of(program.kind, MESSAGES)])
     busy = busy[busy >= 0]
     if len(busy) == 2 and _take_turns(program, *busy.tolist()):
