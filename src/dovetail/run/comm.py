@@ -1,4 +1,4 @@
-"""Communicator: collectives on a user's MPI communicator, by the library's own call or by a Program of ours."""
+"""comm: collectives on a user's MPI communicator, by the library's call or by a Program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CUDA device and what lies in its memory. The native module is loaded, and the driver sought, when first used."""
+"""cuda_device: a CUDA device and its memory. Loads the native module, and looks for the driver, when first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The `cuda` executor: jobs on one CUDA device, their ranks virtual; or one of them real, its peers in host memory."""
+"""cuda_executor: jobs on one CUDA device, with all ranks virtual, or one rank real and its peers in host memory."""
 
 from __future__ import annotations
 

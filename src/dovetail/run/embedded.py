@@ -1,4 +1,4 @@
-"""Inside the user's own MPI program: this rank's share of a Program, on this rank's arrays, one process per rank."""
+"""embedded: run this rank's share of a Program inside the user's own MPI program, one process per rank."""
 
 from __future__ import annotations
 

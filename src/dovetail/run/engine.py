@@ -1,4 +1,4 @@
-"""From a Program and arrays to a bound native engine, and from its spans to a Timeline."""
+"""engine: bind a Program and arrays to a native engine, and turn its spans into a Timeline."""
 
 from __future__ import annotations
 

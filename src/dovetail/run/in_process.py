@@ -1,4 +1,4 @@
-"""in_process: jobs without an MPI, in this process: ranks as threads, or one after the other by the NumPy reference."""
+"""in_process: run jobs in this process without MPI, on threads or with the NumPy reference."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIBRARIES = {"threads": "threads of one process, without MPI", "numpy": "NumPy, 
 
 
 class Run(NamedTuple):
-    """What a run left in the buffers of every rank, what it took, and when each op ran, where that is known."""
+    """One run: buffers of every rank afterwards, seconds, and the timeline, if known."""
 
     held: Arrays
     seconds: float
@@ -30,15 +30,15 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True)
 class InProcessExecutor:
-    """Runs jobs in this process: on `threads`, one for each rank, or by `numpy`, the reference, which is slow.
+    """Runs jobs in this process: on `threads`, one per rank, or by `numpy`, the reference, which is slow.
 
-    Every run begins with the inputs of the job's seed, and is of its own: `repeats` are for ranks that have to meet.
+    Every run starts from the inputs of the job's seed. Ignores `repeats`.
     """
 
     where: Where
 
     def execute(self, job: Job) -> JobResult:
-        """Run a job to its end. Raises ProgramError for a program that `verify` refuses, RunError where one stalls."""
+        """Run a job. Raises ProgramError for a program that `verify` refuses, RunError if one stalls."""
         verify_job(job)
         inputs = {variant.name: fresh_inputs(variant.program, variant.workload, job.seed) for variant in job.variants}
         runs: dict[str, list[Run]] = {variant.name: [] for variant in job.variants}
@@ -60,7 +60,7 @@ class InProcessExecutor:
         return JobResult(tuple(outcomes), len(rounds.seconds), rounds.disturbed, facts)
 
     def run(self, variant: Variant, inputs: Arrays) -> Run:
-        """One run of one variant."""
+        """Run one variant once."""
         program, workload, options = variant.program, variant.workload, variant.options
         if self.where == "threads":
             alone = replace(options, repeats=1, spans=True)
@@ -71,8 +71,7 @@ class InProcessExecutor:
         return Run(ran.outputs, time.monotonic() - begin, None)
 
     def check(self, variant: Variant, inputs: Arrays) -> Agreement:
-        """Run once more, then hold all that post-conditions name against float64, and outputs against the plain
-        program's, where there is one."""
+        """Run once more, then compare slots in post-conditions with float64, and outputs with the reference program."""
         program, held = variant.program, self.run(variant, inputs).held
         found = [
             check_rank(
@@ -89,7 +88,7 @@ class InProcessExecutor:
 
 
 def _compared(variant: Variant, inputs: Arrays, held: Arrays) -> Iterator[Agreement]:
-    """The outputs of all ranks, held against the plain program's."""
+    """Compare the outputs of all ranks with those of the reference program."""
     if variant.against is None:
         return
     plain, workload = variant.against

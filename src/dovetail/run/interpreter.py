@@ -1,4 +1,4 @@
-"""The interpreter: a collective Program as one kernel runs it, a threadblock for each lane; here on host threads.
+"""interpreter: run a collective Program as one kernel does, a threadblock per lane; here on host threads.
 
 Channels are FIFOs in memory, by one of three protocols (NCCL's). The state machine of channels and steps is one source
 (native/cuda/lane.hpp) for host threads and for devices (`run.gpu`).

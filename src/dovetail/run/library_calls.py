@@ -1,4 +1,4 @@
-"""The library's collectives as one rank calls them: what each member brings or takes, where parts differ in size."""
+"""library_calls: arguments of the library's collectives as one rank calls them, with parts of different sizes."""
 
 from __future__ import annotations
 

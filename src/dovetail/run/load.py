@@ -1,4 +1,4 @@
-"""Load: what other programs, and the hypervisor, took of the cores of a job's ranks, by the kernel's own counters."""
+"""load: shares of the ranks' cores that other programs and the hypervisor took, from the kernel's counters."""
 
 from __future__ import annotations
 

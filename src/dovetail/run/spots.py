@@ -1,4 +1,4 @@
-"""Spots: where the bytes of a region lie, and how a device copies from one to another."""
+"""spots: where the bytes of a region lie, and how a device copies from one to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's collectives on streams: plain copies and sums among the ranks of one device, no library behind them.
+"""stream_collectives: collectives as copies and sums among the ranks of one device, without a library.
 
 Each member fetches what it is to receive from the others' memory, once all have arrived; none goes on before all have
 ended. Sums are made by one member for each piece, in the order of the group.

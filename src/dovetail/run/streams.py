@@ -1,4 +1,4 @@
-"""From a Program to commands on streams: a lane is a stream, dependencies and messages are events.
+"""streams: lower a Program to commands on CUDA streams: lanes are streams, dependencies and messages are events.
 
 A message is not moved twice where that can be helped: what receives it reads the sender's memory, and whatever writes
 there later waits for it. Only where a write comes before the receive, in the order in which commands are given, or

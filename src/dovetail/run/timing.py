@@ -1,4 +1,4 @@
-"""timing: one Program on ranks of its own at one size: how long it takes, and whether what it leaves is right."""
+"""timing: run one Program at one size on its own ranks: seconds, and correctness of the result."""
 
 from __future__ import annotations
 
