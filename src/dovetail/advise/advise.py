@@ -1,4 +1,4 @@
-"""advise: what a traced program could do otherwise, each remedy weighed by replaying the trace with it."""
+"""advise: find changes to a traced program, and predict the effect of each by a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remedies for what is uneven: work that is shared badly, a rank or a link that is slower than its like."""
+"""balance_remedies: remedies for imbalance: uneven work, a slow rank, a slow link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remedy: a change to what the ranks of a trace do, in words and in their story, so that a replay can weigh it."""
+"""remedy: a change to what the ranks of a trace do, in words and as a story that a replay can time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""replay: a traced program's makespan in the simulator, its messages at the times traced or at a machine's."""
+"""replay: the makespan of a traced program in the simulator, with message times of the trace or of a machine."""
 
 from __future__ import annotations
 

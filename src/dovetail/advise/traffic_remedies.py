@@ -1,4 +1,4 @@
-"""Remedies for traffic: fewer and larger collectives and messages, and exchanges for several steps at once."""
+"""traffic_remedies: remedies for traffic: fewer and larger collectives and messages, exchanges for several steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Remedies for waits: wait later, begin earlier, let the library get on."""
+"""waiting_remedies: remedies for waits: wait later, start earlier, let the library make progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""for_all_ranks: what rank 0 does is done by every rank, which counts the others from itself on."""
+"""for_all_ranks: repeat what rank 0 does on every rank, with peers counted relative to it."""
 
 from __future__ import annotations
 

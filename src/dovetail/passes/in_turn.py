@@ -1,4 +1,4 @@
-"""in_turn: Programs on the same lanes and channels become one, in which each begins where the one before left off."""
+"""in_turn: concatenate Programs on the same lanes and channels; each begins where the one before left off."""
 
 from __future__ import annotations
 

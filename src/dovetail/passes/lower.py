@@ -1,4 +1,4 @@
-"""lower: all passes in turn, from a traced algorithm to a program on lanes."""
+"""lower: apply all passes one after the other, from a traced algorithm to a program on lanes."""
 
 from __future__ import annotations
 

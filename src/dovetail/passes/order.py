@@ -1,4 +1,4 @@
-"""order: the order of ops on every lane, found by running all lanes together, one op each in a tick."""
+"""order: find the order of ops on every lane by running all lanes together, one op per lane and tick."""
 
 from __future__ import annotations
 

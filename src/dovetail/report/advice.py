@@ -1,4 +1,4 @@
-"""Advice in words: what to change, where, why, and the seconds that a replay saves."""
+"""advice: print advice: what to change, where, why, and the seconds that a replay saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule that shows a fault: the ops of a failed check after what must come before them, one tick each."""
+"""counterexample: the schedule that shows a fault: the ops of a failed check after their prerequisites, by tick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan in plain language, and its page: what it is, what it beat, and what the rest of the gain is lost to."""
+"""explain: a plan in plain language, and its page: what it beat, and which losses take the rest of the gain."""
 
 from __future__ import annotations
 

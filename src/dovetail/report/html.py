@@ -1,4 +1,4 @@
-"""The HTML page: summary, losses, reasons and the timeline in one file that works offline and asks for nothing."""
+"""html: the HTML page: summary, losses, reasons and timeline in one file that works offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chrome trace format, which Perfetto and chrome://tracing open: a process for each rank, a thread for each track."""
+"""perfetto: timelines in Chrome's trace format, which Perfetto opens: a process per rank, a thread per track."""
 
 from __future__ import annotations
 

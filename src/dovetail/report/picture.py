@@ -1,4 +1,4 @@
-"""The timeline as a static SVG, for a README: predicted above measured, lane by lane, on one axis."""
+"""picture: a timeline as a static SVG: predicted above measured, lane by lane, on one axis."""
 
 from __future__ import annotations
 

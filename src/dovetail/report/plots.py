@@ -1,4 +1,4 @@
-"""Plots of cost curves: samples, fit, break points, range of validity and residuals, in one page that works offline."""
+"""plots: cost curves with samples, fit, break points, range and residuals, in one page that works offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Selection for eyes and for other tools: the rows that NCCL's tuner plugin reads, and MSCCL files by size range."""
+"""selections: selection tables for people and other tools: NCCL's tuner plugin, and MSCCL files by size range."""
 
 from __future__ import annotations
 

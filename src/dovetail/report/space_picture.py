@@ -1,4 +1,4 @@
-"""The iteration space of a schedule as a static SVG: rows across, steps upwards, by rank and in the order computed."""
+"""space_picture: an iteration space as a static SVG: rows across, steps upwards, coloured by rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary: what a report says beside its timelines: the schedules compared, the losses, the reasons, the provenance."""
+"""summary: what a report says beside its timelines: schedules compared, losses, reasons, provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Trace in Chrome's trace format, which Perfetto opens, written as it is read: a process for each rank."""
+"""trace_perfetto: write a Trace in Chrome's trace format, which Perfetto opens, in one pass: a process per rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace adds up to, as tables."""
+"""trace_tables: statistics of a trace as tables."""
 
 from __future__ import annotations
 

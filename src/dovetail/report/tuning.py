@@ -1,4 +1,4 @@
-"""What a tuning says: the table, the losses and the notes, for a terminal; and the page, beside what tune wrote."""
+"""tuning: report a tuning: table, losses and notes for a terminal, and the page beside the files of `tune`."""
 
 from __future__ import annotations
 

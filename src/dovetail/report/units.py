@@ -1,4 +1,4 @@
-"""Seconds, bytes and shares as people read them: three significant digits, aligned. `core.units` reads them back."""
+"""units: seconds, bytes and shares for people: three significant digits, aligned. `core.units` reads them back."""
 
 from __future__ import annotations
 

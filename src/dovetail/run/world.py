@@ -72,7 +72,7 @@ class World:
         self._call("abort", code)
 
     def finalize(self) -> None:
-        """Finalize MPI, if this World initialised it."""
+        """Finalize MPI, unless that was done."""
         self._call("finalize")
 
     def send(self, payload: Any, dst: int, limit_s: float = 60.0) -> None:

@@ -1,4 +1,4 @@
-"""fingerprint: all that the Programs of an operator follow from, as one text, so that a change of any is noticed."""
+"""fingerprint: a text of all that an operator's Programs follow from, so that any change of it is noticed."""
 
 from __future__ import annotations
 

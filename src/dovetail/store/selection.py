@@ -1,4 +1,4 @@
-"""Selection: which algorithm moves a collective of a given size on these ranks, as measured; looked up at run time."""
+"""selection: the table of measured algorithms for a collective by size, looked up at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""store: every item that is kept between runs is one file in the cache folder, of one format, found by one key scheme.
+"""store: save items between runs, one file per item in the cache folder, with one format and one key scheme.
 
 An item of a kind with columns is an .npz archive with the envelope inside; every other item is its envelope, as JSON:
 

@@ -1,4 +1,4 @@
-"""One clock for all ranks, of traces and of jobs that executors run: each rank's clock as a line to rank 0's.
+"""clocks: map each rank's clock to rank 0's by a straight line, for traces and for jobs that executors run.
 
 Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
 cleared. A pair exchanges round trips; the shortest says how the clocks differ, and half of it bounds the error. Between

@@ -1,4 +1,4 @@
-"""Events of a thread into rows: intervals with what their calls moved, points, and what is still open at the end."""
+"""decode: turn a thread's events into rows: intervals with their messages, points, and calls still open at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long messages took, by their size, and from which size on they wait for their receive: read from a trace."""
+"""delays: message times by size, and the size from which sends wait for their receive, estimated from a trace."""
 
 from __future__ import annotations
 

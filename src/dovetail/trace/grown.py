@@ -1,4 +1,4 @@
-"""Columns that grow as a trace is read, without a second copy of them at the end."""
+"""grown: columns that grow while a trace is read, without a second copy at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces from other tools: their events as native/trace would write them, through the decoder that reads those."""
+"""imported: turn traces of other tools into the events of native/trace, and decode those."""
 
 from __future__ import annotations
 

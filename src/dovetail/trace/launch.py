@@ -1,4 +1,4 @@
-"""Trace an unmodified program: every process of a command loads the gate, which loads the wrappers for its MPI."""
+"""launch: trace an unmodified program: every process of a command preloads the gate, which loads wrappers for its MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which receive takes which send, as MPI's order says; and whether any message came before it was sent."""
+"""matching: match sends and receives by MPI's ordering rules; count messages received before they were sent."""
 
 from __future__ import annotations
 

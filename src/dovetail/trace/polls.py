@@ -1,4 +1,4 @@
-"""Polls: calls that test whether a request is over, and those before them that tested in vain."""
+"""polls: calls that test whether a request is complete, joined with the unsuccessful tests before them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recording from Python: what `dovetail_trace.h` offers, as context managers and decorators."""
+"""record: record events from Python: the functions of `dovetail_trace.h` as context managers and decorators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace adds up to: time by call, sizes of messages, who sends how much to whom, who waits for whom."""
+"""stats: statistics of a trace: seconds by call, message sizes, traffic between ranks, wait states."""
 
 from __future__ import annotations
 

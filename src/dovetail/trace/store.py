@@ -1,4 +1,4 @@
-"""A Trace on disk: chunks of rows in the order of their ends, then a JSON index by which a reader seeks.
+"""store: a Trace on disk: chunks of rows by the time of their ends, then a JSON index for seeking.
 
 8 bytes   "dovetrac"
 chunks    columns one after the other, in the order and with the types of the index, little-endian

@@ -1,4 +1,4 @@
-"""A trace as what each rank did, step by step, and how long each message took: what a replay needs, and may change.
+"""story: a trace as steps of each rank and the time of each message, which a replay may change.
 
 A rank's story is a list of steps: seconds of its own, then a message or collective begun or waited for. How long a
 message took is known where its receiver waited for it; from these times a curve gives what other messages may have

@@ -1,4 +1,4 @@
-"""A story as a Program with its Prices, for the simulator: a compute lane for each rank, a lane for each channel."""
+"""to_program: turn a story into a Program with Prices for the simulator: a compute lane per rank, a lane per channel."""
 
 from __future__ import annotations
 

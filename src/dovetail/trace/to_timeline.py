@@ -1,4 +1,4 @@
-"""A Trace as a Timeline: a lane for each thread, a span for each call and interval."""
+"""to_timeline: turn a Trace into a Timeline: a lane for each thread, a span for each call and interval."""
 
 from __future__ import annotations
 

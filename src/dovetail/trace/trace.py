@@ -1,4 +1,4 @@
-"""Trace: what the ranks of a program did, as rows of intervals, points, messages and collectives on one clock."""
+"""trace: what the ranks of a program did: rows of intervals, points, messages and collectives on one clock."""
 
 from __future__ import annotations
 

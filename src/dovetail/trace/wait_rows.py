@@ -1,4 +1,4 @@
-"""Waits as columns: who waited in which call, from when until when, and for whom."""
+"""wait_rows: waits as columns: rank, call, start, end, and the rank that caused the wait."""
 
 from __future__ import annotations
 

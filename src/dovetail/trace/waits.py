@@ -1,4 +1,4 @@
-"""Wait states: who waited in a call, for whom, and since when; and the critical path, which no wait is on."""
+"""waits: wait states (who waited in a call, for whom, since when), and the critical path, which contains no wait."""
 
 from __future__ import annotations
 
