@@ -16,7 +16,7 @@ MESSAGES = (*SENDS, Kind.put, Kind.get)
 
 @dataclass(frozen=True)
 class Routes:
-    """Links of each channel, CSR; its link kind; whether a link of it carries messages the other way, too."""
+    """Links of each channel, in CSR form; its link kind; whether a link of it carries messages the other way, too."""
 
     start: Ints
     links: Ints
@@ -26,6 +26,7 @@ class Routes:
 
     @staticmethod
     def of(program: Program, machine: Machine) -> Routes:
+        """Return the routes of all channels of `program`. MachineError if the machine has no link between two nodes."""
         routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
         ends = [(False, *link[:2]) for link in machine.links]  # of each link: nodes, or ranks of one node
         for src, dst, _, _ in program.channels:

@@ -76,6 +76,7 @@ class Samples:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Samples:
+        """Read what `to_json` wrote."""
         check_schema(document, SCHEMA)
         try:
             columns = read_arrays(document["columns"], COLUMNS)

@@ -60,6 +60,7 @@ def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
 
 
 def one_pause(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+    """Work of a pause: one unit, no FLOP."""
     return Work("pause", 1.0, 0.0)
 
 

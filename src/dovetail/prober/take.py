@@ -28,6 +28,7 @@ class Budget:
     most: int = 60
 
     def trips(self, expected_s: float) -> int:
+        """Return how often to run what takes `expected_s` seconds, within the budget and its limits."""
         return int(np.clip(self.each_s / max(expected_s, 1e-9) / ROUNDS, self.least, self.most)) + 1
 
     def allows(self, expected_s: float) -> bool:

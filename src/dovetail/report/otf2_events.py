@@ -75,6 +75,7 @@ class EventWriter:
         self.functions[WITH_ATTRIBUTES] = self._entered
 
     def close(self) -> None:
+        """Free the attribute list."""
         self.library.OTF2_AttributeList_Delete(self.values)
 
     def _entered(self, writer: int, _: None, time_ns: int, region: int, *values: int) -> int:

@@ -17,6 +17,8 @@ MOST_CALLS, MOST_RANKS, MOST_PAIRS, BAR = 20, 16, 12, 30
 
 
 class Table(NamedTuple):
+    """Headers, rows of texts, and the alignment of each column."""
+
     headers: list[str]
     rows: list[list[str]]
     aligns: list[Align]

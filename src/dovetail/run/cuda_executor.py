@@ -59,6 +59,7 @@ class CudaExecutor:
 
     @cached_property
     def others(self) -> tuple[Gpu, ...]:
+        """The further devices, opened when first used."""
         return tuple(Gpu(index) for index in self.more)
 
     def execute(self, job: Job) -> JobResult:
@@ -76,6 +77,7 @@ class CudaExecutor:
         return JobResult(tuple(outcomes), len(ran.seconds), ran.disturbed, self.facts())
 
     def facts(self) -> dict[str, Any]:
+        """Return facts of host and device, for provenance."""
         about = self.gpu.facts()
         label: dict[str, Any] = {} if self.real is None else {"label": ONE_RANK}
         label |= {"devices": [self.index, *self.more]} if self.more else {}

@@ -238,6 +238,7 @@ def native_forms(
 
 
 def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:
+    """Raise RunError unless `array` fits a buffer: `slots` along axis 0, C-contiguous, a known dtype."""
     if array is None:
         raise RunError(f"rank {rank} was given no array for buffer '{name}'")
     if array.shape[:1] != (slots,):

@@ -185,6 +185,7 @@ class Deaths:
         return self._first
 
     def close(self) -> None:
+        """Close and remove all FIFOs."""
         for fd, path in self._fds.items():
             os.close(fd)
             path.unlink(missing_ok=True)

@@ -155,6 +155,7 @@ def legal_order(program: Program) -> NDArray[np.int64]:
 
 
 def stall(options: RunOptions, found: str) -> RunError:
+    """Return the error for a stalled run."""
     first = found.strip().splitlines()[0] if found.strip() else ""
     return RunError(f"the run stalled: no lane moved for {options.stall_s:g} s; {first.strip()}", found=found)
 

@@ -115,6 +115,7 @@ def _before(slots: Ints) -> Ints:
 
 
 def misfit(program: Program, row: int) -> RunError:
+    """Return the error for an op that moves slots into slots of another size."""
     op = program.op(row)
     found = f"{' '.join(map(str, op.reads))} and {' '.join(map(str, op.writes))}"
     return RunError(f"op {row} on rank {op.rank} moves slots into others of another size", where=op.line, found=found)

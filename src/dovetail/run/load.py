@@ -49,6 +49,7 @@ class Load:
         return tuple(text.format(who, 100 * share, at) for share, who, at in found if share and share > LIMIT)
 
     def to_json(self) -> dict[str, float | None]:
+        """Return the shares by their names in documents."""
         return {"foreign_load": self.foreign, "steal": self.steal}
 
     @staticmethod
@@ -217,6 +218,7 @@ class Counters:
         self._total_ns = 0
 
     def sample(self) -> Sample:
+        """Read the kernel's counters now."""
         ticks = parse_ticks(_read(PROC / "stat")) if self._reads_machine else {}
         return Sample(time.monotonic(), time.process_time(), self._waited_s(), ticks)
 

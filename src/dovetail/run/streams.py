@@ -134,6 +134,7 @@ class Lowering:
         return sent[0] if sent else None
 
     def writes(self, op: Op) -> list[tuple[int, Region]]:
+        """Return (rank, region) of all that `op` writes; a put writes on its target."""
         rank = self.program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
         return [(rank, region) for region in op.writes]
 
@@ -155,6 +156,7 @@ class Lowering:
             self._note_read(self._sender[op.index], self.of_row[op.index])
 
     def give(self, op: Op, waits: list[int], what: str = "", action: Any = None) -> None:
+        """Append the command of `op` to its lane's stream; `waits`: commands on other streams to wait for."""
         stream = self._streams.setdefault((op.rank, op.lane), len(self._streams))
         others = sorted({number for number in waits if self.commands[number].stream != stream})
         self.of_row[op.index] = len(self.commands)
@@ -290,11 +292,13 @@ class Lowering:
         return Spot.of(self.program, self.workload, rank, region, 0, 0).num_bytes
 
     def spot(self, rank: int, region: Region) -> Spot:
+        """Return where a region lies."""
         buffer = region.buffer
         base, starts = self.homes.address(rank, buffer), self.homes.starts(rank, buffer)
         return Spot.of(self.program, self.workload, rank, region, base, starts)
 
     def combine(self, op: Op, to: Spot, held: Spot, more: Spot) -> Action:
+        """Return the action that writes the reduction of `held` and `more` to `to`."""
         if to.num_bytes == 0:
             return ()
         dtype = self.dtype_of(op)

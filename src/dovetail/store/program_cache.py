@@ -1,5 +1,7 @@
-"""program_cache: Programs of many ops are saved, since they are read in less time than they are written; and so is
-that they were proved, by the digest of their columns and of the compiled verifier."""
+"""program_cache: save large Programs, and proofs of Programs.
+
+A proof is valid only while the digest of the program's columns and of the compiled verifier is unchanged.
+"""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ class MadeOf:
     schedule: Schedule | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """Return operator and schedule, as a plan's document has them."""
         made = {} if self.schedule is None else {"choices": self.schedule.to_json()}
         return {"operator": self.operator.to_json(), **made}
 

@@ -51,6 +51,7 @@ class Choice(NamedTuple):
 
     @property
     def is_library(self) -> bool:
+        """Whether the choice is the library's own call."""
         return self.algorithm == LIBRARY
 
     def __str__(self) -> str:
@@ -97,6 +98,7 @@ class Row:
 
     @property
     def choice(self) -> Choice:
+        """The algorithm and its parameters."""
         return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
 
     @property
@@ -105,6 +107,7 @@ class Row:
         return self.collective, self.ranks, self.nodes
 
     def to_json(self) -> dict[str, Any]:
+        """Return all attributes by name."""
         return {**vars(self), "points": [point._asdict() for point in self.points]}
 
 
@@ -158,6 +161,7 @@ class Selection:
         return Selection({**self.facts, **newer.facts}, (*(r for r in self.rows if r.group not in fresh), *newer.rows))
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field and one row per range of sizes."""
         return {"schema": SCHEMA, "facts": self.facts, "rows": [row.to_json() for row in self.rows]}
 
     @classmethod
@@ -170,6 +174,7 @@ class Selection:
             return cls(facts, tuple(_read_row(place, row) for place, row in enumerate(document["rows"])))
 
     def save(self, path: str | Path) -> Path:
+        """Write the table to a JSON file, and return its path."""
         return save_json(path, self.to_json())
 
     @classmethod

@@ -51,10 +51,12 @@ class Comparison:
     num_missing: int  # ops that were predicted and left no span
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Comparison:
+        """Read what `to_json` wrote; DovetailError for another schema."""
         check_schema(document, SCHEMA)
         fields = {key: value for key, value in document.items() if key != "schema"}
         fields["busy"] = tuple(Busy(**row) for row in document["busy"])

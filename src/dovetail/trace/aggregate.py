@@ -1,4 +1,4 @@
-"""aggregate: reduce a long trace to a picture of bounded size: seconds of each class of calls by lane and time slice."""
+"""aggregate: reduce a long trace to bounded size: seconds of each class of calls, by lane and time slice."""
 
 from __future__ import annotations
 

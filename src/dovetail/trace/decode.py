@@ -41,6 +41,7 @@ RAW: dict[str, str] = {
 
 
 def no_rows(count: int = 0) -> Rows:
+    """Return `count` empty rows: zeros, without peer and communicator."""
     rows = {name: np.zeros(count, dtype) for name, dtype in RAW.items()}
     rows["peer"][:] = rows["comm"][:] = -1
     return rows

@@ -1,4 +1,4 @@
-"""launch: trace an unmodified program: every process of a command preloads the gate, which loads wrappers for its MPI."""
+"""launch: trace an unmodified program: each process preloads the gate, which loads wrappers for its MPI."""
 
 from __future__ import annotations
 
@@ -164,6 +164,7 @@ def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]
 
 
 def find_beside(folder: Path, name: str) -> str | None:
+    """Return the path of an executable `name` in `folder`; None if there is none."""
     path = folder / name
     return str(path) if os.access(path, os.X_OK) and path.is_file() else None
 

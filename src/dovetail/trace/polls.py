@@ -32,6 +32,7 @@ class Polls(NamedTuple):
 
     @classmethod
     def joined(cls, parts: list[Polls]) -> Polls:
+        """Concatenate the columns of several parts."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def before(self, found: Waits) -> tuple[Array, Array]:

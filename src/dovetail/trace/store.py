@@ -64,6 +64,7 @@ class TraceFile:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows of all chunks."""
         return sum(chunk.num_rows for chunk in self.chunks)
 
     def parts(self) -> Iterator[Trace]:

@@ -1,4 +1,4 @@
-"""to_program: turn a story into a Program with Prices for the simulator: a compute lane per rank, a lane per channel."""
+"""to_program: turn a story into a Program with Prices: a compute lane per rank, a net lane per channel."""
 
 from __future__ import annotations
 

@@ -70,6 +70,7 @@ class Trace:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows."""
         return len(self.columns["kind"])
 
     @property
@@ -88,11 +89,13 @@ class Trace:
         return np.isin(self.columns["kind"], [KINDS.index(kind) for kind in kinds])
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field, columns as lists."""
         columns = {name: self.columns[name].tolist() for name in COLUMNS}
         return {"schema": SCHEMA, **head_of(self.num_ranks, self.names, self.comms, self.meta), "columns": columns}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Trace:
+        """Read what `to_json` wrote; DovetailError for another schema or malformed columns."""
         check_schema(document, SCHEMA)
         return cls(*read_head(document), read_arrays(document["columns"], COLUMNS), dict(document["meta"]))
 
@@ -164,4 +167,5 @@ def _are_places(maps: list[Any], lines: dict[Any, Any]) -> bool:
 
 
 def no_columns() -> dict[str, NDArray[Any]]:
+    """Return the columns of a trace without rows."""
     return {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}
