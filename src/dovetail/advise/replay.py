@@ -43,7 +43,7 @@ class Replay:
 
     @property
     def off(self) -> float:
-        """How much longer the replay takes, as a share of what was traced."""
+        """Relative excess of the replay over the trace."""
         return self.replayed_s / self.traced_s - 1 if self.traced_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -75,14 +75,15 @@ def replay(trace: Trace, machine: Machine | None = None) -> Replay:
 
 
 def makespan_s(story: Story) -> float:
-    """The makespan that the simulator gives a story."""
+    """Return the simulated makespan of a story, in seconds."""
     return simulate(*to_program(story)).makespan_s
 
 
 def on_machine(story: Story, machine: Machine) -> Story:
-    """The story with every message and collective at a machine's costs. Raises MachineError where it has too few ranks.
+    """Return the story with every message and collective at a machine's costs.
 
-    Which messages go on only when a rank is back in the library stays as the trace saw it: that is the library's way.
+    Which messages progress only while a rank is in the library stays as traced. Raises MachineError if the machine has
+    too few ranks.
     """
     ranks = len(story.steps)
     if machine.ranks < ranks:
@@ -112,7 +113,7 @@ def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
 
 
 def with_curve(story: Story, machine: Machine) -> Story:
-    """The story whose messages of unknown delay go by a machine's curve."""
+    """Return the story with messages of unknown delay priced by a machine's curve."""
     kind = machine.route(0, machine.ranks - 1)[0]
     curve = CostModel.of(machine).curve(f"p2p:{kind}")
     priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
