@@ -15,7 +15,7 @@ _USED = ("rank", "thread", "name", "start_s", "end_s", "pause_s")
 
 
 class Polls(NamedTuple):
-    """One entry for each interval of polls; `pause_s`: seconds between its calls."""
+    """One entry for each interval of polls; `pause_s`: total seconds between its calls."""
 
     rank: Array
     thread: Array

@@ -72,9 +72,12 @@ class WaitStats:
 
 @dataclass(frozen=True)
 class RankStats:
-    """One rank: the time from its first event to its last, the part of it within MPI and of that in waits, seconds of
-    the critical path, seconds in which messages were under way and the part of it outside MPI, its calls, those that
-    never ended, and how many threads called MPI: `mpi_s` and `waited_s` are theirs together."""
+    """Statistics of one rank; all times in seconds.
+
+    `seconds`: from its first event to its last. `mpi_s`, `waited_s`: within MPI, and waiting, over all threads.
+    `critical_s`: on the critical path. `under_way_s`, `hidden_s`: with messages in flight, and of that outside MPI.
+    `open_calls`: calls that never ended. `num_threads`: threads that called MPI.
+    """
 
     rank: int
     seconds: float
@@ -148,7 +151,7 @@ class Stats:
 
 
 def stats(trace: Trace | TraceFile) -> Stats:
-    """Add up a trace; one on disk is read a chunk at a time."""
+    """Compute the statistics of a trace; a trace on disk is read a chunk at a time."""
     is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
     is_poll = of_name(trace.names, lambda name: name in POLLS)
     is_setup = of_name(trace.names, lambda name: class_of(name) == SETUP)
