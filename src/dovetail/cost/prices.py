@@ -55,9 +55,9 @@ class Prices:
 
     @classmethod
     def plain(cls, program: Program, work_s: ArrayLike = 0.0, wire_s: ArrayLike = 0.0, **columns: Any) -> Prices:
-        """Prices from numbers or columns: no latency, no contention, and a link for each channel, unless given.
+        """Return prices from numbers or columns: no latency, no contention, and one link per channel, unless given.
 
-        Numbers stand for every op; `columns` are any of the fields.
+        A number stands for every op; `columns` are any of the fields.
         """
         channels = len(program.channels)
         given: dict[str, Any] = {"route_start": np.arange(channels + 1), "route": np.arange(channels)}

@@ -150,15 +150,14 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
 
 
 def _none(costs: Costs) -> str:
-    """That there is no candidate, and what was asked of it."""
+    """Say that there is no candidate, and what was asked."""
     asked = [f"{name}={value}" for name, value in costs.options.items() if value not in (None, "auto")]
     where = f"{costs.operator.title} on {costs.ranks} rank{'s' * (costs.ranks > 1)}"
     return f"{where} has none{' with ' * bool(asked)}{', '.join(asked)}"
 
 
 def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEASURED_SLOWER) -> Plan:
-    """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival, which
-    was not taken because of `why`."""
+    """Return the plan with `schedule` instead, proved and predicted. `why`: reason against the former schedule."""
     far, program = replace(costs, extrapolate=True), costs.operator.program(schedule, costs.ranks)
     scored = far.exactly(far.scored(schedule), program)
     certificate = prove(costs.operator, schedule, program)
@@ -184,7 +183,7 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEAS
 def _reasoned(
     costs: Costs, asked: Asked, operator: Operator, taken: Proved, ranked: Sequence[Scored], notes: Sequence[str]
 ) -> Plan:
-    """The Plan of the taken candidate: its times, losses, rivals and notes."""
+    """Return the Plan of the chosen candidate: times, losses, rivals and notes."""
     scored = taken.scored
     serials = [each for each in ranked if each.schedule.is_serial]
     ideal = Ideal.of(costs, serials)
@@ -212,7 +211,7 @@ def _reasoned(
 
 
 def _assumptions(costs: Costs) -> tuple[str, ...]:
-    """What the predictions take for granted, as one sentence, where there is anything."""
+    """Yield what the predictions assume, as one sentence, if anything."""
     lines = costs.model.assumptions()
     return (f"Taken for granted: {'; '.join(lines)}.",) if lines else ()
 

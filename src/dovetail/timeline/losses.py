@@ -95,7 +95,7 @@ def losses(timeline: Timeline, program: Program, alone: Alone) -> dict[str, floa
 
 
 def attribute(timeline: Timeline, program: Program, alone: Alone) -> Attribution:
-    """`losses`, with the rank and the lane on which they were read."""
+    """Return `losses` with the rank and lane along which they were read."""
     _check(program, alone)
     start, end = op_times(timeline, program.num_ops)
     seen = ~np.isnan(start)
