@@ -26,7 +26,7 @@ LOSSES = {
 
 
 def explain(plan: Plan) -> str:
-    """What was chosen, its predicted times, its losses, its rivals, what the source published, steps, notes.
+    """Return what was chosen: predicted times, losses, rivals, published figures, steps, notes.
 
     >>> import dovetail as dt
     >>> made = dt.plan(dt.MatmulAllReduce(4096, 3072, 8192, "float16"), "atlas-a2-8", schedule="mc2", contention=1.0)
@@ -41,7 +41,7 @@ def explain(plan: Plan) -> str:
 
 
 def title(plan: Plan) -> str:
-    """The operator and its ranks, in a few words."""
+    """Return the operator and its ranks, in a few words."""
     return f"{plan.operator.title} on {plan.ranks} rank{'s' * (plan.ranks != 1)}"
 
 
@@ -64,7 +64,7 @@ def lengths(tiles: Sequence[int]) -> str:
 
 
 def why_serial(plan: Plan, measured_s: float = 0.0) -> str:
-    """Why a plan leaves things as they are; `measured_s`: of serial, where it was measured."""
+    """Return why a plan stays serial; `measured_s`: measured seconds of serial, if any."""
     faster = (rival.measured_s is not None and rival.measured_s < measured_s for rival in plan.rivals)
     if any(faster) or any(rival.why_not == WITHIN_NOISE for rival in plan.rivals):
         return "what was measured to be faster was not so beyond the noise, in every launch"
@@ -75,7 +75,7 @@ def why_serial(plan: Plan, measured_s: float = 0.0) -> str:
 
 
 def plan_summary(plan: Plan, command: str = "") -> Summary:
-    """Table, losses and reasons of a plan."""
+    """Return table, losses and reasons of a plan."""
     room = plan.serial_s - plan.ideal_s
     rows = [Row(plan.family, plan.predicted_s, None, max(plan.ideal_gain, 0.0), "taken", True)]
     for rival in plan.rivals:
@@ -88,7 +88,7 @@ def plan_summary(plan: Plan, command: str = "") -> Summary:
 
 
 def space(plan: Plan) -> Space | None:
-    """The iteration space of a plan, where its operator has one."""
+    """Return the iteration space of a plan, if its operator has one."""
     return plan.operator.space(plan.schedule, plan.ranks)
 
 

@@ -25,7 +25,7 @@ class Table(NamedTuple):
 
 
 def tables(stats: Stats) -> list[Table]:
-    """Calls by their time, call sites, ranks, waits, sizes of messages, and who sends to whom."""
+    """Return tables of calls, call sites, ranks, waits, message sizes, and traffic between ranks."""
     found = [_calls(stats), *([_sites(stats)] if stats.sites else []), _ranks(stats)]
     if stats.waits:
         found.append(_waits(stats))
@@ -33,13 +33,13 @@ def tables(stats: Stats) -> list[Table]:
 
 
 def stats_text(stats: Stats, *, terminal: bool = False, width: int = 100) -> str:
-    """The tables, then what is to be known of how far the trace can be trusted."""
+    """Return the tables, then remarks on how far the trace can be trusted."""
     parts = [render_table(*table, terminal=terminal, width=width) for table in tables(stats)]
     return "\n\n".join([*parts, *([text] if (text := "\n".join(remarks(stats))) else [])])
 
 
 def remarks(stats: Stats) -> Iterator[str]:
-    """What a reader should know of how far the trace can be trusted, a sentence a line."""
+    """Yield sentences on how far the trace can be trusted."""
     meta, shares = stats.meta, stats.overlap
     if any(shares.values()):
         words = ", ".join(f"{percent(share)} as {OVERLAP[name]} counts" for name, share in shares.items())

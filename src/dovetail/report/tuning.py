@@ -17,9 +17,9 @@ LITTLE = 0.03  # of serial: what may be gained against contention, and nobody wo
 
 
 def write_tuning(result: TuneResult, out: Path, command: str = "") -> TuneResult:
-    """Write the page of a tuning to the folder `out`, and where it is into `tune.json` there.
+    """Write the page of a tuning to the folder `out`, and its path into `tune.json` there.
 
-    A page that cannot be written costs only the page: the result says so, and has none.
+    If the page cannot be written, the result has a note and no page.
     """
     from dovetail.report.html import write_page
 
@@ -64,7 +64,7 @@ def why_kept(result: TuneResult) -> str:
 
 
 def wrong(result: TuneResult) -> Iterator[str]:
-    """A sentence for each schedule of the final whose results are not what they must be."""
+    """Yield a sentence for each schedule of the final with wrong results."""
     for outcome in (result.serial,) if result.keeps_serial else (result.serial, result.planned):
         if outcome.is_wrong:
             yield wrong_text(outcome.name, outcome.max_rel_error, outcome.tolerance)
