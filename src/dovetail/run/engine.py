@@ -40,7 +40,7 @@ _SAME_SLOTS = (Kind.copy, Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_copy_s
 
 
 def allocate_rank(program: Program, workload: Workload, rank: int) -> dict[str, Array]:
-    """Arrays of one rank for every buffer, slots first; all poisoned, so that nothing unwritten passes unseen."""
+    """Return poisoned arrays for every buffer of one rank, slots first, so that nothing unwritten passes unseen."""
     return {buffer.name: allocate_buffer(program, workload, buffer.name, rank) for buffer in program.buffers}
 
 
@@ -100,7 +100,7 @@ def bind(
 
 
 def titles(program: Program, lanes_of: str = "") -> tuple[list[str], list[str], list[str]]:
-    """What traces call the lanes, kernels and collectives of a Program."""
+    """Return the names of a Program's lanes, kernels and collectives in traces."""
     lanes = [f"{lanes_of} {lane.name}".strip() for lane in program.lanes]
     return lanes, [kernel.name for kernel in program.kernels], [call.kind for call in program.collectives]
 
@@ -120,7 +120,7 @@ def _columns(program: Program) -> dict[str, NDArray[Any]]:
 
 
 def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[str]:
-    """Run bound engines to their end; for each, why it failed or an empty string."""
+    """Run bound engines to their end; return for each why it failed, or an empty string."""
     failures: list[str] = _native.run_engines(list(engines), native_options(options))
     return failures
 
