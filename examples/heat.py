@@ -1,7 +1,7 @@
 """Heat in a plate, on all ranks: mpiexec -n 2 python examples/heat.py
 
 The loops are written once, as in a textbook. On ranks each has a block of the plate; the steps go on until they change
-next to nothing, and rank 0 tells how warm the middle has become.
+next to nothing, and rank 0 prints how warm the middle has become.
 """
 
 from __future__ import annotations

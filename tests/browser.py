@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by playwright: opens pages, moves the mouse, tells complaints and requests."""
+"""A headless Chromium, driven by playwright: opens pages, moves the mouse, collects complaints and requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Browser:
         page.on("request", lambda request: self._ask(request.url))
 
     def _note(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):  # what a browser refuses it tells here too
+        if message.type in ("error", "warning"):  # what a browser refuses appears here too
             self.complaints.append(message.text)
 
     def _ask(self, url: str) -> None:

@@ -54,7 +54,7 @@ What other programs took of the ranks' cores while `tune` or `run` measured is s
 than 5 %, and always in `--json`: `foreign_load`, `steal` (by the hypervisor), `disturbed` (rounds; see how.md). Where
 serial is kept, `ideal_gain` is null.
 
-Files are told apart by their `schema`. Where a plan is wanted, the folder that holds `plan.json` will do; `-` is
+The field `schema` says what a file is. Wherever a plan is expected, the folder of `plan.json` will do; `-` is
 stdin. After a failed run, `runs/` in the output folder keeps the reason, the ranks' output and their partial timelines.
 """
 

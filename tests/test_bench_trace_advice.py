@@ -51,15 +51,15 @@ def test_two_programs(tmp_path):
     out = tmp_path / "found.json"
     words = ["--rounds", "1", "--only", "overlap,stencil", "--runs", tmp_path / "runs", "--out", out]
     command = [sys.executable, str(BENCH / "trace_advice.py"), *map(str, words)]
-    told = []
+    reported = []
     for _ in range(2):
         done = subprocess.run(command, text=True, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr
-        told.append(json.loads(out.read_text())["rows"])
+        reported.append(json.loads(out.read_text())["rows"])
     assert "fault_plain" in (tmp_path / "runs" / "overlap" / "times.json").read_text()
-    assert told[0] == told[1]
-    assert [row["fault"] for row in told[0]] == ["overlap", "stencil"]
-    assert any(finding["kind"] == "overlap" for finding in told[0][0]["findings"])
+    assert reported[0] == reported[1]
+    assert [row["fault"] for row in reported[0]] == ["overlap", "stencil"]
+    assert any(finding["kind"] == "overlap" for finding in reported[0][0]["findings"])
 
 
 def test_a_run_that_was_cut_goes_on_where_it_ended(tmp_path, monkeypatch):

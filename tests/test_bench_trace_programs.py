@@ -16,13 +16,13 @@ def compared(*runs: str, times: str = "$^"):
 
 
 def test_what_two_runs_print_alike_is_a_result():
-    told = compared("sum 42 in 1.5 s\nend", "sum 42 in 1.7 s\nend", "sum 42 in 2.9 s\nend")
-    assert told == {"results": 1, "changed": []}
+    reported = compared("sum 42 in 1.5 s\nend", "sum 42 in 1.7 s\nend", "sum 42 in 2.9 s\nend")
+    assert reported == {"results": 1, "changed": []}
 
 
 def test_another_result_is_told():
-    told = compared("sum 42 in 1.5 s", "sum 42 in 1.7 s", "sum 43 in 1.5 s")
-    assert told["changed"] == ["sum 43 in 1.5 s"]
+    reported = compared("sum 42 in 1.5 s", "sum 42 in 1.7 s", "sum 43 in 1.5 s")
+    assert reported["changed"] == ["sum 43 in 1.5 s"]
     assert compared("a 1", "a 1", "a 1\nb 2")["changed"] == ["2 lines, not 1 or 1"]
     assert compared("a 1", "a 1", "a")["changed"]
 

@@ -128,9 +128,9 @@ def test_a_folder_of_others_is_left_aside(tmp_path, monkeypatch, danger) -> None
     monkeypatch.setenv("DOVETAIL_CACHE", str(place))
     assert cache_dir() == place
     danger(place)
-    with pytest.warns(RuntimeWarning, match="nothing is loaded from the cache") as told:
+    with pytest.warns(RuntimeWarning, match="nothing is loaded from the cache") as reported:
         assert cache_dir() == fallback(tmp_path)
-    [text] = [str(each.message) for each in told]
+    [text] = [str(each.message) for each in reported]
     assert DANGERS[danger] in text
     assert str(place) in text
     assert "set DOVETAIL_CACHE to a folder that only you can write" in text
@@ -303,18 +303,18 @@ def test_a_path_that_is_no_folder(tmp_path, monkeypatch, name) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / name))
-    with pytest.warns(RuntimeWarning, match="cannot write to the cache") as told:
+    with pytest.warns(RuntimeWarning, match="cannot write to the cache") as reported:
         assert cache_dir() == cache_dir() == fallback(tmp_path)
-    [text] = [str(each.message) for each in told]
+    [text] = [str(each.message) for each in reported]
     assert text.endswith("set DOVETAIL_CACHE to a folder that only you can write")
 
 
 @pytest.mark.needs("compiler")
 def test_libraries_of_a_cache_that_cannot_be_written(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE", "/proc/cache")
-    with pytest.warns(RuntimeWarning, match="cannot write to the cache /proc/cache") as told:
+    with pytest.warns(RuntimeWarning, match="cannot write to the cache /proc/cache") as reported:
         found = compile_for_here(CODE % 5, "answer", "the answer")
-    assert (found.parent, answer(found), len(told)) == (fallback(tmp_path) / "libraries", 5, 1)
+    assert (found.parent, answer(found), len(reported)) == (fallback(tmp_path) / "libraries", 5, 1)
 
 
 def test_where_nothing_can_be_written(tmp_path, monkeypatch) -> None:
@@ -340,9 +340,9 @@ def full(monkeypatch):
 
 def test_a_full_disk_is_told(tmp_path, full) -> None:
     for write in (lambda: save_text(tmp_path / "a.txt", "a"), lambda: compile_for_here(CODE % 7, "answer", "it")):
-        with pytest.raises(EnvironmentFault, match="No space left") as told:
+        with pytest.raises(EnvironmentFault, match="No space left") as reported:
             write()
-        assert "free some space" in (told.value.hint or "")
+        assert "free some space" in (reported.value.hint or "")
     assert not (tmp_path / "a.txt").exists()
     assert not list((tmp_path / "cache").rglob("*.*"))
 
@@ -356,7 +356,7 @@ def test_a_compiler_on_a_full_disk(tmp_path, monkeypatch) -> None:
     )
     script.chmod(0o755)
     source.touch()
-    with pytest.raises(EnvironmentFault, match="No space left on device") as told:
+    with pytest.raises(EnvironmentFault, match="No space left on device") as reported:
         compile_c(str(script), [source], "any", "it")
-    assert "free some space" in (told.value.hint or "")
+    assert "free some space" in (reported.value.hint or "")
     assert not list((tmp_path / "cache").rglob("*.*"))

@@ -1,4 +1,4 @@
-"""Products by themselves: on pretended machines their losses are those that were given; what is written tells them."""
+"""characterise: on simulated machines, products have the losses that were set; the files written hold them."""
 
 import json
 import re
@@ -229,7 +229,7 @@ def test_the_command_measures_and_writes(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("plotly.graph_objects.Figure.write_image", cannot_draw)
     assert app.main([*words[:4], "--plot", str(tmp_path / "p.png")]) == 2
     out, err = capsys.readouterr()
-    assert "rows / 64" in out  # what was measured is told all the same
+    assert "rows / 64" in out  # what was measured is printed all the same
     assert "cannot draw" in err
 
 

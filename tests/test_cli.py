@@ -212,7 +212,7 @@ BROKEN = {
 
 
 def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path, call):
-    """Every operator but its own plans as before; asked for by name, it is told why it cannot be had."""
+    """Every operator but its own plans as before; asked for by name, the error says why it cannot be had."""
     (tmp_path / "raises.py").write_text("raise RuntimeError('at import')")
     monkeypatch.syspath_prepend(tmp_path)
     poor = type("Poor", (), {"name": "poor", "families": ("serial",), "by_size": False})

@@ -1,4 +1,4 @@
-"""CostModel: the right curve for each question, its error told, and errors that say what is missing."""
+"""CostModel: the right curve for each question, with its error; exceptions that say what is missing."""
 
 from __future__ import annotations
 
@@ -96,17 +96,17 @@ def test_only_what_touches_the_program_is_told() -> None:
     b.add(Kind.compute, 0, compute, call=b.kernel("matmul", []))
     assert any("cil:compute" in line for line in model.assumptions(b.build()))
     b.add(Kind.recv_reduce_send, 0, net, reads=[Region("A", 0, 1)], chan_in=b.channel(1, 0), chan_out=b.channel(0, 1))
-    told = model.assumptions(b.build())
-    assert any("`reduce`" in line for line in told)
-    assert any("eager" in line for line in told)
-    assert not any("`copy`" in line for line in told)
+    reported = model.assumptions(b.build())
+    assert any("`reduce`" in line for line in reported)
+    assert any("eager" in line for line in reported)
+    assert not any("`copy`" in line for line in reported)
 
 
 def test_a_measured_curve_says_how_wrong_it_is() -> None:
     rough = fit(Samples.of({x: [1e-6 * x * (1.1 if k % 2 else 0.9)] * 5 for k, x in enumerate(range(1, 40))}))
-    told = CostModel.of(machine({"p2p:tcp": rough.to_json()})).accuracy("p2p:tcp")
-    assert told.label == "measured"
-    assert 0.0 < told.median_error <= told.max_error
+    reported = CostModel.of(machine({"p2p:tcp": rough.to_json()})).accuracy("p2p:tcp")
+    assert reported.label == "measured"
+    assert 0.0 < reported.median_error <= reported.max_error
     assert math.isnan(CostModel.of(load("atlas-a2-8")).accuracy("all_reduce:8").median_error)
 
 

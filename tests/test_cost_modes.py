@@ -1,4 +1,4 @@
-"""modes and eager_limit: speeds told apart and shared out, no false alarms; who waits for a late receiver."""
+"""modes and eager_limit: several speeds and their shares, no false alarms; which sends wait for a late receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever breaks, the user is told within seconds what and where, nothing hangs, and what was found stays on disk."""
+"""Whatever breaks is reported within seconds, with what and where; nothing hangs, and results stay on disk."""
 
 from __future__ import annotations
 
@@ -400,8 +400,8 @@ if world.rank == 1:
 try:
     plan.run(a, b)
 except dt.DovetailError as error:
-    told = f"{type(error).__name__} {str(error).splitlines()[0]}\\n"
-    os.write(1, told.encode())  # at once: ranks write to one pipe
+    text = f"{type(error).__name__} {str(error).splitlines()[0]}\\n"
+    os.write(1, text.encode())  # at once: ranks write to one pipe
 """
 
 
@@ -422,7 +422,7 @@ def test_plan_runs_inside_a_users_program(mpi, which):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize(
-    ("which", "told"),
+    ("which", "reported"),
     [
         ("shape", "rank 1 cannot run the plan: 'A' has shape (7, 32), and the plan wants (192, 32)"),
         ("dtype", "rank 1 cannot run the plan: 'A' is float64, and the plan is for float32"),
@@ -430,12 +430,12 @@ def test_plan_runs_inside_a_users_program(mpi, which):
         ("inf", "values that are NaN or infinite (allow_nonfinite=True lets them pass)"),
     ],
 )
-def test_bad_array_of_one_rank_is_refused_by_all(mpi, which, told):
+def test_bad_array_of_one_rank_is_refused_by_all(mpi, which, reported):
     done = inside(mpi, 2, which)
     assert "stalled" not in done.stdout + done.stderr  # nobody waits for the watchdog
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("OperatorError") == 2
-    assert done.stdout.count(told) == 2
+    assert done.stdout.count(reported) == 2
 
 
 @pytest.mark.mpi
@@ -467,7 +467,7 @@ def test_one_rank_without_mpi(alone):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         (lambda a, b: (a[:5], b), "'A' has shape (5, 16)"),
         (lambda a, b: (a, b[:, :3]), "'B' has shape (16, 3)"),
@@ -478,11 +478,11 @@ def test_one_rank_without_mpi(alone):
         (lambda a, b: (a, b, np.empty((96, 8), "f4")), "matmul_all_reduce takes A, B"),
     ],
 )
-def test_bad_arrays_are_refused(alone, change, told):
+def test_bad_arrays_are_refused(alone, change, reported):
     plan, a, b = alone
     with pytest.raises(OperatorError) as caught:
         plan.run(*change(a, b))
-    assert told in caught.value.what
+    assert reported in caught.value.what
 
 
 def test_nonfinite_input_where_it_is_wanted(alone):
@@ -531,7 +531,7 @@ def test_full_disk_costs_only_the_page(small_disk):
 @pytest.mark.mpi
 @pytest.mark.needs("mpich")
 def test_disk_that_fills_up_while_running(small_disk, planned):
-    """What was measured is told even where it cannot be kept."""
+    """What was measured is printed even where it cannot be saved."""
     shutil.copy(planned / "plan.json", small_disk)
     (small_disk / "serial.json").mkdir()  # in the way of the timeline
     done = call("run", small_disk, "--rounds", "1", "--json")
@@ -545,7 +545,7 @@ def test_disk_that_fills_up_while_running(small_disk, planned):
 
 
 def test_page_of_a_tuning_that_cannot_be_written(monkeypatch, capsys):
-    """The numbers are printed, then the fault is told."""
+    """The numbers are printed, then the error."""
     from types import SimpleNamespace as Fake
 
     outcome = Fake(is_wrong=False)

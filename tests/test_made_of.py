@@ -168,7 +168,7 @@ class TestWhatAFileLacks:
     def test_kernels_that_only_their_operator_knows(self):
         (operator,) = operator_class("jacobi2d").points(grid="12x10", steps=2)
         program = operator.program(operator.serial(2), 2)
-        with pytest.raises(OperatorError, match="is not told by its name"):
+        with pytest.raises(OperatorError, match="does not follow from its name"):
             shaped(program, {buffer.name: [[2]] for buffer in program.buffers}, "float32")
 
 

@@ -153,7 +153,7 @@ def test_kept_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, m
     assert said.endswith("with --fresh")
     disturbed = Beside(two_hosts(), loads=[0.3], launched_by="pretended")
     save_machine(place, doubled(right, key))
-    assert not [note for note in tuned("busy", disturbed).notes if "probed costs" in note]  # the final tells nothing
+    assert not [note for note in tuned("busy", disturbed).notes if "probed costs" in note]  # the final shows nothing
 
 
 def test_costs_of_what_computes_nothing_are_doubted_too(tmp_path, monkeypatch) -> None:

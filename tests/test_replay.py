@@ -1,4 +1,4 @@
-"""Replay on a machine: messages and collectives take what its curves tell, whatever the trace saw of them."""
+"""Replay on a machine: messages and collectives take the times of its curves, whatever the trace has."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def machine(ranks: int = 2, **costs: Curve) -> Machine:
     """One way 10 us and 100 MB/s, larger than 1000 bytes only once they are waited for."""
     curves = {"p2p:shm": Curve.through([0, 1e6], [10 * US, 10 * US + 10 * MS])}
     curves |= {key.replace("_of_", ":"): curve for key, curve in costs.items()}
-    told = {key: curve.to_json() for key, curve in curves.items()}
-    return Machine("pretended", ranks, (0,) * ranks, costs=told, facts={"eager_limit_bytes": 1000})
+    reported = {key: curve.to_json() for key, curve in curves.items()}
+    return Machine("pretended", ranks, (0,) * ranks, costs=reported, facts={"eager_limit_bytes": 1000})
 
 
 def took_s(tale: Tale, **costs: Curve) -> float:
@@ -162,9 +162,9 @@ def test_of_a_collective_a_ranks_own_part_is_not_sent_and_both_ways_are_busy():
 
 def test_what_a_broadcast_takes_is_no_work_of_those_who_come_after_its_root(tmp_path):
     """Rank 1 comes 10 us after the root, and gets its data in 1 ms; the machine takes 10 us for that."""
-    told = [event("root", 0), event("collective", 8, 0, 8)]
-    write_process(tmp_path, 0, {1: call(12, 1, 1.1, *told)})
-    write_process(tmp_path, 1, {1: [*call(12, 1.01, 2.01, *told), *call(1, 3, 3)]})
+    reported = [event("root", 0), event("collective", 8, 0, 8)]
+    write_process(tmp_path, 0, {1: call(12, 1, 1.1, *reported)})
+    write_process(tmp_path, 1, {1: [*call(12, 1.01, 2.01, *reported), *call(1, 3, 3)]})
     trace = trace_of(tmp_path)
     assert replay(trace).off == pytest.approx(0, abs=0.01)
     assert replay(trace, machine()).replayed_s == pytest.approx((3 - 2.01 + 0.02) * MS, rel=0.01)
@@ -173,8 +173,8 @@ def test_what_a_broadcast_takes_is_no_work_of_those_who_come_after_its_root(tmp_
 def test_a_root_that_stays_need_not_wait_between_two_calls(tmp_path):
     """Rank 0 is the root twice, then rank 1, then rank 0: only the second call goes by the curve of such calls."""
     for rank in (0, 1):
-        told = [[event("root", root), event("collective", 8, 0, 8)] for root in (0, 0, 1, 0)]
-        calls = [call(12, 10 * i + 1, 10 * i + 2, *events) for i, events in enumerate(told)]
+        reported = [[event("root", root), event("collective", 8, 0, 8)] for root in (0, 0, 1, 0)]
+        calls = [call(12, 10 * i + 1, 10 * i + 2, *events) for i, events in enumerate(reported)]
         write_process(tmp_path, rank, {1: [each for events in calls for each in events]})
     here = machine(call_of_Bcast_of_2=Curve.through([0, 8], [MS, MS]))
     costs = {"call:Bcast_again:2": Curve.through([0, 8], [0.25 * MS, 0.25 * MS]).to_json()}
@@ -198,7 +198,7 @@ def test_a_probe_measures_what_the_library_itself_takes():
 
 
 def test_a_probe_that_hangs_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
-    """Planted: a launcher that tells of one call, then waits for a child of its own for ever."""
+    """Planted: a launcher that reports one call, then waits for a child of its own for ever."""
     monkeypatch.setattr("dovetail.prober.calls._compiled", str)
     script = "echo Barrier 16 0 1e-6; sleep 1000 & echo $! > " + str(tmp_path / "child") + "; wait"
     with pytest.raises(RunError, match=r"(?s)hangs.* for 0.3 s.*MPI_Barrier of 16 bytes.*sh -c .* hostname"):

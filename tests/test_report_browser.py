@@ -151,9 +151,9 @@ def test_what_a_page_does_wrong_is_noticed(browser, tmp_path):
     path.write_text(f'<meta http-equiv=Content-Security-Policy content="{policy.format(digest)}">{refused}')
     browser.open(path)
     browser.frames(3)
-    told = " ".join(browser.complaints)
-    assert "planted" in told
-    assert "Content Security Policy" in told
+    reported = " ".join(browser.complaints)
+    assert "planted" in reported
+    assert "Content Security Policy" in reported
     assert browser.requests == [path.as_uri(), "http://x.invalid/a.png"]
 
 

@@ -161,7 +161,7 @@ class TestPlantedFaults:
 
 
 def test_bytes_of_the_larger_side():
-    """What a call costs goes by its largest member, and what a span tells by what the op moves."""
+    """What a call costs goes by its largest member, and what a span shows by what the op moves."""
     asked = library_call("all_to_all", MATRIX)
     workload = workload_of(asked, (), "int32")
     assert op_bytes(asked, workload).tolist() == [4 * 4, 4 * 6, 4 * 5]

@@ -168,8 +168,8 @@ def test_the_bench_measures_what_it_says(pretended, tmp_path):
     assert rows["corpus"][-1]["line"].endswith("to the bit" if SHARED.is_dir() else "build/gpu/corpus")
     assert {row["graph"]: row["call_s"] > 0 for row in rows["planned_call"]} == {True: True, False: True}
     assert {row["chooser"] for row in rows["schedules"][1:]} >= {"measured", "simulation", "FiCCO, literal"}
-    told = {row["what"].split(",")[0] for row in rows["verdicts"] if "what" in row}
-    assert {"µs of the calling thread for a graph's replay", "regret of measured"} <= told
+    reported = {row["what"].split(",")[0] for row in rows["verdicts"] if "what" in row}
+    assert {"µs of the calling thread for a graph's replay", "regret of measured"} <= reported
     assert [row["bad"] for row in rows["refusals"]] == [False] * 4, rows["refusals"]
     assert [len(row["errors"]) for row in rows["families"]] == [4, 16, 11, 7, 14, 9]
     assert all(section["ended"] == "done" for section in found.values()), found

@@ -1,4 +1,4 @@
-"""The reference executor: every op kind, every legal interleaving, stalls and misuse told; and the check of results."""
+"""The reference executor: every op kind, every legal interleaving, errors for stalls and misuse; check of results."""
 
 import numpy as np
 import pytest

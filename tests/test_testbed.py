@@ -208,9 +208,9 @@ class TestReal:
         assert found.meta["ranks"][1]["has_drift"]
         assert (found.meta["clocks"]["without_partner"], found.meta["clocks"]["messages"] > 100) == (0, True)
         assert found.meta["clocks"]["earliest_s"] <= error_s + 2e-6
-        told = load_json(tmp_path / "out" / "measured.json")
-        assert told["meta"]["clock_error_s"] > 0
-        assert max(told["columns"]["end_s"]) < 100, "not the thousand seconds of the clocks"
+        reported = load_json(tmp_path / "out" / "measured.json")
+        assert reported["meta"]["clock_error_s"] > 0
+        assert max(reported["columns"]["end_s"]) < 100, "not the thousand seconds of the clocks"
 
     def test_exit_code_is_passed_on(self, two_hosts, mpi):
         assert run_on(mpi, "sh", "-c", "exit 7").returncode == 7

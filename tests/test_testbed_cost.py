@@ -1,4 +1,4 @@
-"""Frames are as large as the rate allows, and `testbed check` tells what traffic costs the hosts' cores."""
+"""Frames are as large as the rate allows, and `testbed check` prints what traffic costs the hosts' cores."""
 
 from __future__ import annotations
 

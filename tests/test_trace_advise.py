@@ -206,7 +206,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-def told(name: str, repaired: bool) -> tuple[Tale, Story]:
+def reported(name: str, repaired: bool) -> tuple[Tale, Story]:
     fault, num_ranks = FAULTS[name]
     tale = Tale(num_ranks)
     for _ in range(ROUNDS):
@@ -215,7 +215,7 @@ def told(name: str, repaired: bool) -> tuple[Tale, Story]:
 
 
 def advised(name: str, repaired: bool, eager_bytes: int | None = None):
-    tale, story = told(name, repaired)
+    tale, story = reported(name, repaired)
     story = replace(story, delays=replace(story.delays, eager_bytes=eager_bytes))
     return advise_story(
         story, lambda row: tale.sites.get(row, ""), lambda rows: tale.sites.get(rows[0], "") if rows else ""
@@ -225,7 +225,7 @@ def advised(name: str, repaired: bool, eager_bytes: int | None = None):
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_planted_fault_is_the_first_finding_and_its_saving_is_the_twins(name):
     advice = advised(name, repaired=False)
-    gain = advice.traced_s - told(name, repaired=True)[1].makespan_s
+    gain = advice.traced_s - reported(name, repaired=True)[1].makespan_s
     assert advice.findings[0].kind == name
     assert advice.findings[0].saves_s == pytest.approx(gain, rel=0.25)
 
@@ -278,7 +278,7 @@ def test_sends_with_receives_posted_between_them_are_blocked(work_us):
 
 
 def test_a_border_whose_first_messages_were_held_up_is_one_still():
-    tale, _ = told("temporal_block", repaired=False)
+    tale, _ = reported("temporal_block", repaired=False)
     tale.messages[:2] = [replace(message, rendezvous=True) for message in tale.messages[:2]]
     assert "temporal_block" in findings_of(tale)
 
@@ -359,7 +359,7 @@ def test_what_saves_less_than_runs_differ_by_is_doubtful():
     for words in ("more than runs differ by", "2 runs differ by", "1. merge"):
         assert words in advice_text(apart)
     alone = together([replace(advice, spread_s=2 * saved)])
-    assert (alone.findings, alone.doubtful) == (advice.findings, ()), "one run hides nothing, it tells"
+    assert (alone.findings, alone.doubtful) == (advice.findings, ()), "one run hides no finding"
     assert "Two such runs may differ by" in advice_text(alone)
     nothing = replace(advice, findings=())
     assert together([advice, nothing, nothing]).findings == (), "of three runs one shows it"

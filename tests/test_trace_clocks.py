@@ -55,7 +55,7 @@ def meeting(mine, peers, at: int, late_ns: int) -> dict:
 
 
 def skewed_files(folder: Path, num_ranks: int, meetings: tuple[int, ...], late_ns: int = 0) -> list[ProcessFile]:
-    """Ranks whose event clocks tell the truth, and whose raw clocks are 1 s apart and drift by 50 ppm."""
+    """Ranks whose event clocks are exact, and whose raw clocks are 1 s apart and drift by 50 ppm."""
     clocks = [raw_clock(rank, 50, 1.0) for rank in range(num_ranks)]
     for rank, mine in enumerate(clocks):
         met = [meeting(mine, clocks[parent(rank)], at, late_ns) for at in meetings] if rank else []
@@ -102,8 +102,8 @@ def test_the_error_counts_a_drift_that_hides_in_the_round_trips(tmp_path):
         {"clock": {"mine_ns": clocks[1](at), "peer_ns": at + error, "half_trip_ns": half}} for at, error, half in met
     ]
     for rank, clock in enumerate(clocks):
-        told = [{"clock_of": f"boot {rank}"}, *(notes if rank else [])]
-        write_process(tmp_path, rank, {1: []}, num_ranks=2, raw_ns=(clock(0), clock(SPAN)), notes=told)
+        reported = [{"clock_of": f"boot {rank}"}, *(notes if rank else [])]
+        write_process(tmp_path, rank, {1: []}, num_ranks=2, raw_ns=(clock(0), clock(SPAN)), notes=reported)
     processes = [read_process(tmp_path / f"host-{rank}.dvt") for rank in range(2)]
     found, allowed = errors_ns(processes)[1], rank_clocks(processes)[1].error_ns
     assert 35_000 < found <= allowed
@@ -126,8 +126,8 @@ def test_no_clock_is_further_off_than_is_told(at, trips, ppm):
 def test_meetings_that_were_held_up_are_passed_over(tmp_path):
     """Tight ones near either end give the line, not those at the very ends."""
     clocks = [raw_clock(rank, 50, 1.0) for rank in range(2)]
-    told = [(10**6, 10**6), (2 * 10**6, 1000), (SPAN - 10**6, 1000), (SPAN, 10**6)]  # moment and error
-    notes = [{"clock": {"mine_ns": clocks[1](at), "peer_ns": at + late, "half_trip_ns": late}} for at, late in told]
+    reported = [(10**6, 10**6), (2 * 10**6, 1000), (SPAN - 10**6, 1000), (SPAN, 10**6)]  # moment and error
+    notes = [{"clock": {"mine_ns": clocks[1](at), "peer_ns": at + late, "half_trip_ns": late}} for at, late in reported]
     for rank, clock in enumerate(clocks):
         of_rank = [{"clock_of": f"boot {rank}"}, *(notes if rank else [])]
         write_process(tmp_path, rank, {1: []}, num_ranks=2, raw_ns=(clock(0), clock(SPAN)), notes=of_rank)
@@ -161,21 +161,21 @@ def held_up(folder: Path, wrong_ns: int, half_ns: int, flight_ns: int = 20_000) 
     clocks = [raw_clock(rank, 50, 1.0) for rank in range(2)]
     met = [{"mine_ns": clocks[1](at), "peer_ns": at + wrong_ns, "half_trip_ns": half_ns} for at in (10**6, SPAN)]
     for rank, clock in enumerate(clocks):
-        told = []
+        reported = []
         for at in np.linspace(10**9, SPAN - 10**9, 600).astype("i8").tolist():
             sent, came = at + rank * 10**8, at + (1 - rank) * 10**8 + flight_ns
             one = [event("begin", sent, 1), event("send", pair(1 - rank, 1), 0, 8), event("end", sent + 9, 1)]
             other = [event("begin", came - 999, 2), event("recv", pair(-1, 1), 0, 8)]
             other += [event("done", pair(1 - rank, 1), 0, 8), event("end", came, 2)]
-            told += one + other if sent < came else other + one
+            reported += one + other if sent < came else other + one
         notes = [{"clock_of": f"boot {rank}"}, *({"clock": one} for one in met if rank)]
-        write_process(folder, rank, {1: told}, raw_ns=(clock(0), clock(SPAN)), notes=notes)
+        write_process(folder, rank, {1: reported}, raw_ns=(clock(0), clock(SPAN)), notes=notes)
     return [read_process(folder / f"host-{rank}.dvt") for rank in range(2)]
 
 
 @pytest.mark.parametrize("wrong_ns", [-400_000, 400_000])
 def test_clocks_are_held_to_the_messages(tmp_path, wrong_ns):
-    """What the round trips leave open, the messages decide: as far as both ways' quickest ones tell."""
+    """What the round trips leave open, the messages decide: as far as the quickest of both ways show."""
     before = rank_clocks(held_up(tmp_path, wrong_ns, 500_000))[1]
     assert abs(before.line(SPAN / 2) - SPAN / 2) > 300_000
     found = merge(tmp_path)
@@ -186,11 +186,11 @@ def test_clocks_are_held_to_the_messages(tmp_path, wrong_ns):
     assert flights.min() == pytest.approx(20e-6, abs=1e-6)
     assert flights.max() == pytest.approx(20e-6, abs=1e-6)
     assert found.meta["ranks"][1]["moved_s"] == pytest.approx([-wrong_ns * 1e-9] * 2, abs=2e-6)
-    assert found.meta["ranks"][1]["clock_error_s"] > 500e-6, "how surely the round trips told it is not forgotten"
+    assert found.meta["ranks"][1]["clock_error_s"] > 500e-6, "the uncertainty of the round trips is not forgotten"
 
 
 def test_clocks_are_not_moved_further_than_they_can_be_wrong(tmp_path):
-    """Planted: a comparison that is wrong by more than its round trip. That messages say otherwise is told."""
+    """Planted: a comparison that is wrong by more than its round trip; that messages contradict it is reported."""
     held_up(tmp_path, 400_000, 100_000)
     found = merge(tmp_path)
     assert found.meta["clocks"]["received_before_sent"] == 600
@@ -225,10 +225,10 @@ def run_skewed(mpi, program: Path, folder: Path, shim: Path, ppm: float) -> list
     wrapped = build_wrappers(library_of(command), mpi.bin)
     names = skew(shim, ppm)
     env = environment(wrapped, folder, mpi.env | names)
-    told = [word for name in names if mpi.name == "openmpi" and name != "LD_PRELOAD" for word in ("-x", name)]
+    reported = [word for name in names if mpi.name == "openmpi" and name != "LD_PRELOAD" for word in ("-x", name)]
     line = forwarded(command)
     done = subprocess.run(
-        [line[0], *told, *line[1:]], env=env, capture_output=True, text=True, check=False, timeout=200
+        [line[0], *reported, *line[1:]], env=env, capture_output=True, text=True, check=False, timeout=200
     )
     assert done.returncode == 0, done.stderr
     processes = [read_process(path) for path in folder.glob("*.dvt")]
@@ -238,7 +238,7 @@ def run_skewed(mpi, program: Path, folder: Path, shim: Path, ppm: float) -> list
 @pytest.mark.mpi
 @pytest.mark.parametrize("ppm", [50, 2000])
 def test_ranks_whose_clocks_are_wrong(mpi, program, tmp_path, ppm):
-    """Rank 1's clock is 1 s ahead and gains; the processor's counter, which both stamp with, tells the truth."""
+    """Rank 1's clock is 1 s ahead and gains; the processor's counter, which both stamp with, is exact."""
     needs.need("compiler")
     processes = run_skewed(mpi, program, tmp_path / "out", skewed(tmp_path), ppm)
     clock = rank_clocks(processes)[1]
@@ -290,8 +290,8 @@ def test_ranks_in_time_namespaces(mpi, program, tmp_path):
     command.append(str(program))
     wrapped = build_wrappers(library_of(command), mpi.bin)
     env = environment(wrapped, tmp_path / "out", mpi.env)
-    told = [word for name in ("LD_PRELOAD", "DOVETAIL_TRACE_DIR") if mpi.name == "openmpi" for word in ("-x", name)]
-    line = [command[0], *told, *command[1:]]
+    reported = [word for name in ("LD_PRELOAD", "DOVETAIL_TRACE_DIR") if mpi.name == "openmpi" for word in ("-x", name)]
+    line = [command[0], *reported, *command[1:]]
     done = subprocess.run(line, env=env, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == 0, done.stderr
     processes = sorted((read_process(path) for path in (tmp_path / "out").glob("*.dvt")), key=lambda p: p.rank)

@@ -117,9 +117,9 @@ def test_the_command_says_what_is_wrong(run, tmp_path, capfd):
     whole[100] ^= 4
     path.write_bytes(whole)
     assert main(["trace", "stats", str(path)]) == 2
-    told = capfd.readouterr().err
-    assert f"the trace {path} is damaged" in told
-    assert "checksum" in told
+    reported = capfd.readouterr().err
+    assert f"the trace {path} is damaged" in reported
+    assert "checksum" in reported
 
 
 @pytest.mark.parametrize("which", ["header", "counts", "lines", "cut"])

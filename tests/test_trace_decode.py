@@ -75,8 +75,8 @@ def decoded(*events: Event, lost: int = 0) -> dict[str, list]:
 
 def test_a_send_tells_where_to_and_how_much():
     rows = decoded(event("begin", 1, 1, 0x1234), event("send", pair(3, 7), 2, 1 << 40), event("end", 5, 1, 99))
-    told = ("kind", "peer", "tag", "comm", "num_bytes", "arg", "request", "begins", "start", "end")
-    assert [rows[name][0] for name in told] == [KINDS.index("send"), 3, 7, 2, 1 << 40, 0x1234, 99, True, 1, 5]
+    reported = ("kind", "peer", "tag", "comm", "num_bytes", "arg", "request", "begins", "start", "end")
+    assert [rows[name][0] for name in reported] == [KINDS.index("send"), 3, 7, 2, 1 << 40, 0x1234, 99, True, 1, 5]
 
 
 def test_what_waits_is_joined_with_what_is_over():
@@ -206,8 +206,8 @@ def test_jobs_that_follow_one_another_are_numbered_through(tmp_path):
     assert found.num_ranks == 8
     assert found.meta["clocks"]["without_partner"] == 0
     sent = messages(found.read())
-    told = zip(sent.src.tolist(), sent.dst.tolist(), sent.num_bytes.tolist(), strict=True)
-    assert sorted(told) == [(0, 1, 8), (2, 3, 16), (5, 6, 32)]
+    reported = zip(sent.src.tolist(), sent.dst.tolist(), sent.num_bytes.tolist(), strict=True)
+    assert sorted(reported) == [(0, 1, 8), (2, 3, 16), (5, 6, 32)]
     assert all(about["clock_error_s"] == 0 for about in found.meta["ranks"]), "all read one clock"
 
 

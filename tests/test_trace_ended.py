@@ -76,9 +76,9 @@ def test_an_exit_code_after_finalize_is_the_programs_own(tmp_path):
 def test_many_ranks_are_told_together(tmp_path):
     for rank in range(12):
         left_open(write_process(tmp_path, rank, {1: call(3, 0, 4)}, num_ranks=12))
-    told = faults(tmp_path)
-    assert len(told) == 9
-    assert told[-1] == "4 more ranks ended likewise: 8, 9, 10, 11"
+    reported = faults(tmp_path)
+    assert len(reported) == 9
+    assert reported[-1] == "4 more ranks ended likewise: 8, 9, 10, 11"
 
 
 ABORT = {"name": 16, "text": "MPI_Abort"}

@@ -77,7 +77,7 @@ def test_long_messages_are_not_called_latency(tmp_path):
     assert "latency" not in advice_text(found)
     (short,) = (it for it in exchange(tmp_path / "short", 64).findings if it.kind == "temporal_block")
     assert "up to 64 bytes" in short.evidence
-    assert "supposed" in short.evidence  # one size cannot tell latency from bandwidth
+    assert "supposed" in short.evidence  # one size cannot separate latency from bandwidth
 
 
 def test_calls_of_several_places_are_counted_apart(tmp_path):

@@ -50,9 +50,9 @@ def test_what_a_call_is_called_from_is_not_taken_for_a_number_of_the_programs(tm
     assert span_texts(found, np.arange(2)) == ["MPI_Waitall", "work 654321"]
     assert main(["trace", "export", str(tmp_path / "run"), "--perfetto", str(tmp_path / "p.json")]) == 0
     exported = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
-    told = {each["name"]: each["args"] for each in exported if each["ph"] == "X"}
-    assert told["work"] == {"arg": 654321}
-    assert told["MPI_Waitall"]["called_from"] == hex(123456)
+    reported = {each["name"]: each["args"] for each in exported if each["ph"] == "X"}
+    assert reported["work"] == {"arg": 654321}
+    assert reported["MPI_Waitall"]["called_from"] == hex(123456)
     capfd.readouterr()
 
 
@@ -167,8 +167,8 @@ def test_otf2_carries_bytes_and_counts(every_kind, tmp_path, capfd):
     assert main(["trace", "export", str(tmp_path / "run"), "--otf2", str(tmp_path / "archive")]) == 0
     back = read_otf2(tmp_path / "archive" / "traces.otf2")
     ours, theirs = stats(every_kind), stats(back)
-    told = [sorted((c.name, c.count, c.num_bytes) for c in found.calls) for found in (ours, theirs)]
-    assert told[0] == told[1]
+    reported = [sorted((c.name, c.count, c.num_bytes) for c in found.calls) for found in (ours, theirs)]
+    assert reported[0] == reported[1]
     assert theirs.matrix_bytes.tolist() == ours.matrix_bytes.tolist() == [[0, 100 + 184], [184, 0]]
     for found in (every_kind, back):
         col = found.columns

@@ -56,10 +56,10 @@ def test_ops_are_traced_as_their_timeline_tells(tmp_path):
     timeline = run_here(program, tmp_path)
     found = trace.merge(tmp_path).read()
     assert sorted(found.columns["arg"].tolist()) == list(range(program.num_ops))
-    traced, told = (
+    traced, reported = (
         by_op(columns, key, program.num_ops) for columns, key in ((found.columns, "arg"), (timeline.columns, "op"))
     )
-    assert np.ptp(traced - told) < 1e-6, "both are the same readings of one clock"
+    assert np.ptp(traced - reported) < 1e-6, "both are the same readings of one clock"
     names = [found.names[i] for i in found.columns["name"][np.argsort(found.columns["arg"])]]
     assert names == [op.kind.name for op in program.ops()]
 

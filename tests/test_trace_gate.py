@@ -87,8 +87,8 @@ def test_what_leaves_no_trace_is_said(tmp_path, capfd):
     assert main(["trace", "run", "-o", str(out), "--", "/bin/true"]) == 2
     assert "no process left a trace" in capfd.readouterr().err
     assert main(["trace", "run", "-o", str(out), "--", "sh", "-c", "echo yes; exit 3"]) == 3
-    told = capfd.readouterr()
-    assert (told.out, "exit code 3 before any process" in told.err) == ("yes\n", True)
+    reported = capfd.readouterr()
+    assert (reported.out, "exit code 3 before any process" in reported.err) == ("yes\n", True)
     assert main(["trace", "run", "-o", str(out), "--mpi", "lam", "--", "/bin/true"]) == 2
     assert "--mpi lam names no MPI" in capfd.readouterr().err
     assert main(["trace", "run", "-o", str(out), "--"]) == 2
@@ -117,6 +117,6 @@ def test_programs_of_an_unknown_mpi_run_as_ever(tmp_path, capfd):
     subprocess.run(["cc", *shared, tmp_path / "other.c", "-o", library], check=True)
     subprocess.run(["cc", tmp_path / "user.c", library, f"-Wl,-rpath,{tmp_path}", "-o", program], check=True)
     assert main(["trace", "run", "-o", str(tmp_path / "out"), "--", str(program)]) == 42
-    told = capfd.readouterr()
-    assert f"not traced: its MPI library {library} is neither" in told.err
-    assert told.out == ""
+    reported = capfd.readouterr()
+    assert f"not traced: its MPI library {library} is neither" in reported.err
+    assert reported.out == ""

@@ -102,7 +102,7 @@ def test_messages_find_their_receives(program, tmp_path):
     assert trace.meta["clocks"]["without_partner"] == 0
     assert trace.meta["clocks"]["received_before_sent"] == 0
     found = messages(trace)
-    assert trace.columns["num_bytes"][found.taken_row].tolist() == found.num_bytes.tolist(), "as statuses tell"
+    assert trace.columns["num_bytes"][found.taken_row].tolist() == found.num_bytes.tolist(), "as in the statuses"
     to_right = [8, 16, 24, 32, 40, 12, *[16] * 5, 8]
     for rank in range(4):
         mine = (found.src == rank) & (found.dst == (rank + 1) % 4)
@@ -241,7 +241,7 @@ request.Wait()  # MPI_Wait
 
 
 def test_lines_of_python(tmp_path):
-    """Wanted, each call is told with its line, from any thread; not wanted, it comes from mpi4py's library."""
+    """With the option, each call has its Python line, from any thread; without, it comes from mpi4py's library."""
     mpi, script = needs.mpi("mpich"), tmp_path / "lines.py"
     script.write_text(LINES)
     marked = {line.split("# ")[1]: f"lines.py:{i}" for i, line in enumerate(LINES.splitlines(), 1) if "# " in line}
@@ -251,12 +251,12 @@ def test_lines_of_python(tmp_path):
         assert code == 0
         rows = np.flatnonzero(trace.columns["part"] == 0)
         names = [trace.names[name].removesuffix("_c") for name in trace.columns["name"][rows].tolist()]
-        told = dict(zip(names, call_sites(trace, rows), strict=True))
+        reported = dict(zip(names, call_sites(trace, rows), strict=True))
         assert counted(trace)["MPI_Barrier"] == 2
         if wanted:
-            assert {name: told[name] for name in marked} == marked
+            assert {name: reported[name] for name in marked} == marked
         else:
-            assert all(told[name].startswith("MPI.") for name in marked), told
+            assert all(reported[name].startswith("MPI.") for name in marked), reported
 
 
 def test_the_table_has_all_calls_of_its_kinds(mpi):
@@ -303,8 +303,8 @@ def test_the_command(mpi, tmp_path, capfd, monkeypatch):
     script.write_text(PYTHON)
     line = [*mpi.mpiexec(2), str(mpi.python), str(script)]
     assert main(["trace", "run", "-o", str(out), "--", *line]) == 0
-    told = capfd.readouterr()
-    assert (told.out, str(out / "trace.dovetail") in told.err.splitlines()) == ("", True)
+    reported = capfd.readouterr()
+    assert (reported.out, str(out / "trace.dovetail") in reported.err.splitlines()) == ("", True)
     assert main(["trace", "run", "-o", str(out), "--", *line]) == 2
     assert "holds a trace already" in capfd.readouterr().err
     assert main(["trace", "stats", str(out)]) == 0

@@ -90,8 +90,8 @@ def test_a_segment_that_is_full_ends_them(tmp_path, monkeypatch):
 
 def many(start: float, end: float, repeats: int, pause: float = 0.0, *details) -> list[tuple[int, int]]:
     """Calls of MPI_Test from `start` to `end`, in ms, with pauses between them."""
-    told = round(pause * MS) << REPEAT_BITS | repeats
-    return [event("begin", round(start * MS), 15, 77), *details, event("end", round(end * MS), 0, told)]
+    reported = round(pause * MS) << REPEAT_BITS | repeats
+    return [event("begin", round(start * MS), 15, 77), *details, event("end", round(end * MS), 0, reported)]
 
 
 def test_pauses_are_no_time_of_calls(tmp_path):
@@ -152,8 +152,8 @@ def test_all_exports_tell_how_many(tmp_path, capfd):
     (span,) = (e for e in json.loads((tmp_path / "p.json").read_text())["traceEvents"] if e["ph"] == "X")
     assert span["args"]["calls"] == 100
     with otf2.reader.open(str(tmp_path / "archive" / "traces.otf2")) as archive:
-        told = [event.attributes for _, event in archive.events if event.attributes]
-    assert [list(each.values()) for each in told] == [[100, 10**6]]  # calls, and ns of pauses
+        reported = [event.attributes for _, event in archive.events if event.attributes]
+    assert [list(each.values()) for each in reported] == [[100, 10**6]]  # calls, and ns of pauses
     capfd.readouterr()
 
 
@@ -175,12 +175,14 @@ def test_a_program_that_polls(mpi, tmp_path):
     python = [str(needs.MPIS["mpich"].python), "-m", "dovetail", *words]
     done = subprocess.run(python, env=mpi.env, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[0])
+    reported = json.loads(done.stdout.splitlines()[0])
     trace = open_trace(tmp_path / "out" / "trace.dovetail").read()
     found = counts(trace)
-    assert {name: found[name] for name in told} == told
-    assert sum(told.values()) > 3 * MANY
-    assert 3 * FEW + 5 <= np.count_nonzero(np.isin(trace.columns["name"], [trace.names.index(n) for n in told])) < MANY
+    assert {name: found[name] for name in reported} == reported
+    assert sum(reported.values()) > 3 * MANY
+    assert (
+        3 * FEW + 5 <= np.count_nonzero(np.isin(trace.columns["name"], [trace.names.index(n) for n in reported])) < MANY
+    )
     assert found["MPI_Irecv"] == 41
     assert trace.meta["clocks"] | {"earliest_s": 0} == {
         "messages": 43, "without_partner": 0, "received_before_sent": 0, "earliest_s": 0

@@ -234,7 +234,7 @@ for number in range(60):
 
 @pytest.mark.parametrize(("keep", "count"), [("all", 20), ("newest", 20), ("newest", 70), ("newest", 300)])
 def test_threads_that_come_and_go_share_room(tmp_path, keep, count):
-    """Sixty, one after the other, take no more room than a few; whose the events of a shared ring are is still told."""
+    """Sixty, one after the other, take no more room than a few; the owner of events in a shared ring stays known."""
     done = ran(sys.executable, "-c", COME_AND_GO, tmp_path, count, DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=4096)
     assert done.returncode == 0, done.stderr
     (process,) = map(read_process, tmp_path.glob("*.dvt"))

@@ -35,8 +35,8 @@ def found(tmp_path, monkeypatch):
 
 
 def test_calls_are_added_up_by_the_place_they_come_from(found):
-    told = {(it.site, it.name): (it.count, it.num_bytes, round(it.seconds * 1e3, 6)) for it in found.sites}
-    assert told == {
+    reported = {(it.site, it.name): (it.count, it.num_bytes, round(it.seconds * 1e3, 6)) for it in found.sites}
+    assert reported == {
         ("solver.py:60", "MPI_Allreduce"): (2, 16, 2.0),
         ("solver.py:42", "MPI_Send"): (2, 200, 1.0),
         ("solver.py:42", "MPI_Recv"): (2, 200, 0.5),

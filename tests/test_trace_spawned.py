@@ -1,4 +1,4 @@
-"""Jobs that a job starts, threads that call MPI, requests taken back: what belongs together is told together."""
+"""Jobs that a job starts, threads that call MPI, requests taken back: what belongs together is reported together."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_time_in_mpi_is_a_share_of_all_threads_that_call_it(tmp_path):
 
 
 def test_what_came_from_nobody_is_no_message(tmp_path):
-    """As a receive is told that was taken back."""
+    """As a cancelled receive is recorded."""
     posted, over = event("recv", pair(0, 7), 0, 8), [event("request", 99, 0), event("done", pair(-2, -1), 0, 0)]
     events = [*call(5, 1, 2, posted, made=99), *call(6, 3, 4, *over)]
     write_process(tmp_path, 0, {1: call(1, 1, 2, sent(1))})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from test_trace_waits import call, sent, taken, told, traced
+from test_trace_waits import call, reported, sent, taken, traced
 from trace_files import NAMES, event, pair, write_process
 
 from dovetail.trace import merge
@@ -88,7 +88,7 @@ BIG = [event("recv", pair(0, 1), 0, 1 << 20), event("done", pair(0, 1), 0, 1 << 
 def test_a_send_is_waited_for_until_its_receive_is_posted(tmp_path, names, name):
     mine = [*call(4, 0, 0.1, ISEND, made=70), *call(name, 1, 8.1, *gone(70))]
     found = traced(tmp_path, mine, call(2, 6, 8, *BIG))
-    assert told(found) == [("late_receiver", NAMES[name], 1, 5.0, 0, 1)]
+    assert reported(found) == [("late_receiver", NAMES[name], 1, 5.0, 0, 1)]
 
 
 def test_a_short_send_waits_for_no_receive(tmp_path, names):
@@ -97,13 +97,13 @@ def test_a_short_send_waits_for_no_receive(tmp_path, names):
     mine += [*asked(2, 0.6), *call(6, 1, 8, *gone(70), *over(2))]
     theirs = [*call(2, 5, 5.5, *taken(0)), *call(2, 5.6, 5.7, *taken(0))]
     found = traced(tmp_path, mine, theirs, call(1, 3, 3.5, sent(0)))
-    assert told(found) == [("late_sender", "MPI_Waitall", 1, 2.0, 0, 2)]
+    assert reported(found) == [("late_sender", "MPI_Waitall", 1, 2.0, 0, 2)]
 
 
 def test_a_call_that_sends_and_receives_waits_for_the_later(tmp_path):
     both = [event("send", pair(1, 1), 0, 1 << 20), event("recv", pair(2, 1), 0, 8), event("done", pair(2, 1), 0, 8)]
     found = traced(tmp_path, call(14, 1, 9, *both), call(2, 6, 9, *BIG), call(1, 3, 3.5, sent(0)))
-    assert told(found) == [("late_receiver", "MPI_Sendrecv", 1, 5.0, 0, 1)]
+    assert reported(found) == [("late_receiver", "MPI_Sendrecv", 1, 5.0, 0, 1)]
 
 
 def test_a_collective_that_is_waited_for_later(tmp_path, names):
@@ -113,7 +113,7 @@ def test_a_collective_that_is_waited_for_later(tmp_path, names):
 
     found = traced(tmp_path, met(0, 1, 7.2), met(0, 3, 7.2), met(7, 7.1, 7.2))
     assert waited_ms(found) == [6.0, 4.0, 0.0]
-    assert told(found) == [("wait_at_collective", "MPI_Wait", 2, 10.0, 0, 2)]
+    assert reported(found) == [("wait_at_collective", "MPI_Wait", 2, 10.0, 0, 2)]
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -35,13 +35,13 @@ def trace_of(tmp_path) -> Trace:
     return merge(tmp_path).read()
 
 
-def told(found: Stats) -> list[tuple]:
+def reported(found: Stats) -> list[tuple]:
     return [(w.state, w.name, w.count, round(w.seconds * 1e3, 6), w.most_rank, w.cause_rank) for w in found.waits]
 
 
 def test_a_late_sender(tmp_path):
     found = traced(tmp_path, call(1, 5, 6, sent(1)), call(2, 1, 7, *taken(0)))
-    assert told(found) == [("late_sender", "MPI_Recv", 1, 4.0, 1, 0)]
+    assert reported(found) == [("late_sender", "MPI_Recv", 1, 4.0, 1, 0)]
     assert [round(rank.critical_s * 1e3, 6) for rank in found.ranks] == [0.0, 2.0]
     assert found.ranks[1].waited_s == found.waits[0].seconds
 
@@ -56,7 +56,7 @@ def test_a_late_sender_of_what_is_probed_for(tmp_path, monkeypatch, how, source,
     else:
         received = [*call(15, 1, 6, posted), *call(15, 7, 7, posted), *call(2, 8, 9, *taken(0))]
     found = traced(tmp_path, call(1, 5, 6, sent(1)), received)
-    assert told(found) == [("late_sender", how, 1, 4.0, 1, 0)]
+    assert reported(found) == [("late_sender", how, 1, 4.0, 1, 0)]
     assert [round(rank.critical_s * 1e3, 6) for rank in found.ranks] == [0.0, 4.0]
 
 
@@ -64,13 +64,15 @@ def test_a_late_sender_of_what_is_probed_for(tmp_path, monkeypatch, how, source,
 def test_a_probe_waits_for_no_other_message_than_it_asks_for(tmp_path, monkeypatch, other):
     monkeypatch.setitem(NAMES, 15, "MPI_Probe")
     posted = event("recv", pair(other.get("source", 0), other.get("tag", 1)), other.get("comm", 0), 0)
-    assert told(traced(tmp_path, call(1, 5, 6, sent(1)), [*call(15, 1, 6, posted), *call(2, 8, 9, *taken(0))])) == []
+    assert (
+        reported(traced(tmp_path, call(1, 5, 6, sent(1)), [*call(15, 1, 6, posted), *call(2, 8, 9, *taken(0))])) == []
+    )
 
 
 def test_a_late_receiver_holds_a_sender_only_if_the_send_waited_for_it(tmp_path):
     held = traced(tmp_path / "held", call(1, 1, 9, sent(1)), call(2, 6, 9, *taken(0)))
-    assert told(held) == [("late_receiver", "MPI_Send", 1, 5.0, 0, 1)]
-    assert told(traced(tmp_path / "eager", call(1, 1, 2, sent(1)), call(2, 6, 9, *taken(0)))) == []
+    assert reported(held) == [("late_receiver", "MPI_Send", 1, 5.0, 0, 1)]
+    assert reported(traced(tmp_path / "eager", call(1, 1, 2, sent(1)), call(2, 6, 9, *taken(0)))) == []
 
 
 def collective(root: int = -1) -> list[tuple[int, int]]:
@@ -80,7 +82,7 @@ def collective(root: int = -1) -> list[tuple[int, int]]:
 def test_collectives_wait_for_the_last_or_for_the_root(tmp_path):
     def all_three(name: int, root: int = -1):
         ranks = [call(name, start, 9, *collective(root)) for start in (1, 3, 7)]
-        return told(traced(tmp_path / str(name), *ranks))
+        return reported(traced(tmp_path / str(name), *ranks))
 
     assert all_three(11) == [("wait_at_collective", "MPI_Allreduce", 2, 10.0, 0, 2)]
     assert all_three(12, root=1) == [("late_root", "MPI_Bcast", 1, 2.0, 0, 1)]
@@ -91,7 +93,7 @@ def test_who_goes_on_before_the_last_comes_did_not_wait_for_it(tmp_path, monkeyp
     """Of neighbours and in scans: rank 0 ends before rank 2 begins, rank 1 after."""
     monkeypatch.setitem(NAMES, 11, "MPI_Neighbor_alltoall")
     found = traced(tmp_path, *(call(11, *times, *collective()) for times in ((1, 4), (2, 7), (6, 8))))
-    assert told(found) == [("wait_at_collective", "MPI_Neighbor_alltoall", 1, 4.0, 1, 2)]
+    assert reported(found) == [("wait_at_collective", "MPI_Neighbor_alltoall", 1, 4.0, 1, 2)]
 
 
 def test_puts_and_gets_are_messages(tmp_path):

@@ -143,7 +143,7 @@ def test_serial_is_kept_where_overlap_only_hurts(tmp_path) -> None:
 def test_of_one_rank_too_nothing_slower_than_serial_is_kept(tmp_path) -> None:
     one = replace(two_hosts(), ranks=1, nodes=(0,), links=())
     found = tune(MatmulAllReduce(64, 64, 64), 1, out=tmp_path, executor=SimExecutor(one), machine=one, seed=7)
-    assert found.keeps_serial  # two tiles hide a copy of microseconds, which is less than any clock tells
+    assert found.keeps_serial  # two tiles hide a copy of microseconds, which is less than any clock resolves
     assert found.plan.tiles == (64,)
 
 
@@ -284,8 +284,8 @@ def test_a_gain_that_few_rounds_leave_open_is_told(planned: Plan) -> None:
         assert found.judged[0].keeps_serial
         return found.notes
 
-    (told,) = notes(0.5, 0.98)
-    assert "took 26% less than serial at the median, but 6 rounds are few" in told
+    (reported,) = notes(0.5, 0.98)
+    assert "took 26% less than serial at the median, but 6 rounds are few" in reported
     assert notes(0.5, 0.98, asked=6) == notes(1.1, 0.98) == ()
 
 
@@ -451,7 +451,7 @@ def test_schedules_read_as_people_say_them() -> None:
 
 
 def test_of_schedules_as_fast_as_each_other_either_may_lead() -> None:
-    """They may differ in how they are driven only, which no name tells."""
+    """They may differ in how they are driven only, which no name shows."""
     serial, one = Schedule.of("serial"), Schedule.of("uniform", tiles=(1, 1))
     known = {serial: 1.0, one: 0.5, replace(one, progress="thread"): 0.5, replace(one, block_rows=1): 0.25}
     assert [known[each] for each in fastest(known, serial)] == [0.25, 0.5, 0.5]

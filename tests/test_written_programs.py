@@ -232,9 +232,9 @@ def test_a_disk_that_is_full_halfway_leaves_no_half_files(own_cache, is_there):
         for write in writers:
             with pytest.warns(RuntimeWarning, match="File too large"):
                 write()
-        with pytest.raises(EnvironmentFault, match="File too large") as told:
+        with pytest.raises(EnvironmentFault, match="File too large") as reported:
             save_json(own_cache / "plan.json", table.to_json())
-        assert "free some space" in (told.value.hint or "")
+        assert "free some space" in (reported.value.hint or "")
     assert {path: path.read_bytes() for path in own_cache.rglob("*") if path.is_file()} == before
     assert written.known_of(OPERATOR, HOW, program).is_proved == is_there
     assert is_same(written.program_of(OPERATOR, HOW, 2), program)

@@ -1,4 +1,4 @@
-/* Polls in vain in many ways, alone, and tells how many calls of each kind it made; then sends what datatypes describe
+/* Polls in vain in many ways, in isolation, and prints how many calls of each kind it made; then sends what datatypes describe
    that come and go. */
 #include <mpi.h>
 #include <stdio.h>

@@ -218,5 +218,5 @@ void bind_run(nb::module_& m) {
             }
         },
         "transport"_a, "tag"_a, "limit_s"_a, "This rank's clock, its parent's, and half the round trip: nanoseconds.");
-    m.def("monotonic_s", &monotonic_s, "CLOCK_MONOTONIC_RAW, by which spans are told.");
+    m.def("monotonic_s", &monotonic_s, "Seconds of CLOCK_MONOTONIC_RAW, the clock of spans.");
 }

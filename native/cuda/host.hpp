@@ -93,7 +93,7 @@ class HostGroup {
         return spin(ready);
     }
 
-    // Both words of an LL line; each tells by its flag whether it is new.
+    // Both words of an LL line; the flag in each says whether it is new.
     static void load_pair(const std::uint64_t* line, std::uint64_t& low, std::uint64_t& high) {
         low = load_relaxed(const_cast<std::uint64_t&>(line[0]));
         high = load_relaxed(const_cast<std::uint64_t&>(line[1]));

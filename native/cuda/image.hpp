@@ -19,7 +19,7 @@ enum class Wait : std::uint32_t { nothing, op, message, place, signal };
 struct Place {  // a region: `blocks` blocks of `count` slots each
     bool present = false;
     std::byte* base = nullptr;
-    std::int64_t starts = -1;  // of slots that differ in size: where in the image the begin of each is told, in bytes
+    std::int64_t starts = -1;  // of slots that differ in size: offset of the table of their begins, in bytes
     std::int64_t slot = 0;     // bytes of a slot, where all are alike
     std::int64_t offset = 0, count = 0, stride = 0, blocks = 0;
 };
@@ -69,7 +69,7 @@ struct Span {
 };
 
 struct Image {
-    std::byte* base = nullptr;  // of all that is told as an offset
+    std::byte* base = nullptr;  // of all offsets
     std::int64_t lanes = 0, steps = 0, deps = 0, channels = 0;
     std::int64_t done = 0, sent = 0, taken = 0, signals = 0, watch = 0, stop = 0, spans = 0;
     std::int32_t num_lanes = 0, num_steps = 0, num_channels = 0;

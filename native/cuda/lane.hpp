@@ -1,8 +1,8 @@
 // LaneRun: the state machine by which the threads of a group run one lane of a Program. The same source runs on host
 // threads (host.hpp), where it is tested, and as a threadblock on a device (device.cuh).
 //
-// Within a group every thread takes the same path: a decision that depends on memory is the leader's, told to all at a
-// barrier. A slice ends with one barrier, after which the leader posts what others wait for.
+// Within a group every thread takes the same path: the leader takes decisions that depend on memory, and shares them at
+// a barrier. A slice ends with one barrier, after which the leader posts what others wait for.
 #pragma once
 
 #include "cuda/stretch.hpp"
@@ -69,7 +69,7 @@ class LaneRun {
         const auto kind = static_cast<Kind>(step.kind);
         const std::uint64_t turn = image_.first_round + static_cast<std::uint64_t>(round);
         at_ = static_cast<std::uint64_t>(index + 1) << 32;
-        if (group_.leads()) tell(Wait::nothing);
+        if (group_.leads()) report(Wait::nothing);
         for (std::int32_t i = 0; i < step.num_deps; ++i)
             if (!await_dep(image_.at<const Dep>(image_.deps)[step.dep + i], turn)) return false;
         Span* span = image_.stamps && group_.leads()
@@ -95,7 +95,7 @@ class LaneRun {
     DOVETAIL_INLINE std::uint64_t& counter(std::int64_t table, std::int32_t number) const {
         return image_.at<Counter>(table)[number].value;
     }
-    DOVETAIL_INLINE void tell(Wait what) {
+    DOVETAIL_INLINE void report(Wait what) {
         group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
         group_.store_relaxed(watch().moves, ++moves_);
     }
@@ -193,13 +193,13 @@ class LaneRun {
             if (group_.leads()) {  // slices that are empty are never waited for, but count
                 const std::uint64_t moved = last ? slices : slice + 1;
                 post(takes, step.in, in + moved - 1, sends && Wire::counts_sent, step.out, out + moved - 1);
-                tell(Wait::nothing);
+                report(Wait::nothing);
             }
             if (last) return true;
         }
     }
 
-    // Tells that a slice was taken, and that one was sent; where both are to be told, memory is ordered once.
+    // Signals that a slice was taken, and that one was sent; if both, memory is ordered once.
     DOVETAIL_INLINE void post(bool took, std::int32_t in, std::uint64_t taken, bool gave, std::int32_t out,
                               std::uint64_t sent) {
         if (took && gave)

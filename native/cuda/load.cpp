@@ -16,8 +16,8 @@ namespace dovetail::cuda {
 namespace {
 
 // Where a rank's own lanes and dependencies order all its accesses, parts of a message may be passed on before the rest
-// has come, by flags that order nothing else. Elsewhere a message is a sign that ops before it have ended: it is then
-// told whole, by a counter that orders memory.
+// has come, by flags that order nothing else. Elsewhere a message also signals that ops before it have ended: it is
+// then signalled whole, by a counter that orders memory.
 Layout careful(const run::Columns& columns, int num_ranks, const Layout& asked) {
     const auto one_sided = [&](std::int64_t row) {
         const auto kind = static_cast<Kind>(columns.kind[row]);
@@ -329,9 +329,9 @@ std::string Loaded::explain(const Image& at) const {
     const auto* lanes = reinterpret_cast<const Lane*>(tables.data() + at.lanes);
     const auto* steps = reinterpret_cast<const Step*>(tables.data() + at.steps);
     for (int lane = 0; lane < at.num_lanes; ++lane) {
-        const std::uint64_t told = at.at<const Watch>(at.watch)[lane].at;
-        if (told == ~std::uint64_t{0}) continue;
-        const auto index = static_cast<std::int32_t>(told >> 32) - 1;
+        const std::uint64_t reported = at.at<const Watch>(at.watch)[lane].at;
+        if (reported == ~std::uint64_t{0}) continue;
+        const auto index = static_cast<std::int32_t>(reported >> 32) - 1;
         if (index < 0) {
             text += "\n  lane " + std::to_string(lanes[lane].id) + " of rank " + std::to_string(lanes[lane].rank) +
                     " never began";
@@ -347,7 +347,7 @@ std::string Loaded::explain(const Image& at) const {
                 " waits at its op " + std::to_string(index) + " '" + run::kind_name(static_cast<Kind>(step.kind)) +
                 "' (row " + std::to_string(step.row) + ")";
         const auto source = [&] { return std::to_string(ends[static_cast<std::size_t>(step.in)].src); };
-        switch (static_cast<Wait>(told & 0xffffffffu)) {
+        switch (static_cast<Wait>(reported & 0xffffffffu)) {
             case Wait::op:
                 text += " for an op of another lane";
                 break;

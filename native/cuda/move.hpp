@@ -9,7 +9,7 @@ struct Move {
     Place to, a, b;  // to = a, or to = op(a, b); all of them are as many bytes
     bool combines = false;
     std::int32_t dtype = 0, reduce_op = 0;
-    std::byte* tables = nullptr;  // where Place::starts are told from
+    std::byte* tables = nullptr;  // that Place::starts are offsets into
 };
 
 // Those of a move whose regions all lie in one piece: how many units of 16 bytes were moved, by all threads together.

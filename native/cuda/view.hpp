@@ -50,7 +50,7 @@ class View {
         if (inner_ == 1 && (place.blocks == 1 || outer_pitch_ == segment_)) segment_ = bytes_;
     }
 
-    // Slots of different sizes: where each begins is told, and segments are found one after the other.
+    // Slots of different sizes: a table has the begin of each, and segments are found one after the other.
     DOVETAIL_INLINE void uneven(const Image& image, const Place& place, std::int64_t round) {
         starts_ = image.at<const std::int64_t>(place.starts);
         offset_ = place.offset, count_ = place.count, stride_ = place.stride, blocks_ = place.blocks;

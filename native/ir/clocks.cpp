@@ -113,8 +113,9 @@ class Replay {
             const std::int32_t op = members[i];
             begin(op);
             note(op, i);
-            const bool tells = kind == kReduceScatter || (p_.num_reads(op) && p_.read[p_.read_start[op]].slots() > 0);
-            if (tells && (kind != kBroadcast || op == members[0])) join(known, clock(op));
+            const bool contributes =
+                kind == kReduceScatter || (p_.num_reads(op) && p_.read[p_.read_start[op]].slots() > 0);
+            if (contributes && (kind != kBroadcast || op == members[0])) join(known, clock(op));
         }
         for (const std::int32_t op : members) {
             if (kind != kReduceScatter || p_.write[p_.write_start[op]].slots() > 0) join(clock(op), known);
@@ -207,24 +208,24 @@ struct Open {
 };
 
 // Which pairs a signal or dependency straight from the one queue to the other orders.
-std::vector<bool> told(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs) {
+std::vector<bool> ordered_directly(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs) {
     std::vector<bool> seen(pairs.size(), false);
     std::unordered_map<std::int64_t, std::int32_t> last;  // by two queues: of the one, the last op known to the other
     const auto key = [&](std::int32_t to, std::int32_t from) { return std::int64_t{to} * q.size() + from; };
-    const auto tell = [&](std::int32_t op, std::int64_t cause) {
+    const auto learn = [&](std::int32_t op, std::int64_t cause) {
         const auto [at, fresh] = last.try_emplace(key(q.queue_of[op], q.queue_of[cause]), q.position[cause]);
         at->second = std::max(at->second, q.position[cause]);
     };
     std::size_t next = 0;
     for (const std::int32_t op : run.order) {
         if (next == pairs.size()) break;
-        for (std::int64_t i = p.dep_start[op]; i < p.dep_start[op + 1]; ++i) tell(op, p.dep[i]);
+        for (std::int64_t i = p.dep_start[op]; i < p.dep_start[op + 1]; ++i) learn(op, p.dep[i]);
         for (; next < pairs.size() && pairs[next].second == op; ++next) {
             const std::int32_t first = pairs[next].first;
             const auto found = last.find(key(q.queue_of[op], q.queue_of[first]));
             seen[next] = found != last.end() && found->second >= q.position[first];
         }
-        if (p.kind[op] == kWait) tell(op, run.matched[op]);
+        if (p.kind[op] == kWait) learn(op, run.matched[op]);
     }
     return seen;
 }
@@ -340,7 +341,7 @@ std::int64_t first_of(const Program& p, const Queues& q, const Run& run, std::sp
 std::int64_t first_unordered(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs,
                              Moment moment, const std::function<bool(const Pair&)>& excused) {
     Open open(pairs);
-    if (!open.pairs.empty()) open.close(told(p, q, run, open.pairs));
+    if (!open.pairs.empty()) open.close(ordered_directly(p, q, run, open.pairs));
     if (num_firsts(q, open.pairs) > p.num_ranks) open.close(Hubs(p, q, run).ordered(open.pairs, moment));
     const std::int64_t found = first_of(p, q, run, open.pairs, moment, excused);
     return found < 0 ? -1 : open.numbers[found];

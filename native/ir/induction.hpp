@@ -10,9 +10,9 @@ namespace dovetail::ir {
 
 using Compare = std::function<Difference(const Runs&, const Layout&, Execution&, Execution&)>;
 
-// Whether both programs are found to leave the same, by induction over a part that both repeat. False where that cannot
-// be told so; then it may be true none the less. For a program without races, in which the order of ops that do not
-// wait for one another makes no difference.
+// Whether both programs leave the same values, proved by induction over a part that both repeat. False where there is
+// no such proof; it may be true none the less. For a program without races, in which the order of ops that do not wait
+// for one another makes no difference.
 //
 // Both programs are done up to the first repetition. What places hold the same value then, of either program, is noted:
 // memory, and messages on their way. One repetition is done from a state of which nothing is known but that. If the

@@ -119,7 +119,7 @@ class Chain {
         if (node_ >= 0) families_.divide(node_, size);
     }
 
-    // Its slots hold what their places tell: rows of several are not alike.
+    // Its slots hold values that depend on their places: rows of several are not alike.
     void tell_apart() {
         apart_ = apart_ || columns_ != 1;
         if (apart_) divide(1);

@@ -31,7 +31,7 @@ class Layout {
         return {r.buffer, r.offset / g, r.count / g, r.stride / g, r.blocks};
     }
 
-    // How many cells of a region stand in one row group: what tells how its cells and its slots correspond.
+    // How many cells of a region stand in one row group: this determines how its cells and slots correspond.
     std::int64_t columns(const Region& r) const {
         const std::int64_t w = width_[r.buffer];
         if (grain_[r.buffer] == 1) return 1;

@@ -71,7 +71,8 @@ struct Regions {
 
 // Post-conditions: region i on ranks [rank_start[i], rank_start[i + 1]) holds the sum of its terms. Posts come in
 // sets, numbered without gaps; set 0 is the program's own, others are questions about what it computes. Terms within
-// terms come after these, and are told by `arg_term`: how far behind its term an operand is that is a term, 0 for none.
+// terms come after these, and `arg_term` refers to them: how far behind its term an operand is that is a term, 0 for
+// none.
 struct Posts {
     std::span<const std::int32_t> set;
     Regions region;

@@ -28,7 +28,7 @@ struct Results {
     Difference differs;
     std::int64_t cells = 0;     // how many values the state of a program has
     std::int64_t work = 0;      // values that ops have read and written, of both programs
-    bool by_induction = false;  // whether a few steps told the result of all
+    bool by_induction = false;  // whether the result of all follows from a few steps
 };
 
 // A program, how it ran, and beside it, if it is to be compared, another that is right, with buffers numbered alike.

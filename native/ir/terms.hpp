@@ -22,10 +22,10 @@ class TermView {
     Region region(std::int64_t i) const { return p_.posts.arg[arg(i)]; }
     std::int32_t rank(std::int64_t i) const { return p_.posts.arg_rank[arg(i)]; }
 
-    // Slots of operand i as it tells itself; one where it does not.
+    // Slots of operand i as it states itself; 1 where it states none.
     std::int64_t own_slots(std::int64_t i) const {
-        const std::int64_t told = told_slots(i);
-        return told < 0 ? 1 : told;
+        const std::int64_t stated = stated_slots(i);
+        return stated < 0 ? 1 : stated;
     }
 
     // How many terms each slot is the sum of, where the term is of so many slots.
@@ -49,19 +49,19 @@ class TermView {
     }
 
   private:
-    // -1 where it does not tell.
-    std::int64_t told_slots(std::int64_t i) const {
+    // -1 where it states none.
+    std::int64_t stated_slots(std::int64_t i) const {
         if (!is_term(i)) return region(i).slots();
         const TermView inner = term(i);
         std::int64_t summed = -1, both = -1;
         for (std::int64_t k = 0; k < inner.size(); ++k) {
             const std::uint8_t mode = inner.mode(k);
             if (mode == kAll) continue;
-            const std::int64_t told = inner.told_slots(k);
-            if (told < 0) continue;
-            if (mode == kEach) return told;
+            const std::int64_t stated = inner.stated_slots(k);
+            if (stated < 0) continue;
+            if (mode == kEach) return stated;
             std::int64_t& size = mode == kSum ? summed : both;
-            if (size < 0) size = told;
+            if (size < 0) size = stated;
         }
         return summed < 0 || both < 0 ? -1 : both / (summed > 0 ? summed : 1);
     }

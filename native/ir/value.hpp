@@ -8,8 +8,8 @@ namespace dovetail::ir {
 
 // Each contribution is hashed by SipHash-1-3 under a key drawn afresh for every run to two 64-bit numbers; a multiset
 // is their sums, and how many there are. Two different multisets that count their members alike collide where both
-// sums do: over the choice of key, as long as SipHash is not told from a random function, with a chance of at most
-// 2^-(128 - 2 k), where 2^k is the largest power of two that divides every difference of multiplicities (k = 0 in
+// sums do: over the choice of key, as long as SipHash is indistinguishable from a random function, with a chance of at
+// most 2^-(128 - 2 k), where 2^k is the largest power of two that divides every difference of multiplicities (k = 0 in
 // practice, and never above 62, as counts are exact below 2^62 and stay there once they reach it: no post-condition
 // asks for so many). A program of 10^9 slots is misjudged with a chance below 2^-90. No Program can be written to fool
 // it, since its writer does not know the key.

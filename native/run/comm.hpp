@@ -17,8 +17,8 @@
 namespace dovetail::run {
 
 // What one rank asks: kinds, dtypes and ops are those of mpi_table.h, and `count` elements of the part where ranks cut
-// the whole. A v-variant has `counts` instead, as dt_mpi_table::collective_v takes them; `all_counts` tells its calls
-// apart.
+// the whole. A v-variant has `counts` instead, as dt_mpi_table::collective_v takes them; `all_counts` distinguishes
+// its calls.
 struct Call {
     int kind = 0;
     const std::byte* src = nullptr;

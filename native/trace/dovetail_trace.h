@@ -34,8 +34,8 @@ void dovetail_trace_begin(int name, int64_t arg); /* [fast] an interval begins o
 void dovetail_trace_end(int name, int64_t arg);   /* [fast] the innermost interval of this thread ends */
 
 /* Calls that only look whether something is over, which programs make again and again. Those in vain that follow one
-   another within 5 us, with no other event of this thread between them, are kept as one interval, which tells how many
-   they were; so is one that finds what was looked for, if it is the next. Read the clock when a call begins. */
+   another within 5 us, with no other event of this thread between them, become one interval, which has their
+   number; so does one that finds what was looked for, if it is the next. Read the clock when a call begins. */
 void dovetail_trace_vain(int name, int64_t arg, uint64_t begin); /* [fast] it found nothing, and ends */
 /* [fast] It found something: an interval begins, or goes on. End it with name 0 and what this returns, unless that is
    0, for then it is one of its own. */

@@ -22,7 +22,7 @@ char* dovetail_trace_clock_of(char* text, size_t size) {
     return text;
 }
 
-/* Round trips with the rank above in the tree; the shortest tells how the clocks differ. It takes more of them while
+/* Round trips with the rank above in the tree; the shortest gives the offset of the clocks. It takes more of them while
    they still become shorter, and on a busy machine until one is not held up. */
 static int ask(int above, const dovetail_trace_mail* mail, dovetail_trace_meeting* found) {
     int64_t best = INT64_MAX, answer = 0;
@@ -42,7 +42,7 @@ static int ask(int above, const dovetail_trace_mail* mail, dovetail_trace_meetin
     return 0;
 }
 
-static int tell(int below, const dovetail_trace_mail* mail) {
+static int reply(int below, const dovetail_trace_mail* mail) {
     int code = 0;
     for (int goes_on = 1; goes_on && !code;) {
         code = mail->receive(mail->with, below, &goes_on, (int)sizeof goes_on);
@@ -68,7 +68,7 @@ int dovetail_trace_meet(int rank, int num_ranks, const dovetail_trace_mail* mail
             if (!code) note(found);
             return code;
         }
-        if (rank + bit < num_ranks) code = tell(rank + bit, mail);
+        if (rank + bit < num_ranks) code = reply(rank + bit, mail);
     }
     return code;
 }

@@ -331,8 +331,8 @@ static void note_clock(void) {
     if (*clock) dvt_line(line);
 }
 
-/* What an event costs with a look at the clock, and without, in ticks of the event clock: so that advice can tell what
-   a program takes that is not traced. The events go nowhere. */
+/* What an event costs with a look at the clock, and without, in ticks of the event clock: so that advice can predict
+   what the untraced program takes. The events go nowhere. */
 static void note_cost(void) {
     enum { TURNS = 8, PAIRS = LEAST_EVENTS / 2 };
     static _Alignas(64) char scratch[sizeof(dvt_segment) + LEAST_EVENTS * sizeof(dvt_event)];

@@ -334,7 +334,7 @@ static void cut_spares(void) {
             cut = 1;
         }
     }
-    /* told before it is done: a process that is killed in between must not seem to lack what nobody used */
+    /* noted before it is done: a process that is killed in between must not seem to lack what nobody used */
     dvt_writer.header->num_segments = (uint32_t)((uint64_t)(file.end - DVT_PAGE) / file.segment_bytes);
     const int code = ftruncate(file.fd, file.end);
     (void)code; /* spares that stay are empty */

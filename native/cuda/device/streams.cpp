@@ -121,7 +121,7 @@ void Streams::enqueue(bool captured) {
     if (!captured) stamp(*start_, *origin_, false);
     check(cuda.cuEventRecord(*fork_, *origin_), "recording an event");
     for (const Stream& stream : streams_) check(cuda.cuStreamWaitEvent(stream, *fork_, 0), "waiting for an event");
-    for (std::size_t i = seat_of_.size(); options_.stamps && i-- > 0;)  // the first stream of each tells last
+    for (std::size_t i = seat_of_.size(); options_.stamps && i-- > 0;)  // the first stream of each seat stamps last
         if (seat_of_[i] > 0) stamp(learnt_[static_cast<std::size_t>(seat_of_[i])], streams_[i], captured);
     for (std::size_t i = 0; i < commands_.size(); ++i) enqueue(i, captured);
     seats_.front().device->enter();

@@ -84,7 +84,7 @@ class Streams {
     std::vector<std::unique_ptr<Block>> workspaces_;  // by stream, where it has products
     std::vector<bool> awaited_;                       // by command: others wait for it
     std::vector<Event> done_, began_, ended_;
-    std::vector<Event> learnt_;  // by seat: when it was told of the beginning
+    std::vector<Event> learnt_;  // by seat: when it learnt that the run had begun
     std::unique_ptr<Stream> origin_;
     std::unique_ptr<Event> start_, finish_, fork_;
     std::vector<Event> joins_;

@@ -86,8 +86,8 @@ int cublasLtMatmulAlgoGetHeuristic(Handle, Handle, Handle a, Handle b, Handle c,
     best->algorithm.data[0] = static_cast<Preference*>(preference)->alignment;
     return *found ? 0 : 15;
 }
-// Refuses places that are not aligned as the algorithm was told, and, within a graph, what was never run before it: a
-// kernel that is not loaded yet might have to be.
+// Refuses places that are not aligned as the algorithm was set up for, and, within a graph, what was never run before
+// it: a kernel that is not loaded yet might have to be.
 int cublasLtMatmul(Handle, Handle, const void*, const void* at_a, Handle a, const void* at_b, Handle b,
                    const void* beta, const void* at_c, Handle c, void* at_d, Handle, const Algorithm* algorithm, void*,
                    std::size_t, void* stream) {

@@ -1,1 +1,1 @@
-"""advise"""
+"""advise: what to change in a traced program, with the seconds that each change saves."""

@@ -1,4 +1,4 @@
-"""advise: what a traced program could do otherwise, each remedy weighed by replaying the trace with it."""
+"""advise: find changes to a traced program, and predict the effect of each by a replay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,21 @@ SOURCES: tuple[Callable[[Story, Site], Iterator[Remedy]], ...] = (
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing to change: its kind, where it is called from, what shows it, what to do, and what a replay saves."""
+    """One change to a traced program.
+
+    Attributes
+    ----------
+    kind : str
+        One of `advise.remedy.KINDS`.
+    where : str
+        Call site, as function, file and line.
+    evidence : str
+        What the trace shows, with figures.
+    action : str
+        What to change.
+    saves_s : float
+        Seconds of makespan that a replay with the change saves.
+    """
 
     kind: str
     where: str
@@ -46,16 +60,28 @@ class Finding:
     saves_s: float
 
     def to_json(self) -> dict[str, Any]:
+        """Return all attributes by name."""
         return {name: getattr(self, name) for name in ("kind", "where", "evidence", "action", "saves_s")}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Findings, the first to be done first; the makespan as traced and as a replay of the untouched trace gives it, of
-    several runs their medians.
+    """Findings about a traced program.
 
-    Runs of the program differ by `spread_s`: as those that were given do, or as one by itself tells. What saves less
-    than several differ by is `doubtful`: it might do so, and nobody would see it.
+    Attributes
+    ----------
+    findings : tuple of Finding
+        Changes whose saving exceeds the run-to-run spread, most worthwhile first.
+    traced_s, replayed_s : float
+        Makespan of the trace, and of a replay of the unmodified trace. Medians where several runs were given.
+    doubtful : tuple of Finding
+        Changes that save less than the given runs differ by.
+    spread_s : float
+        Run-to-run spread: between the given runs, or estimated from a single one (`advise.spread`).
+    num_runs : int
+        Runs of the program that were given.
+    num_rows, read_rows : int
+        Rows of the traces, and how many of them were replayed: fewer where excerpts stand for long traces.
     """
 
     findings: tuple[Finding, ...]
@@ -64,10 +90,11 @@ class Advice:
     doubtful: tuple[Finding, ...] = ()
     spread_s: float = 0.0
     num_runs: int = 1
-    num_rows: int = 0  # of the traces
-    read_rows: int = 0  # of these, that were replayed: fewer where excerpts stand for long traces
+    num_rows: int = 0
+    read_rows: int = 0
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; findings as objects."""
         times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "spread_s": self.spread_s}
         findings, doubtful = ([it.to_json() for it in those] for those in (self.findings, self.doubtful))
         rows = {"rows": self.num_rows, "replayed_rows": self.read_rows}
@@ -75,19 +102,32 @@ class Advice:
 
 
 def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequence[Trace | TraceFile] = ()) -> Advice:
-    """Every remedy that saves at least a hundredth of the makespan, ranked by seconds and then by effort; of a program
-    that was traced `again`, by the medians of its runs.
+    """Return what to change in a traced program, and the seconds that each change saves by a replay of the trace.
 
-    Messages and work that a remedy leaves alone keep the times that the trace saw; what it changes is priced by the
-    curve through them, or by that of a machine. What tracing took of calls that a remedy spares is not counted. Whether
-    work needs what it is moved ahead of is for the reader to know. For a trace on disk of more than `MOST_ROWS` rows,
-    `EXCERPTS` excerpts stand.
+    Parameters
+    ----------
+    trace : Trace or TraceFile
+        One run. A trace on disk with more than `MOST_ROWS` rows is represented by `EXCERPTS` excerpts.
+    machine : Machine, optional
+        Prices changed messages by the machine's curves. Default: by a curve through the traced messages.
+    again : sequence of Trace or TraceFile
+        Further runs of the same program. Savings and makespans are then medians over the runs.
+
+    Returns
+    -------
+    Advice
+        Each remedy that saves at least 1 % of the makespan, ranked by seconds, then by effort.
+
+    Notes
+    -----
+    Unchanged messages and work keep their traced times. The tracer's overhead in calls that a remedy removes does not
+    count as saved. Whether work really is independent of a message that it is moved ahead of, only the reader knows.
     """
     return together([advise_run(run, machine) for run in (trace, *again)])
 
 
 def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advice:
-    """What one run shows, whatever it saves, and how far such runs differ."""
+    """Advise on one run, with its estimated run-to-run spread."""
     if isinstance(trace, TraceFile):
         if trace.num_rows > MOST_ROWS:
             return _from_excerpts(trace, machine)
@@ -131,7 +171,7 @@ def _advise_excerpt(excerpt: Excerpt, machine: Machine | None) -> Advice:
 
 
 def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None) -> Advice:
-    """The same of a story; `site` tells where a row's call is made, `where` of several, `cost` what tracing took."""
+    """Advise on a story. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call."""
     replayed = makespan_s(story)
     found, cost = [], cost or Cost()
     for source in SOURCES:
@@ -143,7 +183,7 @@ def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], st
 
 
 def together(runs: Sequence[Advice]) -> Advice:
-    """What runs of one program show, all in all: a finding that some lack saves nothing there."""
+    """Combine runs of one program by medians. A finding that a run lacks counts as 0 s there."""
     traced_s, replayed_s = (median(getattr(run, name) for run in runs) for name in ("traced_s", "replayed_s"))
     alone = runs[0].spread_s
     spread_s = max(run.traced_s for run in runs) - min(run.traced_s for run in runs) if len(runs) > 1 else alone
@@ -155,7 +195,7 @@ def together(runs: Sequence[Advice]) -> Advice:
     saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
     all_of = [replace(those[0], saves_s=saves[key]) for key, those in seen.items()]
     ranked = [it for it in _ranked(all_of) if it.saves_s >= LEAST_SHARE * replayed_s]
-    least_s = spread_s if len(runs) > 1 else 0.0  # a run with a pause in it hides no finding, it only tells
+    least_s = spread_s if len(runs) > 1 else 0.0  # one run with a pause in it must hide no finding
     sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
     rows = sum(run.num_rows for run in runs), sum(run.read_rows for run in runs)
     return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), *rows)

@@ -1,4 +1,4 @@
-"""Remedies for what is uneven: work that is shared badly, a rank or a link that is slower than its like."""
+"""balance_remedies: remedies for imbalance: uneven work, a slow rank, a slow link."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ UNEVEN, APART, ALIKE = 1.15, 1.3, 0.1  # ratios at which ranks and links are cal
 
 
 def balance(story: Story, site: Site) -> Iterator[Remedy]:
-    """All ranks' own work brought to the mean; of one that is slow among equals, to theirs."""
+    """Yield remedies that bring all ranks' own work to the mean; one slow rank among equals, to that of the others."""
     own = [own_s(steps) for steps in story.steps]
     usual, mean = median(own), sum(own) / len(own)
     slowest = max(range(len(own)), key=own.__getitem__)
@@ -34,8 +34,10 @@ def balance(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def _by_phase(story: Story, site: Site) -> Iterator[Remedy]:
-    """The work between two meetings of all brought to the ranks' mean, each such pair of places by itself: ranks may
-    have as much to do all in all, but not at the same time, as where one goes ahead while all others wait."""
+    """Level the work between two meetings of all ranks to its mean, for each pair of call sites.
+
+    Ranks may have equal work in total, but at different times, as when one goes ahead while all others wait.
+    """
     phases = [list(_phases(story, steps, site)) for steps in story.steps]
     spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(story.steps))
     for rank, steps in enumerate(story.steps):
@@ -106,7 +108,7 @@ def _levelled(story: Story, own: list[float], goal: list[float]) -> Story:
 
 
 def slow_link(story: Story, site: Site) -> Iterator[Remedy]:
-    """A pair of ranks whose messages take longer than others of the same size."""
+    """Yield remedies for pairs of ranks whose messages take longer than others of the same size."""
     by_size: dict[int, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     for message in story.messages:
         if message.delay_s is not None:

@@ -1,4 +1,4 @@
-"""Remedy: a change to what the ranks of a trace do, in words and in their story, so that a replay can weigh it."""
+"""remedy: a change to what the ranks of a trace do, in words and as a story that a replay can time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ GRAIN_S = 5e-6  # own work between two calls, below which they follow one anothe
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change: of what kind, which rows of the trace show why, in words, what to do, and the story with it."""
+    """One change.
+
+    `kind`: one of KINDS. `rows`: rows of the trace that show why. `evidence`, `action`: in words. `changed`: the story
+    with the change.
+    """
 
     kind: str
     rows: tuple[int, ...]
@@ -32,18 +36,20 @@ Site = Callable[[int], str]  # of a row of the trace: where it was called from
 
 
 def own_s(steps: Sequence[Step]) -> float:
-    """Seconds of a rank's own outside MPI."""
+    """Seconds of a rank's own work outside MPI."""
     return sum(step.seconds - step.within_s for step in steps)
 
 
 def gap_s(step: Step) -> float:
-    """Own work before a step, outside calls."""
+    """Seconds of own work before a step, outside calls."""
     return step.seconds - step.within_s
 
 
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
-    """The steps but those at the indices `gone`: work and other calls before these stay, the time of these not. Of a
-    call that did other things too, its share goes."""
+    """Yield the steps without those at the indices `gone`. Work and other calls before those stay; their own time goes.
+
+    If a call did other things too, only its share goes.
+    """
     all_of, gone_of = Counter(step.row for step in steps), Counter(steps[i].row for i in gone)
     own_s, within_s, lost_share = 0.0, 0.0, 0.0
     for i, step in enumerate(steps):
@@ -56,7 +62,7 @@ def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
 
 
 def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step]:
-    """The steps with the waits that are `moved` after the work that follows them."""
+    """Yield the steps with the waits that are `moved` after the work that follows them."""
     held: list[Step] = []
     for step in steps:
         if moved(step):
@@ -74,7 +80,7 @@ def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step
 
 
 def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
-    """The steps with what the sends at these rows wait for just before the rank next receives, or meets others."""
+    """Yield the steps with the waits of the sends at these rows just before the rank next receives, or meets others."""
     held: list[Step] = []
     for step in steps:
         if step.row in rows and step.does == "sent":
@@ -91,7 +97,7 @@ def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
 
 
 def by_site(story: Story, site: Site, does: Sequence[Does]) -> dict[str, list[tuple[int, Step]]]:
-    """Steps of these kinds, with their ranks, by the place that they are called from."""
+    """Group steps of these kinds, with their ranks, by call site."""
     found: dict[str, list[tuple[int, Step]]] = {}
     for rank, steps in enumerate(story.steps):
         for step in steps:
@@ -101,7 +107,7 @@ def by_site(story: Story, site: Site, does: Sequence[Does]) -> dict[str, list[tu
 
 
 def places(rows: Sequence[int], site: Site) -> str:
-    """Where these rows were called from: the place of the first, and how many others there are."""
+    """Describe the call sites of these rows: the first, and the number of others."""
     found = list(dict.fromkeys(map(site, rows)))
     more = f" and {len(found) - 1} other place{'s' * (len(found) > 2)}" if len(found) > 1 else ""
     return f"{found[0]}{more}"

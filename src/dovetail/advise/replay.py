@@ -1,4 +1,4 @@
-"""replay: a traced program's makespan in the simulator, its messages at the times traced or at a machine's."""
+"""replay: the makespan of a traced program in the simulator, with message times of the trace or of a machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ MOST_BYTES = 1 << 26  # of the curve by which remedies are priced
 
 @dataclass(frozen=True)
 class Replay:
-    """The makespan as traced, and as the simulator gives it. `machine`: whose messages and collectives those were."""
+    """A makespan as traced, and as the simulator predicts it.
+
+    `machine`: name of the machine that priced messages and collectives; None: they took their traced times.
+    """
 
     traced_s: float
     replayed_s: float
@@ -33,31 +36,47 @@ class Replay:
 
     @property
     def off(self) -> float:
-        """How much longer the replay takes, as a share of what was traced."""
+        """Relative excess of the replay over the trace."""
         return self.replayed_s / self.traced_s - 1 if self.traced_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; times in seconds."""
         times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "off": self.off}
         return {"schema": SCHEMA, **times, "machine": self.machine}
 
 
 def replay(trace: Trace, machine: Machine | None = None) -> Replay:
-    """Replay an untouched trace: what ranks do, when, and in which order is the trace's; messages and collectives take
-    the times that the trace saw, or where a machine is given what its curves tell, and none from the trace."""
+    """Replay an unmodified trace in the simulator.
+
+    Each rank computes as long, and calls MPI in the same order, as in the trace.
+
+    Parameters
+    ----------
+    trace : Trace
+        The run to replay.
+    machine : Machine, optional
+        Its curves give the times of all messages and collectives. Default: their times in the trace.
+
+    Returns
+    -------
+    Replay
+        Both makespans in seconds, and their relative difference `off`.
+    """
     story = story_of(trace)
     replayed = story if machine is None else on_machine(story, machine)
     return Replay(story.makespan_s, makespan_s(replayed), None if machine is None else machine.name)
 
 
 def makespan_s(story: Story) -> float:
-    """The makespan that the simulator gives a story."""
+    """Return the simulated makespan of a story, in seconds."""
     return simulate(*to_program(story)).makespan_s
 
 
 def on_machine(story: Story, machine: Machine) -> Story:
-    """The story with every message and collective at a machine's costs. Raises MachineError where it has too few ranks.
+    """Return the story with every message and collective at a machine's costs.
 
-    Which messages go on only when a rank is back in the library stays as the trace saw it: that is the library's way.
+    Which messages progress only while a rank is in the library stays as traced. Raises MachineError if the machine has
+    too few ranks.
     """
     ranks = len(story.steps)
     if machine.ranks < ranks:
@@ -87,11 +106,11 @@ def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
 
 
 def with_curve(story: Story, machine: Machine) -> Story:
-    """The story whose messages of unknown delay go by a machine's curve."""
+    """Return the story with messages of unknown delay priced by a machine's curve."""
     kind = machine.route(0, machine.ranks - 1)[0]
     curve = CostModel.of(machine).curve(f"p2p:{kind}")
-    told = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
-    return replace(story, delays=told)
+    priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
+    return replace(story, delays=priced)
 
 
 class _Prices:

@@ -1,4 +1,4 @@
-"""How far runs of a program differ, and what tracing costs: what a remedy's saving is weighed against."""
+"""spread: run-to-run noise of a traced program, and the overhead of tracing: the thresholds for a remedy's saving."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SURE = 1.96 * 2**0.5  # times the deviation of one run: two differ by less, 19 t
 
 
 def chance_s(trace: Trace, story: Story, site: Callable[[int], str]) -> float:
-    """How far two such runs differ by chance, 19 times of 20, as one of them tells.
+    """Estimate from one run how much two runs differ by chance (95 %), in seconds.
 
-    The time from one call to the next varies where both places are the same; of each such pair, its variance is by
-    differences of neighbours, which what grows or falls in the course of a run does not touch, or of second, third, …
-    neighbours, where these differ less, since by turns is not by chance. Added up over the run; the ranks' median.
+    For every pair of consecutive call sites: the variance of the time between them, from differences at lag 1 … LAGS.
+    The smallest of these counts, so that neither a trend nor a periodic pattern passes for noise. Variances add up over
+    the run. Returns the median over ranks.
     """
     found = [_deviation_s(trace.columns["end_s"], steps, site) for steps in story.steps]
     return SURE * float(np.median(found)) if found else 0.0
@@ -37,13 +37,13 @@ def _deviation_s(end_s: NDArray[np.float64], steps: Sequence[Step], site: Callab
 
 
 def _variance(values: NDArray[np.float64]) -> float:
-    """Of values that may go up and down in turns, and along."""
+    """The noise variance of a series that may have a trend and a period of at most LAGS."""
     lags = range(1, min(LAGS, len(values) // 2) + 1)
     return min((float(np.mean((values[lag:] - values[:-lag]) ** 2)) / 2 for lag in lags), default=0.0)
 
 
 class Cost:
-    """Seconds that tracing took, call by call, as the traced processes measured it."""
+    """Overhead of tracing each call, in seconds, as the traced processes measured it."""
 
     def __init__(self, trace: Trace | None = None) -> None:
         self.call_s: NDArray[np.float64] = np.zeros(0)
@@ -51,13 +51,13 @@ class Cost:
             return
         event_s = np.zeros((trace.num_ranks, 2))
         for about in trace.meta.get("ranks", ()):
-            event_s[about["rank"]] = about.get("event_s", (0.0, 0.0))  # an older trace does not tell
+            event_s[about["rank"]] = about.get("event_s", (0.0, 0.0))  # older traces have none
         part, rank = trace.columns["part"], trace.columns["rank"]
         row_s = event_s[rank, 1] + np.where(part == 0, 2 * event_s[rank, 0], 0.0)  # what it moved is an event
         self.call_s = np.bincount(np.arange(trace.num_rows) - part, row_s, trace.num_rows).astype("f8")
 
     def of_gone_s(self, before: Story, after: Story) -> float:
-        """What the calls took that are gone after a change: of the rank that had the most."""
+        """Tracing overhead, in seconds, of the calls that a change removes: the largest over ranks."""
         return max(map(self._of_rank_s, before.steps, after.steps), default=0.0)
 
     def _of_rank_s(self, before: Sequence[Step], after: Sequence[Step]) -> float:

@@ -1,4 +1,4 @@
-"""Remedies for traffic: fewer and larger collectives and messages, and exchanges for several steps at once."""
+"""traffic_remedies: remedies for traffic: fewer and larger collectives and messages, exchanges for several steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; beyond so many steps the 
 
 
 def merge(story: Story, site: Site) -> Iterator[Remedy]:
-    """Collectives of one kind that follow one another at once, as one; those of each place by themselves."""
+    """Yield remedies that merge consecutive collectives of one kind, per call site."""
     groups: dict[tuple[str, str], list[dict[int, list[int]]]] = defaultdict(list)
     for run in _collective_runs(story):
         rank, at = next(iter(run.items()))
@@ -53,7 +53,7 @@ def _usual(story: Story, name: str) -> float:
 
 
 def _collective_runs(story: Story) -> list[dict[int, list[int]]]:
-    """Runs of two or more blocking collectives that are alike and follow one another on all ranks of their group."""
+    """Return runs of equal blocking collectives that directly follow one another on all ranks of a group."""
     place = [
         {story.gatherings[s.number].meeting: i for i, s in enumerate(steps) if s.does == "join"}
         for steps in story.steps
@@ -73,7 +73,7 @@ def _collective_runs(story: Story) -> list[dict[int, list[int]]]:
 
 
 def _follows(story: Story, place: Sequence[dict[int, int]], rank: int, before: int, at: int) -> bool:
-    """Whether on every rank of the group the one collective is directly after the other, and of the same kind."""
+    """Whether one collective directly follows the other on every rank of the group, and is of the same kind."""
     a, b = (story.gatherings[story.steps[rank][i].number] for i in (before, at))
     alike = (a.name, a.group, a.root, a.way) == (b.name, b.group, b.root, b.way) and a.blocking and b.blocking
     if not alike or a.name == "MPI_Barrier":
@@ -93,7 +93,7 @@ def _whole(story: Story, place: Sequence[dict[int, int]], rank: int, run: list[i
 
 
 def block(story: Story, site: Site) -> Iterator[Remedy]:
-    """Messages from one rank to another that follow one another at once, as one."""
+    """Yield remedies that merge consecutive messages from one rank to another."""
     messages, gone = list(story.messages), [set[int]() for _ in story.steps]
     where: list[dict[tuple[Does, int], int]]
     where = [{(s.does, s.number): i for i, s in enumerate(steps)} for steps in story.steps]
@@ -130,7 +130,7 @@ def _joint_s(story: Story, run: Sequence[int]) -> float:
 
 
 def _send_runs(story: Story, rank: int, where: Sequence[Mapping[tuple[Does, int], int]]) -> Iterator[list[int]]:
-    """Messages to one rank that its sender sends, and its receiver takes, one directly after the other."""
+    """Return runs of messages to one rank that directly follow one another on sender and receiver."""
     run: list[int] = []
     since_s = 0.0  # own work since the last of them
     for step in story.steps[rank]:
@@ -160,7 +160,7 @@ def _next(story: Story, where: Sequence[Mapping[tuple[Does, int], int]], before:
 
 
 def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
-    """Exchanges with neighbours at every step, as larger ones at every second, fourth or eighth step."""
+    """Yield remedies that exchange halos every 2nd, 4th or 8th step, in larger messages, instead of every step."""
     series: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for steps in story.steps:
         for step in steps:
@@ -203,7 +203,7 @@ def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def _twice(story: Story, size: int) -> str:
-    """What is known of how the time of a message grows with its bytes."""
+    """Return a model of how the time of a message grows with its bytes."""
     if len(story.delays.num_bytes) < 2:
         return "that they are mostly latency is supposed: the trace has no other size to show it (`--machine` does)"
     more = float(story.delays(2 * size)) / float(story.delays(size)) - 1 if float(story.delays(size)) else 0.0
@@ -211,7 +211,7 @@ def _twice(story: Story, size: int) -> str:
 
 
 def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:
-    """How many steps go between exchanges, so that little of their time is left, or messages grow long."""
+    """Return how many steps to fold into one exchange, until little exchange time is left or messages grow long."""
     spent_s = max(sum(story.messages[n].delay_s or 0.0 for n in numbers) for numbers in halo)
     size = max(story.messages[numbers[0]].num_bytes for numbers in halo)
     steps = 2
@@ -223,7 +223,7 @@ def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:
 
 
 def _is_halo(story: Story, numbers: Sequence[int]) -> bool:
-    """Many messages of one size, whose time is mostly latency, and of which most do not wait for their receive."""
+    """Whether these are many messages of one size, mostly latency, of which most do not wait for their receive."""
     sizes = {story.messages[n].num_bytes for n in numbers}
     if len(numbers) < 8 or len(sizes) != 1:
         return False

@@ -1,4 +1,4 @@
-"""Remedies for waits: wait later, begin earlier, let the library get on."""
+"""waiting_remedies: remedies for waits: wait later, start earlier, let the library make progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL_BYTES = 1 << 16  # libraries with a raised eager limit send messages of th
 
 
 def overlap(story: Story, site: Site) -> Iterator[Remedy]:
-    """Wait for what was received after the work that follows, not before it."""
+    """Yield remedies that wait for receives after the work that follows, not before it."""
     for place, found in by_site(story, site, ("taken",)).items():
         rows = {step.row for _, step in found}
         if not _work_follows(story, rows):
@@ -29,18 +29,18 @@ def overlap(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def _are_posted_before(story: Story, rows: set[int]) -> bool:
-    """Whether all receives that these calls wait for were posted by other calls."""
+    """Whether other calls posted all receives that these calls wait for."""
     taken = {s.number for steps in story.steps for s in steps if s.does == "taken" and s.row in rows}
     return not any(s.does == "recv" and s.number in taken and s.row in rows for steps in story.steps for s in steps)
 
 
 def _waiting_later(story: Story, rows: set[int], *does: Does) -> Story:
-    """The story with waits of the calls at these rows after the work that follows them."""
+    """Return the story with waits of the calls at these rows after the work that follows them."""
     return story.with_steps([later(steps, lambda s: s.row in rows and s.does in does) for steps in story.steps])
 
 
 def nonblocking(story: Story, site: Site) -> Iterator[Remedy]:
-    """A blocking collective as one that is waited for after the work that follows."""
+    """Yield remedies that make a blocking collective non-blocking, and wait for it after the work that follows."""
     joined = by_site(story, site, ("joined",))
     both = [(place, name) for place, found in joined.items() for name in _names_of(story, found)]
     for place, name in both:
@@ -62,8 +62,10 @@ def _names_of(story: Story, found: Sequence[tuple[int, Step]]) -> list[str]:
 
 
 def sends(story: Story, site: Site) -> Iterator[Remedy]:
-    """Blocking sends that wait for their receive: not to wait, or, of small messages, a larger eager limit; which
-    does not help where messages of their size do not wait otherwise: then buffers were full."""
+    """Yield remedies for blocking sends that wait for their receive: do not wait, or raise the eager limit.
+
+    The eager limit helps small messages only, and only if messages of their size usually wait: else buffers were full.
+    """
     for place, found in by_site(story, site, ("send",)).items():
         numbers = {s.number for _, s in found if story.messages[s.number].rendezvous}
         blocked = {s.number for steps in story.steps for s in steps if s.does == "sent" and s.number in numbers}
@@ -85,12 +87,12 @@ def sends(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def _are_blocking(story: Story, rows: set[int]) -> bool:
-    """Whether the calls that send are those that wait."""
+    """Whether the calls that send also wait."""
     return any(step.row in rows and step.does == "sent" for steps in story.steps for step in steps)
 
 
 def post_earlier(story: Story, site: Site) -> Iterator[Remedy]:
-    """Receives posted before what the rank waits for ahead of them."""
+    """Yield remedies that post receives before the waits ahead of them."""
     for place, found in by_site(story, site, ("recv",)).items():
         late = {
             s.number for _, s in found if story.messages[s.number].rendezvous and not story.messages[s.number].stalls
@@ -105,7 +107,7 @@ def post_earlier(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def _earlier(story: Story, steps: Sequence[Step], late: set[int]) -> Iterator[Step]:
-    """Each late receive posted before the waits that come directly before it, with no own work between."""
+    """Return the story with each late receive posted before the waits directly before it, without own work between."""
     moved: list[Step] = []
     for step in steps:
         at = len(moved)
@@ -134,7 +136,7 @@ def _first_of_waits(story: Story, steps: Sequence[Step], number: int) -> int:
 
 
 def progress(story: Story, site: Site) -> Iterator[Remedy]:
-    """Messages that got on only when they were waited for, though begun long before."""
+    """Yield remedies for messages that progressed only when they were waited for, though started long before."""
     for place, found in by_site(story, site, ("taken",)).items():
         stalled = {s.number for _, s in found if story.messages[s.number].stalls}
         if not stalled:
@@ -148,8 +150,10 @@ def progress(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def collective_progress(story: Story, site: Site) -> Iterator[Remedy]:
-    """Collectives that got on only when all waited for them, though begun long before. What the ranks themselves take
-    for them, they then take during the work."""
+    """Yield remedies for collectives that progressed only when all ranks waited, though started long before.
+
+    The ranks' own share of their time then falls into the work.
+    """
     for place, found in by_site(story, site, ("joined",)).items():
         quiet = {s.row: story.gatherings[s.number] for _, s in found if story.gatherings[s.number].stalls}
         if not quiet:
@@ -179,7 +183,7 @@ def _busier(step: Step, own_s: dict[int, float]) -> Step:
 
 
 def sender_progress(story: Story, site: Site) -> Iterator[Remedy]:
-    """Messages that set out only when their sender was back in the library, though their receive was there before."""
+    """Yield remedies for messages that left late: their sender was back in the library only after the receive was posted."""
     for place, found in by_site(story, site, ("send",)).items():
         held = {s.number for _, s in found if story.messages[s.number].held}
         if not held:
@@ -197,7 +201,7 @@ def _work_follows(story: Story, rows: set[int]) -> bool:
 
 
 def _follows_s(story: Story, rows: set[int]) -> float:
-    """Own work after the calls at these rows, of one on the mean."""
+    """Mean seconds of own work after the calls at these rows."""
     spent, count = 0.0, 0
     for steps in story.steps:
         for step, after in pairwise(steps):

@@ -1,4 +1,4 @@
-"""The cache folder: where what was built or measured once is kept, and nobody else can put anything."""
+"""cache: the folder for results of builds and measurements, which no other user can write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON on disk: a `schema` field first, files replaced whole or not at all."""
+"""codec: JSON on disk, with a `schema` field; files are replaced whole or not at all."""
 
 from __future__ import annotations
 

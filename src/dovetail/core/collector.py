@@ -1,4 +1,4 @@
-"""Python's garbage collector, kept from looking through millions of objects that are all in use."""
+"""collector: pause Python's garbage collector while millions of objects are created that all stay in use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def paused() -> Iterator[None]:
-    """No collection within; a function may be decorated with it."""
+    """Pause garbage collection within the block, or within the decorated function."""
     was_on = gc.isenabled()
     gc.disable()
     try:

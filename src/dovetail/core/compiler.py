@@ -1,4 +1,4 @@
-"""C sources compiled at run time into a shared library, once: it is then found in the cache."""
+"""compiler: compile C sources at run time into a shared library, and cache it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LIBRARIES = "libraries"  # their folder in the cache
 
 
 def find_tool(*names: str) -> str | None:
-    """The first of `names` beside this Python (a wheel's), else on PATH."""
+    """Return the first of `names` beside this Python (a wheel's), else on PATH; None if there is none."""
     beside = os.fspath(Path(sys.prefix) / "bin")
     for name in names:
         path = shutil.which(name, path=beside) or shutil.which(name)
@@ -41,10 +41,10 @@ def compile_c(
     about: str = "--version",
     flags: Sequence[str] = ("-O2",),
 ) -> Path:
-    """The shared library that `compiler` makes of `sources` (headers among them), kept as `name` with a key.
+    """Return the shared library compiled from `sources` (headers included), cached as `name` with a key.
 
-    The key is of the sources, the flags, the compiler and what it answers to `about`: another of any is another
-    library. EnvironmentFault, naming `what` was to be compiled, where the compiler fails.
+    The key hashes sources, flags, compiler, and the compiler's answer to `about`. Raises EnvironmentFault, which names
+    `what` was compiled, if the compiler fails.
     """
     text = b"".join(source.read_bytes() for source in sources)
     key = _key(text, compiler, _answer(compiler, about), *flags)
@@ -94,9 +94,9 @@ def _one_at_a_time(target: Path, source: Path) -> Iterator[bool]:
 
 
 def compile_for_here(text: str, name: str, what: str) -> Path:
-    """The same of C that was generated, for the CPU of this machine; floats are rounded as they are written.
+    """Compile generated C for this machine's CPU, without contraction or reassociation of floats.
 
-    The C lies beside the library, under the same name. EnvironmentFault where there is no compiler, or it fails.
+    The C lies beside the library, under the same name. Raises EnvironmentFault if there is no compiler, or it fails.
     """
     compiler = find_tool("cc", "gcc", "clang")
     if compiler is None:

@@ -1,4 +1,4 @@
-"""Errors that say what is wrong, where, what was found, and what to try next."""
+"""errors: exceptions that say what is wrong, where, what was found, and what to try next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a long piece of work tells how far it has come."""
+"""progress: the callback by which long work reports how far it has come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who else could change a file or a folder: what others can write is neither loaded nor believed."""
+"""trust: who else could change a file or folder. Files that other users can write are neither loaded nor trusted."""
 
 from __future__ import annotations
 

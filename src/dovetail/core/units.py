@@ -1,4 +1,4 @@
-"""Numbers with units: read, and told within a sentence. Inside, everything is seconds and bytes; tables: `report`."""
+"""units: parse numbers with units, and print them within a sentence. Values are in seconds and bytes."""
 
 from __future__ import annotations
 

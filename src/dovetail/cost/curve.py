@@ -1,4 +1,4 @@
-"""Curve: seconds against bytes, rows or FLOP; monotone, piecewise, with a range of validity and its own error."""
+"""curve: seconds against bytes, rows or FLOP: monotone, piecewise, with a range of validity and an error."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Segment(NamedTuple):
     bend: float = 0.0
 
     def at(self, x: float) -> float:
+        """Cost in seconds at `x >= start`."""
         step = x - self.start
         return self.seconds + step * (self.slope + self.bend * step)
 
@@ -35,7 +36,7 @@ class Segment(NamedTuple):
 class Mode(NamedTuple):
     """One of the speeds that a machine changes between: its share of the samples, its typical ratio to the fastest.
 
-    `seconds` holds its median at each size in `x` at which the speeds could be told apart.
+    `seconds` holds its median at each size in `x` at which the speeds are distinct.
     """
 
     share: float
@@ -46,13 +47,29 @@ class Mode(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """A non-decreasing cost. `low` and `high` bound the range that was measured (or published); outside it refuses.
+    """A piecewise cost curve: seconds against bytes, rows or FLOP. Non-decreasing.
 
-    `x` holds the points it was fitted to, `residuals` (fit - sample) / sample at each, `interval` the 95 % bootstrap
-    interval of the curve there, in seconds; empty where nothing was measured. `modes` has two entries or more where
-    the samples had several speeds; the curve then follows one of them, which `provenance` names. `samples` is the
-    document of the raw timings. Below the first segment the cost is that of its start. A factor, not a cost, may fall:
-    `rising` is false then.
+    Attributes
+    ----------
+    x_unit : str
+        "bytes", "rows" or "flop".
+    segments : tuple of Segment
+        Pieces, by rising `start`. Below the first, the cost is that of its start.
+    low, high : float
+        Measured (or published) range. Outside it, `seconds` raises CostError unless it may extrapolate.
+    label : str
+        "measured", "published" or "prior".
+    x, residuals, interval : tuple
+        Fitted points; (fit - sample) / sample at each; 95 % bootstrap interval there, in seconds. Empty if not fitted.
+    modes : tuple of Mode
+        Two or more if the samples have several speeds. The curve follows one, which `provenance` names.
+    provenance, samples : dict
+        Origin, and the document of the raw timings.
+    rising : bool
+        False for a factor, which may fall.
+
+    Examples
+    --------
 
     >>> curve = Curve("bytes", (Segment(0, 1e-6, 1e-9), Segment(1000, 4e-6, 0.5e-9)), high=1e6)
     >>> curve.seconds([0, 500, 1000])
@@ -86,7 +103,7 @@ class Curve:
 
     @classmethod
     def through(cls, x: Sequence[float], seconds: Sequence[float], x_unit: str = "bytes", **fields: Any) -> Curve:
-        """Straight lines through points; the last one goes on to `high`.
+        """Return the curve of straight lines through points; the last one continues to `high`.
 
         >>> Curve.through([0, 10, 30], [1.0, 2.0, 6.0]).seconds(20.0)
         4.0
@@ -118,10 +135,10 @@ class Curve:
     def seconds(self, x: ArrayLike, extrapolate: bool = False) -> Any: ...
 
     def seconds(self, x: ArrayLike, extrapolate: bool = False) -> Any:
-        """Seconds at `x` (a number, or an array of any shape). Never decreases where `x` grows.
+        """Return seconds at `x`: a float for a number, else an array of the same shape.
 
-        With `extrapolate`, below the range the cost of its start, above it the last segment continued as a line.
-        Raises CostError outside the range otherwise, and for NaN.
+        With `extrapolate`, costs below the range are that of its start, and the last segment continues above the range
+        as a line. Otherwise raises CostError outside the range. Raises CostError for NaN and negative sizes.
         """
         points = np.asarray(x, dtype=np.float64)
         if points.size:
@@ -130,7 +147,7 @@ class Curve:
         return float(result) if result.ndim == 0 else result
 
     def inverse(self, seconds: float, extrapolate: bool = False) -> float:
-        """The greatest x that costs no more than `seconds`.
+        """Return the greatest x that costs no more than `seconds`. CostError if none does.
 
         >>> Curve("rows", (Segment(0, 0.0, 0.5),), high=100).inverse(10.0)
         20.0
@@ -151,9 +168,10 @@ class Curve:
         return x
 
     def n_half(self) -> float:
-        """Least x at which x / seconds reaches half of the final rate (the rate of the last segment).
+        """Return the least x at which x / seconds reaches half of the rate of the last segment.
 
-        Read from the curve itself: single segments may have a negative intercept, so latency x bandwidth would not do.
+        The curve decides, not latency x bandwidth, since a segment may have a negative intercept. CostError if the
+        range ends before.
 
         >>> Curve("bytes", (Segment(0, 1e-3, 1e-6),), high=1e6).n_half()
         1000.0
@@ -175,11 +193,12 @@ class Curve:
         )
 
     def scaled(self, factor: float) -> Curve:
-        """The same curve, every cost multiplied by `factor`."""
+        """Return the curve with every cost multiplied by `factor`."""
         segments = tuple(Segment(s.start, *(factor * c for c in s[1:])) for s in self.segments)
         return Curve(self.x_unit, segments, self.low, self.high, self.label, provenance=dict(self.provenance))
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; an infinite `high` is null."""
         shape: dict[str, Any] = {"x_unit": self.x_unit, "segments": [list(s) for s in self.segments], "low": self.low}
         fit = {"x": list(self.x), "residuals": list(self.residuals), "interval": [list(i) for i in self.interval]}
         modes = [mode._asdict() for mode in self.modes]

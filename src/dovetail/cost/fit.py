@@ -1,4 +1,4 @@
-"""fit: samples become a Curve that never falls, follows protocol switches, shrugs at outliers, and knows its error."""
+"""fit: a monotone piecewise Curve through samples, robust against outliers, with break points and error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CostModel: answers "how many seconds" for one machine, and says how wrong the answer is."""
+"""model: CostModel predicts seconds on one machine, and states the error of each prediction."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _PRIOR = Curve(
 
 
 class Accuracy(NamedTuple):
-    """How wrong a curve is on its own samples (relative; NaN where it was not fitted), and where it comes from."""
+    """Label of a curve, and its relative errors on its own samples (NaN if it was not fitted)."""
 
     label: str
     median_error: float
     max_error: float
 
 
-MODELS = 32  # kept at most
+MODELS = 32  # cached at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,11 +55,10 @@ class CostModel:
 
     @staticmethod
     def of(machine: Machine) -> CostModel:
-        """The model of `machine`; asking again for the same machine costs nothing: machines that differ in their costs
-        alone would be compared curve by curve at every question."""
+        """Return the model of `machine`, cached by the object's identity (comparing machines compares all curves)."""
         found = _ASKED.get(id(machine))
         if found is None:
-            found = _ASKED[id(machine)] = machine, _of(machine)  # kept, so that no other gets its id
+            found = _ASKED[id(machine)] = machine, _of(machine)  # the machine, so that no other gets its id
             if len(_ASKED) > MODELS:
                 _ASKED.pop(next(iter(_ASKED)), None)
         return found[1]
@@ -68,7 +67,7 @@ class CostModel:
         return key in self.curves
 
     def curve(self, key: str) -> Curve:
-        """The curve of `key`; `reduce` and `copy` fall back to a prior. Raises CostError that lists what there is."""
+        """Return the curve of `key`; `reduce` and `copy` have a prior. Raises CostError, which lists all known keys."""
         found = self.curves.get(key)
         if found is None and key in ("reduce", "copy"):
             return _PRIOR
@@ -83,7 +82,10 @@ class CostModel:
     def seconds(self, key: str, x: ArrayLike, extrapolate: bool = False) -> Any: ...
 
     def seconds(self, key: str, x: ArrayLike, extrapolate: bool = False) -> Any:
-        """Seconds of `key` at `x` (bytes, rows or FLOP as the key has it), for a number or an array of any shape."""
+        """Return seconds of `key` at `x` (bytes, rows or FLOP, by key): a float, or an array of the shape of `x`.
+
+        Raises CostError for an unknown key, and outside the measured range unless `extrapolate`.
+        """
         return _evaluate(self.curve(key), key, x, extrapolate)
 
     @overload
@@ -99,8 +101,11 @@ class CostModel:
     def kernel_seconds(
         self, key: str, units: ArrayLike, flops: ArrayLike, num_bytes: ArrayLike = 0.0, *, extrapolate: bool = False
     ) -> Any:
-        """Seconds of `units` units of that Work key by its own curve; else by the machine's rate of FLOP or by its rate
-        of memory, where it has one and that takes longer: a roofline."""
+        """Return seconds of `units` units of Work `key`: by its own curve, else by a roofline.
+
+        Roofline: the larger of `flops` at the machine's FLOP rate and `num_bytes` at its memory rate (if known). Raises
+        CostError if the machine has neither curve, and outside the measured range unless `extrapolate`.
+        """
         name = self.kernel_curve(key)
         if not name.startswith("flops:"):
             return self.seconds(name, units, extrapolate)
@@ -108,7 +113,7 @@ class CostModel:
         return np.maximum(computing, self.seconds("memory", num_bytes)) if "memory" in self else computing
 
     def kernel_curve(self, key: str) -> str:
-        """The cost key that answers for Work key `key`: `kernel:<key>`, without its block, or `flops:<kernel>:<dtype>`.
+        """Return the cost key that prices Work `key`: `kernel:<key>` (without `block=`), or `flops:<kernel>:<dtype>`.
 
         >>> from dovetail.machine import load
         >>> CostModel.of(load("atlas-a2-8")).kernel_curve("matmul:k=3072:n=8192:float16:block=64")
@@ -121,7 +126,7 @@ class CostModel:
         raise self._missing(f"kernel:{key}", rate_key(key))
 
     def factor(self, key: str, num_bytes: ArrayLike) -> Any:
-        """Slow-down `cil:compute` or `cil:net` beside messages of `num_bytes`; 1 without a curve, held at its ends."""
+        """Return the slow-down `cil:…` beside messages of `num_bytes`: at least 1, constant beyond its range."""
         sizes = np.asarray(num_bytes, dtype=np.float64)
         curve = self.curves.get(key)
         if curve is None:
@@ -129,19 +134,19 @@ class CostModel:
         return np.maximum(curve.seconds(np.clip(sizes, curve.low, curve.high)), 1.0)
 
     def eager_limit(self, kind: str) -> float:
-        """Greatest message in bytes, on links of `kind`, that does not wait for its receive; infinite where unknown."""
+        """Return the largest message, in bytes, that does not wait for its receive on links of `kind`; unknown: inf."""
         limit = self.machine.facts.get("eager_limit_bytes")
         if isinstance(limit, Mapping):
             limit = limit.get(kind)
         return math.inf if limit is None else float(limit)
 
     def accuracy(self, key: str) -> Accuracy:
-        """How wrong `seconds(key, …)` was on the samples it was fitted to."""
+        """Return label and errors of the curve of `key` on its own samples."""
         curve = self.curve(key)
         return Accuracy(curve.label, curve.median_error, curve.max_error)
 
     def assumptions(self, program: Program | None = None) -> tuple[str, ...]:
-        """What predictions take for granted on this machine, in sentences; only what touches `program`, if given.
+        """Return what predictions assume on this machine, in sentences; only what affects `program`, if given.
 
         >>> from dovetail.machine import Machine
         >>> CostModel.of(Machine("bare", 1, (0,))).assumptions()[0]
@@ -171,7 +176,7 @@ class CostModel:
 
 @functools.cache
 def rate_key(key: str) -> str:
-    """The cost key of the rate of FLOP that computations of a Work key have in common.
+    """Return the cost key of the FLOP rate that applies to a Work key.
 
     >>> rate_key("matmul:k=3072:n=8192:float16:block=64")
     'flops:matmul:float16'

@@ -1,4 +1,4 @@
-"""Modes: whether timings fall into several speeds; and the size from which a send waits for its receive."""
+"""modes: whether timings fall into several speeds; and the size from which a send waits for its receive."""
 
 from __future__ import annotations
 

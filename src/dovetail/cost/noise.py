@@ -1,4 +1,4 @@
-"""Noise: the relative standard error of each median, as the repeats show it."""
+"""noise: relative standard error of each median, from the repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""price: a Program, a machine and sizes become Prices, a few array operations for all ops at once."""
+"""price: costs of all ops of a Program on a machine, by a few array operations."""
 
 from __future__ import annotations
 
@@ -28,19 +28,41 @@ def price(
     extrapolate: bool = False,
     times: Ints | None = None,
 ) -> Prices:
-    """What each op of `program` costs on `machine`.
+    """Return the costs of each op of `program` on `machine`.
 
-    A message of b bytes takes f(b) seconds one way, f the curve `p2p:<kind>` of its route: f of the least message is
-    its latency, the rest occupies the wire. Where a link of the route carries messages of this program the other way,
-    too, the wire is occupied for `exchange:<kind>` instead, the cost of each message of a stream both ways, and the
-    latency is what the least message takes beyond that (see routes). Where each op stands for so many alike (`times`),
-    one of them is priced, and all count in what is a typical message. Without `contention`, compute and traffic slow
-    each other by the measured `cil:*` curves; with it, every transfer and collective simply
-    takes `contention` times as long (seed 000, step 2: 1.15). A get takes its latency twice, there and back.
+    Parameters
+    ----------
+    program : Program
+        The program.
+    machine : Machine
+        Its cost curves.
+    workload : Workload
+        Bytes of each slot, and the work of each kernel.
+    contention : float, optional
+        Every transfer and collective takes `contention` times as long (seed 000, step 2: 1.15). Default: computation
+        and traffic slow each other by the measured `cil:*` curves.
+    extrapolate : bool
+        Predict sizes beyond the measured range.
+    times : ndarray of int, shape (num_ops,), optional
+        Number of identical ops that each op stands for. Prices are those of one; the mean message counts all.
 
-    Copies, sums and collectives of less than was measured take what the least of those takes. Raises CostError where
-    the machine lacks a cost, where another size lies outside what was measured (unless `extrapolate`), or where the
-    workload does not fit the program.
+    Returns
+    -------
+    Prices
+        Columns in seconds.
+
+    Raises
+    ------
+    CostError
+        If the machine lacks a cost, a size lies outside the measured range, or the workload does not fit the program.
+
+    Notes
+    -----
+    A message of b bytes takes f(b) seconds one way, where f is the curve `p2p:<kind>` of its route. f of the smallest
+    message is the latency; the rest occupies the wire. If a link of the route carries messages both ways, the wire is
+    occupied for `exchange:<kind>` (a message in a stream both ways), and the latency is what the smallest message takes
+    beyond that (see `routes`). A get takes its latency twice. Copies, sums and collectives smaller than the measured
+    ones cost as much as the smallest measured.
     """
     _check(program, machine, contention)
     model = CostModel.of(machine)
@@ -99,7 +121,7 @@ class _Sizes:
 
 
 def op_bytes(program: Program, workload: Workload) -> Ints:
-    """Bytes of each op's message, or of the data it handles; CostError where the workload does not fit the program."""
+    """Return bytes of each op's message, or of its data. CostError if the workload does not fit the program."""
     return _Sizes.of(program, workload).handled
 
 
@@ -140,7 +162,7 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
 
 
 def _at_most(model: CostModel, key: str, num_bytes: Ints, extrapolate: bool) -> Floats:
-    """Of fewer bytes than were measured: what the least of those take. Costs do not fall, so it is no less."""
+    """Seconds at `num_bytes`, at least those of the smallest measured size, since costs never fall."""
     seconds: Floats = model.seconds(key, np.maximum(num_bytes, model.curve(key).low), extrapolate)
     return seconds
 

@@ -1,4 +1,4 @@
-"""Prices: what every op of one Program costs on one machine, as columns; the seam from cost to sim."""
+"""prices: costs of every op of one Program on one machine, as columns; `cost` writes them, `sim` reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FLOATS = ("work_s", "wire_s", "latency_s", "slow_by_net", "slow_by_compute")
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Columns of length num_ops unless said; times in seconds.
+    """Costs of the ops of one Program: columns of length `num_ops` unless stated, times in seconds.
 
     - `work_s`: local busy time (compute, copy, reduce, the add of a recv_reduce*, receive overhead); for a collective
       its duration once all members arrived.
@@ -26,7 +26,7 @@ class Prices:
     - `slow_by_net` (>= 1): factor of ops on compute lanes while traffic of that rank is going on.
     - `slow_by_compute` (>= 1): factor of net and copy activities while a compute lane of a rank involved is busy.
     - Channel c occupies the links route[route_start[c]:route_start[c + 1]], each a number below `num_links`.
-    - `num_bytes`: what each op moves, for the timeline; None where nobody said.
+    - `num_bytes`: bytes that each op moves, for the timeline; None if unknown.
     """
 
     work_s: NDArray[np.float64]
@@ -50,13 +50,14 @@ class Prices:
 
     @property
     def num_ops(self) -> int:
+        """Number of ops."""
         return len(self.work_s)
 
     @classmethod
     def plain(cls, program: Program, work_s: ArrayLike = 0.0, wire_s: ArrayLike = 0.0, **columns: Any) -> Prices:
-        """Prices from numbers or columns: no latency, no contention, and a link for each channel, unless given.
+        """Return prices from numbers or columns: no latency, no contention, and one link per channel, unless given.
 
-        Numbers stand for every op; `columns` are any of the fields.
+        A number stands for every op; `columns` are any of the fields.
         """
         channels = len(program.channels)
         given: dict[str, Any] = {"route_start": np.arange(channels + 1), "route": np.arange(channels)}
@@ -68,11 +69,11 @@ class Prices:
         return cls(**given)
 
     def with_columns(self, **columns: Any) -> Prices:
-        """The same prices with some columns replaced."""
+        """Return the prices with some columns replaced."""
         return replace(self, **columns)
 
     def check_fit(self, program: Program) -> None:
-        """Refuse prices that were made for another program."""
+        """Raise CostError if the columns do not fit `program`."""
         channels = len(program.channels)
         for what, found, want in (
             ("ops", self.num_ops, program.num_ops),

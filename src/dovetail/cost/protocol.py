@@ -1,4 +1,4 @@
-"""protocol: what messages cost between GPUs by LL, LL128 and Simple, the three ways of NCCL and MSCCL."""
+"""protocol: costs of messages between GPUs by LL, LL128 and Simple, the protocols of NCCL and MSCCL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""routes: the links that each channel of a program occupies, and whether they carry its messages both ways at once."""
+"""routes: links that each channel of a program occupies, and whether messages use them both ways at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MESSAGES = (*SENDS, Kind.put, Kind.get)
 
 @dataclass(frozen=True)
 class Routes:
-    """Links of each channel, CSR; its link kind; whether a link of it carries messages the other way, too."""
+    """Links of each channel, in CSR form; its link kind; whether a link of it carries messages the other way, too."""
 
     start: Ints
     links: Ints
@@ -26,6 +26,7 @@ class Routes:
 
     @staticmethod
     def of(program: Program, machine: Machine) -> Routes:
+        """Return the routes of all channels of `program`. MachineError if the machine has no link between two nodes."""
         routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
         ends = [(False, *link[:2]) for link in machine.links]  # of each link: nodes, or ranks of one node
         for src, dst, _, _ in program.channels:
@@ -50,7 +51,7 @@ def carriers(program: Program) -> NDArray[np.int32]:
 
 
 def _two_way(program: Program, ways: list[set[tuple[bool, int, int]]]) -> NDArray[np.bool_]:
-    """Of each channel, by the links on its way: whether messages of the program go the other way on any."""
+    """For each channel: whether other messages of the program use any of its links the other way."""
     busy = np.unique(carriers(program)[is_one_of(program.kind, MESSAGES)])
     busy = busy[busy >= 0]
     if len(busy) == 2 and _take_turns(program, *busy.tolist()):

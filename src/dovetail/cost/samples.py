@@ -1,4 +1,4 @@
-"""Samples: raw timings, each with its size and its repeat, and where they come from."""
+"""samples: raw timings with size, repeat and provenance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ COLUMNS = {"x": "f8", "seconds": "f8", "repeat": "i8"}
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Timings of one thing at several sizes, as columns with a row for each timing.
+    """Timings of one cost at several sizes, as columns with a row for each timing.
 
-    `x` in `x_unit` (bytes, rows, flop); `seconds`; `repeat` numbers the sweep over all sizes in which a timing was
-    taken, so that what changes from sweep to sweep can be told from what changes from timing to timing.
+    `x` in `x_unit` (bytes, rows, flop); `seconds`; `repeat`: number of the sweep over all sizes in which a timing was
+    taken. It separates drift between sweeps from noise between timings.
 
     >>> samples = Samples.of({64: [1.0e-6, 1.2e-6, 1.1e-6], 128: [2e-6]}, "bytes")
     >>> samples.sizes.tolist(), samples.medians.tolist()
@@ -43,7 +43,7 @@ class Samples:
 
     @classmethod
     def of(cls, timings: Mapping[float, Sequence[float]], x_unit: str = "bytes", **provenance: Any) -> Samples:
-        """From size -> timings; the k-th timing of every size belongs to repeat k."""
+        """Build from size → timings in seconds; the k-th timing of every size belongs to repeat k."""
         rows = [(x, seconds, k) for x, times in timings.items() for k, seconds in enumerate(times)]
         x, seconds, repeat = zip(*rows, strict=True) if rows else ((), (), ())
         return cls(np.array(x), np.array(seconds), np.array(repeat), x_unit, dict(provenance))
@@ -70,11 +70,13 @@ class Samples:
         return [self.seconds[rows] for rows in self.rows]
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; columns as lists."""
         columns = {name: getattr(self, name).tolist() for name in COLUMNS}
         return {"schema": SCHEMA, "x_unit": self.x_unit, "provenance": dict(self.provenance), "columns": columns}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Samples:
+        """Read what `to_json` wrote."""
         check_schema(document, SCHEMA)
         try:
             columns = read_arrays(document["columns"], COLUMNS)

@@ -1,4 +1,4 @@
-"""segments: where a cost curve breaks, by dynamic programming over break points with robust lines between them."""
+"""segments: break points of a cost curve, by dynamic programming with robust lines between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""machine: the hardware as a set of facts and cost curves, and the presets shipped with the package."""
+"""machine: the hardware as ranks, nodes, links, facts and cost curves; and the presets shipped with the package."""
 
 from dovetail.machine.machine import LIBRARY, SWITCH, Link, Machine, even_nodes
 from dovetail.machine.presets import presets

@@ -52,25 +52,56 @@ class Link(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """What a schedule runs on. `nodes[r]` is the node of rank r; `costs` maps a key to a Curve's JSON.
+    """The hardware that a schedule runs on: ranks, nodes, links, cost curves and facts.
 
-    Keys of `costs` (seconds, against bytes unless said): `p2p:<kind>` one way; `exchange:<kind>` a message in a stream
-    that goes both ways at once; `all_reduce:<ranks>` and other collectives; `kernel:<key>` against rows;
-    `flops:<kernel>:<dtype>` against FLOP, and `memory` against the bytes that a kernel reads and writes, the longer of
-    which is a kernel's time where its own was not measured; `reduce`, `copy`; `cil:compute` and `cil:net`, slow-down
-    factors against message bytes; `cil:compute:library` and `cil:net:library` the same of the library's collectives,
-    which go by the former where these were not measured.
+    Attributes
+    ----------
+    name : str
+        Name in tables and errors.
+    ranks : int
+        Number of ranks.
+    nodes : tuple of int
+        `nodes[r]` is the node of rank r.
+    links : tuple of Link
+        Directed links between nodes, or between a node and the switch.
+    costs : dict
+        Cost key → JSON of a Curve (keys: see Notes).
+    facts : dict
+        Properties by name (see Notes).
+    provenance : dict
+        Where the figures come from.
+
+    Raises
+    ------
+    MachineError
+        If a rank, node, link or cost key makes no sense. The error names it.
+
+    Notes
+    -----
+    Cost keys. Curves are seconds against bytes unless stated:
+
+    - `p2p:<kind>`: a message one way. `exchange:<kind>`: a message in a stream that goes both ways at once.
+    - `all_reduce:<ranks>` and other collectives of the library.
+    - `kernel:<key>`: a computation, against its amount (rows).
+    - `flops:<kernel>:<dtype>` against FLOP, and `memory` against bytes read and written. The longer of both prices a
+      computation without a curve of its own.
+    - `reduce`, `copy`.
+    - `cil:compute`, `cil:net`: slow-down factors against message bytes. `cil:compute:library`, `cil:net:library`: the
+      same beside the library's collectives; default: the former.
 
     Facts that other rooms read:
 
-    - `eager_limit_bytes`: a number, or one by link kind; larger messages wait for their receive. 0: all wait.
-    - `slice_bytes`: several messages on their way at once come in turn if they travel in such slices, which need not
-      wait for their receive; without the fact they always do, or it is not known.
+    - `eager_limit_bytes`: a number, or one by link kind. Larger messages wait for their receive. 0: all wait.
+    - `slice_bytes`: concurrent messages arrive one after the other if they are sent in slices of this size, without
+      waiting for their receives. Absent: they always do, or it is unknown.
     - `k_is_per_rank`: true where a matmul operator's k is what each rank holds (as in seed 000), not the sum over
-    ranks.
-    - `dtype`: element type that the compute curves were taken with.
-    - `contention_prior`: factor of seed 000's rule on communication; predictions use 1.0 unless asked.
-    - `published`: figures printed by the source, in seconds, never used by a prediction.
+      ranks.
+    - `dtype`: element type of the compute curves.
+    - `contention_prior`: factor of seed 000's rule on communication. Predictions use 1.0 by default.
+    - `published`: figures that the source printed, in seconds. No prediction uses them.
+
+    Examples
+    --------
 
     >>> pair = Machine("pair", 2, (0, 1), (Link(0, 1, "tcp"), Link(1, 0, "tcp")))
     >>> pair.route(0, 1)
@@ -99,10 +130,11 @@ class Machine:
 
     @property
     def num_nodes(self) -> int:
+        """Number of distinct nodes."""
         return len(set(self.nodes))
 
     def kind_within(self, node: int) -> str:
-        """The link kind between ranks of `node`."""
+        """Return the link kind between ranks of `node`: that of its link to itself, else `shm`."""
         row = self._rows.get((node, node))
         return "shm" if row is None else self.links[row].kind
 
@@ -112,13 +144,26 @@ class Machine:
 
     @property
     def slice_bytes(self) -> int:
-        """The fact of that name; 0 without it."""
+        """Return the fact `slice_bytes`, in bytes; 0 if absent."""
         return int(self.facts.get("slice_bytes", 0))
 
     def route(self, src: int, dst: int) -> tuple[str, tuple[int, ...]]:
-        """Link kind, and rows of `links` that a message from rank `src` to rank `dst` occupies (none within a node).
+        """Return the link kind and the rows of `links` that a message occupies.
 
-        The direct link, else through the switch, else the fewest links from node to node (a torus).
+        Uses the direct link if there is one, else the switch, else the fewest links from node to node (a torus).
+
+        Parameters
+        ----------
+        src, dst : int
+            Ranks. Within a node no link is occupied.
+
+        Raises
+        ------
+        MachineError
+            If no links lead from one node to the other.
+
+        Examples
+        --------
 
         >>> ring = Machine("ring", 4, (0, 1, 2, 3), tuple(Link(a, (a + 1) % 4, "wire") for a in range(4)))
         >>> ring.route(3, 1)
@@ -143,7 +188,7 @@ class Machine:
         return {}
 
     def with_costs(self, costs: Mapping[str, dict[str, Any]], **facts: Any) -> Machine:
-        """The same machine with more (or newer) cost curves, as JSON, and facts.
+        """Return a copy with cost curves (key → JSON of a Curve) and facts added or replaced.
 
         >>> load_free = Machine("one", 1, (0,)).with_costs({}, blas="openblas")
         >>> load_free.facts
@@ -152,6 +197,7 @@ class Machine:
         return replace(self, costs={**self.costs, **costs}, facts={**self.facts, **facts})
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; `from_json` reads it."""
         head = {"schema": SCHEMA, "name": self.name, "ranks": self.ranks, "nodes": list(self.nodes)}
         body = {"costs": dict(self.costs), "facts": dict(self.facts), "provenance": dict(self.provenance)}
         return {**head, "links": [list(link) for link in self.links], **body}
@@ -224,7 +270,7 @@ def _shortest(rows: Mapping[tuple[int, int], int], start: int) -> dict[int, tupl
 
 
 def even_nodes(nodes: Sequence[Any]) -> int:
-    """How many nodes hold equally many consecutive ranks, given that of each rank; 1 where they do not.
+    """Return the number of nodes if all hold equally many consecutive ranks, else 1. `nodes[r]`: node of rank r.
 
     >>> even_nodes([0, 0, 1, 1]), even_nodes([0, 1, 0, 1]), even_nodes(["a", "a", "b"])
     (2, 1, 1)

@@ -1,4 +1,4 @@
-"""passes: rewrites from Program to Program that keep the proved meaning, one a file."""
+"""passes: rewrites from Program to Program that preserve what was proved, one per file."""
 
 from dovetail.passes.allocate_slots import allocate_slots
 from dovetail.passes.assign_channels import assign_channels

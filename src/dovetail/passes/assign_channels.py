@@ -118,7 +118,7 @@ class _Flows:
             self._lanes.add(message, 1 << self._asked[message])
 
     def heads(self) -> list[int]:
-        """First messages of flows where there is something to decide; first those with an operator of the author's."""
+        """First messages of flows with something to decide; flows that the author constrains come first."""
         is_head = [True] * len(self._follow)
         operator = [channel >= 0 for channel in self._asked]
         for message in range(len(operator) - 1, -1, -1):
@@ -130,7 +130,7 @@ class _Flows:
         return sorted(heads, key=lambda head: not operator[head])
 
     def alone(self) -> Array:
-        """Of each message, whether nothing ties it to a channel: no flow and no operator of the author's."""
+        """For each message: whether nothing ties it to a channel, neither a flow nor a request of the author."""
         alone = np.array(self._asked, np.int64) < 0
         alone &= np.array(self._follow, np.int64) < 0
         alone[[after for after in self._follow if after >= 0]] = False
@@ -138,7 +138,7 @@ class _Flows:
         return alone
 
     def place(self, head: int, few: int) -> None:
-        """Give the messages of a flow their channels, of `few` if possible, from its head on; cut it where need be."""
+        """Assign channels to the messages of a flow from its head on, of `few` if possible; cut the flow if need be."""
         part, held, free, message = list[int](), dict[int, int](), -1, head
         while message >= 0:
             alone = self._free(message, few)
@@ -179,7 +179,7 @@ class _Flows:
 
 
 class _Lanes:
-    """What the lanes that the author asked for leave free: one channel each, and one peer each way."""
+    """What the lanes that the author asked for leave free: each has one channel, and one peer each way."""
 
     def __init__(self, *sides: tuple[Array, Array, Array]) -> None:
         """`sides`: for messages as they are sent, then received: the rank, the peer, and the lane, -1 for any."""

@@ -1,4 +1,4 @@
-"""broadcast_rank0: what rank 0 does is done by every rank, which counts the others from itself on."""
+"""broadcast_rank0: repeat what rank 0 does on every rank, with peers counted relative to it."""
 
 from __future__ import annotations
 

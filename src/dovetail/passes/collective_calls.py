@@ -30,6 +30,7 @@ class Place(NamedTuple):
     bounds: Bounds
 
     def of(self, part: Region) -> Region:
+        """Return where `part` of the algorithm's buffer lies in the program."""
         return cut(self.region, self.bounds[part.offset], self.bounds[part.offset + part.count])
 
 
@@ -44,6 +45,7 @@ class Algorithm:
 
     @classmethod
     def of(cls, program: Program, size: int) -> Algorithm:
+        """Return the algorithm of `program`. ProgramError unless it has `size` ranks, one input, at most one output."""
         names = {role: [b.name for b in program.buffers if b.role == role] for role in ("input", "output")}
         if program.num_ranks != size or len(names["input"]) != 1 or len(names["output"]) > 1:
             found = f"'{program.name}' of {program.num_ranks} ranks, with buffers {names}"
@@ -58,6 +60,7 @@ class Algorithm:
         return frozenset(used - {self.input, self.output})
 
     def writes(self, rank: int) -> Iterator[Region]:
+        """Yield the regions that `rank` writes."""
         return chain.from_iterable(step.writes for step in self.steps[rank])
 
 
@@ -181,8 +184,9 @@ def find_calls(program: Program, make: Make) -> dict[int, tuple[Call, int]]:
 
 
 def refuse(op: Op, why: str) -> NoReturn:
+    """Raise the ProgramError of a collective call that cannot be replaced."""
     what = f"op {op.index} 'collective' on rank {op.rank}: this call {why}"
-    raise ProgramError(what, where=op.line, hint="verify tells more")
+    raise ProgramError(what, where=op.line, hint="run verify for details")
 
 
 def overlaps(op: Op) -> bool:

@@ -63,27 +63,27 @@ def _dense(col: dict[str, Array], side: str) -> Array:
 
 
 def edges(program: Program) -> tuple[Array, Array]:
-    """Dependencies as (rows that wait, rows that they wait for), by waiting row."""
+    """Return dependencies as (rows that wait, rows that they wait for), sorted by waiting row."""
     col = program.columns
     return np.repeat(np.arange(program.num_ops), np.diff(col["dep_start"])), col["dep"]
 
 
 def moved(program: Program, place: Array) -> tuple[Array, Array]:
-    """The dependencies after op i has become op `place[i]`; several that become one wait no longer for each other."""
+    """Return the dependencies after op i became op `place[i]`; ops that become one no longer wait for each other."""
     waiting, awaited = (place[rows] for rows in edges(program))
     kept = waiting != awaited
     return waiting[kept], awaited[kept]
 
 
 def dep_columns(num_ops: int, waiting: Array, awaited: Array) -> dict[str, Array]:
-    """Columns `dep` and `dep_start` of a list of edges; repeated ones count once."""
+    """Return columns `dep` and `dep_start` of a list of edges, duplicates removed."""
     keys = np.sort(waiting.astype(np.int64) * num_ops + awaited)
     waiting, awaited = np.divmod(keys[first_of_run(keys)], max(num_ops, 1))
     return {"dep": awaited, "dep_start": starts(waiting, num_ops)}
 
 
 def starts(owner: Array, size: int) -> Array:
-    """Where each owner's entries start in a list sorted by owner, and where the last one's end.
+    """Return where each owner's entries start in a list sorted by owner, and where the last one's end.
 
     >>> starts(np.array([0, 0, 2]), 3).tolist()
     [0, 2, 2, 3]
@@ -92,14 +92,14 @@ def starts(owner: Array, size: int) -> Array:
 
 
 def ints(column: Array) -> array[int]:
-    """The same numbers for plain loops: quicker than a NumPy array, smaller than a list."""
+    """Return the numbers in a form for Python loops: faster than a NumPy array, smaller than a list."""
     numbers = array("i")
     numbers.frombytes(column.astype(np.int32).tobytes())
     return numbers
 
 
 def spread(counts: Array) -> Array:
-    """0 to count - 1 for each count, one after the other.
+    """Return 0 to count - 1 for each count, concatenated.
 
     >>> spread(np.array([3, 0, 2])).tolist()
     [0, 1, 2, 0, 1]
@@ -110,7 +110,7 @@ def spread(counts: Array) -> Array:
 
 
 def first_of_run(ordered: Array) -> Array:
-    """Where a value differs from the one before it.
+    """Return where a value differs from the one before it.
 
     >>> first_of_run(np.array([4, 4, 7])).tolist()
     [True, False, True]
@@ -120,7 +120,7 @@ def first_of_run(ordered: Array) -> Array:
 
 
 def ranked(keys: Array) -> tuple[Array, Array]:
-    """The sorted different values of `keys`, and for each key the number of its value among them.
+    """Return the sorted distinct values of `keys`, and for each key the index of its value among them.
 
     >>> [part.tolist() for part in ranked(np.array([7, 3, 7]))]
     [[3, 7], [1, 0, 1]]

@@ -1,4 +1,4 @@
-"""concatenate: Programs on the same lanes and channels become one; each begins where the one before left off."""
+"""concatenate: join Programs on the same lanes and channels; each begins where the one before left off."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from dovetail.passes.columns import Array, dep_columns
 
 
 def depend(program: Program) -> Program:
-    """Every pair of ops of a rank that conflict (one of them writes) is ordered by `after`, as their rows are.
+    """Order every two conflicting ops of a rank (one of them writes) by `after`, in the order of their rows.
 
-    Of each slot a read waits for the last write, a write for the reads since then, or for the last write if there are
-    none; other conflicts follow from these. Lane order is no longer needed but for messages. Dependencies that the
-    program has already are replaced.
+    Of each slot, a read waits for the last write; a write waits for the reads since then, or for the last write if
+    there are none. Other conflicts follow from these. Lane order then matters for messages only. Replaces the
+    dependencies that the program has.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -44,7 +44,7 @@ def depend(program: Program) -> Program:
 
 
 def conflicts(touched: Accesses) -> tuple[Array, Array]:
-    """(later op, earlier op) of the conflicts from which all others follow."""
+    """Return (later op, earlier op) of the conflicts from which all others follow."""
     row, writes = touched.row, (touched.mode & WRITE) != 0
     at = np.arange(len(row))
     start = np.maximum.accumulate(np.where(touched.first, at, 0))

@@ -1,4 +1,4 @@
-"""Draft: the half-written program that a rewrite fills, where old ops may be named before they are replaced."""
+"""draft: the unfinished program that a rewrite builds, where ops may refer to old ops before these are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints: what the author of an algorithm asked of the passes, op by op."""
+"""hints: what an algorithm's author asks of the passes, op by op."""
 
 from __future__ import annotations
 

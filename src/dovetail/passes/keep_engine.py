@@ -1,4 +1,4 @@
-"""keep_engine: one side of a Program by itself, so that compute and communication can be measured apart."""
+"""keep_engine: keep only the ops of one engine, so that computation and communication can be timed in isolation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lower: all passes in turn, from a traced algorithm to a program on lanes."""
+"""lower: apply all passes one after the other, from a traced algorithm to a program on lanes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def lower(
     fuse: bool = True,
     most: int = 32,
 ) -> Program:
-    """A traced algorithm on lanes and channels, its forwards fused, in `instances`: to be verified, then run.
+    """Lower a traced algorithm to lanes and channels, with forwards fused, in `instances` copies.
 
-    The trace has one lane a rank, its rows in the order written, each receive in the row after its send. It is
-    laid out to complete at the least depth that its channels declare; where fused ops leave no such order, with fewer
-    of them. At most `most` channels are used, unless the author asks for more. ProgramError where lanes asked for
-    cannot be, or `batched` instances would change the meaning.
+    The trace has one lane per rank; its rows stand in the order written, each receive in the row after its send. The
+    result completes at the least depth that its channels declare (if fused ops leave no such order, with fewer of
+    them). It uses at most `most` channels, unless the author asks for more. Verify it before it runs.
+
+    Raises ProgramError if the lanes asked for are impossible, or `batched` instances would change the meaning.
     """
     copies = instances * int(hints.copies.max(initial=1))
     few = max(most // copies, 1)

@@ -1,4 +1,4 @@
-"""order: the order of ops on every lane, found by running all lanes together, one op each in a tick."""
+"""order: find the order of ops on every lane by running all lanes together, one op per lane and tick."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _MOST_TRIES = 6
 
 
 def in_order(program: Program, lane: Array, channel: Array, forward: Array, depth: int) -> tuple[Array, Array] | None:
-    """Rows of a trace in an order in which all of them could run, and of these whether the next is fused to it.
+    """Return rows of a trace in an order in which all can run, and for each whether it is fused to the next.
 
-    `lane`: of each op, a number that no other rank has; `channel`: of each message, in the order of `messages`;
-    `forward` as `find_flows` gives it. In each tick every lane runs one of its ops that may run: the one with the
-    fewest ops before it, then the most after it, then the first. No channel ever holds more than `depth` messages, so
-    the lanes complete with channels that deep; flows that stop all are cut.
+    `lane`: of each op, a number unique over ranks. `channel`: of each message, in the order of `messages`. `forward`:
+    as `find_flows` returns it. In each tick every lane runs one op that can run: the one with the fewest ops before it,
+    then the most after it, then the first. No channel ever holds more than `depth` messages, so the lanes complete with
+    channels of that depth. Flows that block all others are cut.
 
     Where messages would have to overtake each other, their channels keep the order of the trace, without flows that
-    go on there. If that has each receive right after its send, there always is an order; otherwise maybe None.
+    continue there. If each receive of that order directly follows its send, an order exists; otherwise the result may
+    be None.
     """
     in_turn = np.zeros(int(channel.max(initial=-1)) + 1, bool)
     goes_to = np.full(program.num_ops + 1, -1)  # the channel that each op's message goes on to
@@ -72,7 +73,7 @@ class _Clock:
                 self._offer(row)
 
     def _wait(self, program: Program, forward: Array, send: Array, channel: Array) -> None:
-        """How many things each op waits for, and who waits for each op; the sends given keep their order."""
+        """Return how many ops each op waits for, and who waits for each op; `sends` keep their order."""
         order = np.argsort(channel, kind="stable")
         follows = channel[order][1:] == channel[order][:-1]
         waiting, awaited = edges(program)

@@ -1,4 +1,4 @@
-"""pieces: messages of a Program are cut into pieces sent one after the other; or ops stand for runs of these."""
+"""pieces: cut messages of a Program into pieces sent one after the other, or into ops that stand for runs of these."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cutting regions into pieces, so that source and destination of one message stay slot for slot together."""
+"""regions: cut regions into pieces, so that source and destination of a message correspond slot for slot."""
 
 from __future__ import annotations
 

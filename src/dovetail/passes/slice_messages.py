@@ -13,13 +13,12 @@ from dovetail.passes.regions import Bounds, apart_or_equal, bounds, common_unit,
 
 
 def slice_messages(program: Program, max_slots: int) -> Program:
-    """Cut every message of more than `max_slots` slots into slices as even as round lengths allow, sent one
-    after the other.
+    """Cut every message of more than `max_slots` slots into slices of about equal length, sent one after the other.
 
-    A message and those it is forwarded as (fused ops) are cut alike. Where an op waited for another that was cut at
-    the same places, slice i now waits for slice i only. Channels become deeper (see `pieces.deepened`). Strided
-    regions are cut between their blocks, which may leave longer slices. Messages of a channel that several lanes of a
-    rank use are left whole; so are all, where ops touch slots in such places that slices would race.
+    A message and the messages that forward it (fused ops) are cut alike. Where an op waited for another that is cut at
+    the same places, slice i now waits for slice i only. Channels become deeper (see
+    `pieces.deepened`). Strided regions are cut between their blocks, which may leave longer slices.
+    Messages of a channel that several lanes of a rank use stay whole; so do all, if slices would race.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''

@@ -1,4 +1,4 @@
-"""spread_channels: where a rank has many peers, not all of them on one channel."""
+"""spread_channels: spread a rank's peers over several channels, where it has many."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class Messages(NamedTuple):
 
 
 def messages(program: Program) -> Messages:
-    """The k-th send of a channel meets its k-th receive, in a later row. ProgramError where that is not so."""
+    """Match the k-th send of a channel with its k-th receive. ProgramError unless the receive is in a later row."""
     col = program.columns
     sends = np.flatnonzero(col["kind"] == Kind.send)
     receives = np.flatnonzero((col["kind"] == Kind.recv) | (col["kind"] == Kind.recv_reduce))
@@ -33,7 +33,7 @@ def messages(program: Program) -> Messages:
 
 
 def levels(program: Program) -> tuple[Array, Array]:
-    """For each op of a trace with dependencies: how many ops must run before it and after it, one after the other."""
+    """For each op: the length of the longest chain of ops before it, and after it."""
     send, receive = messages(program)
     waiting, awaited = edges(program)
     waiting, awaited = np.concatenate([waiting, receive]), np.concatenate([awaited, send])

@@ -18,11 +18,11 @@ _DEPTH = 8
 
 
 def two_sided(program: Program) -> Program:
-    """Every put as a send that a lane of its own receives on the other rank, every get as a receive that one serves.
+    """Turn each put into a send, received by a new lane of the target rank, and each get into a receive, sent by one.
 
-    What a signal told of a put now waits for its receive; a get is served once all that came before it on that rank has
-    ended, and what a signal told of it waits for the serving. ProgramError for a program that does not complete; what
-    comes out is for `verify` to judge.
+    An op that a signal of the put released waits for the new receive instead. A get is served after all earlier ops of
+    the serving rank, and ops that its signal released wait for that send. Raises ProgramError for a program that does
+    not complete. Run `verify` on the result.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -60,7 +60,7 @@ def two_sided(program: Program) -> Program:
     plain = OpLists(program)
     run = Greedy(plain)()
     if not run.complete:
-        raise ProgramError(f"program '{program.name}' does not complete", hint="verify tells more")
+        raise ProgramError(f"program '{program.name}' does not complete", hint="run verify for details")
     return _Rewrite(plain, happens_before(plain, run)).program()
 
 
@@ -128,13 +128,13 @@ class _Rewrite:
         waits: dict[int, list[int]] = defaultdict(list)
         for rank, by_queue in self.partners.items():
             for queue in self._queues(rank):
-                told: dict[int, int] = defaultdict(int)
+                known: dict[int, int] = defaultdict(int)
                 for row in self.plain.queues[queue]:
                     for source, partners in by_queue.items():
                         count = bisect_left(partners, (self.clocks.ended[row, source],))
-                        if count > told[source]:
+                        if count > known[source]:
                             waits[row].append(partners[count - 1][1])
-                        told[source] = count
+                        known[source] = count
         return waits
 
     def _queues(self, rank: int) -> list[int]:

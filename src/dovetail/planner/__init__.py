@@ -1,4 +1,4 @@
-"""plan: choose among schedules by what they are predicted to cost, prove the choice, and say why."""
+"""planner: choose the schedule with the shortest predicted time, prove it, and give the reasons."""
 
 from dovetail.ir.registry import operator_class, operator_from
 from dovetail.planner.plan import Plan

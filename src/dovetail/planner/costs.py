@@ -1,4 +1,4 @@
-"""Costs: what an operator's schedules are predicted to take on a machine: made, priced and simulated, each once."""
+"""costs: predicted seconds of an operator's schedules on a machine. Each is built, priced and simulated once."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ LOOK_OPS = 400  # as long as these take, a Program is made and priced, however s
 
 @dataclass(frozen=True)
 class Scored:
-    """A schedule as a Program (the prediction model's), its prices, and its predicted Timeline; `handling_s` beyond
-    the timeline."""
+    """A schedule with its prediction: program (of the prediction model), prices, timeline.
+
+    `handling_s`: seconds of the busiest rank's CPU beyond the timeline. `times`: number of identical messages or
+    computations that each op stands for.
+    """
 
     schedule: Schedule
     program: Program
@@ -35,29 +38,40 @@ class Scored:
     prices: Prices
     timeline: Timeline
     handling_s: float = 0.0
-    times: Times = 1.0  # how many such each message and computation stands for
+    times: Times = 1.0
 
     @property
     def num_ops(self) -> int:
-        """Ops, were each piece of a message one."""
+        """Ops of the program in full, every piece of a message counted."""
         return int(np.sum(self.times)) if np.ndim(self.times) else self.program.num_ops
 
     @property
     def family(self) -> str:
+        """Family of the schedule."""
         return self.schedule.family
 
     @property
     def predicted_s(self) -> float:
+        """Predicted seconds: makespan of the timeline, plus `handling_s`."""
         return self.timeline.makespan_s + self.handling_s
 
 
 @dataclass(frozen=True)
 class Costs:
-    """`operator` on `ranks` ranks of `machine`: the answers to what `ir.operator.Costs` may be asked.
+    """Costs of `operator` on `ranks` ranks of `machine`: implements the protocol `ir.operator.Costs`.
 
-    `asked`: what the user asked of the schedules; `contention`: one factor on communication instead of the measured
-    slow-downs; `extrapolate`: whether sizes beyond what was measured may be predicted; `exact`: the machine's curves
-    are the truth, published rates too, and worth a search as fine as if measured; `family`: what the user keeps to.
+    Attributes
+    ----------
+    asked : mapping
+        Options of the operator's schedules.
+    contention : float or None
+        One factor on communication, instead of the measured slow-downs.
+    extrapolate : bool
+        Predict sizes beyond the measured range.
+    exact : bool
+        Take published rates for measured ones, so that the search is as fine.
+    family : str
+        Family that the user restricts the search to, or "auto".
     """
 
     operator: Operator
@@ -78,8 +92,10 @@ class Costs:
         contention: float | None = None,
         extrapolate: bool = False,
     ) -> tuple[Costs, tuple[str, ...]]:
-        """The costs of the operator as this machine counts it, and sentences for the user. OperatorError or PlanError
-        where something asked for cannot be."""
+        """Return the costs, and notes for the user. The machine's facts complete the operator (`Operator.resolve`).
+
+        Raises OperatorError for too many ranks or an option out of range, PlanError for an unknown option.
+        """
         count = machine.ranks if ranks is None else parse_count(ranks, "ranks", least=1)
         if count > machine.ranks:
             found = f"machine '{machine.name}' has {machine.ranks}"
@@ -90,28 +106,30 @@ class Costs:
 
     @property
     def options(self) -> Mapping[str, Any]:
+        """Options of the operator's schedules, with defaults filled in."""
         return self.asked
 
     @property
     def model(self) -> CostModel:
+        """The machine's cost model."""
         return CostModel.of(self.machine)
 
     @property
     def calm(self) -> Costs:
-        """The same without contention."""
+        """These costs without contention."""
         return replace(self, contention=1.0)
 
     def in_turn(self, schedule: Schedule) -> Schedule:
-        """The schedule, its own messages of a product in slices where the machine has them come in turn only so; these
-        want a helper thread to hand them on."""
+        """Slice the schedule's own messages, with a progress thread, if the machine interleaves long messages
+        (`machine.slice_bytes`)."""
         if not self.machine.slice_bytes or schedule.is_by_library:
             return schedule
         return replace(schedule, slice_bytes=self.machine.slice_bytes, progress="thread")
 
     def score(self, found: Iterable[Schedule]) -> list[Scored]:
-        """Each schedule made, priced and simulated; without those whose sizes the machine has no cost for.
+        """Build, price and simulate each schedule; drop those that the machine has no cost for.
 
-        Serial is never left out: where it has no cost, CostError says what to probe.
+        Serial is never dropped: raises CostError, which says what to probe, if it has no cost.
         """
         scored = []
         for schedule in found:
@@ -123,7 +141,7 @@ class Costs:
         return scored
 
     def scored(self, schedule: Schedule) -> Scored:
-        """One schedule made, priced and simulated."""
+        """Build, price and simulate one schedule; the result is cached."""
         key = schedule.parameters, schedule.slice_bytes
         same = self._known.get(key)
         if same is None:
@@ -135,12 +153,15 @@ class Costs:
         return replace(same, schedule=schedule)
 
     def knows_collective(self, kind: str) -> bool:
+        """Whether the library's collective `kind` has a cost on these ranks."""
         return self.ranks == 1 or f"{kind}:{self.ranks}" in self.model
 
     def knows_messages(self) -> bool:
+        """Whether messages have a cost on all kinds of links between the ranks."""
         return all(f"p2p:{name}" in self.model or f"exchange:{name}" in self.model for name in self.link_kinds())
 
     def unknown(self, kind: str) -> CostError:
+        """Return the error for a collective `kind` without a cost; its hint says what to probe."""
         probe = {f"{kind}:{self.ranks}", *(f"p2p:{name}" for name in self.link_kinds())}
         return CostError(
             f"machine '{self.machine.name}' has no cost of {kind} over {self.ranks} ranks",
@@ -149,7 +170,7 @@ class Costs:
         )
 
     def has_one_way_out(self) -> bool:
-        """Whether all messages of a rank, to whichever other, go out by one and the same link: to a switch, say."""
+        """Whether all messages that rank 0 sends leave by one link, such as the link to a switch."""
         ways = [set(self.machine.route(0, other)[1]) for other in range(1, self.ranks)]
         return bool(ways and set.intersection(*ways))
 
@@ -159,11 +180,13 @@ class Costs:
         return {self.machine.route(a, b)[0] for a, b in pairs}
 
     def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
+        """Seconds of the library's collective `kind` at each of `num_bytes`, contention included; extrapolates."""
         key = f"{kind}:{self.ranks}" if self.ranks > 1 else "copy"
         seconds: Floats = (self.contention or 1.0) * self.model.seconds(key, np.asarray(num_bytes), extrapolate=True)
         return seconds
 
     def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
+        """Seconds of `amount` (rows of a product) of the slowest of these works; extrapolates."""
         kinds, more = dict.fromkeys(work), np.asarray(amount)
         each = [
             self.model.kernel_seconds(
@@ -175,34 +198,41 @@ class Costs:
         return slowest
 
     def least_amount(self, work: Sequence[Work]) -> float:
+        """The smallest amount at which all curves of these works were measured; 0 if none was."""
         names = {self.model.kernel_curve(w.key) for w in work}
         curves = [self.model.curve(name) for name in names if name.startswith("kernel:")]
         return max((min(curve.x, default=curve.low) for curve in curves), default=0.0)
 
     def is_measured(self, work: Sequence[Work]) -> bool:
+        """Whether each of these works has a curve of its own (or `exact` is set)."""
         return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
 
     def for_operator(self, operator: Operator) -> Costs:
+        """Costs of another operator on the same ranks; extrapolates."""
         return replace(self, operator=operator, extrapolate=True)
 
     def messages_s(self, operator: Operator, schedule: Schedule) -> float:
+        """Predicted seconds of the schedule's communication, its computation taken as free."""
         program, _, prices, _ = self.for_operator(operator)._modelled(schedule)
         free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
         return simulate(program, prices.with_columns(work_s=free)).makespan_s
 
     def predicted_s(self, schedule: Schedule) -> float:
+        """Predicted seconds of the schedule; infinite without a cost."""
         found = self.score([schedule])
         return found[0].predicted_s if found else float("inf")
 
     def busy_s(self, schedule: Schedule) -> float:
+        """Lower bound: seconds of the busiest lane or link; infinite without a cost."""
         found = self.score([schedule])
         return _busy_s(found[0]) if found else float("inf")
 
     def effort(self, schedule: Schedule) -> int:
+        """What predicting the schedule takes, in simulated ops."""
         return LOOK_OPS + sum(each.program.num_ops for each in self.score([schedule]))
 
     def exactly(self, found: Scored, program: Program) -> Scored:
-        """The same, simulated as the Program that is to run, where another was that stands for it."""
+        """Simulate the program that is to run, if a smaller one was simulated in its place."""
         if found.program is program or not (np.ndim(found.times) or found.times == 1.0):
             return found
         workload = self.operator.workload(program, found.schedule)
@@ -211,6 +241,7 @@ class Costs:
         return Scored(found.schedule, program, workload, prices, timeline, handling_s)
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
+        """Median slow-down factors: of computations beside traffic, and of traffic beside computations."""
         found = self.scored(schedule)
         computes = found.program.kind == Kind.compute
         return _typical(found.prices.slow_by_net[computes]), _typical(found.prices.slow_by_compute[~computes])
@@ -220,7 +251,7 @@ class Costs:
         return replace(self, extrapolate=True)
 
     def _modelled(self, schedule: Schedule) -> tuple[Program, Workload, Prices, Times]:
-        """What is simulated for a schedule, and how many such each of its ops stands for, which is in the prices."""
+        """Return program, workload, prices and repeats of the prediction model; prices include the repeats."""
         program, workload, times = self.operator.prediction_model(schedule, self.ranks)
         pieces = times if isinstance(times, np.ndarray) else None
         prices = self._price(program, workload, pieces)
@@ -238,8 +269,10 @@ class Costs:
 
 
 def check_options(operator: Operator, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked of the schedules, each option of the operator with its value or default; PlanError for what the
-    operator does not know, OperatorError for values out of range."""
+    """Return each schedule option of the operator with its value or default.
+
+    Raises PlanError for an unknown option or choice, OperatorError for a value out of range.
+    """
     known = {option.name: option for option in operator.options if option.of == "schedules"}
     for name, value in asked.items():
         if name not in known:
@@ -258,8 +291,8 @@ def check_options(operator: Operator, asked: Mapping[str, Any]) -> dict[str, Any
 
 
 def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> bool:
-    """Whether messages that stand for several take as long as these one after the other: none waits for its receive to
-    be posted, none takes work, and no two channels share a link."""
+    """Whether n pieces of a message can be simulated as one: no piece waits for its receive, none takes local work, and
+    no two channels share a link."""
     many = times > 1
     if prices.rendezvous[many].any() or prices.work_s[many].any():
         return False
@@ -269,8 +302,7 @@ def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> b
 
 
 def _served(program: Program, prices: Prices, times: Times) -> Prices:
-    """Prices as `sim` is to take them: each message and computation as long as those it stands for; where nothing
-    computes, receives are posted ahead, as executors do within their window."""
+    """Multiply prices by the repeats. Without computation, receives count as posted ahead, as executors do."""
     each = np.ndim(times) > 0 or times != 1.0
     scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s) if each else prices
     if (program.kind == Kind.compute).any():
@@ -279,8 +311,10 @@ def _served(program: Program, prices: Prices, times: Times) -> Prices:
 
 
 def _handling_s(program: Program, prices: Prices) -> float:
-    """What the busiest rank's CPU spends on its messages, which `sim` does not know: it serves its lanes by turns.
-    Nothing where something computes: there messages are driven meanwhile."""
+    """Seconds that the busiest rank's CPU spends on its messages, which `sim` does not model.
+
+    0 if anything computes: messages then progress meanwhile.
+    """
     if (program.kind == Kind.compute).any():
         return 0.0
     ends = np.bincount(program.rank, (program.chan_in >= 0).astype(float) + (program.chan_out >= 0), program.num_ranks)
@@ -288,8 +322,7 @@ def _handling_s(program: Program, prices: Prices) -> float:
 
 
 def _busy_s(found: Scored) -> float:
-    """Of every lane of every rank the seconds that it works or sends, of every link those that it is taken; the most of
-    them."""
+    """Seconds of the busiest lane (working or sending) or link (occupied)."""
     program, prices, ranks = found.program, found.prices, found.program.num_ranks
     lanes = np.bincount(program.lane.astype(np.int64) * ranks + program.rank, prices.work_s + prices.wire_s)
     sends = program.chan_out >= 0

@@ -1,4 +1,4 @@
-"""Plan: a proved Program with its reasons: what it is predicted to take, what it beat, and where the rest is lost."""
+"""plan: a proved Program with its predicted time, the rivals it beat, and the losses against the ideal."""
 
 from __future__ import annotations
 
@@ -38,13 +38,40 @@ MOST_RANKS = 1 << 16  # that a document is believed to be for
 
 @dataclass(frozen=True)
 class Plan:
-    """The schedule to run, and why. All seconds are predicted.
+    """The schedule to run, and the reasons for it. All seconds are predicted.
 
-    `serial`: nothing overlapped, by the library where it has a cost, which takes `serial_s`; `compute_s`, `comm_s`: all
-    compute and all communication, each uncut and alone, the longer of them being `ideal_s`; `losses`: by name, what
-    `predicted_s` exceeds `ideal_s` by, adding up to it. `published`: what the machine's source printed for this very
-    operator, never used in a prediction. `handling_s`: what the busiest rank's CPU spends on messages beyond the
-    timeline. `probed`: when the machine was, which tells its costs from those of later; None for a preset.
+    Attributes
+    ----------
+    schedule : Schedule
+        The schedule taken.
+    operator : Operator
+        What it computes.
+    ranks : int
+        Number of ranks.
+    machine : str
+        Name of the machine that it was planned for.
+    program, certificate : Program, Certificate
+        The schedule's program, and its proof.
+    predicted : Timeline
+        The simulated run.
+    serial, serial_s : Schedule, float
+        The schedule without overlap (the library's collective where it has a cost), and its seconds.
+    compute_s, comm_s : float
+        All computation, and all communication, each uncut and in isolation.
+    losses : dict
+        Loss → seconds; the sum is `predicted_s - ideal_s`.
+    rivals : tuple of Rival
+        The other schedules, and why each was not taken.
+    notes : tuple of str
+        Sentences for the user.
+    published : dict
+        Figures that the machine's source printed for this operator; no prediction uses them.
+    noise : float
+        Share of `serial_s`: a smaller gain counts as none.
+    handling_s : float
+        Seconds that the busiest rank's CPU spends on messages beyond the timeline.
+    probed : str or None
+        When the machine was probed; None for a preset.
     """
 
     schedule: Schedule
@@ -76,6 +103,7 @@ class Plan:
 
     @property
     def family(self) -> str:
+        """Family of the schedule."""
         return self.schedule.family
 
     @property
@@ -85,6 +113,7 @@ class Plan:
 
     @property
     def predicted_s(self) -> float:
+        """Predicted seconds of the plan: makespan of `predicted`, plus `handling_s`."""
         return self.predicted.makespan_s + self.handling_s
 
     @property
@@ -100,7 +129,7 @@ class Plan:
 
     @property
     def keeps_serial(self) -> bool:
-        """Whether it does what serial does, whatever family it is of."""
+        """Whether the plan runs exactly what serial runs, whatever its family is called."""
         return self.schedule.parameters == self.serial.parameters
 
     @property
@@ -113,19 +142,39 @@ class Plan:
         return f"{self.schedule}: {self.operator.describe(self.schedule, self.ranks)}"
 
     def with_measured(self, seconds: Mapping[Schedule, float]) -> Plan:
-        """The same plan with measured seconds of rivals."""
+        """Return the plan with measured seconds of its rivals, by schedule."""
         timed = (replace(r, measured_s=seconds.get(r.schedule, r.measured_s)) for r in self.rivals)
         return replace(self, rivals=tuple(timed))
 
     def run(self, *inputs: ArrayLike, out: Any = None, comm: Any = None, allow_nonfinite: bool = False) -> Any:
-        """The operator's result on this rank, from this rank's `inputs` (see the operator), inside the user's own MPI
-        program.
+        """Run the plan on this rank's arrays, inside the user's own MPI program. Collective: every rank calls it.
 
-        Every rank of `comm` calls it, an mpi4py communicator whose ranks errors then name; without one, every rank of
-        the program, with mpi4py or without, one process per rank. A plan for one rank needs no MPI. `out` takes the
-        result in place; it shares no memory with the inputs. Raises OperatorError, on every rank, where some rank's
-        arrays have another shape or dtype than the plan, or hold NaN or infinity and `allow_nonfinite` is not set;
-        RunError where a rank does not come within ten minutes.
+        Parameters
+        ----------
+        *inputs : array_like
+            This rank's arguments; for shapes and dtypes see the operator.
+        out : array, optional
+            Takes the result in place. It must not share memory with the inputs.
+        comm : mpi4py communicator, optional
+            Its ranks run the plan. Default: all ranks of the program (mpi4py is then not needed). A plan for one rank
+            needs no MPI.
+        allow_nonfinite : bool
+            Accept NaN and infinity.
+
+        Returns
+        -------
+        ndarray
+            This rank's part of the result.
+
+        Raises
+        ------
+        OperatorError
+            On every rank, if arrays of any rank have another shape or dtype than the plan, or hold NaN or infinity.
+        RunError
+            If a rank does not join within ten minutes.
+
+        Examples
+        --------
 
         >>> from dovetail.matmul import MatmulAllReduce
         >>> from dovetail.planner.search import plan
@@ -156,7 +205,7 @@ class Plan:
         return {}
 
     def to_json(self) -> dict[str, Any]:
-        """What other programs read (schedule, tiles, seconds, losses, rivals), and what is needed to read it back."""
+        """Return a document: `schema`, schedule, tiles, seconds, losses, rivals, and all that `from_json` needs."""
         head = {"schema": SCHEMA, "schedule": self.family, "tiles": list(self.tiles)}
         steps = {"steps": dict(self.schedule.steps)}
         times = {"predicted_s": self.predicted_s, "serial_s": self.serial_s, "ideal_s": self.ideal_s}
@@ -189,9 +238,9 @@ class Plan:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Plan:
-        """Read what `to_json` wrote. The Program is made anew from operator and schedule, and proved anew.
+        """Read what `to_json` wrote. Builds the program from operator and schedule again, and proves it again.
 
-        Raises PlanError for a malformed document, ProgramError where the Program no longer holds.
+        Raises PlanError for a malformed document, ProgramError if the proof fails.
         """
         check_schema(document, SCHEMA)
         operator, schedule, ranks = asked_of(document)
@@ -222,7 +271,7 @@ class Plan:
 
 
 def asked_of(document: Mapping[str, Any]) -> tuple[Operator, Schedule, int]:
-    """Operator, schedule and ranks of a plan's document, or of a tuning's."""
+    """Return operator, schedule and ranks of the document of a plan or a tuning."""
     if str(document.get("schema")).startswith("dovetail.plan/"):
         check_schema(document, SCHEMA)
     with reading(DOCUMENT, PlanError):
@@ -234,14 +283,14 @@ def asked_of(document: Mapping[str, Any]) -> tuple[Operator, Schedule, int]:
 
 
 def program_of(document: Mapping[str, Any]) -> Program:
-    """The Program that the operator and the schedule of such a document make, not yet proved."""
+    """Return the program of the document of a plan or a tuning, without proving it."""
     operator, schedule, ranks = asked_of(document)
     with reading(DOCUMENT, PlanError):
         return operator.program(schedule, ranks)
 
 
 def reference_of(document: Mapping[str, Any]) -> Program | None:
-    """Return the reference program of such a document; None where post-conditions say what is right."""
+    """Return the reference program of the document of a plan or a tuning; None if post-conditions define the result."""
     operator, schedule, ranks = asked_of(document)
     with reading(DOCUMENT, PlanError):
         return operator.reference(schedule, ranks)

@@ -1,4 +1,4 @@
-"""Reasons: what the taken schedule loses against the ideal, and why each rival was not taken."""
+"""reasons: what the chosen schedule loses against the ideal, and why each rival was not chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The search for a plan: operator and machine in, the fastest proved schedule out, and why it was taken."""
+"""search: find the fastest schedule of an operator on a machine, prove it, and give the reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dovetail.planner.rival import MEASURED_SLOWER, Rival
 
 
 class Proved(NamedTuple):
-    """The candidate to take, its Program and its certificate; why faster ones were refused."""
+    """The candidate to take, its program and proof; `refused`: faster candidates whose proof failed, in sentences."""
 
     scored: Scored
     program: Program
@@ -29,7 +29,7 @@ class Proved(NamedTuple):
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user asked of the search itself: a family to keep to, or "auto"; and which gain counts as none."""
+    """The user's choices: `family` to restrict the search to ("auto": all); a gain below `noise` counts as none."""
 
     family: str
     noise: float
@@ -46,18 +46,47 @@ def plan(
     extrapolate: bool = False,
     **options: Any,
 ) -> Plan:
-    """The fastest schedule of `operator` on `ranks` ranks of `machine` (all of them unless said), as predicted.
+    """Return the schedule of `operator` with the shortest predicted time on `machine`, proved correct.
 
-    `schedule` names a family to keep to; "auto" weighs all, and takes the fastest serial unless the gain over it
-    exceeds `noise` (a share of the serial time). `contention` replaces the measured slow-downs by one factor on
-    communication. `options` are those of the operator's schedules (see its class): of products `reading`, the rule of
-    MC²'s short block (seed 000), `max` as in its worked example or `min` as in its text; `floor` and `align`, least
-    rows of a tile of the optimum and what its lengths are multiples of; `max_tiles`; `by`, the library or messages of
-    our own, which `rows_per_message` cuts.
+    Parameters
+    ----------
+    operator : Operator
+        What to compute.
+    machine : Machine or str
+        A machine, the name of a preset, or the path of a machine's JSON file.
+    ranks : int, optional
+        Default: all ranks of the machine.
+    schedule : str
+        A family to restrict the search to. "auto": all families; serial is taken unless another gains more than
+        `noise`.
+    contention : float, optional
+        One factor on communication, instead of the measured slow-downs.
+    noise : float
+        Share of the serial time: a smaller gain counts as none.
+    extrapolate : bool
+        Predict sizes beyond the measured range.
+    **options
+        Options of the operator's schedules (see its class). Products have `reading`, the rule of MC²'s short block
+        (seed 000): `max` as in its worked example, `min` as in its text; `floor` and `align`: least rows of a tile, and
+        what lengths are multiples of; `max_tiles`; `by`: the library's collectives, or our own messages, which
+        `rows_per_message` cuts.
 
-    Raises PlanError for an unknown choice, OperatorError for too many ranks, CostError where the machine lacks a cost
-    (or, unless `extrapolate`, was not measured that far).
+    Returns
+    -------
+    Plan
+        The schedule, its proved program, its predicted timeline, its rivals and losses.
 
+    Raises
+    ------
+    PlanError
+        If the family or an option is unknown, or no schedule of the family fits.
+    OperatorError
+        If there are more ranks than the machine has.
+    CostError
+        If the machine lacks a cost, or was not measured that far and `extrapolate` is false.
+
+    Examples
+    --------
     >>> from dovetail.matmul import MatmulAllReduce
     >>> operator = MatmulAllReduce(4096, 3072, 8192, "float16")
     >>> made = plan(operator, "atlas-a2-8", schedule="mc2", contention=1.0)
@@ -76,7 +105,7 @@ def plan(
 
 
 def ranked_schedules(costs: Costs) -> list[Scored]:
-    """All schedules worth simulating, fastest first; as fast: simplest family, then fewest ops."""
+    """Return all simulated schedules, fastest first. Ties: simplest family, then fewest tiles."""
     families = {family: place for place, family in enumerate(costs.operator.families)}
 
     def order(each: Scored) -> tuple[float, int, int]:
@@ -97,7 +126,7 @@ MOST_TURNS = 4  # of improving on the best
 
 
 def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
-    """The fastest candidate of the family asked for that can be proved; of any family, it must beat serial."""
+    """Return the fastest candidate of the wanted family that can be proved. With "auto" it must beat serial."""
     known = (each for each in ranked if each.schedule.is_serial)
     serial = next(known, None) or costs.scored(costs.operator.serial(costs.ranks))  # whose error says what to probe
     refused: list[str] = []
@@ -122,15 +151,14 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
 
 
 def _none(costs: Costs) -> str:
-    """That there is no candidate, and what was asked of it."""
+    """Say that there is no candidate, and what was asked."""
     asked = [f"{name}={value}" for name, value in costs.options.items() if value not in (None, "auto")]
     where = f"{costs.operator.title} on {costs.ranks} rank{'s' * (costs.ranks > 1)}"
     return f"{where} has none{' with ' * bool(asked)}{', '.join(asked)}"
 
 
 def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEASURED_SLOWER) -> Plan:
-    """The plan that takes `schedule` instead, proved and predicted anew; the one taken so far becomes a rival, which
-    was not taken because of `why`."""
+    """Return the plan with `schedule` instead, proved and predicted. `why`: reason against the former schedule."""
     far, program = replace(costs, extrapolate=True), costs.operator.program(schedule, costs.ranks)
     scored = far.exactly(far.scored(schedule), program)
     certificate = prove(costs.operator, schedule, program)
@@ -156,7 +184,7 @@ def with_schedule(found: Plan, schedule: Schedule, costs: Costs, why: str = MEAS
 def _reasoned(
     costs: Costs, asked: Asked, operator: Operator, taken: Proved, ranked: Sequence[Scored], notes: Sequence[str]
 ) -> Plan:
-    """The Plan of the taken candidate: its times, losses, rivals and notes."""
+    """Return the Plan of the chosen candidate: times, losses, rivals and notes."""
     scored = taken.scored
     serials = [each for each in ranked if each.schedule.is_serial]
     ideal = Ideal.of(costs, serials)
@@ -184,7 +212,7 @@ def _reasoned(
 
 
 def _assumptions(costs: Costs) -> tuple[str, ...]:
-    """What the predictions take for granted, as one sentence, where there is anything."""
+    """Yield what the predictions assume, as one sentence, if anything."""
     lines = costs.model.assumptions()
     return (f"Taken for granted: {'; '.join(lines)}.",) if lines else ()
 

@@ -12,10 +12,10 @@ HOPELESS, HOPELESS_LONG = 4.0, 1.7  # times the best prediction
 
 
 def shortlist(ranked: Sequence[Scored], most: int = MOST) -> list[Scored]:
-    """The schedules to measure beside the serial one, of those ranked, best predicted first.
+    """Return the schedules to measure beside serial, best predicted first.
 
-    The best of each family that is not hopeless comes before the second best of any, since predictions err more between
-    families than within one. Of Programs as long that are predicted to take as long, cut or uncut, one will do.
+    The best of each promising family comes before the second best of any, since predictions err more between families
+    than within one. Of programs of equal length with equal predictions, cut or uncut, one is enough.
     """
     found: dict[tuple[float, int, bool], Scored] = {}
     leaders: dict[str, Scored] = {}

@@ -15,8 +15,10 @@ CALLS = 4  # of the library, from the end of one to the end of the next; some li
 
 
 class Balanced(NamedTuple):
-    """An operator for `ranks` ranks, the seconds of its computation and of its collective, each whole and alone; FLOP
-    and bytes of either."""
+    """An operator for `ranks` ranks, with costs of its computation and of its collective, each whole and in isolation.
+
+    `compute_s`, `comm_s`: seconds. `flops`: of the computation. `num_bytes`: of the collective.
+    """
 
     operator: Operator
     ranks: int
@@ -27,9 +29,9 @@ class Balanced(NamedTuple):
 
 
 def balanced(executor: Executor, kind: type[BalancedSizes], ranks: int, dtype: str = "float32") -> Balanced:
-    """The operator of a class to try first: neither side hides all of the other for free, nor can it hide nothing.
+    """Return an operator whose computation and communication take about as long on this machine.
 
-    Raises OperatorError for one rank, which has nothing to communicate.
+    Raises OperatorError for one rank, which does not communicate.
     """
     if ranks < 2:
         raise OperatorError("one rank has no communication to balance with", hint="name the sizes, or more --ranks")
@@ -41,7 +43,7 @@ def balanced(executor: Executor, kind: type[BalancedSizes], ranks: int, dtype: s
 
 
 def looked_at(executor: Executor, operator: Operator, ranks: int) -> Balanced:
-    """The least seconds of a rank's computation, and of the library's collective: all that disturbs only adds."""
+    """Measure the least seconds of a rank's computation and of the library's collective: disturbances only add time."""
     (kind, num_bytes), sample = operator.library_calls(ranks)[0], operator.samples(ranks)[0]
     computed = programs.computations(operator, sample, ranks, sample.most, 1)
     called = programs.library(kind, ranks, num_bytes, 1 + CALLS)

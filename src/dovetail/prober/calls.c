@@ -17,8 +17,8 @@ static const char* const names[ALL] = {
     "Scatterv", "Allgather", "Allgatherv", "Alltoall",  "Alltoallv", "Reduce_scatter", "Reduce_scatter_block",
     "Scan",     "Exscan",    "Alltoallw",  "Send",      "Sendrecv",
 };
-static const double LONG_ENOUGH_S = 1e-3; /* of a loop, to be told from reading the clock */
-static const double LONGEST_S = 20e-3;    /* of a call: what is longer goes on as the last two sizes tell */
+static const double LONG_ENOUGH_S = 1e-3; /* of a loop, to be much longer than reading the clock */
+static const double LONGEST_S = 20e-3;    /* of a call: longer ones are extrapolated from the last two sizes */
 static const double MOST_S = 12;          /* of all, after the least repeats */
 
 static MPI_Comm world;

@@ -24,12 +24,34 @@ SILENT_S = 120.0  # far more than one measurement takes, of eight ranks at 100 M
 
 
 def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, silent_s: float = SILENT_S) -> Machine:
-    """The machine with the costs `call:NAME:RANKS` of the collective MPI_NAME, by its largest buffer, on as many ranks
-    as it has, and `call:NAME_again:RANKS` of those whose root stays the same; and, of a message between two ranks,
-    `call:Send:KIND` of one way of a ping-pong, and `call:Sendrecv:KIND` where another goes the other way at once.
+    """Measure blocking calls of the MPI library in C, as programs make them.
 
-    `launch` starts them, as executors do. Our engine calls the library's non-blocking collectives, which may take far
-    longer than these. Raises RunError, with all that was started ended, where nothing more comes for `silent_s`.
+    Executors use non-blocking collectives, which may take far longer.
+
+    Parameters
+    ----------
+    machine : Machine
+        Its ranks and links decide what is measured.
+    launch : str
+        Command that starts the ranks, with `{ranks}`.
+    most_bytes : int
+        Largest buffer.
+    silent_s : float
+        Seconds without output after which the measurement fails.
+
+    Returns
+    -------
+    Machine
+        With costs in seconds against bytes: `call:NAME:RANKS` of collective MPI_NAME by its largest buffer, the root
+        changing from call to call; `call:NAME_again:RANKS` with one root; `call:Send:KIND` of one way of a ping-pong;
+        `call:Sendrecv:KIND` of messages both ways at once.
+
+    Raises
+    ------
+    RunError
+        If a measurement fails or hangs. All processes are ended first.
+    EnvironmentFault
+        If the launcher cannot be started, or there is no mpicc.
     """
     command = [part.replace("{ranks}", str(machine.ranks)) for part in shlex.split(launch)]
     cache_dir().mkdir(parents=True, exist_ok=True)
@@ -46,9 +68,9 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
 
 
 def _measured(command: list[str], program: list[str], place: Path, silent_s: float) -> list[str]:
-    """What the program prints that a command starts, run to its end in a session of its own."""
-    told, errors = place / "told.txt", place / "errors.txt"
-    with told.open("wb") as out, errors.open("wb") as err:
+    """Run the program by the command, in a session of its own; return the lines that it prints."""
+    printed, errors = place / "output.txt", place / "errors.txt"
+    with printed.open("wb") as out, errors.open("wb") as err:
         env = OPEN_MPI | os.environ
         try:
             launcher = subprocess.Popen(
@@ -57,26 +79,28 @@ def _measured(command: list[str], program: list[str], place: Path, silent_s: flo
         except OSError as error:
             raise EnvironmentFault(f"cannot start the launcher {command[0]}", found=error.strerror) from error
         try:
-            _wait(launcher, told, silent_s, shlex.join(command))
+            _wait(launcher, printed, silent_s, shlex.join(command))
         finally:
             stop(launcher, place)
     if launcher.returncode:
         found = (errors.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise RunError(f"measuring collectives ended with {launcher.returncode}", found=found)
-    return told.read_text().splitlines()
+    return printed.read_text().splitlines()
 
 
-def _wait(launcher: subprocess.Popen[bytes], told: Path, silent_s: float, started_by: str) -> None:
-    """Until the program is over; a RunError where it has nothing more to tell. Looks are counted, not the clock: where
-    all was stopped for a while, we were too."""
+def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, started_by: str) -> None:
+    """Wait until the program ends; RunError if it prints nothing for `silent_s`.
+
+    Polls are counted, not seconds: if the whole machine was suspended, so were we.
+    """
     size, quiet = 0, 0
     while launcher.poll() is None:
         with suppress(subprocess.TimeoutExpired):
             launcher.wait(LOOK_S)
-        now = told.stat().st_size
+        now = printed.stat().st_size
         size, quiet = now, quiet + 1 if now == size else 0
         if quiet * LOOK_S > silent_s:
-            name, num_bytes, *_ = [*(told.read_text().splitlines() or [""])[-1].split(), "", ""]
+            name, num_bytes, *_ = [*(printed.read_text().splitlines() or [""])[-1].split(), "", ""]
             raise RunError(
                 f"measuring collectives hangs: none came to its end for {silent_s:g} s",
                 found=f"the last was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",
@@ -85,7 +109,7 @@ def _wait(launcher: subprocess.Popen[bytes], told: Path, silent_s: float, starte
 
 
 def _compiled(target: Path) -> str:
-    """The program, by the mpicc at hand."""
+    """Compile the program with the installed mpicc."""
     mpicc = find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault("there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'")

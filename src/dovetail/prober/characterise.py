@@ -1,4 +1,4 @@
-"""characterise: DIL and CIL of computations by themselves, measured in turn, and the cost curves that follow."""
+"""characterise: measure DIL and CIL of computations in isolation, interleaved, and the resulting cost curves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Rows = dict[str, list[tuple[float, float, int]]]  # cost key -> amount, seconds,
 
 
 class Repeated(NamedTuple):
-    """A computation in pieces along a way, so many times over, as a Program to run."""
+    """A computation cut into `pieces` along `way`, repeated `trips` times, as a Program to run."""
 
     way: str
     pieces: int
@@ -55,24 +55,50 @@ class Repeated(NamedTuple):
 def characterise(
     executor: Executor, machine: Machine, points: Sequence[Subject], ranks: int | None = None, say: Say | None = None
 ) -> tuple[Machine, Characteristics]:
-    """What cutting computations costs, and what traffic beside them does; and the machine with the curves that follow:
-    `kernel:…` of each computation and its parts, `flops:…` of all, `cil:…` by the bytes of a message or a call, and the
-    library's call.
+    """Measure what cutting computations costs (DIL), and how they and traffic slow each other (CIL).
 
-    DIL: summed seconds of the pieces over the whole's, of the slowest rank. CIL: of STREAMED pieces beside traffic over
-    the same alone, and of the traffic likewise. What is compared was run in turn in one job. Source: seed 001 (IV-C,
-    IV-D).
+    DIL is the summed time of the pieces over the time of the whole, on the slowest rank. CIL is the time of STREAMED
+    pieces beside traffic over their time in isolation, and likewise of the traffic. Runs that are compared alternate
+    within one job. Source: seed 001 (IV-C, IV-D).
+
+    Parameters
+    ----------
+    executor : Executor
+        Runs the ranks.
+    machine : Machine
+        Machine to add cost curves to.
+    points : sequence of Subject
+        Computations of one kind.
+    ranks : int, optional
+        Default: all of the machine.
+    say : callable, optional
+        Called with a text and the share done, 0 to 1.
+
+    Returns
+    -------
+    machine : Machine
+        With curves `kernel:…` of each computation and its parts, `flops:…`, `cil:…` against the bytes of a message or
+        call, and the library's collectives.
+    found : Characteristics
+        The ratios, by computation.
+
+    Raises
+    ------
+    OperatorError
+        If `points` is empty.
+    RunError
+        If a rank fails.
     """
-    ranks, tell = ranks or machine.ranks, say or (lambda what, done: None)
+    ranks, notify = ranks or machine.ranks, say or (lambda what, done: None)
     if not points:
         raise OperatorError("nothing to characterise", hint="name a shape")
-    tell("a first look", 0.3)
+    notify("a first run", 0.3)
     wholes_s = first_look(executor, points, ranks)
     costs: Rows = defaultdict(list)
     factors: Rows = defaultdict(list)
     found, results = list[Characteristic](), list[JobResult]()
     for place, (point, whole_s) in enumerate(zip(points, wholes_s, strict=True)):
-        tell(point.title, 0.35 + 0.6 * place / len(points))
+        notify(point.title, 0.35 + 0.6 * place / len(points))
         made = list(cuts_of(point, ranks, whole_s))
         results.append(executor.execute(Job(tuple(each.variant for each in made), ROUNDS, keep_all=True)))
         one = _cut(point, made, results[-1], costs)
@@ -81,7 +107,7 @@ def characterise(
             one = replace(one, beside=beside, disturbed=one.disturbed + result.disturbed)
             results.append(result)
         found.append(one)
-    tell("the library's calls", 0.95)
+    notify("the library's calls", 0.95)
     load, facts, kind = Load.worst([result.load for result in results]), results[0].facts, type(points[0])
     about = {"facts": facts, "rounds": ROUNDS, "disturbed": sum(result.disturbed for result in results)}
     machine = _with_curves(machine, costs, factors, about | load.to_json())
@@ -90,7 +116,7 @@ def characterise(
 
 
 def first_look(executor: Executor, points: Sequence[Subject], ranks: int) -> list[float]:
-    """Seconds of each whole, about."""
+    """Return approximate seconds of each whole computation."""
     made = [repeated(point, point.ways()[0], ranks, 1, 2) for point in points]
     job = Job(tuple(replace(each.variant, name=f"{i}") for i, each in enumerate(made)), rounds=1)
     outcomes = executor.execute(job).outcomes
@@ -98,7 +124,7 @@ def first_look(executor: Executor, points: Sequence[Subject], ranks: int) -> lis
 
 
 def cuts_of(point: Subject, ranks: int, whole_s: float) -> Iterator[Repeated]:
-    """The whole; its pieces by every way; and pieces of its parts."""
+    """Yield the whole, its pieces by every way, and pieces of its parts."""
     trips = trips_worth(TRIP_S, whole_s)
     first, *others = point.ways()
     for pieces in pieces_of(first, (1, *FINER, *PIECES)):
@@ -112,7 +138,7 @@ def cuts_of(point: Subject, ranks: int, whole_s: float) -> Iterator[Repeated]:
 
 
 def pieces_of(sample: Sample, wanted: Sequence[int]) -> list[int]:
-    """Numbers of pieces into which a sample can be cut, rising.
+    """Return the numbers of pieces into which a sample can be cut, rising.
 
     >>> pieces_of(Sample("rows", 10, None), (1, 8, 64, 4))
     [1, 4, 8]
@@ -121,7 +147,7 @@ def pieces_of(sample: Sample, wanted: Sequence[int]) -> list[int]:
 
 
 def trips_worth(least_s: float, whole_s: float) -> int:
-    """How often something is done, to take so long.
+    """Return how many repeats fill the given time.
 
     >>> trips_worth(5e-3, 1e-3), trips_worth(5e-3, 1.0), trips_worth(5e-3, 1e-9)
     (5, 1, 64)
@@ -130,7 +156,7 @@ def trips_worth(least_s: float, whole_s: float) -> int:
 
 
 def repeated(point: Subject, sample: Sample, ranks: int, pieces: int, trips: int) -> Repeated:
-    """A sample in so many pieces, so many times over."""
+    """Return a sample cut into n pieces, repeated several times."""
     b = Builder("pieces", ranks)
     rows = sample.add(b, ranks, split(sample.most, pieces) * trips)
     program = b.build()
@@ -141,7 +167,7 @@ def repeated(point: Subject, sample: Sample, ranks: int, pieces: int, trips: int
 
 
 def _cut(point: Subject, made: Sequence[Repeated], result: JobResult, costs: Rows) -> Characteristic:
-    """What the cuts of a computation cost; seconds of its pieces are added to `costs`, by kernel and by FLOP."""
+    """Return the DIL of each cut; add seconds of the pieces to `costs`, by kernel and by FLOP."""
     summed: list[NDArray[np.float64]] = []
     for each, outcome in zip(made, result.outcomes, strict=True):
         durations = np.array([programs.slowest(timeline, each.rows) for timeline in outcome.timelines])
@@ -157,7 +183,7 @@ def _cut(point: Subject, made: Sequence[Repeated], result: JobResult, costs: Row
 
 
 def _add_costs(costs: Rows, works: Sequence[Work], durations: NDArray[np.float64]) -> None:
-    """One timing a round of each kind of piece: the median of all alike."""
+    """Add one timing per round of each kind of piece: the median of all equal ones."""
     for work in dict.fromkeys(works):
         alike = [place for place, other in enumerate(works) if other == work]
         for repeat, seconds in enumerate(np.median(durations[:, alike], axis=1).tolist()):
@@ -170,7 +196,7 @@ def _moved(work: Work) -> float:
 
 
 def pieces_s(point: Subject, found: Characteristic) -> float:
-    """Seconds of the pieces beside which traffic goes on; so that it lasts, rather too many where they are few."""
+    """Return seconds of the pieces that run beside traffic; repeats a small number of pieces so that they last."""
     cut = found.dil(point.ways()[0].label, STREAMED)
     return found.whole.median * (STREAMED if cut is None else cut.median)
 
@@ -178,8 +204,7 @@ def pieces_s(point: Subject, found: Characteristic) -> float:
 def _beside(
     executor: Executor, machine: Machine, point: Subject, ranks: int, alone_s: float, factors: Rows
 ) -> tuple[tuple[Beside, ...], JobResult]:
-    """Pieces of a computation, which take `alone_s`, beside messages and calls of several sizes; the factors of every
-    round are added."""
+    """Measure pieces (`alone_s` in isolation) beside messages and calls of several sizes; add every round's factors."""
     sample, called = point.ways()[0], point.library_calls(ranks)[0].kind
     kinds = [(call, size) for call in (None, called) for size in CONTENTION_BYTES]
     each_s = [_traffic_s(machine, ranks, *kind) for kind in kinds]
@@ -203,7 +228,7 @@ def _beside(
 
 
 def _factored(call: str | None, size: int, ratios: Sequence[tuple[float, float | None]], factors: Rows) -> Beside:
-    """The slow-downs of one kind of traffic and size, by rounds; those of either side are added to its curve."""
+    """Return the slow-downs by one kind of traffic and size, over rounds, and add both to their curves."""
     ending = "" if call is None else f":{LIBRARY}"
     net = [(repeat, ratio) for repeat, (_, ratio) in enumerate(ratios) if ratio is not None]
     factors[f"cil:compute{ending}"] += [(size, ratio, repeat) for repeat, (ratio, _) in enumerate(ratios)]
@@ -213,7 +238,7 @@ def _factored(call: str | None, size: int, ratios: Sequence[tuple[float, float |
 
 
 def _traffic_s(machine: Machine, ranks: int, call: str | None, size: int) -> float:
-    """Seconds of one message, or one call, about."""
+    """Return approximate seconds of one message or call."""
     model, kind = CostModel.of(machine), "net" if machine.num_nodes > 1 else "shm"
     keys = (f"exchange:{kind}",) if call is None else (f"{call}:{ranks}", f"all_reduce:{ranks}")
     key = next((key for key in keys if key in model), keys[-1])
@@ -221,7 +246,7 @@ def _traffic_s(machine: Machine, ranks: int, call: str | None, size: int) -> flo
 
 
 def _with_curves(machine: Machine, costs: Rows, factors: Rows, about: Mapping[str, object]) -> Machine:
-    """The machine with a curve for each cost that was taken at enough amounts, and for each factor."""
+    """Return the machine with a curve for each cost measured at enough amounts, and for each factor."""
     curves = {}
     for key, rows in costs.items():
         if len({x for x, _, _ in rows}) >= LEAST_POINTS:
@@ -232,7 +257,7 @@ def _with_curves(machine: Machine, costs: Rows, factors: Rows, about: Mapping[st
 
 
 def _with_calls(executor: Executor, machine: Machine, points: Sequence[Subject], ranks: int) -> Machine:
-    """The machine with the cost of the library's call, up to the largest that the points make."""
+    """Return the machine with the cost of the library's call, up to the largest that the points use."""
     if ranks == 1:
         return machine
     largest = max(points, key=lambda point: point.library_calls(ranks)[0].num_bytes)

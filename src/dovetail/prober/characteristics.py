@@ -32,8 +32,10 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True)
 class Cut:
-    """A computation in `pieces` along `way`: the summed seconds of its pieces over those of the whole (DIL), and FLOP
-    and bytes of its largest piece."""
+    """A computation cut into `pieces` along `way`.
+
+    `dil`: summed seconds of the pieces over those of the whole. `flops`, `num_bytes`: of the largest piece.
+    """
 
     way: str
     pieces: int
@@ -44,8 +46,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Beside:
-    """A computation beside `traffic` of `num_bytes` a message or call: the seconds of either over those alone (CIL);
-    of the traffic None where too little of it ended meanwhile."""
+    """A computation beside `traffic` of `num_bytes` per message or call: slow-down (CIL) of each side.
+
+    `net` is None if too little of the traffic ended meanwhile.
+    """
 
     traffic: str
     num_bytes: int
@@ -55,8 +59,27 @@ class Beside:
 
 @dataclass(frozen=True)
 class Characteristic:
-    """One computation: its name and sizes, FLOP and bytes read and written, `shape` as its subject tells it, seconds of
-    the whole (slowest rank), what cuts and traffic cost; rounds that were kept, and how many were disturbed."""
+    """One computation, measured whole, cut, and beside traffic.
+
+    Attributes
+    ----------
+    title : str
+        What it computes.
+    sizes : dict
+        Sizes by name.
+    flops, num_bytes : float
+        FLOP of the whole computation, and bytes that it reads and writes once.
+    shape : float
+        Shape as its subject defines it (`Characteristics.aspect`).
+    whole : Ratio
+        Seconds of the whole computation on the slowest rank.
+    cuts : tuple of Cut
+        DIL of each way of cutting.
+    beside : tuple of Beside
+        CIL beside each kind of traffic.
+    rounds, disturbed : int
+        Rounds that count, and rounds that other processes disturbed.
+    """
 
     title: str
     sizes: dict[str, Any]
@@ -75,18 +98,21 @@ class Characteristic:
         return self.flops / self.num_bytes
 
     def dil(self, way: str, pieces: int) -> Ratio | None:
-        """The loss of one cut, None where it was not measured."""
+        """Return the DIL of one cut; None if not measured."""
         return next((cut.dil for cut in self.cuts if (cut.way, cut.pieces) == (way, pieces)), None)
 
     def cil(self, traffic: str, num_bytes: int) -> Beside | None:
-        """What one kind of traffic of this size did, None where it was not measured."""
+        """Return the CIL beside one kind and size of traffic; None if not measured."""
         return next((each for each in self.beside if (each.traffic, each.num_bytes) == (traffic, num_bytes)), None)
 
 
 @dataclass(frozen=True)
 class Characteristics:
-    """Computations of one kind, measured on so many ranks of one machine; `aspect` says what their `shape` is; `load`:
-    the greatest shares that others took of the cores; `notes`: sentences for the user."""
+    """Computations of one kind, measured on `ranks` ranks of one machine.
+
+    `aspect` says what their `shape` is. `load`: the greatest shares of the ranks' cores that other processes took.
+    `notes`: sentences for the user.
+    """
 
     subject: str
     ranks: int
@@ -97,14 +123,15 @@ class Characteristics:
     notes: tuple[str, ...] = ()
 
     def cuts(self) -> list[tuple[str, int]]:
-        """Ways and pieces that were measured of any of them, in the order of the first."""
+        """Return the measured (way, pieces), in order of first appearance."""
         return list(dict.fromkeys((cut.way, cut.pieces) for each in self.found for cut in each.cuts))
 
     def traffics(self) -> list[tuple[str, int]]:
-        """Traffic and bytes that were measured beside any of them."""
+        """Return the measured (traffic, num_bytes)."""
         return list(dict.fromkeys((each.traffic, each.num_bytes) for one in self.found for each in one.beside))
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; seconds, FLOP and bytes."""
         head = {"schema": SCHEMA, "subject": self.subject, "label": "measured", "ranks": self.ranks}
         about = {"aspect": self.aspect, "facts": self.facts, "load": self.load.to_json(), "notes": list(self.notes)}
         rows = [asdict(each) | {"flop_per_byte": each.intensity} for each in self.found]

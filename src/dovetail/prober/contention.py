@@ -9,10 +9,10 @@ from dovetail.timeline import Timeline
 
 
 def stretch(streams: Sequence[programs.Stream], timelines: Sequence[Timeline]) -> tuple[float, float | None]:
-    """(compute, traffic) beside the other over alone; None where too little of the traffic ended during the products.
+    """Return slow-downs (computation, traffic); None for traffic if too little of it ended beside the products.
 
-    `streams` and their timelines, of one round: the products alone, the traffic alone, both. Products that ended after
-    the traffic were beside nothing, and do not count, unless all did.
+    `streams` and their timelines are of one round: products in isolation, traffic in isolation, both. Products that
+    ended after the traffic do not count, unless all did.
     """
     alone, quiet, both = (programs.ends_of(timeline) for timeline in timelines)
     products = streams[2].products[0]

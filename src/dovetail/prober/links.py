@@ -38,11 +38,35 @@ def probe_links(
     say: Say | None = None,
     wired: Machine | None = None,
 ) -> Machine:
-    """A Machine with the costs of messages: `p2p`, `exchange`, `all_reduce`, `reduce`, `copy`, and the eager limits.
+    """Measure the costs of messages: `p2p`, `exchange`, `all_reduce`, `reduce`, `copy`, and the eager limits.
 
-    Ranks on hosts of one name share a node; links between nodes are of kind `net`, within a node `shm`; unless the user
-    knows better how they are `wired`, whose nodes and links are taken, and nothing else. Source: seed 004 (measure
-    point to point and collective performance first); conventions of IMB's PingPong.
+    Source: seed 004 (measure point to point and collective performance first); conventions of IMB's PingPong.
+
+    Parameters
+    ----------
+    executor : Executor
+        Runs the ranks.
+    ranks : int
+        Number of ranks.
+    name : str
+        Name of the machine.
+    budget : Budget, optional
+        Time that each cost may take.
+    say : callable, optional
+        Called with a text and the share done, 0 to 1.
+    wired : Machine, optional
+        Take nodes and links from this machine. Default: ranks with one host name share a node; links between nodes have
+        kind `net`, within a node `shm`.
+
+    Returns
+    -------
+    Machine
+        With cost curves in seconds against bytes, and facts of the hosts.
+
+    Raises
+    ------
+    RunError
+        If a rank fails.
     """
     say = say or (lambda what, done: None)
     say("finding the ranks", 0.0)
@@ -58,7 +82,7 @@ def probe_links(
 
 
 def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
-    """Whether a machine still is as it was probed: hosts, MPI, and one stream on its slowest links."""
+    """Whether the machine is still as probed: hosts, MPI, and the speed of one stream on its slowest links."""
     slowest = list(pairs_of(machine).items())[:1]
     size, slices = SPOT_BYTES, machine.slice_bytes
     asked = [programs.exchange(machine.ranks, pair, size, STREAM, kind, slices) for kind, pair in slowest]
@@ -75,7 +99,7 @@ def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) ->
 
 
 def pairs_of(machine: Machine) -> Pairs:
-    """For each link kind a pair of ranks that it joins, the slowest kind (between nodes) first."""
+    """Return a pair of ranks for each link kind, slowest kind (between nodes) first."""
     found: Pairs = {}
     for a in range(machine.ranks):
         for b in range(a + 1, machine.ranks):
@@ -101,7 +125,7 @@ def _message_costs(machine: Machine, pairs: Pairs, guesses: dict[str, Guess], bu
 
 
 def find_ranks(executor: Executor, ranks: int) -> tuple[list[str], dict[str, Any]]:
-    """The host of every rank, and the facts, from a first tiny job."""
+    """Return the host of every rank, and facts of the hosts, from a first tiny job."""
     facts = executor.execute(Job((_tiny(ranks).variant,), rounds=1, warmup=0)).facts
     hosts = facts["host"] if isinstance(facts["host"], list) else [facts["host"]] * ranks
     return hosts, facts
@@ -112,8 +136,10 @@ def _tiny(ranks: int) -> Measurement:
 
 
 def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
-    """The machine without costs: as it is wired, else nodes by host name, a link each way between two nodes, a switch
-    between more."""
+    """Return the machine without costs: wired as given, else nodes by host name.
+
+    Two nodes have a link each way, more nodes a switch.
+    """
     names = list(dict.fromkeys(hosts))
     nodes = tuple(names.index(host) for host in hosts)
     ends = [(0, 1), (1, 0)] if len(names) == 2 else []
@@ -131,8 +157,10 @@ def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | N
 def _pilot(
     executor: Executor, ranks: int, pairs: Pairs
 ) -> tuple[dict[str, Guess], dict[str, EagerLimit], dict[str, Any]]:
-    """For each kind a rough guess of the seconds of a message, to share out the time, and its eager limit as far as
-    seen; the fact `slice_bytes`, where messages of a kind do not come in turn."""
+    """Return rough seconds of a message, and eager limits seen, by link kind; and facts.
+
+    The fact `slice_bytes` is set if messages of a kind do not arrive one after the other.
+    """
     if not pairs:
         return {}, {}, {}
     ask = [programs.ping_pong(ranks, pair, n, 3, kind) for kind, pair in pairs.items() for n in PILOT_BYTES]
@@ -153,7 +181,7 @@ def _pilot(
 
 
 def _late_receives(ranks: int, pairs: Pairs, sizes: Sequence[int]) -> list[Measurement]:
-    """For the fact `eager_limit_bytes`, by link kind: sends whose receive is posted late."""
+    """Measure sends whose receive is posted late, by link kind, for the fact `eager_limit_bytes`."""
     made = ((kind, programs.late_receive(ranks, pair, size, 3)) for kind, pair in pairs.items() for size in sizes)
     return [each._replace(key=EAGER + kind) for kind, each in made]
 
@@ -161,8 +189,10 @@ def _late_receives(ranks: int, pairs: Pairs, sizes: Sequence[int]) -> list[Measu
 def _eager_limits(
     executor: Executor, machine: Machine, pairs: Pairs, found: Mapping[str, EagerLimit]
 ) -> dict[str, int]:
-    """The fact `eager_limit_bytes`, by link kind: larger messages are asked about where none waited, and a kind whose
-    largest did not wait either has no limit."""
+    """Return the fact `eager_limit_bytes`, by link kind.
+
+    Tries larger messages where none waited; a kind whose largest message did not wait has no limit.
+    """
     limits = {kind: each.limit_bytes for kind, each in found.items()}
     asked = []
     for kind, each in found.items():
@@ -178,5 +208,5 @@ def _eager_limits(
 
 
 def _is_brief(machine: Machine, kind: str, size: int) -> bool:
-    """Whether a message is on its way for much less time than its receive is late."""
+    """Whether a message takes much less time than its receive is late."""
     return bool(CostModel.of(machine).seconds(f"p2p:{kind}", size, extrapolate=True) < PAUSE_S / 4)

@@ -1,5 +1,4 @@
-"""operator: what an operator's own computations and collectives cost, and how computation and messages slow each
-other."""
+"""operator_costs: measure an operator's computations, its collectives, and the contention between both."""
 
 from __future__ import annotations
 
@@ -40,30 +39,57 @@ def probe_operator(
     budget: Budget | None = None,
     say: Say | None = None,
 ) -> Machine:
-    """The machine with the costs of one operator: its computations against their amount (rows of a product), its
-    collectives up to their whole size, and contention.
+    """Measure the costs of one operator: its computations, its collectives, and contention between both.
 
-    DIL is read from a computation's curve, CIL (`cil:compute`, `cil:net`) from a stream of messages beside it; both are
-    measured here, where the seeds assume 1.15. Source: seed 000 (steps 2-4 of its preparations), seed 001 (DIL, CIL).
+    DIL follows from a computation's curve. CIL (`cil:compute`, `cil:net`) is measured beside a stream of messages;
+    the seeds assume 1.15. Source: seed 000 (steps 2-4 of its preparations), seed 001 (DIL, CIL).
+
+    Parameters
+    ----------
+    executor : Executor
+        Runs the ranks.
+    machine : Machine
+        Machine to add cost curves to.
+    operator : Operator
+        What to measure the costs of.
+    ranks : int, optional
+        Default: all of the machine.
+    budget : Budget, optional
+        Time that each measurement may take.
+    say : callable, optional
+        Called with a text and the share done, 0 to 1.
+
+    Returns
+    -------
+    Machine
+        With computations against their amount (rows of a product), collectives up to their whole size, and
+        `cil:compute` and `cil:net` (two ranks or more).
+
+    Raises
+    ------
+    RunError
+        If a rank fails.
     """
-    ranks, tell, afford = ranks or machine.ranks, say or (lambda what, done: None), budget or Budget()
+    ranks, notify, afford = ranks or machine.ranks, say or (lambda what, done: None), budget or Budget()
     samples = operator.samples(ranks)
     if not samples:
-        tell("the library's calls", 0.3)
+        notify("the library's calls", 0.3)
         return _with_calls(executor, _with_nothing_to_compute(machine, operator, ranks), operator, ranks, afford)
-    tell(", ".join(dict.fromkeys(sample.label for sample in samples)), 0.3)
+    notify(", ".join(dict.fromkeys(sample.label for sample in samples)), 0.3)
     machine = _with_computations(executor, machine, operator, ranks, samples, afford)
     if ranks == 1:
         return machine
-    tell("compute beside messages", 0.7)
+    notify("compute beside messages", 0.7)
     return _with_contention(executor, machine, operator, ranks, samples[0], afford)
 
 
 def spot_check_operator(
     executor: Executor, machine: Machine, operator: Operator, ranks: int, tolerance: float = 0.1, rounds: int = ROUNDS
 ) -> bool:
-    """Whether an operator's computations, whole, still take what the machine says, all of them: its clock may have
-    changed, its load, and the operator, of which another version may want more."""
+    """Whether each computation of an operator, whole, still takes the seconds that the machine's costs say.
+
+    The processor's clock, its load or the operator's code may have changed.
+    """
     asked = [programs.computations(operator, sample, ranks, sample.most, 1) for sample in operator.samples(ranks)]
     if not asked:
         return True
@@ -98,8 +124,10 @@ def _with_calls(executor: Executor, machine: Machine, operator: Operator, ranks:
 def _with_computations(
     executor: Executor, machine: Machine, operator: Operator, ranks: int, samples: Sequence[Sample], afford: Budget
 ) -> Machine:
-    """Add the curve of each computation, for every rank's key, and those of the collectives: ranks start twice for all,
-    which takes them longer than most that they measure."""
+    """Add the curves of the computations, for every rank's key, and of the collectives.
+
+    Two jobs measure all, since starting ranks takes longer than most measurements.
+    """
     whole = medians_s(executor, [programs.computations(operator, each, ranks, each.most, 1) for each in samples])
     measured = [
         [
@@ -119,7 +147,7 @@ def _with_computations(
 
 
 def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
-    """Amounts to measure, from a small one to all there is; small ones, down to `least`, are not a share of that.
+    """Return amounts to measure, from a small one to the whole; small ones, down to `least`, are absolute.
 
     >>> amounts(2048)
     [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
@@ -139,14 +167,14 @@ def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
 
 
 def _worth(budget: Budget, whole_s: float, amount: int, most: int) -> int:
-    """How many computations of an amount are worth their time, given that all there is takes `whole_s`."""
+    """Return how many computations of an amount are worth their time, given seconds of the whole."""
     return max(2, min(budget.trips(whole_s * amount / most) - 1, max(8, 2 * most // amount)))
 
 
 def library_calls(
     machine: Machine, operator: Operator | Subject, ranks: int, budget: Budget
 ) -> Iterator[programs.Measurement]:
-    """The library's calls at the sizes of this operator's parts, up to the whole."""
+    """Return measurements of the library's calls at sizes of this operator's parts, up to the whole."""
     model, known = CostModel.of(machine), f"all_reduce:{ranks}"
     for kind, num_bytes in operator.library_calls(ranks):
         sizes = {max(4 * ranks, size) for size in amounts(max(num_bytes, 1), 8, LEAST_CALL)} | {1 << 10, LEAST_CALL}
@@ -158,7 +186,7 @@ def library_calls(
 
 @dataclass(frozen=True)
 class _Beside:
-    """One message size of the contention probe: how many messages, and what either side did beside the other."""
+    """One message size of the contention probe: number of messages, and slow-downs of both sides."""
 
     num_bytes: int
     compute: Samples | None
@@ -169,7 +197,7 @@ class _Beside:
 def _with_contention(
     executor: Executor, machine: Machine, operator: Operator, ranks: int, sample: Sample, budget: Budget
 ) -> Machine:
-    """Add `cil:compute` and `cil:net`: either side beside the other over either side alone, by message size."""
+    """Add `cil:compute` and `cil:net`: seconds beside the other side over seconds in isolation, by message size."""
     sizes = contention_sizes(
         machine, max((call.num_bytes for call in operator.library_calls(ranks)), default=0), budget
     )
@@ -188,8 +216,11 @@ def _with_contention(
 
 
 def contention_sizes(machine: Machine, most: int, budget: Budget) -> list[int]:
-    """Bytes of the messages that stream beside computations: the usual ones, and larger ones up to `most`, which an
-    operator moves at once, as long as a few of them are worth their time."""
+    """Return message sizes, in bytes, to stream beside computations.
+
+    The usual ones, and larger ones up to `most`, which an operator moves at once, if a few of them are worth their
+    time.
+    """
     model, key, sizes = CostModel.of(machine), f"exchange:{machine.route(0, 1)[0]}", list(CONTENTION_BYTES)
     while sizes[-1] < most:
         size = min(LARGER * sizes[-1], most)
@@ -200,7 +231,7 @@ def contention_sizes(machine: Machine, most: int, budget: Budget) -> list[int]:
 
 
 def _least_piece(piece_s: Callable[[int], float], amount: int, limit_s: float) -> int:
-    """So much, or less, that a piece takes no longer than that: messages cannot be streamed for any length of time.
+    """Return an amount whose computation takes no longer than the limit, since streams of messages are finite.
 
     >>> _least_piece(lambda amount: 1e-3 * amount, 100, 0.5), _least_piece(lambda amount: 1 + 1e-3 * amount, 100, 0.5)
     (100, 1)
@@ -211,7 +242,7 @@ def _least_piece(piece_s: Callable[[int], float], amount: int, limit_s: float) -
 
 
 def _streams(machine: Machine, operator: Operator, ranks: int, sample: Sample, size: int) -> list[programs.Stream]:
-    """Computations alone, messages of a size alone, and both."""
+    """Return the programs of computations, of messages of one size, and of both together."""
     model, largest = CostModel.of(machine), max(1, sample.most // PIECES)
     one = programs.computations(operator, sample, ranks, largest, 1)
     kind = machine.route(0, 1)[0]
@@ -233,7 +264,7 @@ def _streams(machine: Machine, operator: Operator, ranks: int, sample: Sample, s
 
 
 def _beside(size: int, streams: Sequence[programs.Stream], outcomes: Sequence[Outcome]) -> _Beside:
-    """What the outcomes of `_streams` say."""
+    """Evaluate the outcomes of `_streams`."""
     rows = []
     for repeat, timelines in enumerate(zip(*(outcome.timelines for outcome in outcomes), strict=True)):
         compute, net = stretch(streams, timelines)

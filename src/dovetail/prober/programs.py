@@ -56,11 +56,12 @@ class Measurement(NamedTuple):
 
 
 def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
-    """Sleeps and touches nothing: a rank that is busy elsewhere."""
+    """A kernel that sleeps and touches no data, as a rank that is busy elsewhere."""
     time.sleep(PAUSE_S)
 
 
 def one_pause(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
+    """Work of a pause: one unit, no FLOP."""
     return Work("pause", 1.0, 0.0)
 
 
@@ -68,7 +69,10 @@ PAUSE = KernelForm("pause", pause, one_pause)
 
 
 def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
-    """A message there and back, `trips` times; half of each round trip is a timing (IMB PingPong's t/2)."""
+    """Return the measurement of a message there and back, `trips` times.
+
+    A timing is half of each round trip (IMB PingPong's t/2).
+    """
     b, (here, there) = Builder("ping_pong", ranks), pair
     b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
     net, out, back = b.lane("net", "net"), b.channel(here, there), b.channel(there, here)
@@ -86,17 +90,20 @@ def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kin
 def exchange(
     ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str, slice_bytes: int = 0
 ) -> Measurement:
-    """A stream of messages each way at once, as many on their way as there are slots; the seconds of each.
+    """Return the measurement of a stream of messages both ways at once, as many in flight as there are slots.
 
-    Other than IMB's Exchange, no message waits for the one before: that is how a schedule sends.
+    Unlike IMB's Exchange, no message waits for the one before: that is how a schedule sends.
     """
     variant, rows = _exchange(ranks, pair, num_bytes, trips, slice_bytes)
     return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
 
 
 def turns(ranks: int, pair: tuple[int, int], num_bytes: int, count: int, kind: str) -> Measurement:
-    """What share of the time of so many messages each way is over when half of them have come: about half of it where
-    they come in their turn, most of it where all are on their way together."""
+    """Return the measurement of whether messages sent at once arrive one after the other.
+
+    Its value is the share of the total time at which half of them have arrived: about 0.5 if they arrive one after the
+    other, nearly 1 if all are in flight together.
+    """
     variant, rows = _exchange(ranks, pair, num_bytes, count - 1, 0)
     return Measurement(f"turns:{kind}", num_bytes, variant, lambda t: _middle(t, rows))
 
@@ -104,7 +111,7 @@ def turns(ranks: int, pair: tuple[int, int], num_bytes: int, count: int, kind: s
 def _exchange(
     ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, slice_bytes: int
 ) -> tuple[Variant, list[int]]:
-    """Messages each way, one more than trips; the rows of the first rank's receives."""
+    """Return the program of `trips` + 1 messages each way, and the rows of the first rank's receives."""
     b = Builder("exchange", ranks)
     slots = min(SLOTS, trips + 1)  # long messages are few
     b.buffer("mine", "input", 1), b.buffer("theirs", "output", slots)
@@ -122,7 +129,10 @@ def _exchange(
 
 
 def library(kind: str, ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
-    """A collective of the library, one after another; `num_bytes`: of the larger of a rank's buffers."""
+    """Return the measurement of repeated calls of a library collective.
+
+    `num_bytes`: of the larger of a rank's buffers.
+    """
     b = Builder(kind, ranks)
     rows = _add_calls(b, ranks, kind, trips)
     each = num_bytes // max(_call_slots(kind, ranks))
@@ -131,7 +141,7 @@ def library(kind: str, ranks: int, num_bytes: int, trips: int, dtype: str = "flo
 
 
 def _add_calls(b: Builder, ranks: int, kind: str, count: int) -> dict[int, list[int]]:
-    """Append calls of a collective of all ranks, one after another, from x to y; their rows by rank."""
+    """Append calls of a collective of all ranks, from x to y; return their rows by rank."""
     taken, given = _call_slots(kind, ranks)
     b.buffer("x", "input", taken), b.buffer("y", "output", given)
     net, call = b.lane("net", "net"), b.collective(kind, range(ranks))
@@ -144,12 +154,15 @@ def _add_calls(b: Builder, ranks: int, kind: str, count: int) -> dict[int, list[
 
 
 def _call_slots(kind: str, ranks: int) -> tuple[int, int]:
-    """Slots of what a rank gives to a collective, and of what it gets."""
+    """Return the numbers of slots that a rank gives to, and gets from, a collective."""
     return COLLECTIVES[kind].parts(ranks)
 
 
 def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) -> Measurement:
-    """Sends whose receive is posted PAUSE_S later: a send that ends much sooner did not wait for it."""
+    """Return the measurement of sends whose receive is posted PAUSE_S later.
+
+    A send that ends much sooner did not wait for its receive.
+    """
     b, (here, there) = Builder("late_receive", ranks), pair
     b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
     net, compute, pause = b.lane("net", "net"), b.lane("compute", "compute"), b.kernel("pause", ())
@@ -167,12 +180,12 @@ def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) 
 
 
 def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
-    """Adding one buffer to another, on every rank at once."""
+    """Return the measurement of adding one buffer to another, on every rank at once."""
     return _local(Kind.reduce, ranks, num_bytes, trips)
 
 
 def copy(ranks: int, num_bytes: int, trips: int) -> Measurement:
-    """Copying one buffer to another, on every rank at once."""
+    """Return the measurement of copying a buffer, on every rank at once."""
     return _local(Kind.copy, ranks, num_bytes, trips)
 
 
@@ -191,8 +204,10 @@ def _local(kind: Kind, ranks: int, num_bytes: int, trips: int) -> Measurement:
 
 
 def computations(operator: Operator, sample: Sample, ranks: int, amount: int, trips: int) -> Measurement:
-    """A computation of an operator, of one amount, on every rank at once, again and again; where ranks or slices differ
-    it goes by the most of them."""
+    """Return the measurement of one amount of an operator's computation, on every rank at once, repeatedly.
+
+    If ranks or slices differ, the largest amount counts.
+    """
     b = Builder("computations", ranks)
     rows = sample.add(b, ranks, [amount] * trips)
     program = b.build()
@@ -203,7 +218,7 @@ def computations(operator: Operator, sample: Sample, ranks: int, amount: int, tr
 
 
 def workload_of(operator: Operator, sample: Sample, ranks: int, amount: int) -> Callable[[Program], Workload]:
-    """What gives the workload of a program of a sample."""
+    """Return the function that gives the workload of a sample's program."""
     schedule = operator.serial(ranks) if sample.schedule is None else sample.schedule(amount)
     return partial(operator.workload, schedule=schedule)
 
@@ -218,10 +233,11 @@ def stream(
     call: str | None = None,
     slice_bytes: int = 0,
 ) -> Stream:
-    """Computations of these amounts beside a stream of messages between neighbours, each added to what is there; or
-    beside so many calls of the library's collective `call`, of `num_bytes` of the larger of a rank's buffers.
+    """Build computations of these amounts beside traffic.
 
-    No amounts, or no messages, gives either side alone.
+    Traffic: a stream of messages between neighbours, each added to the buffer, or `call`s of a library collective of
+    `num_bytes` (the larger of a rank's buffers). Without amounts, or without traffic, builds the other side in
+    isolation.
     """
     b = Builder("stream", ranks)
     computed = sample.add(b, ranks, amounts)
@@ -238,7 +254,7 @@ def stream(
 
 
 def _add_messages(b: Builder, ranks: int, messages: int, slots: int) -> dict[int, list[int]]:
-    """Append messages between neighbours, each way at once, into so many slots; the rows of each rank's receives."""
+    """Append messages between neighbours, both ways at once, into n slots; return the rows of each rank's receives."""
     slots = max(1, min(slots, messages))
     b.buffer("mine", "input", 1), b.buffer("sums", "scratch", slots)
     send, recv, mine, receives = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)], {}
@@ -253,7 +269,7 @@ def _add_messages(b: Builder, ranks: int, messages: int, slots: int) -> dict[int
 
 
 def ends_of(timeline: Timeline) -> Spans:
-    """Start and end of each op's span, by its row."""
+    """Return start and end of each op's span, by its row, in seconds."""
     col = timeline.columns
     return {int(op): (float(s), float(e)) for op, s, e in zip(col["op"], col["start_s"], col["end_s"], strict=True)}
 
@@ -265,19 +281,19 @@ def _variant(name: str, program: Program, num_bytes: dict[str, int], dtype: str 
 
 
 def _steps(timeline: Timeline, rows: Sequence[int], factor: float = 1.0) -> list[float]:
-    """From the end of each op to the end of the next."""
+    """Seconds from the end of each op to the end of the next."""
     spans = ends_of(timeline)
     return [float(step) for step in np.diff([spans[row][1] for row in rows]) * factor]
 
 
 def _rate(timeline: Timeline, rows: Sequence[int]) -> list[float]:
-    """Seconds of a message in a stream, over the whole stream: libraries complete messages in bursts."""
+    """Seconds per message of a stream, averaged over all of it, since libraries complete messages in bursts."""
     spans = [ends_of(timeline)[row] for row in rows]
     return [(max(end for _, end in spans) - min(start for start, _ in spans)) / len(rows)]
 
 
 def _middle(timeline: Timeline, rows: Sequence[int]) -> list[float]:
-    """When half of these ops had ended, of the time until all had."""
+    """Share of the total time at which half of these ops had ended."""
     spans = np.array([ends_of(timeline)[row] for row in rows])
     ends = spans[:, 1] - spans[:, 0].min()
     return [float(np.median(ends) / ends.max())]
@@ -289,7 +305,7 @@ def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
 
 
 def slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
-    """Of the k-th ops of all ranks that ran, the slowest: ranks of a tile wait for each other in the collective."""
+    """Return the slowest of the k-th ops of all ranks: ranks of a tile wait for each other in the collective."""
     ran = set(timeline.columns["rank"].tolist())
     return [
         float(t) for t in np.max([_durations(timeline, mine) for rank, mine in rows.items() if rank in ran], axis=0)

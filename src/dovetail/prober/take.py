@@ -22,22 +22,23 @@ CALMER = 0.5  # of its load: else the load stays, and another repeat would find 
 
 @dataclass(frozen=True)
 class Budget:
-    """How long a probe may take: seconds for each size of each cost, and the trips that this is worth at most."""
+    """Time that a probe may take: seconds for each size of each cost, and limits on the number of repeats."""
 
     each_s: float = 0.15
     least: int = 2
     most: int = 60
 
     def trips(self, expected_s: float) -> int:
+        """Return how often to run what takes `expected_s` seconds, within the budget and its limits."""
         return int(np.clip(self.each_s / max(expected_s, 1e-9) / ROUNDS, self.least, self.most)) + 1
 
     def allows(self, expected_s: float) -> bool:
-        """Whether the least number of trips is worth its time."""
+        """Whether the least number of repeats is worth its time."""
         return expected_s < self.each_s
 
 
 def take(executor: Executor, measured: Sequence[Measurement], rounds: int = ROUNDS) -> dict[str, Samples]:
-    """Run all measurements in turn, `rounds` times (more where some were disturbed); their timings by cost key."""
+    """Run all measurements interleaved, `rounds` times (more if some were disturbed); return Samples by cost key."""
     named = (replace(m.variant, name=f"{index} {m.variant.name}") for index, m in enumerate(measured))
     result = calmest(executor, Job(tuple(named), rounds=rounds, keep_all=True))
     rows: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
@@ -50,7 +51,10 @@ def take(executor: Executor, measured: Sequence[Measurement], rounds: int = ROUN
 
 
 def calmest(executor: Executor, job: Job) -> JobResult:
-    """Run a job, again while other programs or the hypervisor disturb it and that helps; the calmest result."""
+    """Run a job, again while others disturb it and repeating helps. Return the calmest result.
+
+    Others: processes beside the job, and the hypervisor.
+    """
     best = executor.execute(job)
     for _ in range(AGAIN):
         if not best.load.warnings:
@@ -68,7 +72,7 @@ def _share(load: Load) -> float:
 
 
 def load_beside(costs: Mapping[str, Mapping[str, Any]]) -> dict[str, Load]:
-    """The costs (of a Machine, as JSON) that were probed beside other load, with that load."""
+    """Return the costs (of a Machine, as JSON) that were probed beside other load, each with that load."""
     found = {}
     for key, curve in costs.items():
         about = curve.get("provenance", {})
@@ -79,7 +83,7 @@ def load_beside(costs: Mapping[str, Mapping[str, Any]]) -> dict[str, Load]:
 
 
 def probed_beside_load(costs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """A sentence for the user where costs were probed beside other load.
+    """Return a sentence for the user if costs were probed beside other load.
 
     >>> probed_beside_load({"copy": {}, "reduce": {"provenance": {"foreign_load": 0.4, "steal": 0.0}}})
     ('probed beside other load: reduce (40 % of the cores); probe again on a calm machine',)
@@ -93,19 +97,19 @@ def probed_beside_load(costs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...
 
 
 def should_probe_again(machine_costs: Mapping[str, Mapping[str, Any]], looked: Mapping[str, Samples]) -> bool:
-    """Whether kept costs were probed beside other load, and a look at the machine finds it calm now."""
+    """Whether cached costs were probed beside other load, and the machine is calm now."""
     now = [Load(s.provenance.get("foreign_load"), s.provenance.get("steal")) for s in looked.values()]
     return bool(load_beside(machine_costs)) and all(_share(load) <= LIMIT for load in now)
 
 
 def as_samples(rows: Sequence[tuple[float, float, int]], unit: str = "bytes", **provenance: object) -> Samples:
-    """Samples from rows of x, seconds, repeat."""
+    """Return Samples from rows (x, seconds, repeat)."""
     x, seconds, repeat = (np.array(column) for column in zip(*rows, strict=True))
     return Samples(x, seconds, repeat, unit, dict(provenance))
 
 
 def medians_s(executor: Executor, measured: Sequence[Measurement]) -> list[float]:
-    """One quick look at each measurement, in one job."""
+    """Return a quick estimate of each measurement, from one job."""
     found = take(executor, [each._replace(key=str(place)) for place, each in enumerate(measured)], 1)
     return [float(np.median(found[str(place)].medians)) for place in range(len(measured))]
 

@@ -1,4 +1,4 @@
-"""report: what is made for eyes and for other tools: tables, the HTML page, plots, pictures, traces."""
+"""report: output for people and other tools: tables, the HTML page, plots, pictures, traces."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Advice in words: what to change, where, why, and the seconds that a replay saves."""
+"""advice: print advice: what to change, where, why, and the seconds that a replay saves."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dovetail.report.units import percent, seconds
 
 
 def advice_text(advice: Advice) -> str:
-    """The findings, numbered, those that are lost in the runs' own differences last, then how far replays can be
-    trusted."""
+    """Return the numbered findings, doubtful ones last, then how far replays can be trusted."""
     parts = [_finding(number, finding, advice) for number, finding in enumerate(advice.findings, 1)]
     if not parts:
         parts = [f"Nothing to change would save {_least(advice)}."]
@@ -31,7 +30,7 @@ def _least(advice: Advice) -> str:
 
 
 def replay_text(replay: Replay) -> str:
-    """How long a trace takes in the simulator, beside what was traced."""
+    """Return the simulated makespan of a trace beside the traced one."""
     how = f"on machine '{replay.machine}'" if replay.machine else "as it was"
     times = f"takes {seconds(replay.replayed_s)}; traced were {seconds(replay.traced_s)}"
     off = f"{percent(abs(replay.off))} {'longer' if replay.off >= 0 else 'shorter'}"

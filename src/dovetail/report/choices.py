@@ -1,4 +1,4 @@
-"""What rules, simulation and exhaustive search choose, side by side, and how they did over many scenarios."""
+"""choices: tables of what rules, simulation and exhaustive search choose, and their scores over many scenarios."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule that shows a fault: the ops of a failed check after what must come before them, one tick each."""
+"""counterexample: the schedule that shows a fault: the ops of a failed check after their prerequisites, by tick."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _TICK_S = 1e-6
 
 
 def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False) -> Timeline:
-    """A Timeline in which every op takes one tick and runs as soon as it may, up to `ops` (rows) and no further.
+    """Return a Timeline in which every op takes one tick and runs as soon as it can, up to the rows `ops`.
 
-    Of a race the two ops stand side by side, for nothing orders them. With `stuck`, or where the program comes to a
-    standstill, ops that never run are drawn as waits to the end. Programs must fit their buffers.
+    The two ops of a race stand side by side, since nothing orders them. With `stuck`, or if the program stalls, ops
+    that never run are drawn as waits to the end. Programs must fit their buffers.
 
     >>> from dovetail.ir import parse
     >>> race = parse('''

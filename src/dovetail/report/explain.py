@@ -12,7 +12,7 @@ from dovetail.report.summary import Losses, Provenance, Row, Summary
 
 
 def plan_summary(plan: Plan, command: str = "") -> Summary:
-    """Table, losses and reasons of a plan."""
+    """Return table, losses and reasons of a plan."""
     room = plan.serial_s - plan.ideal_s
     rows = [Row(plan.family, plan.predicted_s, None, max(plan.ideal_gain, 0.0), "taken", True)]
     for rival in plan.rivals:
@@ -25,7 +25,7 @@ def plan_summary(plan: Plan, command: str = "") -> Summary:
 
 
 def space(plan: Plan) -> Space | None:
-    """The iteration space of a plan, where its operator has one."""
+    """Return the iteration space of a plan, if its operator has one."""
     return plan.operator.space(plan.schedule, plan.ranks)
 
 

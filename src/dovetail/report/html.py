@@ -1,4 +1,4 @@
-"""The HTML page: summary, losses, reasons and the timeline in one file that works offline and asks for nothing."""
+"""html: the HTML page: summary, losses, reasons and timeline in one file that works offline."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def write_page(
 ) -> Path:
     """Write the page to `path`, whole or not at all; returns the path.
 
-    `program` is the one that all timelines ran, or one for each timeline (None where unknown); with it, tooltips tell
-    each op's text and source line, and arrows show messages. `further` is HTML that stands below them. A disk
-    that refuses raises EnvironmentFault.
+    `program` is the one that all timelines ran, or one for each timeline (None where unknown); with it, tooltips show
+    each op's text and source line, and arrows show messages. `further` is HTML that stands below them. Raises
+    EnvironmentFault where the file cannot be written.
     """
     return save_text(path, page(title=title, timelines=timelines, program=program, summary=summary, further=further))
 
@@ -109,7 +109,7 @@ def _summary(summary: Summary) -> str:
 def _space(space: Space | None) -> str:
     if space is None:
         return ""
-    what = "A part of it, each rank in its colour; shades tell what is computed one after the other"
+    what = "A part of it, each rank in its colour; shades show what is computed one after the other"
     what += ", pale what another rank computes, too" * any(piece.beyond for piece in space.pieces)
     return f"<section><h2>Iteration space</h2><p>{what}.</p>{space_svg(space)}</section>"
 

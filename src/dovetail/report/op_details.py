@@ -1,4 +1,4 @@
-"""op_details: what a page says of each op of a timeline: a text, its source line, messages, and what it waited for."""
+"""op_details: what a page shows of each op of a timeline: text, source line, messages, and what it waited for."""
 
 from __future__ import annotations
 

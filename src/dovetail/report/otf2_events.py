@@ -1,4 +1,4 @@
-"""Events of an OTF2 archive, written through the library's C functions: the package's own methods take 10 us an event.
+"""otf2_events: write OTF2 events through the library's C functions, since the package takes 10 us an event.
 
 OTF2 has no call that takes many events. So events are columns up to here, NumPy puts them in order, and each costs one
 call through ctypes.
@@ -75,6 +75,7 @@ class EventWriter:
         self.functions[WITH_ATTRIBUTES] = self._entered
 
     def close(self) -> None:
+        """Free the attribute list."""
         self.library.OTF2_AttributeList_Delete(self.values)
 
     def _entered(self, writer: int, _: None, time_ns: int, region: int, *values: int) -> int:

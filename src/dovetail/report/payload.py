@@ -1,4 +1,4 @@
-"""The data of the HTML page: timelines and texts of their spans as compressed typed arrays in base64."""
+"""payload: data of the HTML page: timelines and span texts as compressed typed arrays in base64."""
 
 from __future__ import annotations
 

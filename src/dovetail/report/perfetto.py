@@ -1,4 +1,4 @@
-"""Chrome trace format, which Perfetto and chrome://tracing open: a process for each rank, a thread for each track."""
+"""perfetto: timelines in Chrome's trace format, which Perfetto opens: a process per rank, a thread per track."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def write_perfetto(
 def chrome_trace(
     timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None = None
 ) -> dict[str, Any]:
-    """The trace as a document: metadata, spans (`X`, `ts` and `dur` in µs, whole ns), messages (`s` → `f`).
+    """Return the trace as a document: metadata, spans (`X`, `ts` and `dur` in µs, whole ns), messages (`s` → `f`).
 
-    Processes are named `measured rank 0`. Where spans of a lane overlap, the lane has further threads. With `program`
-    (one for all, or one for each timeline), spans tell op and source line, and flow events join each send to the
-    receive that takes its message. As Perfetto asks: threads have numbers of their own in the whole trace and none
-    that is a process's, spans of a thread never overlap, flow ids are whole numbers.
+    Processes are named like `measured rank 0`. Where spans of a lane overlap, the lane has further threads. With
+    `program` (one for all, or one for each timeline), spans name op and source line, and flow events join each send to
+    its receive. As Perfetto requires, thread ids are unique in the trace and differ from process ids, spans of a thread
+    never overlap, and flow ids are whole numbers.
     """
     events: list[Event] = []
     pid, tid, flow = 1, 1 + sum(t.num_ranks for t in timelines), 1

@@ -1,4 +1,4 @@
-"""The timeline as a static SVG, for a README: predicted above measured, lane by lane, on one axis."""
+"""picture: a timeline as a static SVG: predicted above measured, lane by lane, on one axis."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _labels(timeline: Timeline, row: _Row, width: int) -> Iterator[str]:
 
 
 def _strip(timeline: Timeline, groups: np.ndarray, row: _Row, order: np.ndarray, scale: float) -> Iterator[str]:
-    """The spans of one track; neighbours of one group that lie closer than the eye tells apart become one."""
+    """The spans of one track; neighbours of one group that lie closer than the eye can separate become one."""
     spans = order[row.track.first : row.track.first + row.track.num_spans]
     start = GUTTER + timeline.columns["start_s"][spans] * scale
     end = GUTTER + timeline.columns["end_s"][spans] * scale

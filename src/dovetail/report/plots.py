@@ -1,4 +1,4 @@
-"""Plots of cost curves: samples, fit, break points, range of validity and residuals, in one page that works offline."""
+"""plots: cost curves with samples, fit, break points, range and residuals, in one page that works offline."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def _section(name: str, curve: Curve) -> str:
 
 
 def _facts(curve: Curve) -> list[tuple[str, str]]:
-    """What the picture cannot tell exactly."""
+    """The figures that a picture shows only roughly."""
     rows = [("valid from", f"{_amount(curve, curve.low)} to {_amount(curve, curve.high)}")]
     if curve.breaks:
         rows.append(("breaks", ", ".join(_amount(curve, at) for at in curve.breaks)))

@@ -1,4 +1,4 @@
-"""A Selection for eyes and for other tools: the rows that NCCL's tuner plugin reads, and MSCCL files by size range."""
+"""selections: selection tables for people and other tools: NCCL's tuner plugin, and MSCCL files by size range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HEAD = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,n
 
 
 def selection_table(selection: Selection, *, terminal: bool = False, width: int = 100) -> str:
-    """Which sizes (the last one included) go by which algorithm, how much faster than the library's call as measured.
+    """Return a table of size ranges (last size included), algorithms, and measured speed-ups over the library.
 
     >>> print(selection_table(Selection({}, (Row("all_gather", 2, 1, 512, 2049, "ring_all_gather"),))))
     collective  ranks  nodes   from     to  algorithm        speed-up

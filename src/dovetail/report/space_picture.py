@@ -1,4 +1,4 @@
-"""The iteration space of a schedule as a static SVG: rows across, steps upwards, by rank and in the order computed."""
+"""space_picture: an iteration space as a static SVG: rows across, steps upwards, coloured by rank."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def _rect(space: Space, piece: Piece, steps: int, strip: float) -> str:
     left, right = _x(space, piece.low), _x(space, piece.high)
     shade = SHADES[piece.turn % len(SHADES)] * (0.4 if piece.beyond else 1.0)
     where = f"{space.up} {space.number(piece.step)}, {space.axis} {piece.low} to {piece.high}"
-    told = f"rank {piece.rank}, turn {piece.turn}: {where}"
-    told += ", also computed by another rank" * piece.beyond
+    tooltip = f"rank {piece.rank}, turn {piece.turn}: {where}"
+    tooltip += ", also computed by another rank" * piece.beyond
     place = f'x="{left:.1f}" y="{(steps - piece.step) * strip:.1f}" width="{right - left:.1f}" height="{strip:.1f}"'
     edge = 'stroke="var(--panel)" stroke-width="0.6"' if space.apart else 'shape-rendering="crispEdges"'
     paint = f'fill="{HUES[piece.rank % len(HUES)]}" fill-opacity="{shade:.2f}" {edge}'
-    return f"<rect {place} {paint}><title>{escape(told)}</title></rect>"
+    return f"<rect {place} {paint}><title>{escape(tooltip)}</title></rect>"
 
 
 def _words(space: Space, steps: int, strip: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a span shows as: nine groups of op kinds, each with one colour, by its op or, failing that, its name."""
+"""span_classes: nine groups of spans, each with one colour, by kind of op or else by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Summary: what a report says beside its timelines: the schedules compared, the losses, the reasons, the provenance."""
+"""summary: what a report says beside its timelines: schedules compared, losses, reasons, provenance."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ class Losses:
 
     @property
     def makespan_s(self) -> float:
+        """Ideal seconds plus all losses."""
         return self.ideal_s + sum(self.lost_s.values())
 
 
@@ -87,6 +88,7 @@ class Summary:
         return tuple(label for label in LABELS if any(row.seconds(label) is not None for row in self.rows))
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; times in seconds."""
         losses = [
             {"label": x.label, "ideal_s": x.ideal_s, "lost_s": dict(x.lost_s), "where": x.where} for x in self.losses
         ]

@@ -1,4 +1,4 @@
-"""Tables of strings: plain text for pipes, rich for terminals. Every function returns a string; `cli` prints it."""
+"""tables: format tables as strings: plain text for pipes, rich for terminals. `cli` prints them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that pages and traces share: the files of `page/`, filled in once; provenance; a program for each timeline."""
+"""template: parts that pages and traces share: the files of `page/`, provenance, a program per timeline."""
 
 from __future__ import annotations
 

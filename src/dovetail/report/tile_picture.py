@@ -1,4 +1,4 @@
-"""A tiling in two dimensions as a static SVG: the tile, its dependences and neighbours; the time steps of both Π."""
+"""tile_picture: a tiling in two dimensions as a static SVG: tile, dependences, neighbours, time steps of both Π."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Trace as an archive of OTF2, through the `otf2` package: for Vampir, Scalasca and their like."""
+"""trace_otf2: write a Trace as an OTF2 archive with the `otf2` package, for Vampir, Scalasca and the like."""
 
 from __future__ import annotations
 

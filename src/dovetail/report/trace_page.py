@@ -1,4 +1,4 @@
-"""The page of a trace: what it adds up to, and its calls on the timeline, with messages and who was waited for."""
+"""trace_page: the page of a trace: statistics, and its calls on the timeline, with messages and causes of waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Trace in Chrome's trace format, which Perfetto opens, written as it is read: a process for each rank."""
+"""trace_perfetto: write a Trace in Chrome's trace format, which Perfetto opens, in one pass: a process per rank."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
             for number, batch in enumerate(filter(None, _batches(trace, threads))):
                 file.write((",\n" if number else "\n") + ",\n".join(batch))
             head = head_of(trace.num_ranks, trace.names, trace.comms, trace.meta)
-            told = [[tid, rank, thread] for (rank, thread), tid in threads.known.items()]
-            file.write('\n],"otherData":' + json.dumps({KEY: {"schema": SCHEMA, **head, "threads": told}}) + "}\n")
+            listed = [[tid, rank, thread] for (rank, thread), tid in threads.known.items()]
+            file.write('\n],"otherData":' + json.dumps({KEY: {"schema": SCHEMA, **head, "threads": listed}}) + "}\n")
     except OSError as error:
         if target.is_file():
             target.unlink()  # half of a trace
@@ -123,25 +123,25 @@ def _head(
 
 def _tail(names: Sequence[str], row: Sequence[Any]) -> str:
     """The text of an event's `args`, but for its request and last bracket."""
-    told = dict(zip(_USED, row, strict=True))
-    kind = KINDS[told["kind"]]
-    args = _args(kind, names[told["name"]], told)
-    if told["part"]:
+    fields = dict(zip(_USED, row, strict=True))
+    kind = KINDS[fields["kind"]]
+    args = _args(kind, names[fields["name"]], fields)
+    if fields["part"]:
         args = {"kind": kind, **args}
     elif kind == "point":
         args = {"arg": 0, **args}
     return '"args":' + _text(args)[:-1]
 
 
-def _args(kind: str, name: str, told: dict[str, Any]) -> dict[str, Any]:
+def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
     """What is known of a row beside its name and times: what is not as in most rows, and what people look for."""
-    args = {key: told[key] for key, most in DEFAULTS.items() if key in told and told[key] != most}
+    args = {key: fields[key] for key, most in DEFAULTS.items() if key in fields and fields[key] != most}
     if kind == "point" or (kind == "interval" and not name.startswith("MPI_")):
         return args
     if kind in ("send", "recv", "done"):
-        args["tag"] = told["tag"]
-    args |= {"num_bytes": told["num_bytes"], "called_from": hex(args.pop("arg", 0))}
-    if kind == "collective" and told["peer"] >= 0:
+        args["tag"] = fields["tag"]
+    args |= {"num_bytes": fields["num_bytes"], "called_from": hex(args.pop("arg", 0))}
+    if kind == "collective" and fields["peer"] >= 0:
         args["root"] = args.pop("peer")
     if "repeats" in args:
         args["calls"] = args.pop("repeats") + 1

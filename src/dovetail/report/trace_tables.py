@@ -1,4 +1,4 @@
-"""What a trace adds up to, as tables."""
+"""trace_tables: statistics of a trace as tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ MOST_CALLS, MOST_RANKS, MOST_PAIRS, BAR = 20, 16, 12, 30
 
 
 class Table(NamedTuple):
+    """Headers, rows of texts, and the alignment of each column."""
+
     headers: list[str]
     rows: list[list[str]]
     aligns: list[Align]
 
 
 def tables(stats: Stats) -> list[Table]:
-    """Calls by their time, call sites, ranks, waits, sizes of messages, and who sends to whom."""
+    """Return tables of calls, call sites, ranks, waits, message sizes, and traffic between ranks."""
     found = [_calls(stats), *([_sites(stats)] if stats.sites else []), _ranks(stats)]
     if stats.waits:
         found.append(_waits(stats))
@@ -31,13 +33,13 @@ def tables(stats: Stats) -> list[Table]:
 
 
 def stats_text(stats: Stats, *, terminal: bool = False, width: int = 100) -> str:
-    """The tables, then what is to be known of how far the trace can be trusted."""
+    """Return the tables, then remarks on how far the trace can be trusted."""
     parts = [render_table(*table, terminal=terminal, width=width) for table in tables(stats)]
     return "\n\n".join([*parts, *([text] if (text := "\n".join(remarks(stats))) else [])])
 
 
 def remarks(stats: Stats) -> Iterator[str]:
-    """What a reader should know of how far the trace can be trusted, a sentence a line."""
+    """Yield sentences on how far the trace can be trusted."""
     meta, shares = stats.meta, stats.overlap
     if any(shares.values()):
         words = ", ".join(f"{percent(share)} as {OVERLAP[name]} counts" for name, share in shares.items())
@@ -59,7 +61,7 @@ def remarks(stats: Stats) -> Iterator[str]:
     if meta.get("lost"):
         yield (
             f"{meta['lost']} events were lost: there was no room for them, or newer ones took their place. Counts are "
-            "too small by what they told, and messages may be told with the wrong partner, or none."
+            "too small by these, and messages may be shown with the wrong partner, or none."
         )
     for rank in stats.ranks:
         if rank.open_calls:

@@ -1,4 +1,4 @@
-"""Tracks: rows of spans that do not overlap, in order of time, one or more for each rank and lane of a timeline."""
+"""tracks: spans of a timeline in rows without overlap, in order of time, one or more per rank and lane."""
 
 from __future__ import annotations
 

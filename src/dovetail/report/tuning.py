@@ -1,4 +1,4 @@
-"""What a tuning says: the table, the losses and the notes, for a terminal; and the page, beside what tune wrote."""
+"""tuning: report a tuning: table, losses and notes for a terminal, and the page beside the files of `tune`."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ LITTLE = 0.03  # of serial: what may be gained against contention, and nobody wo
 
 
 def write_tuning(result: TuneResult, out: Path, command: str = "") -> TuneResult:
-    """Write the page of a tuning to the folder `out`, and where it is into `tune.json` there.
+    """Write the page of a tuning to the folder `out`, and its path into `tune.json` there.
 
-    A page that cannot be written costs only the page: the result says so, and has none.
+    If the page cannot be written, the result has a note and no page.
     """
     from dovetail.report.html import write_page
 
     found = replace(result, report=out / "report.html")
-    timelines, told = [found.plan.predicted, *found.planned.timelines[:1]], summary(found, command)
+    timelines, about = [found.plan.predicted, *found.planned.timelines[:1]], summary(found, command)
     try:
         write_page(
-            out / "report.html", title=title(found.plan), timelines=timelines, program=found.plan.program, summary=told
+            out / "report.html", title=title(found.plan), timelines=timelines, program=found.plan.program, summary=about
         )
         save_json(out / "tune.json", found.to_json())
     except EnvironmentFault as error:
@@ -65,7 +65,7 @@ def why_kept(result: TuneResult) -> str:
 
 
 def wrong(result: TuneResult) -> Iterator[str]:
-    """A sentence for each schedule of the final whose results are not what they must be."""
+    """Yield a sentence for each schedule of the final with wrong results."""
     for outcome in (result.serial,) if result.keeps_serial else (result.serial, result.planned):
         if outcome.is_wrong:
             yield wrong_text(outcome.name, outcome.max_rel_error, outcome.tolerance)

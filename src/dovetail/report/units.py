@@ -1,4 +1,4 @@
-"""Seconds, bytes and shares as people read them: three significant digits, aligned. `core.units` reads them back."""
+"""units: seconds, bytes and shares for people: three significant digits, aligned. `core.units` reads them back."""
 
 from __future__ import annotations
 
@@ -64,8 +64,10 @@ def percent(share: float | None) -> str:
 
 
 def ideal_share(share: float | None) -> str:
-    """What was reached of the ideal gain, that of hiding alone. More than twice of it is told as no more than that: the
-    schedule does other than serial's work in less time, as tiles that stay in a cache do.
+    """Format the share of the ideal gain (perfect overlap) that was reached; shares above 2 as `> 200 %`.
+
+    Above 2 the gain is not from overlap: the schedule's work takes less time than serial's, say since its tiles stay in
+    a cache.
 
     >>> [ideal_share(x) for x in (0.5634, 1.2, 32.07, None)]
     ['56 %', '120 %', '> 200 %', '–']
@@ -76,7 +78,7 @@ def ideal_share(share: float | None) -> str:
 def seconds_column(values_s: Sequence[float | None], digits: int = 3, distinct: bool = False) -> list[str]:
     """Durations of one column: one unit for all, decimal points above each other.
 
-    With `distinct`, up to two more digits tell apart what rounding would make look alike: for exact (predicted) ones.
+    With `distinct`, up to two more digits separate values that rounding would make equal: for exact (predicted) ones.
 
     >>> seconds_column([0.0361, 0.00124, 0.128, None])
     [' 36.1  ms', '  1.24 ms', '128    ms', '  –      ']

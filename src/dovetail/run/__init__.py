@@ -1,4 +1,4 @@
-"""run: real bytes and kernels. `reference` defines what a Program means; the native engines must equal it."""
+"""run: execute Programs on real bytes and kernels. `reference` defines their meaning; native engines must equal it."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Arrays for a Program's buffers: dtypes by name, allocation, poison, fresh random inputs."""
+"""arrays: arrays for a Program's buffers: dtypes by name, allocation, poison, random inputs."""
 
 from __future__ import annotations
 

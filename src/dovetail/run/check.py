@@ -1,5 +1,4 @@
-"""Do the results of a run hold what its Program's post-conditions ask? Against float64, by bounds that follow from
-dtypes and lengths."""
+"""check: compare a run's results with its post-conditions in float64, within bounds from dtypes and lengths."""
 
 from __future__ import annotations
 
@@ -137,6 +136,7 @@ def near(what: str, found: Array, wanted: Array) -> Agreement:
 
 
 def raise_if_bad(found: Agreement) -> None:
+    """Raise RunError if results disagree."""
     if not found.ok:
         text = f"{found.num_wrong} wrong elements, the worst {found.worst}"
         raise RunError("the results disagree with the float64 reference", found=text)

@@ -1,4 +1,4 @@
-"""collectives: what the library's own collectives compute, for the reference executor."""
+"""collectives: NumPy versions of the library's collectives, for the reference executor."""
 
 from __future__ import annotations
 

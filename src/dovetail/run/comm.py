@@ -1,4 +1,4 @@
-"""Communicator: collectives on a user's MPI communicator, by the library's own call or by a Program of ours."""
+"""comm: collectives on a user's MPI communicator, by the library's call or by a Program."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ class Service(NamedTuple):
 
 
 class Communicator:
-    """One communicator of the user's MPI program, as this rank sees it; all of its ranks make it together.
+    """A native communicator on a duplicate of the user's MPI communicator. Collective: all ranks make it together.
 
-    It sends on a duplicate of theirs, keeps the engines of its latest calls, and ends when theirs is freed.
+    It caches the engines of its latest calls, and ends when the user frees theirs.
     """
 
     def __init__(self, bound: _native.Communicator, hosts: Sequence[str]) -> None:
@@ -79,12 +79,14 @@ class Communicator:
 
     @cached_property
     def world(self) -> World:
-        """Its ranks, for runs of whole Programs."""
+        """The ranks, for runs of whole Programs."""
         return World(build_shim(), self.bound)
 
     def set_rules(self, rules: Rules, dtypes: Mapping[str, str] | None = None) -> None:
-        """What serves which size from now on; all ranks give the same. `dtypes`: the one that a collective's rules were
-        measured for, where it matters; others are the library's."""
+        """Set which choice serves which size; collective, with equal rules on all ranks.
+
+        `dtypes`: the dtype that a collective's rules hold for, if any; other dtypes use the library.
+        """
         self.bound.clear()
         self.has_rules, self._choices = True, []
         for number, kind in enumerate(KINDS):
@@ -96,12 +98,12 @@ class Communicator:
             self.bound.set_rules(number, found, REDUCED.index(only) if only else -1)
 
     def choice(self, kind: str, num_bytes: int, dtype: str | None = None) -> Any:
-        """The Choice that serves a collective of that size, None for the library's call."""
+        """Return the Choice for a collective of that size; None for the library's call."""
         row = self.bound.choice(KINDS.index(kind), num_bytes, REDUCED.index(dtype) if dtype else -1)
         return self._choices[row] if row >= 0 else None
 
     def run(self, request: Request) -> None:
-        """Do it. RunError where MPI fails, or where a rank has not come within the stall time that `prepare` gives."""
+        """Execute a request. RunError if MPI fails, or a rank misses the stall time that `prepare` sets."""
         words = self._words(request)
         while not self.bound.run(*words):
             choice = self.choice(request.kind, request.num_bytes, request.dtype)
@@ -110,7 +112,7 @@ class Communicator:
             self.bound.add(*words, *service)
 
     def agree(self, request: Request | None) -> None:
-        """OperatorError, on all ranks, where they ask different things of one call, or one asks nothing that can be."""
+        """Raise OperatorError on all ranks if they ask different things of one call, or one asks the impossible."""
         names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes")
         everyone = self.gather(np.array(_numbers(request) if request else [-1] * len(names), np.int64))
         for rank, theirs in enumerate(everyone):
@@ -126,7 +128,7 @@ class Communicator:
                 raise common(OperatorError(f"ranks call {request.kind} with different arguments", found=found))
 
     def gather(self, words: Array) -> Array:
-        """Every rank's `words`, a row each, by the library's call."""
+        """Return every rank's `words`, a row each, by the library's call."""
         out = np.empty((self.size, *words.shape), words.dtype)
         self.bound.library(_ALL_GATHER, words.ctypes.data, out.ctypes.data, words.nbytes)
         return out

@@ -1,4 +1,4 @@
-"""A CUDA device and what lies in its memory. The native module is loaded, and the driver sought, when first used."""
+"""cuda_device: a CUDA device and its memory. Loads the native module, and looks for the driver, when first used."""
 
 from __future__ import annotations
 
@@ -77,9 +77,11 @@ class Gpu:
         return int(places[self._turns % len(places)].address)
 
     def upload(self, address: int, array: Array) -> None:
+        """Copy a contiguous host array to `address`."""
         self.device.copy(address, int(array.ctypes.data), array.nbytes)
 
     def download(self, array: Array, address: int) -> None:
+        """Copy device memory at `address` into a contiguous host array."""
         self.device.copy(int(array.ctypes.data), address, array.nbytes)
 
 
@@ -146,6 +148,7 @@ class DeviceMemory:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
+        """All devices."""
         return self.gpu, *self.more
 
     def seat_of(self, rank: int) -> int:
@@ -153,9 +156,11 @@ class DeviceMemory:
         return rank % len(self.gpus)
 
     def gpu_of(self, rank: int) -> Gpu:
+        """Return the device of a rank."""
         return self.gpus[self.seat_of(rank)]
 
     def take(self, rank: int, num_bytes: int, on_host: bool = False) -> int:
+        """Allocate memory on the device of `rank` (or pinned host memory), and return its address."""
         block = self.gpu_of(rank).allocate(num_bytes, on_host)
         (self.keep_host if on_host else self._blocks).append(block)
         return int(block.address)
@@ -174,9 +179,11 @@ class DeviceMemory:
         return self._starts.get((name, rank), 0)
 
     def take_on_host(self, num_bytes: int) -> int:
+        """Allocate pinned host memory, and return its address."""
         return self.take(0, num_bytes, True)
 
     def address(self, rank: int, name: str) -> int:
+        """Return the address of a buffer."""
         return self._homes[name, rank]
 
     def put(self, name: str, rank: int, array: Array) -> None:

@@ -1,4 +1,4 @@
-"""The `cuda` executor: jobs on one CUDA device, their ranks virtual; or one of them real, its peers in host memory."""
+"""cuda_executor: jobs on one CUDA device, with all ranks virtual, or one rank real and its peers in host memory."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class CudaExecutor(Executor):
 
     @cached_property
     def others(self) -> tuple[Gpu, ...]:
+        """The further devices, opened when first used."""
         return tuple(Gpu(index) for index in self.more)
 
     def execute_unverified(self, job: Job) -> JobResult:
@@ -71,6 +72,7 @@ class CudaExecutor(Executor):
         return JobResult(tuple(outcomes), len(ran.seconds), ran.disturbed, self.facts())
 
     def facts(self) -> dict[str, Any]:
+        """Return facts of host and device, for provenance."""
         about = self.gpu.facts()
         label: dict[str, Any] = {} if self.real is None else {"label": ONE_RANK}
         label |= {"devices": [self.index, *self.more]} if self.more else {}

@@ -1,4 +1,4 @@
-"""Runs of Programs on a CUDA device: a lane is a stream, or a threadblock of the kernel that interprets the program.
+"""cuda_runs: run Programs on a CUDA device, with lanes as streams, or as threadblocks of an interpreting kernel.
 
 All ranks are virtual, on one device; or one rank is real, and its peers' messages lie in the host's memory, from where
 copies of the device fetch them, and where they bring its own.

@@ -1,4 +1,4 @@
-"""Inside the user's own MPI program: this rank's share of a Program, on this rank's arrays, one process per rank."""
+"""embedded: run this rank's share of a Program inside the user's own MPI program, one process per rank."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ STALL_S = 600.0  # a rank that comes so late is taken for one that never will
 
 
 class Embedded:
-    """One Program on the ranks of a communicator, each of which calls it with its own inputs, as often as it wants.
+    """One Program on the ranks of a communicator. Each rank calls it with its own inputs, repeatedly.
 
-    `world`: what `ranks_of` gave; None only where the Program has one rank, which then needs no MPI. Scratch buffers
-    live as long as this does, and an engine stays bound while the same arrays come back. `in_order`: see `bind`.
+    `world`: from `ranks_of`; None only for a Program of one rank, which needs no MPI. Scratch buffers live as long as
+    the object. An engine stays bound while calls use the same arrays. `in_order`: see `bind`.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class Embedded:
         self._bound: tuple[tuple[int, ...], dict[str, Array], Any] | None = None
 
     def empty(self, buffer: str) -> Array:
-        """A new array for a buffer of this rank, slots first."""
+        """Return a new array for a buffer of this rank, slots first."""
         return allocate_buffer(self.program, self.workload, buffer, self.rank)
 
     def bind(self) -> None:
-        """Compile and bind before the first call, which then only says where its arrays lie."""
+        """Compile and bind before the first call, so that the call only passes the addresses of its arrays."""
         self._engine({name: np.empty(*about) for name, about in self._shapes.items()})
 
     def __call__(
@@ -90,7 +90,7 @@ class Embedded:
     def call(
         self, read: Callable[[], tuple[Mapping[str, Array], Mapping[str, Array]]], *, allow_nonfinite: bool = False
     ) -> dict[str, Array]:
-        """The same, of the inputs and outputs that `read` returns. Whatever it raises on one rank is raised on all."""
+        """Run on the inputs and outputs that `read` returns. An error of any rank is raised on all ranks."""
         if self.world and self.world.freed:
             raise RunError("the communicator was freed", hint="its plan ends with it: run on another one")
         given, results, fault, error = {}, dict[str, Array](), "", None
@@ -108,22 +108,22 @@ class Embedded:
             return self._run(given, results)
 
     def new_outputs(self) -> dict[str, Array]:
-        """New arrays for the outputs of this rank, slots first; not poisoned."""
+        """Return new arrays for the outputs of this rank, slots first; not poisoned."""
         return {name: np.empty(*self._shapes[name]) for name in self._outputs}
 
     def run_checked(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
-        """The same for arrays that are known to fit, on every rank; new outputs are not poisoned first."""
+        """Run on arrays that are known to fit on every rank; new outputs are not poisoned first."""
         return self.run_bound(self.bound_to(inputs, out))
 
     def bound_to(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> tuple[dict[str, Array], ...]:
-        """Inputs and outputs as they go to the engine, which is bound to them: all that can fail on this rank alone."""
+        """Bind the engine to these arrays, and return them as it takes them. All that can fail on this rank alone."""
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         results = self.new_outputs() | dict(out) if out else self.new_outputs()
         self._engine(given | results)
         return given, results
 
     def run_bound(self, held: tuple[dict[str, Array], ...]) -> dict[str, Array]:
-        """Run on what `bound_to` returned."""
+        """Run on the result of `bound_to`."""
         given, results = held
         return self._run(given, results)
 
@@ -135,7 +135,7 @@ class Embedded:
         return results | {name: array for name, array in given.items() if name in self._asked}
 
     def fault(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], allow_nonfinite: bool) -> str:
-        """What is wrong with this rank's arrays, in words; empty where nothing is."""
+        """Return in words what is wrong with this rank's arrays; empty if nothing is."""
         roles = {b.name: (b.role, b.slots[self.rank]) for b in self.program.buffers}
         missing = [name for name, (role, _) in roles.items() if role == "input" and name not in inputs]
         if missing:
@@ -157,9 +157,9 @@ class Embedded:
         return overlap(inputs, outputs)
 
     def agree(self, fault: str, error: BaseException | None = None) -> None:
-        """Go on together or not at all: raise on every rank where any has a fault, naming the first that does.
+        """Continue on all ranks, or raise on all, naming the first rank with a fault.
 
-        Its cause, on a rank with an `error` of its own, is that.
+        On a rank with an `error` of its own, that is the cause.
         """
         faults = {self.rank: fault} if fault else {}
         if self.world and self.world.sum(np.array([float(bool(fault))]), STALL_S)[0]:
@@ -190,7 +190,7 @@ class Embedded:
 
 
 def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
-    """Which result would be written over an argument or another result, in words; empty where none would.
+    """Return in words which result would overwrite an argument or another result; empty if none would.
 
     >>> whole = np.zeros(8)
     >>> overlap({"A": whole[:4]}, {"C": whole[2:6]}), overlap({"A": whole[:4]}, {"C": whole[4:]})
@@ -206,7 +206,7 @@ def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
 
 
 def ranks_of(comm: Any = None, *, blas: bool = True) -> World:
-    """The ranks of an mpi4py communicator; without one, all of this MPI program."""
+    """Return the ranks of an mpi4py communicator; without one, all ranks of this MPI program."""
     if blas:
         _warn_once()
     return this_world() if comm is None else world_of(comm)
@@ -214,7 +214,7 @@ def ranks_of(comm: Any = None, *, blas: bool = True) -> World:
 
 @cache
 def this_world() -> World:
-    """All ranks of the MPI program that this process belongs to. MPI is started, and ended, where nobody else does."""
+    """Return all ranks of this process's MPI program. Initialises MPI, and finalizes it, unless the program does."""
     shim = build_shim()
     others = _is_initialized(shim)
     world = World(shim)
@@ -229,7 +229,7 @@ def _warn_once() -> None:
 
 
 def warn_of_threads(environ: Mapping[str, str]) -> None:
-    """Warn where several ranks of a host would each take all its cores for BLAS, which costs far more than it gains.
+    """Warn if several ranks of a host would each use all its cores for BLAS, which costs far more than it gains.
 
     >>> warn_of_threads({"MPI_LOCALNRANKS": "2", "OPENBLAS_NUM_THREADS": "1"})
     """
@@ -256,7 +256,7 @@ def _end(world: World) -> None:
 
 
 def check_size(world: World, ranks: int) -> None:
-    """OperatorError where a plan is for another number of ranks."""
+    """Raise OperatorError if a plan is for another number of ranks."""
     if world.size == ranks:
         return
     what = f"the plan is for {ranks} ranks"

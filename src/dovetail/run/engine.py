@@ -1,4 +1,4 @@
-"""From a Program and arrays to a bound native engine, and from its spans to a Timeline."""
+"""engine: bind a Program and arrays to a native engine, and turn its spans into a Timeline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SAME_SLOTS = (Kind.copy, Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_copy_s
 
 
 def allocate_rank(program: Program, workload: Workload, rank: int) -> dict[str, Array]:
-    """Arrays of one rank for every buffer, slots first; all poisoned, so that nothing unwritten passes unseen."""
+    """Return poisoned arrays for every buffer of one rank, slots first, so that nothing unwritten passes unseen."""
     return {buffer.name: allocate_buffer(program, workload, buffer.name, rank) for buffer in program.buffers}
 
 
@@ -100,7 +100,7 @@ def bind(
 
 
 def titles(program: Program, lanes_of: str = "") -> tuple[list[str], list[str], list[str]]:
-    """What traces call the lanes, kernels and collectives of a Program."""
+    """Return the names of a Program's lanes, kernels and collectives in traces."""
     lanes = [f"{lanes_of} {lane.name}".strip() for lane in program.lanes]
     return lanes, [kernel.name for kernel in program.kernels], [call.kind for call in program.collectives]
 
@@ -120,7 +120,7 @@ def _columns(program: Program) -> dict[str, NDArray[Any]]:
 
 
 def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[str]:
-    """Run bound engines to their end; for each, why it failed or an empty string."""
+    """Run bound engines to their end; return for each why it failed, or an empty string."""
     failures: list[str] = _native.run_engines(list(engines), native_options(options))
     return failures
 
@@ -238,6 +238,7 @@ def native_forms(
 
 
 def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:
+    """Raise RunError unless `array` fits a buffer: `slots` along axis 0, C-contiguous, a known dtype."""
     if array is None:
         raise RunError(f"rank {rank} was given no array for buffer '{name}'")
     if array.shape[:1] != (slots,):

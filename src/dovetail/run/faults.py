@@ -1,4 +1,4 @@
-"""faults: what one rank raises in a collective before its transfer is raised on all ranks, if they run on one host.
+"""faults: raise an error of one rank, raised in a collective before its transfer, on all ranks of the host.
 
 The ranks of a communicator share a board there (see native/run/board.hpp). A call costs two stores to it. Only a rank
 that fails does more: it posts its error, and then takes part in the transfers that other ranks have begun, on arrays

@@ -1,4 +1,4 @@
-"""heartbeat: every rank of a job touches a file again and again, so that one that stopped is missed within seconds.
+"""heartbeat: each rank of a job writes a file twice a second, so that a stopped rank is noticed within seconds.
 
 Imports nothing heavy: a rank begins with it, before NumPy and MPI.
 """
@@ -185,6 +185,7 @@ class Deaths:
         return self._first
 
     def close(self) -> None:
+        """Close and remove all FIFOs."""
         for fd, path in self._fds.items():
             os.close(fd)
             path.unlink(missing_ok=True)

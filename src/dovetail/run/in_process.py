@@ -1,4 +1,4 @@
-"""in_process: jobs without an MPI, in this process: ranks as threads, or one after the other by the NumPy reference."""
+"""in_process: run jobs in this process without MPI, on threads or with the NumPy reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dovetail.timeline import Timeline
 
 
 class Run(NamedTuple):
-    """What a run left in the buffers of every rank, what it took, and when each op ran, where that is known."""
+    """One run: buffers of every rank afterwards, seconds, and the timeline, if known."""
 
     held: Arrays
     seconds: float
@@ -30,7 +30,7 @@ class Run(NamedTuple):
 class InProcessExecutor(Executor):
     """Runs jobs in this process. A class that derives from this one says what one `run` is, and `library`.
 
-    Every run begins with the inputs of the job's seed, and is of its own: `repeats` are for ranks that have to meet.
+    Every run starts from the inputs of the job's seed. Ignores `repeats`.
     """
 
     library: ClassVar[str]

@@ -1,4 +1,4 @@
-"""The interpreter: a collective Program as one kernel runs it, a threadblock for each lane; here on host threads.
+"""interpreter: run a collective Program as one kernel does, a threadblock per lane; here on host threads.
 
 Channels are FIFOs in memory, by one of three protocols (NCCL's). The state machine of channels and steps is one source
 (native/cuda/lane.hpp) for host threads and for devices (`run.gpu`).
@@ -39,8 +39,8 @@ class Layout:
     which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane; on a
     device 1 says as many as let all lanes be resident.
 
-    Where a rank's accesses are ordered by the messages of others, not by its own lanes and dependencies, messages are
-    told whole, by Simple, whatever is asked; the timeline says which protocol it was."""
+    Where the messages of other ranks order a rank's accesses, not its own lanes and dependencies, each message is
+    signalled whole, by Simple, whatever `protocol` is. The timeline records the protocol used."""
 
     protocol: str = "Simple"
     place_bytes: int = 0
@@ -155,6 +155,7 @@ def legal_order(program: Program) -> NDArray[np.int64]:
 
 
 def stall(options: RunOptions, found: str) -> RunError:
+    """Return the error for a stalled run."""
     first = found.strip().splitlines()[0] if found.strip() else ""
     return RunError(f"the run stalled: no lane moved for {options.stall_s:g} s; {first.strip()}", found=found)
 

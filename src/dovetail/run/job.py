@@ -1,4 +1,4 @@
-"""Job: Programs to be run in turn on one set of ranks, and what came of them."""
+"""job: Programs to run interleaved on one set of ranks, and their outcomes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class Variant:
-    """One Program of a job. With `check`, all that its post-conditions name is held against float64, after a run of its
-    own; where there is a plain program to check `against`, with its workload, all that this one leaves in its outputs,
-    its kernels run by their references."""
+    """One Program of a job.
+
+    With `check`, an extra run compares all slots that post-conditions name with float64. With `against`, a reference
+    program and its workload, it compares all outputs with those of that program, run with reference kernels."""
 
     name: str
     program: Program
@@ -31,8 +32,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Job:
-    """Variants run interleaved (a b c, c a b, …): at least `rounds` rounds after `warmup`, more where some were
-    disturbed, and none begun after `budget_s` seconds. `seed` makes the random inputs."""
+    """Variants to run interleaved (a b c, c a b, …), with random inputs from `seed`.
+
+    At least `rounds` rounds follow `warmup`, more where other processes disturbed some; none begins after `budget_s`
+    seconds."""
 
     variants: tuple[Variant, ...]
     rounds: int = 5
@@ -43,15 +46,17 @@ class Job:
 
     @property
     def num_ranks(self) -> int:
+        """Number of ranks of the programs."""
         return self.variants[0].program.num_ranks
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one variant did. `seconds`: each round's makespan, the slowest rank's from its own start, of one run.
+    """Outcome of one variant.
 
-    `timelines`: that of the median round, or of every round; none without spans. `max_rel_error`: against a
-    higher-precision reference, None where not asked. `num_wrong`: elements, on all ranks, beyond their error bound.
+    `seconds`: makespan of one run in each round, from each rank's own start to its end, of the slowest rank.
+    `timelines`: of the median round, or of every round; none without spans. `max_rel_error`: against a
+    higher-precision reference; None if unchecked. `num_wrong`: elements beyond their error bound, over all ranks.
     """
 
     name: str
@@ -63,16 +68,19 @@ class Outcome:
 
     @property
     def median_s(self) -> float:
+        """Median of `seconds`."""
         return float(np.median(self.seconds))
 
     def over(self, other: Outcome) -> float:
-        """The median, over the rounds of one job, of this variant's seconds over another's: what slows a whole round
-        slows both."""
+        """Return the median over rounds of this variant's seconds over those of `other`, of the same job.
+
+        What slows a whole round slows both.
+        """
         return float(np.median(np.divide(self.seconds, other.seconds)))
 
     @property
     def is_wrong(self) -> bool:
-        """Whether its results were checked, and wrong."""
+        """Whether results were checked and found wrong."""
         if self.num_wrong is not None or self.max_rel_error is None or self.tolerance is None:
             return bool(self.num_wrong)
         return not self.max_rel_error <= self.tolerance
@@ -86,10 +94,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class JobResult:
-    """Outcomes in the order of the job's variants, and the facts of the machine that ran it.
+    """Outcomes in the order of the job's variants, and facts of the hosts that ran it.
 
-    `rounds`: those that the outcomes hold; `disturbed`: of all that ran, those that were repeated, or kept for want of
-    better ones. `load`: what others took of the ranks' cores from the first to the last.
+    `rounds`: rounds in the outcomes. `disturbed`: rounds that other processes disturbed, whether repeated or not.
+    `load`: share of the ranks' cores that other processes took from the first round to the last.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -106,9 +114,9 @@ Seconds = NDArray[np.float64]
 
 
 def disturbed_rounds(seconds: Seconds) -> NDArray[np.bool_]:
-    """Rounds (axis 0) in which some variant (axis 1) took far longer than its own median.
+    """Return the rounds (axis 0) in which some variant (axis 1) took far longer than its median.
 
-    Far is 5 scaled median absolute deviations, and at least 15 %: steady noise is a spread, not a disturbance.
+    Far: more than 5 scaled median absolute deviations, and at least 15 %. Steady noise is a spread, not a disturbance.
 
     >>> disturbed_rounds(np.array([[1.0], [1.02], [0.98], [3.0], [1.01]])).tolist()
     [False, False, False, True, False]
@@ -119,8 +127,8 @@ def disturbed_rounds(seconds: Seconds) -> NDArray[np.bool_]:
 
 
 class Rounds(NamedTuple):
-    """Seconds by round and variant, of the rounds kept; how many were disturbed; and which were kept, of all that ran,
-    those to warm up included."""
+    """Seconds by round and variant of the rounds that count; how many were disturbed; and the indices of those that
+    count, among all that ran (warm-up included)."""
 
     seconds: Seconds
     disturbed: int
@@ -133,13 +141,15 @@ def run_rounds(
     now_s: Callable[[], float],
     loaded: Callable[[], NDArray[np.bool_]] | None = None,
 ) -> Rounds:
-    """Drive the rounds: `run_one(variant, round)` returns the makespan; `loaded`, asked after each round, says of every
-    one so far whether other programs or the hypervisor disturbed it. They and `now_s` answer alike on all ranks.
+    """Run the rounds of a job.
 
-    Each round takes the variants in another order, the same on every rank: what one leaves behind (a link's spare
-    tokens, a warm cache) favours no other. Disturbed rounds are repeated, at most `rounds` of them, and a disturbed
-    warm-up once. Where fewer than three were left, those disturbed from outside stay in, and then the outliers too: the
-    disturbance is the machine's own. Round numbers under 0 are warm-up.
+    `run_one(variant, round)` returns a makespan in seconds. After each round, `loaded()` returns for every round so far
+    whether other processes or the hypervisor disturbed it. Both, and `now_s`, return the same on all ranks.
+
+    Each round permutes the variants, equally on every rank, so that no variant profits from what its predecessor leaves
+    behind (a link's spare tokens, a warm cache). Disturbed rounds are repeated, at most `rounds` of them, and a
+    disturbed warm-up once. If fewer than three undisturbed rounds remain, disturbed rounds count, and then outliers,
+    too: the disturbance is then the machine's own. Rounds numbered below 0 are warm-up.
     """
     begin, rows, outside, warm = now_s(), list[list[float]](), np.zeros(0, np.bool_), 0
     ask = loaded or (lambda: np.zeros(warm + len(rows), np.bool_))
@@ -159,7 +169,7 @@ def run_rounds(
 
 
 def run_round(job: Job, run_one: Callable[[Variant, int], float], index: int) -> list[float]:
-    """Seconds of each variant in one round."""
+    """Run one round; return the seconds of each variant."""
     row = [0.0] * len(job.variants)
     for place in np.random.default_rng([job.seed, index + job.warmup]).permutation(len(row)):
         row[place] = run_one(job.variants[place], index)

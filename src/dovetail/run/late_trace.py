@@ -1,4 +1,4 @@
-"""Ops of runs that tell their times only afterwards, as a CUDA device does, in the trace that this process records."""
+"""late_trace: add ops to this process's trace whose times are known only after the run, as on a CUDA device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library's collectives as one rank calls them: what each member brings or takes, where parts differ in size."""
+"""library_calls: arguments of the library's collectives as one rank calls them, with parts of different sizes."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ def _before(slots: Ints) -> Ints:
 
 
 def misfit(program: Program, row: int) -> RunError:
+    """Return the error for an op that moves slots into slots of another size."""
     op = program.op(row)
     found = f"{' '.join(map(str, op.reads))} and {' '.join(map(str, op.writes))}"
     return RunError(f"op {row} on rank {op.rank} moves slots into others of another size", where=op.line, found=found)

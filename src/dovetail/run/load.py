@@ -1,4 +1,4 @@
-"""Load: what other programs, and the hypervisor, took of the cores of a job's ranks, by the kernel's own counters."""
+"""load: shares of the ranks' cores that other programs and the hypervisor took, from the kernel's counters."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Load:
-    """Shares of the ranks' cores that went elsewhere, where most did (0 none, 1 all; None where it cannot be known).
+    """Shares of the ranks' cores that others took, of the rank that lost most: 0 none, 1 all, None if unknown.
 
-    `foreign`: to programs that are not ranks of the job; `foreign_at` and `steal_at` name the cores.
+    `foreign`: programs that are no ranks of the job. `steal`: the hypervisor. `foreign_at`, `steal_at`: names of the
+    cores.
     """
 
     foreign: float | None = None
@@ -43,25 +44,29 @@ class Load:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A sentence for each share that is too large for the timings to be trusted."""
+        """Sentences for each share that is too large to trust the timings."""
         found = ((self.foreign, "Other programs", self.foreign_at), (self.steal, "The hypervisor", self.steal_at))
         text = "{} used {:.0f} % of {}: repeat on a quiet machine"
         return tuple(text.format(who, 100 * share, at) for share, who, at in found if share and share > LIMIT)
 
     def to_json(self) -> dict[str, float | None]:
+        """Return the shares by their names in documents."""
         return {"foreign_load": self.foreign, "steal": self.steal}
 
     @staticmethod
     def worst(loads: Sequence[Load]) -> Load:
-        """The largest share of each kind, over several jobs or groups of ranks."""
+        """Return the largest share of each kind over several jobs or groups of ranks."""
         foreign = max(loads, key=lambda load: -1.0 if load.foreign is None else load.foreign, default=Load())
         steal = max(loads, key=lambda load: -1.0 if load.steal is None else load.steal, default=Load())
         return Load(foreign.foreign, steal.steal, foreign.foreign_at, steal.steal_at)
 
 
 class Place(NamedTuple):
-    """Where a rank runs. `booted_s`: when its machine did, which tells machines apart where namespaces hide their
-    names; `cpus`: those that it may use, `cores`: the physical core of each CPU of the machine, where that is known."""
+    """Where a rank runs.
+
+    `booted_s`: boot time of its machine, which distinguishes machines where namespaces hide their names. `cpus`: CPUs
+    that it may use. `cores`: physical core of each CPU of the machine, if known.
+    """
 
     booted_s: float
     host: str
@@ -70,8 +75,10 @@ class Place(NamedTuple):
 
 
 class Domain(NamedTuple):
-    """Ranks of one machine that share CPUs, and these CPUs with their hyper-threads. `reader`: the rank that reads what
-    all programs of that machine used."""
+    """Ranks of one machine that share CPUs, and these CPUs with their hyper-threads.
+
+    `reader`: the rank that reads the counters of all programs of that machine.
+    """
 
     ranks: tuple[int, ...]
     cpus: tuple[int, ...]
@@ -81,8 +88,7 @@ class Domain(NamedTuple):
 
 
 class Ticks(NamedTuple):
-    """Counters of a CPU since boot: programs and the kernel on their behalf, interrupts (the packets' among them), and
-    what the hypervisor gave to others."""
+    """Counters of a CPU since boot: programs (with the kernel on their behalf), interrupts (with packets), steal."""
 
     programs: int
     interrupts: int
@@ -90,7 +96,7 @@ class Ticks(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Counters of one rank at one moment: seconds that it used, and that its threads waited for a CPU."""
+    """Counters of one rank at one time: seconds of CPU that it used, and that its threads waited for a CPU."""
 
     now_s: float
     used_s: float
@@ -99,8 +105,10 @@ class Sample(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What the counters of a domain rose by, in seconds: intervals on axis 0; of ranks, on axis 1, what they used and
-    waited (NaN where the kernel does not say); of all CPUs together the rest."""
+    """Increase of a domain's counters, in seconds; axis 0: intervals.
+
+    Used and waited: by rank on axis 1 (NaN where the kernel does not count). All others: sums over CPUs.
+    """
 
     wall_s: Numbers
     used_s: Numbers
@@ -126,7 +134,7 @@ def parse_ticks(text: str) -> dict[int, Ticks]:
 
 
 def parse_cores(text: str) -> dict[int, tuple[str, str]]:
-    """The package and core of each CPU in the text of /proc/cpuinfo, as far as it tells.
+    """The package and core of each CPU in the text of /proc/cpuinfo, as far as it lists them.
 
     >>> parse_cores("processor\\t: 3\\nphysical id\\t: 0\\ncore id\\t\\t: 1\\n\\nprocessor\\t: 4\\n")
     {3: ('0', '1')}
@@ -150,10 +158,10 @@ def parse_waited(text: str) -> int | None:
 
 
 def place() -> Place:
-    """Where this process runs.
+    """Return where this process runs.
 
-    The machine is known by the moment of its boot: real time less time since boot, which namespaces of networks, hosts
-    and processes do not change, and steps of the clock change for all.
+    Its machine is identified by boot time: real time less time since boot. Namespaces do not change it, and steps of
+    the clock change it for all.
     """
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     booted_s = statistics.median(time.time() - time.clock_gettime(clock) for _ in range(9))
@@ -217,6 +225,7 @@ class Counters:
         self._total_ns = 0
 
     def sample(self) -> Sample:
+        """Read the kernel's counters now."""
         ticks = parse_ticks(_read(PROC / "stat")) if self._reads_machine else {}
         return Sample(time.monotonic(), time.process_time(), self._waited_s(), ticks)
 
@@ -245,21 +254,20 @@ def spent(domain: Domain, samples: Sequence[Sequence[Sample]]) -> Spent | None:
 
 
 def others_s(domain: Domain, found: Spent, met: float) -> float:
-    """CPU seconds of other programs on the domain's CPUs, where the ranks met that share of the interrupts.
+    """Return CPU seconds of other programs on the domain's CPUs, if the ranks met that share of the interrupts.
 
-    What a rank uses includes the interrupts that it meets, and not those that ksoftirqd, or another program, does. All
-    are work for packets, which are the job's own as far as anybody knows: none is called foreign.
+    A rank's use includes the interrupts that it meets, but not those that ksoftirqd or another program handles. All of
+    these count as work for packets of the job: none is foreign.
     """
     busy_s = float(found.programs_s.sum() + met * found.interrupts_s.sum())
     return max(busy_s - float(found.used_s.sum()) - len(domain.cpus) * LOST_TICKS / TICKS_PER_S, 0.0)
 
 
 def waits(domain: Domain, found: Spent) -> Numbers:
-    """Of each interval and rank, the share that went by while it waited for a CPU that another program had.
+    """Return for each interval and rank the share of time that it waited for a CPU which another program used.
 
-    How long a rank waits is known to the nanosecond, whom for is not: it may be another rank, or ksoftirqd. As much of
-    all waits is held to be for others as the others' CPU seconds explain. Ranks that share a core lose by turns what
-    others take of it.
+    The kernel reports how long a rank waited, not for whom: it may be another rank, or ksoftirqd. Waits count as caused
+    by other programs only up to the CPU seconds that these used. Ranks that share a core lose alternately.
     """
     for_others = min(others_s(domain, found, INTERRUPTS_MET) / max(float(found.waited_s.sum()), 1e-9), 1.0)
     crowding = max(len(domain.ranks) / len(domain.cpus), 1.0)
@@ -268,22 +276,22 @@ def waits(domain: Domain, found: Spent) -> Numbers:
 
 
 def stolen(domain: Domain, found: Spent) -> Numbers:
-    """Of each interval, the share that the hypervisor took of what was wanted of the CPUs."""
+    """Return for each interval the share of the wanted CPU time that the hypervisor took."""
     wanted_s = found.programs_s + found.interrupts_s + found.steal_s
     least_s = found.wall_s * min(len(domain.ranks), len(domain.cpus))
     return np.asarray(found.steal_s / np.maximum(np.maximum(wanted_s, least_s), 1e-9))
 
 
 def disturbed(domain: Domain, found: Spent) -> NDArray[np.bool_]:
-    """Intervals of which others took more than LIMIT. Ticks of the hypervisor are told apart by blocks of BLOCK_S."""
+    """Intervals of which others took more than LIMIT. Ticks of the hypervisor are counted by blocks of BLOCK_S."""
     return np.asarray((waits(domain, found) > LIMIT).any(axis=1) | (stolen(domain, blocks(found)) > LIMIT))
 
 
 def load_of(domain: Domain, found: Spent) -> Load:
-    """Shares of all intervals together.
+    """Return the shares over all intervals together.
 
-    Ranks lose what they wait for. Where they have but one core, nothing that others use of it escapes them, though it
-    be another of its hyper-threads, or while they sleep.
+    Ranks lose what they wait for. Ranks with one core only lose all that others use of it, also of its other
+    hyper-thread, or while the ranks sleep.
     """
     wall_s = float(found.wall_s.sum())
     if wall_s < BLOCK_S:
@@ -298,7 +306,7 @@ def load_of(domain: Domain, found: Spent) -> Load:
 
 
 def blocks(found: Spent) -> Spent:
-    """Each interval with the counters of the block that it lies in: successive ones, BLOCK_S together at least."""
+    """Return each interval with the counters of its block: successive intervals of at least BLOCK_S in total."""
     labels, total_s = list[int](), BLOCK_S
     for wall_s in found.wall_s:
         begins = total_s >= BLOCK_S
@@ -316,9 +324,9 @@ def _summed(column: Numbers, labels: Sequence[int]) -> Numbers:
 
 
 class Meter:
-    """Reads the counters of all ranks between the rounds of a job; made, and called, on every rank at once.
+    """Reads the counters of all ranks between the rounds of a job. Collective: made, and called, on every rank at once.
 
-    Not after every short round: it leaves cold caches, which would slow the next. Rounds between two readings are
+    Skips short rounds, since reading leaves cold caches that would slow the next. Rounds between two readings are
     judged together.
     """
 
@@ -344,7 +352,7 @@ class Meter:
         return shared
 
     def load(self) -> Load:
-        """What others took in all intervals so far; on rank 0."""
+        """Return on rank 0 the shares that others took in all intervals so far."""
         return Load.worst([load_of(domain, found) for domain, found in self._known()])
 
     def _known(self) -> Iterator[tuple[Domain, Spent]]:

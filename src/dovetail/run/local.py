@@ -1,4 +1,4 @@
-"""The `local` executor: ranks as threads of this process, messages through its memory. Needs no MPI."""
+"""local: the executor whose ranks are threads of this process, with messages through its memory. Needs no MPI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of the reference executor: one array for each buffer and rank, read and written by region."""
+"""memory: buffers of the reference executor, one array per buffer and rank, read and written by region."""
 
 from __future__ import annotations
 

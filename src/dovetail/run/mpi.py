@@ -1,4 +1,4 @@
-"""The `mpi` executor: starts real ranks with the launcher at hand, watches them, and brings their results back."""
+"""mpi: the executor that starts real ranks with an MPI launcher, watches them, and collects their results."""
 
 from __future__ import annotations
 

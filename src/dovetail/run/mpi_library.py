@@ -1,4 +1,4 @@
-"""The MPI library at hand: the table of its calls, compiled once for it and loaded."""
+"""mpi_library: load the table of calls of the installed MPI library, compiled once per library."""
 
 from __future__ import annotations
 

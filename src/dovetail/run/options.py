@@ -1,4 +1,4 @@
-"""RunOptions: what a run reduces by, how an executor drives its net lanes, and how often it runs."""
+"""options: the reduction of a run, how an executor drives net lanes, and repeats."""
 
 from __future__ import annotations
 
@@ -14,16 +14,31 @@ Progress = Literal["thread", "poll"]
 
 @dataclass(frozen=True)
 class RunOptions:
-    """`reduce_op`: what every op that reduces computes: sum, prod, min, max or avg (see `run.reduce`). All others are
-    choices of a plan that change no result, only time.
+    """Options of a run. Only `reduce_op` changes results; all others change times.
 
-    `progress`: net lanes driven by a helper thread that sleeps between polls while compute runs (`poll_s` seconds, up
-    to 16 times as long while no link waits for them), or polled by the compute thread between blocks of
-    `block_rows` rows (0: between ops only). `window`: ops of one net lane in flight at once. `stall_s`: seconds without
-    progress after which a run is given up. `repeats`: runs one after the other with no barrier between; a run's time is
-    their total over their number, its spans the last one's. `spans`: whether ops are stamped at all. `slice_bytes`:
-    messages longer than this travel in pieces, which fused ops forward while the rest is still to come (0: whole).
-    `blocking`: collectives of the library by its blocking calls.
+    Attributes
+    ----------
+    reduce_op : {"sum", "prod", "min", "max", "avg"}
+        Operation of every op that reduces (see `run.reduce`).
+    progress : str
+        "thread": a helper thread drives net lanes, and sleeps between polls while compute runs. Else the compute thread
+        polls them between blocks of `block_rows` rows.
+    poll_s : float
+        Seconds between polls of the helper thread; up to 16 times as long while no link waits for it.
+    block_rows : int
+        Rows between polls. 0: between ops only.
+    window : int
+        Ops of one net lane in flight at once.
+    stall_s : float
+        Seconds without progress after which a run fails.
+    repeats : int
+        Runs in a row without a barrier. A run's time is their total over their number; spans are the last run's.
+    spans : bool
+        Record start and end of each op.
+    slice_bytes : int
+        Longer messages travel in slices, which fused ops forward as they come. 0: whole.
+    blocking : bool
+        Use the library's blocking collectives.
     """
 
     progress: Progress = "poll"
@@ -39,7 +54,7 @@ class RunOptions:
 
     @staticmethod
     def of(schedule: Schedule, **more: Any) -> RunOptions:
-        """Those that a schedule names."""
+        """Return the options that a schedule names, with `more` of them set."""
         driven = {name: getattr(schedule, name) for name in ("progress", "block_rows", "slice_bytes", "blocking")}
         return RunOptions(**driven, **more)
 
@@ -58,4 +73,5 @@ class RunOptions:
             raise RunError("run options out of range", found=str(self))
 
     def to_json(self) -> dict[str, Any]:
+        """Return all options by name."""
         return asdict(self)

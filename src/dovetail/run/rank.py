@@ -1,4 +1,4 @@
-"""What each rank of an MPI job runs: `python -m dovetail.run.rank JOB_FOLDER SHIM [TRACE_FOLDER]`."""
+"""rank: the command that each rank of an MPI job runs: `python -m dovetail.run.rank JOB_FOLDER SHIM [TRACE_FOLDER]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference executor: NumPy, one process, any legal interleaving. What a Program means is defined here."""
+"""reference: the NumPy executor in one process, for any legal interleaving. It defines what a Program means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spots: where the bytes of a region lie, and how a device copies from one to another."""
+"""spots: where the bytes of a region lie, and how a device copies from one to another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where bytes lie: as kernels are told, and as even rows (None: they are not)."""
+    """Where bytes lie: as kernels take it, and as even rows (None: they are not)."""
 
     place: tuple[int, int, int, int, int, int, int]  # address, starts, bytes of a slot, offset, count, stride, blocks
     rows: Rows | None

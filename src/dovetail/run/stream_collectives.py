@@ -1,5 +1,4 @@
-"""stream_collectives: the library's collectives as copies and sums on the streams of one device.
-
+"""stream_collectives: collectives as copies and sums among the ranks of one device, without a library.
 
 Each member fetches what it is to receive from the others' memory, once all have arrived; none goes on before all have
 ended. Sums are made by one member for each piece, in the order of the group.

@@ -1,4 +1,4 @@
-"""streams: from a Program to commands on streams: a lane is a stream, dependencies and messages are events.
+"""streams: lower a Program to commands on CUDA streams: lanes are streams, dependencies and messages are events.
 
 A message is not moved twice where that can be helped: what receives it reads the sender's memory, and whatever writes
 there later waits for it. Only where a write comes before the receive, in the order in which commands are given, or
@@ -84,6 +84,7 @@ class Lowering(StreamCommands):
         return sent[0] if sent else None
 
     def writes(self, op: Op) -> list[tuple[int, Region]]:
+        """Return (rank, region) of all that `op` writes; a put writes on its target."""
         rank = self.program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
         return [(rank, region) for region in op.writes]
 

@@ -1,4 +1,4 @@
-"""timing: one Program on ranks of its own at one size: how long it takes, and whether what it leaves is right."""
+"""timing: run one Program at one size on its own ranks: seconds, and correctness of the result."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def measure(
 
     `["timed"]` of what comes back has seconds, of runs one after the other without stamps, and how far all that the
     post-conditions name is from float64; `["traced"]` the Timeline of the median among single runs. Raises ProgramError
-    for a program that `verify` refuses, OperatorError for kernels without a `workload`, since no Program tells their
+    for a program that `verify` refuses, OperatorError for kernels without a `workload`, since no Program has their
     sizes, RunError where ranks fail.
     """
     program = two_sided(program)

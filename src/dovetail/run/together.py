@@ -1,4 +1,4 @@
-"""together: an error that one rank raises before a transfer is raised on all ranks, so that no rank waits for it."""
+"""together: raise an error of one rank, raised before a transfer, on all ranks, so that no rank waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rank of an MPI job: binds the job's Programs, runs the rounds, tells rank 0 what happened."""
+"""worker: one rank of an MPI job. Binds the job's Programs, runs the rounds, reports to rank 0 what happened."""
 
 from __future__ import annotations
 
@@ -86,6 +86,7 @@ class Spans(NamedTuple):
         return Spans(float(begin_s), self.rows, start_s, end_s)
 
     def since(self, zero_s: float) -> tuple[Any, Any, Any]:
+        """Return rows, starts and ends, in seconds since `zero_s`."""
         return self.rows, np.asarray(self.start_s) - zero_s, np.asarray(self.end_s) - zero_s
 
 
@@ -259,6 +260,7 @@ def elements_of(variant: Variant, buffer: Buffer, rank: int) -> int:
 
 
 def dtype_of(variant: Variant, buffer: Buffer) -> str:
+    """Return the dtype of a buffer's slots."""
     return variant.workload.slots[buffer.name][0].dtype
 
 

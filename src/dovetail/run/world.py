@@ -1,4 +1,4 @@
-"""World: the ranks of one communicator, as this rank sees them: small control messages and their time limits."""
+"""world: the ranks of one communicator, and control messages between them with time limits."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _ANYHOW = 0  # a send may end before the receiver has asked for it
 
 
 class World:
-    """The ranks of a communicator, as this rank sees them: small control messages and their time limits.
+    """The ranks of one communicator, and small control messages between them.
 
-    Of all ranks of this MPI job, where MPI is begun unless somebody has; or of `bound`, a user's communicator that was
-    adopted. They are numbered as there, and so are those that errors name.
+    Either all ranks of this MPI job (initialises MPI if nobody has), or those of `bound`, a user's communicator. Ranks
+    are numbered as in that communicator, in errors too.
     """
 
     def __init__(self, shim: Path, bound: _native.Communicator | None = None) -> None:
@@ -59,17 +59,20 @@ class World:
 
     @property
     def freed(self) -> bool:
-        """Whether the user has freed their communicator: nothing runs here any more."""
+        """Whether the user has freed the communicator; nothing can run on it then."""
         return self._bound is not None and bool(self._bound.freed)
 
     @property
     def library(self) -> str:
+        """Version string of the MPI library."""
         return self._shim.library
 
     def abort(self, code: int) -> None:
+        """End all processes of the MPI job with this exit code."""
         self._call("abort", code)
 
     def finalize(self) -> None:
+        """Finalize MPI, unless that was done."""
         self._call("finalize")
 
     def send(self, payload: Any, dst: int, limit_s: float = 60.0) -> None:
@@ -80,7 +83,7 @@ class World:
         self._finish(self._start("isend", data, len(data), dst, _ANYHOW), limit_s, dst)
 
     def recv(self, src: int, limit_s: float = 60.0) -> Any:
-        """The object that `src` sends; RunError where it has not come within the limit. A later one may take it."""
+        """Receive an object from `src`. RunError if none arrives within the limit; a later call may still take it."""
         size = np.zeros(1, np.int64)
         self._take(size.ctypes.data, 8, src, limit_s)
         data = ctypes.create_string_buffer(int(size[0]))
@@ -88,14 +91,14 @@ class World:
         return pickle.loads(data.raw)
 
     def gather(self, payload: Any, limit_s: float = 60.0) -> list[Any]:
-        """On rank 0 every rank's payload, elsewhere an empty list."""
+        """Return every rank's payload on rank 0, an empty list elsewhere. Collective."""
         if self.rank:
             self.send(payload, 0, limit_s)
             return []
         return [payload, *(self._heard(src, limit_s) for src in range(1, self.size))]
 
     def share(self, payload: Any, limit_s: float = 60.0) -> Any:
-        """Rank 0's payload, on every rank."""
+        """Return rank 0's payload on every rank. Collective."""
         if self.rank:
             return self._heard(0, limit_s)
         for dst in range(1, self.size):
@@ -104,11 +107,11 @@ class World:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let all ranks reach the end of the block, or let all raise.
+        """Let all ranks reach the end of the block, or let all raise. Collective.
 
         A rank that failed raises its own error, the others that of the lowest rank that failed. Inside the block ranks
-        exchange by `gather` and `share` alone. At its end each rank reports that it has not failed. A block inside
-        another one is part of that.
+        may exchange by `gather` and `share` only. At its end each rank reports that it has not failed. A nested block
+        is part of the outer one.
         """
         if self._is_together:
             yield
@@ -152,13 +155,13 @@ class World:
         return found
 
     def barrier(self, limit_s: float = 60.0) -> None:
-        """All ranks arrive, or a RunError that names one that did not within the limit."""
+        """Wait for all ranks; RunError, naming one, if any does not arrive within the limit."""
         handle = ctypes.c_int()
         self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, -1, ctypes.byref(handle))
         self._finish(handle.value, limit_s, None)
 
     def sum(self, array: np.ndarray[Any, Any], limit_s: float = 120.0) -> np.ndarray[Any, Any]:
-        """The float64 sum over ranks of an array of the same shape everywhere."""
+        """Return the float64 sum over ranks of an array that has the same shape on all."""
         source, result = np.ascontiguousarray(array, np.float64), np.empty(array.shape)
         handle, count = ctypes.c_int(), ctypes.c_longlong(source.size)
         data = (ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(result.ctypes.data))

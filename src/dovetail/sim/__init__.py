@@ -1,4 +1,4 @@
-"""sim: a Program on a pretended clock."""
+"""sim: predict the Timeline of a Program by discrete-event simulation."""
 
 from dovetail.sim.simulate import simulate
 

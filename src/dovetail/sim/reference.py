@@ -1,4 +1,4 @@
-"""The simulator in plain Python: discrete events on a pretended clock. The C++ twin equals it bit for bit."""
+"""reference: the simulator in Python: discrete events on a simulated clock. The C++ version equals it bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""simulate: a Program and its Prices become a predicted Timeline."""
+"""simulate: predict the Timeline of a Program from its Prices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from dovetail.timeline import Timeline
 
 
 def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeline:
-    """Run `program` on a pretended clock; its Timeline is labelled predicted, row i is op i.
+    """Simulate `program`; return a Timeline labelled "predicted" whose row i is op i, times in seconds.
 
-    A span lasts from the moment its op could start (queue and `after` done) to its end, waiting for partners,
-    places and links included:
+    A span lasts from the time at which its op could start (all ops before it on its lane, and all dependencies, ended)
+    to its end. It includes waiting for partners, FIFO places and links:
 
     - send: a free place in the channel's FIFO (and the posted receive, by rendezvous), then every link of the
       route for wire_s, first come first served; ends when it leaves the wire. The message arrives latency_s later.
@@ -28,7 +28,8 @@ def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeli
     - contention: compute work advances at 1 / slow_by_net while messages, collectives or copies keep its rank
       busy; these at 1 / slow_by_compute while a rank of theirs computes.
 
-    Deterministic. Raises ProgramError, naming who waits for what, where the program cannot finish.
+    Deterministic. Raises ProgramError, which names who waits for what, if the program cannot finish, and CostError for
+    prices of another program.
 
     >>> from dovetail.ir import Builder, Kind
     >>> b = Builder("ping", 2)
@@ -46,7 +47,7 @@ def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeli
 
 
 def run(tables: Tables) -> Result:
-    """What `reference.run` returns, by the C++ twin, with the GIL released."""
+    """Return what `reference.run` returns, computed in C++ with the GIL released."""
     n = len(tables.task)
     result = Result(np.empty(n), np.empty(n), np.empty(n, np.uint8))
     _native.simulate(tables, *result)

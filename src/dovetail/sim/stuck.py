@@ -1,4 +1,4 @@
-"""Why a program cannot finish: who waits for whom, from where its ops stand."""
+"""stuck: explain why a program cannot finish: which op waits for which."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Wait = tuple[str, "int | None"]  # what it waits for in words, and the op that w
 
 
 def stuck(program: Program, tables: Tables, state: NDArray[np.uint8]) -> ProgramError:
-    """The error for a simulation that came to rest before every op ended."""
+    """Return the error for a simulation that stopped before every op ended."""
     open_ops = np.flatnonzero(state != State.ended)
     chain, words = _follow(program, tables, state, int(open_ops[0]))
     last, (reason, following) = chain[-1], words[-1]

@@ -1,4 +1,4 @@
-"""Tables: what the simulators read: the columns of a Program and its Prices, flat, checked, in fixed types."""
+"""tables: the simulators' input: columns of a Program and its Prices, flat, checked, in fixed types."""
 
 from __future__ import annotations
 

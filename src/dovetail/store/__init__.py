@@ -1,4 +1,4 @@
-"""Store: what is kept between runs. See store.py for the kinds, the format and what becomes of a broken file."""
+"""store: files saved between runs. See store.py for the kinds, the format, and the handling of broken files."""
 
 from dovetail.store.store import KINDS, Entry, Item, Kind, Recalled, clear, entries, item, recall, save
 

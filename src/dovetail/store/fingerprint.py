@@ -1,4 +1,4 @@
-"""fingerprint: all that the Programs of an operator follow from, as one text, so that a change of any is noticed."""
+"""fingerprint: a text of all that an operator's Programs follow from, so that any change of it is noticed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ class Fingerprinted(Protocol):
 
 
 def fingerprint_of(operator: Operator) -> str | None:
-    """Return a text of all that the Programs of an operator follow from, but schedule and ranks: its JSON document,
-    what it says itself (see `Fingerprinted`), and the sources of its class and of what these import.
+    """Return a text of all that an operator's Programs follow from, except schedule and ranks.
 
-    None where a source cannot be read, as of a class typed into a notebook: nothing of it is to be kept.
+    It has the operator's JSON document, its own `fingerprint` (see `Fingerprinted`), and the digest of the sources of
+    its class and of their imports. None if a source cannot be read, as of a class defined in a notebook: nothing is
+    then saved.
 
     >>> from dovetail.matmul import MatmulAllReduce
     >>> one, other = (fingerprint_of(MatmulAllReduce(4, 6, n)) for n in (2, 3))

@@ -1,4 +1,4 @@
-"""machines: the machines that were probed here, and beside them what the computations of an operator cost there."""
+"""machines: save probed machines, and beside each the costs of an operator's computations."""
 
 from __future__ import annotations
 

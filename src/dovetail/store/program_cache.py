@@ -1,5 +1,7 @@
-"""program_cache: Programs of many ops are saved, since they are read in less time than they are written; and so is
-that they were proved, by the digest of their columns and of the compiled verifier."""
+"""program_cache: save large Programs, and proofs of Programs.
+
+A proof is valid only while the digest of the program's columns and of the compiled verifier is unchanged.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,7 @@ def save_proof(operator: Operator, schedule: Schedule, program: Program, *, in_o
 
 
 def _item(kind: Kind, operator: Operator, schedule: Schedule, ranks: int) -> Item | None:
-    """The item of all that a Program follows from; None where not all of it can be told."""
+    """The item of all that a Program follows from; None where not all of it can be fingerprinted."""
     about = fingerprint_of(operator)
     return None if about is None else item(kind, about, schedule.to_json(), ranks)
 

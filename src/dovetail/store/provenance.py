@@ -1,5 +1,4 @@
-"""made_of: the operator and schedule that a Program was made of, which its file may name: they tell the sizes and
-kernels that no Program has, and what its results are held against."""
+"""provenance: operator and schedule of a Program, as its file names them: its sizes, kernels and reference."""
 
 from __future__ import annotations
 
@@ -21,6 +20,7 @@ class MadeOf:
     schedule: Schedule | None = None
 
     def to_json(self) -> dict[str, Any]:
+        """Return operator and schedule, as a plan's document has them."""
         made = {} if self.schedule is None else {"choices": self.schedule.to_json()}
         return {"operator": self.operator.to_json(), **made}
 
@@ -138,5 +138,5 @@ def _slots(name: str, shapes: Sequence[Sequence[int]] | None, ranks: int, dtype:
 def _form(name: str) -> KernelForm:
     if name not in KERNELS:
         hint = "name the operator that the program was made of"
-        raise OperatorError(f"what kernel '{name}' computes is not told by its name", hint=hint)
+        raise OperatorError(f"what kernel '{name}' computes does not follow from its name", hint=hint)
     return kernel_form(name)

@@ -1,4 +1,4 @@
-"""Selection: which algorithm moves a collective of a given size on these ranks, as measured; looked up at run time."""
+"""selection: the table of measured algorithms for a collective by size, looked up at run time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST = 1 << 62  # of any count or size, so that sums of two still fit 64 bits
 
 
 class Choice(NamedTuple):
-    """How a collective is carried out: a built-in algorithm and its parameters, or the library's own call.
+    """An algorithm for a collective: a built-in one with its parameters, or the library's own call.
 
     `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole.
     """
@@ -51,6 +51,7 @@ class Choice(NamedTuple):
 
     @property
     def is_library(self) -> bool:
+        """Whether the choice is the library's own call."""
         return self.algorithm == LIBRARY
 
     def __str__(self) -> str:
@@ -64,8 +65,10 @@ class Choice(NamedTuple):
 
 
 class Point(NamedTuple):
-    """What was measured at one size: medians in seconds of the choice and of the library's call, interleaved in one
-    job, and the spread of the choice (half its interquartile range over its median)."""
+    """Measurement at one size, in seconds: medians of the choice and of the library's call, interleaved in one job.
+
+    `spread`: half the interquartile range of the choice over its median.
+    """
 
     num_bytes: int
     measured_s: float
@@ -78,8 +81,8 @@ class Point(NamedTuple):
 class Row:
     """One choice for messages of [min_bytes, max_bytes) of a collective on `ranks` ranks of `nodes` nodes.
 
-    Bytes are counted as nccl-tests does: the larger of one rank's input and output. `dtype`: the one it was measured
-    for and serves; empty: any, as where nothing is reduced.
+    Bytes are counted as in nccl-tests: the larger of one rank's input and output. `dtype`: the only dtype that the row
+    serves; empty: any, for collectives that do not reduce.
     """
 
     collective: str
@@ -97,6 +100,7 @@ class Row:
 
     @property
     def choice(self) -> Choice:
+        """The algorithm and its parameters."""
         return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
 
     @property
@@ -105,6 +109,7 @@ class Row:
         return self.collective, self.ranks, self.nodes
 
     def to_json(self) -> dict[str, Any]:
+        """Return all attributes by name."""
         return {**vars(self), "points": [point._asdict() for point in self.points]}
 
 
@@ -134,8 +139,7 @@ class Selection:
     def lookup(
         self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None, dtype: str = ""
     ) -> Row | None:
-        """The row for a message of that size; None where nothing was measured (then the library's call is right), nor
-        for that dtype."""
+        """Return the row for a message of `num_bytes`; None if not measured: use the library's call."""
         rows = self._groups.get((collective, ranks, nodes))
         if rows is None:
             return None
@@ -153,11 +157,12 @@ class Selection:
         return groups
 
     def merged(self, newer: Selection) -> Selection:
-        """The rows of both; where both speak of a collective on the same ranks, those of `newer`."""
+        """Return the rows of both tables; `newer` wins where both have rows of a collective on the same ranks."""
         fresh = {row.group for row in newer.rows}
         return Selection({**self.facts, **newer.facts}, (*(r for r in self.rows if r.group not in fresh), *newer.rows))
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field and one row per range of sizes."""
         return {"schema": SCHEMA, "facts": self.facts, "rows": [row.to_json() for row in self.rows]}
 
     @classmethod
@@ -170,6 +175,7 @@ class Selection:
             return cls(facts, tuple(_read_row(place, row) for place, row in enumerate(document["rows"])))
 
     def save(self, path: str | Path) -> Path:
+        """Write the table to a JSON file, and return its path."""
         return save_json(path, self.to_json())
 
     @classmethod
@@ -185,11 +191,10 @@ class Selection:
 def rows_of(
     collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]], dtype: str = ""
 ) -> tuple[Row, ...]:
-    """Rows from the choice at each measured size, equal neighbours joined.
+    """Return rows from the choice at each measured size, with equal neighbours joined.
 
-    Between two of ours the break is the geometric mean of their sizes; what lies between ours and the library's is the
-    library's, and the table says nothing beyond the sizes that were measured: ours serves where it is known to be
-    faster on either side.
+    Two algorithms of ours meet at the geometric mean of their sizes. Between ours and the library's, the library's
+    serves. The table ends at the measured sizes: ours serves only between two sizes at which it is faster.
 
     >>> ring, tree = Choice("ring_all_reduce"), Choice("double_tree_all_reduce")
     >>> sizes = [(choice, Point(4**i, 1e-5)) for i, choice in enumerate([Choice(), tree, tree, ring, Choice()], 5)]
@@ -224,7 +229,7 @@ def selection_item(library: str, hosts: Sequence[str]) -> Item:
 
 
 def recall_selection(library: str, hosts: Sequence[str]) -> Recalled[Selection]:
-    """Return what was measured for these ranks, None where nothing was; see `store.recall`.
+    """Return the table measured for these ranks; None if there is none (see `store.recall`).
 
     $DOVETAIL_SELECTION names another file.
     """
@@ -237,8 +242,10 @@ def recall_selection(library: str, hosts: Sequence[str]) -> Recalled[Selection]:
 
 
 def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> Path | None:
-    """Save a table, in place of what was known of its collectives; return the file, or None, with a warning, where it
-    cannot be written."""
+    """Save a table, replacing earlier rows of its collectives.
+
+    Returns the file; None, with a warning, if it cannot be written.
+    """
     known = recall_selection(library, hosts).value  # one that is broken is replaced whole
     merged = known.merged(selection) if known else selection
     if given := os.environ.get("DOVETAIL_SELECTION"):

@@ -1,4 +1,4 @@
-"""store: every item that is kept between runs is one file in the cache folder, of one format, found by one key scheme.
+"""store: save items between runs, one file per item in the cache folder, with one format and one key scheme.
 
 An item of a kind with columns is an .npz archive with the envelope inside; every other item is its envelope, as JSON:
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 Columns = Mapping[str, NDArray[Any]]
 SCHEMA = "dovetail.store/1"
 ENVELOPE = "envelope"  # its name beside the columns in an archive
-PARTIAL_S = 3600.0  # age from which a partial file is that of a process that was killed
+PARTIAL_S = 3600.0  # older partial files are left by killed processes
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Kind:
     what : str
         One item of the kind, in words.
     most : int
-        Files that are kept; beyond that, those go that were used longest ago.
+        Largest number of files; beyond it, the least recently used are removed.
     columns : bool
         Whether documents have `columns`, a mapping of arrays, which are saved as such.
     """
@@ -84,7 +84,7 @@ FOLDERS = (*KINDS, LIBRARIES)
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that may be in the store: its kind, and the key of all that tells it from others of the kind."""
+    """One thing that may be in the store: its kind, and a key that is unique within the kind."""
 
     kind: Kind
     key: str
@@ -96,7 +96,7 @@ class Item:
 
 
 def item(kind: Kind, *parts: Any) -> Item:
-    """Return the item of `kind` that these parts, which have JSON forms, tell from all others.
+    """Return the item of `kind` with a key hashed from these parts, which have JSON forms.
 
     >>> item(SCHEDULES, {"m": 1, "k": 2}, ["a"]) == item(SCHEDULES, {"k": 2, "m": 1}, ("a",))
     True
@@ -107,7 +107,7 @@ def item(kind: Kind, *parts: Any) -> Item:
 
 
 class Recalled(NamedTuple, Generic[T]):
-    """What the store has: the value; or None, and why a file that is there cannot be used, in a sentence."""
+    """A value from the store; or None, with a sentence why an existing file cannot be used."""
 
     value: T | None
     why_not: str = ""
@@ -120,10 +120,10 @@ class Recalled(NamedTuple, Generic[T]):
 
 
 def recall(place: Item, read: Callable[[dict[str, Any]], T]) -> Recalled[T]:
-    """Return what `read` makes of the document of an item; None, with a sentence, where its file cannot be used.
+    """Return what `read` makes of an item's document; None, with a sentence, if its file cannot be used.
 
-    Never raises and never waits, whatever the file holds, so that no rank is left behind. There is no sentence where
-    there is no file.
+    Never raises and never waits, whatever the file holds, so that no rank is left behind. Without a file there is no
+    sentence.
     """
     path = None
     try:
@@ -137,10 +137,10 @@ def recall(place: Item, read: Callable[[dict[str, Any]], T]) -> Recalled[T]:
 
 
 def save(place: Item, about: str, document: Mapping[str, Any]) -> Path | None:
-    """Save the document of an item and return its file; None, with a warning, where it cannot be written.
+    """Save the document of an item and return its file; None, with a warning, if it cannot be written.
 
-    The file is replaced whole: of several processes that save an item at once, the last one's stays. `about` is a
-    sentence that tells people what this is.
+    Replaces the file whole; if several processes save an item at once, the last one wins. `about`: a sentence for
+    people that says what this is.
     """
     kind, made = place.kind, datetime.now(UTC).isoformat(timespec="seconds")
     bare = {name: value for name, value in document.items() if not kind.columns or name != "columns"}
@@ -191,9 +191,9 @@ def entries(kinds: Iterable[str] = FOLDERS) -> Iterator[Entry]:
 
 
 def clear(kinds: Iterable[str] = FOLDERS, older_than_s: float = 0.0) -> list[Entry]:
-    """Remove the files of these kinds that are at least so old; return what was removed.
+    """Remove files of these kinds of at least the given age; return what was removed.
 
-    Raises OSError for a file that cannot be removed. Programs that run meanwhile make anew what they lack.
+    Raises OSError for a file that cannot be removed. Running programs make again what they lack.
     """
     removed = [entry for entry in entries(kinds) if entry.age_s >= older_than_s]
     for entry in removed:
@@ -256,7 +256,7 @@ def _why(error: Exception) -> str:
 
 
 def _thin(folder: Path, kind: Kind) -> None:
-    """Remove what was used longest ago, beyond the number of files that are kept."""
+    """Remove the least recently used files beyond the limit of a kind."""
     used = {}
     for path in folder.glob(f"*{kind.ending}"):
         with suppress(FileNotFoundError):

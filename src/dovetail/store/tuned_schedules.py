@@ -1,4 +1,4 @@
-"""tuned_schedules: the schedule that was measured to be the fastest for an operator on these ranks."""
+"""tuned_schedules: save and find the fastest measured schedule of an operator on given ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compare: a prediction beside what happened."""
+"""compare: a predicted against a measured timeline: makespan, busy seconds by lane, errors by op."""
 
 from __future__ import annotations
 
@@ -51,10 +51,12 @@ class Comparison:
     num_missing: int  # ops that were predicted and left no span
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field."""
         return {"schema": SCHEMA, **asdict(self)}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Comparison:
+        """Read what `to_json` wrote; DovetailError for another schema."""
         check_schema(document, SCHEMA)
         fields = {key: value for key, value in document.items() if key != "schema"}
         fields["busy"] = tuple(Busy(**row) for row in document["busy"])
@@ -63,9 +65,24 @@ class Comparison:
 
 
 def compare(predicted: Timeline, measured: Timeline) -> Comparison:
-    """Makespans, busy seconds by rank and lane, and relative errors of op durations by name.
+    """Compare makespans, busy seconds by rank and lane, and relative errors of op durations by name.
 
-    Lanes are matched by name, ops by their row in the Program. Raises DovetailError where the rank counts differ.
+    Lanes are matched by name, ops by their row in the Program.
+
+    Parameters
+    ----------
+    predicted, measured : Timeline
+        Two timelines of one program.
+
+    Returns
+    -------
+    Comparison
+        Times in seconds, errors relative to the prediction.
+
+    Raises
+    ------
+    DovetailError
+        If the numbers of ranks differ.
     """
     if predicted.num_ranks != measured.num_ranks:
         found = f"{predicted.num_ranks} and {measured.num_ranks} ranks"

@@ -24,12 +24,17 @@ TALKS = SENDS | RECVS | {Kind.put, Kind.get, Kind.signal, Kind.wait, Kind.collec
 
 @dataclass(frozen=True, eq=False)
 class Alone:
-    """What everything takes when nothing else goes on, in seconds; the yardstick of `losses` and `overlaps`.
+    """Times of ops and of the undivided operator in isolation, in seconds: the yardstick of `losses` and `overlaps`.
 
-    Per op, as in the columns of Prices of the same names: `work_s` (local work; of a collective, its duration),
-    `wire_s` and `latency_s` (of ops that send, put, get or signal), `rendezvous`. Of the undivided operator:
-    `compute_s` of all its computation in one piece and `comm_s` of all its communication in one piece, one number, or
-    one for each rank.
+    Attributes
+    ----------
+    work_s, wire_s, latency_s : ndarray of float64, shape (num_ops,)
+        Columns of Prices: local work (or the duration of a collective); wire and latency of ops that send, put, get or
+        signal.
+    rendezvous : ndarray of bool, shape (num_ops,)
+        Whether a send waits for its receive.
+    compute_s, comm_s : float or sequence of float
+        All computation, and all communication, each in one piece: one number, or one per rank.
     """
 
     work_s: Floats
@@ -41,7 +46,7 @@ class Alone:
 
     @property
     def ideal_s(self) -> float:
-        """Seconds of the longer resource, alone and undivided, on its slowest rank: perfect overlap."""
+        """Perfect overlap: seconds of the longer resource, in isolation and undivided, on its slowest rank."""
         return max(self.largest_s("compute"), self.largest_s("comm"))
 
     @property
@@ -50,10 +55,12 @@ class Alone:
         return "compute" if self.largest_s("compute") >= self.largest_s("comm") else "comm"
 
     def whole_s(self, resource: Resource, rank: int) -> float:
+        """Seconds of the undivided `resource` on `rank`."""
         seconds = np.asarray(self.compute_s if resource == "compute" else self.comm_s, dtype=np.float64)
         return float(seconds if seconds.ndim == 0 else seconds[rank])
 
     def largest_s(self, resource: Resource) -> float:
+        """Seconds of the undivided `resource` on its slowest rank."""
         return float(np.max(np.asarray(self.compute_s if resource == "compute" else self.comm_s), initial=0.0))
 
 
@@ -88,7 +95,7 @@ def losses(timeline: Timeline, program: Program, alone: Alone) -> dict[str, floa
 
 
 def attribute(timeline: Timeline, program: Program, alone: Alone) -> Attribution:
-    """`losses`, with the rank and the lane on which they were read."""
+    """Return `losses` with the rank and lane along which they were read."""
     _check(program, alone)
     start, end = op_times(timeline, program.num_ops)
     seen = ~np.isnan(start)

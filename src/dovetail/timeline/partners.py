@@ -1,4 +1,4 @@
-"""Who an op waited for: the op's partners on other ranks, and since when it had them."""
+"""partners: for each op, its partners on other ranks and the time at which they were ready."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Ints = NDArray[np.int64]
 
 
 def message_of(program: Program) -> Ints:
-    """For each op that receives (or waits), the row of the op that sends it (or signals); -1 for the others.
+    """Return for each op that receives (or waits) the row of the op that sends (or signals); -1 for all others.
 
-    The k-th to receive on a channel gets the k-th that was sent on it, both in the order of their rows.
+    The k-th receive on a channel gets the k-th message sent on it, both in the order of rows.
     """
     col = program.columns
     partner = np.full(program.num_ops, -1, dtype=np.int64)
@@ -31,11 +31,11 @@ def message_of(program: Program) -> Ints:
 def ready_s(
     program: Program, message: Ints, start: Floats, end: Floats, wire: Floats, rendezvous: NDArray[np.bool_]
 ) -> Floats:
-    """When each op had all it needs from other ranks; -inf where it needs nothing (or left no span). `message`: see
-    `message_of`.
+    """Return when each op had all that it needs from other ranks, in seconds; -inf if it needs nothing or left no span.
 
-    A receive: when its send (the last `wire` seconds of a fused op) began. A wait: when its signal was given. A send by
-    `rendezvous`: when its receive was posted. A collective: when the last member called.
+    `message`: see `message_of`. A receive: when its send (or the last `wire` seconds of a fused op) began. A wait: when
+    its signal was given. A send by `rendezvous`: when its receive was posted. A collective: when the last member
+    called.
     """
     ready = np.full(program.num_ops, -np.inf)
     taker = np.flatnonzero(message >= 0)
@@ -58,7 +58,7 @@ def _by_channel(program: Program, channel: NDArray[np.int32], kinds: Iterable[in
 
 
 def _first(counts: Ints, most: Ints) -> NDArray[np.bool_]:
-    """Of so many entries of each channel, one channel's after the other's, the first `most` of each."""
+    """Of n entries per channel, concatenated by channel: mark the first `most` of each channel."""
     number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
     first: NDArray[np.bool_] = number < np.repeat(most, counts)
     return first

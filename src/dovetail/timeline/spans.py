@@ -1,4 +1,4 @@
-"""Spans as people write them, and as losses and overlaps read them: one interval for each op."""
+"""spans: build a Timeline from single spans, and read it as one interval per op."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def from_spans(
     lanes: Iterable[str] = (),
     meta: Mapping[str, Any] | None = None,
 ) -> Timeline:
-    """A Timeline of spans in the given order; its lanes are `lanes`, then any others as they first appear.
+    """Return a Timeline of spans in the given order. Its lanes are `lanes`, then others by first appearance.
 
     >>> from_spans("measured", 1, [Span(0, "net", "send", 0.0, 2.0)]).makespan_s
     2.0
@@ -51,7 +51,10 @@ def from_spans(
 
 
 def op_times(timeline: Timeline, num_ops: int) -> tuple[Floats, Floats]:
-    """First start and last end of every op of a Program, in seconds; NaN for ops that left no span."""
+    """Return first start and last end of every op of a Program, in seconds; NaN for ops without a span.
+
+    Raises DovetailError if the timeline has an op beyond `num_ops`.
+    """
     col = timeline.columns
     rows = np.flatnonzero(col["op"] >= 0)
     op = col["op"][rows]
@@ -64,7 +67,7 @@ def op_times(timeline: Timeline, num_ops: int) -> tuple[Floats, Floats]:
 
 
 def covered(points: Floats, start_s: Floats, end_s: Floats) -> NDArray[np.bool_]:
-    """Which of the intervals between neighbouring `points` lie in some [start_s, end_s]; all ends are among the points.
+    """Return which intervals between neighbouring `points` lie in some [start_s, end_s]; all ends are among the points.
 
     >>> covered(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.5]), np.array([1.0, 0.5])).tolist()
     [True, False, False]

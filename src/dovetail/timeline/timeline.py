@@ -25,10 +25,21 @@ COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Spans of one execution, in seconds since its common start (all ranks on one clock).
+    """Spans of one execution, in seconds since its common start. All ranks are on one clock.
 
-    `label` says whether this was predicted, emulated or measured; `meta` carries provenance (machine, program,
-    commit, clock error in seconds as `clock_error_s`).
+    Attributes
+    ----------
+    label : {"predicted", "emulated", "measured"}
+        How the times came about.
+    num_ranks : int
+        Number of ranks.
+    lanes, names : tuple of str
+        Names of the lanes, and of what spans do. The columns `lane` and `name` index them.
+    columns : dict of ndarray
+        One array per entry of `COLUMNS`, all with one row per span: `rank`, `lane`, `name`, `op` (row in the Program,
+        -1: none), `start_s`, `end_s`, `num_bytes`.
+    meta : dict
+        Provenance: machine, program, commit, clock error in seconds (`clock_error_s`).
     """
 
     label: Label
@@ -44,6 +55,7 @@ class Timeline:
 
     @property
     def num_spans(self) -> int:
+        """Number of rows."""
         return len(self.columns["op"])
 
     @property
@@ -52,11 +64,12 @@ class Timeline:
         return float(self.columns["end_s"].max()) if self.num_spans else 0.0
 
     def busy_s(self, rank: int, lane: int) -> float:
-        """Seconds in which lane `lane` of `rank` had at least one span open."""
+        """Return the seconds in which lane `lane` (an index) of `rank` had at least one span open."""
         rows = (self.columns["rank"] == rank) & (self.columns["lane"] == lane)
         return union_s(self.columns["start_s"][rows], self.columns["end_s"][rows])
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field, columns as lists."""
         columns = {name: self.columns[name].tolist() for name in COLUMNS}
         head = {"schema": SCHEMA, "label": self.label, "num_ranks": self.num_ranks}
         return {**head, "lanes": list(self.lanes), "names": list(self.names), "meta": self.meta, "columns": columns}

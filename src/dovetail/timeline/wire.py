@@ -1,4 +1,4 @@
-"""wire: when each message of a measured timeline was on its way, as its two ends show it."""
+"""wire: the interval in which each message of a measured timeline was in flight, inferred from both of its ends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dovetail.timeline.timeline import Timeline
 
 
 def on_the_wire(timeline: Timeline, program: Program) -> Timeline:
-    """The same spans, but a plain send lasts from when its message could leave to when it was received.
+    """Return the timeline with each plain send lasting from when its message could leave to when it was received.
 
-    A measured send begins when the lane is free and ends when the library took the message: libraries buffer, and are
-    asked late, so neither says when bytes moved. A message can leave once the ops that its send waits for have ended
-    and the one before it on its channel has arrived. This is what an attribution of losses reads.
+    A measured send starts when the lane is free and ends when the library has taken the message. Libraries buffer, and
+    are polled late, so neither shows when bytes moved. A message can leave once the ops that its send waits for have
+    ended and the message before it on its channel has arrived. Attribution of losses uses this timeline.
     """
     col, kinds = timeline.columns, program.columns["kind"]
     span_of = np.full(program.num_ops, -1, dtype=np.int64)

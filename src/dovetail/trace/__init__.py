@@ -1,4 +1,4 @@
-"""trace: what a program does on a real clock, recorded, merged and read."""
+"""trace: record what a program does on a real clock, then merge and read it."""
 
 from dovetail.trace.merge import merge
 from dovetail.trace.record import dropped, finalize, init, interval, off, on, point, traced

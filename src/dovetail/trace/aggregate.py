@@ -1,4 +1,4 @@
-"""A long trace as a picture of bounded size: time of each class of calls in equal parts of the time, lane by lane."""
+"""aggregate: reduce a long trace to bounded size: seconds of each class of calls, by lane and time slice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classes of MPI calls, as MPI's standard divides them."""
+"""call_classes: classes of MPI calls, as the MPI standard divides them."""
 
 from __future__ import annotations
 

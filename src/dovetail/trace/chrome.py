@@ -1,4 +1,4 @@
-"""Traces in Chrome's format, as Kineto (the profiler of PyTorch), Perfetto and our own export write them: read."""
+"""chrome: read traces in Chrome's format, as Kineto (PyTorch's profiler), Perfetto and our own export write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our own export to Chrome's format, read back: every row, with times of whole nanoseconds."""
+"""chrome_own: read our own export to Chrome's format: every row, with times in whole nanoseconds."""
 
 from __future__ import annotations
 

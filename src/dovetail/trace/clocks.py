@@ -1,4 +1,4 @@
-"""One clock for all ranks, of traces and of jobs that executors run: each rank's clock as a line to rank 0's.
+"""clocks: map each rank's clock to rank 0's by a straight line, for traces and for jobs that executors run.
 
 Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
 cleared. A pair exchanges round trips; the shortest says how the clocks differ, and half of it bounds the error. Between
@@ -29,7 +29,7 @@ class Meeting(NamedTuple):
 
 @dataclass(frozen=True)
 class Line:
-    """`time_ns - origin_ns` times `rate`, plus `offset_ns`, is the time on the other clock."""
+    """A linear clock: time on the other clock = `(time_ns - origin_ns) * rate + offset_ns`."""
 
     origin_ns: int = 0
     offset_ns: float = 0.0
@@ -61,9 +61,11 @@ class Reader(NamedTuple):
 
 @dataclass(frozen=True)
 class RankClock:
-    """A rank's clock in nanoseconds of the common clock. `error_ns`: the most that it can be wrong between
-    meetings, by their round trips up the tree; None where the clocks never met and the hosts' dates had to do.
-    `has_drift`: whether they met twice."""
+    """A rank's clock in nanoseconds of the common clock.
+
+    `error_ns`: largest error between meetings, from their round trips up the tree; None if clocks never met and the
+    hosts' dates had to do. `has_drift`: whether they met at least twice.
+    """
 
     line: Line
     error_ns: float | None
@@ -112,7 +114,7 @@ def line_through(meetings: Sequence[Meeting]) -> Line:
 
 
 def parent(rank: int) -> int:
-    """Whom a rank meets: itself with the lowest set bit cleared.
+    """Return the rank that a rank compares clocks with: itself with the lowest set bit cleared.
 
     >>> [parent(rank) for rank in range(1, 8)]
     [0, 0, 2, 0, 4, 4, 6]

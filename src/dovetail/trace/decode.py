@@ -1,4 +1,4 @@
-"""Events of a thread into rows: intervals with what their calls moved, points, and what is still open at the end."""
+"""decode: turn a thread's events into rows: intervals with their messages, points, and calls still open at the end."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ RAW: dict[str, str] = {
 
 
 def no_rows(count: int = 0) -> Rows:
+    """Return `count` empty rows: zeros, without peer and communicator."""
     rows = {name: np.zeros(count, dtype) for name, dtype in RAW.items()}
     rows["peer"][:] = rows["comm"][:] = -1
     return rows

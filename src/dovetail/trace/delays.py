@@ -1,4 +1,4 @@
-"""How long messages took, by their size, and from which size on they wait for their receive: read from a trace."""
+"""delays: message times by size, and the size from which sends wait for their receive, estimated from a trace."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ LEAST_HELD_S = 20e-6  # a shorter wait shows nothing of how a message got on
 
 @dataclass(frozen=True)
 class Delays:
-    """Seconds by message size, between sizes that were seen on a line; `eager_bytes`: the most that did not wait for
-    its receive, `rendezvous_bytes`: the least that did, each None where none was seen."""
+    """Message times in seconds by size, interpolated between sizes that were seen.
+
+    `eager_bytes`: largest message that did not wait for its receive. `rendezvous_bytes`: smallest that did. None if
+    unseen.
+    """
 
     num_bytes: NDArray[Any] = field(repr=False)
     seconds: NDArray[Any] = field(repr=False)
@@ -117,8 +120,10 @@ def is_held(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def crossed(found: Messages) -> NDArray[np.bool_]:
-    """Of each message: whether one went the other way meanwhile, sent before this one was taken, and taken after this
-    one was sent: both ranks gave before they took."""
+    """For each message: whether another went the other way at the same time.
+
+    That is: sent before this one was received, and received after this one was sent.
+    """
     met = np.zeros(len(found.src), bool)
     taken_s = np.where(np.isnan(found.taken_s), -np.inf, found.taken_s)
     ways = {way: np.array(rows) for way, rows in _by_way(found).items()}
@@ -142,7 +147,7 @@ def _by_way(found: Messages) -> dict[tuple[int, int], list[int]]:
 def of_sizes(
     num_bytes: NDArray[Any], values: NDArray[Any], of: Callable[[NDArray[Any]], float]
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """The sizes that there are, in their order, and for each what the values of its messages come to."""
+    """Return the distinct sizes, rising, and for each the reduced values of its messages."""
     order = np.argsort(num_bytes, kind="stable")
     sizes, first = np.unique(num_bytes[order], return_index=True)
     return sizes, np.array([of(those) for those in np.split(values[order], first[1:])[: len(sizes)]], "f8")

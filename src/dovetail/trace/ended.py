@@ -1,4 +1,4 @@
-"""How processes ended that did not finalize: by which signal or exit code, and what they were in last."""
+"""ended: how processes ended that did not finalize: signal or exit code, and the call that they were in."""
 
 from __future__ import annotations
 

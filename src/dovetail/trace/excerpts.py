@@ -1,4 +1,4 @@
-"""Excerpts of a long trace: rows from the middle of equal parts of it, with their messages and collectives."""
+"""excerpts: cut excerpts from the middle of equal parts of a long trace, with their messages and collectives."""
 
 from __future__ import annotations
 

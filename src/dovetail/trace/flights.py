@@ -1,4 +1,4 @@
-"""Requests under way: from the call that starts each to the call that finds it over; and how much of that is hidden."""
+"""flights: requests from the call that starts each to the call that completes it, and how much of that is hidden."""
 
 from __future__ import annotations
 

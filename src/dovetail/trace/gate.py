@@ -1,4 +1,4 @@
-"""The library that traced processes load first: at the first MPI call it finds the process's MPI, and its wrappers."""
+"""gate: the library that traced processes preload; at the first MPI call it finds the MPI and loads its wrappers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns that grow as a trace is read, without a second copy of them at the end."""
+"""grown: columns that grow while a trace is read, without a second copy at the end."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Grown:
         return self._count
 
     def add(self, rows: dict[str, NDArray[Any]]) -> None:
+        """Append rows, given as columns of one length."""
         count = self._count + len(next(iter(rows.values())))
         for name, values in rows.items():
             column = self._columns.setdefault(name, np.empty(0, values.dtype))
@@ -37,6 +38,7 @@ class Grown:
         self._count = count
 
     def give(self) -> dict[str, NDArray[Any]]:
+        """Return the columns, trimmed to their rows, and start anew."""
         found, self._columns = self._columns, {}
         for column in found.values():
             column.resize(self._count, refcheck=False)

@@ -1,4 +1,4 @@
-"""Clocks held to the messages: where round trips leave it open, no message comes before it was sent."""
+"""held: adjust clocks to the messages: within the error of round trips, no message arrives before it was sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces from other tools: their events as native/trace would write them, through the decoder that reads those."""
+"""imported: turn traces of other tools into the events of native/trace, and decode those."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ class Events:
         self.abouts: list[int] = []
 
     def add(self, kind: EventKind, word: int, field: int = 0, arg: int = 0) -> None:
+        """Append one event; a `field` too large for it is written as an event of its own before."""
         if field >= _WIDE:
             self.add(EventKind.wide, field)
             field = _WIDE
@@ -38,6 +39,7 @@ class Events:
         self.words[at:at], self.abouts[at:at] = inserted.words, inserted.abouts
 
     def array(self) -> Any:
+        """Return the events as an array of dtype EVENT."""
         found = np.zeros(len(self.words), EVENT)
         found["word"], found["about"] = self.words, self.abouts
         return found

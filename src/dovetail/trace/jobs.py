@@ -1,4 +1,4 @@
-"""Processes as ranks: of one MPI job, or of several that a command started, numbered through."""
+"""jobs: number processes as ranks, of one MPI job or of several that a command started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trace an unmodified program: every process of a command loads the gate, which loads the wrappers for its MPI."""
+"""launch: trace an unmodified program: each process preloads the gate, which loads wrappers for its MPI."""
 
 from __future__ import annotations
 
@@ -56,8 +56,10 @@ def library_of(command: Sequence[str]) -> Library:
 
 
 def build_wrappers(library: Library, near: Path | None = None, *, python: bool = False) -> Path:
-    """The wrappers for a library, compiled with its mpicc, or found in the cache. `near`: where else to look for it;
-    `python`: they ask Python for the lines that calls are made from."""
+    """Return the wrappers for an MPI library, compiled with its mpicc, or from the cache.
+
+    `near`: another folder to look for the mpicc. `python`: record the Python lines of calls.
+    """
     mpicc = compiler_for(library, near)
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
@@ -88,8 +90,8 @@ def environment(preloaded: Path, folder: Path, base: Mapping[str, str] = os.envi
 def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mpi: str | None = None) -> int:
     """Run a command with its MPI ranks traced into `folder`; return its exit code.
 
-    Each process loads the wrappers for the MPI library that it has loaded itself. `python`: note the lines of Python.
-    `mpi`: trace programs of this library only, a row of `TITLES` or an mpicc. Raises EnvironmentFault.
+    Each process loads the wrappers for the MPI library that it uses. `python`: record Python lines. `mpi`: trace
+    programs of this library only (a row of `TITLES`, or an mpicc). Raises EnvironmentFault if wrappers cannot be built.
     """
     settings = _settings(command, python, mpi)
     gate = build_gate(trace_folder())
@@ -164,12 +166,13 @@ def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]
 
 
 def find_beside(folder: Path, name: str) -> str | None:
+    """Return the path of an executable `name` in `folder`; None if there is none."""
     path = folder / name
     return str(path) if os.access(path, os.X_OK) and path.is_file() else None
 
 
 def flavour(mpicc: str) -> str | None:
-    """For which library a compiler compiles, by its header's macros; None where it has none that we know."""
+    """Return the MPI library that a compiler compiles for, by macros of its header; None if unknown."""
     asked = [mpicc, "-E", "-dM", "-x", "c", "-"]
     done = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False)
     macros = set(re.findall(r"#define (\w+)", done.stdout))
@@ -177,7 +180,7 @@ def flavour(mpicc: str) -> str | None:
 
 
 def compiler_for(library: Library, near: Path | None) -> str:
-    """The mpicc for a library: beside it, beside the launcher, or at hand."""
+    """Return the mpicc for a library: beside it, beside the launcher, or installed."""
     names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc", f"mpicc.{library.kind}")  # Debian's names
     folders = [place.parent / "bin" for place in (library.folder,) if place] + [place for place in (near,) if place]
     beside = [find_beside(folder, name) for folder in folders for name in names]

@@ -1,4 +1,4 @@
-"""Which receive takes which send, as MPI's order says; and whether any message came before it was sent."""
+"""matching: match sends and receives by MPI's ordering rules; count messages received before they were sent."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def messages(trace: Trace) -> Messages:
 
 
 def check(found: Messages, strays: int) -> dict[str, Any]:
-    """How many messages there are, and how many were received before they were sent, on the corrected clocks."""
+    """Return the number of messages, and of those received before they were sent on the corrected clocks."""
     early = (found.sent_s - found.taken_s)[~np.isnan(found.taken_s)]
     return {
         "messages": len(found.src),

@@ -1,4 +1,4 @@
-"""Collectives met: which calls of the ranks are one collective, and who came last."""
+"""meetings: which calls of the ranks form one collective, and which rank came last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of all processes into one trace: on one clock, in one order, a chunk at a time."""
+"""merge: merge the files of all processes into one trace, on one clock, in one order, a chunk at a time."""
 
 from __future__ import annotations
 

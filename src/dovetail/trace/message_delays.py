@@ -1,4 +1,4 @@
-"""Why each message took as long as it did: its own transfer, another message, a late receive, or want of progress."""
+"""message_delays: why each message took so long: its transfer, another message, a late receive, or missing progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of the MPI standard's calls that are traced: their parameters, in order, and what each moves.
+"""mpi_calls: the table of traced MPI calls: their parameters, in order, and what each moves.
 
 Parameters have the standard's names. `before` and `after` are C, made of the pieces in mpi_frame.h; types come from the
 header of the library at hand, and so do the variants for large counts (`MPI_Send_c`).

@@ -1,4 +1,4 @@
-"""C source of the wrappers of MPI calls, from the table of calls and the header of the library at hand."""
+"""mpi_wrappers: generate C wrappers of MPI calls from the table of calls and the installed library's header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of OTF2 (Score-P's and others') read through the `otf2` package: regions, messages, collectives, RMA."""
+"""otf2_read: read OTF2 archives (Score-P and others) with the `otf2` package: regions, messages, collectives, RMA."""
 
 from __future__ import annotations
 

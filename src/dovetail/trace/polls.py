@@ -1,4 +1,4 @@
-"""Polls: calls that test whether a request is over, and those before them that tested in vain."""
+"""polls: calls that test whether a request is complete, joined with the unsuccessful tests before them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USED = ("rank", "thread", "name", "start_s", "end_s", "pause_s")
 
 
 class Polls(NamedTuple):
-    """One entry for each interval of polls; `pause_s`: seconds between its calls."""
+    """One entry for each interval of polls; `pause_s`: total seconds between its calls."""
 
     rank: Array
     thread: Array
@@ -32,6 +32,7 @@ class Polls(NamedTuple):
 
     @classmethod
     def joined(cls, parts: list[Polls]) -> Polls:
+        """Concatenate the columns of several parts."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def before(self, found: Waits) -> tuple[Array, Array]:

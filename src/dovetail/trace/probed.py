@@ -1,4 +1,4 @@
-"""Which message a blocking probe waited for: the one that its rank receives next."""
+"""probed: the message that a blocking probe waited for: the one that its rank receives next."""
 
 from __future__ import annotations
 

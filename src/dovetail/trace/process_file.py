@@ -1,4 +1,4 @@
-"""The file that one traced process writes (native/trace/dovetail_trace_file.h), read piece by piece."""
+"""process_file: read the file of one traced process (native/trace/dovetail_trace_file.h), piece by piece."""
 
 from __future__ import annotations
 

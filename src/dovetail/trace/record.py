@@ -1,4 +1,4 @@
-"""Recording from Python: what `dovetail_trace.h` offers, as context managers and decorators."""
+"""record: record events from Python: the functions of `dovetail_trace.h` as context managers and decorators."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def init(folder: str | Path | None = None) -> Path:
 
 
 class interval:
-    """An interval of this thread, named, with a number of 48 bits beside it.
+    """Record an interval of this thread, with a name and a number of up to 48 bits.
 
     with interval("assemble", rows):
         ...
@@ -48,12 +48,12 @@ class interval:
 
 
 def point(name: str, arg: int = 0) -> None:
-    """Something happened now on this thread."""
+    """Record a point in time on this thread."""
     _native.trace_point(_number(name), arg)
 
 
 def traced(function: Callable[P, R]) -> Callable[P, R]:
-    """A function whose calls are intervals of its name."""
+    """Decorate a function so that its calls are recorded as intervals of its name."""
     number = _number(function.__qualname__)
 
     @wraps(function)

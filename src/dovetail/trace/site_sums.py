@@ -1,4 +1,4 @@
-"""Time by call site: the sums of the calls of each name that one place of the program makes."""
+"""site_sums: sums of calls by call site and name."""
 
 from __future__ import annotations
 

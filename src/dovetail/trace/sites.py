@@ -1,5 +1,4 @@
-"""Where in the source a call was made: addresses through the maps of the process and its debug information, and lines
-of Python that the process noted."""
+"""sites: source lines of calls, from addresses and debug information, or from Python lines that the process noted."""
 
 from __future__ import annotations
 

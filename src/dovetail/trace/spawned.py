@@ -1,4 +1,4 @@
-"""Communicators that join MPI jobs (MPI_Comm_spawn, MPI_Comm_accept): each job knows its own ranks of them only."""
+"""spawned: communicators between MPI jobs (MPI_Comm_spawn, MPI_Comm_accept); each job knows only its own ranks."""
 
 from __future__ import annotations
 

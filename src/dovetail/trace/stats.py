@@ -1,4 +1,4 @@
-"""What a trace adds up to: time by call, sizes of messages, who sends how much to whom, who waits for whom."""
+"""stats: statistics of a trace: seconds by call, message sizes, traffic between ranks, wait states."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ _POINT, _PUT, _GET = (KINDS.index(kind) for kind in ("point", "put", "get"))
 
 @dataclass(frozen=True)
 class CallStats:
-    """All calls of a name, on one rank or on all, each that an interval stands for: bytes that they sent or received,
-    seconds within them."""
+    """All calls of one name, on one rank or on all: their number, bytes sent or received, seconds within them.
+
+    An interval of joined polls counts each of its calls.
+    """
 
     name: str
     count: int
@@ -45,13 +47,14 @@ class CallStats:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
+        """Return count, bytes and seconds by name."""
         return {"name": self.name, "count": self.count, "bytes": self.num_bytes, "seconds": self.seconds}
 
 
 @dataclass(frozen=True)
 class WaitStats:
-    """Waits of one kind in calls of one name: how many calls waited, seconds, the rank that waited most, and the rank
-    that caused most. A call that waits for several messages waits for the last of them."""
+    """Waits of one kind in calls of one name: number of calls, seconds, the rank that waited most, and the rank that
+    caused most. A call that waits for several messages counts as waiting for the last of them."""
 
     state: str
     name: str
@@ -63,14 +66,18 @@ class WaitStats:
     cause_s: float
 
     def to_json(self) -> dict[str, Any]:
+        """Return all attributes by name; `state` as `kind`."""
         return {"kind": self.state, **{key: getattr(self, key) for key in list(self.__dataclass_fields__)[1:]}}
 
 
 @dataclass(frozen=True)
 class RankStats:
-    """One rank: the time from its first event to its last, the part of it within MPI and of that in waits, seconds of
-    the critical path, seconds in which messages were under way and the part of it outside MPI, its calls, those that
-    never ended, and how many threads called MPI: `mpi_s` and `waited_s` are theirs together."""
+    """Statistics of one rank; all times in seconds.
+
+    `seconds`: from its first event to its last. `mpi_s`, `waited_s`: within MPI, and waiting, over all threads.
+    `critical_s`: on the critical path. `under_way_s`, `hidden_s`: with messages in flight, and of that outside MPI.
+    `open_calls`: calls that never ended. `num_threads`: threads that called MPI.
+    """
 
     rank: int
     seconds: float
@@ -91,6 +98,7 @@ class RankStats:
         return max(self.seconds * self.num_threads - self.setup_s, 0.0)
 
     def to_json(self) -> dict[str, Any]:
+        """Return the statistics of one rank; times in seconds."""
         calls = [call.to_json() for call in self.calls]
         times = ("seconds", "setup_s", "mpi_s", "waited_s", "critical_s", "under_way_s", "hidden_s", "pure_s")
         shown = {"rank": self.rank, **{name: getattr(self, name) for name in times}}
@@ -99,9 +107,11 @@ class RankStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """The whole trace; puts and gets are messages too. `sizes`: those of less than 1, 2, 4, … bytes and no less than
-    half that (the first: empty). `matrix_bytes` and `matrix_messages`: by sender and receiver. `waits`: those that took
-    longest first."""
+    """Statistics of a whole trace; puts and gets count as messages.
+
+    `sizes[i]`: number of messages of less than 2**i bytes, and of at least half that (the first: empty messages).
+    `matrix_bytes`, `matrix_messages`: arrays of shape (ranks, ranks), by sender and receiver. `waits`: longest first.
+    """
 
     num_ranks: int
     calls: tuple[CallStats, ...]
@@ -114,6 +124,7 @@ class Stats:
     sites: tuple[SiteStats, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; seconds and bytes."""
         head = {"schema": SCHEMA, "num_ranks": self.num_ranks, "calls": [call.to_json() for call in self.calls]}
         sizes = [{"below_bytes": 1 << i, "messages": count} for i, count in enumerate(self.sizes)]
         matrix = {"matrix_bytes": self.matrix_bytes.tolist(), "matrix_messages": self.matrix_messages.tolist()}
@@ -140,7 +151,7 @@ class Stats:
 
 
 def stats(trace: Trace | TraceFile) -> Stats:
-    """Add up a trace; one on disk is read a chunk at a time."""
+    """Compute the statistics of a trace; a trace on disk is read a chunk at a time."""
     is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
     is_poll = of_name(trace.names, lambda name: name in POLLS)
     is_setup = of_name(trace.names, lambda name: class_of(name) == SETUP)

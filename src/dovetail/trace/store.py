@@ -1,4 +1,4 @@
-"""A Trace on disk: chunks of rows in the order of their ends, then a JSON index by which a reader seeks.
+"""store: a Trace on disk: chunks of rows by the time of their ends, then a JSON index for seeking.
 
 8 bytes   "dovetrac"
 chunks    columns one after the other, in the order and with the types of the index, little-endian
@@ -64,6 +64,7 @@ class TraceFile:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows of all chunks."""
         return sum(chunk.num_rows for chunk in self.chunks)
 
     def parts(self) -> Iterator[Trace]:

@@ -1,4 +1,4 @@
-"""A trace as what each rank did, step by step, and how long each message took: what a replay needs, and may change.
+"""story: a trace as steps of each rank and the time of each message, which a replay may change.
 
 A rank's story is a list of steps: seconds of its own, then a message or collective begun or waited for. How long a
 message took is known where its receiver waited for it; from these times a curve gives what other messages may have
@@ -71,10 +71,12 @@ class Message:
 
 @dataclass(frozen=True)
 class Gathering:
-    """One collective: `seconds` after the last came (or the root, or for the root each of the others) it was over.
+    """One collective, which is complete `seconds` after the last rank joined.
 
-    `stalls`: though begun long before, it went on only when the last rank waited for it, for want of progress; `own_s`:
-    so much of its time is the ranks' own whoever lets it get on, since on one host it is they who copy."""
+    Rooted ones: after the root joined, or for the root after each other rank. `stalls`: it progressed only when the
+    last rank waited for it, though started long before. `own_s`: part of its time that the ranks themselves spend on
+    copies, whoever drives it, since they share a host.
+    """
 
     meeting: int
     name: str
@@ -115,8 +117,11 @@ class _Call(NamedTuple):
 
 
 def story_of(trace: Trace) -> Story:
-    """The story of a trace's main threads, from the end of MPI_Init to the beginning of MPI_Finalize: of each rank the
-    thread that makes most MPI calls. What has its other end in another thread, or none, is left out."""
+    """Return the story of a trace, from the end of MPI_Init to the start of MPI_Finalize.
+
+    Each rank is represented by the thread that makes most MPI calls. Messages with another thread, or without a
+    partner, are left out.
+    """
     return story_with(trace, messages(trace), meetings(trace))
 
 
@@ -320,8 +325,10 @@ class _StoryBuilder:
 
     @cached_property
     def quiet(self) -> dict[int, tuple[float, float]]:
-        """The meetings that got on only when all ranks waited for them, though all had begun them so long before that
-        they could have been over; when the last of them came to wait, and how long they then took."""
+        """Meetings that progressed only when all ranks waited, though all had started them long enough before.
+
+        For each: when the last rank came to wait, and how long the meeting then took.
+        """
         met, col = self.met, self.trace.columns
         looked: dict[int, list[float]] = defaultdict(list)
         ends: dict[int, list[float]] = defaultdict(list)

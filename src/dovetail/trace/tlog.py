@@ -1,4 +1,4 @@
-"""`trace.log`, the file of tlog, which tlogview shows: read and written.
+"""tlog: read and write `trace.log`, the file of tlog, which tlogview shows.
 
 records of 16 bytes, big-endian: rank (16 bits), event (8), arg1 (8), arg2 (32), seconds (64), in blocks of 1 KiB
 whose rest is zero; intervals 1 to 9 are events 10 and 11, 12 and 13, …; single events 1 to 9 are 31 to 39

@@ -1,4 +1,4 @@
-"""A story as a Program with its Prices, for the simulator: a compute lane for each rank, a lane for each channel."""
+"""to_program: turn a story into a Program with Prices: a compute lane per rank, a net lane per channel."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dovetail.trace.trace import Trace
 
 
 def to_program(trace: Trace | Story) -> tuple[Program, Prices]:
-    """The Program that does what the ranks of a trace did, and what its ops cost as the trace saw them.
+    """Return a Program that repeats what the ranks of a trace did, and its Prices as traced.
 
-    Compute ops are the ranks' own time; sends and receives run beside them from the call that began them, and the next
-    compute op is after those that were waited for. A collective is one op where all wait for all; where a root gives or
-    gets, it is messages.
+    Compute ops are the ranks' own time. Sends and receives run beside them from the call that started them; the next
+    compute op follows those that were waited for. A collective in which all wait for all is one op; a rooted one is
+    messages.
     """
     story = trace if isinstance(trace, Story) else story_of(trace)
     return _Writer(story).written()

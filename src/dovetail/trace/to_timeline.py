@@ -1,4 +1,4 @@
-"""A Trace as a Timeline: a lane for each thread, a span for each call and interval."""
+"""to_timeline: turn a Trace into a Timeline: a lane for each thread, a span for each call and interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.trace.trace import Trace, thread_title
 
 
 def span_rows(trace: Trace) -> NDArray[Any]:
-    """The rows that are spans, in the order of their beginnings, outer ones first."""
+    """Return the rows that are spans, in the order of their starts, outer ones first."""
     col = trace.columns
     chosen = np.flatnonzero((col["part"] == 0) & ~trace.of_kind("point"))
     ordered: NDArray[Any] = chosen[np.lexsort((-col["end_s"][chosen], col["start_s"][chosen]))]
@@ -30,7 +30,7 @@ def lanes_of(trace: Trace, rows: NDArray[Any]) -> tuple[tuple[str, ...], NDArray
 
 
 def to_timeline(trace: Trace) -> Timeline:
-    """The spans of a trace, in the order of `span_rows`; points are left out."""
+    """Return the spans of a trace as a Timeline, in the order of `span_rows`; without points."""
     col, chosen = trace.columns, span_rows(trace)
     lanes, lane = lanes_of(trace, chosen)
     values = {name: col[name][chosen] for name in ("rank", "name", "num_bytes", "start_s", "end_s")}

@@ -1,4 +1,4 @@
-"""Trace: what the ranks of a program did, as rows of intervals, points, messages and collectives on one clock."""
+"""trace: what the ranks of a program did: rows of intervals, points, messages and collectives on one clock."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Comm:
-    """A communicator or window: the ranks of the job that it holds, in its order; of the n-th that holds just these.
+    """A communicator or window: its ranks of the job, in its order. `number` counts those with equal ranks.
 
-    `remote` are the ranks of the other side where it joins two groups: peers are theirs then.
+    `remote`: ranks of the other side of an inter-communicator, which are then its peers.
     """
 
     ranks: tuple[int, ...]
@@ -56,10 +56,21 @@ class Comm:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Rows in the order of their ends, in seconds since the first event, on the clock of rank 0.
+    """What the ranks of a program did: rows in the order of their ends, on the clock of rank 0.
 
-    `meta` says where it is from: `ranks` (host, pid, program, finalized, lost events, how well its clock is known, what
-    its `lanes` are called), `faults`, and the check of the clocks, `clocks`.
+    Attributes
+    ----------
+    num_ranks : int
+        Number of ranks.
+    names : tuple of str
+        Names of calls, intervals and points; the column `name` indexes them.
+    comms : tuple of Comm
+        Communicators and windows; the column `comm` indexes them.
+    columns : dict of ndarray
+        One array per entry of `COLUMNS`, all of one length; times in seconds since the first event.
+    meta : dict
+        Provenance: `ranks` (host, pid, program, finalized, lost events, clock error, names of `lanes`), `faults`, and
+        `clocks`, the check of the clocks.
     """
 
     num_ranks: int
@@ -70,35 +81,38 @@ class Trace:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows."""
         return len(self.columns["kind"])
 
     @property
     def num_events(self) -> int:
-        """Calls, intervals and points: rows that are not further parts of one, with what is repeated in them."""
+        """Number of calls, intervals and points; an interval of n polls counts n times."""
         first = self.columns["part"] == 0
         return int(np.count_nonzero(first) + self.columns["repeats"][first].sum())
 
     def rows(self, chosen: NDArray[Any] | slice) -> Trace:
-        """The same with the chosen rows only."""
+        """Return the trace with the chosen rows only."""
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return Trace(self.num_ranks, self.names, self.comms, columns, self.meta)
 
     def of_kind(self, *kinds: str) -> NDArray[np.bool_]:
-        """Which rows are of these kinds."""
+        """Return a mask of the rows of these kinds."""
         return np.isin(self.columns["kind"], [KINDS.index(kind) for kind in kinds])
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field, columns as lists."""
         columns = {name: self.columns[name].tolist() for name in COLUMNS}
         return {"schema": SCHEMA, **head_of(self.num_ranks, self.names, self.comms, self.meta), "columns": columns}
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Trace:
+        """Read what `to_json` wrote; DovetailError for another schema or malformed columns."""
         check_schema(document, SCHEMA)
         return cls(*read_head(document), read_arrays(document["columns"], COLUMNS), dict(document["meta"]))
 
 
 def thread_title(meta: Mapping[str, Any], rank: int, thread: int) -> str:
-    """What to call a thread of a rank, or a lane beside its threads, by a trace's meta."""
+    """Return the name of a thread of a rank, or of a lane beside its threads, from a trace's meta."""
     ranks: list[Mapping[str, Any]] = [about for about in meta.get("ranks", ()) if about["rank"] == rank]
     lane = ranks[0].get("lanes", {}).get(str(thread)) if ranks else None
     return str(lane or (f"thread {thread}" if thread else "main"))
@@ -164,4 +178,5 @@ def _are_places(maps: list[Any], lines: dict[Any, Any]) -> bool:
 
 
 def no_columns() -> dict[str, NDArray[Any]]:
+    """Return the columns of a trace without rows."""
     return {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}

@@ -1,4 +1,4 @@
-"""Waits as columns: who waited in which call, from when until when, and for whom."""
+"""wait_rows: waits as columns: rank, call, start, end, and the rank that caused the wait."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ class Waits(NamedTuple):
     since_s: Array
 
     def at(self, chosen: Array) -> Waits:
+        """Return the chosen rows (indices or a mask)."""
         return Waits(*(column[chosen] for column in self))
 
 
 def joined(*parts: Waits) -> Waits:
+    """Concatenate the rows of several parts."""
     return Waits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))

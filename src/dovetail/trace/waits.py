@@ -1,4 +1,4 @@
-"""Wait states: who waited in a call, for whom, and since when; and the critical path, which no wait is on."""
+"""waits: wait states (who waited in a call, for whom, since when), and the critical path, which contains no wait."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class CallWaits(NamedTuple):
 
 
 def waits_of_messages(found: Messages, names: Sequence[str]) -> Waits:
-    """Every wait that the messages of a trace show. Waits of one call may overlap: see `by_call`.
+    """Return every wait that the messages of a trace show. Waits of one call may overlap (see `by_call`).
 
-    A test that finds what came after it was asked for is one too, even if it came before the test: those before waited.
+    A successful test of a late message is a wait too, even if the message came before the test: earlier tests waited.
     """
     is_poll = _polls(names)
     return joined(_of_receivers(found, is_poll), _of_probes(found), _of_senders(found, names, is_poll))
@@ -48,8 +48,10 @@ def _polls(names: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
-    """The union of the waits of each call: the one that ends last, since all begin with the call. With `polls`, tests
-    in vain before a test that finds something waited too."""
+    """Join the waits of each call: the one that ends last, since all begin with the call.
+
+    With `polls`, unsuccessful tests before a successful one waited too.
+    """
     seconds = found.until_s - found.start_s
     if polls is not None:
         found, seconds = _polled(found, polls)
@@ -165,7 +167,7 @@ def _polled(found: Waits, polls: Polls) -> tuple[Waits, Array]:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """Stretches of ranks, from the last to end back to the start: what would have to be shorter for a shorter run."""
+    """The intervals on ranks that bound the length of the run, from its last event back to its start."""
 
     rank: Array
     start_s: Array
@@ -177,7 +179,7 @@ class CriticalPath:
 
 
 def critical_path(found: Waits, first_s: Array, last_s: Array) -> CriticalPath:
-    """Walk back from the last to end; at each wait go over to whom was waited for. `first_s`, `last_s`: by rank."""
+    """Walk back from the last event; at each wait, continue on the rank waited for. `first_s`, `last_s`: by rank."""
     order = np.lexsort((found.until_s, found.end_s, found.rank))
     ends, bounds = found.end_s[order], np.searchsorted(found.rank[order], np.arange(len(first_s) + 1))
     rank = int(np.argmax(last_s)) if len(last_s) else 0

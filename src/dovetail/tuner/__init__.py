@@ -1,4 +1,4 @@
-"""tune: the river in one function: probe, plan, prove, run in turn with serial, and keep what is faster."""
+"""tuner: probe, plan, prove, run interleaved with serial, and save the fastest schedule, in one function."""
 
 from dovetail.tuner.tune import TuneResult, tune
 

@@ -1,4 +1,4 @@
-"""choices: whoever chooses a schedule, by a rule or by simulation, does so on a probed machine; the true one judges."""
+"""choices: compare choosers (rules, simulation, search): all choose by a probed machine, and the true one judges."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ OURS, TRUTH = "simulation", "exhaustive"
 
 @dataclass(frozen=True)
 class Pick:
-    """What one chooser takes in one scenario, and the seconds that it takes in truth, those of the best schedule of
-    all, and those of the best of the families `among` which it chose. Without a schedule: `why_not`."""
+    """One chooser's schedule in one scenario; `why_not` if it has none.
+
+    `true_s`: seconds on the true machine; `best_s`: of the best schedule of all; `own_best_s`: of the best schedule of
+    the families that the chooser knows.
+    """
 
     chooser: str
     family: str = ""
@@ -42,25 +45,26 @@ class Pick:
 
     @property
     def regret(self) -> float:
-        """By which share it takes longer than the best."""
+        """Relative excess over the best schedule: 0.05 is 5 % slower."""
         return self.true_s / self.best_s - 1
 
     @property
     def ties(self) -> bool:
-        """Whether it is as good as the best, of whatever family."""
+        """Whether the schedule is as fast as the best, whatever its family."""
         return self.regret <= TIE
 
     @property
     def right(self) -> bool:
-        """Whether it is of the best one's family, or as good."""
+        """Whether the schedule has the best one's family, or is as fast."""
         return self.ties or self.family == self.best_family
 
     @property
     def right_of_own(self) -> bool:
-        """Whether it is as good as the best of the families that the chooser knows."""
+        """Whether the schedule is as fast as the best of the families that the chooser knows."""
         return self.true_s <= (1 + TIE) * self.own_best_s
 
     def to_json(self) -> dict[str, Any]:
+        """Return the pick by name; seconds on the true machine."""
         if self.schedule is None:
             return {"chooser": self.chooser, "why_not": self.why_not}
         about = {"family": self.family, "schedule": str(self.schedule), "true_s": self.true_s, "regret": self.regret}
@@ -69,7 +73,7 @@ class Pick:
 
 @dataclass(frozen=True)
 class Compared:
-    """One scenario: every chooser's pick, the best family and the true seconds of each family's best schedule."""
+    """Result of one scenario: every chooser's pick, and true seconds of each family's best schedule."""
 
     scenario: Scenario
     picks: tuple[Pick, ...]
@@ -79,9 +83,11 @@ class Compared:
 
     @property
     def best(self) -> Pick:
+        """The fastest schedule of all, by exhaustive search."""
         return self.picks[-1]
 
     def to_json(self) -> dict[str, Any]:
+        """Return scenario, seconds and picks by name."""
         head = {"scenario": self.scenario.name, "operator": self.scenario.operator.to_json()}
         head |= {"machine": self.scenario.machine.name, "topology": self.scenario.topology}
         times = {"serial_s": self.serial_s, "best_s": self.best.true_s, "planning_cpu_s": self.planning_s}
@@ -90,9 +96,12 @@ class Compared:
 
 @dataclass(frozen=True)
 class Score:
-    """One chooser over many scenarios. `right`: share of the best family's or as good; `tied`: share as good, of
-    other families; `miss_loss`: geometric mean of the regret where it was wrong; `own`: share as good as the best of
-    the families that it knows; `silent`: scenarios of which it has nothing to say."""
+    """One chooser over many scenarios.
+
+    `right`: share of picks with the best family, or as fast. `tied`: share as fast, of other families. `miss_loss`:
+    geometric mean of the regret of wrong picks. `own`: share as fast as the best of the families that it knows.
+    `silent`: scenarios without a pick.
+    """
 
     chooser: str
     count: int
@@ -107,6 +116,7 @@ class Score:
     silent: int
 
     def to_json(self) -> dict[str, Any]:
+        """Return all attributes by name, NaN as None."""
         return {name: None if value != value else value for name, value in vars(self).items()}
 
 
@@ -118,11 +128,10 @@ def compare(
     rules: Sequence[Heuristic] | None = None,
     **options: Any,
 ) -> Compared:
-    """The rules (those that the operator's class knows, unless given), our simulation, and exhaustive search, in one
-    scenario.
+    """Compare rules, our simulation and exhaustive search in one scenario.
 
-    A machine wired like the true one is probed there with `noise`; rules and simulation choose by what was measured;
-    the true machine simulates every schedule of every family, what was chosen among them.
+    Probes the true machine with `noise`. Rules (default: those of the operator's class) and simulation choose by the
+    probed costs. The true machine simulates every schedule of every family, and all that were chosen.
     """
     operator, ranks = scenario.operator, scenario.ranks
     probed = probed_machine(scenario, noise, seed)
@@ -144,7 +153,7 @@ def compare(
 
 
 def probed_machine(scenario: Scenario, noise: float, seed: int) -> Machine:
-    """What a probe makes of the true machine, whose wiring is known."""
+    """Probe the true machine, whose wiring is known, with multiplicative noise."""
     true, ranks = scenario.machine, scenario.ranks
     executor = SimExecutor(true, noise, seed=seed)
     bare = probe_links(executor, ranks, f"{true.name}, probed", wired=true)
@@ -152,18 +161,18 @@ def probed_machine(scenario: Scenario, noise: float, seed: int) -> Machine:
 
 
 def heuristics_of(operator: Operator) -> tuple[Heuristic, ...]:
-    """The rules that the class of an operator declares."""
+    """Return the rules that an operator's class declares."""
     return operator.heuristics if isinstance(operator, HasHeuristics) else ()
 
 
 def _varied(costs: Costs, schedule: Schedule) -> Schedule:
-    """A schedule after a local search, under the family that it counts for."""
+    """Return a schedule after a local search, under the family that it counts for."""
     found = varied(costs, schedule, costs.operator.neighbours, 1, MOST_EFFORT)
     return costs.operator.counted_as(schedule, found) if isinstance(costs.operator, HasHeuristics) else found
 
 
 def ruled(rule: Heuristic, costs: Costs, ranked: Sequence[Scored]) -> Schedule | None:
-    """What a rule takes, by these costs; under the name of the family that it picked."""
+    """Return the schedule that a rule picks by these costs, under the name of its family."""
     if not rule.family:
         return None
     asked = check_options(costs.operator, {**costs.asked, **rule.asked})
@@ -180,15 +189,17 @@ def ruled(rule: Heuristic, costs: Costs, ranked: Sequence[Scored]) -> Schedule |
 
 @dataclass(frozen=True)
 class Judge:
-    """The true machine's word: what every schedule takes there."""
+    """Seconds of every schedule on the true machine."""
 
     costs: Costs
     ranked: Sequence[Scored]
 
     @staticmethod
     def of(scenario: Scenario, options: Mapping[str, Any], chosen: Iterable[Schedule]) -> Judge:
-        """Every schedule of every family, the best of them as varied as gains, and those that were chosen, fastest
-        first; rules' own names left out."""
+        """Score all schedules, those from a local search around the best, and the choosers' picks; fastest first.
+
+        Leaves out aliases, schedules that a rule made under its own name.
+        """
         costs, _ = Costs.of(scenario.operator, scenario.machine, scenario.ranks, options, extrapolate=True)
         costs = replace(costs, exact=True)
         named = {rule.family for rule in heuristics_of(scenario.operator) if rule.among}
@@ -201,7 +212,7 @@ class Judge:
 
     @cached_property
     def families(self) -> dict[str, float]:
-        """The seconds of each family's best."""
+        """Seconds of each family's fastest schedule."""
         found: dict[str, float] = {}
         for each in self.ranked:
             found.setdefault(each.family, each.predicted_s)
@@ -209,9 +220,11 @@ class Judge:
 
     @property
     def serial_s(self) -> float:
+        """Seconds of serial."""
         return self.families["serial"]
 
     def pick(self, rule: Heuristic, schedule: Schedule | None) -> Pick:
+        """Judge a rule's schedule; None: no such schedule fits."""
         if schedule is None:
             return Pick(rule.name, why_not=rule.why_not or "no such schedule fits")
         best, among = self.ranked[0], rule.among or ((rule.family,) if rule.family else tuple(self.families))
@@ -220,17 +233,18 @@ class Judge:
         return Pick(rule.name, schedule.family, schedule, true_s, best.predicted_s, best.family, own_s)
 
     def best(self) -> Pick:
+        """The fastest schedule of all."""
         return self.pick(Heuristic(TRUTH), self.ranked[0].schedule)
 
 
 def scores(compared: Sequence[Compared]) -> list[Score]:
-    """How every chooser did, in the order in which they chose."""
+    """Return a score per chooser, in their order."""
     names = dict.fromkeys(pick.chooser for each in compared for pick in each.picks)
     return [score_of(name, [p for each in compared for p in each.picks if p.chooser == name]) for name in names]
 
 
 def score_of(chooser: str, picks: Sequence[Pick]) -> Score:
-    """One chooser's picks, summed up."""
+    """Score one chooser's picks."""
     spoke = [pick for pick in picks if pick.schedule]
     right = [pick for pick in spoke if pick.right]
     tied = [pick for pick in right if pick.family != pick.best_family]

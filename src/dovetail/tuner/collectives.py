@@ -1,4 +1,4 @@
-"""A collective at several sizes: probe → predict → run in turn with the library's call → a table of what is fastest."""
+"""collectives: tune a collective: probe → predict → run interleaved with the library's call → table of the fastest."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = "dovetail.collective_tune/1"
 
 @dataclass(frozen=True)
 class TunedCollective:
-    """What tuning one collective found at each size, the table of it, and the files that hold that."""
+    """Result of tuning one collective: the contest at each size, the selection table, and the files written."""
 
     contest: Contest
     selection: Selection
@@ -44,6 +44,7 @@ class TunedCollective:
         return any(each.wrong for each in self.contest.judged)
 
     def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field and one row per size; seconds and bytes."""
         operator = _collective(self.contest.judged[0].entry.operator)
         head = {"collective": operator.name, "ranks": self.ranks, "nodes": operator.nodes, "dtype": operator.dtype}
         about = {"machine": self.machine.name, "facts": self.contest.facts, "seed": self.seed}
@@ -65,19 +66,43 @@ def tune_collective(
     seed: int | None = None,
     say: Say | None = None,
 ) -> TunedCollective:
-    """Choose by measurement how a collective is carried out at each of its sizes (see `CollectiveOperator.points`).
+    """Choose by measurement the fastest algorithm of a collective at each of its sizes.
 
-    `executor`: what runs the ranks, by MPI unless said; `machine`: what is predicted for, probed (and kept) unless
-    given. What is fastest becomes a table, `selection.json` in `out` and in the cache, which collectives on arrays go
-    by from then on. `budget_s`: what measuring may take, about.
+    Saves the choices as a table, which later collectives on arrays follow.
+
+    Parameters
+    ----------
+    operators : sequence of CollectiveOperator
+        One collective at several sizes (see `CollectiveOperator.points`).
+    ranks : int
+        Number of ranks.
+    out : path
+        Folder for `selection.json`; the cache has it, too.
+    executor : Executor, optional
+        Runs the ranks. Default: MPI.
+    machine : Machine, optional
+        Machine to predict for. Default: probe it, or use the cached one.
+    rounds : int
+        Rounds of each final.
+    budget_s : float
+        Approximate seconds that measuring may take.
+    fresh, seed, say
+        As in `tune`.
+
+    Raises
+    ------
+    OperatorError
+        If there are no sizes, or the collective cannot run on these ranks.
+    RunError
+        If a rank fails.
     """
     for operator in operators:
         operator.check_ranks(ranks)  # before anything runs
-    tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
+    notify, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = (executor or executor_on()).in_folder(place / "runs")
-    base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
+    base = machine or machine_of(runner, ranks, fresh=fresh, say=notify)  # executor → machine, cached
     entries, notes = entries_of(operators, base, ranks)  # → predicted, by size
-    found = contest(entries, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=tell)  # → measured in turn
+    found = contest(entries, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=notify)  # → measured interleaved
     table = selection_of(found)  # → ranges of sizes
     kept = save_selection(table, found.facts["mpi"], hosts_of(found.facts, ranks))
     files = tuple(filter(None, (kept, table.save(place / "selection.json"))))
@@ -88,15 +113,14 @@ def tune_collective(
 
 
 def _called(judged: Judged) -> tuple[str, str]:
-    """What to call the library's call of a size, and the schedule that was taken for it."""
+    """Names of the library's call of a size, and of the schedule taken."""
     return f"{judged.entry.name} by the library", f"{judged.entry.name} by {judged.schedule.family}"
 
 
 def entries_of(
     operators: Sequence[CollectiveOperator], machine: Machine, ranks: int
 ) -> tuple[list[Entry], tuple[str, ...]]:
-    """What is measured at each size, the smallest first: the schedules worth it beside the library's call; and
-    sentences for the user."""
+    """Return an entry per size, smallest first, with the schedules worth measuring; and notes for the user."""
     if not operators:
         raise OperatorError("no sizes to choose for", hint="at least one number of bytes")
     found, notes = dict[int, Entry](), dict[str, None]()
@@ -111,7 +135,7 @@ def entries_of(
 
 
 def selection_of(found: Contest) -> Selection:
-    """What was taken at each size, as ranges of sizes; what reduces serves the dtype that was measured."""
+    """Return the choices as ranges of sizes. Rows of a reducing collective hold for the measured dtype only."""
     entry = found.judged[0].entry
     operator = _collective(entry.operator)
     picked = [(Choice.of(each.schedule), point_of(each)) for each in found.judged]
@@ -121,14 +145,14 @@ def selection_of(found: Contest) -> Selection:
 
 
 def point_of(judged: Judged) -> Point:
-    """What was measured at one size."""
+    """Return the measurement at one size."""
     taken, predicted_s = judged.taken, judged.entry.predicted.get(judged.schedule)
     num_bytes = _collective(judged.entry.operator).num_bytes
     return Point(num_bytes, taken.median_s, judged.serial.median_s, predicted_s, taken.spread)
 
 
 def row_of(judged: Judged) -> dict[str, Any]:
-    """One size: what was taken, what it takes, and all that was tried, the fastest first."""
+    """Return the JSON row of one size: the choice, its seconds, and all measured schedules, fastest first."""
     predicted, point = judged.entry.predicted, point_of(judged)
     rivals = [
         {**Choice.of(schedule)._asdict(), "predicted_s": predicted.get(schedule), "measured_s": seconds}

@@ -1,4 +1,4 @@
-"""contest: schedules measured in turn with the serial one, heats first, then a final that decides; the one guard."""
+"""contest: measure schedules interleaved with serial, first in heats, then in a final that decides."""
 
 from __future__ import annotations
 
@@ -25,17 +25,33 @@ HEATS = 0.5  # of the budget
 LEAST_GAIN = 0.01  # of the serial time
 LEAST_GAIN_S = 5e-6  # of a run that is timed alone: below this the clock, the barrier and the call decide
 TWO_ERRORS = 3.7  # standard errors of a median, in half interquartile ranges over the root of the count
-FEW = 4.0  # over the degrees of freedom: few rounds tell little of their own spread (by simulation, 2 to 26 rounds)
+FEW = 4.0  # over the degrees of freedom: few rounds show little of their own spread (by simulation, 2 to 26 rounds)
 
 
 @dataclass(frozen=True)
 class Judged:
-    """What came of one entry: the schedule taken, its outcome and serial's over all launches, and all that was tried.
+    """Result of one entry.
 
-    `tried`: seconds of each schedule measured, comparable among each other. `wrong`: elements that a schedule computed
-    wrongly, where it did. `unsure`: a schedule that was faster than the one taken, though not beyond the noise.
-    `beside`: medians of what else was measured, by name. `disturbed`: rounds that were, in the final; `load`: what
-    others took of the ranks' cores in it.
+    Attributes
+    ----------
+    entry : Entry
+        What was measured.
+    schedule : Schedule
+        The schedule taken: the fastest correct one, or serial.
+    taken, serial : Outcome
+        Outcomes of both, pooled over all launches.
+    tried : mapping
+        Schedule → seconds, all comparable.
+    wrong : mapping
+        Schedule → number of wrong elements; only schedules that computed any.
+    unsure : Schedule or None
+        A schedule that was faster than the one taken, but not beyond the noise.
+    beside : mapping
+        Name → median seconds of `Entry.beside`.
+    rounds, disturbed : int
+        Rounds of the final, and how many of them other processes disturbed.
+    load : Load
+        Share of the ranks' cores that other processes took during the final.
     """
 
     entry: Entry
@@ -52,10 +68,12 @@ class Judged:
 
     @property
     def speedup(self) -> float:
+        """Median seconds of serial over those of the schedule taken."""
         return self.serial.median_s / self.taken.median_s
 
     @property
     def keeps_serial(self) -> bool:
+        """Whether serial was taken."""
         return self.schedule == self.entry.serial
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +123,7 @@ def _outcome_of(document: Mapping[str, Any]) -> Outcome:
 
 @dataclass(frozen=True)
 class Contest:
-    """Every entry judged, the facts of the machine that ran it, and what could not be done, in sentences."""
+    """Result of a contest: one `Judged` per entry that was reached, facts of the hosts, and notes for the user."""
 
     judged: tuple[Judged, ...]
     facts: dict[str, Any]
@@ -124,35 +142,58 @@ def contest(
 ) -> Contest:
     """Find the fastest schedule of each entry.
 
-    In heats the best predicted are measured in turn, then neighbours of the fastest; the best of those, and the winners
-    of neighbouring entries, then meet serial in a final of about `rounds` rounds, in several launches, and are held
-    against float64. A schedule is taken only where it is right, and faster than serial beyond the noise; with `keep`
-    the only one listed is taken as it is. Long runs get fewer schedules and rounds where `budget_s` seconds are short;
-    no job is begun after them, and entries not reached are left out, with a note.
+    Heats measure the best predicted schedules interleaved, then neighbours of the fastest. In the final, the best of
+    these and the winners of neighbouring entries meet serial, in about `rounds` rounds over several launches. Their
+    results are checked against float64. A schedule is taken only if it is correct, and faster than serial beyond the
+    noise.
+
+    Parameters
+    ----------
+    entries : sequence of Entry
+        Operators with their candidate schedules.
+    executor : Executor
+        Runs the ranks.
+    rounds : int
+        Rounds of a final. Long runs get fewer.
+    budget_s : float
+        Seconds after which no job begins. Entries not reached are left out, with a note.
+    seed : int
+        Seed of the inputs.
+    say : callable, optional
+        Called with a text and the share done, 0 to 1.
+    keep : bool
+        Take the only schedule listed, whatever its time; skips the heats.
+
+    Raises
+    ------
+    PlanError
+        If there are no entries.
+    RunError
+        If no job succeeds.
     """
     if not entries:
         raise PlanError("nothing to choose for", hint="at least one size")
-    clock, tell = Clock(budget_s), say or (lambda what, done: None)
+    clock, notify = Clock(budget_s), say or (lambda what, done: None)
     measurer = Measurer(entries, executor, seed, rounds)
-    tried = {} if keep else _heats(measurer, clock, tell)
+    tried = {} if keep else _heats(measurer, clock, notify)
     last = {at: each.listed if keep else finalists(at, tried, each, entries) for at, each in enumerate(entries)}
-    judged, facts, broken = _finals(measurer, last, tried, clock, tell, keep=keep)
+    judged, facts, broken = _finals(measurer, last, tried, clock, notify, keep=keep)
     if broken and not judged:
         raise broken[0]
     notes = _notes(entries, judged, measurer.failed, broken)
     return Contest(tuple(judged), facts, (*notes, *_unsure(judged, rounds)))
 
 
-def _heats(measurer: Measurer, clock: Clock, tell: Say) -> dict[int, dict[Schedule, float]]:
-    """Seconds of each schedule that was measured of each entry: the best predicted, then neighbours of the fastest."""
+def _heats(measurer: Measurer, clock: Clock, notify: Say) -> dict[int, dict[Schedule, float]]:
+    """Measure the best predicted schedules of each entry, then neighbours of the fastest; return seconds by entry."""
     entries, tried = measurer.entries, dict[int, dict[Schedule, float]]()
     together = groups({at: (1 + len(each.listed), measurer.run_s(at)) for at, each in enumerate(entries)})
     for group, limit_s in clock.shares(together, measurer.heat_s, HEATS):
-        tell(f"heats up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
-        with suppress(RunError):  # the final will tell
+        notify(f"heats up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
+        with suppress(RunError):  # the final decides
             found = measurer.heat(group, limit_s)
             tried |= {at: {schedule: o.median_s for schedule, o in found[at].items()} for at in group}
-            tried |= {at: search(measurer, at, found[at], clock, tell) for at in group if found[at]}
+            tried |= {at: search(measurer, at, found[at], clock, notify) for at in group if found[at]}
     return tried
 
 
@@ -161,15 +202,15 @@ def _finals(
     last: Mapping[int, Sequence[Schedule]],
     tried: Mapping[int, Mapping[Schedule, float]],
     clock: Clock,
-    tell: Say,
+    notify: Say,
     *,
     keep: bool,
 ) -> tuple[list[Judged], dict[str, Any], list[RunError]]:
-    """Every entry that was reached, judged; the facts of the machine; and what broke the jobs of others."""
+    """Judge every entry that is reached; return also facts of the hosts, and the errors of failed jobs."""
     entries, judged, facts, broken = measurer.entries, list[Judged](), dict[str, Any](), list[RunError]()
     together = groups({at: (1 + len(schedules), measurer.run_s(at)) for at, schedules in last.items()})
     for group, limit_s in clock.shares(together, lambda group: measurer.final_s(group, FINALISTS), 1.0):
-        tell(f"finals up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
+        notify(f"finals up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
         try:
             launches = measurer.final({at: last[at] for at in group}, limit_s)
         except RunError as error:
@@ -194,9 +235,9 @@ def judge(
     *,
     keep: bool = False,
 ) -> Judged:
-    """The fastest over all launches that is right, if it beats serial beyond the noise; else serial.
+    """Take the fastest correct schedule over all launches if it beats serial beyond the noise, else serial.
 
-    `tried`: seconds in an earlier job, in which it must not have been slower than serial either.
+    `tried`: seconds in the heats, in which it must not have been slower than serial either.
     """
     common = [schedule for schedule in launches[0] if all(schedule in launch for launch in launches)]
     outcomes = {schedule: pooled([launch[schedule] for launch in launches]) for schedule in common}
@@ -220,8 +261,7 @@ def judge(
 
 
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcomes of several launches as one; what was checked is the first's, the timeline the one that is nearest to
-    the median of all."""
+    """Pool the outcomes of several launches: all seconds, the first's check, the timeline nearest to the median."""
     seconds = tuple(s for outcome in outcomes for s in outcome.seconds)
     shown = [outcome.timelines for outcome in outcomes if outcome.timelines]
     shown.sort(key=lambda each: abs(each[0].makespan_s - float(np.median(seconds))))
@@ -229,8 +269,9 @@ def pooled(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
-    """Whether ours is faster than serial beyond the noise, by the ratio of the two in each round, over all launches
-    (pairs of ours, serial); and not slower in any: libraries change their speed from launch to launch.
+    """Whether ours is faster than serial beyond the noise, and slower in no launch (`pairs`: ours, serial).
+
+    Compares the ratio of both in each round, since libraries change their speed from launch to launch.
 
     >>> slow, fast = Outcome("a", (1.0, 1.1, 0.9), ()), Outcome("b", (0.8, 0.88, 0.72), ())
     >>> beats([(fast, slow)]), beats([(slow, fast)]), beats([(slow, slow)]), beats([(fast, slow)] * 3 + [(slow, fast)])
@@ -247,8 +288,7 @@ def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
 def finalists(
     at: int, tried: Mapping[int, Mapping[Schedule, float]], entry: Entry, entries: Sequence[Entry]
 ) -> list[Schedule]:
-    """The fastest of ours of one entry (the best predicted where none was tried), and those that won in the entries
-    before and after it."""
+    """Return the fastest schedules of an entry (best predicted if none was tried), and its neighbours' winners."""
     best = {i: fastest(known, entries[i].serial) for i, known in tried.items()}
     own = best.get(at) or list(entry.listed)
     near = [b if a == at else a for a, b in pairwise(sorted({*tried, at})) if at in (a, b)]
@@ -257,7 +297,7 @@ def finalists(
 
 
 def fastest(known: Mapping[Schedule, float], serial: Schedule) -> list[Schedule]:
-    """Those that are not serial, by their seconds."""
+    """Return the schedules other than serial, fastest first."""
     return sorted((each for each in known if each != serial), key=lambda each: (known[each], str(each)))
 
 
@@ -281,7 +321,7 @@ def _notes(
 
 
 def _unsure(judged: Sequence[Judged], rounds: int) -> Iterator[str]:
-    """Of each entry that more rounds might decide otherwise, why."""
+    """Yield a note for each entry that more rounds might decide otherwise."""
     for each in judged:
         if each.unsure and each.rounds < rounds and each.entry.computes:
             less = 1 - each.tried[each.unsure] / each.tried[each.entry.serial]

@@ -1,4 +1,4 @@
-"""doubts: kept costs that the final of a tune contradicts are probed again by the next one."""
+"""doubts: mark cached costs that the final of a tune contradicts, so that the next tune probes them again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARGIN = 0.25  # beyond the costs' own error; as far as a spot check lets messag
 
 
 class Contradiction(NamedTuple):
-    """A side of a plan, whole and alone: what the kept costs said, and what the final measured."""
+    """A side of a plan, whole and in isolation: seconds by the cached costs, and seconds measured in the final."""
 
     side: str
     predicted_s: float
@@ -29,8 +29,9 @@ class Contradiction(NamedTuple):
 def contradictions(
     sides: Mapping[str, Variant], judged: Judged, machine: Machine, seconds: Mapping[str, float] | None = None
 ) -> list[Contradiction]:
-    """The sides whose seconds in the final are off by more than the costs' own error and `MARGIN`; none where the final
-    was itself disturbed. `seconds`: what each side took; default: `judged.beside`.
+    """Return the sides whose measured seconds differ from the costs by more than the costs' error and `MARGIN`.
+
+    Returns none if other processes disturbed the final. `seconds`: measured, by side; default: `judged.beside`.
     """
     if judged.load.warnings:
         return []
@@ -48,10 +49,10 @@ def contradictions(
 
 
 def contradicted_whole(judged: Judged, machine: Machine, names: tuple[str, str]) -> list[Contradiction]:
-    """The same of an operator that computes nothing, whose final measures no sides: of the serial schedule, and of the
-    one taken where it is another. `names`: what to call the two.
+    """Return contradictions for an operator that computes nothing: of serial, and of the schedule taken if another.
 
-    Runs so short that a timing holds several are left out: they overlap, so that one takes less than the costs say.
+    `names`: names of the two. Skips runs so short that one timing covers several, since these overlap and take less
+    than the costs predict.
     """
     ran = {judged.entry.serial: (names[0], judged.serial.median_s)}
     ran.setdefault(judged.schedule, (names[1], judged.taken.median_s))
@@ -69,7 +70,7 @@ def _error(machine: Machine) -> float:
 
 
 def note_doubts(found: list[Contradiction], saved: Mapping[str, Item | None]) -> tuple[str, ...]:
-    """Mark the saved costs of each side as doubted; sentences for the user."""
+    """Mark the cached costs of each side as doubted; return sentences for the user."""
     marked = {place: doubt(place) for place in dict.fromkeys(saved.get(each.side) for each in found)}
     ends = {True: "the next tune probes anew", False: "probe on a calm machine, with --fresh"}
     text = "{} took {:.3g} s, the probed costs say {:.3g} s: {}"

@@ -1,4 +1,4 @@
-"""machines: the machine behind an executor, probed once and kept while spot checks say that it has not changed."""
+"""machines: the probed machine of an executor, cached as long as spot checks agree with it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from dovetail.store.machines import costs_on, machine_item, recall_machine, save
 
 
 def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say | None = None) -> Machine:
-    """The machine behind an executor: from the cache where a spot check says that it has not changed, else probed."""
-    tell = say or (lambda what, done: None)
+    """Return the machine of an executor: the cached one if a spot check agrees with it, else probed.
+
+    `fresh`: always probe. `say`: called with a text and the share done, 0 to 1. Raises RunError if a rank fails.
+    """
+    notify = say or (lambda what, done: None)
     place = machine_item(executor.launched_by, ranks)
     cached = None if fresh else recall_machine(place)
     if cached:
-        tell("checking the cached machine", 0.05)
+        notify("checking the cached machine", 0.05)
         if not is_doubted(cached) and spot_check(executor, cached):
             return cached
     found = probe_links(executor, ranks, f"probed-{place.key[:12] if place else 'machine'}", say=say)
@@ -40,12 +43,15 @@ def machine_for(
     fresh: bool = False,
     say: Say | None = None,
 ) -> Machine:
-    """The machine with the costs of this operator's own computations and collectives, kept beside it while the former
-    take what they took."""
-    tell, place = say or (lambda what, done: None), costs_on(machine, operator, ranks) if executor.launched_by else None
+    """Return the machine with the costs of this operator's computations and collectives.
+
+    Cached costs are used as long as spot checks of the computations agree with them, unless `fresh`.
+    """
+    notify = say or (lambda what, done: None)
+    place = costs_on(machine, operator, ranks) if executor.launched_by else None
     kept = None if fresh else recall_machine(place)
     if kept:
-        tell("checking the cached costs", 0.3)
+        notify("checking the cached costs", 0.3)
         if not is_doubted(kept) and spot_check_operator(executor, kept, operator, ranks):
             return kept
     found = probe_operator(executor, machine, operator, ranks, budget=budget, say=say)
@@ -98,7 +104,7 @@ def probe(
 
 
 def is_doubted(kept: Machine) -> bool:
-    """Whether the final of a tune contradicted the kept costs, which were not probed again since."""
+    """Whether the final of a tune contradicted these cached costs."""
     return kept.facts.get("doubted") == "yes"
 
 

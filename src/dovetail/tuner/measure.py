@@ -1,4 +1,4 @@
-"""measure: schedules run in turn with the serial one, in jobs that share out a budget of time."""
+"""measure: run schedules interleaved with serial, in jobs that share a budget of time."""
 
 from __future__ import annotations
 
@@ -34,8 +34,21 @@ LEAST_HEAT = 2  # schedules; with fewer there is nothing to find out before the 
 
 @dataclass(frozen=True)
 class Entry:
-    """One operator to choose a schedule for: what it is called, its schedules with the seconds predicted, the best
-    first, and the serial one, which they have to beat. `beside`: what else is measured in its final."""
+    """One operator to choose a schedule for.
+
+    Attributes
+    ----------
+    name : str
+        Name in notes and progress.
+    operator, ranks : Operator, int
+        What to compute, and on how many ranks.
+    serial : Schedule
+        The schedule to beat.
+    predicted : mapping
+        Schedule → predicted seconds, best first.
+    beside : mapping
+        Name → further variants to measure in the final.
+    """
 
     name: str
     operator: Operator
@@ -46,28 +59,32 @@ class Entry:
 
     @property
     def listed(self) -> tuple[Schedule, ...]:
-        """The schedules that are not serial, the best predicted first."""
+        """The schedules other than serial, best predicted first."""
         return tuple(each for each in self.predicted if each != self.serial)
 
     @property
     def predicted_s(self) -> float:
+        """Seconds of the best predicted schedule."""
         return min(self.predicted.values(), default=EACH_S)
 
     @property
     def longest_s(self) -> float:
+        """Seconds of the slowest predicted schedule."""
         return max(self.predicted.values(), default=EACH_S)
 
     @cached_property
     def computes(self) -> bool:
+        """Whether the operator has computations, not only communication."""
         return bool((self.program(self.serial).kind == Kind.compute).any())
 
     def program(self, schedule: Schedule) -> Program:
+        """Return the program of a schedule; cached."""
         if schedule.parameters not in self._programs:
             self._programs[schedule.parameters] = self.operator.program(schedule, self.ranks)
         return self._programs[schedule.parameters]
 
     def variant(self, schedule: Schedule, repeats: int = 1, *, spans: bool = False, check: bool = False) -> Variant:
-        """A schedule as a job runs it; the library's calls alone by their blocking form."""
+        """Return the variant that runs a schedule. Library calls without computation use their blocking form."""
         program = self.program(schedule)
         stall_s = max(STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.longest_s)
         options = RunOptions.of(schedule, repeats=repeats, spans=spans, stall_s=stall_s)
@@ -85,10 +102,10 @@ Outcomes = dict[int, dict[Schedule, Outcome]]  # by entry
 
 @dataclass(frozen=True)
 class Measurer:
-    """What is measured, and on what: entries, by their number, and the executor that runs them.
+    """Measures schedules of `entries` on `executor`. Entries are named by their index.
 
-    `fastest_s`: seconds of the fastest of each entry, as far as measured. `failed`: what family broke a job of which
-    entry, and how; it is not run there again.
+    `fastest_s`: entry → seconds of its fastest schedule so far. `failed`: (entry, family) → error; families that broke
+    a job are not run again.
     """
 
     entries: Sequence[Entry]
@@ -99,7 +116,7 @@ class Measurer:
     failed: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def run_s(self, at: int) -> float:
-        """Seconds of one run of an entry, about: as measured, else as predicted, scaled as the entry before it was."""
+        """Estimate seconds of one run: as measured, else as predicted, scaled as the nearest smaller entry measured."""
         if at in self.fastest_s:
             return self.fastest_s[at]
         before = max((other for other in self.fastest_s if other < at), default=None)
@@ -107,18 +124,18 @@ class Measurer:
         return self.entries[at].predicted_s * min(max(scale, 0.5), 10.0)
 
     def repeats(self, at: int) -> int:
-        """Runs of a timing, one after the other: of messages alone as many as fill it, where something computes one."""
+        """Runs per timing: one if the entry computes, else as many as fill the timing."""
         if self.entries[at].computes:
             return 1
         return repeats_worth(self.fastest_s.get(at) or HOPE * self.run_s(at))
 
     def heat_s(self, group: Sequence[int], schedules: int | None = None) -> float:
-        """What a heat takes, about, with so many schedules of each entry (all of them unless said)."""
+        """Estimate seconds of a heat with `schedules` schedules of each entry (default: all)."""
         counts = [len(self.entries[at].listed[:schedules]) for at in group]
         return START_S + (HEAT_ROUNDS + 1) * self._round_s(group, counts)
 
     def heat(self, group: Sequence[int], limit_s: float) -> Outcomes:
-        """As many of the best predicted as the time allows, and serial; nothing where it allows too few."""
+        """Measure serial and as many of the best predicted schedules as fit the limit; none if too few fit."""
         most = max(len(self.entries[at].listed) for at in group)
         count = next((n for n in range(most, 0, -1) if self.heat_s(group, n) <= limit_s), 0)
         if count < min(LEAST_HEAT, most):
@@ -128,19 +145,19 @@ class Measurer:
         return found
 
     def note(self, found: Outcomes) -> None:
-        """Remember how fast each entry was at best."""
+        """Update `fastest_s`."""
         for at, outcomes in found.items():
             best_s = min((o.median_s for o in outcomes.values()), default=float("inf"))
             self.fastest_s[at] = min(best_s, self.fastest_s.get(at, best_s))
 
     def final_s(self, group: Sequence[int], schedules: int) -> float:
-        """What a final takes, about."""
+        """Estimate seconds of a final."""
         rounds = -(-self.rounds // LAUNCHES) + 2  # one to warm up, one to check
         beside = [schedules + len(self.entries[at].beside) for at in group]
         return LAUNCHES * (START_S + rounds * self._round_s(group, beside))
 
     def final(self, asked: Mapping[int, Sequence[Schedule]], limit_s: float) -> list[tuple[Outcomes, JobResult]]:
-        """The schedules asked for and serial, in turn, in every launch; results are checked in the first."""
+        """Interleave the given schedules and serial, in several launches; check results in the first."""
         counts = [len(each) + len(self.entries[at].beside) for at, each in asked.items()]
         round_s = self._round_s(list(asked), counts)
         enough = -(-rounds_worth(self.rounds, round_s) // LAUNCHES)
@@ -160,10 +177,10 @@ class Measurer:
         final: bool = False,
         check: bool = False,
     ) -> tuple[Outcomes, JobResult]:
-        """Serial and the schedules asked for, of each entry, all interleaved in one job; without those that break it.
-        In a final what is measured beside them too, whose outcomes are in the job's result by name.
+        """Interleave serial and the given schedules of each entry in one job; drop schedules that break the job.
 
-        RunError where serial itself breaks it, or nobody in particular.
+        A final measures `Entry.beside` too: outcomes are in the job's result, by name. Raises RunError if serial itself
+        fails, or no schedule is named as the cause.
         """
         for _ in range(MOST_FAILURES):
             runs = {
@@ -203,7 +220,7 @@ class Measurer:
 
 
 def rounds_worth(rounds: int, round_s: float) -> int:
-    """More rounds than asked for where they cost little, so that small gains can be told from noise.
+    """More rounds than asked for where they cost little, so that small gains are distinct from noise.
 
     >>> rounds_worth(9, 10.0), rounds_worth(9, 0.1), rounds_worth(9, 1e-4)
     (9, 15, 25)
@@ -212,7 +229,7 @@ def rounds_worth(rounds: int, round_s: float) -> int:
 
 
 def repeats_worth(seconds: float) -> int:
-    """As many runs as fill a timing.
+    """Return the number of runs that fill a timing, given the seconds of one.
 
     >>> repeats_worth(1.0), repeats_worth(1e-4), repeats_worth(1e-9)
     (1, 40, 5000)
@@ -221,8 +238,9 @@ def repeats_worth(seconds: float) -> int:
 
 
 def groups(entries: Mapping[int, tuple[int, float]]) -> list[list[int]]:
-    """Entries that share a job, given how many variants each has and what a run takes: short runs together, for a job
-    takes a while to start; long ones alone.
+    """Group entries into jobs: short runs share a job, since starting one takes time; long runs get a job each.
+
+    `entries`: entry → (number of variants, seconds of a run).
 
     >>> groups({0: (9, 1e-5), 1: (9, 2e-5), 2: (9, 5e-5), 3: (9, 1e-2), 4: (9, 4e-2)})
     [[0, 1], [2], [3], [4]]
@@ -239,25 +257,25 @@ def groups(entries: Mapping[int, tuple[int, float]]) -> list[list[int]]:
 
 
 def over(outcome: Outcome, base: Outcome) -> float:
-    """The median of the ratios to another outcome of the same job, round by round."""
+    """Return the median over rounds of the ratio to another outcome of the same job."""
     return float(np.median(np.divide(outcome.seconds, base.seconds)))
 
 
 class Clock:
-    """A budget of seconds, and how it is shared out."""
+    """A budget of seconds, shared among groups of entries."""
 
     def __init__(self, budget_s: float) -> None:
         self.begin_s, self.budget_s = time.monotonic(), budget_s
 
     @property
     def spent(self) -> float:
-        """The share of the budget that is."""
+        """Share of the budget that has passed, 0 to 1."""
         return min((time.monotonic() - self.begin_s) / max(self.budget_s, 1e-9), 1.0)
 
     def shares(
         self, groups: Sequence[list[int]], cost_s: Callable[[list[int]], float], part: float
     ) -> Iterator[tuple[list[int], float]]:
-        """Groups in turn, each with its share of what is left of that part of the budget; the first one always."""
+        """Yield groups with their seconds: a share of what is left of `part` of the budget. Yields the first always."""
         for place, group in enumerate(groups):
             left_s = self.begin_s + part * self.budget_s - time.monotonic()
             if place and left_s <= 0:
@@ -266,7 +284,7 @@ class Clock:
 
 
 def fill(costs: Sequence[float], total: float) -> list[float]:
-    """`total` shared so that each gets what it costs, or else as much as any other that does not.
+    """Share `total` fairly: each gets its cost, or else as much as any other that gets less than its cost.
 
     >>> fill([1, 1, 10, 20], 12), fill([1, 2], 12)
     ([1, 1, 5.0, 5.0], [1, 2])

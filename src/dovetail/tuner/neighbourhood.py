@@ -1,4 +1,4 @@
-"""neighbourhood: schedules next to the fastest that was measured, measured too, as long as that pays."""
+"""neighbourhood: local search by measurement around the fastest schedule, as long as it improves."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def search(
     clock: Clock,
     say: Callable[[str, float], None],
 ) -> dict[Schedule, float]:
-    """Seconds of all that was tried of an entry: those of its heat, then those of neighbours of the fastest.
+    """Return seconds of all schedules tried for an entry: those of its heat, then neighbours of the fastest.
 
-    Jobs differ in mood: seconds are those of serial in the heat times the median of the ratios in each round.
+    Jobs differ in speed. To be comparable, seconds are those of serial in the heat times the median ratio to serial.
     """
     entry = measurer.entries[at]
     serial_s = heat[entry.serial].median_s

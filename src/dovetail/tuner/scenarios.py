@@ -1,5 +1,4 @@
-"""scenarios: operators on machines whose every cost is known, to judge choices by: published ones, and drawn at
-random."""
+"""scenarios: operators on machines whose costs are all known, published or random, to judge choosers by."""
 
 from __future__ import annotations
 
@@ -29,8 +28,7 @@ SPREAD = (1 << 12, 1 << 17, 1 << 22, 1 << 27)  # bytes between which that change
 
 @dataclass(frozen=True)
 class Scenario:
-    """An operator on `machine`, the true one: whoever chooses a schedule sees its wiring and what a probe measures
-    there."""
+    """An operator on `machine`, the true one. A chooser sees only its wiring, and the costs that a probe measures."""
 
     name: str
     operator: Operator
@@ -39,22 +37,27 @@ class Scenario:
 
     @property
     def ranks(self) -> int:
+        """Number of ranks; default: all of the machine."""
         return self.of_ranks or self.machine.ranks
 
     @property
     def topology(self) -> str:
+        """The machine's fact `topology`, else its name."""
         return str(self.machine.facts.get("topology", self.machine.name))
 
 
 def published(kind: type[Operator]) -> Iterator[Scenario]:
-    """Those that others published figures of, for a class of operators."""
+    """Yield scenarios with published figures, for a class of operators."""
     if issubclass(kind, PublishedCases):
         for name, operator, machine in kind.published_cases():
             yield Scenario(name, operator, load(machine))
 
 
 def drawn(kind: type[Operator], count: int, seed: int) -> Iterator[Scenario]:
-    """So many operators of a class, each on a machine of its own, the topologies in turn; a seed names them all."""
+    """Yield `count` random operators of a class, each on a random machine, cycling through topologies.
+
+    Deterministic by `seed`.
+    """
     for number in range(count):
         if not issubclass(kind, PublishedCases):
             return
@@ -66,7 +69,7 @@ def drawn(kind: type[Operator], count: int, seed: int) -> Iterator[Scenario]:
 
 
 def _balanced(kind: type[PublishedCases], rng: Random, topology: str, ranks: int) -> tuple[Operator, Speeds]:
-    """An operator and a machine's speeds, where neither side hides the other for nothing."""
+    """Draw an operator and a machine's speeds until computation and communication are of similar length."""
     while True:
         speeds, operator = Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK)), kind.drawn(rng, ranks)
         if BALANCE[0] <= _balance(operator, topology, ranks, speeds) <= BALANCE[1]:
@@ -74,7 +77,7 @@ def _balanced(kind: type[PublishedCases], rng: Random, topology: str, ranks: int
 
 
 class Speeds(NamedTuple):
-    """Of a machine: a rank's FLOP/s, and the seconds that a link takes for a byte."""
+    """Speeds of a machine: a rank's FLOP/s, and a link's seconds per byte."""
 
     peak: float
     byte_s: float

@@ -1,4 +1,4 @@
-"""timing: what a collective takes at several sizes by one algorithm, in the terms of nccl-tests; nothing is chosen."""
+"""timing: time one algorithm of a collective at several sizes, in the terms of nccl-tests; chooses nothing."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
 
 @dataclass(frozen=True)
 class Timed:
-    """One size: the operator, what carried it out on how many ranks, and what that took. `num_wrong`: elements, on all
-    ranks."""
+    """One size of a timed collective: operator, ranks, algorithm, median seconds, relative spread.
+
+    `num_wrong`: wrong elements over all ranks; None if the result was not checked.
+    """
 
     operator: CollectiveOperator
     ranks: int
@@ -46,13 +48,14 @@ class Timed:
         return bandwidths(self.operator.num_bytes, self.seconds, bus_factor(self.operator.name, self.ranks))
 
     def to_json(self) -> dict[str, Any]:
+        """Return the row of one size: bytes, seconds, GB/s."""
         rates = dict(zip(("algbw_gb_per_s", "busbw_gb_per_s"), self.bandwidths, strict=True))
         head = {"num_bytes": self.operator.num_bytes, "count": self.count, **self.choice._asdict()}
         return {**head, "measured_s": self.seconds, "spread": self.spread, **rates, "num_wrong": self.num_wrong}
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """What nccl-tests multiplies the algorithm bandwidth by, so that it can be held against the links'.
+    """Return the factor from algorithm to bus bandwidth, as nccl-tests defines it; the latter compares with a link's.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -87,14 +90,13 @@ def time_collective(
 ) -> list[Timed]:
     """Time a collective at each of its sizes (see `CollectiveOperator.points`), and check every result.
 
-    `algorithm`: one by name with these `parameters`, `library` for the library's call, or `tuned`, as it was tuned for
-    these ranks.
+    `algorithm`: a name, used with `parameters`; `library`: the library's call; `tuned`: as tuned for these ranks.
     """
     given = (parameters or Choice())._replace(algorithm=LIBRARY if algorithm == TUNED else algorithm)
     for operator in operators:  # before anything runs
         operator.check_ranks(ranks)
         operator.by(*given)
-    tell, runner = say or (lambda what, done: None), executor or executor_on()
+    notify, runner = say or (lambda what, done: None), executor or executor_on()
     hosts, facts = find_ranks(runner, ranks)
     resolved = [operator.resolve({"nodes": hosts}, ranks)[0] for operator in operators]
     wanted = sorted(
@@ -107,14 +109,14 @@ def time_collective(
     short, long = ([w for w in wanted if (w.num_bytes <= SHORT_BYTES) is few] for few in (True, False))
     for group in [short, *([operator] for operator in long)]:
         if group:
-            tell(group[-1].title, len(timed) / len(wanted))
+            notify(group[-1].title, len(timed) / len(wanted))
             limit_s = budget_s / len(wanted) * len(group)
             timed += _time(group, ranks, rule, runner, rounds, limit_s, fresh_seed(seed))
     return timed
 
 
 def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
-    """What the table of these ranks says of each size; DovetailError where the collective was not tuned here."""
+    """Return the rule of the cached selection table; DovetailError if the collective was not tuned on these ranks."""
     table, group = recall_selection(library, hosts).warned(), (operator.name, ranks, operator.nodes)
     if table is None or not any(row.group == group for row in table.rows):
         hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
@@ -147,7 +149,7 @@ def _time(
 
 
 def hoped_s(operator: CollectiveOperator) -> float:
-    """Seconds of a run where all goes well, to begin with: on one node, or across a good network.
+    """Optimistic first guess of a run's seconds: on one node, or across a fast network.
 
     >>> from dovetail.collective.operators import Broadcast
     >>> [round(hoped_s(Broadcast(1 << 20, nodes=nodes)) * 1e6) for nodes in (1, 2)]

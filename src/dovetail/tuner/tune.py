@@ -1,4 +1,4 @@
-"""The river in one function: probe → plan → prove → run in turn → keep → compare."""
+"""tune: probe → plan → prove → run interleaved with serial → save → compare, in one function."""
 
 from __future__ import annotations
 
@@ -54,12 +54,32 @@ ENGINES = (COMPUTE, "compute"), (MESSAGES, "net")  # of either side
 
 @dataclass(frozen=True)
 class TuneResult:
-    """What one tuning found: the plan, the final measurement, and the machine it was planned for.
+    """Result of one tuning: the plan, the final measurement, and the machine that it was planned for.
 
-    `judged`: the final, of serial, the plan, and either side alone. `losses`: what the measured run exceeds its ideal
-    by, by name. `adjusted_ideal_s`: the ideal where each side is stretched by its measured contention;
-    `shared_ideal_s`: the same only while both are going on. `cil`: what compute, and messages of the plan's size, take
-    beside the other side over what they take alone, as probed. `report`: where its page is, once there is one.
+    Attributes
+    ----------
+    plan : Plan
+        The fastest schedule found, or serial.
+    judged : Judged
+        The final: serial, the plan, and computation and communication each in isolation.
+    facts : mapping
+        Facts of the hosts that ran it.
+    losses : dict
+        Loss → seconds by which the measured run exceeds its ideal.
+    adjusted_ideal_s : float
+        Ideal time if contention stretches each side throughout.
+    shared_ideal_s : float
+        Ideal time if contention stretches each side only while the other is active.
+    machine : Machine
+        The probed machine.
+    seed : int
+        Seed of the inputs.
+    notes : tuple of str
+        Sentences for the user.
+    cil : (float, float)
+        Probed slow-down of computation beside messages of the plan's size, and of these messages.
+    report : Path or None
+        The HTML page, if one was written.
     """
 
     plan: Plan
@@ -80,43 +100,51 @@ class TuneResult:
 
     @property
     def serial(self) -> Outcome:
+        """Measured outcome of the serial schedule."""
         return self.judged.serial
 
     @property
     def planned(self) -> Outcome:
+        """Measured outcome of the schedule taken."""
         return self.judged.taken
 
     @property
     def compute_s(self) -> float:
+        """Measured seconds of all computation in isolation."""
         return self.judged.beside.get(COMPUTE, 0.0)
 
     @property
     def comm_s(self) -> float:
+        """Measured seconds of all communication in isolation."""
         return self.judged.beside.get(MESSAGES, self.serial.median_s)
 
     @property
     def ideal_s(self) -> float:
+        """Perfect overlap: the longer of `compute_s` and `comm_s`."""
         return max(self.compute_s, self.comm_s)
 
     @property
     def speedup(self) -> float:
+        """Median seconds of serial over those of the schedule taken."""
         return self.judged.speedup
 
     @property
     def keeps_serial(self) -> bool:
+        """Whether no schedule beat serial beyond the noise."""
         return self.judged.keeps_serial
 
     @property
     def ideal_gain(self) -> float | None:
+        """Share of (serial - ideal) that was won; None where serial is kept."""
         return self.gain_of(self.ideal_s)
 
     def gain_of(self, ideal_s: float) -> float | None:
-        """Share of (serial - ideal) that was won, None where serial is kept; 0 where nothing could be, or was."""
+        """Share of (serial - `ideal_s`) that was won: 0 if none could be won; None if serial was kept."""
         won_s, room_s = (self.serial.median_s - s for s in (self.planned.median_s, ideal_s))
         return None if self.keeps_serial else max(won_s / room_s, 0.0) if room_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """The plan's keys, and what was measured in interleaved jobs."""
+        """Return a document with a `schema` field: the plan's keys, and the figures measured in interleaved runs."""
         document = self.plan.to_json()
         del document["schema"], document["predicted"]
         seconds = {"measured_s": self.planned.median_s, "serial_s": self.serial.median_s, "ideal_s": self.ideal_s}
@@ -212,33 +240,76 @@ def tune(
     say: Say | None = None,
     **options: Any,
 ) -> TuneResult:
-    """Find, prove, run and explain the fastest schedule of `operator` on `ranks` ranks.
+    """Find the fastest schedule of `operator` by prediction, then by measurement against serial.
 
-    `executor`: what runs them, by MPI unless said; `machine`: what is planned for, probed (and kept) unless given.
-    `schedule`, `contention` and `options` are those of `plan`; a family asked for by name is measured and kept,
-    whatever it takes. `budget_s`: what measuring may take, about; `probing`: what each cost may, of those that are
-    probed for this operator. Writes plan and timelines to `out`; what was found before a failure stays there.
+    Probes the machine, plans, proves, runs the best schedules interleaved with serial, checks their results, and saves
+    the fastest for later calls.
+
+    Parameters
+    ----------
+    operator : Operator
+        What to compute.
+    ranks : int
+        Number of ranks.
+    out : path
+        Folder for plan, timelines and `tune.json`. Results from before a failure stay there.
+    executor : Executor, optional
+        Runs the ranks. Default: MPI.
+    machine : Machine, optional
+        Machine to plan for. Default: probe it, or use the cached one.
+    schedule : str
+        A family to measure and take, whatever its time. "auto": the fastest of all, or serial.
+    contention : float, optional
+        As in `plan`.
+    rounds : int
+        Rounds of the final.
+    budget_s : float
+        Approximate seconds that measuring may take.
+    probing : Budget, optional
+        Time that each probed cost of this operator may take.
+    fresh : bool
+        Probe again, ignoring the cache.
+    seed : int, optional
+        Seed of the inputs. Default: random.
+    say : callable, optional
+        Called with a text and the share done, 0 to 1.
+    **options
+        Schedule options, as in `plan`.
+
+    Returns
+    -------
+    TuneResult
+        The plan taken, the measurements, and the losses.
+
+    Raises
+    ------
+    OperatorError
+        If the operator has nothing to compute, or cannot run on these ranks.
+    PlanError
+        If the family or an option is unknown.
+    RunError
+        If a rank fails.
     """
     operator, ranks = checked_operator(operator), parse_count(ranks, "ranks", least=1)
     _refuse_empty(operator, ranks)
-    tell, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
+    notify, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = (executor or executor_on()).in_folder(place / "runs")
-    base = machine or machine_of(runner, ranks, fresh=fresh, say=tell)  # executor → machine, kept
+    base = machine or machine_of(runner, ranks, fresh=fresh, say=notify)  # executor → machine, cached
     known = machine_for(
-        runner, base, operator, ranks, probing, fresh=fresh, say=tell
+        runner, base, operator, ranks, probing, fresh=fresh, say=notify
     )  # → with the costs of this operator
     found = plan(  # → proved plan
         operator, known, ranks=ranks, schedule=schedule, contention=contention, extrapolate=True, **options
     )
     save_json(place / "plan.json", found.to_json())
     costs, _ = Costs.of(operator, known, ranks, options, contention, extrapolate=True)
-    ended = contest(  # → measured in turn
+    ended = contest(  # → measured interleaved
         [entry_of(found, schedule)],
         runner,
         rounds=rounds,
         budget_s=budget_s,
         seed=seed,
-        say=lambda what, done: tell(what, 0.75 + 0.25 * done),
+        say=lambda what, done: notify(what, 0.75 + 0.25 * done),
         keep=schedule != "auto",
     )
     best = chosen(found, ended.judged[0], costs)  # → the fastest, or serial, proved
@@ -273,7 +344,7 @@ def fresh_seed(seed: int | None) -> int:
 
 
 def entry_of(found: Plan, asked: str) -> Entry:
-    """What is measured: the plan and the best predicted of its rivals beside serial, and either side alone."""
+    """Return the contest's entry: the plan and its best predicted rivals, serial, and either side in isolation."""
     both = {found.schedule: found.predicted_s} | {r.schedule: r.predicted_s for r in found.rivals}
     return replace(
         _entry(found, dict(list(both.items())[: RIVALS if asked == "auto" else 1])), beside=dict(sides(found))
@@ -281,8 +352,10 @@ def entry_of(found: Plan, asked: str) -> Entry:
 
 
 def beside_serial(found: Plan, **options: Any) -> Job:
-    """A job that runs `serial` and `planned` in turn, both held against float64, or `planned` alone where that is what
-    serial does; options as of `Job`."""
+    """Return a job that interleaves `serial` and `planned`, both checked against float64; options as of `Job`.
+
+    Only `planned` runs if the plan is serial.
+    """
     entry = _entry(found, {found.schedule: found.predicted_s})
     both = {} if found.keeps_serial else {"serial": found.serial}
     both["planned"] = found.schedule
@@ -296,8 +369,10 @@ def _entry(found: Plan, predicted: Mapping[Schedule, float]) -> Entry:
 
 
 def sides(found: Plan) -> list[tuple[str, Variant]]:
-    """All of either side, whole and alone, and the plan's own messages alone where it has such; none where nothing
-    computes."""
+    """Return the variants to time in isolation: all computation, all communication, and the plan's own messages.
+
+    Empty if nothing computes.
+    """
     how, stall_s = found.schedule, max(RunOptions.stall_s, PATIENCE * found.serial_s)
     options = RunOptions(progress=how.progress, slice_bytes=how.slice_bytes, stall_s=stall_s)
     library = found.operator.serial(found.ranks)
@@ -313,7 +388,7 @@ def sides(found: Plan) -> list[tuple[str, Variant]]:
 
 
 def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
-    """The plan of the schedule that was taken, with what its rivals took."""
+    """Return the plan of the schedule that won the contest, with its rivals' measured seconds."""
     best = found
     if judged.schedule != found.schedule:
         family = SERIAL if judged.keeps_serial else judged.schedule.family
@@ -325,7 +400,7 @@ def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
 
 
 def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int) -> TuneResult:
-    """Compare prediction and measurement, and keep both; a disk that is full costs only the files."""
+    """Compare prediction and measurement, and save both; a full disk costs only the files."""
     judged = ended.judged[0]
     cil = stretch(best, machine)
     bare = TuneResult(best, judged, ended.facts, {}, 0.0, 0.0, machine, seed, ended.notes, cil)
@@ -340,7 +415,7 @@ def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int
 
 
 def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, float]:
-    """Where the measured run lost what it lacks to the ideal, by the machine's own curves."""
+    """Attribute the measured run's excess over the ideal, with the machine's curves."""
     if COMPUTE not in judged.beside:
         return {}
     try:
@@ -357,7 +432,7 @@ def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, f
 
 
 def stretch(best: Plan, machine: Machine) -> tuple[float, float]:
-    """What compute, and messages of the plan's size, take beside the other over alone, as probed."""
+    """Probed slow-downs: of computation beside messages of the plan's size, and of these messages."""
     longest = longest_message(best)
     if best.ranks < 2 or not longest:
         return 1.0, 1.0
@@ -373,9 +448,9 @@ def longest_message(best: Plan) -> int:
 
 
 def adjusted_ideals_s(compute_s: float, comm_s: float, cil: tuple[float, float]) -> tuple[float, float]:
-    """The ideal under contention: each side stretched whole, and each stretched only while the other is going on.
+    """Ideal seconds under contention: if each side is stretched throughout, and if only while the other is active.
 
-    While both go on, the one that ends first takes all of its stretched time; the other does as much as fits in that.
+    While both are active, the one that ends first takes its stretched time; the other advances by 1 / its slow-down.
     """
     work = zip((compute_s, comm_s), cil, strict=True)
     (first_s, first), (last_s, last) = sorted(work, key=lambda side: side[0] * side[1])

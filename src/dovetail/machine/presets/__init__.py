@@ -1,4 +1,4 @@
-"""Presets: machines shipped as JSON beside this file. None was measured where you run."""
+"""presets: machines shipped as JSON beside this file. None was measured on your hardware."""
 
 from __future__ import annotations
 

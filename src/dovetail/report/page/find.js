@@ -2,15 +2,15 @@
 
 let FADED = -1; // the last group: what is not found
 
-function listenFind(field, told, messages) {
+function listenFind(field, summary, messages) {
   let waiting = 0;
   FADED = data.groups.length - 1;
   view.hidden.add(FADED);
-  field.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => find(field.value, told), 120); });
+  field.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(() => find(field.value, summary), 120); });
   field.addEventListener("keydown", (e) => {
     e.stopPropagation();
-    if (e.key === "Escape") { field.value = ""; find("", told); }
-    if (e.key === "Enter") { clearTimeout(waiting); if (view.sought !== field.value) find(field.value, told); nextFound(e.shiftKey ? -1 : 1); }
+    if (e.key === "Escape") { field.value = ""; find("", summary); }
+    if (e.key === "Enter") { clearTimeout(waiting); if (view.sought !== field.value) find(field.value, summary); nextFound(e.shiftKey ? -1 : 1); }
   });
   messages.hidden = !data.timelines.some((t) => t.program?.sender.length);
   messages.onclick = () => {
@@ -20,7 +20,7 @@ function listenFind(field, told, messages) {
   };
 }
 
-function find(text, told) {
+function find(text, summary) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
   let count = 0, lasting = 0;
   view.sought = text;
@@ -30,7 +30,7 @@ function find(text, told) {
     sumGroups(t);
     if (words.length) t.group.forEach((g, i) => { if (g !== FADED) { count++; lasting += t.dur[i]; } });
   }
-  told.textContent = words.length ? `${count} span${count === 1 ? "" : "s"}, ${seconds(lasting)}` : "";
+  summary.textContent = words.length ? `${count} span${count === 1 ? "" : "s"}, ${seconds(lasting)}` : "";
   paintLegend();
   rebuild();
 }

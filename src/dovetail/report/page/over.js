@@ -97,7 +97,7 @@ function drawRelations(g, { timeline: t, index }) {
   for (const from of p.into(op)) drawLink(g, t, spanOf(t, from), index, theme.ink, []);
 }
 
-// All messages of the window, where they are few enough to be told apart.
+// All messages of the window, where they are few enough to be distinct.
 function drawMessages(g) {
   const found = [];
   for (const t of data.timelines) {
