@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from types import SimpleNamespace
@@ -280,6 +281,20 @@ class TestSeveralDevices:
         job = Job((Variant("four ranks", asked, operator.workload(asked, ring), check=True),), rounds=2)
         (outcome,) = CudaExecutor(more=(1,)).execute(job).outcomes
         assert outcome.num_wrong == 0
+
+    def test_a_job_is_held_against_another_program(self, gpu):
+        """A product without post-conditions, against the library's, and against what copies A."""
+        operator, schedule = MatmulAllReduce(6, 8, 4, "float32"), Schedule.of("any", tiles=(2, 4), by="ring")
+        asked, right = operator.program(schedule, 2), operator.program(operator.serial(2), 2)
+        workload, b = operator.workload(asked, schedule), Builder("copy", 2)
+        b.buffer("A", "input", 6), b.buffer("C", "output", 6)
+        for rank in (0, 1):
+            b.add(Kind.copy, rank, b.lane("copy", "copy"), reads=[Region("A", 0, 6)], writes=[Region("C", 0, 6)])
+        copies = b.build(), Workload({name: workload.slots[name] for name in "AC"})
+        for against, is_wrong in (((right, operator.workload(right, operator.serial(2))), False), (copies, True)):
+            bare = replace(asked, posts=asked.posts[:0])
+            job = Job((Variant("one", bare, workload, check=True, against=against),), rounds=1, warmup=0)
+            assert CudaExecutor().execute(job)["one"].is_wrong == is_wrong
 
     def test_ranks_are_dealt_out(self, gpus):
         ring = ring_all_reduce(3, 1)
