@@ -18,7 +18,8 @@ def lower(program: Program, most: int) -> Program:
     """Cut ops into steps of one run of at most `most` slots; let what follows a nop wait for what the nop waited for.
 
     A message is cut alike at both ends, and all along its way. The first piece of an op waits for what the op waited
-    for, and who waited for the op waits for its last piece: pieces of one lane run in turn.
+    for, and who waited for the op waits for its last piece: pieces of one lane run in turn. Channels keep their depths,
+    unlike those of `passes.slice_messages`: what a runtime's FIFO holds is given, and each piece takes a place.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
