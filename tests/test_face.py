@@ -7,7 +7,7 @@ import pytest
 from sim_executor import SimExecutor, two_hosts
 
 import dovetail as dt
-from dovetail.core import OperatorError
+from dovetail.core import OperatorError, PlanError
 from dovetail.ir.arrays import borrowed
 from dovetail.ir.signature import Signature
 
@@ -200,3 +200,8 @@ def test_what_cannot_be_lent_is_refused_and_named(kind, said):
 @pytest.mark.parametrize("given", [[1.0, 2.0], 3.0, None, "text", b"text", np.float32(1)])
 def test_what_lends_no_memory_is_left_as_it_is(given):
     assert borrowed(given) is given
+
+
+def test_an_unknown_option_names_the_nearest():
+    with pytest.raises(PlanError, match=r"no option 'max_tile'\n.*did you mean 'max_tiles'\? There are "):
+        dt.plan(dt.MatmulAllReduce(2, 2, 2), "shared-memory-2", max_tile=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -276,7 +277,10 @@ def check_options(operator: Operator, asked: Mapping[str, Any]) -> dict[str, Any
     known = {option.name: option for option in operator.options if option.of == "schedules"}
     for name, value in asked.items():
         if name not in known:
-            raise PlanError(f"{operator.name} has no option '{name}'", hint=f"one of {', '.join(known) or 'none'}")
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            what = f"{operator.name} has no option '{name}'"
+            raise PlanError(what, hint=f"{hint}There are {', '.join(known) or 'none'}")
         option = known[name]
         if value is None:
             continue
