@@ -183,7 +183,7 @@ def _busier(step: Step, own_s: dict[int, float]) -> Step:
 
 
 def sender_progress(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies for messages that left only when their sender was back in the library, after the receive was posted."""
+    """Yield remedies for messages that left only when their sender was back in the library, with the receive posted."""
     for place, found in by_site(story, site, ("send",)).items():
         held = {s.number for _, s in found if story.messages[s.number].held}
         if not held:

@@ -53,7 +53,7 @@ class Homes:
     starts: Address  # where a table of the begins of slots lies on the device
     allocate: Allocate  # by rank and size
     allocate_on_host: Callable[[int], int]
-    make_up: Callable[[int, str], int] | None = None  # so many bytes of a dtype there, random
+    make_up: Callable[[int, str], int] | None = None  # n bytes of a dtype there, random
 
 
 @dataclass

@@ -31,8 +31,8 @@ from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
-MOST_BY_REFERENCE = 2e9  # operations of a plain program, which NumPy does in some seconds
-KEPT = 4  # inputs of other ranks, kept while a product is checked: each is as large as a rank's own
+MOST_BY_REFERENCE = 2e9  # operations of a reference program, which NumPy does in some seconds
+KEPT = 4  # inputs of other ranks, cached while a product is checked: each is as large as a rank's own
 
 
 def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int:
@@ -223,8 +223,10 @@ class _Rank:
         return shared
 
     def compared(self, variant: Variant, memory: dict[str, Array], began: Callable[[str, int], Array]) -> Agreement:
-        """What a variant left in its outputs, held against the plain program's: by the kernels' references, or where
-        that would take too long, as they are compiled."""
+        """Compare a variant's outputs with the reference program's.
+
+        The reference runs with the kernels' reference functions, or compiled where these would take too long.
+        """
         assert variant.against is not None
         (program, workload), rank = variant.against, self.world.rank
         arrays = allocate_rank(program, workload, rank)
@@ -236,7 +238,7 @@ class _Rank:
         engine = bind(self.world.transport, program, rank, arrays, references, workload=workload)
         (failure,) = run_engines([engine], replace(variant.options, repeats=1, stall_s=CHECK_LIMIT_S))
         if failure:
-            raise RunError(f"the plain program failed: {failure}")
+            raise RunError(f"the reference program failed: {failure}")
         outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
         return Agreement.total(near(f"{name} on rank {rank}", memory[name], arrays[name]) for name in outputs)
 
