@@ -117,7 +117,7 @@ def _joined(points: Points, start: float, first: float, parts: list[tuple[int, i
     """The segments joined: continuous where their lines cross, a jump midway between two samples where they do not;
     none before `first`.
 
-    A crossing beyond those two samples is tried too, and kept unless the jump earns its parameter (as in `segment`).
+    A crossing beyond those two samples is tried too, and used unless the jump earns its parameter (as in `segment`).
     """
     crossings, midways = [], []
     for left, right in pairwise(parts):
@@ -195,7 +195,7 @@ class _Basis:
 def _interval(
     basis: _Basis, points: Points, drawn: Floats | None, weight: Floats, fitted: Floats
 ) -> tuple[tuple[float, float], ...]:
-    """95 % interval of the curve at each point, from refits to resampled medians; breaks and weights are kept."""
+    """95 % interval of the curve at each point, from refits to resampled medians; breaks and weights stay fixed."""
     if drawn is None:
         return ()
     matrix = basis.matrix(points.x)

@@ -18,11 +18,11 @@ from dovetail.machine import Machine
 class Protocol(NamedTuple):
     """How messages of one kind travel. A lane is what the sources call a thread block (seed 002).
 
-    `latency_s`: for which a message's receiver is kept busy besides. `lane_bytes_per_s`: at which a lane takes a
+    `latency_s`: for which a message also occupies its receiver. `lane_bytes_per_s`: at which a lane takes a
     message in, adds it and passes it on. `efficiency`: the share of the wire that is data: LL sends a flag with every
     8 bytes of 16 (0.5), LL128 one with every 120 of 128 (0.9375), Simple none. `sweep_bytes`: what all threads of a
     lane move at one access; it is passed on while the next is on its way, so long messages pipeline at this grain (0:
-    no such grain). `slices`: a message travels in so many at least. `tile_bytes`: what a place of the FIFO holds; for
+    no such grain). `slices`: the least number of slices of a message. `tile_bytes`: what a place of the FIFO holds; for
     longer messages all lanes go through their ops once more.
     """
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-DENSE = 20  # with so many sizes a line needs three points; with fewer two will do, which it always meets
+DENSE = 20  # from this many sizes on, a line needs three points; with fewer, two are enough, which it always meets
 MOST_SEGMENTS = 10
 MOST_POINTS = 128  # of more, neighbours are joined while breaks are searched; the final fit uses all
 NORMAL_LOSS = math.sqrt(2.0 / math.pi)  # mean abs(r) where residuals are the repeats' own noise

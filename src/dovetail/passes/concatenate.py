@@ -15,8 +15,9 @@ from dovetail.passes.op_rows import rows_of
 
 
 def concatenate(parts: Sequence[Program]) -> Program:
-    """All ops of the parts, by rank, one part's after the other's, in the queues that they have there; channels are
-    those of all, as deep as the deepest, and other tables those of the first. Post-conditions are left out.
+    """Concatenate programs: all ops by rank, one program after the other, in their own queues.
+
+    Channels are those of all, with the largest depth; other tables are those of the first. Leaves out post-conditions.
 
     >>> from dovetail.ir import parse, to_text
     >>> one = parse('''

@@ -9,7 +9,7 @@ Ints = NDArray[np.int64]
 
 
 def runs(count: Ints) -> tuple[Ints, Ints]:
-    """Each number as often as it counts, and how often it has come before.
+    """Return each index i `count[i]` times, and for each entry its number within the run.
 
     >>> [each.tolist() for each in runs(np.array([2, 0, 1]))]
     [[0, 0, 2], [0, 1, 0]]
@@ -19,8 +19,9 @@ def runs(count: Ints) -> tuple[Ints, Ints]:
 
 
 def rows_of(start: Ints, ops: Ints) -> tuple[Ints, Ints]:
-    """The rows of each of these ops in a table where op i has rows start[i] to start[i + 1], and whose each is: the
-    place in `ops`.
+    """Return the rows of these ops in a table, and for each row its place in `ops`.
+
+    Op i has rows start[i] to start[i + 1].
 
     >>> [each.tolist() for each in rows_of(np.array([0, 2, 3]), np.array([1, 0, 1]))]
     [[2, 0, 1, 2], [0, 1, 1, 2]]

@@ -26,8 +26,8 @@ MOST_AGAIN = 16  # times that the computation is repeated, so that a few message
 LEAST_AMOUNT = 128  # rows of a product, the shortest tiles that are worth it: there it waits for memory
 LEAST_CALL = 64 << 10
 PIECES = 10  # into which the computation is cut, beside which messages stream
-LEAST_PIECES, ENOUGH_S = 3, 0.06  # of these so many at least, all in all for so long
-BESIDE = 1.6  # messages are streamed for so many times the seconds of the computation
+LEAST_PIECES, ENOUGH_S = 3, 0.06  # fewest pieces, and seconds of all of them together
+BESIDE = 1.6  # messages are streamed for this multiple of the seconds of the computation
 MOST_MESSAGES = 2000
 
 

@@ -276,7 +276,7 @@ def sources(term: Term) -> list[tuple[int, Region]]:
     """The operands of a term, which must be inputs: how large what a kernel makes of others is, no term says."""
     regions = [arg for arg in term.args if not isinstance(arg, Term)]
     if len(regions) < len(term.args):
-        hint = "compare with the outputs of a plain program that verify takes as its reference"
+        hint = "compare with the outputs of a reference program"
         raise RunError(f"no reference for what '{term.kernel}' makes of computed values", hint=hint)
     return regions
 

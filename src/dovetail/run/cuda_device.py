@@ -67,7 +67,7 @@ class Gpu:
 
     def make_up(self, num_bytes: int, dtype: str) -> int:
         """Pinned memory of the host with random elements, for messages that nobody is going to look at: several places
-        of each size, which are given out in turn and kept."""
+        of each size, given out round robin and reused."""
         places, self._turns = self._made_up.setdefault((num_bytes, dtype), []), self._turns + 1
         if len(places) < min(max(MADE_UP_BYTES // max(num_bytes, 1), 1), MOST_MADE_UP):
             places.append(self.allocate(num_bytes, on_host=True))
@@ -108,7 +108,7 @@ def blas_paths() -> list[str]:
 class DeviceMemory:
     """All ranks' buffers of a program on one device, and what runs take beside them; freed together.
 
-    With `more` devices ranks are dealt out in turn: rank r lies on device r modulo their number.
+    With `more` devices ranks are dealt out round robin: rank r lies on device r modulo their number.
     `given`: arrays on the device, by buffer and rank, which are used where they lie (`checked`). `lent`: blocks that
     already hold what they are to hold. `keep_host`: holds the host's memory that runs take, for whoever reads it later.
     """

@@ -272,7 +272,7 @@ class OneRank:
 
 
 def plain_sum(gpu: Gpu, num_bytes: int, blocks: int, dtype: str = "float32", repeats: int = 5) -> float:
-    """Seconds of a kernel that adds an array of so many bytes to another: what a reduction cannot beat."""
+    """Seconds of a kernel that adds an array of `num_bytes` to another: the least that a reduction takes."""
     places = [gpu.allocate(num_bytes) for _ in range(2)]
     size = numpy_dtype(dtype).itemsize
     a, b = ((int(place.address), 0, size, 0, num_bytes // size, 0, 1) for place in places)

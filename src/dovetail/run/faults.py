@@ -27,7 +27,7 @@ _POLL_S = 1e-3
 
 
 class Owed(NamedTuple):
-    """A call that this rank does before it raises a fault. `absent`: ranks that have not come to it."""
+    """A call that this rank completes before it raises a fault. `absent`: ranks that have not reached it."""
 
     number: int
     absent: tuple[int, ...]
@@ -64,14 +64,14 @@ class Door:
 
 
 def report(made: Communicator, error: BaseException) -> None:
-    """Have the other ranks raise an error of this rank, which raises it afterwards."""
+    """Let the other ranks raise an error of this rank, which raises it afterwards."""
     fault = fault_of(made.rank, error)
     if made.bound.post(fault.kind, fault.text):
         _finish(made, fault)
 
 
 def raise_fault(bound: _native.Communicator) -> None:
-    """Raise what another rank has posted. The native call comes here in place of a transfer, or after it."""
+    """Raise the error that another rank has posted. The native call does this in place of a transfer, or after it."""
     made = ranks.known_by(bound)
     assert made is not None
     rank, kind, text = bound.fault()
@@ -81,7 +81,7 @@ def raise_fault(bound: _native.Communicator) -> None:
 
 
 def _finish(made: Communicator, fault: Fault) -> None:
-    """Do the calls that ranks had begun when the fault was posted. All forget their engines, and so go on alike."""
+    """Complete the calls that ranks had started when the fault was posted. All ranks then drop their engines."""
     made.bound.standing_in = True
     try:
         while (owed := Owed(*made.bound.owed())).number:

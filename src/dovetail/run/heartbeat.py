@@ -32,11 +32,11 @@ RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
 class Pulse:
-    """On a rank: writes `alive.<rank>.<host>.<pid>` into the job's folder twice a second, from `with` to its end: a
-    number that grows, and what `doing` says. Holds the FIFO `held.…` open, by which the parent sees it die.
+    """On a rank: write `alive.<rank>.<host>.<pid>` in the job's folder twice a second, from `with` to its end.
 
-    When the launcher ends the job, which it does by SIGTERM, `last_words` is called and the process ends: at any
-    moment, for the signal comes to a thread of its own, not to one that is inside a kernel or MPI.
+    The file has a rising number, and the text of `doing`. The rank holds the FIFO `held.…` open, by which the parent
+    sees it die. When the launcher ends the job by SIGTERM, a thread of its own calls `last_words` and ends the process,
+    even while another thread is inside a kernel or MPI.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,8 +75,11 @@ class Pulse:
 
 
 def _hold(fifo: Path) -> None:
-    """Open it with a number above all that MPI will open: Linux closes a dead process's files from the last one down,
-    and a rank that sees MPI's closed may fall, wholly, before the next."""
+    """Open the FIFO with a higher number than MPI's files.
+
+    Linux closes a dead process's files from the highest number down. A rank that sees MPI's files closed may die itself
+    before the next is closed.
+    """
     low = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
     above = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], MOST_FILES) - FILES_ABOVE
     fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, max(low, above))
@@ -92,7 +95,7 @@ def _terminated(wait_s: float) -> bool:
 
 
 class Watch:
-    """In the parent: who has begun, who has joined MPI, and who has fallen silent."""
+    """In the parent: which ranks have started, have joined MPI, and have fallen silent."""
 
     def __init__(
         self, folder: Path, ranks: int, now_s: Callable[[], float] = time.monotonic, launcher: int | None = None
@@ -104,7 +107,7 @@ class Watch:
         self._limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or 0.0)
 
     def trouble(self) -> str | None:
-        """What is wrong with the ranks, in words; None while nothing is."""
+        """Return in words what is wrong with the ranks; None if nothing is."""
         now = self._now_s()
         here = self._read(now)
         if self._first_s is None:
@@ -133,14 +136,14 @@ class Watch:
         return None
 
     def _late(self, waited_s: float, stopped: int | None) -> str:
-        """Who never arrived, in words."""
+        """Describe the ranks that never arrived."""
         begun = {name.split(".")[1] for name in self._seen}
         missing = next((str(r) for r in range(self._ranks) if str(r) not in begun), "x")
         late = f"{self._ranks - len(self._seen)} of {self._ranks} had not begun after {waited_s:.0f} s"
         return f"{_rank(missing)} never arrived: {late}{f'; process {stopped} is stopped' if stopped else ''}"
 
     def _read(self, now: float) -> list[str]:
-        """Names of the files that are there, with what is new in them noted."""
+        """Return names of the existing files, and update their contents."""
         here = []
         for path in self._folder.glob("alive.*"):
             try:
@@ -156,10 +159,10 @@ class Watch:
 
 
 class Deaths:
-    """In the parent: which rank of this host was the first to end without a word, in the order of their ends.
+    """In the parent: which rank of this host ended first without a report.
 
-    A launcher that sees one die kills the rest at once, and may name any of them. The kernel closes a FIFO that a rank
-    holds open as the rank dies, and notes in which order; a rank that ends by itself takes its FIFO away before.
+    A launcher that sees one rank die kills all others, and may name any of them. The kernel closes the FIFO that a rank
+    holds open as the rank dies, in the order of deaths. A rank that ends regularly removes its FIFO before.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -168,7 +171,7 @@ class Deaths:
         self._first: str | None = None
 
     def look(self, wait_s: float) -> str | None:
-        """That rank, in words; None so far. Waits so long for an end."""
+        """Return that rank in words; None so far. Waits up to `wait_s` seconds for one to end."""
         if self._ends is None:
             time.sleep(wait_s)
             return None
@@ -194,12 +197,12 @@ class Deaths:
 
 
 def slowness() -> float:
-    """How much longer a program may take to start, or to end, beside what else this machine does: 1 to 4 times."""
+    """Return the factor, 1 to 4, by which a program may start or end later than on an idle machine."""
     return min(crowding(), SLOWEST)
 
 
 def crowding() -> float:
-    """How many runnable threads this machine has for each of its cores, now or over the last minute; at least 1.
+    """Return runnable threads per core, now or over the last minute; at least 1.
 
     >>> crowding() >= 1.0
     True
@@ -212,8 +215,7 @@ def crowding() -> float:
 
 
 def terminate_ranks(folder: Path) -> None:
-    """End the ranks of a job that run on this host by SIGTERM, whatever the launcher does: they save what they have,
-    those that were stopped too."""
+    """End the job's ranks on this host by SIGTERM, stopped ones too. They save their results first."""
     for path in folder.glob("alive.*"):
         if _state(path):
             with suppress(ProcessLookupError):
@@ -223,7 +225,7 @@ def terminate_ranks(folder: Path) -> None:
 
 
 def _stopped_below(launcher: int) -> int | None:
-    """A process that is stopped, of those that a launcher has started, and those that they have."""
+    """Return a stopped process among the descendants of a launcher, if any."""
     found: dict[int, tuple[str, int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it has just ended
@@ -239,7 +241,7 @@ def _stopped_below(launcher: int) -> int | None:
 
 
 def _state(alive: Path) -> str:
-    """The letter that Linux has for the state of the process that wrote this file; empty for none on this host."""
+    """Return Linux's state letter of the process that wrote this file; empty if it is not on this host."""
     _, _, host, pid = alive.name.split(".")
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -89,7 +89,7 @@ class NumpyExecutor(InProcessExecutor):
 
 
 def _timelines(runs: list[Run], rounds: Rounds, seconds: tuple[float, ...], keep_all: bool) -> Iterator[Timeline]:
-    """Those of the rounds kept, or of the median one; none by NumPy, whose ranks take turns."""
+    """Return the timelines of the rounds that count, or of the median one; none by NumPy, whose ranks alternate."""
     kept = [runs[index].timeline for index in rounds.kept]
     middle = sorted(range(len(seconds)), key=seconds.__getitem__)[len(seconds) // 2] if seconds else 0
     for timeline in kept if keep_all else kept[middle : middle + 1]:

@@ -16,11 +16,10 @@ Ints = NDArray[np.int64]
 
 
 class Parts(NamedTuple):
-    """What the native engine must know of an op of a collective besides its regions.
+    """What the native engine must know of a collective op besides its regions.
 
-    `in_place`: an all_gather to which every member brings the very place in its result where its part belongs.
-    `counts`: elements of each member's part; of an all_to_all those sent to each, then those taken from each. Empty
-    where all are alike.
+    `in_place`: an all_gather in which every member's input is its part of its result. `counts`: elements of each
+    member's part; of an all_to_all those sent to each, then those received from each. Empty if all parts are equal.
     """
 
     row: int
@@ -29,7 +28,10 @@ class Parts(NamedTuple):
 
 
 def collective_parts(program: Program, rank: int, workload: Workload) -> list[Parts]:
-    """Of the ops of one rank those that are in place or uneven. RunError where the sizes of members do not fit."""
+    (
+        """Of the ops of one rank those that are in place or uneven. RunError where the sizes of members do not fit."""
+        """Return the parts of one rank's ops that are in place or uneven. RunError if sizes of members do not fit."""
+    )
     if not any(traits_of(collective.kind).in_parts for collective in program.collectives):
         return []
     sides = _Sides(program, workload)
@@ -54,16 +56,16 @@ class _Sides:
         }
 
     def first(self, side: str, part: str, rows: Ints) -> Any:
-        """A column of the first region of some ops."""
+        """Return a column of the first region of some ops."""
         return self.col[f"{side}_{part}"][self.col[f"{side}_start"][rows]]
 
     def whole(self, side: str, rows: Ints) -> Ints:
-        """Elements of the first region of some ops."""
+        """Return the number of elements of the first region of some ops."""
         held: Ints = self._held[side][self.col[f"{side}_start"][rows]]
         return held
 
     def cut(self, side: str, row: int, num_members: int) -> Ints:
-        """Elements of an op of an all_to_all for each member."""
+        """Return the elements for each member of an all_to_all op."""
         start, end = self.col[f"{side}_start"][row : row + 2]
         elements: Ints = self._held[side][start:end]
         if end - start == num_members:
@@ -91,7 +93,7 @@ def _parts(sides: _Sides, kind: str, members: Ints, place: int) -> Parts:
 
 
 def _exchanged(sides: _Sides, members: Ints, place: int) -> list[int]:
-    """What a member of an all_to_all sends to each, then what it takes from each; empty where all parts are alike."""
+    """Return elements sent to each member of an all_to_all, then those received from each; empty if all are equal."""
     sent = np.stack([sides.cut("read", row, len(members)) for row in members.tolist()])
     taken = sides.cut("write", int(members[place]), len(members))
     if np.any(sent[:, place] != taken):

@@ -119,7 +119,7 @@ class Spent(NamedTuple):
 
 
 def parse_ticks(text: str) -> dict[int, Ticks]:
-    """The counters of each CPU in the text of /proc/stat; of none where it was left blank.
+    """Return the counters of each CPU from the text of /proc/stat; empty if the text is.
 
     >>> parse_ticks("cpu  3 0 4 9 0 0 1 2 0 0\\ncpu1 3 1 4 9 6 5 1 2 0 0\\nintr 7\\n")
     {1: Ticks(programs=8, interrupts=6, steal=2)}
@@ -134,7 +134,7 @@ def parse_ticks(text: str) -> dict[int, Ticks]:
 
 
 def parse_cores(text: str) -> dict[int, tuple[str, str]]:
-    """The package and core of each CPU in the text of /proc/cpuinfo, as far as it lists them.
+    """Return package and core of each CPU from the text of /proc/cpuinfo, as far as it lists them.
 
     >>> parse_cores("processor\\t: 3\\nphysical id\\t: 0\\ncore id\\t\\t: 1\\n\\nprocessor\\t: 4\\n")
     {3: ('0', '1')}
@@ -148,7 +148,7 @@ def parse_cores(text: str) -> dict[int, tuple[str, str]]:
 
 
 def parse_waited(text: str) -> int | None:
-    """Nanoseconds that a task waited for a CPU, of its schedstat; None where the kernel does not count.
+    """Return nanoseconds that a task waited for a CPU, from its schedstat; None if the kernel does not count.
 
     >>> parse_waited("9065 700 15"), parse_waited("0 0 0"), parse_waited("")
     (700, None, None)
@@ -170,7 +170,7 @@ def place() -> Place:
 
 
 def domains(places: Sequence[Place]) -> list[Domain]:
-    """Ranks grouped by machine and by CPUs that they may share.
+    """Group ranks by machine and by CPUs that they may share.
 
     >>> one, two = (Place(5.0, "h", frozenset(cpus), {}) for cpus in ({0}, {1, 2}))
     >>> [(d.ranks, d.cpus, d.name) for d in domains([one, two, one, one._replace(booted_s=6.0)])]
@@ -200,13 +200,13 @@ def _one_machine(one: Place, other: Place) -> bool:
 
 
 def _with_siblings(here: Place) -> set[int]:
-    """The CPUs and the other hyper-threads of their cores."""
+    """Return the CPUs and the other hyper-threads of their cores."""
     own = {here.cores[cpu] for cpu in here.cpus if cpu in here.cores}
     return {*here.cpus, *(cpu for cpu, core in here.cores.items() if core in own)}
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as people list them.
+    """Format numbers as ranges.
 
     >>> _ranges([0, 1, 2, 5]), _ranges([3])
     ('0-2, 5', '3')
@@ -241,7 +241,7 @@ class Counters:
 
 
 def spent(domain: Domain, samples: Sequence[Sequence[Sample]]) -> Spent | None:
-    """What the counters rose by from one sample of all ranks to the next; None where there is no /proc/stat."""
+    """Return increases of the counters between samples of all ranks; None without /proc/stat."""
     ranks = [[row[rank] for rank in domain.ranks] for row in samples]
     read = [row[domain.reader].ticks for row in samples]
     machine = [[ticks[cpu] for cpu in domain.cpus if cpu in ticks] for ticks in read]
@@ -340,7 +340,7 @@ class Meter:
         self._intervals: list[int] = []  # by round
 
     def disturbed(self) -> NDArray[np.bool_]:
-        """Ends a round; which of all so far were disturbed, as far as is known. The same on every rank."""
+        """End a round; return which rounds so far were disturbed. Collective: equal on every rank."""
         self._intervals.append(len(self._spent))
         if self._world.share(time.monotonic() - self._read_s >= self._least_s, self._limit_s):
             before, self._latest, self._read_s = self._latest, self._sample(), time.monotonic()

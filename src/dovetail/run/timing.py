@@ -54,7 +54,7 @@ def measuring_job(
 ) -> Job:
     """What `measure` executes, of a Program without puts and gets, for ranks cannot reach into each other's memory.
 
-    `schedule`: says how it is driven; `against`: the plain program, and its workload, that results are held against."""
+    `schedule`: says how it is driven; `against`: the reference program, and its workload, to compare results with."""
     check_supported(program)
     flops = sum(work.flops for work in op_works(program, workload).values())
     hoped_s = 10e-6 + 1e-6 * program.num_ops / program.num_ranks + 1e-9 * held_bytes(program, workload)

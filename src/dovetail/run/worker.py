@@ -31,8 +31,8 @@ from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
-MOST_BY_REFERENCE = 2e9  # operations of a plain program, which NumPy does in some seconds
-KEPT = 4  # inputs of other ranks, kept while a product is checked: each is as large as a rank's own
+MOST_BY_REFERENCE = 2e9  # operations of a reference program, which NumPy does in some seconds
+KEPT = 4  # inputs of other ranks, cached while a product is checked: each is as large as a rank's own
 
 
 def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int:
@@ -221,8 +221,10 @@ class _Rank:
         return shared
 
     def reference(self, variant: Variant, began: Callable[[str, int], Array]) -> dict[str, Array]:
-        """Run the program that a variant is to agree with, and return this rank's outputs. Kernels run by their
-        references, or as they are compiled where that would take too long."""
+        """Run the reference program of a variant and return this rank's outputs.
+
+        It runs with the kernels' reference functions, or compiled where these would take too long.
+        """
         assert variant.against is not None
         (program, workload), rank = variant.against, self.world.rank
         arrays = allocate_rank(program, workload, rank)
@@ -234,7 +236,7 @@ class _Rank:
         engine = bind(self.world.transport, program, rank, arrays, references, workload=workload)
         (failure,) = run_engines([engine], replace(variant.options, repeats=1, stall_s=CHECK_LIMIT_S))
         if failure:
-            raise RunError(f"the plain program failed: {failure}")
+            raise RunError(f"the reference program failed: {failure}")
         return {buffer.name: arrays[buffer.name] for buffer in program.buffers if buffer.role == "output"}
 
     @cached_property

@@ -21,7 +21,7 @@ def span_rows(trace: Trace) -> NDArray[Any]:
 
 
 def lanes_of(trace: Trace, rows: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[Any]]:
-    """The titles of the threads and lanes that some rows lie in, and for each row the number of its title."""
+    """Return titles of the threads and lanes of some rows, and for each row the index of its title."""
     both = np.stack([trace.columns["thread"][rows], trace.columns["rank"][rows]], axis=1)
     distinct, inverse = np.unique(both, axis=0, return_inverse=True)
     titles = [thread_title(trace.meta, rank, thread) for thread, rank in distinct.tolist()]
