@@ -1,5 +1,5 @@
-/* Polls in vain in many ways, in isolation, and prints how many calls of each kind it made; then sends what datatypes describe
-   that come and go. */
+/* Polls in vain in many ways, in isolation, and prints how many calls of each kind it made; then sends what datatypes
+   describe that come and go. */
 #include <mpi.h>
 #include <stdio.h>
 #include <unistd.h>
