@@ -28,10 +28,7 @@ class Parts(NamedTuple):
 
 
 def collective_parts(program: Program, rank: int, workload: Workload) -> list[Parts]:
-    (
-        """Of the ops of one rank those that are in place or uneven. RunError where the sizes of members do not fit."""
-        """Return the parts of one rank's ops that are in place or uneven. RunError if sizes of members do not fit."""
-    )
+    """Return the parts of one rank's ops that are in place or uneven. RunError if sizes of members do not fit."""
     if not any(traits_of(collective.kind).in_parts for collective in program.collectives):
         return []
     sides = _Sides(program, workload)
