@@ -120,7 +120,9 @@ def check(door: Callable[[int], tuple[Path, Callable[[], bool]]]) -> None:
             warnings.simplefilter("always")
             assert right(), (door.__name__, fault.__name__)
         ours = [str(each.message) for each in seen if issubclass(each.category, RuntimeWarning)]
-        assert len(ours) == 1, (door.__name__, fault.__name__, COMM.rank, ours)
+        warned = COMM.allgather(len(ours))
+        # a rank that comes late finds the Program that another one has written anew
+        assert warned == [1] * RANKS or (door is program and sorted(set(warned)) == [0, 1]), (fault.__name__, ours)
 
 
 if __name__ == "__main__":

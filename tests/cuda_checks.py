@@ -205,7 +205,7 @@ class TestProducts:
     @pytest.mark.parametrize("ranks", [2, 4])
     def test_every_family_is_right(self, gpu, operator, families, ranks):
         for schedule in families(operator, ranks, ("library", "messages"))[::2]:
-            self.right(gpu, operator.program(schedule, ranks), operator)
+            self.right(gpu, operator, schedule, ranks)
 
     @pytest.mark.parametrize("ranks", [2, 8])
     @pytest.mark.parametrize("dtype", ["float16", "float32"])

@@ -58,7 +58,7 @@ def test_all_that_must_hold_on_a_device(pretended, part):
 def test_all_that_must_hold_on_several_devices(pretended):
     done = checks(pretended, "TestSeveralDevices", devices=2)
     assert done.returncode == 0, done.stdout[-3000:]
-    assert "8 passed" in done.stdout
+    assert "9 passed" in done.stdout
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def points(name, **more):
     return kind.points(**asked)[0].resolve({}, 3)[0]
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", sorted(OPERATORS))
 @pytest.mark.parametrize("way", ["serial", "default_schedule"])
 def test_specs_fit_the_program_of_every_operator(name, way):
     """Buffers have the shapes that the workload gives them, and each array is what its buffer was made of."""

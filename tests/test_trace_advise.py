@@ -448,10 +448,12 @@ def test_a_story_is_told_in_a_time_that_grows_with_its_length(tmp_path, monkeypa
             taker += call(2, i - 0.5, i + 0.4, *taken(0))
         for rank, events in enumerate((sender, taker)):
             write_process(tmp_path / str(count), rank, {1: events}, num_ranks=2)
-        trace = trace_of(tmp_path / str(count))
-        begun = time.process_time()
-        story = story_of(trace)
-        spent[count] = time.process_time() - begun
+        trace, tries = trace_of(tmp_path / str(count)), []
+        for _ in range(3):  # of which one may be held up by the collector of garbage
+            begun = time.process_time()
+            story = story_of(trace)
+            tries.append(time.process_time() - begun)
+        spent[count] = min(tries)
         assert [sum(step.does == does for step in story.steps[1]) for does in ("recv", "taken")] == [count - 1] * 2
         assert sum(step.does == "sent" for step in story.steps[0]) == count - 1
     assert spent[4000] < 24 * spent[500]
