@@ -101,11 +101,15 @@ class LongRun:
         self.process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=mpi.env)
 
     def pids(self) -> list[int]:
-        """Both ranks' process ids, once they are in the midst of their rounds."""
-        deadline = time.monotonic() + 120
+        """Both ranks' process ids, once they have been in their rounds for several beats of their hearts: the first
+        round is over then, and there is something to save."""
+        deadline, beats = time.monotonic() + 120, dict[str, set[str]]()
         while time.monotonic() < deadline and self.process.poll() is None:
             found = sorted(self.out.glob("runs/*/alive.*"))
-            if len(found) == 2 and all("in variant" in path.read_text() for path in found):
+            for path in found:
+                count, _, doing = path.read_text().partition(" ")
+                beats.setdefault(path.name, set()).update({count} if "in variant" in doing else ())
+            if len(found) == 2 and all(len(beats[path.name]) >= 3 for path in found):
                 return [int(path.name.split(".")[3]) for path in found]
             time.sleep(0.05)
         raise AssertionError(f"the ranks did not begin: {self.process.communicate(timeout=5)}")
