@@ -202,6 +202,8 @@ def test_what_was_tuned_is_used(comm):
     here, _ = check(comm, "jacobi2d", (8 * comm.size, 7), "float32")
     assert here.schedule == found
     assert here.explain() == f"deep, cut {comm.size}, depth 2: {comm.size} parts, ghosts for 2 steps, then all rows"
+    again = bind(operator, comm)  # the operator itself, by what was tuned for it
+    assert (again.schedule, again.block) == (found, here.block)
 
 
 def test_a_broken_kept_schedule_is_left_aside(comm):

@@ -26,7 +26,7 @@ from dovetail.run.options import RunOptions
 from dovetail.run.world import World
 from dovetail.stencil.operator import StencilOperator
 
-MEASURED = 4  # runs of a part, of which the fastest tells a rank's speed
+MEASURED = 4  # runs of a part, of which the fastest gives a rank's speed
 
 
 class BoundNest(Bound):
@@ -133,7 +133,8 @@ def bind(what: Operator | Nest, comm: Any = None, grid: Any = None, **options: A
             raise OperatorError("an operator takes no options but `schedule`", found=found, hint="they are its fields")
         operator = checked_operator(what)
         check_same(world, operator.title, {"schedule": schedule}, str(operator.to_json()))
-        return bind_on(operator, world, schedule)
+        made = BoundNest if isinstance(operator, StencilOperator | PipelineOperator) else Bound
+        return bind_on(operator, world, schedule, made=made)
 
 
 def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[str, Any]) -> BoundNest:
@@ -156,7 +157,7 @@ def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[
 
 
 def measured_shares(operator: StencilOperator, cut: Sequence[int], world: World) -> tuple[int, ...]:
-    """Rows along the first axis in proportion to the speeds of the ranks, each of which computes a part alone."""
+    """Return rows along the first axis in proportion to the ranks' speeds: each computes its part in isolation."""
     box = operator.decomposition(Schedule.of("even", cut=tuple(cut), depth=0), world.size).owned[world.rank]
     sides = [high - low for low, high in box]
     row = (operator.width,) if operator.width else ()
@@ -181,7 +182,7 @@ def measured_shares(operator: StencilOperator, cut: Sequence[int], world: World)
 
 
 def proportional(rows: int, speeds: Sequence[float]) -> list[int]:
-    """So many rows in proportion to these, at least one each.
+    """Return `rows` shared in proportion to `speeds`, at least one each.
 
     >>> proportional(12, [1.0, 3.0]), proportional(3, [1.0, 1.0, 98.0])
     ([3, 9], [1, 1, 1])
