@@ -433,7 +433,7 @@ void bind_comm(nb::module_& m) {
              "scratch"_a, "The engine for such calls from now on; without one, the library's call.");
     m.def("comm_setup", &setup, "table"_a, "reduce"_a, "The thread level of MPI, and whether this is its main thread.");
     m.def("comm_adopt", &adopt, "table"_a, "fortran"_a, "Collective over the user's communicator.");
-    m.def("board_make", &make_board, "name"_a, "size"_a, "Whether memory of that name was made for so many ranks.");
+    m.def("board_make", &make_board, "name"_a, "size"_a, "Whether memory of that name was made for `size` ranks.");
     m.def("board_unlink", &Board::unlink, "name"_a);
     m.def("comm_find", &find, "table"_a, "fortran"_a, "What was adopted for the user's communicator, or None.");
     m.def("comm_remember", &remember, "object"_a, "communicator"_a, "`call` knows this Python object from now on.");

@@ -203,7 +203,7 @@ def _key(name: str, asked: Asked) -> int:
 
 
 def _bind(kind: Any, world: World, asked: Asked) -> Bound:
-    """Ranks tell each other their arguments, make one operator of them, and bind the schedule that rank 0 knows for
+    """Ranks exchange their arguments, make one operator of them, and bind the schedule that rank 0 knows for
     it."""
     _drop_freed()
     fault = asked.fault or _fault(kind, asked)

@@ -47,7 +47,9 @@ def list_(kind: Kinds = None, json: Json = False) -> None:
 
 def clear(
     kind: Kinds = None,
-    older_than: Annotated[float, typer.Option("--older-than", help="Only files of at least so many days.", min=0)] = 0,
+    older_than: Annotated[
+        float, typer.Option("--older-than", help="Only files this many days old or older.", min=0)
+    ] = 0,
     json: Json = False,
 ) -> None:
     """Remove what is kept between runs, and say what that was. Whatever is needed again is probed, tuned, written or

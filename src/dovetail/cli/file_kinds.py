@@ -1,4 +1,4 @@
-"""file_kinds: the kinds of JSON documents that Dovetail writes, told apart by their schema (see `cli.files.KINDS`)."""
+"""file_kinds: the kinds of JSON documents that Dovetail writes, distinguished by schema (see `cli.files.KINDS`)."""
 
 from __future__ import annotations
 

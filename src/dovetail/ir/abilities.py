@@ -30,7 +30,7 @@ class CallOption(NamedTuple):
 
 
 class RankArguments(NamedTuple):
-    """What a rank tells the others of the arguments of its call: shape of each array, their dtype, its options."""
+    """What a rank reports of the arguments of its call: shape of each array, their dtype, its options."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: str
@@ -121,7 +121,7 @@ class HasHeuristics(Protocol):
 class Nested(Protocol):
     """An operator that carries out a loop nest.
 
-    `nest`: a `loops.Nest`, from which the operator's Programs follow; its text tells it from others.
+    `nest`: a `loops.Nest`, from which the operator's Programs follow; its text distinguishes it.
     """
 
     nest: ClassVar[Any]

@@ -203,7 +203,7 @@ def check_apart(inputs: Arrays, outs: Arrays) -> None:
 
 
 def _share(one: Array, other: Array) -> bool:
-    """Whether two arrays share an element; two that NumPy cannot tell apart are taken to."""
+    """Whether two arrays share an element; two that NumPy cannot decide are taken to."""
     try:
         return np.shares_memory(one, other, max_work=_HARD)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

@@ -33,7 +33,7 @@ class Signature:
 
     @staticmethod
     def of(operator: Operator, schedule: Schedule, ranks: int) -> Signature:
-        """Return the arrays of an operator by a schedule on so many ranks. PlanError where these do not fit."""
+        """Return the arrays of an operator by a schedule on `ranks` ranks. PlanError where these do not fit."""
         return Signature(
             operator.name, tuple(operator.inputs(schedule, ranks)), tuple(operator.outputs(schedule, ranks))
         )

@@ -85,7 +85,7 @@ class PipelineOperator(GridOperator):
         return self.pipelined.sweeps[0].targets[0]
 
     def fingerprint(self) -> str:
-        """The nest's own text and arrays, which its name does not tell."""
+        """The nest's own text and arrays, which do not follow from its name."""
         return f"{self.nest}\n{self.nest.arrays}"
 
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineOperator, tuple[str, ...]]:

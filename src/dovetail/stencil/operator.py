@@ -105,7 +105,7 @@ class StencilOperator(GridOperator):
         return f"{self.name} {' × '.join(map(str, self.grid))}, {self.steps} steps, {self.dtype}"
 
     def fingerprint(self) -> str:
-        """The nest's own text and arrays, which its name does not tell."""
+        """The nest's own text and arrays, which do not follow from its name."""
         return f"{self.nest}\n{self.nest.arrays}"
 
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilOperator, tuple[str, ...]]:
