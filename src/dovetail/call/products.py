@@ -35,28 +35,29 @@ MOST_BYTES = 1 << 28  # of the arrays of those that it keeps, on all its ranks, 
 _NEW = -1  # is no argument's hash: Python never gives it
 
 Held = tuple[dict[str, Array], ...]  # the arrays that an engine is bound to
+Key = tuple[Any, ...]  # what `_key` makes of a rank's arguments
 
 
 class Kept:
     """The products that a communicator keeps bound, by the hashes of all ranks' arguments; all ranks keep the same.
 
-    `guesses`: the latest by this rank's own hash. `ambiguous`: those that share a rank's hash with another, which that
+    `guesses`: the latest by this rank's own arguments, as `_key` has them. `ambiguous`: those that share a rank's hash with another, which that
     rank cannot tell apart.
     """
 
     def __init__(self) -> None:
         self.held: dict[bytes, Bound] = {}
-        self.guesses: dict[int, Bound] = {}
+        self.guesses: dict[Key, Bound] = {}
         self.ambiguous: set[bytes] = set()
 
-    def take(self, key: bytes, number: int) -> Bound | None:
-        """What is kept for these hashes of all ranks, from now on the one used last; `number`: this rank's hash."""
+    def take(self, key: bytes, own: Key) -> Bound | None:
+        """What is kept for these hashes of all ranks, from now on the one used last; `own`: this rank's arguments."""
         found = self.held.pop(key, None)
         if found is not None:
-            self.held[key] = self.guesses[number] = found
+            self.held[key] = self.guesses[own] = found
         return found
 
-    def add(self, key: bytes, number: int, bound: Bound) -> None:
+    def add(self, key: bytes, own: Key, bound: Bound) -> None:
         """Keep another product. Those used least lately go, where much is kept."""
         total = bound.num_bytes + sum(each.num_bytes for each in self.held.values())
         while self.held and (len(self.held) >= MOST or total > MOST_BYTES):
@@ -64,12 +65,12 @@ class Kept:
         numbers = np.frombuffer(key, np.int64)
         alike = {other for other in self.held if (np.frombuffer(other, np.int64) == numbers).any()}
         self.ambiguous |= {key, *alike} if alike else set()
-        self.held[key] = self.guesses[number] = bound
+        self.held[key] = self.guesses[own] = bound
 
     def _drop(self, key: bytes) -> int:
         gone = self.held.pop(key)
         self.ambiguous.discard(key)
-        self.guesses = {number: each for number, each in self.guesses.items() if each is not gone}
+        self.guesses = {own: each for own, each in self.guesses.items() if each is not gone}
         return gone.num_bytes
 
 
@@ -96,7 +97,9 @@ def product_call(name: str) -> Callable[..., Any]:
             ranks = door.made = adopted(comm)
             found, held = look_up(name, ranks, asked_of(name, a, b, out, said))
             results = found.embedded.run_bound(held)
-        result = found.signature.result(found.rank, results)
+        if out is not None and found.signature.fills_out:
+            return out
+        result = found.signature.result(found.rank, results, out)
         return result if out is None else out
 
     call.__name__ = call.__qualname__ = name
@@ -130,24 +133,31 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
     A rank examines its arguments before the one message of every call, by what ran when they were last the same.
     """
     kept = _bound.setdefault(ranks.bound.key, Kept())
-    number, guess, held = _NEW, None, None
+    own, held = Key(), None
     try:
-        number = _key(name, asked)
-        guess = kept.guesses.get(number)
-        held = _held(guess, asked) if guess else None
+        own = _key(name, asked)
+        guess = kept.guesses.get(own)
+        held = _held_as_before(guess, asked) if guess else None
     except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
-        number, asked = _NEW, asked._replace(fault=asked.fault or words_of(error))
-    key = ranks.gather_number(number)
-    found = kept.take(key, number)
+        own, asked = Key(), asked._replace(fault=asked.fault or words_of(error))
+    key = ranks.gather_number(hash(own) if own else _NEW)
+    found = kept.take(key, own)
     if found is None:
         with ranks.world.together():
             found = _bind(operator_class(name), ranks.world, asked)
             held = _held(found, asked)
-        kept.add(key, number, found)
+        kept.add(key, own, found)
     elif key in kept.ambiguous:
         held = _held_by_all(ranks, found, asked)
     assert held is not None
     return found, held
+
+
+def _held_as_before(bound: Bound, asked: Asked) -> Held:
+    """`_held` of arguments that are equal, by `_key`, to some that it has examined."""
+    if not bound.signature.fills_out:
+        return _held(bound, asked)
+    return bound.embedded.bound_to(*bound.signature.laid_out(bound.rank, asked.given, asked.outs))
 
 
 def _held(bound: Bound, asked: Asked) -> Held:
@@ -191,15 +201,15 @@ def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> A
     return Asked(given, outs, None if out is None else outs, read, fault)
 
 
-def _key(name: str, asked: Asked) -> int:
-    """A number for all by which arguments differ; _NEW where they cannot be, for no rank may stay behind."""
+def _key(name: str, asked: Asked) -> Key:
+    """All by which arguments differ; nothing where they cannot be, for no rank may stay behind."""
     if asked.fault:
-        return _NEW
+        return Key()
     given = tuple(
         [(type(each), each.shape, each.dtype) if isinstance(each, np.ndarray) else None for each in asked.given]
     )
     outs = tuple([_out_fault(asked, place) or (each.shape, each.dtype) for place, each in enumerate(asked.outs)])
-    return hash((name, tuple(sorted(asked.said.items())) if asked.said else (), given, outs))
+    return name, tuple(sorted(asked.said.items())) if asked.said else (), given, outs
 
 
 def _bind(kind: Any, world: World, asked: Asked) -> Bound:
@@ -240,14 +250,14 @@ def _fault(kind: type[OnArrays], asked: Asked) -> str:
 def _out_fault(asked: Asked, place: int) -> str:
     """What is wrong with an array for a result, but for its shape, which ranks must know of each other first."""
     out = asked.outs[place]
-    if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
+    if type(out) is not np.ndarray and (not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray)):
         return f"`out` takes NumPy arrays, not {type(out).__name__}"
     if not (out.flags.c_contiguous and out.flags.writeable):
         return "`out` must be C-contiguous and writeable"
     if isinstance(asked.given[0], np.ndarray) and out.dtype != asked.given[0].dtype:
         return f"its A is {asked.given[0].dtype} and its `out` {out.dtype}"
     others = (*asked.given, *asked.outs[:place])
-    if not any(isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others):
+    if not any([isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others]):
         return ""  # at nearly every call: names are for those that share
     names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
     named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}

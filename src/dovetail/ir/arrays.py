@@ -95,8 +95,8 @@ class ArraySpec:
 
     def to_slots(self, array: Array, rank: int) -> Array:
         """Return a rank's array as its buffer: a view where strides allow it, else a copy."""
-        moved = np.moveaxis(array, self.axis, 0) if self.axis else array
-        return moved.reshape(self.buffer_shapes[rank])
+        moved, shape = np.moveaxis(array, self.axis, 0) if self.axis else array, self.buffer_shapes[rank]
+        return moved if moved.shape == shape else moved.reshape(shape)
 
     def from_slots(self, held: Array, rank: int) -> Array:
         """Return a rank's buffer as its user holds it: a view."""

@@ -67,9 +67,9 @@ class Signature:
         if self.is_of_blocks:
             check_apart(held, outs)
         wanted = dict[str, Array]()
-        for spec in self.outputs:
+        for spec, is_given in zip(self.outputs, self._is_given, strict=True):
             into = outs.get(spec.name)
-            if spec.buffer in held and spec in self.inputs:
+            if is_given:
                 held[spec.name] = _copied(held[spec.name], into)
             elif into is None:
                 continue
@@ -79,6 +79,16 @@ class Signature:
             elif not self.is_of_blocks:
                 wanted[spec.buffer] = into
         return {spec.buffer: spec.to_slots(held[spec.name], rank) for spec in self.inputs}, wanted
+
+    def laid_out(
+        self, rank: int, given: Sequence[Array], outs: Sequence[Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return what `arguments` does, unchecked: for arrays of the shapes, types and layouts that it has accepted.
+
+        Only where `fills_out`.
+        """
+        inputs = {spec.buffer: spec.to_slots(array, rank) for spec, array in zip(self.inputs, given, strict=True)}
+        return inputs, {spec.buffer: spec.to_slots(array, rank) for spec, array in zip(self.outputs, outs, strict=False)}
 
     def result(self, rank: int, held: Arrays, out: Any = None) -> Any:
         """Return a rank's results, made of its output buffers: a tuple where there are several.
@@ -101,6 +111,17 @@ class Signature:
         """Whether each rank's arrays are blocks of whole arrays."""
         return any(spec.boxes for spec in self.inputs)
 
+    @cached_property
+    def fills_out(self) -> bool:
+        """Whether results are computed in `out` itself, where its arrays are C-contiguous."""
+        return not any(spec.axis or spec.finish or given for spec, given in zip(self.outputs, self._is_given, strict=True))
+
+    @cached_property
+    def _is_given(self) -> tuple[bool, ...]:
+        """Of each output, whether it is an input, too."""
+        names = {spec.name for spec in self.inputs}
+        return tuple(spec.buffer in names and spec in self.inputs for spec in self.outputs)
+
     def blocks(self, rank: int) -> dict[str, Box]:
         """Return where a rank's arrays lie in the whole ones, by name."""
         return {spec.name: spec.boxes[rank] for spec in self.inputs if spec.boxes}
@@ -114,7 +135,7 @@ class Signature:
         pairs = list(zip(self.inputs, given, strict=True))
         if self.is_of_blocks:
             return {spec.name: _block(f"'{spec.name}' of rank {rank}", spec, rank, each) for spec, each in pairs}
-        held = {spec.name: array_of(each, spec.dtype) for spec, each in pairs}
+        held = {spec.name: each if type(each) is np.ndarray else array_of(each, spec.dtype) for spec, each in pairs}
         for spec in self.inputs:
             if not spec.takes(array := held[spec.name], rank):
                 what = f"'{spec.name}' has shape {array.shape}, and the plan wants {spec.shapes[rank]}"
@@ -123,8 +144,10 @@ class Signature:
 
     def _wanted(self, rank: int, out: Any) -> dict[str, Array]:
         """The arrays for results, by name: none, or one for each."""
+        if out is None:
+            return {}
         specs, outs = [spec for spec in self.outputs if spec.finish is None], _borrowed(out)
-        if out is not None and len(outs) != len(specs):
+        if len(outs) != len(specs):
             takes = f"`out` of {self.operator} takes {_listed([spec.name for spec in specs])}"
             several = f"there are {len(specs)} results, and `out` has {len(outs)} arrays"
             raise OperatorError(takes if self.is_of_blocks else several, found=str(len(outs)))
@@ -141,7 +164,7 @@ def _each(out: Any) -> tuple[Any, ...]:
 
 
 def _borrowed(out: Any) -> tuple[Any, ...]:
-    return tuple(borrowed(each, "`out`") for each in _each(out))
+    return tuple([borrowed(each, "`out`") for each in _each(out)])
 
 
 def _listed(names: Sequence[str]) -> str:

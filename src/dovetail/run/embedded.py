@@ -21,7 +21,7 @@ from dovetail.core import OperatorError, RunError
 from dovetail.ir import Program, Workload
 from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float, numpy_dtype, shape_of
 from dovetail.run.comm import world_of
-from dovetail.run.engine import bind, run_engines
+from dovetail.run.engine import bind, native_options
 from dovetail.run.faults import Door
 from dovetail.run.mpi_library import build_shim
 from dovetail.run.options import RunOptions
@@ -56,6 +56,7 @@ class Embedded:
             check_size(self.world, program.num_ranks)
             if self.world.provided < THREAD_MULTIPLE and options.progress == "thread":
                 self.options = replace(options, progress="poll")
+        self._native_options = native_options(self.options)
         self._hub = _native.LocalHub(1)  # kept: the transport refers to it
         self._transport = self.world.transport if self.world else _native.local_transport(self._hub, 0)
         self._asked = {post.region.buffer for post in program.posts}
@@ -66,7 +67,8 @@ class Embedded:
         given = [buffer.name for buffer in program.buffers if buffer.role == "input"]
         self._shapes = {name: shape_of(program, workload, name, self.rank) for name in (*given, *self._outputs)}
         self._rows = {buffer.name: row for row, buffer in enumerate(program.buffers)}
-        self._bound: tuple[tuple[int, ...], dict[str, Array], Any] | None = None
+        self._bound: tuple[list[int], dict[str, Array], Any] | None = None
+        self._ready: tuple[dict[str, Array], ...] | None = None  # what `bound_to` returned last, while it is bound
 
     def empty(self, buffer: str) -> Array:
         """Return a new array for a buffer of this rank, slots first."""
@@ -118,18 +120,23 @@ class Embedded:
     def bound_to(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> tuple[dict[str, Array], ...]:
         """Bind the engine to these arrays, and return them as it takes them. All that can fail on this rank alone."""
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
-        results = self.new_outputs() | dict(out) if out else self.new_outputs()
+        results = dict(out) if all(name in out for name in self._outputs) else self.new_outputs() | dict(out)
         self._engine(given | results)
-        return given, results
+        self._ready = given, results
+        return self._ready
 
     def run_bound(self, held: tuple[dict[str, Array], ...]) -> dict[str, Array]:
         """Run on the result of `bound_to`."""
         given, results = held
+        if held is self._ready and self._bound is not None:
+            return self._run_engine(self._bound[2], given, results)
         return self._run(given, results)
 
     def _run(self, given: dict[str, Array], results: dict[str, Array]) -> dict[str, Array]:
-        (failure,) = run_engines([self._engine(given | results)], self.options)
-        if failure:
+        return self._run_engine(self._engine(given | results), given, results)
+
+    def _run_engine(self, engine: Any, given: dict[str, Array], results: dict[str, Array]) -> dict[str, Array]:
+        if failure := engine.run(self._native_options):
             self._bound = None  # what it left under way cannot be run again
             raise RunError(failure if failure.startswith("rank ") else f"rank {self.rank}: {failure}")
         return results | {name: array for name, array in given.items() if name in self._asked}
@@ -174,7 +181,7 @@ class Embedded:
 
     def _engine(self, arrays: dict[str, Array]) -> Any:
         """The engine on these arrays: bound once, then moved to where they lie now, unless it keeps arrays itself."""
-        place = tuple(array.ctypes.data for array in arrays.values())
+        place = _native.addresses(list(arrays.values()))
         if self._bound is not None and self._bound[0] == place:
             return self._bound[2]
         held = arrays | self._scratch
@@ -185,7 +192,7 @@ class Embedded:
             engine = self._bound[2]
             for name, address in zip(arrays, place, strict=True):
                 engine.rebase(self._rows[name], address)
-        self._bound = place, held, engine
+        self._bound, self._ready = (place, held, engine), None
         return engine
 
 
