@@ -52,7 +52,7 @@ def main() -> None:
     if args.worker:
         worker(args)
         return
-    out, rows = args.out or HERE / "results" / "eager-products-shared-memory-2.json", list[dict[str, Any]]()
+    out, rows = args.out or HERE / "results" / "eager-products.json", list[dict[str, Any]]()
     for mpi in args.mpi.split(","):
         rows += [{"with": mpi, **row} for row in launch(args, ENVIRONMENTS[mpi])]
         document = {"bench": "eager_products", "ranks": 2, **provenance(rows[-1:]), "rows": rows}
