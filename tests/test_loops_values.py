@@ -511,3 +511,21 @@ def test_long_nests_can_be_interrupted(way):
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert more(np.zeros(2), steps=10**8).tolist() == [10**8] * 2  # in a thread, to its end
+
+
+@pytest.mark.parametrize("offset", [2, -2])
+def test_a_read_out_of_bounds_that_nothing_uses(offset):
+    @nest(u=array("n", time=True, dtype="float64"))
+    def fading(u, steps):
+        for t in loop(steps):
+            for i in loop(1, u.shape[0] - 1):
+                unused = u[t, i + offset]  # noqa: F841
+                u[t + 1, i] = 0.5 * u[t, i]
+
+    given = np.arange(4.0)
+    assert np.array_equal(fading(given, steps=1), [0, 0.5, 1, 3])
+    assert np.array_equal(fading.numpy(given, steps=1), [0, 0.5, 1, 3])
+    with pytest.raises(
+        OperatorError, match=r"index out of bounds: \[-?\d+\] in 'u' of shape \(4,\)[^$]*leave the read out"
+    ):
+        fading.reference(given, steps=1)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.core import OperatorError
 from dovetail.loops.arguments import Call, bound, results
 from dovetail.loops.levels import levels_of
 from dovetail.loops.recording import Recording
@@ -28,7 +29,7 @@ class Plain:
     """An array without a time axis. Negative subscripts are refused, where NumPy would count them from the end."""
 
     def __init__(self, call: Call, name: str) -> None:
-        self.shape, self._data = call.shape(name), call.arrays[name].copy()
+        self._name, self.shape, self._data = name, call.shape(name), call.arrays[name].copy()
 
     def __getitem__(self, at: Any) -> Any:
         return self._data[self._inside(at)]
@@ -40,9 +41,7 @@ class Plain:
         return self._data
 
     def _inside(self, at: Any) -> tuple[int, ...]:
-        index = at if isinstance(at, tuple) else (at,)
-        assert all(0 <= i < size for i, size in zip(index, self.shape, strict=True)), (index, self.shape)
-        return index
+        return _inside(self._name, self.shape, at if isinstance(at, tuple) else (at,))
 
 
 class Timed:
@@ -50,7 +49,7 @@ class Timed:
 
     def __init__(self, call: Call, name: str) -> None:
         levels, given = levels_of(call.nest)[name], call.arrays[name]
-        self.shape, self._boundary = call.shape(name), call.nest.arrays[name].boundary
+        self._name, self.shape, self._boundary = name, call.shape(name), call.nest.arrays[name].boundary
         self._given, self._last = levels.given, call.last_level(name)
         self._levels = dict(enumerate(given.copy() if levels.given > 1 else [given.copy()]))
 
@@ -60,8 +59,7 @@ class Timed:
 
     def __setitem__(self, at: Any, value: Any) -> None:
         level, *index = at
-        assert all(0 <= i < size for i, size in zip(index, self.shape, strict=True)), (index, self.shape)
-        self._until(level)[tuple(index)] = value
+        self._until(level)[_inside(self._name, self.shape, index)] = value
 
     def result(self) -> Given:
         self._until(self._last)
@@ -81,5 +79,12 @@ class Timed:
         if self._boundary == "reflecting":
             mirrored = [abs(i) for i in index]
             return tuple(min(i, 2 * (size - 1) - i) for i, size in zip(mirrored, self.shape, strict=True))
-        assert all(0 <= i < size for i, size in zip(index, self.shape, strict=True)), (index, self.shape)
-        return tuple(index)
+        return _inside(self._name, self.shape, index)
+
+
+def _inside(name: str, shape: tuple[int, ...], index: Sequence[int]) -> tuple[int, ...]:
+    """Return an index that is not out of bounds. Reads whose values are used were checked before the first one ran."""
+    if not all(0 <= i < size for i, size in zip(index, shape, strict=True)):
+        what = f"index out of bounds: [{', '.join(map(str, index))}] in '{name}' of shape {shape}"
+        raise OperatorError(what, hint="nothing uses this value: leave the read out")
+    return tuple(index)
