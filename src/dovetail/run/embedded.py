@@ -174,7 +174,7 @@ class Embedded:
             faults = self.world.share({rank: text for rank, text in enumerate(everyone) if text})
         if faults:
             rank, text = min(faults.items())
-            more = f"and {len(faults) - 1} other ranks refuse too" if len(faults) > 1 else None
+            more = f"{len(faults)} ranks refuse" if len(faults) > 1 else None
             if isinstance(error, KeyboardInterrupt):
                 raise common(error)
             raise common(OperatorError(f"rank {rank} cannot run the plan: {text}", found=more)) from error
