@@ -28,7 +28,7 @@ from dovetail.ir import SERIAL, Kind, Operator, Schedule
 from dovetail.ir.registry import checked_operator
 from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
-from dovetail.planner.costs import Costs
+from dovetail.planner.costs import Costs, check_options
 from dovetail.planner.plan import Plan
 from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.planner.search import plan, with_schedule
@@ -279,7 +279,7 @@ def tune(
     say : callable, optional
         Called with a text and the share done, 0 to 1.
     **options
-        Schedule options, as in `plan`.
+        Options of the operator's schedules, which differ by operator; as in `plan`.
 
     Returns
     -------
@@ -291,11 +291,12 @@ def tune(
     OperatorError
         If the operator has nothing to compute, or cannot run on these ranks.
     PlanError
-        If the family or an option is unknown.
+        If the family or an option is unknown (the error names the nearest).
     RunError
         If a rank fails.
     """
     operator, ranks = checked_operator(operator), parse_count(ranks, "ranks", least=1)
+    check_options(operator, options, tune.__kwdefaults__)
     _refuse_empty(operator, ranks)
     notify, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = (executor or executor_on()).in_folder(place / "runs")
