@@ -161,7 +161,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
         dt.AllGatherMatmul(2 * size, size, 2 * size) if gathers else dt.MatmulReduceScatter(2 * size, 2 * size, size)
     )
     cut = tuple(map(len, np.array_split(a[:size], tiles)))
-    schedule = Schedule.of("uniform", tiles=cut, by="messages", own="first" if gathers else "last", fused=False)
+    schedule = Schedule.of("uniform", tiles=cut, by="messages", own_block="first" if gathers else "last", fused=False)
     hosts = world.gather(platform.node())
     if comm.rank == 0:
         save_schedule(operator, schedule, world.library, hosts)

@@ -79,7 +79,6 @@ def test_what_does_not_fit(comm):
         given = wrong if comm.rank == comm.size - 1 else mine
         assert f"rank {comm.size - 1}" in refusal(lambda given=given: here(given))
     assert "has no steps" in refusal(lambda: bind(problems.lcs, comm, (9, 9), steps=2))
-    assert "takes no 'depth'" in refusal(lambda: bind(problems.lcs, comm, (9, 9), depth=2))
 
 
 if __name__ == "__main__":

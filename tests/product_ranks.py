@@ -97,7 +97,7 @@ def test_tuned(dtype):
     """What was kept for these shapes on these ranks is what runs."""
     world = ranks_of(COMM)
     operator = AllGatherMatmul(8 * RANKS, 6, 4 * RANKS, dtype)
-    schedule = Schedule.of("hetero-unfused-1D", tiles=(4, 4), by="messages", own="first", fused=False)
+    schedule = Schedule.of("hetero-unfused-1D", tiles=(4, 4), by="messages", own_block="first", fused=False)
     hosts = world.gather(os.uname().nodename)
     if RANK == 0:
         save_schedule(operator, schedule, world.library, hosts)
@@ -250,7 +250,7 @@ def test_plans_refuse_what_cannot_be(dtype):
         return
     operator = AllGatherMatmul(2 * RANKS, 2 * RANKS + 1, 3 * RANKS, dtype)  # K in slices of unlike width, flat inside
     plan = dt.plan(operator, load("two-hosts-1gbit"), extrapolate=True)
-    sliced = Schedule.of("uniform-fused-2D", slices=RANKS, by="messages", own="together", fused=True)
+    sliced = Schedule.of("uniform-fused-2D", slices=RANKS, by="messages", own_block="together", fused=True)
     program = operator.program(sliced, RANKS)
     plan = dataclasses.replace(plan, schedule=sliced, program=program)
     a, b, odd = np.ones((2, operator.k), dtype), np.ones((operator.k, 3), dtype), RANK == RANKS - 1

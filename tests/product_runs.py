@@ -57,10 +57,10 @@ def gathers(operator: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
     """Schedules of all shapes of a product whose rows of A travel."""
     longest, found = operator.blocks(ranks).longest, []
     for by, own, fused, steps in product(ways, ("first", "together"), (True, False), (1, 2, ranks)):
-        found.append(Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own=own, fused=fused))
+        found.append(Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own_block=own, fused=fused))
     for by, own, fused in product(ways, ("first", "together"), (True, False)):
         if operator.k >= ranks > 1 and longest:
-            found.append(Schedule.of("any", slices=ranks, by=by, own=own, fused=fused))
+            found.append(Schedule.of("any", slices=ranks, by=by, own_block=own, fused=fused))
     return found + in_turn(found)
 
 
@@ -73,7 +73,7 @@ def scatters(operator: Any, ranks: int, ways: Sequence[str]) -> list[Schedule]:
     """Schedules of all shapes of a product whose results travel."""
     longest, owns = operator.blocks(ranks).longest, ("first", "last", "together")
     found = [
-        Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own=own, fused=fused)
+        Schedule.of("any", tiles=even_tiles(longest, steps), by=by, own_block=own, fused=fused)
         for by, own, fused, steps in product(ways, owns, (True, False), (1, 2, ranks))
     ]
     return found + in_turn(found)

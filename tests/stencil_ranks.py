@@ -68,7 +68,7 @@ def test_ranks_that_ask_for_different_things(comm):
         (problems.jacobi2d, (12,) if last else (12, 9), {}),
         (problems.laplace2d if last else problems.jacobi2d, (12, 9), {}),
         (problems.gauss_seidel2d, (12, 9), {"grain": 3 + last}),
-        (problems.jacobi2d, (12, 9), {"wibble": 1} if last else {}),
+        (problems.jacobi2d, (12, 9), {"mapped": 1} if last else {}),
     ):
         found = refusal(lambda: bind(made, comm, grid, **({"steps": 3} | asked)))  # noqa: B023
         assert f"rank {comm.size - 1} " in found, (made, grid, asked, found)
@@ -223,6 +223,23 @@ def test_a_broken_kept_schedule_is_left_aside(comm):
         assert any("the tuned schedule is left aside" in str(each.message) for each in seen)
 
 
+def test_schedules_that_are_none_or_differ(comm):
+    """Each is refused on every rank, also where one rank alone gives it."""
+    operator = operator_of(problems.jacobi2d)(f"{8 * comm.size}x7", 4, "float32")
+    last = comm.rank == comm.size - 1
+    for wrong, said in (("deep", "no Schedule, but str"), (Schedule, "a class"), ({"family": "deep"}, "but dict")):
+        for given in (wrong, wrong if last else None):
+            found = refusal(lambda: bind(operator, comm, schedule=given))  # noqa: B023
+            assert said in found, found
+    assert "bind(…, schedule='deep')" in refusal(lambda: bind(operator, comm, schedule="deep"))
+    assert "found       steps" in refusal(lambda: bind(operator, comm, steps=4))
+    slabs = {"cut": (comm.size, 1), "depth": 2}
+    alike = [Schedule.of("asked", **slabs, shares=(8,) * (comm.size - 2) + pair) for pair in ((9, 7), (7, 9))]
+    if comm.size > 1:
+        assert str(alike[0]) == str(alike[1])
+        assert "do not ask for the same" in refusal(lambda: bind(operator, comm, schedule=alike[last]))
+
+
 def test_options_of_another_kind(comm):
     """Each is refused on every rank; so it is where one rank asks for it alone."""
     check(comm, "jacobi2d", (12, 9), "float32", cut=(comm.size,))  # which is remembered: (2.0,) equals (2,)
@@ -232,7 +249,7 @@ def test_options_of_another_kind(comm):
         ("gauss_seidel2d", {}, "needs steps=…"),
         ("seidel1d", {}, "needs steps=…"),
         ("lcs", about, "has no steps"),
-        *[("jacobi2d", {"steps": steps}, "steps must be") for steps in (True, 2.0, -1, "2", None)],
+        *[("jacobi2d", {"steps": steps}, "steps must be") for steps in (True, 2.0, -1, "2")],
         *[("jacobi2d", {"steps": steps}, "of so many steps would have") for steps in (10**9, 10**20)],
         *[("gauss_seidel2d", {"steps": steps}, "of so many steps would have") for steps in (10**9, 10**20)],
         *[("seidel1d", {"steps": steps}, "bands") for steps in (10**9, 10**20)],
@@ -246,7 +263,10 @@ def test_options_of_another_kind(comm):
         *[("gauss_seidel2d", about | {name: True}, f"{name} must be") for name in ("grain", "mapped")],
         *[("jacobi2d", about | {"shares": shares}, "shares must be several") for shares in (12, 1.5)],
         ("jacobi2d", about | {"shares": (12.0,)}, "number of shares must be"),
-        *[("jacobi2d", about | {"dtype": dtype}, "dtype must be that of") for dtype in (None, 3)],
+        ("jacobi2d", about | {"dtype": 3}, "dtype must be that of"),
+        ("jacobi2d", about | {"schedule": Schedule.of("serial")}, "takes no 'schedule'"),
+        ("lcs", {"tile": 2}, "takes no 'tile'"),
+        ("lcs", {"depth": 2}, "takes no 'depth'"),
     ):
         made = getattr(problems, name)
         grid = (50,) if name == "seidel1d" else (12, 9)
@@ -297,6 +317,7 @@ if __name__ == "__main__":
         each(COMM)
     test_results_that_do_not_fit(COMM)
     test_options_of_another_kind(COMM)
+    test_schedules_that_are_none_or_differ(COMM)
     test_a_broken_kept_schedule_is_left_aside(COMM)
     test_ranks_that_ask_for_different_things(COMM)
     test_shares(COMM)

@@ -46,12 +46,17 @@ def test_any_shape(ranks, m, dtype, several, gathered, data):
     operator = AllGatherColumnsMatmul(m, k, n, dtype, several, gathered, depths, columns)
     by, own = data.draw(st.sampled_from(WAYS)), data.draw(st.sampled_from(["first", "together"]))
     tiles = even_tiles(m, data.draw(st.integers(1, 4)))
-    check(operator, Schedule.of("any", tiles=tiles, by=by, own=own, fused=False), ranks, data.draw(st.integers(0, 99)))
+    check(
+        operator,
+        Schedule.of("any", tiles=tiles, by=by, own_block=own, fused=False),
+        ranks,
+        data.draw(st.integers(0, 99)),
+    )
 
 
 class TestPlantedFaults:
     def program(self):
-        schedule = Schedule.of("any", tiles=(2, 2), by="messages", own="first", fused=False)
+        schedule = Schedule.of("any", tiles=(2, 2), by="messages", own_block="first", fused=False)
         return AllGatherColumnsMatmul(4, 8, 8).program(schedule, 4)
 
     def test_columns_that_meet_other_rows_of_b(self):
@@ -78,7 +83,7 @@ class TestPlantedFaults:
 def test_columns_travel_once():
     operator = AllGatherColumnsMatmul(24, 8, 8)
     for by in WAYS[1:]:
-        program = operator.program(Schedule.of("any", tiles=(12, 12), by=by, own="first", fused=False), 4)
+        program = operator.program(Schedule.of("any", tiles=(12, 12), by=by, own_block="first", fused=False), 4)
         came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
         assert came.sum() == 4 * 3 * 24
         assert verify(program).ok
@@ -87,4 +92,4 @@ def test_columns_travel_once():
 @pytest.mark.parametrize("more", [{"fused": True}, {"slices": 2}])
 def test_what_does_not_apply_is_told(more):
     with pytest.raises(PlanError, match="one rank's at a time"):
-        AllGatherColumnsMatmul(8, 4, 4).program(Schedule.of("any", tiles=(8,), by="ring", own="first", **more), 2)
+        AllGatherColumnsMatmul(8, 4, 4).program(Schedule.of("any", tiles=(8,), by="ring", own_block="first", **more), 2)

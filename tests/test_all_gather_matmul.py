@@ -58,7 +58,7 @@ def test_any_shape(ranks, sizes, dtype, several, gathered, data):
 class TestPlantedFaults:
     def program(self):
         return AllGatherMatmul(16, 8, 8).program(
-            Schedule.of("any", tiles=(2, 2), by="messages", own="first", fused=False), 4
+            Schedule.of("any", tiles=(2, 2), by="messages", own_block="first", fused=False), 4
         )
 
     def test_a_part_used_before_it_came(self):
@@ -106,13 +106,13 @@ class TestPlantedFaults:
 )
 def test_a_schedule_that_does_not_fit_is_told(parameters, what):
     with pytest.raises((PlanError, OperatorError), match=what):
-        AllGatherMatmul(8, 4, 4).program(Schedule.of("any", own="first", **parameters), 2)
+        AllGatherMatmul(8, 4, 4).program(Schedule.of("any", own_block="first", **parameters), 2)
 
 
 def test_a_part_is_never_sent_twice():
     operator = AllGatherMatmul(24, 8, 8)
     for by in WAYS[1:]:
-        program = operator.program(Schedule.of("any", tiles=(3, 3), by=by, own="first", fused=False), 4)
+        program = operator.program(Schedule.of("any", tiles=(3, 3), by=by, own_block="first", fused=False), 4)
         came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
         assert came.sum() == 4 * (24 - 6)
         assert verify(program).ok

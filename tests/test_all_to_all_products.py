@@ -84,7 +84,7 @@ def test_messages_go_in_turn_where_one_link_carries_them_all(kind):
     mesh = replace(switch, links=tuple(Link(a, b, switch.links[0].kind) for a, b in pairs))
     for machine, in_turn in ((switch, True), (mesh, False), (replace(switch, nodes=(0,) * ranks, links=()), False)):
         assert Costs(operator, machine, ranks).has_one_way_out() is in_turn
-    schedule = Schedule.of("any", tiles=(2, 2), by="messages", own="together", fused=True)
+    schedule = Schedule.of("any", tiles=(2, 2), by="messages", own_block="together", fused=True)
     for each, count in ((schedule, 0), (schedule.with_parameters(in_turn=True), ranks * (2 * (ranks - 1) - 1))):
         program = operator.program(each, ranks)
         ops = list(program.ops())
@@ -106,7 +106,9 @@ def test_rows_are_shared_evenly_unless_counted(kind):
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
 def test_planted_fault_blocks_of_two_ranks_swapped(kind):
     operator = kind(36, 4, 4)
-    program = operator.program(Schedule.of("any", tiles=(operator.blocks(3).longest,), by="messages", own="first"), 3)
+    program = operator.program(
+        Schedule.of("any", tiles=(operator.blocks(3).longest,), by="messages", own_block="first"), 3
+    )
     first, second = np.flatnonzero((program.kind == Kind.recv) & (program.rank == 0))[:2]
     at, other = (int(program.columns["write_start"][row]) for row in (first, second))
 
@@ -120,4 +122,4 @@ def test_planted_fault_blocks_of_two_ranks_swapped(kind):
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
 def test_nothing_goes_round_a_ring(kind):
     with pytest.raises(PlanError, match=r"ring|cannot travel"):
-        kind(8, 4, 4).program(Schedule.of("any", tiles=(2,), by="ring", own="first"), 2)
+        kind(8, 4, 4).program(Schedule.of("any", tiles=(2,), by="ring", own_block="first"), 2)

@@ -66,7 +66,9 @@ def test_a_model_with_one_message_less_is_noticed(monkeypatch):
     monkeypatch.setattr(gather.Gather, "hops", property(lambda self: (self.ranks - 2, 0)))
     scenario = next(iter(drawn(AllGatherMatmul, 1, seed=5)))
     costs, _ = Costs.of(scenario.operator, scenario.machine, scenario.ranks, extrapolate=True)
-    ring = Schedule.of("shard-ring", tiles=(scenario.operator.blocks(scenario.ranks).longest,), by="ring", own="first")
+    ring = Schedule.of(
+        "shard-ring", tiles=(scenario.operator.blocks(scenario.ranks).longest,), by="ring", own_block="first"
+    )
     short = costs.scored(ring)
     monkeypatch.undo()
     whole = costs.exactly(short, scenario.operator.program(ring, scenario.ranks))
@@ -77,8 +79,8 @@ def test_a_model_with_one_message_less_is_noticed(monkeypatch):
 def test_messages_are_cut_alike_on_every_rank():
     operator, tiles = AllGatherMatmul(64, 8, 8), (10, 6)
     for by in ("messages", "ring", "two_rings"):
-        whole = operator.program(Schedule.of("uniform", tiles=tiles, by=by, own="first", fused=False), 4)
-        about = {"by": by, "own": "first", "fused": False, "rows_per_message": 4}
+        whole = operator.program(Schedule.of("uniform", tiles=tiles, by=by, own_block="first", fused=False), 4)
+        about = {"by": by, "own_block": "first", "fused": False, "rows_per_message": 4}
         cut = operator.program(Schedule.of("uniform", tiles=tiles, **about), 4)
         sends = [int((each.chan_out >= 0).sum()) for each in (whole, cut)]
         assert sends[1] * 2 == sends[0] * 5  # 10 rows in 3 messages, 6 in 2
@@ -194,7 +196,7 @@ FOUND = [  # by a longer search, and not by a plan: a tile split unevenly, few l
         AllToAllMatmul,
         93,
         4,
-        Schedule.of("optimal", tiles=(906, 330), by="messages", own="first", fused=False, in_turn=True),
+        Schedule.of("optimal", tiles=(906, 330), by="messages", own_block="first", fused=False, in_turn=True),
     ),
     (MatmulAllReduce, 92, 4, Schedule.of("mc2", tiles=(640, *(6656,) * 3), by="ring", rows_per_message=512)),
     (MatmulAllReduce, 93, 1, Schedule.of("optimal", tiles=(3584,) * 11 + (2432,), by="ring", rows_per_message=128)),

@@ -1,7 +1,12 @@
 """The Python face: what users of NumPy, mpi4py and torch find where they look for it."""
 
+import ast
+import inspect
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
+import face_stub
 import numpy as np
 import pytest
 from sim_executor import SimExecutor, two_hosts
@@ -9,6 +14,7 @@ from sim_executor import SimExecutor, two_hosts
 import dovetail as dt
 from dovetail.core import OperatorError, PlanError
 from dovetail.ir.arrays import borrowed
+from dovetail.ir.registry import BUILT_IN, OPERATORS
 from dovetail.ir.signature import Signature
 
 
@@ -202,6 +208,44 @@ def test_what_lends_no_memory_is_left_as_it_is(given):
     assert borrowed(given) is given
 
 
-def test_an_unknown_option_names_the_nearest():
-    with pytest.raises(PlanError, match=r"no option 'max_tile'\n.*did you mean 'max_tiles'\? There are "):
-        dt.plan(dt.MatmulAllReduce(2, 2, 2), "shared-memory-2", max_tile=3)
+# Options
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [("max_tile", "max_tiles"), ("contentions", "contention"), ("extrapolated", "extrapolate"), ("qqqq", None)],
+)
+def test_an_unknown_option_names_the_nearest_of_the_operator_and_of_plan(misspelt, meant):
+    found = f"did you mean '{meant}'" if meant else "leave it out"
+    with pytest.raises(PlanError, match=rf"no option '{misspelt}'\n.*schedules: reading, floor.*\n.*{found}"):
+        dt.plan(dt.MatmulAllReduce(2, 2, 2), "shared-memory-2", **{misspelt: 3})
+
+
+def test_tune_refuses_an_unknown_option_before_it_measures():
+    with pytest.raises(PlanError, match=r"no option 'budget'\n.*\n.*did you mean 'budget_s'"):
+        dt.tune(dt.MatmulAllReduce(2, 2, 2), 2, executor=SimpleNamespace(), budget=3)
+
+
+def keywords_of(function):
+    return inspect.signature(function).parameters.values()
+
+
+def test_functions_of_the_face_have_their_options_in_their_signatures():
+    """Only options of an operator's own are open, and their docstrings say so; `nest` takes a function's arguments."""
+    names = [*dt.__all__, *face_stub.PRODUCTS]
+    functions = {name: getattr(dt, name) for name in names if not isinstance(getattr(dt, name), type)}
+    is_open = {name for name, each in functions.items() if any(k.kind == k.VAR_KEYWORD for k in keywords_of(each))}
+    assert is_open == {"nest", "plan", "tune", "schedule_for"}
+    for name in is_open - {"nest"}:
+        assert re.search(r"\*\*options\n.*differ\s+by\s+(operator|product)", functions[name].__doc__, re.DOTALL)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'step'"):
+        dt.bind(dt.Jacobi2d((8, 8), 2), step=2)
+
+
+def test_the_stub_completes_the_options_of_every_built_in_operator():
+    stub = ast.parse(Path(dt.__file__).with_suffix(".pyi").read_text())
+    listed = {node.name: {each.arg for each in node.args.kwonlyargs} for node in stub.body if hasattr(node, "args")}
+    wanted = {option.name for name in BUILT_IN for option in OPERATORS[name].options if option.of == "schedules"}
+    for name in ("plan", "tune"):
+        own = {each.name for each in keywords_of(getattr(dt, name)) if each.kind == each.KEYWORD_ONLY}
+        assert listed[name] == own | wanted

@@ -49,7 +49,7 @@ def test_any_shape(ranks, sizes, dtype, data):
 
 @pytest.mark.parametrize("by", ["messages", "ring", "two_rings"])
 def test_planted_fault_a_product_left_out(by):
-    schedule = Schedule.of("any", tiles=(2, 2), by=by, own="last", fused=False)
+    schedule = Schedule.of("any", tiles=(2, 2), by=by, own_block="last", fused=False)
     program = MatmulReduceScatter(16, 8, 8).program(schedule, 4)
     kind = Kind.reduce if by == "messages" else Kind.recv_reduce
     row = np.flatnonzero(program.kind == kind)[0]

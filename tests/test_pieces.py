@@ -51,7 +51,7 @@ def schedules(draw, operator, ranks, by=("messages", "ring", "two_rings")):
     while sum(tiles) < longest:
         tiles.append(draw(st.integers(1, longest - sum(tiles))))
     own, fused = draw(st.sampled_from(("first", "together", "last"))), draw(st.booleans())
-    parameters = {"tiles": tuple(tiles), "by": draw(st.sampled_from(by)), "own": own, "fused": fused}
+    parameters = {"tiles": tuple(tiles), "by": draw(st.sampled_from(by)), "own_block": own, "fused": fused}
     if draw(st.integers(0, 3)) == 0 and longest and isinstance(operator, AllGatherMatmul | AllToAllMatmul):
         parameters = {**parameters, "tiles": (), "slices": draw(st.integers(2, 4))}
     return Schedule.of("given", **parameters)
@@ -91,7 +91,7 @@ def test_cut_by_columns_is_cut_op_by_op(data, most):
 @pytest.mark.parametrize("kind", [AllGatherMatmul, AllToAllMatmul, MatmulAllToAll, MatmulReduceScatter])
 def test_pieces_of_a_message_take_turns_with_their_receives(kind):
     """As they were made, message by message: `sim` lets the first of ops that begin at once go first."""
-    schedule = Schedule.of("given", tiles=(5,), by="messages", own="last", fused=False, rows_per_message=2)
+    schedule = Schedule.of("given", tiles=(5,), by="messages", own_block="last", fused=False, rows_per_message=2)
     program = kind(10 if kind in (AllGatherMatmul, MatmulReduceScatter) else 20, 4, 4).program(schedule, 2)
     sends = np.flatnonzero(program.chan_out >= 0)
     assert len(sends) == 6
@@ -131,7 +131,7 @@ def test_channels_hold_as_many_messages_however_many_pieces_each_is(cut):
 
 
 def test_a_channel_is_as_deep_as_its_own_messages_ask():
-    schedule = Schedule.of("given", tiles=(7,), by="messages", own="first", fused=False, rows_per_message=2)
+    schedule = Schedule.of("given", tiles=(7,), by="messages", own_block="first", fused=False, rows_per_message=2)
     program = AllGatherMatmul(11, 4, 4, rows=(7, 3, 1)).program(schedule, 3)
     assert {(channel.src, channel.depth) for channel in program.channels} == {(0, 16 * 4), (1, 16 * 2), (2, 16)}
     model, _, _ = AllGatherMatmul(11, 4, 4, rows=(7, 3, 1)).prediction_model(schedule, 3)
@@ -139,7 +139,7 @@ def test_a_channel_is_as_deep_as_its_own_messages_ask():
 
 
 def test_chains_hold_all_pieces():
-    schedule = Schedule.of("given", tiles=(7, 10), by="messages", own="first", fused=False)
+    schedule = Schedule.of("given", tiles=(7, 10), by="messages", own_block="first", fused=False)
     whole = AllGatherMatmul(34, 4, 4).program(schedule, 2)
     program, times = collapse_repeats(whole, 4)
     assert sorted(set(times.tolist())) == [1, 2]
@@ -168,7 +168,9 @@ def test_chains_take_as_long_as_their_pieces(data, eager, most):
 def test_chains_that_share_a_link_are_simulated_piece_by_piece():
     torus = next(each for each in drawn(AllGatherMatmul, 9, 20261122) if each.name.startswith("torus"))
     longest = torus.operator.blocks(torus.ranks).longest
-    schedule = Schedule.of("given", tiles=(longest,), by="messages", own="first", rows_per_message=-(-longest // 100))
+    schedule = Schedule.of(
+        "given", tiles=(longest,), by="messages", own_block="first", rows_per_message=-(-longest // 100)
+    )
     costs, _ = Costs.of(torus.operator, torus.machine, torus.ranks, extrapolate=True)
     assert costs.scored(schedule).program.num_ops == costs.scored(schedule).num_ops
     alone, _ = Costs.of(torus.operator, load("mi300x-8"), min(torus.ranks, 8), extrapolate=True)

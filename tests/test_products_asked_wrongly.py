@@ -91,10 +91,10 @@ def test_results_are_written_where_they_are_wanted():
 @pytest.mark.parametrize(
     ("name", "door"),
     [
-        ("jacobi2d", "dovetail.stencil.problems import Jacobi2d; dovetail.bind(Jacobi2d(…), comm)"),
-        ("gauss_seidel2d", "dovetail.pipeline.problems import GaussSeidel2d; dovetail.bind(GaussSeidel2d(…), comm)"),
-        ("lcs", "dovetail.bind(Lcs(…), comm)"),
-        ("of_others", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"),
+        ("jacobi2d", "it is no product. Use `dovetail.bind(dovetail.Jacobi2d(…), comm)`"),
+        ("gauss_seidel2d", "dovetail.bind(dovetail.GaussSeidel2d(…), comm)"),
+        ("lcs", "dovetail.bind(dovetail.Lcs(…), comm)"),
+        ("of_others", "dovetail.bind(dovetail.AllReduce(…), comm)"),
         ("wibble", "no attribute 'wibble'"),
     ],
 )

@@ -62,7 +62,7 @@ def test_specs_of_slices(slices, gathered):
     """Where K is cut, evenly or not, arrays are cut as the Program has them."""
     operator = operator_class("all_gather_matmul").points(m=8, k=4, n=6, several=2, gathered=gathered)[0]
     serial = operator.serial(2)
-    schedule = serial.with_parameters(slices=slices, tiles=None, own="first", by="messages")
+    schedule = serial.with_parameters(slices=slices, tiles=None, own_block="first", by="messages")
     program = operator.program(schedule, 2)
     workload = operator.workload(program, schedule)
     for spec in (*operator.inputs(schedule, 2), *operator.outputs(schedule, 2)):

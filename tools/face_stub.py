@@ -12,10 +12,19 @@ from pathlib import Path
 
 import dovetail
 import dovetail.collective
-from dovetail.ir.registry import BUILT_IN
+from dovetail.ir.registry import BUILT_IN, operator_class
 
 PACKAGES = ("dovetail", "dovetail.collective")
 PRODUCTS = [name for name in BUILT_IN if "matmul" in name]
+SEARCHES = ("plan", "tune")  # which take the options of an operator's schedules
+TYPES = [  # of their parameters
+    "from pathlib import Path",
+    "from typing import Any",
+    "from dovetail.core import Say",
+    "from dovetail.ir import Operator",
+    "from dovetail.prober.take import Budget",
+    "from dovetail.run.executor import Executor",
+]
 
 
 def stub(package: str) -> str:
@@ -25,7 +34,8 @@ def stub(package: str) -> str:
     lines = [f"# What `{package}` offers, for type checkers; made by tools/face_stub.py."]
     lines += sorted({f"from {home(package, name)} import {name} as {name}" for name in names})
     if package == "dovetail":
-        lines += ["from typing import Any", "", "__version__: str", "", *map(product, PRODUCTS)]
+        lines = [line for line in lines if not line.endswith(tuple(f" as {name}" for name in SEARCHES))]
+        lines += [*TYPES, "", "__version__: str", "", *map(search, SEARCHES), *map(product, PRODUCTS)]
     return "\n".join(lines) + "\n"
 
 
@@ -43,6 +53,23 @@ def home(package: str, name: str) -> str:
         return str(found.__module__)
     homes = getattr(import_module(package), "_LATER", {})
     return f"{package}.{homes.get(name, 'spec')}"
+
+
+def search(name: str) -> str:
+    """Return the declaration of `plan` or `tune`: its own parameters, then the schedule options of every built-in."""
+    signature = inspect.signature(getattr(dovetail, name))
+    *own, others = signature.parameters.values()
+    shown = [each.replace(default=... if each.default is not each.empty else each.empty) for each in own]
+    shown += [inspect.Parameter(option, own[-1].kind, default=..., annotation=of) for option, of in options().items()]
+    text = str(signature.replace(parameters=[*shown, others])).replace("'", "").replace("Ellipsis", "...")
+    return f"def {name}{text}: ..."
+
+
+def options() -> dict[str, str]:
+    """Return the types of the options of schedules, over all built-in operators, by name."""
+    kinds = map(operator_class, BUILT_IN)
+    found = (option for kind in kinds for option in kind.options if option.of == "schedules")
+    return {option.name: f"{option.type.__name__} | None" for option in found}
 
 
 def product(name: str) -> str:

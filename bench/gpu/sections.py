@@ -148,7 +148,7 @@ def planned_call(setting: Setting) -> Rows:
     """What a planned call costs beyond streams by hand with the same copies and products, seconds of the caller."""
     ranks = 2 if setting.small else 8
     operator = AllGatherMatmul(64, 32, 64, "float16") if setting.small else AllGatherMatmul(2048, 2048, 8192, "float16")
-    schedule = Schedule.of("any", tiles=(operator.m // ranks,), by="messages", own="first", fused=False)
+    schedule = Schedule.of("any", tiles=(operator.m // ranks,), by="messages", own_block="first", fused=False)
     asked = operator.program(
         schedule, ranks
     )  # of one rank: a message and a product for each other, a product of its own

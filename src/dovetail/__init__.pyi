@@ -1,4 +1,5 @@
 # What `dovetail` offers, for type checkers; made by tools/face_stub.py.
+from pathlib import Path
 from typing import Any
 
 from dovetail.call.bind import bind as bind
@@ -25,7 +26,9 @@ from dovetail.collective import AllToAll as AllToAll
 from dovetail.collective import AllToNext as AllToNext
 from dovetail.collective import Broadcast as Broadcast
 from dovetail.collective import ReduceScatter as ReduceScatter
+from dovetail.core import Say
 from dovetail.core.errors import DovetailError as DovetailError
+from dovetail.ir import Operator
 from dovetail.ir.program import Program as Program
 from dovetail.ir.schedule import Schedule as Schedule
 from dovetail.ir.verify import verify as verify
@@ -57,8 +60,9 @@ from dovetail.pipeline.problems import SyncP2p as SyncP2p
 from dovetail.pipeline.problems import TripleNest as TripleNest
 from dovetail.planner.plan import Plan as Plan
 from dovetail.planner.predict import simulate as simulate
-from dovetail.planner.search import plan as plan
+from dovetail.prober.take import Budget
 from dovetail.report.notebook import explain as explain
+from dovetail.run.executor import Executor
 from dovetail.stencil.problems import Acoustic3d as Acoustic3d
 from dovetail.stencil.problems import Acoustic3d4 as Acoustic3d4
 from dovetail.stencil.problems import Acoustic3d6 as Acoustic3d6
@@ -74,10 +78,57 @@ from dovetail.timeline.compare import compare as compare
 from dovetail.timeline.timeline import Timeline as Timeline
 from dovetail.tuner.machines import probe as probe
 from dovetail.tuner.tune import TuneResult as TuneResult
-from dovetail.tuner.tune import tune as tune
 
 __version__: str
 
+def plan(
+    operator: Operator,
+    machine: Machine | str,
+    *,
+    ranks: int | None = ...,
+    schedule: str = ...,
+    contention: float | None = ...,
+    noise: float = ...,
+    extrapolate: bool = ...,
+    reading: str | None = ...,
+    floor: int | None = ...,
+    align: int | None = ...,
+    max_tiles: int | None = ...,
+    rows_per_message: int | None = ...,
+    by: str | None = ...,
+    ficco_threshold_s: float | None = ...,
+    depth: int | None = ...,
+    tile: int | None = ...,
+    grain: int | None = ...,
+    **options: Any,
+) -> Plan: ...
+def tune(
+    operator: Operator,
+    ranks: int,
+    *,
+    out: Path | str = ...,
+    executor: Executor | None = ...,
+    machine: Machine | None = ...,
+    schedule: str = ...,
+    contention: float | None = ...,
+    rounds: int = ...,
+    budget_s: float = ...,
+    probing: Budget | None = ...,
+    fresh: bool = ...,
+    seed: int | None = ...,
+    say: Say | None = ...,
+    reading: str | None = ...,
+    floor: int | None = ...,
+    align: int | None = ...,
+    max_tiles: int | None = ...,
+    rows_per_message: int | None = ...,
+    by: str | None = ...,
+    ficco_threshold_s: float | None = ...,
+    depth: int | None = ...,
+    tile: int | None = ...,
+    grain: int | None = ...,
+    **options: Any,
+) -> TuneResult: ...
 def all_gather_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...) -> Any: ...
 def all_gather_columns_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...) -> Any: ...
 def all_to_all_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Any: ...

@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
 def _product(name: str) -> Any:
     """Return the call that carries out a product; AttributeError, which names the door, for any other operator."""
-    from dovetail.ir.abilities import Nested, OnArrays
+    from dovetail.ir.abilities import OnArrays
     from dovetail.ir.registry import OPERATORS, operator_class
 
     if name.startswith("_") or name not in OPERATORS:
@@ -72,13 +72,8 @@ def _product(name: str) -> Any:
         from dovetail.call.products import product_call
 
         return product_call(name)
-    module, _, of_class = OPERATORS.place(name).partition(":")
-    if isinstance(kind, Nested):
-        what, door = "is a nest", f"from {module} import {of_class}; dovetail.bind({of_class}(…), comm)"
-    else:
-        what, door = "is no product", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"
-    more = "collectives are functions too, as dovetail.all_reduce(array, comm)"
-    raise AttributeError(f"module 'dovetail' has no function '{name}': it {what}. Use `{door}`; {more}")
+    door = f"dovetail.bind(dovetail.{OPERATORS.place(name).rpartition(':')[2]}(…), comm)"
+    raise AttributeError(f"module 'dovetail' has no function '{name}': it is no product. Use `{door}`")
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate, pairwise
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dovetail.call.bound import Bound, bind_on, check_same
 from dovetail.call.nest_operators import operator_of
@@ -94,47 +96,97 @@ class BoundNest(Bound):
         return float(change), parse_count(calls, "calls")
 
 
-def bind(what: Operator | Nest, comm: Any = None, grid: Any = None, **options: Any) -> Any:
+def bind(
+    what: Operator | Nest,
+    comm: Any = None,
+    grid: Sequence[int] | str | None = None,
+    *,
+    schedule: Schedule | None = None,
+    steps: int | None = None,
+    dtype: DTypeLike | None = None,
+    test: int | None = None,
+    cut: Sequence[int] | None = None,
+    depth: int | None = None,
+    overlapped: bool | None = None,
+    tile: int | None = None,
+    shares: Sequence[int] | str | None = None,
+    mapped: int | None = None,
+    grain: int | None = None,
+) -> Any:
     """Bind an operator, or a nest on a grid, to the ranks of a communicator, to be called again and again.
 
     Parameters
     ----------
     what : Operator or Nest
-        A nest needs a `grid`, the lengths of its axes.
+        An operator has its sizes, and takes a `schedule`. A nest takes a grid and all other options.
     comm : mpi4py communicator, optional
-        All ranks of the MPI program where there is none.
-    **options
-        Of a nest: `steps`, `dtype`, `cut` (parts by axis), `overlapped`. Of a stencil also `depth` (steps between
-        exchanges of ghost rows), `tile` (rows that take these steps together), `test` (steps between tests of
-        convergence) and `shares` (rows of each part along the first axis, or "measured": by the speeds of the ranks).
-        Of a pipeline `mapped` (the axis whose tiles are on one rank) and `grain` (positions of it that are a tile);
-        over one axis `grain` and `depth` (steps of a band). Of an operator: `schedule`.
+        Default: all ranks of the MPI program.
+    grid : tuple of int
+        Points along each axis of a nest.
+    schedule : Schedule, optional
+        Of an operator. Default: the schedule that `dovetail tune` saved for these ranks, else the operator's own.
+    steps : int
+        Iterations of the step loop; needed where the nest has one.
+    dtype : str or NumPy dtype, optional
+        Of the arrays that have none of their own. Default: float32 of stencils, float64 of pipelines.
+    test : int, optional
+        Stencils: steps from one test of convergence to the next. Default: no test.
+    cut : tuple of int, optional
+        Parts along each axis. Default: so that the fewest bytes travel.
+    depth : int, optional
+        Stencils: steps between exchanges of ghost rows. Pipelines over one axis: steps of a band.
+    overlapped : bool, optional
+        Whether messages travel while other points are computed. Default: true of pipelines, false of stencils.
+    tile : int, optional
+        Stencils: rows that take `depth` steps together.
+    shares : tuple of int or "measured", optional
+        Stencils: rows of each part along the first axis; "measured" gives each rank as many as its speed allows.
+    mapped : int, optional
+        Pipelines: the axis whose tiles are on one rank.
+    grain : int, optional
+        Pipelines: positions of that axis that are a tile.
 
     Returns
     -------
     Bound
-        Called with this rank's arrays. Where no schedule is asked for, it is the one that `dovetail tune` kept for
-        these ranks, else the operator's default. Of a nest, `blocks` says where this rank's parts of its arrays lie.
+        Called with this rank's arrays. Of a nest, `blocks` says where this rank's parts of its arrays lie. A nest for
+        which none of `cut` and what follows it is given runs by the schedule that `dovetail tune` saved.
 
     Raises
     ------
     OperatorError
-        On every rank, where ranks ask for different things, or one for what cannot be.
+        On every rank, where ranks ask for different things, or one for what cannot be; where `schedule` is no
+        Schedule; and for an option that this nest, or an operator, does not take.
     ProgramError
         On every rank, where the schedule's Program cannot be proved.
     """
+    about: dict[str, Any] = {"steps": steps, "dtype": dtype, "test": test, "cut": cut, "depth": depth}
+    about |= {"overlapped": overlapped, "tile": tile, "shares": shares, "mapped": mapped, "grain": grain}
+    options = {name: value for name, value in about.items() if value is not None}
     world = ranks_of(comm, blas=not isinstance(what, Nest))
     with world.together():
         if isinstance(what, Nest):
+            options |= {} if schedule is None else {"schedule": schedule}
             return bind_nest(what, world, *read_options(what, grid, options))
-        schedule = options.pop("schedule", None)
-        if options or grid is not None:
-            found = ", ".join([*options, *(["grid"] if grid is not None else [])])
-            raise OperatorError("an operator takes no options but `schedule`", found=found, hint="they are its fields")
-        operator = checked_operator(what)
-        check_same(world, operator.title, {"schedule": schedule}, str(operator.to_json()))
-        made = BoundNest if isinstance(operator, StencilOperator | PipelineOperator) else Bound
-        return bind_on(operator, world, schedule, made=made)
+        return bind_operator(what, world, schedule, [*options, *(["grid"] if grid is not None else [])])
+
+
+def bind_operator(what: Operator, world: World, schedule: Schedule | None, refused: Sequence[str]) -> Bound:
+    """Bind an operator, the same on every rank. OperatorError where it is none, or was given a nest's options."""
+    operator = checked_operator(what)
+    if refused:
+        hint = f"give them to dovetail.{type(operator).__name__}(…): they are its fields"
+        raise OperatorError("an operator takes no options but `schedule`", found=", ".join(refused), hint=hint)
+    if not isinstance(schedule, Schedule | None):
+        kind = "a class" if isinstance(schedule, type) else type(schedule).__name__
+        hint = "leave it out for the tuned one, or give that of dovetail.plan(operator, machine).schedule"
+        found = f"bind(…, schedule={shorten(repr(schedule), 80)})"
+        raise OperatorError(f"no Schedule, but {kind}", found=found, hint=hint)
+    asked = operator.to_json(), schedule and schedule.to_json()
+    check_same(world, operator.title, {"schedule": schedule}, str(asked))
+    made = BoundNest if isinstance(operator, StencilOperator | PipelineOperator) else Bound
+    bound: Bound = bind_on(operator, world, schedule, made=made)
+    return bound
 
 
 def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[str, Any]) -> BoundNest:
@@ -143,8 +195,10 @@ def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[
     kind = operator_of(nest)
     known = {field.name for field in fields(kind)} - {"grid"}
     if strange := [name for name in options if name not in (*known, *kind.asked_options)]:
-        hint = f"it takes {', '.join((*sorted(known), *kind.asked_options))}"
-        raise OperatorError(f"{nest.name} on ranks takes no '{strange[0]}'", hint=hint)
+        takes = f"it takes {', '.join((*sorted(known), *kind.asked_options))}"
+        of_operator = f"bind(operator_of({nest.name})(grid, …), comm, schedule=…)"
+        hint = of_operator if strange[0] == "schedule" else "leave it out"
+        raise OperatorError(f"{nest.name} on ranks takes no '{strange[0]}'", found=takes, hint=hint)
     steps = {"steps": 0} if issubclass(kind, StencilOperator) else {}
     operator = kind(grid, **steps | {name: value for name, value in options.items() if name in known})
     asked = {name: value for name, value in options.items() if name not in known and value is not None}

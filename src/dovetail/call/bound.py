@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from dovetail.call.rank_0 import read_by_rank_0
 from dovetail.core import DovetailError, OperatorError, ProgramError
 from dovetail.ir import Operator, Program, Schedule, verify
 from dovetail.ir.signature import Signature
@@ -14,11 +15,8 @@ from dovetail.run.embedded import STALL_S, Embedded
 from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
 from dovetail.run.world import World
-from dovetail.store import Recalled
 from dovetail.store.program_cache import Known, known_of, program_of, save_proof
 from dovetail.store.tuned_schedules import recall_schedule
-
-Read = TypeVar("Read")
 
 
 class Bound:
@@ -165,12 +163,6 @@ def tuned_schedule(operator: Operator, world: World) -> Schedule | None:
     if found.why_not:
         leave_aside("the tuned schedule", found.why_not)
     return found.value
-
-
-def read_by_rank_0(world: World, read: Callable[[], Recalled[Read]]) -> Recalled[Read]:
-    """Return what `read` finds on rank 0 in the cache, and why that is not used, on every rank."""
-    shared: Recalled[Read] = world.share(read() if world.rank == 0 else None, STALL_S)
-    return shared
 
 
 def leave_aside(what: str, why: str) -> None:

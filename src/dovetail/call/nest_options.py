@@ -12,7 +12,6 @@ from dovetail.loops import Nest
 from dovetail.loops.blocks import grid_of
 
 COUNTS = ("steps", "test", "depth", "tile", "grain", "mapped")
-ALWAYS = ("steps", "test")  # None stands for none of the others
 
 
 def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
@@ -32,8 +31,6 @@ def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[tuple
 
 
 def _read(name: str, value: Any) -> Any:
-    if value is None and name not in ALWAYS and name != "dtype":
-        return None
     if name in COUNTS:
         return parse_count(value, name)
     return _READ[name](value) if name in _READ else value

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dovetail.call.bound import Bound, bind_on
-from dovetail.core import OperatorError
+from dovetail.core import OperatorError, did_you_mean
 from dovetail.ir import Schedule
 from dovetail.ir.abilities import OnArrays, RankArguments
 from dovetail.ir.arrays import borrowed
@@ -109,13 +109,30 @@ def product_call(name: str) -> Callable[..., Any]:
 
 
 def schedule_for(
-    product: str, a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any
+    product: str, a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **options: Any
 ) -> Schedule:
-    """Return the `Schedule` by which `comm` serves a product of these arguments; its `notes` say it in words.
+    """Return the schedule by which `comm` serves a product of these arguments; every rank of `comm` calls.
 
-    Every rank of `comm` calls it, with the arguments of the product's own call: `schedule_for("all_gather_matmul", a,
-    b, comm)`. Nothing is computed; the product stays bound, so that the next call finds it ready. Raises OperatorError,
-    on every rank, where some rank's arguments do not fit, and where `product` names no product.
+    Nothing is computed. The product stays bound, so that the next call finds it ready.
+
+    Parameters
+    ----------
+    product : str
+        The product's name: "all_gather_matmul".
+    a, b, comm, out
+        The arguments of the product's own call, `dovetail.all_gather_matmul(a, b, comm, out=out)`.
+    **options
+        The other keywords of that call, which differ by product: `gathered` or `counts` (see its signature).
+
+    Returns
+    -------
+    Schedule
+        Its `notes` say in words what it does.
+
+    Raises
+    ------
+    OperatorError
+        On every rank, where some rank's arguments do not fit, and where `product` names no product.
     """
     kind = operator_class(product)
     if not issubclass(kind, OnArrays):
@@ -123,7 +140,7 @@ def schedule_for(
         raise OperatorError(f"{product} is no product", hint=hint)
     with Door(comm) as door:
         ranks = door.made = adopted(comm)
-        found, _ = look_up(product, ranks, asked_of(product, a, b, out, said))
+        found, _ = look_up(product, ranks, asked_of(product, a, b, out, options))
     return replace(found.schedule, notes=(found.operator.describe(found.schedule, ranks.size),))
 
 
@@ -191,14 +208,21 @@ def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> A
         outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
         outs = tuple([borrowed(each, "`out`") for each in outs])
         for name, value in said.items():
-            if name not in kind.call_options():
-                raise OperatorError(f"{kind.name} has no argument '{name}'")
-            read[name] = kind.call_options()[name].read(value)
+            read[name] = _read_option(kind, name, value)
     except (TypeError, ValueError) as error:
         fault = str(error) or words_of(error)
     except Exception as error:
         fault = words_of(error)
     return Asked(given, outs, None if out is None else outs, read, fault)
+
+
+def _read_option(kind: Any, name: str, value: Any) -> Any:
+    """Return the value of a call's keyword, as the operator has it; OperatorError for an unknown keyword."""
+    if name in kind.call_options():
+        return kind.call_options()[name].read(value)
+    keywords = ("out", *kind.call_options())
+    hint = did_you_mean(name, keywords) or "leave it out"
+    raise OperatorError(f"{kind.name} has no argument '{name}'", found=f"keywords {', '.join(keywords)}", hint=hint)
 
 
 def _key(name: str, asked: Asked) -> Key:

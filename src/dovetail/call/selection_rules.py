@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from dovetail.call.build_engine import prepare
+from dovetail.call.rank_0 import read_by_rank_0
 from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError
 from dovetail.ir.collectives import COLLECTIVES
@@ -34,15 +34,17 @@ def use(comm: Any, selection: Selection | None) -> None:
 
 
 def checked_selection(selection: Any) -> Selection | None:
-    """What was given, where it is a selection or None; else OperatorError.
+    """Return what was given, read from its document, where it is a selection or None; else raise OperatorError.
 
     >>> checked_selection("table.json")
     Traceback (most recent call last):
     ...
     dovetail.core.errors.OperatorError: no Selection, but str
     """
-    if selection is None or isinstance(selection, Selection):
-        return selection
+    if selection is None:
+        return None
+    if isinstance(selection, Selection):
+        return Selection.from_json(selection.to_json())  # of a class that every rank knows
     raise OperatorError(f"no Selection, but {type(selection).__name__}")
 
 
@@ -113,18 +115,10 @@ def _begin(made: Communicator) -> None:
     _set_rules(made, found)
 
 
-def _rank_0s(made: Communicator, read: Callable[[], Recalled[Selection]]) -> tuple[Selection | None, str]:
-    """What `read` returns on rank 0, or what it raises there, in words; on every rank."""
-    document: dict[str, Any] = {}
-    if made.rank == 0:
-        try:
-            found, fault = read()
-            document = {"table": found and found.to_json(), "fault": fault}
-        except Exception as error:  # whatever it is: the other ranks wait for this one
-            document = {"fault": str(error) or type(error).__name__}
-    document = json.loads(made.share(json.dumps(document).encode()))
-    table = document.get("table")
-    return Selection.from_json(table) if table else None, document.get("fault", "")
+def _rank_0s(made: Communicator, read: Callable[[], Recalled[Selection]]) -> Recalled[Selection]:
+    """Return what `read` finds on rank 0, on every rank, once all have come, as in a collective of MPI."""
+    made.gather_number(0)
+    return read_by_rank_0(made.world, read)
 
 
 def _set_rules(made: Communicator, selection: Selection | None) -> None:

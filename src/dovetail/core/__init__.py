@@ -24,6 +24,7 @@ from dovetail.core.errors import (
     PlanError,
     ProgramError,
     RunError,
+    did_you_mean,
 )
 from dovetail.core.progress import Say
 from dovetail.core.registry import Registry
@@ -48,6 +49,7 @@ __all__ = [
     "check_schema",
     "compile_c",
     "compile_for_here",
+    "did_you_mean",
     "file_danger",
     "find_tool",
     "is_cached",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class DovetailError(ValueError):
     """A mistake in what the user gave us, explained in one paragraph.
@@ -21,6 +24,16 @@ class DovetailError(ValueError):
         self.what, self.where, self.found, self.hint = what, where, found, hint
         rows = (("written at", where), ("found", found), ("try", hint))
         super().__init__("\n".join([what, *(f"  {key:<11} {text}" for key, text in rows if text)]))
+
+
+def did_you_mean(name: object, known: Iterable[str], *, cutoff: float = 0.4) -> str:
+    """Return "did you mean 'x'?", where one of the `known` names is like `name`; else an empty string.
+
+    >>> did_you_mean("optimum", ("auto", "mc2", "optimal")), did_you_mean("x", ("auto", "mc2"))
+    ("did you mean 'optimal'?", '')
+    """
+    close = difflib.get_close_matches(str(name), list(known), 1, cutoff)
+    return f"did you mean '{close[0]}'?" if close else ""
 
 
 class OperatorError(DovetailError):

@@ -8,14 +8,13 @@ checkout on PYTHONPATH has none. The metadata are read when a name is not one of
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-from dovetail.core.errors import DovetailError
+from dovetail.core.errors import DovetailError, did_you_mean
 
 T = TypeVar("T")
 
@@ -109,10 +108,7 @@ class Registry(Generic[T]):
     def place(self, name: str) -> str:
         """Return the "package.module:Thing" of a name. Raises `error`, with the nearest name, where there is none."""
         if name not in self:
-            near = difflib.get_close_matches(name, self, 1, cutoff=0.4)
-            raise self.error(
-                f"no {self.noun} '{name}'", hint=f"did you mean '{near[0]}'?" if near else ", ".join(sorted(self))
-            )
+            raise self.error(f"no {self.noun} '{name}'", hint=did_you_mean(name, self) or ", ".join(sorted(self)))
         return self.built_in.get(name) or self.others[name]
 
     def _load(self, name: str) -> T:

@@ -12,17 +12,14 @@ NEAR_EFFORT = 12_000  # at most, of looking at neighbours of a schedule
 Neighbours = Callable[[Schedule], Iterable[Schedule]]
 
 
-def varied(
-    costs: Costs, schedule: Schedule, neighbours: Neighbours, floor: int = 1, most_effort: int = NEAR_EFFORT
-) -> Schedule:
+def varied(costs: Costs, schedule: Schedule, neighbours: Neighbours, most_effort: int = NEAR_EFFORT) -> Schedule:
     """A schedule after every step to a neighbour of it that the simulation finds faster, until so much effort is
     spent."""
     best, best_s, effort, gained = schedule, costs.predicted_s(schedule), 0, True
     while gained:
         gained = False
         for each in neighbours(best):
-            known = each.parameters == best.parameters or min(each.tiles, default=floor) < floor
-            if known or effort >= most_effort:
+            if each.parameters == best.parameters or effort >= most_effort:
                 continue
             found_s, effort = costs.predicted_s(each), effort + costs.effort(each)
             if found_s < (1 - WORTH) * best_s:

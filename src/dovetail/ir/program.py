@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import ProgramError, check_schema, load_document, read_arrays, reading, save_json
 from dovetail.ir.posts import Posts
+from dovetail.ir.rewrites import Rewrites
 from dovetail.ir.types import (
     COLUMNS,
     MAX_NESTING,
@@ -38,7 +39,7 @@ MAX_SLOTS = 1 << 40  # of one buffer on one rank
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
+class Program(Rewrites):
     """The only schedule IR: tables of names, and columns of arrays with a row for each op.
 
     Ops of one (rank, lane) run in the order of their rows. What an op's regions mean:

@@ -83,15 +83,15 @@ class Schedule:
 
         >>> str(Schedule.of("mc2", tiles=(8, 8, 8), by="ring")), str(Schedule.of("ring_all_gather", channels=2))
         ('mc2, 3 tiles, ring', 'ring_all_gather, 2 channels')
-        >>> str(Schedule.of("wavefront", cut=(2, 1), depth=8))
-        'wavefront, cut 2 x 1, depth 8'
+        >>> str(Schedule.of("wavefront", cut=(2, 1), depth=8)), str(Schedule.of("mc2", own_block="first"))
+        ('wavefront, cut 2 x 1, depth 8', 'mc2, own block first')
         """
         lists = [(len(value), name) for name, value in self.parameters if isinstance(value, tuple) and name[-1] == "s"]
         parts = [f"{count} {name if count != 1 else name.removesuffix('s')}" for count, name in lists]
         sides = [(name, value) for name, value in self.parameters if isinstance(value, tuple) and name[-1] != "s"]
         parts += [f"{name} {' x '.join(map(str, value))}" for name, value in sides]
         words = [(name, value) for name, value in self.parameters if isinstance(value, str) and value != self.family]
-        parts += [f"own {value}" if name == "own" else value for name, value in words]  # when the own block's turn is
+        parts += [f"{name.replace('_', ' ')} {value}" if "_" in name else value for name, value in words]
         parts += [name for name, value in self.parameters if value is True]
         numbers = [(name, value) for name, value in self.parameters if type(value) is int]
         parts += [_counted(name.replace("_", " "), value) for name, value in numbers]

@@ -138,7 +138,7 @@ class AllGatherColumnsMatmul(AllGathering):
         return len(set(self.heights(ranks))) == 1
 
     def _serial(self, by: str, ranks: int) -> Schedule:
-        return Schedule.of("serial", tiles=(self.m,) if self.m else (), by=by, own="together", fused=False)
+        return Schedule.of("serial", tiles=(self.m,) if self.m else (), by=by, own_block="together", fused=False)
 
     def samples(self, ranks: int) -> Sequence[Sample]:
         if not self.m or not max(self.widths(ranks)):

@@ -68,7 +68,7 @@ class Blockwise(Product):
 
     def _serial(self, by: str, ranks: int) -> Schedule:
         longest = self.blocks(ranks).longest
-        return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own="together", fused=True)
+        return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own_block="together", fused=True)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Serial; whole blocks, round a ring or straight; tiles; FiCCO's. What goes straight to all by one link does so
@@ -102,7 +102,7 @@ class Blockwise(Product):
 
     def _stepwise(self, family: str, tiles: tuple[int, ...], by: str) -> Schedule:
         """Tiles in turn, those of the own block where the others' travel."""
-        return Schedule.of(family, tiles=tiles, by=by, own="first" if self.gathers else "last", fused=False)
+        return Schedule.of(family, tiles=tiles, by=by, own_block="first" if self.gathers else "last", fused=False)
 
     def tilings(self, costs: Costs, by: str) -> Iterator[Tiling]:
         """Lengths along the longest block: even ones, MC²'s rule, and the optimum of what is computed and travels."""

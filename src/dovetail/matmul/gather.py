@@ -51,7 +51,7 @@ def gather_model(
 ) -> tuple[Program, Times]:
     """What `gather_program` takes, without a result: where ranks are alike, rank 0's ops stand for all; and how many
     pieces of a message each op stands for."""
-    several = schedule.get("fused") and schedule.get("own") == "first" and not apart_alike(blocks, schedule)
+    several = schedule.get("fused") and schedule.get("own_block") == "first" and not apart_alike(blocks, schedule)
     alike = blocks.alike and not several
     made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks))
     return in_chains(made.build(asked=False), schedule, alike=alike)
@@ -103,7 +103,7 @@ class Gather:
         self.doing = doing
         self.blocks, self.ranks, self.results, self.gathered, self.kind = blocks, blocks.ranks, results, gathered, kind
         self.by, self.fused = schedule["by"], bool(schedule.get("fused"))
-        self.own_first = schedule.get("own") == "first"
+        self.own_first = schedule.get("own_block") == "first"
         self.in_turn = bool(schedule.get("in_turn"))
         self.steps = Steps(schedule.tiles, schedule.get("slices", 1))
         self._check(schedule)

@@ -178,7 +178,7 @@ class Gathering(Blockwise):
     def _eight(self, longest: int, ranks: int, by: str) -> Iterator[Schedule]:
         for family in FICCO:
             own, fused, cut = family.split("-")
-            about = {"by": by, "own": "together" if own == "uniform" else "first", "fused": fused == "fused"}
+            about = {"by": by, "own_block": "together" if own == "uniform" else "first", "fused": fused == "fused"}
             if cut == "1D":
                 yield Schedule.of(family, tiles=even_tiles(longest, ranks), **about)
             elif self.k >= ranks and longest and (self.k % ranks == 0 or longest * ranks * ranks <= MANY_SLOTS):
@@ -191,7 +191,7 @@ class Gathering(Blockwise):
             "ring": "passed round a ring",
             "two_rings": "passed round two rings",
         }
-        own = "the own block multiplied first" if schedule["own"] == "first" else "the own part with the others’"
+        own = "the own block multiplied first" if schedule["own_block"] == "first" else "the own part with the others’"
         slices = f", K in {schedule['slices']} slices" if schedule.get("slices") else ""
         return f"{ways[schedule['by']]}{slices}, {own}, {'one product' if schedule.get('fused') else 'products'} a step"
 

@@ -51,9 +51,13 @@ def better(
         if not each.is_serial:
             alike = each.with_parameters(tiles=None, rows_per_message=None).parameters
             first.setdefault((alike, len(each.tiles) > 1), each)
+
+    def near(base: Schedule) -> Iterator[Schedule]:
+        return (each for each in neighbours(base) if min(each.tiles, default=floor) >= floor)
+
     best = ranked[0]
     for each in list(first.values())[:KINDS]:
-        found = as_optimal(each, varied(costs, each, neighbours, floor), floor)
+        found = as_optimal(each, varied(costs, each, near), floor)
         if found.parameters != each.parameters:
             yield found
             best_s, found_s = costs.predicted_s(best), costs.predicted_s(found)

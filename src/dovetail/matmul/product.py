@@ -147,6 +147,13 @@ class Product(OfFields):
 
     Half types accumulate in float32; C and the messages have the input dtype. Any size may be 0. Raises OperatorError
     for negative or fractional sizes and other dtypes.
+
+    Notes
+    -----
+    `plan` and `tune` take as options of the schedules `reading`, the rule of MC²'s short block (seed 000: `max` as in
+    its worked example, `min` as in its text); `floor` and `align`, the least rows of a tile and what lengths are
+    multiples of; `max_tiles`; `by`, the library's collectives or our own messages, and `rows_per_message`, which cuts
+    these.
     """
 
     name: ClassVar[str] = "product"

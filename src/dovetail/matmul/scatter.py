@@ -40,7 +40,7 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
 def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> tuple[Program, Times]:
     """What `scatter_program` takes, without a result: where ranks are alike, rank 0's ops stand for all; and how many
     pieces of a message each op stands for."""
-    apart = schedule["by"] == "messages" and schedule.get("own") != "together"
+    apart = schedule["by"] == "messages" and schedule.get("own_block") != "together"
     alike = blocks.alike and not (schedule.get("fused") and apart and not apart_alike(blocks, schedule))
     made = _Scatter(name, blocks, schedule, sums, range(1) if alike else range(blocks.ranks))
     return in_chains(made.build(asked=False), schedule, alike=alike)
@@ -51,7 +51,7 @@ class _Scatter:
 
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool, doing: range) -> None:
         self.blocks, self.ranks, self.sums, self.doing = blocks, blocks.ranks, sums, doing
-        self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own", "last")
+        self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own_block", "last")
         self.in_turn = bool(schedule.get("in_turn"))
         self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
         self.steps = Steps(schedule.tiles, 1)

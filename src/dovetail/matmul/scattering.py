@@ -75,7 +75,7 @@ class Scattering(Blockwise):
         tiles = even_tiles(self.blocks(costs.ranks).longest, costs.ranks)
         for by, family in product(ways, SCATTERED):
             own, fused, _ = family.split("-")
-            about = {"by": by, "own": "together" if own == "uniform" else "last", "fused": fused == "fused"}
+            about = {"by": by, "own_block": "together" if own == "uniform" else "last", "fused": fused == "fused"}
             yield Schedule.of(family, tiles=tiles, **about)
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
@@ -85,7 +85,11 @@ class Scattering(Blockwise):
             "ring": "summed up round a ring",
             "two_rings": "summed up round two rings",
         }
-        own = "the own part with the others’" if schedule["own"] == "together" else f"the own block {schedule['own']}"
+        own = (
+            "the own part with the others’"
+            if schedule["own_block"] == "together"
+            else f"the own block {schedule['own']}"
+        )
         return f"{ways[schedule['by']]}, {own}, {'one product' if schedule.get('fused') else 'products'} a step"
 
     def samples(self, ranks: int) -> Sequence[Sample]:

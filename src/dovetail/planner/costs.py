@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import CostError, OperatorError, PlanError, parse_count
+from dovetail.core import CostError, OperatorError, PlanError, did_you_mean, parse_count
 from dovetail.cost import CostModel, Prices, price
 from dovetail.ir import Kind, Operator, Program, Schedule, Work, Workload
 from dovetail.ir.operator import Times
@@ -269,18 +268,33 @@ class Costs:
         return {}
 
 
-def check_options(operator: Operator, asked: Mapping[str, Any]) -> dict[str, Any]:
+def check_options(
+    operator: Operator, asked: Mapping[str, Any], keywords: Iterable[str] | None = None
+) -> dict[str, Any]:
     """Return each schedule option of the operator with its value or default.
 
-    Raises PlanError for an unknown option or choice, OperatorError for a value out of range.
+    Parameters
+    ----------
+    operator : Operator
+        Its `options` say which there are.
+    asked : mapping
+        Values by name; None stands for the default.
+    keywords : iterable of str, optional
+        Other keywords of the function that was called, of which an unknown option may be a misspelling.
+
+    Raises
+    ------
+    PlanError
+        For an unknown option or choice; names the nearest.
+    OperatorError
+        For a value out of range.
     """
     known = {option.name: option for option in operator.options if option.of == "schedules"}
     for name, value in asked.items():
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1, cutoff=0.4)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            what = f"{operator.name} has no option '{name}'"
-            raise PlanError(what, hint=f"{hint}There are {', '.join(known) or 'none'}")
+            own = f"options of its schedules: {', '.join(known) or 'none'}"
+            near = did_you_mean(name, (*known, *(keywords or ())))
+            raise PlanError(f"{operator.name} has no option '{name}'", found=own, hint=near or "leave it out")
         option = known[name]
         if value is None:
             continue

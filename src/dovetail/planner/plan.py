@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,6 +34,22 @@ if TYPE_CHECKING:
 SCHEMA = "dovetail.plan/2"
 DOCUMENT = "plan document"
 MOST_RANKS = 1 << 16  # that a document is believed to be for
+
+
+Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
+FIELDS: Mapping[
+    str, Codec
+] = {  # attributes that a plan's document has under their names: how each is read, and written
+    **dict.fromkeys(("serial_s", "compute_s", "comm_s", "noise", "handling_s"), (float, float)),
+    "losses": (lambda losses: {str(name): float(seconds) for name, seconds in losses.items()}, dict),
+    "rivals": (lambda rivals: tuple(map(Rival.from_json, rivals)), lambda rivals: [each.to_json() for each in rivals]),
+    "machine": (str, str),
+    "probed": (lambda when: when, lambda when: when),
+    "serial": (Schedule.from_json, Schedule.to_json),
+    "notes": (tuple, list),
+    "published": (dict, dict),
+    "predicted": (Timeline.from_json, Timeline.to_json),
+}
 
 
 @dataclass(frozen=True)
@@ -206,18 +222,12 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return a document: `schema`, schedule, tiles, seconds, losses, rivals, and all that `from_json` needs."""
-        head = {"schema": SCHEMA, "schedule": self.family, "tiles": list(self.tiles)}
-        steps = {"steps": dict(self.schedule.steps)}
-        times = {"predicted_s": self.predicted_s, "serial_s": self.serial_s, "ideal_s": self.ideal_s}
-        sides = {"compute_s": self.compute_s, "comm_s": self.comm_s}
-        reasons = {"losses": dict(self.losses), "rivals": [rival.to_json() for rival in self.rivals]}
-        asked = {"machine": self.machine, "operator": self.operator.to_json(), "ranks": self.ranks, "noise": self.noise}
-        asked |= {"handling_s": self.handling_s, "probed": self.probed}
-        made = {"choices": self.schedule.to_json(), "serial": self.serial.to_json()}
-        rest = {"notes": list(self.notes), "published": dict(self.published)}
-        proof = {"certificate": self.certificate.to_json(), "predicted": self.predicted.to_json()}
-        gain = {"ideal_gain": self.ideal_gain}
-        return {**head, **steps, **times, **sides, **gain, **reasons, **asked, **made, **rest, **proof}
+        head: dict[str, Any] = {"schema": SCHEMA, "schedule": self.family, "tiles": list(self.tiles)}
+        head |= {"steps": dict(self.schedule.steps)}
+        times = {"predicted_s": self.predicted_s, "ideal_s": self.ideal_s, "ideal_gain": self.ideal_gain}
+        plain = {name: write(vars(self)[name]) for name, (_, write) in FIELDS.items()}
+        asked = {"operator": self.operator.to_json(), "ranks": self.ranks, "choices": self.schedule.to_json()}
+        return {**head, **times, **plain, **asked, "certificate": self.certificate.to_json()}
 
     def save(self, path: str | Path) -> Path:
         """Write the plan to a JSON file that `load`, and every verb of the command line, reads; return its path."""
@@ -248,26 +258,15 @@ class Plan:
         certificate = prove(operator, schedule, emitted)
         certificate.raise_if_bad()
         with reading(DOCUMENT, PlanError):
-            return cls(
-                replace(schedule, steps=dict(document["steps"])),
-                operator,
-                ranks,
-                str(document["machine"]),
-                emitted,
-                certificate,
-                Timeline.from_json(document["predicted"]),
-                Schedule.from_json(document["serial"]),
-                float(document["serial_s"]),
-                float(document["compute_s"]),
-                float(document["comm_s"]),
-                {str(name): float(seconds) for name, seconds in document["losses"].items()},
-                tuple(Rival.from_json(rival) for rival in document["rivals"]),
-                tuple(document["notes"]),
-                dict(document["published"]),
-                float(document["noise"]),
-                float(document.get("handling_s", 0.0)),
-                document.get("probed"),
-            )
+            steps = dict(document["steps"])
+            plain = {name: read(document[name]) for name, (read, _) in FIELDS.items()}
+            whole: dict[str, Any] = {
+                "operator": operator,
+                "ranks": ranks,
+                "program": emitted,
+                "certificate": certificate,
+            }
+            return cls(replace(schedule, steps=steps), **whole, **plain)
 
 
 def asked_of(document: Mapping[str, Any]) -> tuple[Operator, Schedule, int]:

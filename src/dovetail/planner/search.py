@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from dovetail.core import PlanError
+from dovetail.core import PlanError, did_you_mean
 from dovetail.ir import SERIAL, Operator, Program, Schedule
 from dovetail.ir.certificate import Certificate
 from dovetail.ir.registry import checked_operator, prove
 from dovetail.machine import Machine, load
-from dovetail.planner.costs import Costs, Scored
+from dovetail.planner.costs import Costs, Scored, check_options
 from dovetail.planner.plan import Plan
 from dovetail.planner.reasons import EQUAL, Ideal, baseline, driven, label, published, rivals
 from dovetail.planner.rival import MEASURED_SLOWER, Rival
@@ -66,10 +65,9 @@ def plan(
     extrapolate : bool
         Predict sizes beyond the measured range.
     **options
-        Options of the operator's schedules (see its class). Products have `reading`, the rule of MC²'s short block
-        (seed 000): `max` as in its worked example, `min` as in its text; `floor` and `align`: least rows of a tile, and
-        what lengths are multiples of; `max_tiles`; `by`: the library's collectives, or our own messages, which
-        `rows_per_message` cuts.
+        Options of the operator's schedules. They differ by operator: `operator.options` lists them (those `of`
+        "schedules", with type, choices and a sentence), and so does `dovetail plan OPERATOR --help`. None stands
+        for the default.
 
     Returns
     -------
@@ -79,9 +77,9 @@ def plan(
     Raises
     ------
     PlanError
-        If the family or an option is unknown, or no schedule of the family fits.
+        If the family or an option is unknown (the error names the nearest), or no schedule of the family fits.
     OperatorError
-        If there are more ranks than the machine has.
+        If an option is out of range, or there are more ranks than the machine has.
     CostError
         If the machine lacks a cost, or was not measured that far and `extrapolate` is false.
 
@@ -94,6 +92,7 @@ def plan(
     ((512, 896, 896, 896, 896), 1283, 1734)
     """
     asked = Asked(_family(checked_operator(operator), schedule), _noise(noise))
+    check_options(operator, options, plan.__kwdefaults__)
     where = load(machine) if isinstance(machine, str) else machine
     costs, notes = Costs.of(
         operator, where, ranks, options, contention, extrapolate
@@ -221,9 +220,8 @@ def _family(operator: Operator, schedule: str) -> str:
     known = ("auto", *operator.families)
     if schedule in known:
         return schedule
-    near = difflib.get_close_matches(str(schedule), known, 1, cutoff=0.4)
-    hint = f"did you mean '{near[0]}'? " if near else ""
-    raise PlanError(f"no schedule '{schedule}'", hint=f"{hint}There are {', '.join(known)}")
+    near = did_you_mean(schedule, known)
+    raise PlanError(f"no schedule '{schedule}'", hint=f"{near} There are {', '.join(known)}".lstrip())
 
 
 def _noise(noise: float) -> float:

@@ -146,13 +146,6 @@ class Communicator:
         own, everyone = np.empty(1, np.int64), np.empty(self.size, np.int64)
         return own, everyone, own.ctypes.data, everyone.ctypes.data
 
-    def share(self, data: bytes) -> bytes:
-        """Rank 0's bytes, on every rank, by the library's call."""
-        size = int(self.gather(np.array([len(data)], np.int64))[0, 0])
-        held = np.frombuffer(data.ljust(size)[:size], np.uint8).copy()
-        self.bound.library(KINDS.index("broadcast"), held.ctypes.data, held.ctypes.data, size)
-        return held.tobytes()
-
     def _words(self, request: Request) -> tuple[Any, ...]:
         sides, all_counts = [], b""
         if request.counts is not None:

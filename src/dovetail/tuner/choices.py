@@ -167,7 +167,7 @@ def heuristics_of(operator: Operator) -> tuple[Heuristic, ...]:
 
 def _varied(costs: Costs, schedule: Schedule) -> Schedule:
     """Return a schedule after a local search, under the family that it counts for."""
-    found = varied(costs, schedule, costs.operator.neighbours, 1, MOST_EFFORT)
+    found = varied(costs, schedule, costs.operator.neighbours, MOST_EFFORT)
     return costs.operator.counted_as(schedule, found) if isinstance(costs.operator, HasHeuristics) else found
 
 

@@ -28,7 +28,7 @@ from dovetail.ir import SERIAL, Kind, Operator, Schedule
 from dovetail.ir.registry import checked_operator
 from dovetail.machine import Machine
 from dovetail.passes.keep_engine import keep_engine
-from dovetail.planner.costs import Costs
+from dovetail.planner.costs import Costs, check_options
 from dovetail.planner.plan import Plan
 from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE
 from dovetail.planner.search import plan, with_schedule
@@ -50,6 +50,9 @@ SCHEMA = "dovetail.tune/2"
 RIVALS = 5  # of the best predicted that are measured
 COMPUTE, MESSAGES, OWN = "compute alone", "communication alone", "own messages alone"
 ENGINES = (COMPUTE, "compute"), (MESSAGES, "net")  # of either side
+
+# Attributes that a tune document has under their names, and what reads each.
+FIELDS = {"facts": dict, "losses": dict, "adjusted_ideal_s": float, "shared_ideal_s": float, "seed": int}
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,8 @@ class TuneResult:
         document = self.plan.to_json()
         del document["schema"], document["predicted"]
         seconds = {"measured_s": self.planned.median_s, "serial_s": self.serial.median_s, "ideal_s": self.ideal_s}
-        adjusted = {"adjusted_ideal_s": self.adjusted_ideal_s, "shared_ideal_s": self.shared_ideal_s}
-        adjusted |= dict(zip(("cil_compute", "cil_net"), self.cil, strict=True))
+        plain = {name: vars(self)[name] for name in FIELDS} | {"facts": dict(self.facts)}
+        plain |= dict(zip(("cil_compute", "cil_net"), self.cil, strict=True))
         sides = {"compute_s": self.compute_s, "comm_s": self.comm_s, "own_comm_s": self.judged.beside.get(OWN)}
         predicted = {
             "predicted_serial_s": self.plan.serial_s,
@@ -165,10 +168,16 @@ class TuneResult:
         checks = {"max_rel_error": self.planned.max_rel_error, "tolerance": self.planned.tolerance}
         spread = {"serial_spread": self.serial.spread, "measured_spread": self.planned.spread}
         runs = {"rounds": self.judged.rounds, "disturbed": self.judged.disturbed}
-        facts = {"facts": dict(self.facts), "seed": self.seed, **self.judged.load.to_json()}
-        head = {"schema": SCHEMA, **document, **seconds, **adjusted, **sides, "losses": self.losses, **predicted}
+        head = {"schema": SCHEMA, **document, **seconds, **plain, **sides, **predicted}
         notes = [*document["notes"], *self.notes]
-        about = {**checks, **spread, **runs, **facts, "report": str(self.report or ""), "notes": notes}
+        about = {
+            **checks,
+            **spread,
+            **runs,
+            **self.judged.load.to_json(),
+            "report": str(self.report or ""),
+            "notes": notes,
+        }
         return {**head, **gains, **about, "final": self.judged.to_json()}
 
     def save(self, folder: str | Path) -> Path:
@@ -211,15 +220,11 @@ def _result(document: Mapping[str, Any], plan: Plan, machine: Machine, measured:
         return TuneResult(
             plan,
             Judged.from_json(document["final"], plan.operator, plan.ranks, measured),
-            dict(document["facts"]),
-            dict(document["losses"]),
-            float(document["adjusted_ideal_s"]),
-            float(document["shared_ideal_s"]),
-            machine,
-            int(document["seed"]),
-            tuple(document["notes"][len(plan.notes) :]),
-            (float(document["cil_compute"]), float(document["cil_net"])),
-            Path(document["report"]) if document["report"] else None,
+            machine=machine,
+            notes=tuple(document["notes"][len(plan.notes) :]),
+            cil=(float(document["cil_compute"]), float(document["cil_net"])),
+            report=Path(document["report"]) if document["report"] else None,
+            **{name: read(document[name]) for name, read in FIELDS.items()},
         )
 
 
@@ -274,7 +279,7 @@ def tune(
     say : callable, optional
         Called with a text and the share done, 0 to 1.
     **options
-        Schedule options, as in `plan`.
+        Options of the operator's schedules, which differ by operator; as in `plan`.
 
     Returns
     -------
@@ -286,11 +291,12 @@ def tune(
     OperatorError
         If the operator has nothing to compute, or cannot run on these ranks.
     PlanError
-        If the family or an option is unknown.
+        If the family or an option is unknown (the error names the nearest).
     RunError
         If a rank fails.
     """
     operator, ranks = checked_operator(operator), parse_count(ranks, "ranks", least=1)
+    check_options(operator, options, tune.__kwdefaults__)
     _refuse_empty(operator, ranks)
     notify, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = (executor or executor_on()).in_folder(place / "runs")
