@@ -25,7 +25,8 @@ def stub(package: str) -> str:
     lines = [f"# What `{package}` offers, for type checkers; made by tools/face_stub.py."]
     lines += sorted({f"from {home(package, name)} import {name} as {name}" for name in names})
     if package == "dovetail":
-        lines += ["from typing import Any", "", "__version__: str", "", *map(product, PRODUCTS)]
+        lines += ["from typing import Any", "", "__version__: str", ""]
+        lines += [*map(product, PRODUCTS), *(product(f"begin_{name}", "Request[Any]") for name in PRODUCTS)]
     return "\n".join(lines) + "\n"
 
 
@@ -45,11 +46,11 @@ def home(package: str, name: str) -> str:
     return f"{package}.{homes.get(name, 'spec')}"
 
 
-def product(name: str) -> str:
+def product(name: str, returns: str = "Any") -> str:
     """Return the declaration of a product's function on arrays."""
     arguments = inspect.signature(getattr(dovetail, name)).parameters.values()
     keywords = [f"{each.name}: Any = ..." for each in arguments if each.kind == each.KEYWORD_ONLY]
-    return f"def {name}(a: Any, b: Any, comm: Any, *, {', '.join(keywords)}) -> Any: ..."
+    return f"def {name}(a: Any, b: Any, comm: Any, *, {', '.join(keywords)}) -> {returns}: ..."
 
 
 def formatted(text: str) -> str:

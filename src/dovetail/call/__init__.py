@@ -65,14 +65,16 @@ def _product(name: str) -> Any:
     from dovetail.ir.abilities import Nested, OnArrays
     from dovetail.ir.registry import OPERATORS, operator_class
 
-    if name.startswith("_") or name not in OPERATORS:
+    operator = name.removeprefix("begin_")
+    if name.startswith("_") or operator not in OPERATORS:
         raise AttributeError(f"module 'dovetail.call' has no attribute '{name}'")
-    kind: Any = operator_class(name)
+    kind: Any = operator_class(operator)
     if issubclass(kind, OnArrays):
+        from dovetail.call.begin import begin_product
         from dovetail.call.products import product_call
 
-        return product_call(name)
-    module, _, of_class = OPERATORS.place(name).partition(":")
+        return product_call(name) if name == operator else begin_product(operator)
+    module, _, of_class = OPERATORS.place(operator).partition(":")
     if isinstance(kind, Nested):
         what, door = "is a nest", f"from {module} import {of_class}; dovetail.bind({of_class}(…), comm)"
     else:

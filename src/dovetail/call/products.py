@@ -285,9 +285,9 @@ def _arguments(asked: Asked) -> RankArguments:
 
 
 def _drop_freed() -> None:
-    for key, kept in list(_bound.items()):
-        if any(each.embedded.world and each.embedded.world.freed for each in kept.held.values()):
-            del _bound[key]
+    for key, kept in list(_bound.items()):  # copies: threads of other communicators may add to them
+        if any(each.embedded.world and each.embedded.world.freed for each in list(kept.held.values())):
+            _bound.pop(key, None)
 
 
 def _signature(call: Callable[..., Any], kind: Any) -> inspect.Signature:
