@@ -233,7 +233,8 @@ long long part_of(int kind, const Py_buffer& src, const Py_buffer& dst, int size
 // The whole of a plain call. False where something is amiss, new or rare: the caller then looks closer.
 bool call(int kind, nb::handle comm, nb::handle array, nb::handle out, nb::handle op, nb::handle root_rank) {
     Bound* bound = known(comm.ptr());
-    if (!bound || bound->has_begun || (state().one_thread && std::this_thread::get_id() != state().main_thread)) return false;
+    if (!bound || bound->has_begun || (state().one_thread && std::this_thread::get_id() != state().main_thread))
+        return false;
     const bool same = array.is(out);
     if (!is_array(array) || !(same || is_array(out))) return false;
     const View src(array.ptr(), same);
@@ -443,7 +444,8 @@ void bind_comm(nb::module_& m) {
         .def_prop_rw(
             "standing_in", [](const Bound& b) { return b.comm.standing_in; },
             [](Bound& b, bool on) { b.comm.standing_in = on; })
-        .def_rw("has_begun", &Bound::has_begun, "Whether calls were begun that have not ended: `comm_call` leaves all to others.")
+        .def_rw("has_begun", &Bound::has_begun,
+                "Whether calls were begun that have not ended: `comm_call` leaves all to others.")
         .def("acknowledge", [](Bound& b) { board_of(b).acknowledge(); })
         .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "Moves bytes, whatever the rules say.")
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,

@@ -1,4 +1,4 @@
-"""requests: calls that were begun. A thread carries them out, in the order of their beginning, while the caller computes.
+"""requests: calls that were begun. A thread carries them out in their order while the caller computes.
 
 All ranks begin the same calls in the same order, and blocking calls come after all that was begun before them: so every
 rank of a communicator makes the same calls in the same order, whenever it waits. While the caller computes, whoever
@@ -185,12 +185,14 @@ class RequestQueue:
     def end_with_process(self) -> None:
         """Finish all calls at the end of the process; where other ranks do not come to them in time, end the job."""
         failed = getattr(sys, "last_value", None) is not None
-        if self._requests and (self.overlaps or not failed) and not self.finish(None, SAID_S):
-            _print(f"{len(self._requests)} calls that were begun have not ended: this process waits for other ranks")
-            self.finish(None, 0.0 if failed else EXIT_S)
-        if self._requests:
-            _print("it ends with calls that were begun, and with it the job")
-            self._abort(1)
+        try:
+            if (self.overlaps or not failed) and not self.finish(None, SAID_S):
+                _print(f"{len(self._requests)} calls that were begun have not ended: this process waits for other ranks")
+                self.finish(None, 0.0 if failed else EXIT_S)
+        finally:
+            if self._requests:
+                _print("it ends with calls that were begun, and with it the job")
+                self._abort(1)
         self._print_error()
         with self._changed:
             self._ends = True
