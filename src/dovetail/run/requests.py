@@ -187,7 +187,8 @@ class RequestQueue:
         failed = getattr(sys, "last_value", None) is not None
         try:
             if (self.overlaps or not failed) and not self.finish(None, SAID_S):
-                _print(f"{len(self._requests)} calls that were begun have not ended: this process waits for other ranks")
+                count = len(self._requests)
+                _print(f"{count} calls that were begun have not ended: this process waits for other ranks")
                 self.finish(None, 0.0 if failed else EXIT_S)
         finally:
             if self._requests:
