@@ -46,7 +46,7 @@ def main() -> None:
         rows = [{"mpi": args.mpi, **row} for row in launch(args)]
     document = {"bench": "begun", "rate": args.rate, "ranks": 2, **about, **provenance(rows[-1:]), "rows": rows}
     out.write_text(json.dumps(document, indent=1) + "\n")
-    print(table([{key: row[key] for key in COLUMNS} for row in rows]))
+    print(table(rows, COLUMNS))
 
 
 def launch(args: argparse.Namespace) -> list[dict[str, Any]]:
