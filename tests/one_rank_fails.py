@@ -40,7 +40,6 @@ SAFE |= {
     ranks_module._Board.unlink,
     ranks_module.known_by,
     ranks_module.adopted,
-    ranks_module.adopted_at_once,
     ranks_module._fortran,
     ranks_module._table,
     ranks_module.shim.__wrapped__,

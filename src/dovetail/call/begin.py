@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from dovetail.call import collectives
 from dovetail.call.products import product_call
-from dovetail.run.comm import adopted_at_once
+from dovetail.run.comm import adopted
 from dovetail.run.requests import Request
 
 P = ParamSpec("P")
@@ -29,7 +29,7 @@ def nonblocking(call: Callable[P, R]) -> Callable[P, Request[R]]:
     @wraps(call)
     def begin(*args: P.args, **said: P.kwargs) -> Request[R]:
         comm = signature.bind(*args, **said).arguments["comm"]
-        return adopted_at_once(comm).world.requests.begin(partial(call, *args, **said))
+        return adopted(comm, begins=True).world.requests.begin(partial(call, *args, **said))
 
     _name(begin, call)
     return begin
@@ -40,7 +40,7 @@ def begin_product(name: str) -> Callable[..., Request[Any]]:
     call = product_call(name)
 
     def begin(a: Any, b: Any, comm: Any, *, out: Any = None, **said: Any) -> Request[Any]:
-        return adopted_at_once(comm).world.requests.begin(partial(call, a, b, comm, out=out, **said))
+        return adopted(comm, begins=True).world.requests.begin(partial(call, a, b, comm, out=out, **said))
 
     _name(begin, call)
     return begin

@@ -196,22 +196,17 @@ def world_of(comm: Any) -> World:
     return adopted(comm).world
 
 
-def adopted(comm: Any) -> Communicator:
-    """Ours for the user's, for a blocking call, which comes after those that were begun."""
-    made = adopted_at_once(comm)
-    if made.bound.has_begun:
-        made.world.requests.drain()
-    return made
-
-
 def end_begun(bound: _native.Communicator) -> None:
     """Finish the calls that were begun on a communicator, which its ranks now free."""
     if made := known_by(bound):
         made.world.requests.end()
 
 
-def adopted_at_once(comm: Any) -> Communicator:
-    """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs."""
+def adopted(comm: Any, *, begins: bool = False) -> Communicator:
+    """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs.
+
+    Calls that were begun end first, unless the caller `begins` another one.
+    """
     fortran, table, bound, fault = _fortran(comm), 0, None, None
     try:
         table = _table()
@@ -219,7 +214,10 @@ def adopted_at_once(comm: Any) -> Communicator:
     except EnvironmentFault as error:  # no compiler on one host, say: its ranks know no communicator yet
         fault = error
     if bound is not None and bound.key in _known:
-        return _known[bound.key]
+        made = _known[bound.key]
+        if bound.has_begun and not begins:
+            made.world.requests.drain()
+        return made
     board = _Board(comm)
     try:
         hosts, boards = zip(*of_all(comm, lambda: (platform.node(), board.made()), fault), strict=True)
