@@ -23,7 +23,7 @@ from dovetail.core import OperatorError
 from dovetail.loops import problems
 from dovetail.matmul import MatmulAllReduce
 from dovetail.run import comm as ranks_module
-from dovetail.run import faults, mpi_library, together, world
+from dovetail.run import faults, mpi_library, requests, together, world
 from dovetail.run.embedded import Embedded, check_size
 from dovetail.store.selection import Row, Selection
 
@@ -33,7 +33,7 @@ PACKAGE = str(Path(dt.__file__).parent)
 HUNG_S = float(os.environ.get("HUNG_S", 100))  # a trial that takes longer hangs: the job ends with every rank's stack
 DENSE, STRIDE = 30, 1.35  # every call of the first so many, then of ever fewer
 # What carries the faults themselves, and what moves nothing and cannot fail on one rank.
-CARRIERS = {world.__file__, together.__file__, mpi_library.__file__, faults.__file__}
+CARRIERS = {world.__file__, together.__file__, mpi_library.__file__, faults.__file__, requests.__file__}
 SAFE = {check_size, Kept.__init__, Kept.take, Kept.add, Kept._drop}
 SAFE |= {
     Bound.__call__,

@@ -36,6 +36,7 @@ def stub(package: str) -> str:
     if package == "dovetail":
         lines = [line for line in lines if not line.endswith(tuple(f" as {name}" for name in SEARCHES))]
         lines += [*TYPES, "", "__version__: str", "", *map(search, SEARCHES), *map(product, PRODUCTS)]
+        lines += [product(f"begin_{name}", "Request[Any]") for name in PRODUCTS]
     return "\n".join(lines) + "\n"
 
 
@@ -72,11 +73,11 @@ def options() -> dict[str, str]:
     return {option.name: f"{option.type.__name__} | None" for option in found}
 
 
-def product(name: str) -> str:
+def product(name: str, returns: str = "Any") -> str:
     """Return the declaration of a product's function on arrays."""
     arguments = inspect.signature(getattr(dovetail, name)).parameters.values()
     keywords = [f"{each.name}: Any = ..." for each in arguments if each.kind == each.KEYWORD_ONLY]
-    return f"def {name}(a: Any, b: Any, comm: Any, *, {', '.join(keywords)}) -> Any: ..."
+    return f"def {name}(a: Any, b: Any, comm: Any, *, {', '.join(keywords)}) -> {returns}: ..."
 
 
 def formatted(text: str) -> str:

@@ -24,9 +24,11 @@ namespace {
 
 // A communicator, which lives as long as the user's own.
 struct Bound {
-    Bound(const dt_mpi_table* mpi, int fortran, void (*freed)(void*)) : comm(mpi, fortran, freed) {}
+    Bound(const dt_mpi_table* mpi, int fortran, void (*ends)(void*), void (*freed)(void*))
+        : comm(mpi, fortran, ends, freed) {}
     Communicator comm;
     bool freed = false, busy = false;
+    bool has_begun = false;  // calls that were begun come before all others
 };
 using Shared = std::shared_ptr<Bound>;
 
@@ -51,6 +53,20 @@ State& state() {
 }
 
 void forget(Known& known) { Py_XDECREF(std::exchange(known, {}).object); }
+
+// The calls that were begun end first: their communicator still serves them.
+void on_end(void* owner) {
+    const nb::gil_scoped_acquire gil;
+    const auto found = state().all.find(static_cast<Communicator*>(owner));
+    if (found == state().all.end() || !found->second->has_begun) return;
+    const Shared kept = found->second;
+    try {
+        nb::module_::import_("dovetail.run.comm").attr("end_begun")(kept);
+    } catch (nb::python_error& error) {
+        if (error.matches(PyExc_KeyboardInterrupt)) return PyErr_SetInterrupt();  // raised when Python goes on
+        error.discard_as_unraisable("a communicator is freed");
+    }
+}
 
 void on_freed(void* owner) {
     const nb::gil_scoped_acquire gil;
@@ -217,7 +233,8 @@ long long part_of(int kind, const Py_buffer& src, const Py_buffer& dst, int size
 // The whole of a plain call. False where something is amiss, new or rare: the caller then looks closer.
 bool call(int kind, nb::handle comm, nb::handle array, nb::handle out, nb::handle op, nb::handle root_rank) {
     Bound* bound = known(comm.ptr());
-    if (!bound || (state().one_thread && std::this_thread::get_id() != state().main_thread)) return false;
+    if (!bound || bound->has_begun || (state().one_thread && std::this_thread::get_id() != state().main_thread))
+        return false;
     const bool same = array.is(out);
     if (!is_array(array) || !(same || is_array(out))) return false;
     const View src(array.ptr(), same);
@@ -314,8 +331,8 @@ Board& board_of(Bound& bound) {
 }
 
 // The next call that this rank owes the others before it raises a fault: its number (0: none), the ranks that have not
-// come to it, and its kind, count, dtype, op, root, bytes, whether it goes by the rules, and
-// all counts; kind -1 where nobody recorded it.
+// come to it, and its kind, count, dtype, op, root, bytes, whether it goes by the rules, whether it was begun, and all
+// counts; kind -1 where nobody recorded it.
 nb::tuple owed(Bound& bound) {
     Board& board = board_of(bound);
     const std::uint64_t number = board.owed();
@@ -325,13 +342,14 @@ nb::tuple owed(Bound& bound) {
     if (!found) return nb::make_tuple(number, absent, -1);
     const auto& [call, counts] = *found;
     return nb::make_tuple(number, absent, int{call.kind}, call.count, int{call.dtype}, int{call.op}, call.root,
-                          call.num_bytes, call.by_rules, nb::bytes(counts.data(), counts.size()));
+                          call.num_bytes, bool{call.by_rules}, bool{call.begun},
+                          nb::bytes(counts.data(), counts.size()));
 }
 
 Shared adopt(std::uintptr_t table, int fortran) {
     const auto* mpi = reinterpret_cast<const dt_mpi_table*>(table);
     try {
-        auto made = std::make_shared<Bound>(mpi, fortran, on_freed);
+        auto made = std::make_shared<Bound>(mpi, fortran, on_end, on_freed);
         state().all[&made->comm] = made;
         return made;
     } catch (const TransportError& error) {
@@ -347,6 +365,8 @@ Shared find(std::uintptr_t table, int fortran) {
 }
 
 void remember(nb::handle object, const Shared& bound) {
+    for (auto& entry : state().latest)
+        if (entry.object == object.ptr()) return void(entry.bound = bound.get());
     auto& place = state().latest[state().next++ % state().latest.size()];
     forget(place);
     Py_INCREF(object.ptr());
@@ -424,6 +444,8 @@ void bind_comm(nb::module_& m) {
         .def_prop_rw(
             "standing_in", [](const Bound& b) { return b.comm.standing_in; },
             [](Bound& b, bool on) { b.comm.standing_in = on; })
+        .def_rw("has_begun", &Bound::has_begun,
+                "Whether calls were begun that have not ended: `comm_call` leaves all to others.")
         .def("acknowledge", [](Bound& b) { board_of(b).acknowledge(); })
         .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "Moves bytes, whatever the rules say.")
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,

@@ -186,7 +186,11 @@ Spans spans_of(const BoundEngine& bound) {
 }  // namespace
 
 void bind_run(nb::module_& m) {
-    nb::class_<Transport>(m, "Transport");
+    nb::class_<Transport>(m, "Transport")
+        .def_rw("begun", &Transport::begun, "Whether what runs is a call that the user has begun.")
+        .def_prop_rw(
+            "rests", [](const Transport& t) { return t.rests.load(); }, [](Transport& t, bool on) { t.rests = on; },
+            "Whether whoever waits sleeps between polls, for the user's thread computes.");
     nb::class_<LocalHub>(m, "LocalHub").def(nb::init<int>(), "num_ranks"_a);
     nb::class_<Options>(m, "EngineOptions")
         .def(nb::init<bool, double, std::int64_t, int, double, int, int, bool, bool, std::int64_t>(), "thread"_a,

@@ -1,13 +1,17 @@
 // Communicator: see comm.hpp.
 #include "run/comm.hpp"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
+#include <thread>
 
 #include "run/reduce.hpp"
 
@@ -57,9 +61,9 @@ void copy(std::byte* to, const std::byte* from, long long num_bytes) {
 
 }  // namespace
 
-Communicator::Communicator(const dt_mpi_table* mpi, int fortran, void (*freed)(void*))
+Communicator::Communicator(const dt_mpi_table* mpi, int fortran, void (*ends)(void*), void (*freed)(void*))
     : mpi_(mpi), rules_(DT_NUM_KINDS), dtypes_(DT_NUM_KINDS, -1) {
-    const int code = mpi->adopt(fortran, this, freed, &comm_);
+    const int code = mpi->adopt(fortran, this, ends, freed, &comm_);
     transport_ = std::make_shared<MpiTransport>(mpi, comm_);
     transport_->check(code, "MPI_Comm_dup");
 }
@@ -123,7 +127,8 @@ void Communicator::enter(const Call& call, bool by_rules) {
                          static_cast<std::int8_t>(call.kind),
                          static_cast<std::int8_t>(call.dtype),
                          static_cast<std::int8_t>(call.op),
-                         by_rules};
+                         by_rules,
+                         transport_->begun};
     if (!board->enter(asked, call.all_counts)) throw OtherRankFailed{};
 }
 
@@ -217,12 +222,32 @@ void Communicator::transfer(const Call& call) {
         copy(aside, src, src_bytes);
         src = aside;
     }
-    const bool uneven = !call.counts.empty();
-    const int code =
-        uneven ? mpi_->collective_v(comm_, call.kind, src, call.dst, call.counts.data(), call.dtype, call.op, -1)
-               : mpi_->collective(comm_, call.kind, src, call.dst, call.count, call.dtype, call.op, call.root, -1);
-    transport_->check(code, "the MPI collective");
+    const long long* counts = call.counts.empty() ? nullptr : call.counts.data();
+    call_library({call.kind, src, call.dst, call.count, counts, call.dtype, call.op, -1, call.root});
     if (call.op == DT_AVG && call.dst) divide(call.dtype, call.dst, dst_bytes / dtype_bytes(call.dtype), size());
+}
+
+void Communicator::call_library(const LibraryCall& asked) {
+    if (!transport_->begun) return transport_->collective(asked);
+    constexpr long long longest = std::numeric_limits<int>::max();
+    if (asked.kind != DT_ALL_TO_NEXT) return await(transport_->icollective(asked));
+    const long long num_bytes = asked.count * dtype_bytes(asked.dtype);
+    num_bytes <= longest ? to_next(asked, num_bytes) : transport_->collective(asked);
+}
+
+void Communicator::to_next(const LibraryCall& asked, long long num_bytes) {
+    const int before = rank() - 1, next = rank() + 1;
+    const int coming = before >= 0 ? transport_->irecv(asked.dst, num_bytes, before, 0) : -1;
+    if (next < size()) await(transport_->isend(asked.src, num_bytes, next, 0, false));
+    if (coming >= 0) await(coming);
+}
+
+// Nobody else drives the call: a pause must be short beside what it moves.
+void Communicator::await(int handle) {
+    constexpr std::chrono::microseconds pause(50);
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    while (!transport_->test(handle))
+        transport_->rests ? std::this_thread::sleep_for(pause) : std::this_thread::yield();
 }
 
 // A Program in place works on one array, the caller's result, into which the caller's own part is copied first.

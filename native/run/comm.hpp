@@ -54,8 +54,8 @@ struct OtherRankFailed {};
 // One thread at a time, as MPI asks of a communicator.
 class Communicator {
   public:
-    // Collective over the user's communicator. `freed` is called with this when they free it.
-    Communicator(const dt_mpi_table* mpi, int fortran, void (*freed)(void*));
+    // Collective over the user's communicator. When they free it, `ends` is called with this, then `freed`.
+    Communicator(const dt_mpi_table* mpi, int fortran, void (*ends)(void*), void (*freed)(void*));
     ~Communicator() { mpi_->release(comm_); }
     Communicator(const Communicator&) = delete;
     Communicator& operator=(const Communicator&) = delete;
@@ -98,6 +98,9 @@ class Communicator {
     void enter(const Call& call, bool by_rules);
     void leave() const;
     void transfer(const Call& call);
+    void call_library(const LibraryCall& asked);
+    void to_next(const LibraryCall& asked, long long num_bytes);
+    void await(int handle);
     void serve(const Call& call, Service& service);
     void remember(const Call& call, Service service);
     std::byte* room(std::size_t num_bytes);

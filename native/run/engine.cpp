@@ -169,10 +169,9 @@ bool Engine::step_compute(const Options& options) {
 void Engine::idle(const Options& options) {
     constexpr double spin_s = 5e-6, taken_s = 1e-6;  // a yield that takes longer gave the core away
     if (++idles_ % 64 == 0 && stalled(options)) stop_ = true;
-    if (options.thread) {
-        wake();
-        return std::this_thread::sleep_for(std::chrono::microseconds(10));
-    }
+    if (options.thread) wake();
+    if (transport_.rests) return std::this_thread::sleep_for(std::chrono::duration<double>(options.poll_s));
+    if (options.thread) return std::this_thread::sleep_for(std::chrono::microseconds(10));
     const double begin = clock_();
     if (idle_since_ == 0.0) idle_since_ = begin;
     if (begin - idle_since_ < patience_s_) return;
@@ -254,7 +253,7 @@ void Engine::prepare(const Options& options) {
     net_done_ = net_left_ == 0;
     stop_ = false;
     last_progress_ = clock_();
-    if (options.thread) prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    if (options.thread || transport_.begun) prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
 }
 
 void Engine::drive(const Options& options) {

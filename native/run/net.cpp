@@ -79,7 +79,7 @@ void Engine::begin_collective(const Op& op, Flight& flight) {
     flight.landing = to;
     flight.pieces = flight.posted = 1;
     const LibraryCall asked = library_call(op, call, from, to);
-    if (blocking_) {
+    if (blocking_ && !transport_.begun) {
         transport_.collective(asked);
         take_whole(flight, moves_[static_cast<std::size_t>(flight.op)]);
         return end(flight);
@@ -272,7 +272,7 @@ void Engine::progress_loop(const Options& options) {
     try {
         while (!stop_ && !net_done_.load(std::memory_order_relaxed)) {
             if (poll()) continue;
-            if (computing_.load(std::memory_order_relaxed) > 0)
+            if (computing_.load(std::memory_order_relaxed) > 0 || transport_.rests)
                 rest(options);
             else
                 sched_yield();

@@ -1,6 +1,7 @@
 // Transport: how an engine moves bytes between ranks. MPI, or threads of one process.
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,7 +15,7 @@ struct LibraryCall {
     void* dst = nullptr;
     long long count = 0;                // elements of a rank
     const long long* counts = nullptr;  // instead, of a v-variant: as dt_mpi_table takes them, kept until it has ended
-    int dtype = 0, op = 0, group = -1;
+    int dtype = 0, op = 0, group = -1, root = 0;
 };
 
 struct Transport {
@@ -38,6 +39,11 @@ struct Transport {
     virtual void busy(bool) {}
     virtual bool anyone_busy() const { return false; }
     virtual void stop() {}
+
+    // A call that the user has begun, and waits for later: the same on all ranks. The library's collectives are then
+    // the nonblocking ones, which do not meet the blocking ones of other ranks.
+    bool begun = false;
+    std::atomic<bool> rests{false};  // while the user's thread computes: whoever waits here sleeps between polls
 };
 
 // What a transport throws: the message for people.

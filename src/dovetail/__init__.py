@@ -23,6 +23,7 @@ _FACE = {
     "Machine": "machine",
     "Plan": "planner",
     "Program": "ir",
+    "Request": "run.requests",
     "Schedule": "ir",
     "Timeline": "timeline",
     "TuneResult": "tuner",
@@ -40,6 +41,9 @@ _FACE = {
     **dict.fromkeys(("cos", "exp", "maximum", "minimum", "sin", "sqrt", "where"), "loops"),
     **dict.fromkeys(("all_gather", "all_gather_v", "all_reduce", "all_to_all", "all_to_all_v", "all_to_next"), "call"),
     **dict.fromkeys(("broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_v", "scatter"), "call"),
+    **dict.fromkeys(("begin_all_gather", "begin_all_gather_v", "begin_all_reduce", "begin_all_to_all"), "call.begin"),
+    **dict.fromkeys(("begin_all_to_all_v", "begin_all_to_next", "begin_broadcast", "begin_gather"), "call.begin"),
+    **dict.fromkeys(("begin_reduce", "begin_reduce_scatter", "begin_reduce_scatter_v", "begin_scatter"), "call.begin"),
 }
 
 __all__ = [*_FACE]
@@ -54,9 +58,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _of(name: str) -> Any:
-    """Return the class or the function on arrays of an operator, e.g. AllGatherMatmul and all_gather_matmul."""
+    """Return an operator's class or a function on its arrays: AllGatherMatmul, (begin_)all_gather_matmul."""
     table = import_module("dovetail.ir.registry")
-    if name in table.OPERATORS:
+    if name.removeprefix("begin_") in table.OPERATORS:
         return getattr(import_module("dovetail.call"), name)
     if name in table.operator_names():
         return table.operator_class(table.operator_names()[name])

@@ -2,6 +2,18 @@
 from pathlib import Path
 from typing import Any
 
+from dovetail.call.begin import begin_all_gather as begin_all_gather
+from dovetail.call.begin import begin_all_gather_v as begin_all_gather_v
+from dovetail.call.begin import begin_all_reduce as begin_all_reduce
+from dovetail.call.begin import begin_all_to_all as begin_all_to_all
+from dovetail.call.begin import begin_all_to_all_v as begin_all_to_all_v
+from dovetail.call.begin import begin_all_to_next as begin_all_to_next
+from dovetail.call.begin import begin_broadcast as begin_broadcast
+from dovetail.call.begin import begin_gather as begin_gather
+from dovetail.call.begin import begin_reduce as begin_reduce
+from dovetail.call.begin import begin_reduce_scatter as begin_reduce_scatter
+from dovetail.call.begin import begin_reduce_scatter_v as begin_reduce_scatter_v
+from dovetail.call.begin import begin_scatter as begin_scatter
 from dovetail.call.bind import bind as bind
 from dovetail.call.bound import Bound as Bound
 from dovetail.call.collectives import all_gather as all_gather
@@ -63,6 +75,7 @@ from dovetail.planner.predict import simulate as simulate
 from dovetail.prober.take import Budget
 from dovetail.report.notebook import explain as explain
 from dovetail.run.executor import Executor
+from dovetail.run.requests import Request as Request
 from dovetail.stencil.problems import Acoustic3d as Acoustic3d
 from dovetail.stencil.problems import Acoustic3d4 as Acoustic3d4
 from dovetail.stencil.problems import Acoustic3d6 as Acoustic3d6
@@ -135,3 +148,11 @@ def all_to_all_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any 
 def matmul_all_reduce(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
 def matmul_all_to_all(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Any: ...
 def matmul_reduce_scatter(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
+def begin_all_gather_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...) -> Request[Any]: ...
+def begin_all_gather_columns_matmul(
+    a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...
+) -> Request[Any]: ...
+def begin_all_to_all_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Request[Any]: ...
+def begin_matmul_all_reduce(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Request[Any]: ...
+def begin_matmul_all_to_all(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Request[Any]: ...
+def begin_matmul_reduce_scatter(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Request[Any]: ...

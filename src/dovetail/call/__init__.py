@@ -65,14 +65,16 @@ def _product(name: str) -> Any:
     from dovetail.ir.abilities import OnArrays
     from dovetail.ir.registry import OPERATORS, operator_class
 
-    if name.startswith("_") or name not in OPERATORS:
+    operator = name.removeprefix("begin_")
+    if name.startswith("_") or operator not in OPERATORS:
         raise AttributeError(f"module 'dovetail.call' has no attribute '{name}'")
-    kind: Any = operator_class(name)
+    kind: Any = operator_class(operator)
     if issubclass(kind, OnArrays):
+        from dovetail.call.begin import begin_product
         from dovetail.call.products import product_call
 
-        return product_call(name)
-    door = f"dovetail.bind(dovetail.{OPERATORS.place(name).rpartition(':')[2]}(…), comm)"
+        return product_call(name) if name == operator else begin_product(operator)
+    door = f"dovetail.bind(dovetail.{OPERATORS.place(operator).rpartition(':')[2]}(…), comm)"
     raise AttributeError(f"module 'dovetail' has no function '{name}': it is no product. Use `{door}`")
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from dovetail.call.rank_0 import read_by_rank_0
-from dovetail.core import DovetailError, OperatorError, ProgramError
+from dovetail.core import DovetailError, OperatorError, ProgramError, RunError
 from dovetail.ir import Operator, Program, Schedule, verify
 from dovetail.ir.signature import Signature
 from dovetail.run.embedded import STALL_S, Embedded
 from dovetail.run.engine import needs_order
 from dovetail.run.options import RunOptions
+from dovetail.run.requests import Request
 from dovetail.run.world import World
 from dovetail.store.program_cache import Known, known_of, program_of, save_proof
 from dovetail.store.tuned_schedules import recall_schedule
@@ -64,6 +66,17 @@ class Bound:
             lambda: self.signature.arguments(self.rank, arrays, out), allow_nonfinite=allow_nonfinite
         )
         return self.signature.result(self.rank, held, out)
+
+    def begin(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Request[Any]:
+        """Begin a call on this rank's arrays, and return its `Request`; every rank must begin it, in the same order.
+
+        `request.wait()` returns what the call returns, or raises what it raises. Until then nobody may write the
+        arrays, nor read the results; the caller computes meanwhile.
+        """
+        call = partial(self, *arrays, out=out, allow_nonfinite=allow_nonfinite)
+        if self.embedded.world is None:
+            raise RunError("an operator that is bound to no ranks has nothing to overlap", hint="bind(operator, comm)")
+        return self.embedded.world.requests.begin(call)
 
     def __repr__(self) -> str:
         return f"<Bound: {self.operator.title} on rank {self.rank} of {self.program.num_ranks}: {self.schedule}>"

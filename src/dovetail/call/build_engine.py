@@ -15,13 +15,13 @@ from dovetail.ir import Program, Sizes
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.sizes import uneven
 from dovetail.run.arrays import Array, numpy_dtype
-from dovetail.run.comm import Communicator, Request, Service
+from dovetail.run.comm import CollectiveCall, Communicator, Service
 from dovetail.run.embedded import STALL_S
 from dovetail.run.engine import bind, native_options, needs_order
 from dovetail.run.options import RunOptions
 
 
-def prepare(request: Request, choice: Any, made: Communicator) -> Service:
+def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service:
     """What serves such requests from now on: an engine, or (with a warning) the library's call if the choice cannot."""
     options = native_options(RunOptions(slice_bytes=choice.slice_bytes, stall_s=STALL_S, spans=False))
     asked = request.kind, choice, made.size, made.nodes, request.root
@@ -66,7 +66,7 @@ def _in_order(*asked: Any) -> bool:
     return needs_order(program_of(*asked))
 
 
-def _sizes(program: Program, request: Request) -> Sizes:
+def _sizes(program: Program, request: CollectiveCall) -> Sizes:
     """Elements of each slot of input and output."""
     asked = partial(spec_of, request.kind, program.num_ranks, in_place=program.in_place, root=request.root)
     unit = asked().buffers[0]

@@ -41,8 +41,8 @@ Key = tuple[Any, ...]  # what `_key` makes of a rank's arguments
 class Kept:
     """The products that a communicator keeps bound, by the hashes of all ranks' arguments; all ranks keep the same.
 
-    `guesses`: the latest by this rank's own arguments, as `_key` has them. `ambiguous`: those that share a rank's hash with another, which that
-    rank cannot tell apart.
+    `guesses`: the latest by this rank's own arguments, as `_key` has them. `ambiguous`: those that share a rank's hash
+    with another, which that rank cannot distinguish.
     """
 
     def __init__(self) -> None:
@@ -281,7 +281,8 @@ def _out_fault(asked: Asked, place: int) -> str:
     if isinstance(asked.given[0], np.ndarray) and out.dtype != asked.given[0].dtype:
         return f"its A is {asked.given[0].dtype} and its `out` {out.dtype}"
     others = (*asked.given, *asked.outs[:place])
-    if not any([isinstance(each, np.ndarray) and np.may_share_memory(out, each) for each in others]):
+    shared = [each for each in others if isinstance(each, np.ndarray) and np.may_share_memory(out, each)]
+    if not shared:
         return ""  # at nearly every call: names are for those that share
     names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
     named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}
@@ -309,9 +310,9 @@ def _arguments(asked: Asked) -> RankArguments:
 
 
 def _drop_freed() -> None:
-    for key, kept in list(_bound.items()):
-        if any(each.embedded.world and each.embedded.world.freed for each in kept.held.values()):
-            del _bound[key]
+    for key, kept in list(_bound.items()):  # copies: threads of other communicators may add to them
+        if any(each.embedded.world and each.embedded.world.freed for each in list(kept.held.values())):
+            _bound.pop(key, None)
 
 
 def _signature(call: Callable[..., Any], kind: Any) -> inspect.Signature:

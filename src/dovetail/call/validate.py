@@ -21,7 +21,7 @@ from dovetail.core import OperatorError
 from dovetail.ir.arrays import borrowed
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array, is_float
-from dovetail.run.comm import KINDS, REDUCED, Communicator, Request, call
+from dovetail.run.comm import KINDS, REDUCED, CollectiveCall, Communicator, call
 from dovetail.run.faults import Door
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.together import common, is_common
@@ -40,7 +40,7 @@ def settle(
         given, is_row, fault = _own_counts(kind, made, counts)
         if checks and _has_rows(kind):  # own rows are exchanged next, all counts are not
             form = np.array([is_row], np.int64)
-            made.agree(Request(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
+            made.agree(CollectiveCall(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
             if fault is not None:
                 raise common(fault)
         if fault is not None and made.bound.has_board:  # by which the other ranks hear of it, whatever they do next
@@ -67,7 +67,7 @@ def settle(
 
 def _asked(
     kind: str, made: Communicator, array: Array | None, out: Array | None, op: str, root: int, each: Counts | None
-) -> tuple[Array | None, Array | None, Request]:
+) -> tuple[Array | None, Array | None, CollectiveCall]:
     if isinstance(root, bool) or not isinstance(root, int | np.integer) or not 0 <= root < made.size:
         raise OperatorError(f"{kind} has no root {root!r}", found=f"ranks 0 to {made.size - 1}")
     if array is not None or not COLLECTIVES[kind].input_at_root or made.rank == root:
@@ -91,7 +91,7 @@ def _asked(
     assert held is not None
     used_op = op if COLLECTIVES[kind].reduces else "sum"
     sizes = part * width, dtype, whole * held.itemsize
-    return src, dst, Request(kind, _address(src), _address(dst), *sizes, used_op, int(root), each)
+    return src, dst, CollectiveCall(kind, _address(src), _address(dst), *sizes, used_op, int(root), each)
 
 
 def _address(array: Array | None) -> int:

@@ -87,8 +87,9 @@ class Signature:
 
         Only where `fills_out`.
         """
-        inputs = {spec.buffer: spec.to_slots(array, rank) for spec, array in zip(self.inputs, given, strict=True)}
-        return inputs, {spec.buffer: spec.to_slots(array, rank) for spec, array in zip(self.outputs, outs, strict=False)}
+        pairs = zip(self.inputs, given, strict=True), zip(self.outputs, outs, strict=False)
+        inputs, results = ({spec.buffer: spec.to_slots(each, rank) for spec, each in side} for side in pairs)
+        return inputs, results
 
     def result(self, rank: int, held: Arrays, out: Any = None) -> Any:
         """Return a rank's results, made of its output buffers: a tuple where there are several.
@@ -114,7 +115,7 @@ class Signature:
     @cached_property
     def fills_out(self) -> bool:
         """Whether results are computed in `out` itself, where its arrays are C-contiguous."""
-        return not any(spec.axis or spec.finish or given for spec, given in zip(self.outputs, self._is_given, strict=True))
+        return not any(self._is_given) and not any(spec.axis or spec.finish for spec in self.outputs)
 
     @cached_property
     def _is_given(self) -> tuple[bool, ...]:

@@ -33,7 +33,7 @@ _ALL_GATHER = KINDS.index("all_gather")
 _SERIALIZED = 2  # thread level, as MPICH and Open MPI number it
 
 
-class Request(NamedTuple):
+class CollectiveCall(NamedTuple):
     """What this rank asks: `elements` of the part where ranks cut the whole, or the `counts` of a v-variant.
 
     Addresses are 0 where this rank has no such array. `dtype`: one of REDUCED; what is only moved goes as elements of
@@ -102,7 +102,7 @@ class Communicator:
         row = self.bound.choice(KINDS.index(kind), num_bytes, REDUCED.index(dtype) if dtype else -1)
         return self._choices[row] if row >= 0 else None
 
-    def run(self, request: Request) -> None:
+    def run(self, request: CollectiveCall) -> None:
         """Execute a request. RunError if MPI fails, or a rank misses the stall time that `prepare` sets."""
         words = self._words(request)
         while not self.bound.run(*words):
@@ -111,10 +111,16 @@ class Communicator:
             service: tuple[Any, ...] = self.prepare(request, choice, self)
             self.bound.add(*words, *service)
 
-    def agree(self, request: Request | None) -> None:
+    def agree(self, request: CollectiveCall | None) -> None:
         """Raise OperatorError on all ranks if they ask different things of one call, or one asks the impossible."""
-        names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes")
-        everyone = self.gather(np.array(_numbers(request) if request else [-1] * len(names), np.int64))
+        names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes", "begun")
+        transport = self.world.transport
+        begun, transport.begun = transport.begun, False  # so that a rank that has begun it meets one that has not
+        asked = [*_numbers(request), int(begun)] if request else [-1] * len(names)
+        try:
+            everyone = self.gather(np.array(asked, np.int64))
+        finally:
+            transport.begun = begun
         for rank, theirs in enumerate(everyone):
             if request and theirs[0] < 0:
                 what = f"rank {rank} refuses its arguments of {request.kind}"
@@ -146,7 +152,7 @@ class Communicator:
         own, everyone = np.empty(1, np.int64), np.empty(self.size, np.int64)
         return own, everyone, own.ctypes.data, everyone.ctypes.data
 
-    def _words(self, request: Request) -> tuple[Any, ...]:
+    def _words(self, request: CollectiveCall) -> tuple[Any, ...]:
         sides, all_counts = [], b""
         if request.counts is not None:
             sides, all_counts = request.counts.tolist(), request.counts.tobytes()
@@ -157,7 +163,7 @@ class Communicator:
 
 
 # (request, the choice that the rules make for it, the communicator): what serves such requests from now on.
-Prepare = Callable[[Request, Any, Communicator], Service]
+Prepare = Callable[[CollectiveCall, Any, Communicator], Service]
 _known: dict[int, Communicator] = {}  # by key of the native one
 
 
@@ -183,8 +189,17 @@ def world_of(comm: Any) -> World:
     return adopted(comm).world
 
 
-def adopted(comm: Any) -> Communicator:
-    """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs."""
+def end_begun(bound: _native.Communicator) -> None:
+    """Finish the calls that were begun on a communicator, which its ranks now free."""
+    if made := known_by(bound):
+        made.world.requests.end()
+
+
+def adopted(comm: Any, *, begins: bool = False) -> Communicator:
+    """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs.
+
+    Calls that were begun end first, unless the caller `begins` another one.
+    """
     fortran, table, bound, fault = _fortran(comm), 0, None, None
     try:
         table = _table()
@@ -192,7 +207,10 @@ def adopted(comm: Any) -> Communicator:
     except EnvironmentFault as error:  # no compiler on one host, say: its ranks know no communicator yet
         fault = error
     if bound is not None and bound.key in _known:
-        return _known[bound.key]
+        made = _known[bound.key]
+        if bound.has_begun and not begins:
+            made.world.requests.drain()
+        return made
     board = _Board(comm)
     try:
         hosts, boards = zip(*of_all(comm, lambda: (platform.node(), board.made()), fault), strict=True)
@@ -244,15 +262,15 @@ class _Board:
 
 def _remember(bound: _native.Communicator, hosts: Sequence[str], board: str) -> bool:
     """Return whether the board was opened."""
-    for key in [key for key, old in _known.items() if old.bound.freed]:
-        del _known[key]
+    for key in [key for key, old in list(_known.items()) if old.bound.freed]:
+        _known.pop(key, None)
     made = Communicator(bound, hosts)
     assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where all ranks hear of a failure
     _known[bound.key] = made
     return bool(board) and bool(bound.open_board(board))
 
 
-def _numbers(request: Request) -> list[int]:
+def _numbers(request: CollectiveCall) -> list[int]:
     counts = 0 if request.counts is None else zlib.crc32(request.counts.tobytes())
     codes = REDUCE_OPS.index(request.op), request.root, REDUCED.index(request.dtype)
     return [KINDS.index(request.kind), counts, *codes, request.elements, request.num_bytes]

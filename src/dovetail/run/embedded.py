@@ -25,12 +25,12 @@ from dovetail.run.engine import bind, native_options
 from dovetail.run.faults import Door
 from dovetail.run.mpi_library import build_shim
 from dovetail.run.options import RunOptions
-from dovetail.run.together import common, words_of
+from dovetail.run.requests import THREAD_MULTIPLE
+from dovetail.run.together import common, is_common, words_of
 from dovetail.run.world import World
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it
 STALL_S = 600.0  # a rank that comes so late is taken for one that never will
 
 
@@ -98,6 +98,8 @@ class Embedded:
         given, results, fault, error = {}, dict[str, Array](), "", None
         with Door(None, self.world.bound if self.world else None):
             try:
+                if self.world:
+                    self.world.requests.drain()
                 inputs, out = read()
                 given, results = {name: np.ascontiguousarray(array) for name, array in inputs.items()}, dict(out)
                 fault = self.fault(given, results, allow_nonfinite)
@@ -105,6 +107,8 @@ class Embedded:
                     results |= {name: self.empty(name) for name in self._outputs if name not in results}
                     self._engine(given | results)
             except BaseException as failure:
+                if is_common(failure):
+                    raise
                 fault, error = words_of(failure), failure
             self.agree(fault, error)
             return self._run(given, results)

@@ -18,7 +18,7 @@ from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run import comm as ranks
-from dovetail.run.comm import KINDS, REDUCED, Communicator, Request
+from dovetail.run.comm import KINDS, REDUCED, CollectiveCall, Communicator
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.together import Fault, common, fault_of, is_common
 
@@ -38,6 +38,7 @@ class Owed(NamedTuple):
     root: int = 0
     num_bytes: int = 0
     by_rules: bool = True
+    begun: bool = False
     all_counts: bytes = b""
 
 
@@ -65,6 +66,7 @@ class Door:
 
 def report(made: Communicator, error: BaseException) -> None:
     """Let the other ranks raise an error of this rank, which raises it afterwards."""
+    made.world.requests.finish_others()
     fault = fault_of(made.rank, error)
     if made.bound.post(fault.kind, fault.text):
         _finish(made, fault)
@@ -82,15 +84,16 @@ def raise_fault(bound: _native.Communicator) -> None:
 
 def _finish(made: Communicator, fault: Fault) -> None:
     """Complete the calls that ranks had started when the fault was posted. All ranks then drop their engines."""
-    made.bound.standing_in = True
+    begun, made.bound.standing_in = made.world.transport.begun, True
     try:
         while (owed := Owed(*made.bound.owed())).number:
             _await_all(made, owed, fault)
+            made.world.transport.begun = owed.begun
             _stand_in(made, owed, fault)
     except RunError:  # MPI fails: the others see it too
         pass
     finally:
-        made.bound.standing_in = False
+        made.bound.standing_in, made.world.transport.begun = False, begun
         made.bound.clear()
         made.bound.acknowledge()
 
@@ -128,7 +131,7 @@ def _stand_in(made: Communicator, owed: Owed, fault: Fault) -> None:
     given = given if not traits.input_at_root or is_root else 0
     result = result if not traits.to_root or is_root else 0
     sizes = owed.elements, REDUCED[owed.dtype], owed.num_bytes
-    made.run(Request(kind, given, result, *sizes, REDUCE_OPS[owed.op], owed.root, counts))
+    made.run(CollectiveCall(kind, given, result, *sizes, REDUCE_OPS[owed.op], owed.root, counts))
 
 
 _STORED = {"bfloat16": "uint16"}

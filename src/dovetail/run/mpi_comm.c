@@ -10,6 +10,7 @@ struct dt_comm {
     MPI_Comm comm;
     int rank, size;
     void* owner;
+    void (*ends)(void*);
     void (*freed)(void*);
     MPI_Request* requests;
     int *expected, *free_handles, num_requests, num_free; /* expected: bytes of a receive, -1 for others */
@@ -26,6 +27,7 @@ static int on_free(MPI_Comm theirs, int key, void* value, void* extra) {
     dt_comm* comm = value;
     (void)key, (void)extra;
     if (ending || theirs == MPI_COMM_SELF) return MPI_SUCCESS;
+    comm->ends(comm->owner);
     int code = MPI_Comm_free(&comm->comm);
     for (int i = 0; i < comm->num_groups; i++) MPI_Comm_free(&comm->groups[i]);
     comm->freed(comm->owner);
@@ -63,11 +65,12 @@ int dt_duplicate(MPI_Comm theirs, dt_comm** made) {
     return 0;
 }
 
-int dt_adopt(int fortran, void* owner, void (*freed)(void*), dt_comm** comm) {
+int dt_adopt(int fortran, void* owner, void (*ends)(void*), void (*freed)(void*), dt_comm** comm) {
     MPI_Comm theirs = MPI_Comm_f2c(fortran);
     int code = dt_duplicate(theirs, comm);
     if (code) return code;
     (*comm)->owner = owner;
+    (*comm)->ends = ends;
     (*comm)->freed = freed;
     return MPI_Comm_set_attr(theirs, keyval, *comm);
 }
@@ -173,8 +176,8 @@ static int rank_in(MPI_Comm comm) {
     return rank;
 }
 
-int dt_icollective(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int group,
-                   int* handle) {
+int dt_icollective(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
+                   int group, int* handle) {
     MPI_Comm on = of_group(comm, group);
     MPI_Datatype type = dt_type(dtype);
     int n = (int)count;
@@ -192,7 +195,14 @@ int dt_icollective(dt_comm* comm, int kind, const void* src, void* dst, long lon
         case DT_ALL_TO_ALL:
             return MPI_Ialltoall(src, n, type, dst, n, type, on, request);
         case DT_BROADCAST:
-            return MPI_Ibcast(dst, n, type, 0, on, request);
+            return MPI_Ibcast(dst, n, type, root, on, request);
+        case DT_REDUCE:
+            if (comm->rank == root && src == dst) src = MPI_IN_PLACE;
+            return MPI_Ireduce(src, dst, n, type, dt_op(op, dtype), root, on, request);
+        case DT_GATHER:
+            return MPI_Igather(src, n, type, dst, n, type, root, on, request);
+        case DT_SCATTER:
+            return MPI_Iscatter(src, n, type, dst, n, type, root, on, request);
         default:
             return MPI_Ibarrier(on, request);
     }

@@ -2,7 +2,7 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 7
+#define DOVETAIL_MPI_TABLE_VERSION 8
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive: MPI itself takes it without a word */
 
 enum {
@@ -29,11 +29,11 @@ enum {
     DT_REDUCE_SCATTER,
     DT_ALL_TO_ALL,
     DT_BROADCAST,
-    DT_BARRIER, /* from here on blocking only */
+    DT_BARRIER,
     DT_REDUCE,
     DT_GATHER,
     DT_SCATTER,
-    DT_ALL_TO_NEXT,
+    DT_ALL_TO_NEXT, /* blocking only */
     DT_ALL_GATHER_V,
     DT_REDUCE_SCATTER_V,
     DT_ALL_TO_ALL_V,
@@ -55,8 +55,9 @@ typedef struct {
     int (*finalize)(void);
     /* Where MPI has begun, before any other call than `init`: its thread level, whether this is its main thread. */
     int (*setup)(int* provided, int* is_main, dt_reduce_fn reduce);
-    /* A duplicate that ends with the user's own: then `freed` is called with `owner`. All its ranks call `adopt`. */
-    int (*adopt)(int fortran, void* owner, void (*freed)(void* owner), dt_comm** comm);
+    /* A duplicate that ends with the user's own: then `ends` is called with `owner`, while the duplicate still serves,
+       and `freed` when it no longer does. All its ranks call `adopt`. */
+    int (*adopt)(int fortran, void* owner, void (*ends)(void* owner), void (*freed)(void* owner), dt_comm** comm);
     int (*find)(int fortran, void** owner); /* NULL where none was adopted */
     void (*release)(dt_comm* comm);         /* its memory, once it was freed */
     int (*rank)(const dt_comm* comm);
@@ -68,7 +69,7 @@ typedef struct {
     /* `count` elements a rank, of the part where ranks cut the whole. In place: src == dst of an all_reduce, reduce or
        broadcast, or for an all_gather this rank's part of dst. */
     int (*icollective)(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op,
-                       int group, int* handle);
+                       int root, int group, int* handle);
     /* `counts` of each member; of an all_to_all_v those sent to each, then those received from each. */
     int (*icollective_v)(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype,
                          int op, int group, int* handle);

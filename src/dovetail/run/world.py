@@ -15,6 +15,7 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi_library import ON_COMM, Shim
+from dovetail.run.requests import RequestQueue
 from dovetail.run.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class World:
             self._comm, self.transport = ctypes.c_void_p(bound.address), bound.transport
             self.provided, _ = _native.comm_setup(self._shim.address, reduce)
         self.rank, self.size = self._call("rank"), self._call("size")
+        self.requests = RequestQueue(self.transport, self.provided, self.abort, bound)
         self._faults: dict[int, Fault] = {}
         self._is_together = False
 
@@ -113,6 +115,7 @@ class World:
         may exchange by `gather` and `share` only. At its end each rank reports that it has not failed. A nested block
         is part of the outer one.
         """
+        self.requests.drain()
         if self._is_together:
             yield
             return
@@ -157,7 +160,7 @@ class World:
     def barrier(self, limit_s: float = 60.0) -> None:
         """Wait for all ranks; RunError, naming one, if any does not arrive within the limit."""
         handle = ctypes.c_int()
-        self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, -1, ctypes.byref(handle))
+        self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, 0, -1, ctypes.byref(handle))
         self._finish(handle.value, limit_s, None)
 
     def sum(self, array: np.ndarray[Any, Any], limit_s: float = 120.0) -> np.ndarray[Any, Any]:
@@ -165,7 +168,7 @@ class World:
         source, result = np.ascontiguousarray(array, np.float64), np.empty(array.shape)
         handle, count = ctypes.c_int(), ctypes.c_longlong(source.size)
         data = (ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(result.ctypes.data))
-        self._call("icollective", 0, *data, count, 3, 0, -1, ctypes.byref(handle))
+        self._call("icollective", 0, *data, count, 3, 0, 0, -1, ctypes.byref(handle))
         self._finish(handle.value, limit_s, None)
         return result
 

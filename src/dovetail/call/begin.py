@@ -1,0 +1,72 @@
+"""begin: collectives and products that are begun, and waited for later, while the caller computes.
+
+`request = begin_all_reduce(array, comm)` begins what `all_reduce(array, comm)` does, and `request.wait()` returns its
+result. Every rank of `comm` begins the same calls in the same order. A thread of ours carries them out, in that order;
+a blocking call on the same communicator waits for those that were begun before it. The first call on a communicator
+makes a duplicate of it, which waits for all ranks.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial, wraps
+from typing import Any, ParamSpec, TypeVar
+
+from dovetail.call import collectives
+from dovetail.call.products import product_call
+from dovetail.run.comm import adopted
+from dovetail.run.requests import Request
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def nonblocking(call: Callable[P, R]) -> Callable[P, Request[R]]:
+    """Return the function that begins a collective: of the same arguments, it returns a `Request` at once."""
+    signature = inspect.signature(call)
+
+    @wraps(call)
+    def begin(*args: P.args, **said: P.kwargs) -> Request[R]:
+        comm = signature.bind(*args, **said).arguments["comm"]
+        return adopted(comm, begins=True).world.requests.begin(partial(call, *args, **said))
+
+    _name(begin, call)
+    return begin
+
+
+def begin_product(name: str) -> Callable[..., Request[Any]]:
+    """Return the function that begins the product of that name."""
+    call = product_call(name)
+
+    def begin(a: Any, b: Any, comm: Any, *, out: Any = None, **said: Any) -> Request[Any]:
+        return adopted(comm, begins=True).world.requests.begin(partial(call, a, b, comm, out=out, **said))
+
+    _name(begin, call)
+    return begin
+
+
+def _name(begin: Any, call: Callable[..., Any]) -> None:
+    name = call.__name__
+    begin.__module__, begin.__name__, begin.__qualname__ = __name__, f"begin_{name}", f"begin_{name}"
+    begin.__signature__ = inspect.signature(call).replace(return_annotation="Request")
+    begin.__doc__ = f"""Begin `{name}`, and return its `Request`: `wait()` returns the result, or raises on every rank.
+
+Until then nobody may write the arrays of the call, nor read its results; the caller computes meanwhile. Of `{name}`:
+
+{inspect.getdoc(call)}
+"""
+
+
+begin_all_reduce = nonblocking(collectives.all_reduce)
+begin_all_gather = nonblocking(collectives.all_gather)
+begin_reduce_scatter = nonblocking(collectives.reduce_scatter)
+begin_all_to_all = nonblocking(collectives.all_to_all)
+begin_broadcast = nonblocking(collectives.broadcast)
+begin_all_to_next = nonblocking(collectives.all_to_next)
+begin_reduce = nonblocking(collectives.reduce)
+begin_gather = nonblocking(collectives.gather)
+begin_scatter = nonblocking(collectives.scatter)
+begin_all_gather_v = nonblocking(collectives.all_gather_v)
+begin_reduce_scatter_v = nonblocking(collectives.reduce_scatter_v)
+begin_all_to_all_v = nonblocking(collectives.all_to_all_v)

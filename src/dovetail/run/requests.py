@@ -1,0 +1,255 @@
+"""requests: calls that were begun. A thread carries them out in their order while the caller computes.
+
+All ranks begin the same calls in the same order, and blocking calls come after all that was begun before them: so every
+rank of a communicator makes the same calls in the same order, whenever it waits. While the caller computes, whoever
+waits for MPI in the thread sleeps between polls, for it may share the caller's core; while the caller waits, it spins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Generic, TypeVar
+from weakref import WeakSet
+
+from dovetail import _native
+from dovetail.run.together import common, words_of
+
+R = TypeVar("R")
+THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it
+IDLE_S = 1.0  # a thread that has nothing to do for so long ends
+SAID_S = 2.0  # after this long, a process that waits at its end prints why
+EXIT_S = 600.0  # a process waits so long at its end for begun calls, then ends the job
+
+
+class Request(Generic[R]):
+    """A call that was begun: what `dovetail.begin_all_reduce` and its kin, and `Bound.begin`, return.
+
+    Until the call has ended, the request holds its arrays, and nobody may write them or read its results. A request
+    that is dropped ends all the same; if it fails, the next call on its communicator raises the error.
+    """
+
+    def __init__(self, queue: RequestQueue, call: Callable[[], R]) -> None:
+        self._queue = queue
+        self._call: Callable[[], R] | None = call
+        self._result: R | None = None
+        self._error: BaseException | None = None
+
+    def wait(self) -> R:
+        """Wait until the call has ended, and return its result: that of the blocking call. Repeatable.
+
+        Requests may be waited for in any order. Ctrl-C ends the wait, not the call: wait again.
+
+        Raises
+        ------
+        DovetailError
+            What the blocking call raises, on every rank. All calls that were begun before an error is raised, and come
+            after the failed one, fail with it and move nothing. Calls begun later run.
+        """
+        self._queue.finish(self)
+        if self._error is not None:
+            self._queue.take_error(self._error)
+            raise self._error
+        return self._result  # type: ignore[return-value]  # there is one where no error is
+
+    def test(self) -> bool:
+        """Return whether the call has ended, in a result or an error; `wait` then returns or raises at once.
+
+        Returns at once, unless MPI was started for calls by one thread at a time: then it runs the call, as `wait`
+        does, since nobody else would.
+        """
+        if not self._queue.overlaps:
+            self._queue.finish(self)
+        return self._call is None
+
+    def __repr__(self) -> str:
+        state = "under way" if self._call is not None else "ended" if self._error is None else "failed"
+        return f"<Request: {state}>"
+
+    def run(self) -> tuple[R | None, BaseException | None]:
+        """Make the call; return its result and its error, one of them None."""
+        assert self._call is not None
+        try:
+            return self._call(), None
+        except BaseException as error:  # whatever it is, `wait` raises it
+            return None, common(error)
+
+    def end(self, result: R | None, error: BaseException | None) -> None:
+        """Keep the result or the error, and let the arrays of the call go."""
+        self._result, self._error, self._call = result, error, None
+
+
+class RequestQueue:
+    """The begun calls of one communicator, which run one at a time in the order of their beginning.
+
+    Attributes
+    ----------
+    overlaps : bool
+        Whether a thread runs them; otherwise, below MPI_THREAD_MULTIPLE, they run in `Request.wait`.
+    """
+
+    def __init__(
+        self,
+        transport: _native.Transport,
+        provided: int,
+        abort: Callable[[int], None],
+        bound: _native.Communicator | None = None,
+    ) -> None:
+        self.overlaps = provided >= THREAD_MULTIPLE
+        self._transport, self._bound, self._abort = transport, bound, abort
+        self._requests: deque[Request[Any]] = deque()  # those that have not ended
+        self._error: BaseException | None = None  # of a begun call that failed; nobody has raised it yet
+        self._changed = threading.Condition()
+        self._waiting = 0  # threads of the caller that wait here
+        self._thread: threading.Thread | None = None
+        self._runs_in: int | None = None  # the thread that makes a begun call
+        self._ends = False
+
+    def begin(self, call: Callable[[], R]) -> Request[R]:
+        """Put a call behind those that were begun before, and return its request."""
+        request = Request(self, call)
+        _watch_exit()
+        if not self.overlaps:
+            what = "MPI was started for calls by one thread at a time: calls that are begun run in wait()"
+            warnings.warn(f"{what}; mpi4py.rc.thread_level = 'multiple' lets them overlap", RuntimeWarning, 3)
+        with self._changed:
+            if self._error is not None:
+                request.end(None, self._error)
+                return request
+            _queues.add(self)
+            self._requests.append(request)
+            self._note()
+            self._changed.notify_all()
+            if self.overlaps and self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="dovetail requests", daemon=True)
+                self._thread.start()
+        return request
+
+    def finish(self, last: Request[Any] | None = None, limit_s: float | None = None) -> bool:
+        """Wait for a request and those before it, for all if there is none; return whether they have ended in time."""
+        if not self._is_under_way(last):
+            return True
+        with self._changed:
+            self._waiting += 1
+            self._note()
+        try:
+            if not self.overlaps:
+                while self._is_under_way(last):
+                    self._run_first()
+            with self._changed:
+                return self._changed.wait_for(lambda: not self._is_under_way(last), limit_s)
+        finally:
+            with self._changed:
+                self._waiting -= 1
+                self._note()
+
+    def drain(self) -> None:
+        """Wait for all begun calls before a blocking call; raise the error of one that failed, unless a wait has."""
+        if (not self._requests and self._error is None) or self._runs_in == threading.get_ident():
+            return
+        self.finish_others()
+        if error := self.take_error():
+            raise error
+
+    def finish_others(self) -> None:
+        """Wait for all begun calls, unless this thread is making one of them."""
+        if self._runs_in != threading.get_ident():
+            self.finish()
+
+    def take_error(self, error: BaseException | None = None) -> BaseException | None:
+        """Return the error that nobody has raised (or None), which the caller raises. `error`: that one only."""
+        with self._changed:
+            if error is not None and error is not self._error:
+                return None
+            error, self._error = self._error, None
+            self._note()
+        return error
+
+    def end(self) -> None:
+        """Finish all calls before the communicator is freed. Ctrl-C is raised when they have ended."""
+        interrupt = None
+        while self._requests:
+            try:
+                self.finish()
+            except KeyboardInterrupt as error:
+                interrupt = error
+        self._print_error()
+        if interrupt:
+            raise interrupt
+
+    def end_with_process(self) -> None:
+        """Finish all calls at the end of the process; where other ranks do not come to them in time, end the job."""
+        failed = getattr(sys, "last_value", None) is not None
+        try:
+            if (self.overlaps or not failed) and not self.finish(None, SAID_S):
+                count = len(self._requests)
+                _print(f"{count} calls that were begun have not ended: this process waits for other ranks")
+                self.finish(None, 0.0 if failed else EXIT_S)
+        finally:
+            if self._requests:
+                _print("it ends with calls that were begun, and with it the job")
+                self._abort(1)
+        self._print_error()
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+        if thread := self._thread:
+            thread.join(IDLE_S)
+
+    def _print_error(self) -> None:
+        if error := self.take_error():
+            _print(f"a call that was begun failed, and nobody waited for it: {words_of(error)}")
+
+    def _is_under_way(self, last: Request[Any] | None) -> bool:
+        return bool(self._requests) if last is None else last._call is not None
+
+    def _note(self) -> None:
+        """Let native code know whether the caller computes meanwhile, and whether blocking calls must come here."""
+        self._transport.rests = bool(self._requests) and not self._waiting
+        if self._bound is not None:
+            self._bound.has_begun = bool(self._requests) or self._error is not None
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._requests or self._ends, IDLE_S)
+                if not self._requests:
+                    self._thread = None
+                    return
+            self._run_first()
+
+    def _run_first(self) -> None:
+        request = self._requests[0]
+        self._runs_in, self._transport.begun = threading.get_ident(), True
+        result, error = request.run()
+        self._runs_in, self._transport.begun = None, False
+        with self._changed:
+            self._requests.popleft().end(result, error)
+            if error is not None:  # ranks may have failed at different calls: none makes those that follow
+                self._error = error
+                while self._requests:
+                    self._requests.popleft().end(None, error)
+            self._note()
+            self._changed.notify_all()
+
+
+_queues: WeakSet[RequestQueue] = WeakSet()  # in which calls were begun
+
+
+@cache
+def _watch_exit() -> None:
+    atexit.register(_end_all)
+
+
+def _end_all() -> None:
+    for queue in list(_queues):
+        queue.end_with_process()
+
+
+def _print(text: str) -> None:
+    print(f"dovetail: {text}", file=sys.stderr, flush=True)  # noqa: T201
