@@ -1,5 +1,6 @@
 """The packages of examples/extend, installed as a distribution would be, go through every verb."""
 
+import inspect
 import json
 import sys
 from types import SimpleNamespace
@@ -63,6 +64,15 @@ def test_the_operator_is_tuned_and_called(tmp_path):
     assert {row.schedule.family for row in found.plan.rivals} | {found.plan.family} == {"serial", "overlap"}
     x = np.random.default_rng(1).random((10, 4))
     np.testing.assert_allclose(dt.plan(dt.Smooth(10, 4), machine_of_two(), ranks=1).run(x), dovetail_smooth.smooth(x))
+
+
+def test_a_call_of_one_array_takes_what_any_call_takes():
+    """How many arrays it has, its operator says; by name or by place, one too few or too many is a TypeError."""
+    assert str(inspect.signature(dt.smooth)) == "(x, comm, *, out=None) -> 'Any'"
+    assert "`x`: of two axes" in dt.smooth.__doc__
+    for wrong in ((), (1,), (1, 2, 3)):
+        with pytest.raises(TypeError, match="argument"):
+            dt.smooth(*wrong)
 
 
 def test_the_executor_finds_what_is_wrong(call, tmp_path, monkeypatch):

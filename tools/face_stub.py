@@ -12,10 +12,11 @@ from pathlib import Path
 
 import dovetail
 import dovetail.collective
-from dovetail.ir.registry import BUILT_IN
+from dovetail.ir.abilities import OnArrays
+from dovetail.ir.registry import BUILT_IN, operator_class
 
 PACKAGES = ("dovetail", "dovetail.collective")
-PRODUCTS = [name for name in BUILT_IN if "matmul" in name]
+ON_ARRAYS = [name for name in BUILT_IN if issubclass(operator_class(name), OnArrays)]
 
 
 def stub(package: str) -> str:
@@ -25,7 +26,7 @@ def stub(package: str) -> str:
     lines = [f"# What `{package}` offers, for type checkers; made by tools/face_stub.py."]
     lines += sorted({f"from {home(package, name)} import {name} as {name}" for name in names})
     if package == "dovetail":
-        lines += ["from typing import Any", "", "__version__: str", "", *map(product, PRODUCTS)]
+        lines += ["from typing import Any", "", "__version__: str", "", *map(on_arrays, ON_ARRAYS)]
     return "\n".join(lines) + "\n"
 
 
@@ -45,11 +46,12 @@ def home(package: str, name: str) -> str:
     return f"{package}.{homes.get(name, 'spec')}"
 
 
-def product(name: str) -> str:
-    """Return the declaration of a product's function on arrays."""
+def on_arrays(name: str) -> str:
+    """Return the declaration of an operator's function on arrays."""
     arguments = inspect.signature(getattr(dovetail, name)).parameters.values()
+    plain = [f"{each.name}: Any" for each in arguments if each.kind != each.KEYWORD_ONLY]
     keywords = [f"{each.name}: Any = ..." for each in arguments if each.kind == each.KEYWORD_ONLY]
-    return f"def {name}(a: Any, b: Any, comm: Any, *, {', '.join(keywords)}) -> Any: ..."
+    return f"def {name}({', '.join(plain)}, *, {', '.join(keywords)}) -> Any: ..."
 
 
 def formatted(text: str) -> str:
