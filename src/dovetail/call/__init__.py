@@ -72,9 +72,8 @@ def _product(name: str) -> Any:
         from dovetail.call.products import product_call
 
         return product_call(name)
-    module, _, of_class = OPERATORS.place(name).partition(":")
     if isinstance(kind, Nested):
-        what, door = "is a nest", f"from {module} import {of_class}; dovetail.bind({of_class}(…), comm)"
+        what, door = "is a nest", f"dovetail.bind(dovetail.{kind.__name__}(…), comm)"
     else:
         what, door = "is no product", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"
     more = "collectives are functions too, as dovetail.all_reduce(array, comm)"
