@@ -20,6 +20,7 @@ from dovetail.collective import AllReduce
 from dovetail.core import CostError, EnvironmentFault, OperatorError, ProgramError, RunError
 from dovetail.ir import Schedule
 from dovetail.ir.registry import OPERATORS, prove
+from dovetail.loops.problems import wave1d
 from dovetail.run.executor import EXECUTORS, OPTIONS, Executor, executor_on
 from dovetail.run.job import Job, Variant
 from dovetail.trace.to_timeline import lanes_of, span_rows
@@ -156,6 +157,12 @@ def traced(folder, program):
 
 
 # Operators
+
+
+def test_a_wave_goes_round_a_ring_unchanged():
+    form = np.random.default_rng(0).integers(-9, 9, 12).astype("f8")
+    levels = np.stack([form, np.roll(form, 1)])
+    assert np.array_equal(wave1d.reference(levels, steps=30)[1], np.roll(form, 31))
 
 
 @pytest.fixture(params=names_in(OPERATORS))

@@ -42,6 +42,7 @@ BUILT_IN = {
     "fdtd2d": "dovetail.loops.problems.fdtd2d:fdtd2d",
     "laplace2d": "dovetail.loops.problems.laplace2d:laplace2d",
     "red_black2d": "dovetail.loops.problems.red_black2d:red_black2d",
+    "wave1d": "dovetail.loops.problems.wave1d:wave1d",
     "sync_p2p": "dovetail.loops.problems.sync_p2p:sync_p2p",
     "gauss_seidel2d": "dovetail.loops.problems.gauss_seidel2d:gauss_seidel2d",
     "sor2d": "dovetail.loops.problems.sor2d:sor2d",

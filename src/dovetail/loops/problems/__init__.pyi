@@ -17,3 +17,4 @@ from dovetail.loops.problems.sor2d import sor2d as sor2d
 from dovetail.loops.problems.ssor2d import ssor2d as ssor2d
 from dovetail.loops.problems.sync_p2p import sync_p2p as sync_p2p
 from dovetail.loops.problems.triple_nest import triple_nest as triple_nest
+from dovetail.loops.problems.wave1d import wave1d as wave1d
