@@ -40,6 +40,7 @@ FILES = {  # of every algorithm, the file here that has its function; a new one 
     "binomial_tree_all_gather": "tree",
     "binomial_tree_reduce_scatter": "tree",
     "binomial_tree_broadcast": "tree",
+    "scatter_all_gather_broadcast": "scatter_all_gather",
     "binomial_tree_reduce": "tree",
     "binomial_tree_gather": "tree",
     "binomial_tree_scatter": "tree",
