@@ -46,6 +46,7 @@ from dovetail.matmul.all_reduce import MatmulAllReduce as MatmulAllReduce
 from dovetail.matmul.all_to_all_first import AllToAllMatmul as AllToAllMatmul
 from dovetail.matmul.all_to_all_last import MatmulAllToAll as MatmulAllToAll
 from dovetail.matmul.reduce_scatter import MatmulReduceScatter as MatmulReduceScatter
+from dovetail.matmul.shift import MatmulShift as MatmulShift
 from dovetail.pipeline.band_operator import BandOperator
 from dovetail.pipeline.operator import PipelineOperator
 from dovetail.planner.plan import Plan as Plan
@@ -67,6 +68,7 @@ def all_to_all_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any 
 def matmul_all_reduce(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
 def matmul_all_to_all(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Any: ...
 def matmul_reduce_scatter(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
+def matmul_shift(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
 
 Jacobi1d: type[StencilOperator]
 Jacobi2d: type[StencilOperator]

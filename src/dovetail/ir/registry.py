@@ -25,6 +25,7 @@ BUILT_IN = {
     "matmul_all_reduce": "dovetail.matmul.all_reduce:MatmulAllReduce",
     "matmul_all_to_all": "dovetail.matmul.all_to_all_last:MatmulAllToAll",
     "matmul_reduce_scatter": "dovetail.matmul.reduce_scatter:MatmulReduceScatter",
+    "matmul_shift": "dovetail.matmul.shift:MatmulShift",
     "all_reduce": "dovetail.collective:AllReduce",
     "all_gather": "dovetail.collective:AllGather",
     "reduce_scatter": "dovetail.collective:ReduceScatter",
