@@ -169,7 +169,7 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     rows = [slice(stop - count, stop) for stop, count in zip(np.cumsum(cut).tolist(), cut, strict=True)]
     out, call = np.empty((2 * size if gathers else size, size), np.float32), getattr(dt, name)
     by_hand = (gathered if gathers else scattered)(comm, a, b, rows)
-    asked = asked_of(name, a, b, out, {})
+    asked = asked_of(name, (a, b), out, {})
     looks = lambda: look_up(name, adopted(comm), asked)  # noqa: E731
     exchange = lambda: adopted(comm).gather_number(1)  # noqa: E731
     return lambda: call(a, b, comm, out=out), by_hand, looks, exchange, operator.program(schedule, 2)

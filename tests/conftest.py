@@ -111,6 +111,15 @@ def copy_libraries(source: Path, target: Path) -> None:
                 partial.replace(target / library.name)
 
 
+@pytest.fixture(scope="module")
+def examples_installed(tmp_path_factory: pytest.TempPathFactory):
+    """The packages of examples/extend, as if pip had installed them, until the end of the module."""
+    from registered import examples_installed
+
+    with examples_installed(tmp_path_factory.mktemp("site")):
+        yield
+
+
 @pytest.fixture(scope="session")
 def probed_links(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The cache that a quick `dovetail probe links` leaves, for two ranks."""

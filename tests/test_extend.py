@@ -1,9 +1,8 @@
 """The packages of examples/extend, installed as a distribution would be, go through every verb."""
 
+import inspect
 import json
 import sys
-import tomllib
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,53 +13,23 @@ import dovetail as dt
 from dovetail.cli.files import KINDS
 from dovetail.core import DovetailError, save_json
 from dovetail.cost import Curve, Segment
-from dovetail.ir import Schedule, verify
-from dovetail.ir.registry import OPERATORS
+from dovetail.ir import Schedule
 from dovetail.run import execute
-from dovetail.run.executor import EXECUTORS
 from dovetail.trace import open_trace
 from dovetail.trace.formats import FORMATS
 
-EXTEND = Path(__file__).parents[1] / "examples" / "extend"
-REGISTRIES = (OPERATORS, EXECUTORS, FORMATS)
+pytestmark = pytest.mark.usefixtures("examples_installed")
 SIZES = ("--n", "8", "--width", "4")
 
 
-@pytest.fixture(autouse=True)
-def installed(tmp_path, monkeypatch):
-    """All three, on sys.path with the metadata that pip would write; gone after the test."""
-    site, modules = tmp_path / "site", []
-    for folder in ("operator", "executor", "trace_format"):
-        project = tomllib.loads((EXTEND / folder / "pyproject.toml").read_text())["project"]
-        info = site / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 1.0\n")
-        ((group, rows),) = project["entry-points"].items()
-        rows = [f"{name} = {place}" for name, place in rows.items()]
-        (info / "entry_points.txt").write_text("\n".join([f"[{group}]", *rows]))
-        (module,) = (EXTEND / folder).glob("*.py")
-        monkeypatch.syspath_prepend(module.parent)
-        modules.append(module.stem)
-    monkeypatch.syspath_prepend(site)
-    for registry in REGISTRIES:
-        registry.forget()
-    yield
-    for registry in REGISTRIES:
-        registry.forget()
-    for name in modules:
-        sys.modules.pop(name, None)
-    vars(dt).pop("Smooth", None)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_the_operator_is_proved_and_right(ranks):
+def test_the_operator_is_right(ranks):
     import dovetail_smooth
 
     operator = dt.Smooth(10, 4)
     x = np.random.default_rng(1).random((10, 4))
     for schedule in (operator.serial(ranks), Schedule.of("overlap", first="inner")):
         program = operator.program(schedule, ranks)
-        verify(program).raise_if_bad()
         parts = {"x": [x[low:high] for low, high in operator.blocks(ranks)]}
         found = execute(program, parts, workload=operator.workload(program, schedule)).outputs["y"]
         np.testing.assert_allclose(np.concatenate(found), dovetail_smooth.smooth(x))
@@ -95,6 +64,15 @@ def test_the_operator_is_tuned_and_called(tmp_path):
     assert {row.schedule.family for row in found.plan.rivals} | {found.plan.family} == {"serial", "overlap"}
     x = np.random.default_rng(1).random((10, 4))
     np.testing.assert_allclose(dt.plan(dt.Smooth(10, 4), machine_of_two(), ranks=1).run(x), dovetail_smooth.smooth(x))
+
+
+def test_a_call_of_one_array_takes_what_any_call_takes():
+    """How many arrays it has, its operator says; by name or by place, one too few or too many is a TypeError."""
+    assert str(inspect.signature(dt.smooth)) == "(x, comm, *, out=None) -> 'Any'"
+    assert "`x`: of two axes" in dt.smooth.__doc__
+    for wrong in ((), (1,), (1, 2, 3)):
+        with pytest.raises(TypeError, match="argument"):
+            dt.smooth(*wrong)
 
 
 def test_the_executor_finds_what_is_wrong(call, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from registered import names_in, small
 
 from dovetail.core import OperatorError
 from dovetail.ir.abilities import BalancedSizes, HasHeuristics, Nested, OnArrays, PublishedCases
@@ -13,25 +14,14 @@ from dovetail.ir.signature import Signature
 from dovetail.run import numpy_dtype
 from dovetail.run.arrays import shape_of
 
-SIZES = {"m": 7, "k": 5, "n": 6, "min": "1K", "max": "1K"}
-GRIDS = {1: "90", 2: "13x11", 3: "12x11x10"}
+pytestmark = pytest.mark.usefixtures("examples_installed")
 
 
-def points(name, **more):
-    """An operator of every kind, small, of sizes that ranks do not divide."""
-    kind = operator_class(name)
-    known = {option.name for option in kind.options}
-    asked = {key: value for key, value in SIZES.items() if key in known} | more
-    if "grid" in known:
-        asked["grid"] = GRIDS[len(next(iter(kind.nest.arrays.values())).shape)]
-    return kind.points(**asked)[0].resolve({}, 3)[0]
-
-
-@pytest.mark.parametrize("name", sorted(OPERATORS))
+@pytest.mark.parametrize("name", names_in(OPERATORS))
 @pytest.mark.parametrize("way", ["serial", "default_schedule"])
 def test_specs_fit_the_program_of_every_operator(name, way):
     """Buffers have the shapes that the workload gives them, and each array is what its buffer was made of."""
-    operator, ranks = points(name), 3
+    operator, ranks = small(name), 3
     schedule = getattr(operator, way)(ranks)
     program, signature = operator.program(schedule, ranks), Signature.of(operator, schedule, ranks)
     workload = operator.workload(program, schedule)
@@ -48,7 +38,7 @@ def test_specs_fit_the_program_of_every_operator(name, way):
 
 @pytest.mark.parametrize("name", ["jacobi2d", "seidel2d", "seidel1d", "all_gather_matmul", "all_reduce"])
 def test_nothing_is_read_from_a_programs_name(name):
-    operator, ranks = points(name), 3
+    operator, ranks = small(name), 3
     schedule = operator.default_schedule(ranks)
     program = operator.program(schedule, ranks)
     found = operator.workload(replace(program, name="another"), schedule)
@@ -144,6 +134,6 @@ def test_no_mask_is_lost_in_a_plan():
 def test_abilities_of_classes(name, abilities):
     kind = operator_class(name)
     assert {each for each in (OnArrays, BalancedSizes, PublishedCases) if issubclass(kind, each)} == abilities
-    operator = points(name)
+    operator = small(name)
     assert isinstance(operator, Nested) == (name == "jacobi2d")
     assert isinstance(operator, HasHeuristics) == (name == "matmul_all_reduce")

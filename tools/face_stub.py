@@ -1,6 +1,6 @@
-"""Write src/dovetail/__init__.pyi and collective/__init__.pyi: what lazy packages offer, for type checkers.
+"""Write src/dovetail/__init__.pyi and others: what packages offer whose names are made as they run, for type checkers.
 
-python tools/face_stub.py            # a test holds both files to what this writes
+python tools/face_stub.py            # a test holds the files to what this writes
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from pathlib import Path
 
 import dovetail
 import dovetail.collective
+import dovetail.loops.problems
+from dovetail.ir.abilities import OnArrays
 from dovetail.ir.registry import BUILT_IN, operator_class
+from dovetail.loops import Nest
+from dovetail.loops.grid_operator import GridOperator
 
-PACKAGES = ("dovetail", "dovetail.collective")
-PRODUCTS = [name for name in BUILT_IN if "matmul" in name]
+PACKAGES = ("dovetail", "dovetail.collective", "dovetail.loops.problems")
+ON_ARRAYS = [name for name in BUILT_IN if issubclass(operator_class(name), OnArrays)]
 SEARCHES = ("plan", "tune")  # which take the options of an operator's schedules
 TYPES = [  # of their parameters
     "from pathlib import Path",
@@ -30,26 +34,40 @@ TYPES = [  # of their parameters
 def stub(package: str) -> str:
     """Return the text of a package's stub: each name, imported from where it is defined."""
     module = import_module(package)
-    names = [*module.__all__, *(operators() if package == "dovetail" else ())]
+    names = [*module.__all__, *(classes() if package == "dovetail" else ())]
     lines = [f"# What `{package}` offers, for type checkers; made by tools/face_stub.py."]
     lines += sorted({f"from {home(package, name)} import {name} as {name}" for name in names})
     if package == "dovetail":
         lines = [line for line in lines if not line.endswith(tuple(f" as {name}" for name in SEARCHES))]
-        lines += [*TYPES, "", "__version__: str", "", *map(search, SEARCHES), *map(product, PRODUCTS)]
-        lines += [product(f"begin_{name}", "Request[Any]") for name in PRODUCTS]
+        nests = of_nests()
+        lines += sorted({f"from {base.__module__} import {base.__name__}" for base in nests.values()})
+        lines += [*TYPES, "", "__version__: str", "", *map(search, SEARCHES), *map(on_arrays, ON_ARRAYS)]
+        lines += [on_arrays(f"begin_{name}", "Request[Any]") for name in ON_ARRAYS]
+        lines += ["", *(f"{name}: type[{base.__name__}]" for name, base in nests.items())]
     return "\n".join(lines) + "\n"
 
 
-def operators() -> dict[str, str]:
-    """Return the modules of the built-in operators by the names of their classes."""
-    return {name: module for module, _, name in (place.partition(":") for place in BUILT_IN.values())}
+def classes() -> dict[str, str]:
+    """Return the modules of the built-in operators that are classes, by the names of these."""
+    places = (
+        place.partition(":") for name, place in BUILT_IN.items() if not issubclass(operator_class(name), GridOperator)
+    )
+    return {name: module for module, _, name in places}
+
+
+def of_nests() -> dict[str, type]:
+    """Return the base classes of the built-in operators that are made of nests, by the names of their classes."""
+    kinds = [kind for kind in map(operator_class, BUILT_IN) if issubclass(kind, GridOperator)]
+    return {kind.__name__: kind.__mro__[1] for kind in kinds}
 
 
 def home(package: str, name: str) -> str:
     """Return the module that a type checker finds a name in."""
-    if package == "dovetail" and name in operators():
-        return operators()[name]
+    if package == "dovetail" and name in classes():
+        return classes()[name]
     found = getattr(import_module(package), name)
+    if isinstance(found, Nest):
+        return BUILT_IN[name].partition(":")[0]
     if callable(found) and found.__module__.startswith("dovetail."):
         return str(found.__module__)
     homes = getattr(import_module(package), "_LATER", {})
@@ -73,11 +91,12 @@ def options() -> dict[str, str]:
     return {option.name: f"{option.type.__name__} | None" for option in found}
 
 
-def product(name: str, returns: str = "Any") -> str:
-    """Return the declaration of a product's function on arrays."""
+def on_arrays(name: str, returns: str = "Any") -> str:
+    """Return the declaration of an operator's function on arrays."""
     arguments = inspect.signature(getattr(dovetail, name)).parameters.values()
+    plain = [f"{each.name}: Any" for each in arguments if each.kind != each.KEYWORD_ONLY]
     keywords = [f"{each.name}: Any = ..." for each in arguments if each.kind == each.KEYWORD_ONLY]
-    return f"def {name}(a: Any, b: Any, comm: Any, *, {', '.join(keywords)}) -> {returns}: ..."
+    return f"def {name}({', '.join(plain)}, *, {', '.join(keywords)}) -> {returns}: ..."
 
 
 def formatted(text: str) -> str:

@@ -55,38 +55,22 @@ from dovetail.loops.nest import array as array
 from dovetail.loops.nest import nest as nest
 from dovetail.loops.record import loop as loop
 from dovetail.machine.machine import Machine as Machine
-from dovetail.matmul import AllGatherColumnsMatmul as AllGatherColumnsMatmul
-from dovetail.matmul import AllGatherMatmul as AllGatherMatmul
-from dovetail.matmul import AllToAllMatmul as AllToAllMatmul
-from dovetail.matmul import MatmulAllReduce as MatmulAllReduce
-from dovetail.matmul import MatmulAllToAll as MatmulAllToAll
-from dovetail.matmul import MatmulReduceScatter as MatmulReduceScatter
-from dovetail.pipeline.problems import GaussSeidel2d as GaussSeidel2d
-from dovetail.pipeline.problems import Lcs as Lcs
-from dovetail.pipeline.problems import Seidel1d as Seidel1d
-from dovetail.pipeline.problems import Seidel2d as Seidel2d
-from dovetail.pipeline.problems import SmithWaterman as SmithWaterman
-from dovetail.pipeline.problems import Sor2d as Sor2d
-from dovetail.pipeline.problems import Ssor2d as Ssor2d
-from dovetail.pipeline.problems import SyncP2p as SyncP2p
-from dovetail.pipeline.problems import TripleNest as TripleNest
+from dovetail.matmul.all_gather import AllGatherMatmul as AllGatherMatmul
+from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul as AllGatherColumnsMatmul
+from dovetail.matmul.all_reduce import MatmulAllReduce as MatmulAllReduce
+from dovetail.matmul.all_to_all_first import AllToAllMatmul as AllToAllMatmul
+from dovetail.matmul.all_to_all_last import MatmulAllToAll as MatmulAllToAll
+from dovetail.matmul.reduce_scatter import MatmulReduceScatter as MatmulReduceScatter
+from dovetail.matmul.shift import MatmulShift as MatmulShift
+from dovetail.pipeline.band_operator import BandOperator
+from dovetail.pipeline.operator import PipelineOperator
 from dovetail.planner.plan import Plan as Plan
 from dovetail.planner.predict import simulate as simulate
 from dovetail.prober.take import Budget
 from dovetail.report.notebook import explain as explain
 from dovetail.run.executor import Executor
 from dovetail.run.requests import Request as Request
-from dovetail.stencil.problems import Acoustic3d as Acoustic3d
-from dovetail.stencil.problems import Acoustic3d4 as Acoustic3d4
-from dovetail.stencil.problems import Acoustic3d6 as Acoustic3d6
-from dovetail.stencil.problems import Acoustic3d8 as Acoustic3d8
-from dovetail.stencil.problems import Fdtd2d as Fdtd2d
-from dovetail.stencil.problems import Heat3d as Heat3d
-from dovetail.stencil.problems import Jacobi1d as Jacobi1d
-from dovetail.stencil.problems import Jacobi2d as Jacobi2d
-from dovetail.stencil.problems import Jacobi3d as Jacobi3d
-from dovetail.stencil.problems import Laplace2d as Laplace2d
-from dovetail.stencil.problems import RedBlack2d as RedBlack2d
+from dovetail.stencil.operator import StencilOperator
 from dovetail.timeline.compare import compare as compare
 from dovetail.timeline.timeline import Timeline as Timeline
 from dovetail.tuner.machines import probe as probe
@@ -148,6 +132,7 @@ def all_to_all_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any 
 def matmul_all_reduce(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
 def matmul_all_to_all(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Any: ...
 def matmul_reduce_scatter(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
+def matmul_shift(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Any: ...
 def begin_all_gather_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...) -> Request[Any]: ...
 def begin_all_gather_columns_matmul(
     a: Any, b: Any, comm: Any, *, out: Any = ..., gathered: Any = ...
@@ -156,3 +141,26 @@ def begin_all_to_all_matmul(a: Any, b: Any, comm: Any, *, out: Any = ..., counts
 def begin_matmul_all_reduce(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Request[Any]: ...
 def begin_matmul_all_to_all(a: Any, b: Any, comm: Any, *, out: Any = ..., counts: Any = ...) -> Request[Any]: ...
 def begin_matmul_reduce_scatter(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Request[Any]: ...
+def begin_matmul_shift(a: Any, b: Any, comm: Any, *, out: Any = ...) -> Request[Any]: ...
+
+Jacobi1d: type[StencilOperator]
+Jacobi2d: type[StencilOperator]
+Jacobi3d: type[StencilOperator]
+Heat3d: type[StencilOperator]
+Acoustic3d: type[StencilOperator]
+Acoustic3d4: type[StencilOperator]
+Acoustic3d6: type[StencilOperator]
+Acoustic3d8: type[StencilOperator]
+Fdtd2d: type[StencilOperator]
+Laplace2d: type[StencilOperator]
+RedBlack2d: type[StencilOperator]
+Wave1d: type[StencilOperator]
+SyncP2p: type[PipelineOperator]
+GaussSeidel2d: type[PipelineOperator]
+Sor2d: type[PipelineOperator]
+Ssor2d: type[PipelineOperator]
+Seidel1d: type[BandOperator]
+Seidel2d: type[PipelineOperator]
+Lcs: type[PipelineOperator]
+SmithWaterman: type[PipelineOperator]
+TripleNest: type[PipelineOperator]

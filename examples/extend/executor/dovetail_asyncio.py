@@ -15,11 +15,11 @@ from dovetail.run.check import check_results
 from dovetail.run.executor import Executor
 from dovetail.run.job import JobResult, Outcome, run_rounds
 
-KINDS = {Kind.send, Kind.recv, Kind.copy, Kind.reduce, Kind.compute, Kind.nop}
+KINDS = {*SENDS, *RECVS, Kind.copy, Kind.reduce, Kind.compute, Kind.nop}
 
 
 class AsyncioExecutor(Executor):
-    """Runs every lane of every rank as a task. Programs of sends, receives, copies, sums and kernels."""
+    """Runs every lane of every rank as a task. Programs of messages, copies, sums and kernels."""
 
     def execute_unverified(self, job):
         bound = {v.name: Bound(v, job.seed) for v in job.variants}
@@ -80,18 +80,18 @@ class Bound:
             self.done[op.index].set()
 
     async def do(self, op, held):
-        """Carry out one op."""
+        """Carry out one op: take a message in and add it to what the op reads, store the result, send it on."""
         reads = [held[region.buffer][region.slots()] for region in op.reads]
         if op.kind in RECVS:
-            reads = [await self.queues[op.chan_in].get()]
-        if op.kind in SENDS:
-            await self.queues[op.chan_out].put(reads[0])
-        elif op.kind == Kind.compute:
+            reads = [sum(reads, await self.queues[op.chan_in].get())]
+        if op.kind == Kind.compute:
             self.compute(self.program.kernels[op.call], op, reads, held)
-        elif op.kind != Kind.nop:
+        elif op.writes:
             (region,) = op.writes
             add = held[region.buffer][region.slots()] if op.kind == Kind.reduce else 0
             held[region.buffer][region.slots()] = reads[0] + add
+        if op.kind in SENDS:
+            await self.queues[op.chan_out].put(reads[0])
 
     def compute(self, kernel, op, reads, held):
         found = [np.empty_like(held[region.buffer][region.slots()]) for region in op.writes]

@@ -68,6 +68,34 @@ class Smooth(OfFields):
         boxes = [(slice(*block),) for block in self.blocks(ranks)]
         return ArraySpec.of_blocks(name, self.dtype, (self.n, self.width), boxes)
 
+    # Calls: dovetail.smooth(x, comm)
+
+    @classmethod
+    def call_arrays(cls):
+        return {"x": "of two axes, float32 or float64"}
+
+    @classmethod
+    def call_options(cls):
+        return {}
+
+    @classmethod
+    def fault_of(cls, given):
+        """What is wrong with one rank's arrays, in words; how many they are is checked for all operators alike."""
+        x = given[0]
+        if not isinstance(x, np.ndarray) or x.ndim != 2 or x.dtype.name not in ("float32", "float64"):
+            return f"smooth takes an array of two axes, float32 or float64, not {getattr(x, 'dtype', type(x).__name__)}"
+        return ""
+
+    @classmethod
+    def of_ranks(cls, arguments):
+        """The operator of all ranks' rows, shared as `blocks` shares them; OperatorError for others."""
+        rows, widths = zip(*(rank.shapes[0] for rank in arguments), strict=True)
+        operator = cls(sum(rows), widths[0], arguments[0].dtype)
+        wanted = [(high - low, widths[0]) for low, high in operator.blocks(len(rows))]
+        if wanted != list(zip(rows, widths, strict=True)):
+            raise OperatorError("ranks have other rows of x", found=f"{rows}", hint=f"shapes {wanted}")
+        return operator
+
     # Programs
 
     def serial(self, ranks):

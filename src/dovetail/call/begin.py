@@ -37,13 +37,7 @@ def nonblocking(call: Callable[P, R]) -> Callable[P, Request[R]]:
 
 def begin_product(name: str) -> Callable[..., Request[Any]]:
     """Return the function that begins the product of that name."""
-    call = product_call(name)
-
-    def begin(a: Any, b: Any, comm: Any, *, out: Any = None, **said: Any) -> Request[Any]:
-        return adopted(comm, begins=True).world.requests.begin(partial(call, a, b, comm, out=out, **said))
-
-    _name(begin, call)
-    return begin
+    return nonblocking(product_call(name))
 
 
 def _name(begin: Any, call: Callable[..., Any]) -> None:

@@ -1,10 +1,10 @@
-"""products: matrix products with a collective on arrays, inside a user's MPI program, by the schedule tuned for them.
+"""products: operators on arrays, matrix products above all, in a user's MPI program, by the schedule tuned for them.
 
-Every rank of `comm` (an mpi4py communicator) makes the same call on arrays of its own: `all_gather_matmul(a, b, comm)`
-and its kin in `dovetail.matmul`; shapes, and what else may be said, are those of the operator of that name. Every call
-begins with 8 bytes of each rank for each other, by which all know whether these arguments, of all ranks, are new. If
-so, ranks compare them, and look up what `dovetail tune` found for them on these ranks; where nothing was tuned, it
-computes and communicates in turn, by the library.
+Every rank of `comm` (an mpi4py communicator) makes the same call on arrays of its own: `all_gather_matmul(a, b, comm)`,
+its kin in `dovetail.matmul`, and operators of other packages that have `ir.abilities.OnArrays`; shapes, and what else
+may be said, are those of the operator of that name. Every call begins with 8 bytes of each rank for each other, by
+which all know whether these arguments, of all ranks, are new. If so, ranks compare them, and look up what `dovetail
+tune` found for them on these ranks; where nothing was tuned, it computes and communicates in turn, by the library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dovetail.ir import Schedule
 from dovetail.ir.abilities import OnArrays, RankArguments
 from dovetail.ir.arrays import borrowed
 from dovetail.ir.registry import operator_class
-from dovetail.matmul import DTYPES
 from dovetail.run.arrays import Array
 from dovetail.run.comm import Communicator, adopted
 from dovetail.run.embedded import overlap
@@ -78,8 +77,8 @@ _bound: dict[int, Kept] = {}  # by communicator
 
 
 class Asked(NamedTuple):
-    """What this rank asks: the arrays of `a` and `b`, those it wants results in, `out` as it was given, what else it
-    said, and what of that cannot be."""
+    """What this rank asks: its arrays, those it wants results in, `out` as it was given, what else it said, and what
+    of that cannot be."""
 
     given: tuple[Any, ...]
     outs: tuple[Any, ...]
@@ -91,11 +90,14 @@ class Asked(NamedTuple):
 def product_call(name: str) -> Callable[..., Any]:
     """The call on arrays that carries out the operator of that name."""
     kind = operator_class(name)
+    signature, count = _signature(kind), len(kind.call_arrays())
 
-    def call(a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **said: Any) -> Any:
-        with Door(comm) as door:
-            ranks = door.made = adopted(comm)
-            found, held = look_up(name, ranks, asked_of(name, a, b, out, said))
+    def call(*arguments: Any, out: Any = None, **said: Any) -> Any:
+        if len(arguments) != count + 1:
+            arguments = _placed(signature, arguments, said)
+        with Door(arguments[count]) as door:
+            ranks = door.made = adopted(arguments[count])
+            found, held = look_up(name, ranks, asked_of(name, arguments[:count], out, said))
             results = found.embedded.run_bound(held)
         if out is not None and found.signature.fills_out:
             return out
@@ -104,13 +106,22 @@ def product_call(name: str) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = name
     call.__doc__ = _help(kind)
-    call.__signature__ = _signature(call, kind)  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 
 
-def schedule_for(
-    product: str, a: Array, b: Array | Sequence[Array], comm: Any, *, out: Any = None, **options: Any
-) -> Schedule:
+def _placed(signature: inspect.Signature, arguments: tuple[Any, ...], said: dict[str, Any]) -> tuple[Any, ...]:
+    """The arrays and `comm`, those included that are taken out of `said`. TypeError for one too few or too many."""
+    by_name = {
+        name: said.pop(name)
+        for name, each in signature.parameters.items()
+        if each.default is each.empty and name in said
+    }
+    signature.bind(*arguments, **by_name)
+    return (*arguments, *by_name.values())
+
+
+def schedule_for(product: str, *arguments: Any, out: Any = None, **options: Any) -> Schedule:
     """Return the schedule by which `comm` serves a product of these arguments; every rank of `comm` calls.
 
     Nothing is computed. The product stays bound, so that the next call finds it ready.
@@ -119,8 +130,8 @@ def schedule_for(
     ----------
     product : str
         The product's name: "all_gather_matmul".
-    a, b, comm, out
-        The arguments of the product's own call, `dovetail.all_gather_matmul(a, b, comm, out=out)`.
+    *arguments, out
+        Those of the product's own call, `dovetail.all_gather_matmul(a, b, comm, out=out)`; `comm` is the last.
     **options
         The other keywords of that call, which differ by product: `gathered` or `counts` (see its signature).
 
@@ -138,9 +149,10 @@ def schedule_for(
     if not issubclass(kind, OnArrays):
         hint = "an operator of dovetail.matmul; for collectives choice_for, and a nest on ranks has .schedule"
         raise OperatorError(f"{product} is no product", hint=hint)
+    *arrays, comm = arguments
     with Door(comm) as door:
         ranks = door.made = adopted(comm)
-        found, _ = look_up(product, ranks, asked_of(product, a, b, out, options))
+        found, _ = look_up(product, ranks, asked_of(product, arrays, out, options))
     return replace(found.schedule, notes=(found.operator.describe(found.schedule, ranks.size),))
 
 
@@ -197,14 +209,15 @@ def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
     return held
 
 
-def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> Asked:
+def asked_of(operator: str, arrays: Sequence[Any], out: Any, said: dict[str, Any]) -> Asked:
     """The arguments of a call on this rank. What reading them raises becomes their fault."""
     kind = operator_class(operator)
     assert issubclass(kind, OnArrays)
     outs: tuple[Any, ...]
-    given, outs, read, fault = (a,), (), {}, ""
+    given, outs, read, fault = tuple(arrays[:1]), (), {}, ""
     try:
-        given = tuple(map(borrowed, (a, *b) if isinstance(b, list | tuple) else (a, b)))
+        *first, last = arrays
+        given = tuple(map(borrowed, (*first, *last) if isinstance(last, list | tuple) else arrays))
         outs = () if out is None else tuple(out) if isinstance(out, list | tuple) else (out,)
         outs = tuple([borrowed(each, "`out`") for each in outs])
         for name, value in said.items():
@@ -315,23 +328,24 @@ def _drop_freed() -> None:
             _bound.pop(key, None)
 
 
-def _signature(call: Callable[..., Any], kind: Any) -> inspect.Signature:
-    """That of the call, with what may be said in place of `**said`."""
-    *plain, _ = inspect.signature(call).parameters.values()
-    named = [
-        inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=s.default) for n, s in kind.call_options().items()
-    ]
+def _signature(kind: type[OnArrays]) -> inspect.Signature:
+    """That of the call: its arrays, `comm`, and what may be said by name."""
+    either, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    plain = [inspect.Parameter(name, either) for name in (*kind.call_arrays(), "comm")]
+    defaults = {"out": None} | {name: option.default for name, option in kind.call_options().items()}
+    named = [inspect.Parameter(name, by_name, default=default) for name, default in defaults.items()]
     return inspect.Signature([*plain, *named], return_annotation="Any")
 
 
-def _help(kind: Any) -> str:
-    options = "".join(f"\n`{name}`: {option.help}" for name, option in kind.call_options().items())
+def _help(kind: type[OnArrays]) -> str:
+    said = kind.call_arrays() | {name: option.help for name, option in kind.call_options().items()}
+    listed = "".join(f"\n`{name}`: {text}" for name, text in said.items())
     return f"""{(inspect.getdoc(kind) or "").split(chr(10) * 2)[0]}
-{options}
+{listed}
 
-Called by every rank of `comm`, an mpi4py communicator, in the same order, with a rank's own `a` and `b`: arrays of two
-axes and of one dtype, in any memory layout: {", ".join(DTYPES)}. Returns this rank's result, or a tuple
-where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart from the arguments.
+Called by every rank of `comm`, an mpi4py communicator, in the same order, with arrays of its own. Returns this rank's
+result, or a tuple where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart
+from the arguments.
 OperatorError on every rank, naming one whose arguments do not fit, before anything else moves; RunError where a rank
 stalls for ten minutes. A rank that does not call at all is waited for, as in any collective of MPI.
 """

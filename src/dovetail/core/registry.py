@@ -9,7 +9,7 @@ checkout on PYTHONPATH has none. The metadata are read when a name is not one of
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from typing import Any, Generic, TypeVar
@@ -36,6 +36,8 @@ class Registry(Generic[T]):
         Whether things are classes; else they are objects.
     error : type[DovetailError]
         What is raised for a name that nothing has, and for a thing that cannot be loaded.
+    made : callable, optional
+        Returns the thing for a name and what its place holds. Default: what the place holds.
 
     >>> rooms = Registry("dovetail.doors", "a door", {"front": "dovetail.core.errors:DovetailError"})
     >>> rooms["front"].__name__, "front" in rooms
@@ -56,9 +58,11 @@ class Registry(Generic[T]):
         *,
         classes: bool = True,
         error: type[DovetailError] = DovetailError,
+        made: Callable[[str, Any], Any] | None = None,
     ) -> None:
         self.group, self.what, self.built_in = group, what, built_in
         self.parts, self.classes, self.error = tuple(parts), classes, error
+        self.made = made or (lambda name, found: found)
         self._loaded: dict[str, T] = {}
 
     @property
@@ -114,7 +118,7 @@ class Registry(Generic[T]):
     def _load(self, name: str) -> T:
         place = self.place(name)
         try:
-            found: T = at(place)
+            found: T = self.made(name, at(place))
         except Exception as error:  # whatever that package raises
             if name in self.built_in:
                 raise

@@ -42,6 +42,11 @@ class OnArrays(Protocol):
     """A class of operators whose sizes follow from arrays: it is called by name, on each rank's own arrays."""
 
     @classmethod
+    def call_arrays(cls) -> Mapping[str, str]:
+        """Return the arrays of a call, by name and in order, each with a phrase for the call's documentation. A list
+        may be given for the last one: several arrays."""
+
+    @classmethod
     def call_options(cls) -> Mapping[str, CallOption]:
         """Return the keywords of a call, by name."""
 

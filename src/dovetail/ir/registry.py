@@ -1,4 +1,7 @@
-"""registry: all operators and all subjects by name (see `core.registry`), and operators of nests in a file."""
+"""registry: all operators and all subjects by name (see `core.registry`), and operators of nests in a file.
+
+A row of an operator names its class, or a nest, of which the class is made when it is first asked for.
+"""
 
 from __future__ import annotations
 
@@ -16,41 +19,60 @@ from dovetail.core.registry import at
 from dovetail.ir import Certificate, KernelForm, Operator, Program, Schedule, Subject, verify
 
 BUILT_IN = {
-    "all_gather_matmul": "dovetail.matmul:AllGatherMatmul",
-    "all_gather_columns_matmul": "dovetail.matmul:AllGatherColumnsMatmul",
-    "all_to_all_matmul": "dovetail.matmul:AllToAllMatmul",
-    "matmul_all_reduce": "dovetail.matmul:MatmulAllReduce",
-    "matmul_all_to_all": "dovetail.matmul:MatmulAllToAll",
-    "matmul_reduce_scatter": "dovetail.matmul:MatmulReduceScatter",
+    "all_gather_matmul": "dovetail.matmul.all_gather:AllGatherMatmul",
+    "all_gather_columns_matmul": "dovetail.matmul.all_gather_columns:AllGatherColumnsMatmul",
+    "all_to_all_matmul": "dovetail.matmul.all_to_all_first:AllToAllMatmul",
+    "matmul_all_reduce": "dovetail.matmul.all_reduce:MatmulAllReduce",
+    "matmul_all_to_all": "dovetail.matmul.all_to_all_last:MatmulAllToAll",
+    "matmul_reduce_scatter": "dovetail.matmul.reduce_scatter:MatmulReduceScatter",
+    "matmul_shift": "dovetail.matmul.shift:MatmulShift",
     "all_reduce": "dovetail.collective:AllReduce",
     "all_gather": "dovetail.collective:AllGather",
     "reduce_scatter": "dovetail.collective:ReduceScatter",
     "all_to_all": "dovetail.collective:AllToAll",
     "all_to_next": "dovetail.collective:AllToNext",
     "broadcast": "dovetail.collective:Broadcast",
-    "jacobi1d": "dovetail.stencil.problems:Jacobi1d",
-    "jacobi2d": "dovetail.stencil.problems:Jacobi2d",
-    "jacobi3d": "dovetail.stencil.problems:Jacobi3d",
-    "heat3d": "dovetail.stencil.problems:Heat3d",
-    "acoustic3d": "dovetail.stencil.problems:Acoustic3d",
-    "acoustic3d_4": "dovetail.stencil.problems:Acoustic3d4",
-    "acoustic3d_6": "dovetail.stencil.problems:Acoustic3d6",
-    "acoustic3d_8": "dovetail.stencil.problems:Acoustic3d8",
-    "fdtd2d": "dovetail.stencil.problems:Fdtd2d",
-    "laplace2d": "dovetail.stencil.problems:Laplace2d",
-    "red_black2d": "dovetail.stencil.problems:RedBlack2d",
-    "sync_p2p": "dovetail.pipeline.problems:SyncP2p",
-    "gauss_seidel2d": "dovetail.pipeline.problems:GaussSeidel2d",
-    "sor2d": "dovetail.pipeline.problems:Sor2d",
-    "ssor2d": "dovetail.pipeline.problems:Ssor2d",
-    "seidel1d": "dovetail.pipeline.problems:Seidel1d",
-    "seidel2d": "dovetail.pipeline.problems:Seidel2d",
-    "lcs": "dovetail.pipeline.problems:Lcs",
-    "smith_waterman": "dovetail.pipeline.problems:SmithWaterman",
-    "triple_nest": "dovetail.pipeline.problems:TripleNest",
+    "jacobi1d": "dovetail.loops.problems.jacobi1d:jacobi1d",
+    "jacobi2d": "dovetail.loops.problems.jacobi2d:jacobi2d",
+    "jacobi3d": "dovetail.loops.problems.jacobi3d:jacobi3d",
+    "heat3d": "dovetail.loops.problems.heat3d:heat3d",
+    "acoustic3d": "dovetail.loops.problems.acoustic3d:acoustic3d",
+    "acoustic3d_4": "dovetail.loops.problems.acoustic3d:acoustic3d_4",
+    "acoustic3d_6": "dovetail.loops.problems.acoustic3d:acoustic3d_6",
+    "acoustic3d_8": "dovetail.loops.problems.acoustic3d:acoustic3d_8",
+    "fdtd2d": "dovetail.loops.problems.fdtd2d:fdtd2d",
+    "laplace2d": "dovetail.loops.problems.laplace2d:laplace2d",
+    "red_black2d": "dovetail.loops.problems.red_black2d:red_black2d",
+    "wave1d": "dovetail.loops.problems.wave1d:wave1d",
+    "sync_p2p": "dovetail.loops.problems.sync_p2p:sync_p2p",
+    "gauss_seidel2d": "dovetail.loops.problems.gauss_seidel2d:gauss_seidel2d",
+    "sor2d": "dovetail.loops.problems.sor2d:sor2d",
+    "ssor2d": "dovetail.loops.problems.ssor2d:ssor2d",
+    "seidel1d": "dovetail.loops.problems.seidel1d:seidel1d",
+    "seidel2d": "dovetail.loops.problems.seidel2d:seidel2d",
+    "lcs": "dovetail.loops.problems.lcs:lcs",
+    "smith_waterman": "dovetail.loops.problems.smith_waterman:smith_waterman",
+    "triple_nest": "dovetail.loops.problems.triple_nest:triple_nest",
 }
+NEST = "dovetail.loops.nest:Nest"
+OPERATOR_OF_NEST = "dovetail.call.nest_operators:operator_of"
+NESTS_OF_FILE = "dovetail.call.nest_operators:nests_in"
+
+
+def _class_of(name: str, found: Any) -> Any:
+    """The class of operators of a nest, which goes by the row's name; all else as it is."""
+    if isinstance(found, type) or not isinstance(found, at(NEST)):
+        return found
+    return at(OPERATOR_OF_NEST)(found, *([name] if name != found.name else []))
+
+
 OPERATORS = Registry[type[Operator]](
-    "dovetail.operators", "an operator", BUILT_IN, ("name", "options", "families", "by_size"), error=OperatorError
+    "dovetail.operators",
+    "an operator",
+    BUILT_IN,
+    ("name", "options", "families", "by_size"),
+    error=OperatorError,
+    made=_class_of,
 )
 SUBJECTS = Registry[type[Subject]](
     "dovetail.subjects",
@@ -60,8 +82,6 @@ SUBJECTS = Registry[type[Subject]](
     error=OperatorError,
 )
 KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # whose name says what they compute, whatever the operator
-OPERATOR_OF_NEST = "dovetail.call.nest_operators:operator_of"
-NESTS_OF_FILE = "dovetail.call.nest_operators:nests_in"
 
 
 def kernel_form(name: str) -> KernelForm:
@@ -75,12 +95,22 @@ def kernel_form(name: str) -> KernelForm:
 
 
 def operator_names() -> Mapping[str, str]:
-    """Return the operators' names by the names of their classes.
+    """Return the operators' names by the names of their classes; none is loaded.
 
-    >>> operator_names()["MatmulAllReduce"]
-    'matmul_all_reduce'
+    >>> operator_names()["MatmulAllReduce"], operator_names()["SyncP2p"]
+    ('matmul_all_reduce', 'sync_p2p')
     """
-    return {OPERATORS.place(name).rpartition(":")[2]: name for name in OPERATORS}
+    things = {name: OPERATORS.place(name).rpartition(":")[2] for name in OPERATORS}
+    return {thing if thing[:1].isupper() else class_name(name): name for name, thing in things.items()}
+
+
+def class_name(name: str) -> str:
+    """Return the name of the class of operators for a nest.
+
+    >>> class_name("acoustic3d_4"), class_name("sync_p2p")
+    ('Acoustic3d4', 'SyncP2p')
+    """
+    return "".join(word[:1].upper() + word[1:] for word in name.split("_"))
 
 
 def operator_class(name: str) -> type[Operator]:

@@ -86,12 +86,3 @@ class GridOperator(OfFields):
     def signed(self, workload: Workload) -> Workload:
         """Return a workload whose inputs, where they are drawn, have the signs that the nest can take."""
         return workload.unsigned() if self.nest.takes_roots else workload
-
-
-def class_name(name: str) -> str:
-    """Return the name of the class of operators for a nest.
-
-    >>> class_name("acoustic3d_4"), class_name("sync_p2p")
-    ('Acoustic3d4', 'SyncP2p')
-    """
-    return "".join(word[:1].upper() + word[1:] for word in name.split("_"))

@@ -203,6 +203,13 @@ class Product(OfFields):
         return cls(ranks * m, k, ranks * n, str(rng.choice(DTYPES)))
 
     @classmethod
+    def call_arrays(cls) -> Mapping[str, str]:
+        return {
+            "a": f"of two axes, of {', '.join(DTYPES)}, in any memory layout",
+            "b": "of two axes and the same dtype",
+        }
+
+    @classmethod
     def call_options(cls) -> Mapping[str, CallOption]:
         return {}
 

@@ -12,9 +12,10 @@ from dovetail.core import OperatorError, PlanError, parse_count
 from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Workload
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs
+from dovetail.ir.registry import class_name
 from dovetail.loops.blocks import cuts, grid_text
 from dovetail.loops.check_counts import check_count
-from dovetail.loops.grid_operator import GridOperator, class_name
+from dovetail.loops.grid_operator import GridOperator
 from dovetail.loops.types import DTYPES
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import add_moves, add_tiles, workload_of

@@ -9,57 +9,49 @@ from functools import partial
 from typing import Any
 
 from dovetail.collective.algorithm import Algorithm, Protocol
-from dovetail.collective.algorithms.all_to_all import (
-    bruck_all_to_all,
-    direct_all_to_all,
-    three_step_all_to_all,
-    two_step_all_to_all,
-)
-from dovetail.collective.algorithms.double_tree import double_tree_all_reduce
-from dovetail.collective.algorithms.hierarchical import hierarchical_all_reduce
-from dovetail.collective.algorithms.pairs import all_pairs_all_reduce, direct_all_gather, direct_reduce_scatter
-from dovetail.collective.algorithms.recursive import (
-    recursive_doubling_all_gather,
-    recursive_doubling_all_reduce,
-    recursive_halving_doubling_all_reduce,
-    recursive_halving_reduce_scatter,
-)
-from dovetail.collective.algorithms.ring import ring_all_gather, ring_all_reduce, ring_reduce_scatter
-from dovetail.collective.algorithms.sccl import sccl_122_all_gather
-from dovetail.collective.algorithms.to_next import all_to_next, direct_all_to_next
-from dovetail.collective.algorithms.tree import (
-    binomial_tree_all_gather,
-    binomial_tree_all_reduce,
-    binomial_tree_broadcast,
-    binomial_tree_gather,
-    binomial_tree_reduce,
-    binomial_tree_reduce_scatter,
-    binomial_tree_scatter,
-)
 from dovetail.collective.spec import KINDS
 from dovetail.core import OperatorError, parse_count
+from dovetail.core.registry import at
 from dovetail.ir import Program
 
 Make = Callable[..., Algorithm]
 
-_WRITTEN: tuple[Make, ...] = (
-    *(ring_all_reduce, all_pairs_all_reduce, recursive_halving_doubling_all_reduce, recursive_doubling_all_reduce),
-    *(binomial_tree_all_reduce, double_tree_all_reduce, hierarchical_all_reduce),
-    *(ring_all_gather, direct_all_gather, recursive_doubling_all_gather, sccl_122_all_gather),
-    *(ring_reduce_scatter, direct_reduce_scatter, recursive_halving_reduce_scatter),
-    *(direct_all_to_all, bruck_all_to_all, two_step_all_to_all, three_step_all_to_all),
-    *(all_to_next, direct_all_to_next),
-    *(binomial_tree_all_gather, binomial_tree_reduce_scatter),
-    *(binomial_tree_broadcast, binomial_tree_reduce, binomial_tree_gather, binomial_tree_scatter),
-)
-_UNEVEN: tuple[Make, ...] = (  # those whose parts may differ in size, as they are
-    *(ring_all_gather, direct_all_gather, ring_reduce_scatter, direct_reduce_scatter, direct_all_to_all),
+FILES = {  # of every algorithm, the file here that has its function; a new one is a row
+    "ring_all_reduce": "ring",
+    "all_pairs_all_reduce": "pairs",
+    "recursive_halving_doubling_all_reduce": "recursive",
+    "recursive_doubling_all_reduce": "recursive",
+    "binomial_tree_all_reduce": "tree",
+    "double_tree_all_reduce": "double_tree",
+    "hierarchical_all_reduce": "hierarchical",
+    "ring_all_gather": "ring",
+    "direct_all_gather": "pairs",
+    "recursive_doubling_all_gather": "recursive",
+    "sccl_122_all_gather": "sccl",
+    "ring_reduce_scatter": "ring",
+    "direct_reduce_scatter": "pairs",
+    "recursive_halving_reduce_scatter": "recursive",
+    "direct_all_to_all": "all_to_all",
+    "bruck_all_to_all": "all_to_all",
+    "two_step_all_to_all": "all_to_all",
+    "three_step_all_to_all": "all_to_all",
+    "all_to_next": "to_next",
+    "direct_all_to_next": "to_next",
+    "binomial_tree_all_gather": "tree",
+    "binomial_tree_reduce_scatter": "tree",
+    "binomial_tree_broadcast": "tree",
+    "scatter_all_gather_broadcast": "scatter_all_gather",
+    "binomial_tree_reduce": "tree",
+    "binomial_tree_gather": "tree",
+    "binomial_tree_scatter": "tree",
+}
+_UNEVEN = (  # those whose parts may differ in size, as they are
+    *("ring_all_gather", "direct_all_gather", "ring_reduce_scatter", "direct_reduce_scatter", "direct_all_to_all"),
 )
 _COUNTS = ("nodes", "channels", "instances", "pieces")  # options that are whole numbers from 1 on
-ALGORITHMS: dict[str, Make] = {make.__name__: make for make in _WRITTEN}
-for _make in _UNEVEN:
-    _kind = _make.__name__.partition("_")[2] + "_v"
-    ALGORITHMS[f"{_make.__name__}_v"] = partial(_make, kind=_kind)
+ALGORITHMS: dict[str, Make] = {name: at(f"{__name__}.{file}:{name}") for name, file in FILES.items()}
+for _name in _UNEVEN:
+    ALGORITHMS[f"{_name}_v"] = partial(ALGORITHMS[_name], kind=_name.partition("_")[2] + "_v")
 
 
 def algorithms_for(kind: str) -> tuple[str, ...]:

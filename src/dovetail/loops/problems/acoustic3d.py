@@ -42,4 +42,4 @@ def acoustic3d_of(order: int) -> Nest:
     return nest(u=array("n", "m", "l", time=True, boundary="fixed"), c=array("n", "m", "l"))(acoustic3d)
 
 
-acoustic3d = acoustic3d_of(2)
+acoustic3d, acoustic3d_4, acoustic3d_6, acoustic3d_8 = map(acoustic3d_of, WEIGHTS)

@@ -1,0 +1,20 @@
+# What `dovetail.loops.problems` offers, for type checkers; made by tools/face_stub.py.
+from dovetail.loops.problems.acoustic3d import acoustic3d as acoustic3d
+from dovetail.loops.problems.acoustic3d import acoustic3d_of as acoustic3d_of
+from dovetail.loops.problems.fdtd2d import fdtd2d as fdtd2d
+from dovetail.loops.problems.gauss_seidel2d import gauss_seidel2d as gauss_seidel2d
+from dovetail.loops.problems.heat3d import heat3d as heat3d
+from dovetail.loops.problems.jacobi1d import jacobi1d as jacobi1d
+from dovetail.loops.problems.jacobi2d import jacobi2d as jacobi2d
+from dovetail.loops.problems.jacobi3d import jacobi3d as jacobi3d
+from dovetail.loops.problems.laplace2d import laplace2d as laplace2d
+from dovetail.loops.problems.lcs import lcs as lcs
+from dovetail.loops.problems.red_black2d import red_black2d as red_black2d
+from dovetail.loops.problems.seidel1d import seidel1d as seidel1d
+from dovetail.loops.problems.seidel2d import seidel2d as seidel2d
+from dovetail.loops.problems.smith_waterman import smith_waterman as smith_waterman
+from dovetail.loops.problems.sor2d import sor2d as sor2d
+from dovetail.loops.problems.ssor2d import ssor2d as ssor2d
+from dovetail.loops.problems.sync_p2p import sync_p2p as sync_p2p
+from dovetail.loops.problems.triple_nest import triple_nest as triple_nest
+from dovetail.loops.problems.wave1d import wave1d as wave1d
