@@ -11,7 +11,7 @@ import typer
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.operators import Said
+from dovetail.cli.operators import OperatorRequest
 from dovetail.core import save_json
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def characterise(
-    said: Said,
+    request: OperatorRequest,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to measure with.", min=1)] = 2,
     on: opt.On = "mpi",
     launch: opt.Launch = None,
@@ -43,9 +43,9 @@ def characterise(
     from dovetail.run.executor import executor_on
     from dovetail.tuner.machines import machine_of
 
-    points = cast("Sequence[Subject]", said.kind.points(**said.given))  # the verb's classes are those of subjects
+    points = cast("Sequence[Subject]", request.kind.points(**request.given))  # the verb's classes are those of subjects
     executor = executor_on(on, launch=launch)
-    sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {said.kind.name}"
+    sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {request.kind.name}"
     output.note(f"{sizes} on {ranks} ranks; a few seconds each.")
     with output.progress("probing") as say:
         machine = machine_of(executor, ranks, fresh=fresh, say=say)
@@ -56,7 +56,7 @@ def characterise(
         output.emit(found.to_json())
     else:
         print(characteristics_text(found, terminal=output.is_terminal(), width=output.width()) + "\n")
-    if plot is not None:  # last: what was measured is told though it cannot be drawn
+    if plot is not None:  # last: the figures are printed even if the plot fails
         plot = write_characteristics(plot, found, Provenance(shlex.join(["dovetail", *sys.argv[1:]]), machine.name))
     for path in (out, plot):
         if path is not None and not json:

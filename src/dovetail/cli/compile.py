@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dovetail.cli import files, output, sources
-from dovetail.cli import provenance as made_of
+from dovetail.cli import files, output, provenance, sources
 from dovetail.cli.options import Json, nearest
 from dovetail.core import OperatorError
 
@@ -100,7 +99,7 @@ def read_made(place: str, found: tuple[str, Any], protocol: str | None = None) -
         plan = files.mscclpp_of(place, content)
         return Made(plan.program, mscclpp.certify(plan), protocol or plan.protocol)
     program = files.program_from(kind, content, place)
-    return Made(program, verify(program), protocol or "Simple", made_of=made_of.found(kind, content))
+    return Made(program, verify(program), protocol or "Simple", made_of=provenance.found(kind, content))
 
 
 def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
@@ -140,7 +139,7 @@ def _written(made: Made, form: str) -> tuple[str, int | None]:
 
     if form in ("text", "json"):
         text = to_text(made.program) if form == "text" else json_text(made.program)
-        return made_of.with_made_of(text, form, made.made_of), None
+        return provenance.with_made_of(text, form, made.made_of), None
     kind = made.kind and (traits_of(made.kind).even or made.kind)
     if form == "mscclpp":
         return jsons.dumps(mscclpp.write(made.program, kind), indent=1), None

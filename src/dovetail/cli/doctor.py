@@ -74,7 +74,7 @@ def examined(name: str, needed: bool, look: Callable[[], str]) -> Finding:
     except DovetailError as error:
         found = f"{error.what}: {error.found}" if error.found else error.what
         return Finding(name, False, needed, found.splitlines()[0], error.hint or "")
-    except Exception as error:  # whatever a broken installation may raise
+    except Exception as error:  # a broken installation may raise anything
         return Finding(name, False, needed, f"{type(error).__name__}: {error}".splitlines()[0], "reinstall dovetail")
 
 
@@ -152,7 +152,7 @@ NEVER_RUN = "graphs, interpreter, one real rank, ranks on several devices: never
 
 
 def cuda() -> str:
-    """The same with both ranks on a CUDA device; what was never run on any says so."""
+    """Run the same program with both ranks on a CUDA device; the finding names what no device has run yet."""
     from dovetail.run import fresh_inputs
     from dovetail.run.check import check_outputs, raise_if_bad
     from dovetail.run.cuda_device import Gpu

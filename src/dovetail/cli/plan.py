@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.operators import Said, words_of
+from dovetail.cli.operators import OperatorRequest, words_of
 from dovetail.core import CostError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    said: Said,
+    request: OperatorRequest,
     ranks: opt.Ranks = None,
     machine: opt.MachineName = None,
     contention: opt.Contention = None,
@@ -37,12 +37,12 @@ def plan(
 
     chosen = None if machine is None else find(machine)
     if compare_heuristics:
-        compare_choices(said, chosen, ranks, scenarios, seed, json)
+        compare_choices(request, chosen, ranks, scenarios, seed, json)
         return
-    operator = said.operator(chosen)
+    operator = request.operator(chosen)
     known = chosen or probed(operator, ranks, launch)
     try:
-        made = search(operator, known, ranks=ranks, contention=contention, extrapolate=extrapolate, **said.limits)
+        made = search(operator, known, ranks=ranks, contention=contention, extrapolate=extrapolate, **request.limits)
     except CostError as error:
         raise _with_hint(error, operator, None if chosen else ranks) from error
     page = None if out is None else write_plan(made, out, shlex.join(["dovetail", *sys.argv[1:]]))
@@ -71,8 +71,8 @@ def probe_command(operator: Operator, ranks: int) -> str:
 
 
 def _with_hint(error: CostError, operator: Operator, ranks: int | None) -> CostError:
-    """The same error with what to type: --extrapolate beyond what was measured, or the probe that is missing on this
-    machine with so many ranks."""
+    """The same error, with a hint what to type: --extrapolate beyond the measured range, or the missing probe of
+    this machine with `ranks` ranks."""
     if "extrapolat" in (error.hint or ""):
         hint = f"{error.hint} (--extrapolate)"
     elif ranks is not None:

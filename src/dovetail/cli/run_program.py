@@ -35,8 +35,8 @@ class Ran(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What the command line says of the slots of a program: bytes of a rank's larger side, or the operator that the
-    program was made of, or shapes; and the type of elements."""
+    """How the command line gives the slots of a program: bytes of a rank's larger side, the operator that the program
+    was made from, or shapes; and the type of elements."""
 
     size: str | None
     dtype: str | None
@@ -79,7 +79,7 @@ def _asked_job(
     place: str, content: tuple[str, Any], asked: Asked, how: tuple[int, float, int]
 ) -> tuple[Job, tuple[str | None, str | None]]:
     """What is to be run, with its title and the collective that it is, where these are known."""
-    from dovetail.cli import provenance as made_of
+    from dovetail.cli import provenance
     from dovetail.cli.compile import read_made
     from dovetail.core import parse_bytes
     from dovetail.passes import two_sided
@@ -87,8 +87,11 @@ def _asked_job(
 
     read = read_made(place, content)
     read.certificate.raise_if_bad()
-    program, made = two_sided(read.program), read.made_of if asked.operator is None else made_of.said(asked.operator)
-    held = made_of.workload_of(program, made, asked.shapes, asked.dtype, place)
+    program, made = (
+        two_sided(read.program),
+        read.made_of if asked.operator is None else provenance.read_operator(asked.operator),
+    )
+    held = provenance.workload_of(program, made, asked.shapes, asked.dtype, place)
     if held is not None:
         _warn_of_unused(asked)
         schedule, against = (made.schedule, made.reference(program)) if made and not asked.shapes else (None, None)
@@ -99,13 +102,13 @@ def _asked_job(
 
 
 def _warn_of_unused(asked: Asked) -> None:
-    """Say what has no meaning beside an operator, or shapes."""
+    """Warn of options that an operator, or shapes, make meaningless."""
     if asked.size is not None:
-        output.warn("--size is for programs that compute nothing: sizes are known")
+        output.warn("--size is ignored: the sizes of this program are known")
     if asked.dtype is not None and not asked.shapes:
-        output.warn("--dtype is for programs that do not say what they were made of: this one has its own")
+        output.warn("--dtype is ignored: this program's file names its element type")
     if asked.shapes and asked.operator:
-        output.warn("--shape says all: --operator is not looked at")
+        output.warn("--operator is ignored: --shape gives all sizes")
 
 
 def summary(ran: Ran, timeline: Path | None) -> dict[str, Any]:

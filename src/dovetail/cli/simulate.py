@@ -24,7 +24,7 @@ def simulate(
     machine: Annotated[
         str | None,
         typer.Option(
-            "--machine", help="A preset, a probed machine, or a machine's JSON file; a plan's own unless said."
+            "--machine", help="A preset, a probed machine, or a machine's JSON file; default: the plan's own."
         ),
     ] = None,
     slot: Annotated[
@@ -86,7 +86,7 @@ def _note_changes(document: dict[str, Any], timeline: Timeline) -> None:
 
     before_s = document.get("predicted_s")
     if isinstance(before_s, float) and abs(timeline.makespan_s - before_s) > SAME * before_s:
-        output.note(f"The plan says {seconds(before_s)}: costs or options were others when it was made.")
+        output.note(f"The plan predicted {seconds(before_s)}: it was made with other costs or options.")
 
 
 def render(timeline: Timeline) -> str:
@@ -108,14 +108,15 @@ def render(timeline: Timeline) -> str:
 
 
 def _workload(kind: str, program: Program, content: Any, slots: list[str]) -> Workload:
-    from dovetail.cli import provenance as made_of
+    from dovetail.cli import provenance
 
-    made = made_of.found(kind, content)
+    made = provenance.found(kind, content)
     return slot_workload(program, slots) if made is None else made.workload(program)
 
 
 def slot_workload(program: Program, slots: list[str]) -> Workload:
-    """Slots of so many bytes for each buffer; OperatorError where one has none, or the program has kernels."""
+    """The workload with the given bytes per slot of each buffer. OperatorError if a buffer has no size, or if the
+    program has kernels."""
     from dovetail.ir import Slot, Workload
 
     if program.kernels:

@@ -12,7 +12,7 @@ import typer
 
 from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
-from dovetail.cli.operators import Said, flag, listed, of
+from dovetail.cli.operators import OperatorRequest, flag, listed, of
 from dovetail.cli.trace import note_trace_in, refuse_another
 from dovetail.core import EnvironmentFault, OperatorError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def tune(
-    said: Said,
+    request: OperatorRequest,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to run on.", min=1)],
     machine: opt.MachineName = None,
     contention: opt.Contention = None,
@@ -61,16 +61,18 @@ def tune(
     measuring: dict[str, Any] = {"rounds": rounds, "budget_s": budget, "fresh": fresh, "seed": seed}
     if trace is not None:
         refuse_another(trace)
-    if said.kind.by_size:
+    if request.kind.by_size:
         if contention is not None:
-            raise OperatorError(f"{said.kind.name} has no --contention", hint="leave it out: traffic is all there is")
+            raise OperatorError(
+                f"{request.kind.name} has no --contention", hint="leave it out: traffic is all there is"
+            )
         if trace is not None:
             hint = "dovetail run ALGORITHM.json --size BYTES --trace FOLDER"
-            raise OperatorError(f"{said.kind.name} has no --trace: something is kept for each size", hint=hint)
-        return collectives.tune(said.kind, ranks, dict(said.given), executor, chosen, out, measuring, json=json)
-    operator = _balanced(said, executor, ranks) if said.is_bare and chosen is None else said.operator(chosen)
+            raise OperatorError(f"{request.kind.name} has no --trace: it tunes many sizes, not one", hint=hint)
+        return collectives.tune(request.kind, ranks, dict(request.given), executor, chosen, out, measuring, json=json)
+    operator = _balanced(request, executor, ranks) if request.is_bare and chosen is None else request.operator(chosen)
     folder = out or Path(_folder(operator, ranks))
-    measuring |= {"machine": chosen, "contention": contention, **said.limits}
+    measuring |= {"machine": chosen, "contention": contention, **request.limits}
     with output.progress("tuning") as say:
         result = follow(operator, ranks, out=folder, executor=executor, say=say, **measuring)
         result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
@@ -133,21 +135,21 @@ def _folder(operator: Operator, ranks: int) -> str:
     return "-".join(["dovetail", operator.name, *words, f"r{ranks}"])
 
 
-def _balanced(said: Said, executor: Any, ranks: int) -> Operator:
-    """Where no sizes are named: an operator that has something to gain on this machine, told what it is."""
+def _balanced(request: OperatorRequest, executor: Any, ranks: int) -> Operator:
+    """Choose sizes that balance compute and communication on this machine, and print them; used if none are named."""
     from dovetail.ir.abilities import BalancedSizes
     from dovetail.prober import balance
     from dovetail.report import num_bytes, seconds
 
     if ranks < 2:
-        hint = f"name {listed(said.missing)}, or more --ranks"
+        hint = f"name {listed(request.missing)}, or more --ranks"
         raise OperatorError("one rank has no communication to balance with", hint=hint)
-    others = {name: value for name, value in said.given.items() if value is not None}
+    others = {name: value for name, value in request.given.items() if value is not None}
     dtype = {"dtype": others["dtype"]} if "dtype" in others else {}
-    assert issubclass(said.kind, BalancedSizes)
-    found = balance.balanced(executor, said.kind, ranks, **dtype)
+    assert issubclass(request.kind, BalancedSizes)
+    found = balance.balanced(executor, request.kind, ranks, **dtype)
     called = found.operator.library_calls(ranks)[0].kind
-    known, needed = found.operator.to_json(), [o.name for o in of(said.kind, "operator") if o.needed]
+    known, needed = found.operator.to_json(), [o.name for o in of(request.kind, "operator") if o.needed]
     sizes = " ".join(f"{flag(name)} {known[name]}" for name in needed)
     sides = f"{seconds(found.compute_s)} of compute, {seconds(found.comm_s)} of the library's {called}"
     output.note(f"No sizes named: {sizes} balances this machine: {sides}")
