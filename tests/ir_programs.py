@@ -12,7 +12,7 @@ from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import OpLists, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
-from dovetail.ir.terms import mapped, modes_of, told_slots
+from dovetail.ir.terms import mapped, modes_of, known_slots
 from dovetail.ir.types import RECVS, SENDS
 
 KERNELS = (
@@ -417,7 +417,7 @@ def tells_sizes(program: Program) -> bool:
 
     def tells(term: Term) -> bool:
         inner = [(a, mode) for a, mode in zip(term.args, modes_of(term, modes), strict=True) if isinstance(a, Term)]
-        return all(tells(a) and (mode != "all" or told_slots(a, modes) is not None) for a, mode in inner)
+        return all(tells(a) and (mode != "all" or known_slots(a, modes) is not None) for a, mode in inner)
 
     return all(tells(term) for post in program.posts for term in post.terms)
 

@@ -175,7 +175,7 @@ def test_by_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["tile", "fdtd2d", *words, "--dtype", "flot32"]) == 2
     assert "float32" in capsys.readouterr().err
     assert main(["tile", "jacobi2d", "--grid", "4096x4096", "--steps", "20"]) == 0
-    assert "holds 2.62 GiB" in capsys.readouterr().out
+    assert "needs 2.62 GiB" in capsys.readouterr().out
     for words in (
         ["tile"],
         ["tile", "--deps", "1,0;0,1", "--tile", "4x4", "--dtype", "float32"],

@@ -19,7 +19,7 @@ struct Recorded {
     std::int64_t count = 0, num_bytes = 0;
     std::int32_t root = 0;
     std::int8_t kind = 0, dtype = 0, op = 0;
-    bool by_rules = false;  // else by the library, whatever the rules say
+    bool by_rules = false;  // else by the library, ignoring the rules
 };
 
 // What a rank raised: the name of the error's class where it is one of ours, and its text. Rank -1: no longer known.

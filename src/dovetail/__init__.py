@@ -16,7 +16,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Name -> room; a room is imported when a name of it is first used. __init__.pyi says the same.
+# Name -> room; a room is imported when a name of it is first used. __init__.pyi declares the same names.
 _FACE = {
     "Bound": "call.bound",
     "DovetailError": "core",

@@ -1,9 +1,9 @@
 """registry: things that are looked up by name, ours and those that other packages declare as entry points.
 
-A row of a built-in is what an entry point says, `name = "package.module:Thing"`, and is loaded and checked alike. Only
-its place differs: the built-ins of a room stand in a table beside it, not in the metadata of our distribution, since
-importing `importlib.metadata` and reading the metadata of all installed distributions takes 15 to 80 ms, and a source
-checkout on PYTHONPATH has none. The metadata are read when a name is not one of ours, or all names are wanted.
+A row of a built-in has the form of an entry point, `name = "package.module:Thing"`, and is loaded and checked like
+one. Built-ins stand in a table in their room, not in the metadata of our distribution: importing `importlib.metadata`
+and reading the metadata of all installed distributions takes 15 to 80 ms, and a source checkout on PYTHONPATH has
+none. The metadata are read only for a name that is not built in, or to list all names.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Registry(Generic[T]):
         place = self.place(name)
         try:
             found: T = at(place)
-        except Exception as error:  # whatever that package raises
+        except Exception as error:  # another package may raise anything
             if name in self.built_in:
                 raise
             cause = f"{type(error).__name__}: {error}"

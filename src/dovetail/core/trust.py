@@ -33,7 +33,7 @@ def folder_danger(place: Path) -> str | None:
 
 
 def link_danger(path: Path) -> str | None:
-    """Return who else owns a symbolic link on the way to `path`, and so says where it leads; None without one."""
+    """Return the other user who owns a symbolic link on the way to `path` and could redirect it; None without one."""
     for part in (path, *path.parents):
         if part.is_symlink():
             found = os.lstat(part)

@@ -59,7 +59,7 @@ SUBJECTS = Registry[type[Subject]](
     ("name", "options", "points"),
     error=OperatorError,
 )
-KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # whose name says what they compute, whatever the operator
+KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # kernels that mean the same in every operator
 OPERATOR_OF_NEST = "dovetail.call.nest_operators:operator_of"
 NESTS_OF_FILE = "dovetail.call.nest_operators:nests_in"
 

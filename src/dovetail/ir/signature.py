@@ -88,7 +88,9 @@ class Signature:
         Only where `fills_out`.
         """
         inputs = {spec.buffer: spec.to_slots(array, rank) for spec, array in zip(self.inputs, given, strict=True)}
-        return inputs, {spec.buffer: spec.to_slots(array, rank) for spec, array in zip(self.outputs, outs, strict=False)}
+        return inputs, {
+            spec.buffer: spec.to_slots(array, rank) for spec, array in zip(self.outputs, outs, strict=False)
+        }
 
     def result(self, rank: int, held: Arrays, out: Any = None) -> Any:
         """Return a rank's results, made of its output buffers: a tuple where there are several.
@@ -114,7 +116,9 @@ class Signature:
     @cached_property
     def fills_out(self) -> bool:
         """Whether results are computed in `out` itself, where its arrays are C-contiguous."""
-        return not any(spec.axis or spec.finish or given for spec, given in zip(self.outputs, self._is_given, strict=True))
+        return not any(
+            spec.axis or spec.finish or given for spec, given in zip(self.outputs, self._is_given, strict=True)
+        )
 
     @cached_property
     def _is_given(self) -> tuple[bool, ...]:

@@ -28,7 +28,7 @@ def shares(size: int, parts: int) -> list[Range]:
 
 
 def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:
-    """Every way to cut so many axes into `ranks` parts together.
+    """Every way to cut `axes` axes into `ranks` parts in all.
 
     >>> cuts(4, 2)
     [(1, 4), (2, 2), (4, 1)]

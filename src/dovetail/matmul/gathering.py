@@ -29,14 +29,14 @@ FICCO = tuple(
 FITTED_DEPTHS, FITTED_ASPECTS = tuple(2**power for power in range(6, 15)), (2, 8, 32)  # of what T is fitted on
 MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
 THRESHOLD = (
-    "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; fitted to the "
-    "machine unless said. 1: literal."
+    "Threshold between FiCCO's tranches in seconds of a product at the machine's peak, which its paper leaves out; "
+    "default: fitted to the machine. 1: literal."
 )
 
 
 @dataclass(frozen=True)
 class Gathering(Blockwise):
-    """A product whose A is brought together first; an operator says which rows go where, and what else is wanted."""
+    """A product whose A is gathered first. Derived classes define which rows go where, and further results."""
 
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *FICCO, RULE)
     heuristics: ClassVar[tuple[Heuristic, ...]] = (*HEURISTICS, MC2)
@@ -158,7 +158,7 @@ class Gathering(Blockwise):
         return best_threshold([each for each in found if each])
 
     def _outcome(self, costs: Costs, rows: int, depth: int, width: int) -> Outcome | None:
-        """What FiCCO's families take where each rank multiplies so many rows; None where the machine has no cost."""
+        """Predicted seconds of FiCCO's families if each rank multiplies `rows` rows; None without costs."""
         other = self._sized_like(rows, depth, width, costs.ranks)
         there, longest, taken = costs.for_operator(other), other.blocks(costs.ranks).longest, dict[str, float]()
         try:
@@ -170,7 +170,7 @@ class Gathering(Blockwise):
             return None
 
     def _sized_like(self, rows: int, depth: int, width: int, ranks: int) -> Gathering:
-        """An operator of this kind whose ranks each multiply so many rows by so many columns."""
+        """An operator of this kind whose ranks each multiply `rows` rows by `width` columns."""
         one = type(self)(ranks * ranks, depth, ranks, self.dtype)
         m, n = one.blocks(ranks).rows(0), max(one.widths(ranks))
         return type(self)(ranks * ranks * rows // m, depth, ranks * width // n, self.dtype)

@@ -63,7 +63,7 @@ def plain_program(line: Line) -> Program:
 
 
 def _of_bands(line: Line, bands: int) -> Line:
-    """With so many bands, of which the first one is as long as ever."""
+    """The line with `bands` bands in all, the first one unchanged."""
     first = line.bands[0].depth if bands else 0
     return Line(line.cutting, line.ranks, first + max(bands - 1, 0) * line.depth, line.depth, line.grain)
 

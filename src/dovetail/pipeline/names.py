@@ -52,7 +52,7 @@ class Names:
     # Kernels
 
     def tile(self, sweep: Sweep, part: int, lean: Lean | None = None) -> str:
-        """Tiles that lean are told apart by what their rows have."""
+        """The name of a tile's kernel; names of leaning tiles contain their rows' extents."""
         name = f"{sweep.name}_{self.way}_{part}"
         return name + lean_name(lean) if lean and any(self.cutting.lean(sweep)) else name
 

@@ -58,8 +58,8 @@ class Tile:
     `box`: of every loop but that over positions, the outermost first, its first and last value, as the part's slots
     count. `turns`: the loop over positions, then these: which way it goes, how far tiles lean along it, and its weight:
     points of one sum of weights may be computed at once. `lean`: how the tile lies, where it leans; the loop over
-    positions then is within the first `outer` others. `lag`: two rows are computed at once, the second so many points
-    behind, in C; None where they are not. `in_turn`: no compiler may compute points of the innermost loop at once.
+    positions then is within the first `outer` others. `lag`: C computes two rows at once, the second `lag` points
+    behind the first; None: one row at a time. `in_turn`: the innermost loop must not be vectorised.
     """
 
     name: str

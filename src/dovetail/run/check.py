@@ -226,7 +226,7 @@ class _Checker:
         return result.reshape(-1)
 
     def _length(self, term: Term, reads: list[Array], region: Region) -> float:
-        """How many products each element of a kernel's result sums, about: as its work says, else a slot of them."""
+        """About how many products each element of a kernel's result sums: by the kernel's work, else by slot size."""
         if term.kernel is None:
             return 1.0
         form = None if term.kernel in self.kernels else self._form(term.kernel)
@@ -273,7 +273,7 @@ class _Checker:
 
 
 def sources(term: Term) -> list[tuple[int, Region]]:
-    """The operands of a term, which must be inputs: how large what a kernel makes of others is, no term says."""
+    """The operands of a term. They must be inputs: a term does not give the size of a kernel's result."""
     regions = [arg for arg in term.args if not isinstance(arg, Term)]
     if len(regions) < len(term.args):
         hint = "compare with the outputs of a reference program"

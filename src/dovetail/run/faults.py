@@ -1,9 +1,9 @@
 """faults: raise an error of one rank, raised in a collective before its transfer, on all ranks of the host.
 
 The ranks of a communicator share a board there (see native/run/board.hpp). A call costs two stores to it. Only a rank
-that fails does more: it posts its error, and then takes part in the transfers that other ranks have begun, on arrays
-that stand in for its own. So no rank stays inside MPI. After such a transfer, or in place of the next one, every other
-rank raises the error.
+that fails does more: it posts its error, then joins the transfers that other ranks have begun, with dummy arrays in
+place of its own. So no rank stays inside MPI. After such a transfer, or in place of the next one, every other rank
+raises the error.
 """
 
 from __future__ import annotations

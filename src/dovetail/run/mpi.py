@@ -199,7 +199,7 @@ def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunE
 
 
 def killed_rank(place: Path, ranks: int) -> str:
-    """Name the rank whose process the launcher says has died, by its rank number or its process id."""
+    """Name the rank whose process has died, by the rank number or process id in the launcher's output."""
     output = (place / "output.txt").read_text(errors="replace")
     for rank in range(ranks):
         about: dict[str, Any] = load_json(place / f"ready.{rank}.json")

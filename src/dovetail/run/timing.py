@@ -30,7 +30,7 @@ def measure(
     workload: Workload | None = None,
 ) -> JobResult:
     """Run `program` on ranks, by MPI unless another executor is given, where the larger of a rank's input and output
-    holds about `num_bytes` (see `even_slots`), or slots and kernels are as `workload` says.
+    holds about `num_bytes` (see `even_slots`), or with the slots and kernels of `workload`.
 
     `["timed"]` of what comes back has seconds, of runs one after the other without stamps, and how far all that the
     post-conditions name is from float64; `["traced"]` the Timeline of the median among single runs. Raises ProgramError
@@ -52,9 +52,9 @@ def measuring_job(
     schedule: Schedule | None = None,
     against: tuple[Program, Workload] | None = None,
 ) -> Job:
-    """What `measure` executes, of a Program without puts and gets, for ranks cannot reach into each other's memory.
+    """The job that `measure` executes. The Program has no puts and gets: ranks cannot reach each other's memory.
 
-    `schedule`: says how it is driven; `against`: the reference program, and its workload, to compare results with."""
+    `schedule`: how progress is driven; `against`: the reference program, and its workload, to compare results with."""
     check_supported(program)
     flops = sum(work.flops for work in op_works(program, workload).values())
     hoped_s = 10e-6 + 1e-6 * program.num_ops / program.num_ranks + 1e-9 * held_bytes(program, workload)

@@ -78,12 +78,12 @@ class Stencil:
 
     @property
     def tested(self) -> str | None:
-        """The array whose change tells convergence: the first of which two levels are kept."""
+        """The array whose change decides convergence: the first one with two time levels."""
         return next((name for name in self.written if self.depth[name] > 1), None)
 
 
 def stencil_of(nest: Recording) -> Stencil:
-    """The stencil that a nest is, or an OperatorError that says why it is none."""
+    """Analyse a nest as a stencil. Raises OperatorError with the reason if it is none."""
     check_untaken(nest)
     check_constant(nest)
     nest = with_all_loops(nest, elements=bool(levels_of(nest)))
@@ -234,5 +234,5 @@ def events(stencil: Stencil, steps: int) -> Iterator[Event]:
 
 
 def last_version(stencil: Stencil, name: str, steps: int) -> int:
-    """The newest version of an array after so many steps."""
+    """The newest version of an array after `steps` steps."""
     return stencil.given[name] - 1 + steps * sum(sweep.target == name for sweep in stencil.sweeps)
