@@ -12,7 +12,7 @@ from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import OpLists, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
-from dovetail.ir.terms import mapped, modes_of, known_slots
+from dovetail.ir.terms import known_slots, mapped, modes_of
 from dovetail.ir.types import RECVS, SENDS
 
 KERNELS = (

@@ -225,7 +225,7 @@ def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path
         said = call("plan", "matmul_all_reduce", "--m", 64, "--k", 32, "--n", 64, "--machine", "shared-memory-2")
     assert said[0] == 0, said
     words = " ".join(str(each.message) for each in seen)
-    assert "'matmul_all_reduce' of package thief is left aside" in words
+    assert "'matmul_all_reduce' of package thief is ignored" in words
     for name, (place, cause) in BROKEN.items():
         assert f"'{name}' of another package" in words
         code, _, errors = call("plan", name)

@@ -1,4 +1,4 @@
-"""`dovetail probe` of a subject, such as matmul: what cutting it costs, and what traffic beside it costs."""
+"""`dovetail probe` of a subject, such as matmul: the cost of cutting it into pieces, and of traffic beside it."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def characterise(
         Path | None, typer.Option("--out", "-o", help="Write the machine, with these costs, to this file.")
     ] = None,
 ) -> None:
-    """Measure on real ranks what cutting it into pieces costs (DIL), and what it and traffic cost each other (CIL).
+    """Measure on real ranks the cost of cutting it into pieces (DIL), and how it and traffic slow each other (CIL).
 
-    The machine that --out writes has the curves that follow, and `plan --machine FILE` goes by them.
+    --out writes a machine with the resulting curves, for `plan --machine FILE`.
     """
     from dovetail.prober import characterise as measure
     from dovetail.report import Provenance, characteristics_text, write_characteristics

@@ -1,4 +1,4 @@
-"""`dovetail tune`: the whole river for one operator, an operator or a collective, on this machine."""
+"""`dovetail tune`: probe, plan, prove, measure and choose for one operator or collective on this machine."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def tune(
     launch: opt.Launch = None,
     rounds: opt.Rounds = 9,
     budget: Annotated[
-        float, typer.Option("--budget", help="Seconds that measuring may take, about, beside the probe.", min=0.0)
+        float, typer.Option("--budget", help="Approximate seconds of measurement, without the probe.", min=0.0)
     ] = 120.0,
     seed: opt.Seed = None,
     fresh: opt.Fresh = False,
     trace: Annotated[
         Path | None,
         typer.Option(
-            "--trace", help="Folder for a trace of serial and the kept schedule, run once more.", file_okay=False
+            "--trace", help="Folder for a trace of serial and the chosen schedule, run once more.", file_okay=False
         ),
     ] = None,
     json: opt.Json = False,
     out: opt.Out = None,
 ) -> int:
-    """Probe, plan, prove, measure serial and the best few in turn, keep the fastest, and explain it.
+    """Probe, plan, prove, measure serial interleaved with the best few, keep the fastest, and explain the choice.
 
-    An operator without sizes gets some whose compute and communication take about as long on this machine.
+    If no sizes are given, the operator gets sizes whose compute and communication take equally long on this machine.
 
-    Of a collective: at each size, measure the best predicted algorithms and the library's call in turn, and keep a
-    table of what is fastest, which dovetail.all_reduce then goes by.
+    Of a collective: at each size, measure the best predicted algorithms interleaved with the library's call, and save
+    a table of the fastest, which dovetail.all_reduce then uses.
     """
     from dovetail.cli.machines import find
     from dovetail.report.tuning import write_tuning
@@ -84,7 +84,7 @@ def tune(
 
 
 def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
-    """Run serial and what was kept once more, traced: what was measured before was not."""
+    """Run serial and the chosen schedule once more, traced; the measurement itself is not traced."""
     from dovetail.tuner.tune import beside_serial, fresh_seed
 
     with output.progress("running once more, traced"):
@@ -93,7 +93,7 @@ def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
 
 
 def print_tuned(result: TuneResult) -> None:
-    """The table, where the rest of the gain was lost, the check, and last the page's path."""
+    """Print the table, the losses, the check, and last the page's path."""
     from dovetail.report import seconds, summary_table
     from dovetail.report.tuning import summary, why_kept
     from dovetail.report.units import ideal_share
@@ -115,7 +115,7 @@ def print_tuned(result: TuneResult) -> None:
 
 
 def verdict(result: TuneResult) -> int:
-    """0; 1 where a result is wrong; EnvironmentFault where the page could not be written."""
+    """Return exit code 1 if a result is wrong, else 0. Raises EnvironmentFault if the page could not be written."""
     from dovetail.report.tuning import wrong
 
     if bad := list(wrong(result)):
@@ -128,7 +128,7 @@ def verdict(result: TuneResult) -> int:
 
 
 def _folder(operator: Operator, ranks: int) -> str:
-    """A name for a tuning's folder, sizes included."""
+    """The default name of a tuning's folder: operator, sizes, ranks."""
     document = operator.to_json()
     known = [(o.name, document[o.name]) for o in of(type(operator), "operator") if document.get(o.name) is not None]
     words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in known]

@@ -21,7 +21,7 @@ HEURISTICS = (
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
     Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": MEMORY_S}, PICKED),
 )
-NO_RULE = (Heuristic("FiCCO", why_not="speaks of what travels before it is multiplied"),)
+NO_RULE = (Heuristic("FiCCO", why_not="is for operators that communicate before they multiply"),)
 MI300X, GPUS = "mi300x-8", 8
 SCENARIOS = {  # (M, N, K) of Table I; N is over all GPUs, or the speed-ups that it prints could not be
     "g1": (16384, 16384, 131072),

@@ -96,7 +96,7 @@ def _finish(made: Communicator, fault: Fault) -> None:
 
 
 def _await_all(made: Communicator, owed: Owed, fault: Fault) -> None:
-    """Wait where it can be interrupted, which MPI cannot."""
+    """Wait until all ranks have reached a call. Unlike a wait inside MPI, this can be interrupted."""
     begin, said = time.monotonic(), False
     while owed.absent:
         time.sleep(_POLL_S)
@@ -108,7 +108,7 @@ def _await_all(made: Communicator, owed: Owed, fault: Fault) -> None:
 
 
 def _stand_in(made: Communicator, owed: Owed, fault: Fault) -> None:
-    """Take part in a call of the other ranks, on arrays of zeros; the results are nobody's."""
+    """Take part in a call of the other ranks with arrays of zeros. The results are not used."""
     if owed.kind < 0:
         _print(f"{_said(fault)}. Other ranks wait in a call that it cannot join: the job is ended")
         ranks.shim().call("abort", 1)
