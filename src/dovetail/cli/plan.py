@@ -1,4 +1,4 @@
-"""`dovetail plan`: choose a schedule by what each is predicted to cost, prove it, and say why."""
+"""`dovetail plan`: choose a schedule by predicted cost, prove it, and explain the choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan(
     scenarios: opt.Scenarios = 0,
     seed: opt.Seed = None,
 ) -> None:
-    """Predict every schedule on a machine, prove the best, and say what it beats and why. Nothing is run."""
+    """Predict every schedule on a machine, prove the best, and show which others it beats and why. Nothing is run."""
     from dovetail.cli.choices import compare_choices
     from dovetail.cli.machines import find
     from dovetail.planner import plan as search
@@ -50,8 +50,8 @@ def plan(
 
 
 def probed(operator: Operator, ranks: int | None, launch: str | None) -> Machine:
-    """The machine that a probe measured for this launch command, with the costs of the operator where they were
-    probed."""
+    """The machine that was probed with this launch command, with the operator's costs if they were probed. Raises
+    EnvironmentFault, with the command to type, if it was not."""
     from dovetail.cli.probed import known
 
     if ranks is None:
