@@ -114,7 +114,7 @@ def bind(what: Operator | Nest, comm: Any = None, grid: Any = None, **options: A
     -------
     Bound
         Called with this rank's arrays. Where no schedule is asked for, it is the one that `dovetail tune` kept for
-        these ranks, else the operator's default. Of a nest, `blocks` says where this rank's parts of its arrays lie.
+        these ranks, else the operator's default. Of a nest, `blocks` are the places of this rank's parts of its arrays.
 
     Raises
     ------

@@ -1,10 +1,10 @@
 """products: matrix products with a collective on arrays, inside a user's MPI program, by the schedule tuned for them.
 
 Every rank of `comm` (an mpi4py communicator) makes the same call on arrays of its own: `all_gather_matmul(a, b, comm)`
-and its kin in `dovetail.matmul`; shapes, and what else may be said, are those of the operator of that name. Every call
-begins with 8 bytes of each rank for each other, by which all know whether these arguments, of all ranks, are new. If
-so, ranks compare them, and look up what `dovetail tune` found for them on these ranks; where nothing was tuned, it
-computes and communicates in turn, by the library.
+and its kin in `dovetail.matmul`; shapes and options are those of the operator of that name. Each call all-gathers one
+8-byte hash per rank; the hashes are the key of a cache of bound products. If they are new, ranks compare their
+arguments, and look up the schedule that `dovetail tune` found for them on these ranks. If nothing was tuned, the call
+computes, then communicates by the library.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Key = tuple[Any, ...]  # what `_key` makes of a rank's arguments
 class Kept:
     """The products that a communicator keeps bound, by the hashes of all ranks' arguments; all ranks keep the same.
 
-    `guesses`: the latest by this rank's own arguments, as `_key` has them. `ambiguous`: those that share a rank's hash with another, which that
-    rank cannot tell apart.
+    `guesses`: the latest product for each `_key` of this rank's own arguments. `ambiguous`: products that share a
+    rank's hash with another product, so that this rank's own arguments do not determine the product.
     """
 
     def __init__(self) -> None:
@@ -78,8 +78,8 @@ _bound: dict[int, Kept] = {}  # by communicator
 
 
 class Asked(NamedTuple):
-    """What this rank asks: the arrays of `a` and `b`, those it wants results in, `out` as it was given, what else it
-    said, and what of that cannot be."""
+    """This rank's request: the arrays of `a` and `b`, the arrays for results, `out` as it was given, the options, and
+    the fault of the arguments in words (empty: none)."""
 
     given: tuple[Any, ...]
     outs: tuple[Any, ...]
@@ -138,7 +138,7 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
         own = _key(name, asked)
         guess = kept.guesses.get(own)
         held = _held_as_before(guess, asked) if guess else None
-    except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+    except Exception as error:  # of any kind: the other ranks must be notified, for they would wait
         own, asked = Key(), asked._replace(fault=asked.fault or words_of(error))
     key = ranks.gather_number(hash(own) if own else _NEW)
     found = kept.take(key, own)
@@ -166,7 +166,7 @@ def _held(bound: Bound, asked: Asked) -> Held:
 
 
 def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
-    """The same where a rank's own arguments do not tell its product: ranks exchange whether any has failed."""
+    """Return what `_held` returns, if a rank's own arguments do not determine its product; raises if any rank fails."""
     held, fault = None, None
     try:
         held = _held(bound, asked)
@@ -202,7 +202,7 @@ def asked_of(operator: str, a: Any, b: Any, out: Any, said: dict[str, Any]) -> A
 
 
 def _key(name: str, asked: Asked) -> Key:
-    """All by which arguments differ; nothing where they cannot be, for no rank may stay behind."""
+    """The key of the arguments; empty if they are invalid, so that this rank still joins the exchange."""
     if asked.fault:
         return Key()
     given = tuple(
@@ -291,7 +291,7 @@ def _drop_freed() -> None:
 
 
 def _signature(call: Callable[..., Any], kind: Any) -> inspect.Signature:
-    """That of the call, with what may be said in place of `**said`."""
+    """The signature of the call, with the operator's options in place of `**said`."""
     *plain, _ = inspect.signature(call).parameters.values()
     named = [
         inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=s.default) for n, s in kind.call_options().items()

@@ -117,7 +117,7 @@ def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, comput
 
 
 def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int]) -> tuple[list[int], bool]:
-    """Boundaries of the best tiling. Narrow passes give an upper bound to wider ones, until a pass proves its result."""
+    """Boundaries of the best tiling. Narrow passes give upper bounds to wider ones, until a pass proves its result."""
     lower = _lower_bounds(costs)
     whole = [0, len(points) - 1]
     mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
