@@ -30,9 +30,9 @@ HERE = Path(__file__).parent
 PUBLISHED = HERE / "published" / "gpu_collectives.json"
 PRESETS = HERE.parent / "src" / "dovetail" / "machine" / "presets"
 COLUMNS = ("nccl", "msccl")
-NOTHING_S = 1e-9  # a latency below this cannot be told from none
+NOTHING_S = 1e-9  # a latency below this cannot be distinguished from none
 FREE = ("latency_s", "lane_bytes_per_s")
-FIXED = {("a100-8", "Simple", "latency_s")}  # one row cannot tell it from the bandwidth: NCCL's own constant stays
+FIXED = {("a100-8", "Simple", "latency_s")}  # one row cannot separate it from bandwidth: NCCL's own constant stays
 RIVALS = ("ring LL", "ring LL128", "ring Simple", "NVLS")  # of NCCL
 CROSSOVERS = {  # where the second overtakes the first
     "ring, LL to LL128": ("ring 4x8 LL", "ring 4x8 LL128"),
@@ -175,9 +175,9 @@ def judge(name: str, tables: dict[str, Any]) -> tuple[Machine, dict[str, Any]]:
         if each.get("machine") == name:
             unseen = rows_of(each)
             off = errors(fitted, unseen)
-            told = [{**row._asdict(), "error": error} for row, error in zip(unseen, off, strict=True)]
+            reported = [{**row._asdict(), "error": error} for row, error in zip(unseen, off, strict=True)]
             medians = {"median_error": median_error(off), "median_error_by_column": by_column(unseen, off)}
-            document["never_fitted"] = {"table": other, **medians, "rows": told}
+            document["never_fitted"] = {"table": other, **medians, "rows": reported}
     return fitted, document
 
 
@@ -193,7 +193,7 @@ def write_preset(machine: Machine) -> None:
     path.write_text(json.dumps(machine.to_json(), indent=1) + "\n")
 
 
-def tell(document: dict[str, Any]) -> None:
+def print_summary(document: dict[str, Any]) -> None:
     """The rows and what they come to, to be read."""
     fitted = ", ".join(f"{name} {value:g}" for name, value in document["fitted"].items())
     print(f"{document['what']}: {len(document['fitted'])} numbers fitted to {document['points']} points: {fitted}")
@@ -220,7 +220,7 @@ def main() -> None:
     for name in [args.machine] if args.machine else ["a100-8", "h100-8"]:
         fitted, document = judge(name, published["tables"])
         documents.append(document)
-        tell(document)
+        print_summary(document)
         if args.presets:
             write_preset(fitted)
     sources = {

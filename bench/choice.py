@@ -63,13 +63,13 @@ def main() -> None:
 
 
 def judged(threshold_s: float | None, drawn_by: tuple[int, Scenario]) -> Compared:
-    """A scenario and the seed of its probe's noise: compared, and told on the way."""
+    """Compare one scenario, with the seed of its probe's noise; print progress."""
     seed, scenario = drawn_by
     return seen(compare(scenario, seed=seed, rules=rules_of(scenario.operator, threshold_s)))
 
 
 def seen(each: Compared) -> Compared:
-    """The same, told on the way."""
+    """Compare scenarios; print progress."""
     ours = next(pick for pick in each.picks if pick.chooser == OURS)
     verdict = "" if ours.right else f" wrong, for {ours.best_family}"
     print(f"{each.scenario.name} {each.scenario.operator.title}: {ours.family} +{ours.regret:.2%}{verdict}", flush=True)

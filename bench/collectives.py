@@ -60,7 +60,7 @@ def main() -> None:
                     continue
                 found.setdefault(name, {})[mpi] = ask(args, name, mpi, left_s / (len(tasks) - place), cache)
                 save(out, args, found)
-                tell(name, mpi, found[name])
+                print_summary(name, mpi, found[name])
     finally:
         if args.hosts:
             testbed(args.name, "down")
@@ -289,7 +289,7 @@ def ratios(values: list[float]) -> dict:
     return {"worst": min(values), "best": max(values)} if values else {"worst": 0.0, "best": 0.0}
 
 
-def tell(name: str, mpi: str, by_mpi: dict) -> None:
+def print_summary(name: str, mpi: str, by_mpi: dict) -> None:
     """What has just been found, for people."""
     found = by_mpi[mpi]
     if "failed" in found:

@@ -79,12 +79,12 @@ def main() -> None:
         if "--json" in sys.argv:
             continue
         extra = "".join(f" {word}={row[word]}" for word in ("nodes", "channels", "instances") if row.get(word, 1) != 1)
-        told = f"{row['algorithm']} {row['ranks']}{extra}"
+        reported = f"{row['algorithm']} {row['ranks']}{extra}"
         if "failed" in row:
-            print(f"{told:<46} failed, status {row['failed']}")
+            print(f"{reported:<46} failed, status {row['failed']}")
             continue
         seconds = "{trace_s:>8.2f}{passes_s:>8.2f}{proof_s:>8.2f}{process_s:>9.2f}".format(**row)
-        print(f"{told:<46}{row['ops']:>9}{seconds}{row['max_rss_bytes'] / 1e6:>7.0f}", flush=True)
+        print(f"{reported:<46}{row['ops']:>9}{seconds}{row['max_rss_bytes'] / 1e6:>7.0f}", flush=True)
     if "--json" in sys.argv:
         print(json.dumps({**head, "rows": rows}))
 

@@ -37,7 +37,7 @@ def main() -> None:
     found = {}
     for mpi in args.mpi.split(","):
         found[mpi] = launch(args, ENVIRONMENTS[mpi])
-        tell(mpi, found[mpi]["rows"])
+        print_summary(mpi, found[mpi]["rows"])
     facts = {"cpu": cpu(), "mpi": ", ".join(each["library"] for each in found.values())}
     rows = [{"mpi": mpi, **row} for mpi, each in found.items() for row in each["rows"]]
     least = min(row["ratio"] for row in rows)
@@ -155,7 +155,7 @@ def calls_in(comm: object, call: Callable[[], object], seconds: float) -> int:
     return max(2, min(MOST_CALLS, round(seconds / once_s)))
 
 
-def tell(mpi: str, rows: list[dict[str, object]]) -> None:
+def print_summary(mpi: str, rows: list[dict[str, object]]) -> None:
     for row in rows:
         low, high = row["ratio_quartiles"]
         print(

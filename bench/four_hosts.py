@@ -162,18 +162,18 @@ def verdict(row: dict[str, Any]) -> dict[str, Any]:
     on a mesh the ring loses to serial, and straight messages win.
     """
     rows = row["schedules"]
-    winner, told = (min(rows, key=lambda each: each[key]) for key in ("measured_s", "predicted_s"))
+    winner, reported = (min(rows, key=lambda each: each[key]) for key in ("measured_s", "predicted_s"))
     rings = [each["speedup"] for each in rows if each["schedule"] == "shard-ring, ring"]
     others = [each["speedup"] for each in rows if is_straight(each["schedule"])]
     ring, straight = (max(each, default=None) for each in (rings, others))
-    regret = told["measured_s"] / winner["measured_s"] - 1
+    regret = reported["measured_s"] / winner["measured_s"] - 1
     as_paper = (ring is None or ring < 1) and straight is not None and straight > 1
     return {
         "topology": row["topology"],
         "operator": row["operator"],
         "winner": winner["schedule"],
         "won_by": winner["speedup"],
-        "predicted": told["schedule"],
+        "predicted": reported["schedule"],
         "regret": regret,
         "ring_speedup": ring,
         "straight_speedup": straight,

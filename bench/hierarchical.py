@@ -46,12 +46,12 @@ def main() -> None:
                     ways = [*ours, operator.by("library")]
                     found = measured(executor, operator, hosts * PER_HOST, ways, args.rounds, repeats)
                     rows.append({"collective": kind, "hosts": hosts, **found.row(size)})
-                    tell(rows[-1], flat)
+                    print_summary(rows[-1], flat)
                     known = {"rate": args.rate, "ranks_per_host": PER_HOST, "rows": rows}
                     write(out, "hierarchical", found.facts, known)
 
 
-def tell(row: dict[str, Any], flat: str) -> None:
+def print_summary(row: dict[str, Any], flat: str) -> None:
     """One line: times, and how many times faster than the flat algorithm each is."""
     seconds = row["seconds"]
     times = "  ".join(f"{name} {each * 1e3:.2f} ms ({seconds[flat] / each:.2f} x)" for name, each in seconds.items())

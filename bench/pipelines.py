@@ -52,7 +52,7 @@ def main() -> None:
             found = launched(program, case)
             document = head(case) | about | found | {"summary": summary(found["rows"])}
             keep(out, document)
-            tell(document)
+            print_summary(document)
     print(table([over_all(json.loads(out.read_text())["runs"])], OVER_ALL))
 
 
@@ -172,7 +172,7 @@ def over_all(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return least | {"within_a_step": sum(max(one["steps_off"].values()) <= 1 for one in each)}
 
 
-def tell(document: dict[str, Any]) -> None:
+def print_summary(document: dict[str, Any]) -> None:
     rows = {row["grain"]: dict(row) for row in document["rows"] if row["way"] == "blocking"}
     for row in document["rows"]:
         if row["way"] in WAYS:

@@ -139,23 +139,23 @@ def tuned_for(grid: str) -> None:
 def row(grid: str, found: list[Way], rounds: int, triad: Way | None) -> dict[str, Any]:
     """What each way took, and how ours compare."""
     every = [*found, triad] if triad else found
-    told: dict[str, list[list[float]]] = {way.name: [] for way in every}
+    reported: dict[str, list[list[float]]] = {way.name: [] for way in every}
     for _ in range(rounds):
         for way in random.sample(every, len(every)):
-            told[way.name].append(run(way))
-            print(grid, way.name, *told[way.name][-1], file=sys.stderr)
-    seconds = {name: statistics.median(each[0] for each in all_of) for name, all_of in told.items()}
-    spread = {name: max(e[0] for e in all_of) / min(e[0] for e in all_of) - 1 for name, all_of in told.items()}
-    sums = [each[1] for name, all_of in told.items() if name != "triad" for each in all_of]
+            reported[way.name].append(run(way))
+            print(grid, way.name, *reported[way.name][-1], file=sys.stderr)
+    seconds = {name: statistics.median(each[0] for each in all_of) for name, all_of in reported.items()}
+    spread = {name: max(e[0] for e in all_of) / min(e[0] for e in all_of) - 1 for name, all_of in reported.items()}
+    sums = [each[1] for name, all_of in reported.items() if name != "triad" for each in all_of]
     c_s = min(seconds["c blocking"], seconds["c nonblocking"])
     exact = min(("exact", "exact overlapped"), key=seconds.__getitem__)
     theirs = {name: s for name, s in seconds.items() if name.startswith("devito")}
     axes, n = map(int, grid.split("x"))
     fastest = min(theirs, key=theirs.__getitem__, default=exact)
-    ready = [statistics.median(e[2] for e in told[name]) for name in (exact, "tuned", fastest)]
+    ready = [statistics.median(e[2] for e in reported[name]) for name in (exact, "tuned", fastest)]
     about: dict[str, Any] = {"grid": " x ".join([str(n)] * axes), "steps": STEPS[grid], "c_s": c_s}
     about |= {"seconds": seconds, "spread": spread}
-    alone_s = statistics.median(each[3] for each in told[exact])
+    alone_s = statistics.median(each[3] for each in reported[exact])
     about |= {"exact_alone_s": alone_s, "alone_over_c": c_s / alone_s}
     about |= {"exact_s": seconds[exact], "tuned_s": seconds["tuned"], "devito_s": min(theirs.values(), default=None)}
     about |= {"over_c": c_s / seconds[exact], "tuned_over_c": c_s / seconds["tuned"]}

@@ -102,8 +102,8 @@ def main() -> None:
             else:
                 print(f"{name}: no time left", flush=True)
     print(table(rows, COLUMNS))
-    for which, told in summary(rows).items():
-        print(which, ", ".join(f"{name} {count}" for name, count in told.items()))
+    for which, reported in summary(rows).items():
+        print(which, ", ".join(f"{name} {count}" for name, count in reported.items()))
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
@@ -190,11 +190,11 @@ def launched(program: Path, name: str, repaired: int, env: Mapping[str, str]) ->
         time.sleep(1)
     words = ["env", *(f"{key}={value}" for key, value in env.items()), program, name, repaired, case.inner]
     if case.rates:
-        told = testbed("run", "-n", case.ranks, "--timeout", 60, "--", *words)
+        reported = testbed("run", "-n", case.ranks, "--timeout", 60, "--", *words)
     else:
         command = [BIN / "mpiexec", "-n", case.ranks, *words]
-        told = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, timeout=60).stdout
-    return float(re.search(r": ([0-9.]+) s", told)[1])
+        reported = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, timeout=60).stdout
+    return float(re.search(r": ([0-9.]+) s", reported)[1])
 
 
 def row(name: str, folder: Path) -> dict[str, Any]:

@@ -4,7 +4,7 @@
 
 Each rank is alone on a host of the testbed (needs root, iproute2 and a C compiler) and its raw clock is made to be
 `--offset` seconds times its rank ahead, and to gain `--ppm` times its rank. All stamp events with one processor's
-counter, which so tells the truth. The error is the largest between a rank's first meeting and its last; it is held
+counter, which is the reference. The error is the largest between a rank's first meeting and its last; it is held
 against the half round trips that were measured up the tree, and counts are of messages around a ring.
 """
 

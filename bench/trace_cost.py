@@ -126,8 +126,12 @@ def calls(place: Path, rounds: int) -> Iterator[dict[str, object]]:
         for name, ns in json.loads(before).items():
             plain.setdefault(name, []).append(ns)
             added.setdefault(name, []).append(json.loads(after)[name] - ns)
-        told = {f"{name}_plain_ns": statistics.median(values) for name, values in plain.items()}
-        yield {"call_rounds": turn, **told, **{f"{name}_added_ns": statistics.median(v) for name, v in added.items()}}
+        reported = {f"{name}_plain_ns": statistics.median(values) for name, values in plain.items()}
+        yield {
+            "call_rounds": turn,
+            **reported,
+            **{f"{name}_added_ns": statistics.median(v) for name, v in added.items()},
+        }
 
 
 def pings(place: Path, rounds: int) -> Iterator[dict[str, object]]:

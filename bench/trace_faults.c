@@ -172,7 +172,7 @@ static void slow_link(void) {
 
 /* ---- programs that were written after the advice, and not looked at while it was made ---- */
 
-/* Parameters that a root tells one by one, or all at once. */
+/* Parameters that a root broadcasts one by one, or all at once. */
 static void tell_one_by_one(void) {
     double x[200] = {0};
     work(100);

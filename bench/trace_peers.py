@@ -68,7 +68,7 @@ print(json.dumps(found))
 
 
 def peers(place: Path, root: Path, rounds: int) -> Iterator[dict[str, float]]:
-    """Medians of what an event takes, in nanoseconds, after each round; told once why a tracer is left out."""
+    """Median nanoseconds of an event, after each round; the reason why a tracer is left out is printed once."""
     ways: list[tuple[str, Callable[[], dict[str, float]]]] = []
     for name, make in (("LTTng-UST", lttng), ("uftrace", uftrace), ("Python", python)):
         try:
@@ -79,11 +79,11 @@ def peers(place: Path, root: Path, rounds: int) -> Iterator[dict[str, float]]:
     for _ in range(rounds):
         for name, way in ways:
             try:
-                told = way()
+                reported = way()
             except (OSError, subprocess.SubprocessError) as fault:
                 print(f"{name} is left out: {fault}", file=sys.stderr)
                 continue
-            for key, ns in told.items():
+            for key, ns in reported.items():
                 found.setdefault(key, []).append(ns)
         yield {name: statistics.median(values) for name, values in found.items()}
 
@@ -107,8 +107,8 @@ def lttng(place: Path, root: Path) -> Callable[[], dict[str, float]]:
         off = json.loads(output([program], env))
         with lttng_session(place, libs, env):
             on = json.loads(output([program], env))
-        told = {"lttng_on_ns": on["one_thread_ns"], "lttng_on_two_threads_ns": on["two_threads_ns"]}
-        return told | {"lttng_off_ns": off["one_thread_ns"]}
+        reported = {"lttng_on_ns": on["one_thread_ns"], "lttng_on_two_threads_ns": on["two_threads_ns"]}
+        return reported | {"lttng_off_ns": off["one_thread_ns"]}
 
     return run
 
@@ -135,7 +135,7 @@ def lttng_session(place: Path, libs: Path, env: Mapping[str, str]) -> Iterator[N
 
 
 def uftrace(place: Path, root: Path) -> Callable[[], dict[str, float]]:
-    """A function's entry and exit, told by gcc: half of what a call takes more."""
+    """A function's entry and exit, instrumented by gcc: half of the additional time of a call."""
     (place / "called.c").write_text(CALLED)
     program, tool = place / "called", root / "usr/bin/uftrace"
     output(["cc", "-O2", place / "called.c", "-o", place / "plain"])

@@ -69,35 +69,35 @@ def compared(command: list[str], place: Path, args: Any) -> dict[str, Any]:
     env = environment(wrapped, traces)
     env |= {"LD_PRELOAD": f"{shim}:{env['LD_PRELOAD']}", "COUNT_DIR": str(counts)}
     traced = run(with_variables(command, "COUNT_DIR"), env, limit_s, args.result)
-    told = merge(traces)
-    found = {call.name: call.count for call in stats(told).calls}
+    output = merge(traces)
+    found = {call.name: call.count for call in stats(output).calls}
     counted: Counter[str] = Counter()
     for file in counts.glob("*.json"):
         counted.update(json.loads(file.read_text()))
     names = sorted(set(found) | set(counted) - {"MPI_Abort"})
     differ = {n: [counted.get(n, 0), found.get(n, 0)] for n in names if counted.get(n, 0) != found.get(n, 0)}
-    check = told.meta["clocks"]
+    check = output.meta["clocks"]
     return {
-        "library": library.kind, "plain_s": plain[0].seconds, "traced_s": traced.seconds, "ranks": told.num_ranks,
-        "calls": sum(found.values()), "kinds": len(found), "lost": told.meta["lost"], "faults": told.meta["faults"],
+        "library": library.kind, "plain_s": plain[0].seconds, "traced_s": traced.seconds, "ranks": output.num_ranks,
+        "calls": sum(found.values()), "kinds": len(found), "lost": output.meta["lost"], "faults": output.meta["faults"],
         "messages": check["messages"], "without_partner": check["without_partner"],
         "received_before_sent": check["received_before_sent"],
-        **same_results(*(words_of(each.told, args.times) for each in (*plain, traced))),
+        **same_results(*(words_of(each.output, args.times) for each in (*plain, traced))),
         "differ": differ, "traced": found,
     }  # fmt: skip
 
 
 def with_variables(command: list[str], *names: str) -> list[str]:
-    """The command, told to pass these and the tracer's variables on where its launcher must be: Open MPI's."""
-    told = forwarded(command)
-    return told if told == command else [told[0], *(word for name in names for word in ("-x", name)), *told[1:]]
+    """The command; if its launcher is Open MPI's, with options that pass these and the tracer's variables on."""
+    output = forwarded(command)
+    return output if output == command else [output[0], *(word for name in names for word in ("-x", name)), *output[1:]]
 
 
 class Ran(NamedTuple):
     """A run: its seconds, and what it printed and wrote."""
 
     seconds: float
-    told: str
+    output: str
 
 
 def run(command: list[str], env: dict[str, str], limit_s: float, result: Path | None) -> Ran:
@@ -111,9 +111,9 @@ def run(command: list[str], env: dict[str, str], limit_s: float, result: Path | 
     return Ran(seconds, done.stdout + (result.read_text() if result is not None else ""))
 
 
-def words_of(told: str, times: str) -> list[list[str]]:
+def words_of(output: str, times: str) -> list[list[str]]:
     """The words of each line but those that are times."""
-    return [["" if re.fullmatch(times, word) else word for word in line.split()] for line in told.splitlines()]
+    return [["" if re.fullmatch(times, word) else word for word in line.split()] for line in output.splitlines()]
 
 
 def same_results(first: list[list[str]], second: list[list[str]], traced: list[list[str]]) -> dict[str, Any]:
@@ -126,19 +126,19 @@ def same_results(first: list[list[str]], second: list[list[str]], traced: list[l
         for a, b in zip(first, second, strict=True)
     ]
     count = sum(any(letter.isdigit() for letter in word) for line in alike for word in line if word)
-    here = [i for i, (line, told) in enumerate(zip(alike, traced, strict=True)) if not fits(line, told)]
+    here = [i for i, (line, output) in enumerate(zip(alike, traced, strict=True)) if not fits(line, output)]
     wanted = [alike[i] for i in here]
     changed = []
-    for told in (traced[i] for i in here):
-        at = next((k for k, line in enumerate(wanted) if fits(line, told)), None)
-        changed += [" ".join(told)] if at is None else []
+    for output in (traced[i] for i in here):
+        at = next((k for k, line in enumerate(wanted) if fits(line, output)), None)
+        changed += [" ".join(output)] if at is None else []
         wanted.pop(at) if at is not None else None
     return {"results": count, "changed": changed}
 
 
-def fits(line: list[str | None], told: list[str]) -> bool:
+def fits(line: list[str | None], output: list[str]) -> bool:
     """Whether a line has the words of another, where that has no time (None)."""
-    return len(line) == len(told) and all(x is None or x == y for x, y in zip(line, told, strict=True))
+    return len(line) == len(output) and all(x is None or x == y for x, y in zip(line, output, strict=True))
 
 
 if __name__ == "__main__":

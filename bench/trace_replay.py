@@ -62,10 +62,10 @@ def main() -> None:
     is_over, rows = until(args.budget), []
     with tempfile.TemporaryDirectory() as place:
         folder = args.runs or Path(place)
-        told = list(others(args.programs) if args.programs else faults(folder))
-        told = [each for each in told if not args.only or each.name.split()[0] in args.only.split(",")]
-        traces = run_rounds(told, args.rounds, folder, args.machine, is_over)
-        for program in [] if args.run_only else told:
+        reported = list(others(args.programs) if args.programs else faults(folder))
+        reported = [each for each in reported if not args.only or each.name.split()[0] in args.only.split(",")]
+        traces = run_rounds(reported, args.rounds, folder, args.machine, is_over)
+        for program in [] if args.run_only else reported:
             if not traces[program.name]:
                 print(f"{program.name}: no time left", flush=True)
                 continue
@@ -77,14 +77,14 @@ def main() -> None:
 
 
 def run_rounds(
-    told: list[Followed], rounds: int, folder: Path, given: str | None, is_over: Callable[[], bool]
+    reported: list[Followed], rounds: int, folder: Path, given: str | None, is_over: Callable[[], bool]
 ) -> dict[str, dict[int, Path]]:
     """Every program once in a round, and its machine probed before; their traces by round, while there is time."""
-    traces: dict[str, dict[int, Path]] = {program.name: {} for program in told}
+    traces: dict[str, dict[int, Path]] = {program.name: {} for program in reported}
     for turn in range(rounds):
         if not is_over():
             probed(folder, given, RANKS, turn)
-        for program in told:
+        for program in reported:
             found = traced(program, folder / program.name.replace(" ", "/") / str(turn), is_over)
             if found:
                 traces[program.name][turn] = found
@@ -111,14 +111,14 @@ def faults(folder: Path) -> Iterator[Followed]:
 
 
 def others(file: Path) -> Iterator[Followed]:
-    """The programs that a file tells of; what is not on this machine is left out, with the cause."""
-    for name, told in json.loads(file.read_text()).items():
+    """The programs in a file; those that are not on this machine are left out, with the cause."""
+    for name, reported in json.loads(file.read_text()).items():
         try:
-            run = follow(told["command"])
+            run = follow(reported["command"])
         except DovetailError as fault:
             print(f"{name}: left out: {fault}", flush=True)
         else:
-            yield Followed(name, told.get("about", ""), run)
+            yield Followed(name, reported.get("about", ""), run)
 
 
 def follow(command: list[str]) -> Callable[[Path], None]:

@@ -1,4 +1,4 @@
-"""Random algorithms on chunks, with what they must leave told by a model of plain dictionaries."""
+"""Random algorithms on chunks; a model of plain dictionaries predicts their results."""
 
 from __future__ import annotations
 

@@ -276,12 +276,12 @@ def test_choices_that_cannot_be(comm):
     """Told once on rank 0; the library does it."""
     table = Selection({}, (Row("all_reduce", comm.size, 1, 0, MOST, "ring_all_gather"),))
     use(comm, table)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         for _ in range(3):
             even(comm, "all_reduce", 5, "float32")
-    assert len(told) == (comm.rank == 0), [str(w.message) for w in told]
-    assert not told or "ring_all_gather is no algorithm for all_reduce" in str(told[0].message)
+    assert len(reported) == (comm.rank == 0), [str(w.message) for w in reported]
+    assert not reported or "ring_all_gather is no algorithm for all_reduce" in str(reported[0].message)
 
 
 def test_refusals(comm):
@@ -323,8 +323,8 @@ def test_refusals(comm):
     }
     if n > 1:
         cases["into"] = lambda: dc.reduce_scatter(np.ones(n + 1), comm, out=np.ones(1))
-        told = f"{'rank 0: ' if comm.rank else ''}all_to_all_v needs counts of shape ({n},), whole and not negative"
-        cases[told] = lambda: dc.all_to_all_v(a, [1 if comm.rank else -1] * n, comm)
+        reported = f"{'rank 0: ' if comm.rank else ''}all_to_all_v needs counts of shape ({n},), whole and not negative"
+        cases[reported] = lambda: dc.all_to_all_v(a, [1 if comm.rank else -1] * n, comm)
         cases["an `out` on rank"] = lambda: dc.scatter(None, comm, (comm.rank + 1) % n)
     for words, call in cases.items():
         assert words in refusal(call), (words, refusal(call))
@@ -371,7 +371,7 @@ def test_freed_communicators(comm):
 
 
 def test_arguments_compared(comm):
-    """With the switch set, ranks that differ are told on every rank, and the communicator goes on."""
+    """With the switch set, every rank names the ranks that differ, and the communicator can be used again."""
     os.environ["DOVETAIL_CHECK_CALLS"] = "1"
     made = comm.Dup()
     try:
@@ -461,7 +461,7 @@ def refusal(call, kind=OperatorError):
 
 
 def mismatch(comm):
-    """Sizes that differ unseen: an engine's message does not fit, every rank is told, and the communicator is done."""
+    """Unchecked sizes that differ: an engine's message does not fit, every rank raises, the communicator is lost."""
     use(comm, forced(comm, "recursive_doubling_all_reduce"))
     for count in (5, 5, 6, 6):
         dc.all_reduce(np.ones(count), comm)
@@ -494,16 +494,16 @@ def late(comm):
 def one_thread(comm):
     """Where MPI was started for one thread, another is refused, and the first goes on."""
     assert MPI.Query_thread() == MPI.THREAD_FUNNELED
-    told = []
+    reported = []
     for _ in range(2):
         thread = threading.Thread(
-            target=lambda: told.append(refusal(lambda: dc.all_reduce(np.ones(3), comm), RunError))
+            target=lambda: reported.append(refusal(lambda: dc.all_reduce(np.ones(3), comm), RunError))
         )
         thread.start()
         thread.join()
         even(comm, "all_reduce", 3, "float64")
-    assert len(told) == 2, told
-    assert all("main thread only" in text for text in told), told
+    assert len(reported) == 2, reported
+    assert all("main thread only" in text for text in reported), reported
 
 
 def plant(fault):

@@ -21,7 +21,7 @@ HEAD = """
 static __thread int inside;
 """
 TELL = """
-static void tell(void) {
+static void print_counts(void) {
     char path[4000];
     snprintf(path, sizeof path, "%s/%d.json", getenv("COUNT_DIR"), (int)getpid());
     FILE* file = fopen(path, "w");
@@ -46,8 +46,8 @@ def build_shim(mpi: Mpi, mpicc: Path, folder: Path, names: set[str], *, before_o
     for i, (name, params) in enumerate(declared.items()):
         typed = ", ".join(_named(param, k) for k, param in enumerate(params)) or "void"
         passed = ", ".join(f"p{k}" for k in range(len(params)))
-        tells = "tell();" if name == "Finalize" else ""
-        lines.append(f"int MPI_{name}({typed}) {{ if (!inside) ++count[{i}]; {tells} ++inside;")
+        prints = "print_counts();" if name == "Finalize" else ""
+        lines.append(f"int MPI_{name}({typed}) {{ if (!inside) ++count[{i}]; {prints} ++inside;")
         if before_others:
             lines.append(f"    static __typeof__(&MPI_{name}) next;")
             lines.append(f'    if (!next) *(void**)&next = dlsym(RTLD_NEXT, "MPI_{name}");')

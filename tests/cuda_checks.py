@@ -510,6 +510,6 @@ def test_a_plain_sum_takes_time(gpu):
 def test_which_copies_run_on_copy_engines(gpu):
     rows = native().try_engines(gpu.device, [1 << 16], 0.2)
     verdicts = {variant: beside for variant, _, beside, _ in rows}
-    assert not verdicts["kernel, device to device"]  # it has nowhere to run: the method tells
+    assert not verdicts["kernel, device to device"]  # it has nowhere to run: the method detects it
     assert verdicts["memcpy, host to device"]
     assert verdicts["memcpy, device to host"]

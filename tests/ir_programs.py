@@ -12,7 +12,7 @@ from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import OpLists, op_reads, op_writes, slots
 from dovetail.ir.symbolic import Execution
 from dovetail.ir.symbols import Symbols
-from dovetail.ir.terms import mapped, modes_of, told_slots
+from dovetail.ir.terms import known_slots, mapped, modes_of
 from dovetail.ir.types import RECVS, SENDS
 
 KERNELS = (
@@ -415,11 +415,11 @@ def tells_sizes(program: Program) -> bool:
     not make several."""
     modes = {kernel.name: kernel.modes for kernel in program.kernels}
 
-    def tells(term: Term) -> bool:
+    def has_sizes(term: Term) -> bool:
         inner = [(a, mode) for a, mode in zip(term.args, modes_of(term, modes), strict=True) if isinstance(a, Term)]
-        return all(tells(a) and (mode != "all" or told_slots(a, modes) is not None) for a, mode in inner)
+        return all(has_sizes(a) and (mode != "all" or known_slots(a, modes) is not None) for a, mode in inner)
 
-    return all(tells(term) for post in program.posts for term in post.terms)
+    return all(has_sizes(term) for post in program.posts for term in post.terms)
 
 
 def mutated(program: Program, rng: random.Random) -> Program:
@@ -588,8 +588,8 @@ def reachable(lists: OpLists, run) -> tuple[list[set[int]], list[set[int]]]:
             begun[member] = closed([*lists.ops[member].after, *queue[: lists.position[member]]])
             came[member] = begun[member] | closed([run.matched[member]] if member in run.matched else [])
         for j, member in enumerate(members):
-            told = [came[other] for i, other in enumerate(members) if informs_of(lists, members, i, j)]
-            ended[member] = came[member].union(*told)
+            reported = [came[other] for i, other in enumerate(members) if informs_of(lists, members, i, j)]
+            ended[member] = came[member].union(*reported)
         done.update(members)
     return begun, came
 

@@ -2,7 +2,7 @@
 
 Five threads a threadblock, twelve elements a chunk; every read and every write is a step of its own. Element i of an
 op on packets, from where the op starts, is thread i's, modulo their number; of other ops the thread differs from op to
-op. Port channels do what they were told later, in order. Gpus start their kernels at random, with garbage in their
+op. Port channels execute their requests later, in order. Gpus start their kernels at random, with garbage in their
 buffers before, and write garbage over them as soon as they end.
 
 What a thread writes, but for packets and stores through a switch, its threadblock sees from the next sync on, and
@@ -39,7 +39,7 @@ class Machine:
         self.left = Counter({rank: THREADS * len(g["threadblocks"]) for rank, g in enumerate(self.gpus)})
         self.outputs: dict[int, list[int]] = {}
         self.started: list[Steps] = []  # threads of a kernel that starts now
-        self.told: dict[Any, list[Callable[[], Steps]]] = defaultdict(list)  # what each port channel has yet to do
+        self.requests: dict[Any, list[Callable[[], Steps]]] = defaultdict(list)  # what each port channel has yet to do
         self.done: Counter[Any] = Counter()  # and how much it has done
         self.late: dict[Any, list[Late]] = defaultdict(list)  # what each threadblock has written and not all see
         self.haste = rng.choice(SPEEDS)
@@ -140,7 +140,7 @@ class Machine:
                     waits, port = name.removeprefix("rlx") == "wait", self.number(block, "port", channel)
                     talk = partial(self.talk, rank, self.channel(rank, block, op, channel), waits)
                     if op["channel_type"] == "port" and not waits:
-                        self.told[rank, port].append(talk)
+                        self.requests[rank, port].append(talk)
                         yield True
                     else:
                         yield from talk()
@@ -154,12 +154,12 @@ class Machine:
                     self.values[rank, semaphore] += 1 if name == "sem_release" else -1
                     yield True
         elif op.get("channel_type") == "port":
-            yield from self.tell(rank, block, op, turn, tid)
+            yield from self.sync_steps(rank, block, op, turn, tid)
         else:
             shift = 0 if name.endswith("pkt") else self.shifts.setdefault(id(op), self.rng.randrange(THREADS))
             yield from self.data(rank, block, op, turn, tid, (tid - shift) % THREADS)
 
-    def tell(self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, tid: int) -> Steps:
+    def sync_steps(self, rank: int, block: dict[str, Any], op: dict[str, Any], turn: Any, tid: int) -> Steps:
         """One thread of an op that a port channel does: rppkt first sees that the packets are there."""
         name = op["name"]
         if name == "rppkt":
@@ -174,11 +174,11 @@ class Machine:
                 source = op["src_buff"][0 if name == "rppkt" else number]
                 port = (rank, self.number(block, "port", op["channel_ids"][number]))
                 sides = (source, place)
-                self.told[port].append(partial(self.copy, rank, block, op, turn, sides))
-                position = self.done[port] + len(self.told[port])
+                self.requests[port].append(partial(self.copy, rank, block, op, turn, sides))
+                position = self.done[port] + len(self.requests[port])
                 if name in ("pws", "pwsf"):
                     channel = self.channel(rank, block, op, op["channel_ids"][number])
-                    self.told[port].append(partial(self.talk, rank, channel, False))
+                    self.requests[port].append(partial(self.talk, rank, channel, False))
                     position += 1
                 yield True
                 while name == "pwsf" and self.done[port] < position:
@@ -202,9 +202,9 @@ class Machine:
     def port(self, rank: int, number: int) -> Steps:
         """A port channel, which never ends."""
         while True:
-            if self.told[rank, number]:
-                yield from self.told[rank, number][0]()
-                del self.told[rank, number][0]
+            if self.requests[rank, number]:
+                yield from self.requests[rank, number][0]()
+                del self.requests[rank, number][0]
                 self.done[rank, number] += 1
                 yield True
             else:

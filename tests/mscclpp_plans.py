@@ -23,7 +23,7 @@ def move(name: str, read: list[Op] | Op, write: list[Op] | Op, by: str = "memory
     return {"name": name, "src_buff": listed[0], "dst_buff": listed[1], "channel_type": by, **more}
 
 
-def tell(name: str, *channels: int, by: str = "memory") -> Op:
+def sync_op(name: str, *channels: int, by: str = "memory") -> Op:
     return {"name": name, "channel_ids": list(channels), "channel_type": by}
 
 
@@ -81,13 +81,13 @@ def all_reduce(n: int = 2) -> dict[str, Any]:
         blocks.append(
             [
                 [
-                    tell("rlxsignal", *channels),
-                    tell("rlxwait", *channels),
+                    sync_op("rlxsignal", *channels),
+                    sync_op("rlxwait", *channels),
                     NOP,
                     move("rres", own, own, reduce_op="sum"),
                     NOP,
-                    tell("signal", *channels),
-                    tell("wait", *channels),
+                    sync_op("signal", *channels),
+                    sync_op("wait", *channels),
                     NOP,
                 ]
             ]

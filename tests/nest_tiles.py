@@ -34,7 +34,7 @@ def in_tiles(case: Case, folder: Path) -> str | None:
     """None: what 1 to 3 ranks compute tile by tile has the bits of the loops as they were written."""
     source, done = emitted(case, folder)
     if done.returncode:
-        return told(case, done)
+        return result_of(case, done)
     program = source.with_suffix("")
     compile_it = [str(MPI.mpicc), "-O1", "-ffp-contract=off", "-o", str(program), str(source), "-lm"]
     made = subprocess.run(compile_it, env=MPI.env, capture_output=True, text=True, check=False, timeout=60)
@@ -47,7 +47,7 @@ def in_tiles(case: Case, folder: Path) -> str | None:
     return None
 
 
-def told(case: Case, done: subprocess.CompletedProcess[str]) -> str:
+def result_of(case: Case, done: subprocess.CompletedProcess[str]) -> str:
     """A refusal of the command, or its traceback."""
     words = done.stderr.strip() or done.stdout.strip()
     if "Traceback" in words or done.returncode not in (1, 2):

@@ -44,7 +44,7 @@ SAFE |= {
     ranks_module._table,
     ranks_module.shim.__wrapped__,
 }
-# From here on a rank can tell the others; before, there is no call in which they would wait for it.
+# From here on a rank can notify the others; before, there is no call in which they would wait for it.
 BEGINNINGS = {together.of_all, asked_of, Embedded.call, settle, world.World.together.__wrapped__}
 BEGINNINGS = {function.__code__ for function in BEGINNINGS}
 TRANSFERS = {Embedded._run.__code__, Embedded.run_bound.__code__, Embedded.agree.__code__}
@@ -162,7 +162,7 @@ def products() -> None:
 
 
 def products_alike() -> None:
-    """Two products that a rank cannot tell apart by its own arguments: the right one runs, and a fault reaches all."""
+    """Two products with equal arguments on one rank: the right one runs, and a fault reaches all ranks."""
     rows = [2 + (RANK == 1), 2 + 2 * (RANK == 1)]
     pairs = [(np.ones((n, 3), "f4"), np.ones((3, 2), "f4")) for n in rows]
     for _ in range(3):

@@ -238,10 +238,10 @@ def test_what_was_kept_wrongly(dtype):
     if RANK == 0:
         operator = MatmulAllReduce(5, 6 * RANKS, 4, dtype)
         save_schedule(operator, Schedule.of("mc2", tiles=(3,), by="library"), world.library, hosts)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as reported:
         warnings.simplefilter("always")
         assert np.array_equal(matmul_all_reduce(a, b, COMM), RANKS * (a @ b))
-    assert ["left aside" in str(each.message) for each in told] == [True]
+    assert ["left aside" in str(each.message) for each in reported] == [True]
 
 
 def test_plans_refuse_what_cannot_be(dtype):
@@ -293,7 +293,7 @@ def test_only_the_latest_are_kept(dtype):
 
 
 def test_one_rank_changes(dtype):
-    """Shapes that one rank knows and another does not are new to both; what does not fit is told, not waited for."""
+    """Shapes that only one rank knows are new to both; arguments that do not fit raise, without a wait."""
     a, b = whole(dtype)
     matmul_all_reduce(a, b, COMM)
     less = a[:-1] if RANK == RANKS - 1 else a

@@ -21,9 +21,9 @@ int clock_gettime(clockid_t id, struct timespec* out) {
     if (code || id != CLOCK_MONOTONIC_RAW || !offset || !ppm || !from) return code;
     const long long now = out->tv_sec * 1000000000LL + out->tv_nsec;
     const double gained = (double)(now - atoll(from)) * (atof(ppm) * rank_here() * 1e-6);
-    const long long told = now + atoll(offset) * rank_here() + (long long)gained;
-    out->tv_sec = told / 1000000000;
-    out->tv_nsec = told % 1000000000;
+    const long long shifted = now + atoll(offset) * rank_here() + (long long)gained;
+    out->tv_sec = shifted / 1000000000;
+    out->tv_nsec = shifted % 1000000000;
     return 0;
 }
 

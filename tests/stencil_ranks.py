@@ -58,7 +58,7 @@ def check(comm, name, grid, dtype, steps=4, **asked):
 
 
 def test_ranks_that_ask_for_different_things(comm):
-    """They are told so, all of them, where they would wait for one another."""
+    """All ranks raise, where they would otherwise wait for one another."""
     if comm.size == 1:
         return
     last = comm.rank == comm.size - 1

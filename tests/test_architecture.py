@@ -178,7 +178,7 @@ def test_importing_starts_nothing():
 def test_every_document_is_told_of():
     """No schema is written that the table of documents lacks, and it has none that is not written."""
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
-    told = (ROOT / "docs/how.md").read_text(encoding="utf-8")
+    reported = (ROOT / "docs/how.md").read_text(encoding="utf-8")
     assert set(re.findall(r'"(dovetail\.[a-z_.]+/\d+)"', sources)) == set(
-        re.findall(r"`(dovetail\.[a-z_.]+/\d+)`", told)
+        re.findall(r"`(dovetail\.[a-z_.]+/\d+)`", reported)
     )

@@ -27,7 +27,7 @@ import dovetail
 from dovetail import trace
 from dovetail.cli import main
 from dovetail.cli.app import ORDER, exit_code
-from dovetail.cli.operators import Said, Verb
+from dovetail.cli.operators import OperatorRequest, Verb
 from dovetail.core import CostError, EnvironmentFault, MachineError, OperatorError, PlanError, ProgramError, RunError
 from dovetail.ir.registry import OPERATORS
 from dovetail.machine import Machine
@@ -182,13 +182,13 @@ def test_a_operator_of_another_package_has_its_command(monkeypatch, request):
     declare(monkeypatch, request, [SimpleNamespace(name="bare", value="elsewhere:Bare")])
     heard = []
 
-    def listen(said: Said, ranks: int = 2) -> None:
+    def listen(said: OperatorRequest, ranks: int = 2) -> None:
         heard.append((said, ranks))
 
     command = Verb(listen, limits=True).command("bare")
     assert [param.opts[0] for param in command.params] == ["--grid-size", "--schedule", "--depth", "--ranks"]
     command(["--grid-size", "9", "--schedule", "wild", "--depth", "3", "--ranks", "4"], standalone_mode=False)
-    assert heard == [(Said(Bare, {"grid_size": 9}, {"schedule": "wild", "depth": 3}), 4)]
+    assert heard == [(OperatorRequest(Bare, {"grid_size": 9}, {"schedule": "wild", "depth": 3}), 4)]
     with pytest.raises(OperatorError, match="no operator 'bear'"):
         Verb(listen).command("bear")
     with pytest.raises(OperatorError, match="did you mean 'wild'"):
@@ -225,7 +225,7 @@ def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path
         said = call("plan", "matmul_all_reduce", "--m", 64, "--k", 32, "--n", 64, "--machine", "shared-memory-2")
     assert said[0] == 0, said
     words = " ".join(str(each.message) for each in seen)
-    assert "'matmul_all_reduce' of package thief is left aside" in words
+    assert "'matmul_all_reduce' of package thief is ignored" in words
     for name, (place, cause) in BROKEN.items():
         assert f"'{name}' of another package" in words
         code, _, errors = call("plan", name)
@@ -234,14 +234,14 @@ def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path
         assert cause in errors
 
 
-def test_what_was_not_said_is_as_the_machine_has_it():
+def test_missing_options_come_from_the_machines_facts():
     from dovetail.machine import load
     from dovetail.matmul import MatmulAllReduce
 
-    said = Said(MatmulAllReduce, {"m": 8, "k": 4, "n": 2, "dtype": None}, {})
-    assert said.operator(load("atlas-a2-8")).dtype == "float16"
-    assert said.operator().dtype == "float32"
-    assert said._replace(given={**said.given, "dtype": "float64"}).operator(load("atlas-a2-8")).dtype == "float64"
+    request = OperatorRequest(MatmulAllReduce, {"m": 8, "k": 4, "n": 2, "dtype": None}, {})
+    assert request.operator(load("atlas-a2-8")).dtype == "float16"
+    assert request.operator().dtype == "float32"
+    assert request._replace(given={**request.given, "dtype": "float64"}).operator(load("atlas-a2-8")).dtype == "float64"
 
 
 # Words that are not known
@@ -555,7 +555,7 @@ class TestSimulateWithoutAMachine:
         save_machine(probed, Machine.from_json(machine))
         code, _, err = call("simulate", made)
         assert code == 0
-        assert "costs or options were others" in err
+        assert "made with other costs or options" in err
 
     def test_elsewhere_it_is_told(self, call, made, probed):
         machine_item(self.LAUNCH, 2).path.unlink()

@@ -324,7 +324,7 @@ def test_operators_that_cannot_be_are_refused(make: Callable[[], object], what: 
         (lambda: Algorithm("a", "broadcast", 2, root=2), "root 2 does not exist"),
         (lambda: spec_of("all_gather", 2, chunks=1.5), "chunks must be a whole number"),
         (lambda: spec_of("all_gather", 1 << 40), "1099511627776 ranks"),
-        (lambda: Algorithm("a", spec_of("broadcast", 3), chunks=2), "a Spec says itself"),
+        (lambda: Algorithm("a", spec_of("broadcast", 3), chunks=2), "a Spec defines chunks"),
         (lambda: custom(2, 1, 1, lambda rank, slot: [3]), r"want\(0, 0\) names no input slot"),
         (lambda: custom(2, 1, 1, lambda rank, slot: [(99, 0)]), r"found +\(99, 0\)"),
         (lambda: custom(2, 1, 1, lambda rank, slot: [(1 - rank, 1)]), r"found +\(1, 1\)"),

@@ -201,7 +201,7 @@ def test_fused_ops_that_fill_a_ring_are_refused_by_the_certificate():
 
 
 def relay(*, ch=(-1, -1), lanes=((-1, -1), (-1, -1)), again=True):
-    """Rank 0 sends to 1, which adds and sends on to 2; then, or not, rank 1 is told the sum."""
+    """Rank 0 sends to 1, which adds and sends on to 2; then rank 1 may receive the sum."""
     trace = Trace(3, {"input": ("input", 1)})
     for hop in (0, 1):
         trace.move((hop, "input", 0), (hop + 1, "input", 0), add=True, ch=ch[hop], lanes=lanes[hop])

@@ -1,4 +1,4 @@
-"""`dovetail compile`: what files it takes, what it writes, and how the mistakes in a user's file are told."""
+"""`dovetail compile`: the files it takes, what it writes, and its errors for mistakes in a user's file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of convergence: what they tell, that they are proved, and that no later step waits for them."""
+"""Tests of convergence: their values, that they are proved, and that no later step waits for them."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ WAYS = [((1,), 0, None), ((3,), 0, None), ((2,), 2, None), ((2,), 3, 4)]
 
 
 class TestConvergence:
-    """Tests tell how much the step before them changed the grid."""
+    """Tests return how much the step before them changed the grid."""
 
     @pytest.mark.parametrize(
         ("cut", "depth", "tile"), [((1,), 0, None), ((3,), 0, None), ((2,), 2, None), ((2,), 3, 4)]

@@ -57,7 +57,7 @@ def test_a_switch_takes_no_time() -> None:
 @pytest.mark.parametrize(
     ("facts", "said"),
     [
-        ({}, "says nothing about protocols"),
+        ({}, "has no fact 'protocols'"),
         ({"protocols": {"LL": {"speed": 1}}}, "malformed"),
         ({"protocols": 3}, "malf"),
     ],

@@ -62,7 +62,7 @@ def test_a_package_adds_an_executor(monkeypatch, request, call, tmp_path):
     monkeypatch.setattr("dovetail.core.registry.entry_points", lambda group: points if group == EXECUTORS.group else ())
     EXECUTORS.forget()
     request.addfinalizer(EXECUTORS.forget)
-    with pytest.warns(RuntimeWarning, match=r"'mpi' of package thief is left aside"):
+    with pytest.warns(RuntimeWarning, match=r"'mpi' of package thief is ignored"):
         assert type(executor_on("echo")) is Echo
     with pytest.warns(RuntimeWarning, match=r"it lacks takes, launched_by"):
         assert EXECUTORS.usable == ("mpi", "threads", "numpy", "cuda", "echo")

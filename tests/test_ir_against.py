@@ -1,4 +1,4 @@
-"""verify against a plain program: what holds, what is told of what does not, and what cannot be compared."""
+"""verify against a reference program: what holds, how a failure is described, and what cannot be compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of many steps, proved by a few: told so where it is so, and never where one op, or each step, is wrong."""
+"""Programs of many steps, proved by induction from a few; never if one op, or each step, is wrong."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,4 @@
-"""verify: each check with planted faults, and what a failure tells. Every case runs in C++ and in the reference."""
+"""verify: each check with planted faults, and its message. Every case runs in C++ and in the reference."""
 
 from __future__ import annotations
 
@@ -477,13 +477,13 @@ def test_a_wrong_slot_comes_with_the_ops_that_made_it() -> None:
     assert check.where.startswith("ring.txt:")
 
 
-@pytest.mark.parametrize(("times", "told"), [(62, 1 << 62), (64, 1 << 64), (4000, "2^100 or more")])
-def test_doublings_are_not_zero(times: int, told: object) -> None:
+@pytest.mark.parametrize(("times", "reported"), [(62, 1 << 62), (64, 1 << 64), (4000, "2^100 or more")])
+def test_doublings_are_not_zero(times: int, reported: object) -> None:
     """No count wraps around, and none grows without end."""
     doublings = "\n".join("0a: reduce t[0:1] -> t[0:1]" for _ in range(times))
     body = f"0a: copy x[0:1] -> t[0:1]\n{doublings}\n0a: reduce x[1:2] -> t[0:1]"
     check = certificate(program(body, "0 t[0:1] = x@0[1:2]")).checks["result"]
-    assert check.found == f"surplus {told} x x@0[0]"
+    assert check.found == f"surplus {reported} x x@0[0]"
 
 
 def test_limits_of_targets() -> None:
@@ -518,8 +518,8 @@ def _star(peers: int) -> Program:
 
 def test_a_channel_serves_32_threadblocks_each_way() -> None:
     assert certificate(_star(32), "msccl").checks["limits"].ok
-    told = "33 threadblocks of rank 0 send on channel 0; msccl takes 32 of a channel"
-    assert certificate(_star(33), "msccl").checks["limits"].message == told
+    reported = "33 threadblocks of rank 0 send on channel 0; msccl takes 32 of a channel"
+    assert certificate(_star(33), "msccl").checks["limits"].message == reported
 
 
 def test_waits_name_the_first_128_threadblocks() -> None:
@@ -534,10 +534,10 @@ def test_waits_name_the_first_128_threadblocks() -> None:
         b.add(Kind.copy, 0, 0, reads=[Region(x, 0, 1)], writes=[Region(y, 0, 1)], after=rows[-1:])
         limits = certificate(b.build(), "msccl").checks["limits"]
         assert limits.ok is ok
-        told = (
+        reported = (
             "lane l128 of rank 0, its threadblock number 128, is waited for; msccl can wait for threadblocks 0 to 127"
         )
-        assert ok or limits.message == told
+        assert ok or limits.message == reported
 
 
 def test_raise_if_bad_says_what_where_what_was_found_and_what_to_try() -> None:

@@ -124,7 +124,7 @@ def wanted(one, sizes, dtype, monkeypatch):
     return total
 
 
-def told(mpi, ranks, path):
+def checked_sum(mpi, ranks, path):
     """The sum of all that the program computes, and how many of the values are not those of its plain loops."""
     done = subprocess.run([*mpi.mpiexec(ranks), path, "check"], env=mpi.env, text=True, capture_output=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -139,7 +139,7 @@ def test_gives_the_numbers_of_the_nest(mpi, one, sizes, dtype, tmp_path, monkeyp
     path = built(mpi, text, tmp_path, "-ffp-contract=off", "-Wl,--no-as-needed", "-lm")
     sum_of_nest = pytest.approx(wanted(one, sizes, dtype, monkeypatch), rel=1e-12)
     for ranks in (1, 2, 3):
-        assert told(mpi, ranks, path) == (sum_of_nest, 0)
+        assert checked_sum(mpi, ranks, path) == (sum_of_nest, 0)
 
 
 @pytest.mark.mpi
@@ -157,7 +157,7 @@ def test_planted_faults_are_seen(mpi, one, old, new, tmp_path):
     text = program(best_tile(code.deps, 12).tiling, code.space, 1, code)
     assert old in text
     path = built(mpi, text.replace(old, new), tmp_path, "-Wno-missing-field-initializers", "-lm")
-    assert told(mpi, 2, path)[1] > 0
+    assert checked_sum(mpi, 2, path)[1] > 0
 
 
 def test_by_the_command_line(tmp_path, capsys, monkeypatch):
@@ -175,7 +175,7 @@ def test_by_the_command_line(tmp_path, capsys, monkeypatch):
     assert main(["tile", "fdtd2d", *words, "--dtype", "flot32"]) == 2
     assert "float32" in capsys.readouterr().err
     assert main(["tile", "jacobi2d", "--grid", "4096x4096", "--steps", "20"]) == 0
-    assert "holds 2.62 GiB" in capsys.readouterr().out
+    assert "needs 2.62 GiB" in capsys.readouterr().out
     for words in (
         ["tile"],
         ["tile", "--deps", "1,0;0,1", "--tile", "4x4", "--dtype", "float32"],
@@ -214,10 +214,10 @@ def test_sweep_after_sweep(mpi, one, sizes, dtype, swept, tmp_path):
     given = [started((sizes["n"], sizes["m"]), dtype) for _ in one.arrays]
     last = one.reference(*given, steps=sizes["steps"])[swept]
     for ranks in (1, 2, 3, 4):
-        assert told(mpi, ranks, path) == (pytest.approx(float(last.sum()), rel=1e-12), 0)
+        assert checked_sum(mpi, ranks, path) == (pytest.approx(float(last.sum()), rel=1e-12), 0)
     path = built(mpi, text.replace("if (!inside(f, p)) return;", "if (1) return;"), tmp_path, "-lm")
     if sizes["steps"] > 1:
-        assert told(mpi, 4, path)[1] > 0  # where nobody is told
+        assert checked_sum(mpi, 4, path)[1] > 0  # where nobody receives it
 
 
 @nest(u=array("n", "m"))

@@ -301,13 +301,13 @@ class TestCompiled:
         code = (
             "import numpy as np, warnings\nfrom dovetail.loops.problems import jacobi1d\n"
             "warnings.simplefilter('error')\n"
-            "try: jacobi1d(np.ones(5), steps=1)\nexcept RuntimeWarning as told: print(told)\n"
+            "try: jacobi1d(np.ones(5), steps=1)\nexcept RuntimeWarning as warning: print(warning)\n"
             "warnings.simplefilter('ignore'); print(jacobi1d(np.arange(4.0), steps=1).tolist())"
         )
         environ = os.environ | {"PATH": str(tmp_path), "DOVETAIL_CACHE": str(tmp_path)}
         found = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
-        told, result = found.stdout.splitlines()
-        assert told == "jacobi1d runs by NumPy: no C compiler to compile the loops of jacobi1d"
+        reported, result = found.stdout.splitlines()
+        assert reported == "jacobi1d runs by NumPy: no C compiler to compile the loops of jacobi1d"
         assert result == "[0.0, 1.0, 2.0, 3.0]"
 
     def test_a_compiler_that_fails(self, tmp_path, monkeypatch):

@@ -85,9 +85,9 @@ def test_a_wait_that_nothing_ends_hangs_at_every_depth(depth, capsys, tmp_path):
     assert verify(program).min_fifo_depth is verify_reference(program).min_fifo_depth is None
     (tmp_path / "t.xml").write_text(hanging(depth))
     assert main(["verify", str(tmp_path / "t.xml")]) == 1
-    told = capsys.readouterr().out
-    assert told.endswith("NOT valid; no FIFO depth helps\n")
-    assert "declare depth" not in told
+    printed = capsys.readouterr().out
+    assert printed.endswith("NOT valid; no FIFO depth helps\n")
+    assert "declare depth" not in printed
 
 
 def test_a_wait_beyond_the_last_step_says_where_that_is():
@@ -193,8 +193,8 @@ def test_least_depth_is_the_references():
 def test_sizes_on_the_command_line(capsys, tmp_path):
     (tmp_path / "t.xml").write_text(bursts(3))
     assert main(["verify", str(tmp_path / "t.xml")]) == 0
-    told = capsys.readouterr().out.splitlines()[-1]
-    assert told == "t: valid up to 3145728 bytes (3 MiB), not beyond; it computes all_reduce; least FIFO depth 1"
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert printed == "t: valid up to 3145728 bytes (3 MiB), not beyond; it computes all_reduce; least FIFO depth 1"
     assert main(["verify", str(tmp_path / "t.xml"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["safe_up_to_bytes"] == 3 << 20
     (tmp_path / "t.xml").write_text(xml(SWAP, scratch=1))
@@ -224,8 +224,8 @@ def test_channels_of_each_runtime(channel, takers):
         assert limits.ok == (target in takers)
         if not limits.ok:
             most = TARGETS[target].channels
-            told = f"lane tb0 of rank 0 uses channel {channel}; {target} has {most} channels, 0 to {most - 1}"
-            assert limits.message == told
+            printed = f"lane tb0 of rank 0 uses channel {channel}; {target} has {most} channels, 0 to {most - 1}"
+            assert limits.message == printed
     program = read(xml(steps, scratch=1, channels=channel + 1)).program
     if "rccl" in takers:
         assert f'chan="{channel}"' in write(program, "rccl", collective="all_reduce")

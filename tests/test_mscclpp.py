@@ -23,7 +23,7 @@ from mscclpp_plans import (
     ops_of,
     plan,
     semaphore,
-    tell,
+    sync_op,
     there,
 )
 from needs import SHARED
@@ -47,8 +47,10 @@ def fails(document: dict[str, Any], check: str, *words: str) -> str:
     found = proved(document)
     first = next((name for name, each in found.checks.items() if not each.ok), None)
     assert first == check, found
-    told = found.checks[check]
-    text = "\n".join([told.message, told.found or "", told.where or "", told.hint or "", *told.schedule])
+    reported = found.checks[check]
+    text = "\n".join(
+        [reported.message, reported.found or "", reported.where or "", reported.hint or "", *reported.schedule]
+    )
     for word in words:
         assert word in text, text
     return text
@@ -130,12 +132,12 @@ FAULTS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
         ("never signals it", "1 signals, 2 waits", "gpu 1, threadblock 0, op 6 (wait)"),
     ),
     "one signal too many": (
-        lambda ops: ops.insert(5, tell("signal", 0)),
+        lambda ops: ops.insert(5, sync_op("signal", 0)),
         "deadlock",
         ("nobody takes this signal", "3 signals, 2 waits", "gpu 0, threadblock 0, op 6 (signal)"),
     ),
     "one wait too many": (
-        lambda ops: ops.append(tell("wait", 0)),
+        lambda ops: ops.append(sync_op("wait", 0)),
         "deadlock",
         ("never signals it", "2 signals, 3 waits", "gpu 0, threadblock 0, op 8 (wait)"),
     ),
@@ -176,10 +178,10 @@ class TestFaults:
         document = with_ops(change)
         (tmp_path / "p.json").write_text(json.dumps(document))
         assert main(["verify", str(tmp_path / "p.json"), "--json", "--out", str(tmp_path)]) == 1
-        told = json.loads(capsys.readouterr().out)
-        assert told["page"] == str(tmp_path / "p.html")
+        reported = json.loads(capsys.readouterr().out)
+        assert reported["page"] == str(tmp_path / "p.html")
         assert "One tick of the timeline" in (tmp_path / "p.html").read_text()
-        program, found = launched(read(document, name="p"), loose=check == "races"), told["checks"][check]
+        program, found = launched(read(document, name="p"), loose=check == "races"), reported["checks"][check]
         shown = [program.op(row).line.removeprefix("p, ") for row in found["ops"][:12]]
         assert len(shown) == min(len(found["schedule"]), 12)
         assert all(line.startswith(place) for line, place in zip(found["schedule"], shown, strict=False))
@@ -188,12 +190,14 @@ class TestFaults:
         fails(plan("allreduce", (2, 2, 0), [[], []]), "result", "input[0] of gpu 0", "missing input[0] of gpu 1")
 
     def test_both_wait_before_they_signal(self) -> None:
-        ops = [tell("wait", 0), tell("signal", 0), NOP]
+        ops = [sync_op("wait", 0), sync_op("signal", 0), NOP]
         text = fails(plan("allreduce", (2, 2, 0), [[ops], [ops]]), "deadlock", "circle of 2")
         assert all(f"gpu {gpu}, threadblock 0, op 0 (wait)" in text for gpu in (0, 1))
 
     def test_a_put_that_nobody_waits_for(self) -> None:
-        ops = [[[tell("signal", 0), tell("wait", 0), NOP, move("put", here("i", 0), there(0, g))]] for g in (0, 1)]
+        ops = [
+            [[sync_op("signal", 0), sync_op("wait", 0), NOP, move("put", here("i", 0), there(0, g))]] for g in (0, 1)
+        ]
         document = plan("allgather", (1, 2, 0), ops, remote="o", in_place=False)
         for gpu in (0, 1):
             ops_of(document, gpu).append(move("copy", here("i", 0), here("o", gpu), "none"))
@@ -201,7 +205,9 @@ class TestFaults:
         assert mscclpp_machine.verdicts(document, 200)["wrong"] > 0
 
     def test_a_put_before_the_other_kernel_started(self) -> None:
-        ops = [[[move("put", here("i", 0), there(0, g)), NOP, tell("signal", 0), tell("wait", 0)]] for g in (0, 1)]
+        ops = [
+            [[move("put", here("i", 0), there(0, g)), NOP, sync_op("signal", 0), sync_op("wait", 0)]] for g in (0, 1)
+        ]
         fails(plan("test", (1, 2, 0), ops, remote="o", in_place=False), "races", "op 0 (put)", "its kernel starts")
 
     def test_two_threadblocks_write_one_chunk(self) -> None:
@@ -328,14 +334,14 @@ class TestPackets:
 
 class TestPorts:
     def plan(self, *ops: Any) -> dict[str, Any]:
-        greet = [tell("signal", 0, by="port"), tell("wait", 0, by="port"), NOP]
+        greet = [sync_op("signal", 0, by="port"), sync_op("wait", 0, by="port"), NOP]
         put = move("pws", here("i", 0), there(0, 0), "port", channel_ids=[0])
-        wait = [tell("wait", 0, by="port"), NOP]
+        wait = [sync_op("wait", 0, by="port"), NOP]
         return plan("sendrecv", (1, 1, 0), [[[*greet, put, *ops, *wait]]] * 2, remote="o", in_place=False, by="port")
 
     def test_a_put_is_over_when_it_is_flushed(self) -> None:
         """By its own flush: the executor does nothing for one that stands alone."""
-        for ops in ((), (tell("flush", 0, by="port"), NOP)):  # the caller may write its input again
+        for ops in ((), (sync_op("flush", 0, by="port"), NOP)):  # the caller may write its input again
             warning = lent(self.plan(*ops))
             assert ("a flush op of its own does nothing" in (warning.hint or "")) == bool(ops)
             assert mscclpp_machine.verdicts(self.plan(*ops), 300)["wrong"] > 0
@@ -379,13 +385,13 @@ class TestPorts:
             ops_of(document, gpu)[3]["src_buff"] = [here("s", 0)]
             ops_of(document, gpu)[3:3] = fill = [move("copy", here("i", 0), here("s", 0), "none"), NOP]
             document["gpus"][gpu]["scratch_chunks"] = 1
-        assert proved(document).ok  # the next call's greeting tells that the other gpu had all of this one
+        assert proved(document).ok  # the next call's greeting shows that the other gpu had all of this one
         for gpu in (0, 1):
             ops_of(document, gpu)[:5] = [*fill, *ops_of(document, gpu)[:3]]
         fails(document, "races", "when it is called again", "op 5 (pws)", "scratch[0]")
         for gpu in (0, 1):  # a later put of input does not flush the one of scratch
             ops_of(document, gpu).insert(6, move("pws", here("i", 0), there(0, 0), "port", channel_ids=[0]))
-            ops_of(document, gpu)[-1:] = [tell("wait", 0, by="port"), NOP]
+            ops_of(document, gpu)[-1:] = [sync_op("wait", 0, by="port"), NOP]
             document["gpus"][gpu]["output_chunks"] = 1
         fails(document, "races", "when it is called again", "op 5 (pws)", "scratch[0]")
 
@@ -479,7 +485,7 @@ def test_threadblock_groups_cut_places_evenly() -> None:
 
 def test_signals_meet_by_their_number_and_kind() -> None:
     """The second channel to a peer is another one than the first; a port channel another than a memory channel."""
-    document = plan("test", (0, 0, 0), [[[tell("signal", 0)]], [[tell("wait", 1)]]])
+    document = plan("test", (0, 0, 0), [[[sync_op("signal", 0)]], [[sync_op("wait", 1)]]])
     for gpu in document["gpus"]:
         gpu["channels"][0]["connected_to"] *= 2
         gpu["threadblocks"] = [block(0, gpu["threadblocks"][0]["ops"], 2, 0)]

@@ -72,7 +72,7 @@ def test_members_keep_one_order() -> None:
 
 
 def by_port(*, again: bool) -> Document:
-    """A group puts two chunks, then two more, by a port channel. Once the third has come, which the peer tells, packets
+    """A group puts two chunks, then two more, by a port channel. Once the peer reports the third, packets
     of the second are made again.
     """
     blocks = []
@@ -80,11 +80,11 @@ def by_port(*, again: bool) -> Document:
         mine, theirs, own = 2 * rank, 2 - 2 * rank, here("i", 0)
         puts = [move("ppkt", here("s", 4 + k, 2), there(0, k, 2), "port", channel_ids=[0]) for k in (0, 2)]
         packs = [pack(here("i", 0, 2), at, 2) for at in (4, 6)]
-        tell = [unpack(2, here("s", 30)), put(own, 8), unpack(8, here("s", 31)), NOP, *[pack(own, 5)] * again]
+        answer = [unpack(2, here("s", 30)), put(own, 8), unpack(8, here("s", 31)), NOP, *[pack(own, 5)] * again]
         out = [unpack(0, here("o", theirs, 2), 2), unpack(2, here("s", 32, 2), 2), NOP, put(own, 9)]
         out += [unpack(9, here("s", 34)), move("copy", here("i", 0, 2), here("o", mine, 2), "none")]
         members = [[barrier(0, 3), *ops] for ops in shared(*puts)]
-        blocks.append([[*packs, NOP, barrier(0, 3)], *members, tell, out])
+        blocks.append([[*packs, NOP, barrier(0, 3)], *members, answer, out])
     document = plan("allgather", (2, 4, 40), blocks, remote="s", by="port", **LL)
     for gpu in document["gpus"]:
         gpu["remote_buffers"][0]["access_channel_types"].append("memory")
@@ -96,7 +96,7 @@ def by_port(*, again: bool) -> Document:
 
 @pytest.mark.slow
 def test_ports_are_in_order_part_by_part() -> None:
-    """What one threadblock told a port channel first may be done after what another told it next."""
+    """A port channel may execute one threadblock's earlier request after another threadblock's later one."""
     holds(by_port(again=False), whole=False)
     is_raced(by_port(again=True))
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from mscclpp_plans import NOP, all_gather, all_reduce, barrier, here, move, ops_of, plan, semaphore, tell
+from mscclpp_plans import NOP, all_gather, all_reduce, barrier, here, move, ops_of, plan, semaphore, sync_op
 
 from dovetail.cli import main
 from dovetail.collective.mscclpp import certify, read
@@ -17,7 +17,7 @@ from dovetail.ir import Check
 COPY = move("copy", here("i", 0), here("o", 0), "none")
 
 
-def told(document: dict[str, Any], check: str) -> Check:
+def failed_check(document: dict[str, Any], check: str) -> Check:
     found = certify(read(document, name="p.json"))
     assert found.failed == check, found
     return found.checks[check]
@@ -32,10 +32,10 @@ def broken() -> dict[str, tuple[dict[str, Any], str]]:
     late = all_reduce(3)
     ops_of(late, 1).pop(4)
     wait, signal, short = all_reduce(2), all_reduce(2), all_reduce(2)
-    ops_of(wait).append(tell("wait", 0))
-    ops_of(signal).insert(5, tell("signal", 0))
+    ops_of(wait).append(sync_op("wait", 0))
+    ops_of(signal).insert(5, sync_op("signal", 0))
     ops_of(short)[3]["src_buff"][0]["index"] = 2
-    around = [tell("wait", 0), tell("signal", 0), NOP]
+    around = [sync_op("wait", 0), sync_op("signal", 0), NOP]
     packets = all_gather(2)
     ops_of(packets).pop(1)
     parts = plan("test", (2, 2, 1), [[*grouped([COPY], 3), [move("copy", here("o", 0), here("o", 1), "none")]]],
@@ -60,7 +60,7 @@ def broken() -> dict[str, tuple[dict[str, Any], str]]:
 def test_speaks_of_the_plan(name: str) -> None:
     """No row, lane or slot of ours is left in what is said; every message names an op, and where it stands."""
     document, check = broken()[name]
-    found = told(document, check)
+    found = failed_check(document, check)
     text = "\n".join([found.message, found.found or "", found.hint or "", *found.schedule])
     assert not re.search(r"\brank \d|\blane |\bslot|\btb\d|op \d+ '|post-condition|packets\[|@", text), text
     assert all(int(chunk) < 4 for chunk in re.findall(r"(?:input|output|scratch)\[(\d+)\]", text)), text
@@ -83,21 +83,23 @@ HINTS = {
 @pytest.mark.parametrize("name", HINTS)
 def test_suggests_what_can_be_written(name: str) -> None:
     document, check = broken()[name]
-    assert HINTS[name] in (told(document, check).hint or "")
+    assert HINTS[name] in (failed_check(document, check).hint or "")
 
 
 def test_parts_of_chunks_are_named() -> None:
-    assert "output[0] (part 1 of 3) of gpu 0" in told(*broken()["parts"]).message
-    assert told(*broken()["wrong"]).message == "output[0] (part 1 of 3) of gpu 0 does not hold what allreduce asks"
+    assert "output[0] (part 1 of 3) of gpu 0" in failed_check(*broken()["parts"]).message
+    assert (
+        failed_check(*broken()["wrong"]).message == "output[0] (part 1 of 3) of gpu 0 does not hold what allreduce asks"
+    )
 
 
 def test_channels_are_counted_as_in_the_plan() -> None:
     """A port channel is another than a memory channel, and the second to a gpu another than the first."""
-    document = plan("test", (1, 1, 0), [[[tell("wait", 1, by="port")]], [[]]], by="port")
+    document = plan("test", (1, 1, 0), [[[sync_op("wait", 1, by="port")]], [[]]], by="port")
     for gpu in document["gpus"]:
         gpu["channels"][0]["connected_to"] *= 2
         gpu["threadblocks"][0]["channels"] = [{"channel_type": "port", "channel_ids": [0, 1]}]
-    assert "port channel 1 from gpu 1 to gpu 0" in told(document, "deadlock").message
+    assert "port channel 1 from gpu 1 to gpu 0" in failed_check(document, "deadlock").message
 
 
 OLDER = {

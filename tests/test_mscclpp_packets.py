@@ -26,7 +26,7 @@ from mscclpp_plans import (
     plan,
     semaphore,
     shared_sum,
-    tell,
+    sync_op,
     there,
 )
 from needs import SHARED
@@ -50,8 +50,8 @@ def refuted(document: dict[str, Any], check: str, *words: str) -> None:
     """It fails `check`, in these words, and goes wrong in some run."""
     found = proved(document)
     assert found.failed == check, found
-    told = found.checks[check]
-    text = "\n".join([told.message, told.found or "", told.where or "", told.hint or ""])
+    reported = found.checks[check]
+    text = "\n".join([reported.message, reported.found or "", reported.where or "", reported.hint or ""])
     assert all(word in text for word in words), text
     assert mscclpp_machine.verdicts(document, 200)["right"] < 200
 
@@ -156,7 +156,7 @@ class TestPorts:
         """Each gpu ends when the other has had its packets."""
         for gpu in (0, 1):
             document["gpus"][gpu]["threadblocks"][0]["ops"] += [
-                NOP, tell("signal", 0, by="port"), tell("wait", 0, by="port"), NOP]  # fmt: skip
+                NOP, sync_op("signal", 0, by="port"), sync_op("wait", 0, by="port"), NOP]  # fmt: skip
         return document
 
     def test_packets_arrive_as_packets(self) -> None:
@@ -207,7 +207,7 @@ class TestOtherData:
         go, take = move("ppkt", here("i", 0), there(0, 1)), self.UNPACK | {"dst_buff": [here("s", 9)]}
         document = pair(put, NOP, go, take, NOP, add, chunks=(1, 1, 10))
         refuted(document, "races", "op 5 (re) reads scratch[8]", "op 0 (put)", "let gpu 0 signal gpu 1 in between")
-        holds(pair(put, NOP, go, tell("signal", 0), take, tell("wait", 0), NOP, add, chunks=(1, 1, 10)))
+        holds(pair(put, NOP, go, sync_op("signal", 0), take, sync_op("wait", 0), NOP, add, chunks=(1, 1, 10)))
 
     def test_what_was_read_may_be_overwritten(self) -> None:
         """By who has the packets that were made of it."""
@@ -224,9 +224,9 @@ class TestOtherData:
         """As upstream's plans expect; it is said."""
         document = self.handed_on([PACK], [UNPACK])
         holds(document)
-        told = proved(document).checks["races"].message
-        assert "if writes come in the order of packets" in told
-        assert "op 0 (upkt) writes output[0] of gpu 0, which gpu 0, threadblock 0, op 1 (copy) writes" in told
+        reported = proved(document).checks["races"].message
+        assert "if writes come in the order of packets" in reported
+        assert "op 0 (upkt) writes output[0] of gpu 0, which gpu 0, threadblock 0, op 1 (copy) writes" in reported
 
 
 class TestSumsReadPacketsFirst:
@@ -242,9 +242,9 @@ class TestSumsReadPacketsFirst:
             blocks.append([[pack, NOP, *puts, back, move("repkt", [here("s", 0), here("s", 2)], here("o", 0), "none")]])
         document = TestPorts().flushed(plan("allreduce", (1, 1, 8), blocks, remote="s", by="port", **LL))
         assert mscclpp_machine.verdicts(document, 100) == {"right": 100}
-        told = proved(document).checks["races"].message
-        assert "op 5 (repkt) reads scratch[0] of gpu" in told
-        assert "only packets order the two" in told
+        reported = proved(document).checks["races"].message
+        assert "op 5 (repkt) reads scratch[0] of gpu" in reported
+        assert "only packets order the two" in reported
 
     def test_all_of_them(self) -> None:
         """The last packets that a sum waits for are made, by another threadblock, of what it is to overwrite."""

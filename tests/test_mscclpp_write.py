@@ -8,7 +8,7 @@ from typing import Any
 
 import mscclpp_machine
 import pytest
-from mscclpp_plans import NOP, all_gather, all_reduce, barrier, here, move, plan, semaphore, tell, there
+from mscclpp_plans import NOP, all_gather, all_reduce, barrier, here, move, plan, semaphore, sync_op, there
 from needs import SHARED
 
 from dovetail.collective import build
@@ -21,11 +21,11 @@ CORPUS = SHARED / "corpus" / "msccl" / "mscclpp-json"
 
 def synced() -> dict[str, Any]:
     """An all_gather out of place with a barrier, a semaphore, gets and a relaxed greeting."""
-    greet = [tell("rlxsignal", 0), tell("rlxwait", 0), NOP]
+    greet = [sync_op("rlxsignal", 0), sync_op("rlxwait", 0), NOP]
     blocks = []
     for rank in (0, 1):
         own = move("copy", here("i", 0), here("o", rank), "none")
-        first = [*greet, barrier(0, 2), semaphore("sem_acquire", 0), NOP, tell("signal", 0), tell("wait", 0), NOP]
+        first = [*greet, barrier(0, 2), semaphore("sem_acquire", 0), NOP, sync_op("signal", 0), sync_op("wait", 0), NOP]
         get = move("get", there(0, 0), here("s", 0), channel_ids=[0])
         out = move("copy", here("s", 0), here("o", 1 - rank), "none")
         blocks.append([first, [barrier(0, 2), own, get, NOP, out, NOP, semaphore("sem_release", 0)]])

@@ -820,9 +820,9 @@ def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
     asked = ("my_loops.py:mine", "--grid", "64x48", "--steps", "3", "--ranks", "2")
     done = dovetail_with_links("tune", *asked, "--rounds", "3", "--budget", "4", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["max_rel_error"] == 0.0
-    assert told["tolerance"] > 0.0  # so something was compared
+    reported = json.loads(done.stdout)
+    assert reported["max_rel_error"] == 0.0
+    assert reported["tolerance"] > 0.0  # so something was compared
     grain = ("--grain", "9", "--schedule", "blocking")
     planned = dovetail_with_links("plan", *asked, *grain, "--extrapolate", "--json")
     assert planned.returncode == 0, planned.stderr
@@ -855,9 +855,9 @@ def test_without_a_compiler(monkeypatch):
     operator, how = operator_class("lcs")("13x12"), Schedule.of("any", cut=(1, 2), mapped=0, grain=5)
     program, given = operator.program(how, 2), arguments(operator)
     run.compiled.cache_clear(), run.address.cache_clear()
-    with pytest.warns(RuntimeWarning) as told:
+    with pytest.warns(RuntimeWarning) as reported:
         found = results(operator, program, how, given, native)
-    assert "lcs_S0 runs by NumPy: no C compiler found" in {str(warning.message) for warning in told}
+    assert "lcs_S0 runs by NumPy: no C compiler found" in {str(warning.message) for warning in reported}
     run.compiled.cache_clear(), run.address.cache_clear()
     wanted = problems.lcs.reference(*given)
     assert np.array_equal(np.concatenate([each for (each,) in found], axis=1), wanted)

@@ -47,10 +47,10 @@ def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
     asked = ("mine.py:heat", "--grid", "64x48", "--steps", "6", "--ranks", "2")
     done = dovetail_with_links("tune", *asked, "--rounds", "3", "--budget", "4", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["operator"]["grid"] == "64x48"
-    assert told["max_rel_error"] == 0.0
-    assert told["tolerance"] > 0.0  # so something was compared
+    reported = json.loads(done.stdout)
+    assert reported["operator"]["grid"] == "64x48"
+    assert reported["max_rel_error"] == 0.0
+    assert reported["tolerance"] > 0.0  # so something was compared
     planned = dovetail_with_links("plan", *asked, "--schedule", "deep", "--depth", "3", "--extrapolate", "--json")
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["choices"]["parameters"]["depth"] == 3

@@ -23,13 +23,13 @@ ASKED = (*CORRECT, GRAPH, CALL, *SUMS, IDEAL, BALANCE, SERIAL, RIVAL, *REGRETS) 
 
 def verdicts(found: Found) -> Iterator[dict[str, Any]]:
     """A row for each figure, and one for each of which nothing was measured."""
-    told = []
+    reported = []
     for what, value, asked, good in _figures(found):
-        told.append(what)
+        reported.append(what)
         line = f"{'met   ' if good else 'MISSED'} {what}: {value:.4g}, asked {asked:.4g}"
         yield {"what": what, "found": value, "asked": asked, "met": good, "line": line}
     for what in ASKED:
-        if not any(each.startswith(what) for each in told):
+        if not any(each.startswith(what) for each in reported):
             yield {"what": what, "met": None, "line": f"NO FIGURE {what}: nothing was measured"}
     yield from _crossings(found)
 

@@ -1,6 +1,6 @@
 """Jacobi's step by Dovetail: mpiexec -n 2 python ours.py 2|3 N STEPS {"depth": …}: seconds of a step, the sum of what
 came out, seconds until it could be called, and seconds of a step alone, without arrays in and out: what a call of twice
-the steps takes more. An empty object asks for what was tuned, whose steps alone are not told."""
+the steps takes more. An empty object asks for what was tuned, whose steps alone are not reported."""
 
 from __future__ import annotations
 

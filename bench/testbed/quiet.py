@@ -1,4 +1,4 @@
-"""Run a command in a CPU group of great weight, and tell how much of the machine others used meanwhile."""
+"""Run a command in a CPU group of great weight, and report how much of the machine others used meanwhile."""
 
 import contextlib
 import os

@@ -447,9 +447,9 @@ void bind_comm(nb::module_& m) {
         .def_rw("has_begun", &Bound::has_begun,
                 "Whether calls were begun that have not ended: `comm_call` leaves all to others.")
         .def("acknowledge", [](Bound& b) { board_of(b).acknowledge(); })
-        .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "Moves bytes, whatever the rules say.")
+        .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "By the library, without rules.")
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
-             "counts"_a, "all_counts"_a, "False where an engine is to be added first.")
+             "counts"_a, "all_counts"_a, "Returns False if the caller must add an engine first.")
         .def("add", &add_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "engine"_a.none(), "options"_a, "in_place"_a, "input"_a, "output"_a,
              "scratch"_a, "The engine for such calls from now on; without one, the library's call.");

@@ -74,8 +74,9 @@ class HostGroup {
         return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
     }
 
-    // Until `ready` says so; false where the run was stopped, or was given up here because nothing moved for too long.
-    // Who waits for long sleeps, so that the few that can move are not in line behind a hundred that cannot.
+    // Spins until `ready` returns true. Returns false if the run was stopped, or if this thread gives up because
+    // nothing has moved for too long. Long waits sleep, so that threads that can move do not queue behind those that
+    // cannot.
     template <class F>
     bool spin(F ready) {
         Patience so_far;
@@ -93,7 +94,7 @@ class HostGroup {
         return spin(ready);
     }
 
-    // Both words of an LL line; the flag in each says whether it is new.
+    // Loads both words of an LL line; each contains a flag that marks it as new.
     static void load_pair(const std::uint64_t* line, std::uint64_t& low, std::uint64_t& high) {
         low = load_relaxed(const_cast<std::uint64_t&>(line[0]));
         high = load_relaxed(const_cast<std::uint64_t&>(line[1]));

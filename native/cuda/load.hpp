@@ -17,7 +17,7 @@ struct Layout {  // choices that change no result
     std::int64_t slice_bytes = 0;  // of a message that travel as one (0: whole)
 };
 
-// An image whose tables are here and whose memory is not: `place` says where it lies.
+// An image with its tables, before its buffers have addresses: `place` sets them.
 struct Loaded {
     Image image;
     Protocol protocol = Protocol::simple;

@@ -1,8 +1,8 @@
 // How a slice of a message crosses a channel, by protocol; after NCCL's three.
 //
-// Simple: data unmodified; a counter of slices says how many are there. LL: each 8 bytes of 16 are flags, so that who
-// reads data knows at once whether it is new. LL128: one flag of 8 bytes with each 120 bytes of data, where 128 bytes
-// become visible together. All three count slices that were taken, so that none is overwritten before.
+// Simple: data unmodified; a counter holds the number of slices that have arrived. LL: 8 of each 16 bytes are flags, so
+// that the reader of data sees at once whether it is new. LL128: one flag of 8 bytes with each 120 bytes of data, where
+// 128 bytes become visible together. All three count slices that were read, so that the sender overwrites none before.
 //
 // A `Group` is the threads that run a lane: see host.hpp and device.cuh. A thread moves one unit of up to 16 bytes at a
 // time; `Crossing` is where the slice lies in the ring, and its number, which distinguishes old flags from new ones.

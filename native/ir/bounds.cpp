@@ -74,7 +74,7 @@ bool shape_fits(const Program& p, std::int64_t op) {
     return p.call[op] == -1 && p.num_reads(op) == kShapes[kind].reads && p.num_writes(op) == kShapes[kind].writes;
 }
 
-// Whether the operands `sum` and `each_sum` of a compute op suit results of so many slots.
+// Whether the operands `sum` and `each_sum` of a compute op suit results of `slots` slots.
 bool contraction_fits(const Program& p, std::int64_t op, std::int64_t slots) {
     using Wide = __int128;
     const auto modes = p.modes(p.call[op]);

@@ -22,7 +22,7 @@ enum Atom : std::uint64_t { kInput, kUndefined, kKernel, kList, kTheirs, kClass 
 
 constexpr std::size_t kMostValues = std::size_t{1} << 28;  // of a term within a term: 6 GiB
 
-// How the cells of a list of slots lie: `grain` slots each, one in each of so many rows of `columns` cells.
+// The layout of the cells of a list of slots: a cell is `grain` slots, one in each of `grain` rows of `columns` cells.
 struct Shape {
     std::int64_t grain = 1, columns = 1;
 
@@ -239,7 +239,7 @@ class Execution {
         operand.assign(1, hash.finish());
     }
 
-    // Result w of a kernel on digested operands: `count` cells, each the sum of so many terms.
+    // Result w of a kernel on digested operands: `count` cells, each the sum of `terms` terms.
     void apply(std::int32_t kernel, std::uint64_t w, const std::vector<std::vector<Value>>& operands,
                std::int64_t terms, std::int64_t count, const Shape& shape, std::vector<Value>& out) const {
         const auto modes = p_.modes(kernel);
@@ -340,7 +340,7 @@ class Execution {
         }
     }
 
-    // A term of so many slots, in cells.
+    // The values of a term of `slots` slots, in cells.
     std::vector<Value> evaluate(const TermView& term, std::int64_t slots, const Shape& shape) const {
         const std::size_t count = slots / shape.grain;
         if (count > kMostValues) throw std::bad_alloc();
@@ -356,7 +356,7 @@ class Execution {
         return std::move(operands[0]);
     }
 
-    // Operand i of a term of so many slots, in cells; one that is taken whole as one value.
+    // Operand i of a term of `slots` slots, in cells; an operand of mode `all` as one value.
     std::vector<Value> operand(const TermView& term, std::int64_t i, std::int64_t slots, const Shape& shape) const {
         const std::uint8_t mode = term.mode(i);
         std::vector<Value> values;
@@ -380,7 +380,7 @@ class Execution {
         return values;
     }
 
-    // How the cells of a term lie that says itself how many slots it has.
+    // The layout of the cells of a term that determines its own number of slots.
     Shape shape_of(const TermView& term, std::int64_t slots) const {
         for (std::int64_t i = 0; i < term.size(); ++i) {
             const bool rows = term.mode(i) == kEachSum && term.num_terms(slots) != 1;

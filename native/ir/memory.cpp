@@ -101,7 +101,7 @@ class Chain {
         link(regions.buffer[i], families_.has_rows() ? families_.columns(regions[i]) : 1);
     }
 
-    // A region whose rows of so many slots correspond to single slots.
+    // A region whose rows of `terms` slots correspond to single slots.
     void link_rows(const Region& r, std::int64_t terms) {
         if (terms == 1)
             link(r);
@@ -180,7 +180,7 @@ void note_op(const Program& p, std::int64_t op, std::int32_t carriers, Families&
     for (std::int32_t i = 0; i < num_nodes && families.has_rows(); ++i) families.carried(nodes[i]) = chain.columns();
 }
 
-// A term of so many slots, which correspond to those of the chain.
+// A term of `slots` slots, which correspond to those of the chain.
 void note_term(const TermView& term, std::int64_t slots, Families& families, Chain& chain) {
     const std::int64_t terms = term.num_terms(slots);
     if (!term.is_by_slot()) chain.tell_apart();
@@ -272,7 +272,7 @@ class Widths {
         }
     }
 
-    // A term of so many slots, of which so many stand in a row.
+    // A term of `slots` slots, in rows of `columns` slots.
     void note_term(const TermView& term, std::int64_t slots, std::int64_t columns) {
         const std::int64_t terms = term.num_terms(slots);
         for (std::int64_t i = 0; i < term.size(); ++i) {

@@ -9,12 +9,12 @@
 
 namespace dovetail::ir {
 
-// Slots are grained: a cell is `grain` slots of a buffer that share one fate: they hold corresponding values, and
-// whatever touches one touches all. In most buffers they follow one another. One whose slots a kernel takes as rows of
-// `width` slots each, to sum over them, is that wide: there a cell is one slot of each of `grain` rows that follow one
-// another, and cell w + c of row group g is number g * width + c. Buffers between which slots move one by one have one
-// grain, which divides every offset, count and stride in them, in rows. Where regions cut across rows, or slots move
-// between regions that have rows of different lengths, it is 1, and a cell is a slot.
+// The verifier groups slots: a cell is `grain` slots of a buffer that hold corresponding values, and every op that
+// touches one of them touches all. In most buffers the slots of a cell are adjacent. A buffer whose slots a kernel
+// takes as rows of `width` slots each, to sum over them, is that wide: there a cell is one slot of each of `grain`
+// adjacent rows, and cell w + c of row group g is number g * width + c. Buffers between which slots move singly have
+// one grain, which divides every offset, count and stride in them, in rows. Where regions cut across rows, or slots
+// move between regions that have rows of different lengths, it is 1, and a cell is a slot.
 class Layout {
   public:
     // One program, or two whose buffers are numbered alike.

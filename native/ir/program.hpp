@@ -29,7 +29,7 @@ enum Kind : std::uint8_t {
 // Places in dovetail.ir.collectives.OP_COLLECTIVES; anything else is kUnknown.
 enum CollectiveKind : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kUnknown };
 
-// How a kernel takes an operand, numbered as in dovetail/ir/native.py; dovetail.ir.types.Kernel says what they mean.
+// How a kernel takes an operand, numbered as in dovetail/ir/native.py; dovetail.ir.types.Kernel defines the modes.
 enum Mode : std::uint8_t { kAll, kEach, kSum, kEachSum };
 
 constexpr bool sends(std::uint8_t kind) {
@@ -84,7 +84,7 @@ struct Posts {
 
     std::int64_t size() const { return static_cast<std::int64_t>(set.size()); }
 
-    // Whether two ask the same of the same region, of whatever ranks.
+    // Whether two post-conditions ask the same of equal regions, on any ranks.
     bool alike(std::int64_t one, std::int64_t other) const {
         const std::int64_t start = term_start[one], terms = term_start[one + 1] - start;
         if (region[one] != region[other] || term_start[other + 1] - term_start[other] != terms) return false;
@@ -104,7 +104,7 @@ struct Posts {
     }
 };
 
-// How many terms each of so many slots of a kernel's result is the sum of, when operand i has size(i) slots.
+// The number of terms that each of the result's `slots` slots sums; operand i has size(i) slots.
 template <class Size>
 std::int64_t num_terms(std::span<const std::uint8_t> modes, std::int64_t slots, Size size) {
     std::int64_t terms = 1;

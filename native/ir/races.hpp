@@ -1,4 +1,4 @@
-// Races: what nothing orders, whatever the timing. Equals dovetail/ir/races.py, which explains each rule.
+// Races: conflicting accesses that are unordered in some timing. Equals dovetail/ir/races.py, which explains each rule.
 #pragma once
 
 #include "ir/clocks.hpp"

@@ -22,19 +22,19 @@ class TermView {
     Region region(std::int64_t i) const { return p_.posts.arg[arg(i)]; }
     std::int32_t rank(std::int64_t i) const { return p_.posts.arg_rank[arg(i)]; }
 
-    // Slots of operand i as it states itself; 1 where it states none.
+    // Slots of operand i, as far as it determines them itself; else 1.
     std::int64_t own_slots(std::int64_t i) const {
         const std::int64_t stated = stated_slots(i);
         return stated < 0 ? 1 : stated;
     }
 
-    // How many terms each slot is the sum of, where the term is of so many slots.
+    // The number of terms that each slot of a term of `slots` slots sums.
     std::int64_t num_terms(std::int64_t slots) const {
         if (kernel() < 0) return 1;
         return ir::num_terms(p_.modes(kernel()), slots, [&](std::int64_t i) { return own_slots(i); });
     }
 
-    // How many slots operand i must have, where the term is of so many.
+    // The slots that operand i of a term of `slots` slots must have.
     std::int64_t slots_needed(std::int64_t i, std::int64_t slots) const {
         switch (mode(i)) {
             case kEach:

@@ -28,7 +28,7 @@ void put(char (&to)[N], const std::string& text) {
 
 }  // namespace
 
-// Held for less than a microsecond, by ranks that fail or hear of a fault.
+// A lock held for less than a microsecond, by ranks that fail or read another rank's fault.
 class Board::Lock {
   public:
     explicit Lock(Head* head) : locked_(head->locked) {

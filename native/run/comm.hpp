@@ -44,11 +44,11 @@ struct Service {
     bool in_place = false;
     int input = -1, output = -1;
     std::vector<std::pair<int, std::size_t>> scratch;
-    long long num_bytes = 0;  // of the call: its messages take as much at most
-    bool added = false;       // else a call was seen once, and may come again
+    long long num_bytes = 0;  // of the call: an upper bound of its messages' bytes
+    bool added = false;       // false: the call was seen once, and has no engine yet
 };
 
-// Thrown in place of a transfer, or after it: another rank failed before this transfer, as the board says.
+// Thrown in place of a transfer, or after it: by the board, another rank failed before this transfer.
 struct OtherRankFailed {};
 
 // One thread at a time, as MPI asks of a communicator.
@@ -69,11 +69,11 @@ class Communicator {
     void set_rules(int kind, std::vector<Rule> rules, int dtype = -1);
     int choice(int kind, long long num_bytes, int dtype = -1) const;
 
-    // False where the rules ask for an engine and such a call came before: it is worth to `add` one. The first goes by
-    // the library, so that sizes which never come again cost nothing. TransportError where it fails, OtherRankFailed
-    // where `board` has a fault to raise, unless this rank is `standing_in`.
+    // Returns false if the rules ask for an engine and an equal call came before: the caller should `add` one. The
+    // first such call goes to the library, so that sizes which never come again cost nothing. Throws TransportError if
+    // the call fails, OtherRankFailed if `board` has a fault to raise, unless this rank is `standing_in`.
     bool run(const Call& call);
-    void library(const Call& call, bool by_rules = false);  // whatever the rules say
+    void library(const Call& call, bool by_rules = false);  // by the library, ignoring the rules
     void add(const Call& call, Service service);            // without an engine: by the library from now on
     void clear();                                           // forgets all engines
     std::size_t num_engines() const;

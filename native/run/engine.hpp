@@ -52,7 +52,7 @@ struct Options {
     int repeats = 1;               // runs one after the other, without a barrier between
     bool spans = true;             // stamp the ops of the last of them, as while a trace is recorded
     bool blocking = false;         // collectives of the library by its blocking calls
-    std::int64_t slice_bytes = 0;  // longer messages travel in pieces of so many bytes, 0: whole
+    std::int64_t slice_bytes = 0;  // longer messages travel in pieces of this size, 0: whole
 };
 
 // What traces call lanes and ops; by number, as in the Program.

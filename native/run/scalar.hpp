@@ -12,7 +12,7 @@
 #define DOVETAIL_UNROLL _Pragma("unroll")
 #else
 #define DOVETAIL_APART __attribute__((noinline)) inline
-#ifndef DOVETAIL_INLINE  // a build that watches every access says `inline`: copies take most of its time
+#ifndef DOVETAIL_INLINE  // a sanitizer build defines it as `inline`: its compile time would be too long
 #define DOVETAIL_INLINE inline __attribute__((always_inline))
 #endif
 #define DOVETAIL_UNROLL _Pragma("GCC unroll 16")

@@ -8,7 +8,7 @@ namespace dovetail::run {
 
 namespace {
 
-constexpr std::int64_t short_bytes = 1 << 14;  // sends of so many bytes have often ended when they return
+constexpr std::int64_t short_bytes = 1 << 14;  // sends up to this size are often complete when they return
 
 }  // namespace
 

@@ -145,16 +145,17 @@ bool fails(const Case& asked, std::span<const Protocol> by, std::minstd_rand& ra
     return false;
 }
 
-// A lost flag is made good by the next of its counter, or ends in a stall that says who waits; in nothing else.
+// After a lost flag, the counter's next flag lets the run complete, or the run stalls and names the waiting op; nothing
+// else may happen.
 int count_stalls(const Case& asked, Protocol protocol, std::minstd_rand& random) {
     int stalls = 0;
     for (int turn = 0; turn < 6; ++turn) {
         Run run(asked, {protocol});
         Loser::left = static_cast<int>(random() % 20);
         const std::string failure = run.once<Loser>(asked, 1, 0.1);
-        const bool said = failure.find("waits at its op") != std::string::npos;
-        if (!failure.empty() && !said) return std::printf("a lost flag: %s\n", failure.c_str()), -1;
-        stalls += said;
+        const bool is_named = failure.find("waits at its op") != std::string::npos;
+        if (!failure.empty() && !is_named) return std::printf("a lost flag: %s\n", failure.c_str()), -1;
+        stalls += is_named;
     }
     return stalls;
 }

@@ -21,7 +21,7 @@ inline double now_s() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Yields before calls, and says of messages that have come that they have not; never for ever.
+// A slow transport: yields before calls, and reports arrived messages as not yet arrived, a limited number of times.
 class Dawdler final : public Transport {
   public:
     Dawdler(std::shared_ptr<LocalHub> hub, int rank, unsigned seed) : inner_(std::move(hub), rank), random_(seed) {}

@@ -30,7 +30,7 @@ struct Held {  // what a slot holds: element i is first + i * step, and sums of 
     }
 };
 
-// Columns of a Program, written op by op; one buffer, whose slots are what `expected` says.
+// Writes the columns of a Program op by op; one buffer, whose final slots are `expected`.
 struct Writer {
     explicit Writer(unsigned seed) : random(seed), ranks(2 + pick(3)) {
         expected.assign(static_cast<std::size_t>(ranks), std::vector<Held>(slots));
@@ -170,7 +170,7 @@ struct Machine {  // all ranks of a program, and their memory
     Machine(Writer& writer, unsigned seed) : ranks(writer.ranks, seed) {
         const Columns columns = writer.columns();
         const bool in_order = !ordered_locally(writer.ranks, columns);
-        if (in_order) std::puts("a program that orders its accesses is said not to"), std::exit(1);
+        if (in_order) std::puts("a program that orders its accesses was reported as unordered"), std::exit(1);
         std::vector<int> everyone;
         for (int rank = 0; rank < writer.ranks; ++rank) everyone.push_back(rank);
         for (int rank = 0; rank < writer.ranks; ++rank) {

@@ -16,9 +16,9 @@ extern "C" {
 /* Starts tracing into a new file in `folder`; NULL: $DOVETAIL_TRACE_DIR, else ./dovetail-trace. Returns 0 or an errno
    value, after which all other calls do nothing. Calls may nest with those of `finalize`; the first one counts.
 
-   DOVETAIL_TRACE_KEEP=newest keeps the newest events of each thread (DOVETAIL_TRACE_BUFFER bytes, 16 MiB unless said);
-   otherwise all events are kept, and a background thread makes room ahead (pieces of DOVETAIL_TRACE_BUFFER bytes, 1
-   MiB). DOVETAIL_TRACE_CLOCK=system reads the system's clock, not the processor's counter. */
+   DOVETAIL_TRACE_KEEP=newest keeps the newest events of each thread (DOVETAIL_TRACE_BUFFER bytes, default 16 MiB);
+   otherwise all events are kept, and a background thread allocates ahead (pieces of DOVETAIL_TRACE_BUFFER bytes,
+   default 1 MiB). DOVETAIL_TRACE_CLOCK=system reads the system's clock, not the processor's counter. */
 int dovetail_trace_init(const char* folder);
 
 /* Ends tracing at the last of nested calls. A program that never gets here leaves a readable trace all the same. After

@@ -1,8 +1,8 @@
 /* Layout of the file that one traced process writes: a header, then segments of events, in the writer's byte order.
 
    Every segment is a ring (keep newest) or is filled once (keep all). `count` counts the events ever put into it:
-   beyond its capacity a ring has overwritten the oldest, and in the other kind so many are lost. A segment starts, and
-   goes over to another thread, with a DVT_THREAD event. Names, with their lanes where they have one, and notes are JSON
+   beyond its capacity a ring has overwritten the oldest events, and the other kind has lost the newest. A segment
+   starts, and passes to another thread, with a DVT_THREAD event. Names (with their lane, if any) and notes are JSON
    lines in a file beside it, `.jsonl`. Intervals in lanes need not nest: END follows BEGIN at once.
  */
 #ifndef DOVETAIL_TRACE_FILE_H

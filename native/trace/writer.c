@@ -298,10 +298,10 @@ static int map_header(int keep) {
 }
 
 int dvt_open(const char* folder) {
-    const char* said = getenv("DOVETAIL_TRACE_DIR");
+    const char* chosen = getenv("DOVETAIL_TRACE_DIR");
     const char* kept = getenv("DOVETAIL_TRACE_KEEP");
     const int keep = kept && strcmp(kept, "newest") == 0 ? DVT_KEEP_NEWEST : DVT_KEEP_ALL;
-    folder = folder ? folder : said && *said ? said : "dovetail-trace";
+    folder = folder ? folder : chosen && *chosen ? chosen : "dovetail-trace";
     dvt_forget(); /* what threads of the file before gave back late */
     dvt_writer.header = &nowhere;
     dvt_choose_clock();

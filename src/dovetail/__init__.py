@@ -5,7 +5,7 @@
 >>> made.tiles, round(made.predicted_s * 1e6)
 ((512, 896, 896, 896, 896), 1283)
 
-`print(made)` says why; `made.run(a, b)`, called by every rank of an MPI program, does it;
+`print(made)` explains the choice; `made.run(a, b)`, called by every rank of an MPI program, computes the product;
 `dt.tune(operator, ranks)` measures the promising schedules on real ranks and keeps the fastest.
 
 Classes are operators (`dt.MatmulAllReduce(m, k, n)`), functions act on arrays (`dt.matmul_all_reduce(a, b, comm)`).
@@ -16,7 +16,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Name -> room; a room is imported when a name of it is first used. __init__.pyi says the same.
+# Name -> room; a room is imported when a name of it is first used. __init__.pyi declares the same names.
 _FACE = {
     "Bound": "call.bound",
     "DovetailError": "core",

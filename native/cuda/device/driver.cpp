@@ -45,7 +45,7 @@ Driver load() {
         const char* text = "unknown error";
         made.cuGetErrorString(begun, &text);
         throw DeviceFault(std::string("the CUDA driver does not start: ") + text,
-                          "nvidia-smi says whether there is a device");
+                          "run nvidia-smi to see whether there is a device");
     }
     return made;
 }

@@ -8,7 +8,7 @@
 
 namespace dovetail::cuda {
 
-// What is wrong with the machine, or with what was asked of it; `hint` says what to do.
+// A fault of the machine, or of a request to it; `hint`: what the user can do.
 struct DeviceFault : std::runtime_error {
     DeviceFault(const std::string& what, std::string hint_) : std::runtime_error(what), hint(std::move(hint_)) {}
     std::string hint;

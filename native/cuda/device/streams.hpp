@@ -32,10 +32,10 @@ struct Command {
 };
 
 struct StreamOptions {
-    int copy_blocks = 0;         // copies by a kernel of so many threadblocks; 0: by the driver
-    int move_blocks = 32;        // of those moves that only a kernel does
-    int product_processors = 0;  // as many are to be used by products; 0: all
-    bool overlapping = false;    // copies ask for a copy engine, which only works outside of graphs
+    int copy_blocks = 0;         // threadblocks of the kernel that copies; 0: the driver copies
+    int move_blocks = 32;        // threadblocks of moves that need a kernel
+    int product_processors = 0;  // processors that products may use; 0: all
+    bool overlapping = false;    // copies request a copy engine; works outside graphs only
     bool stamps = false;
 };
 

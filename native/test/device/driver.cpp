@@ -48,10 +48,10 @@ void* new_block(std::size_t bytes) {
     return found;
 }
 
-// A device that does nothing of what takes long, but lets about as much time pass: what is left is the host's part.
+// Whether the device skips copies and kernels and only lets their time pass: what is left is the host's part.
 bool idle() {
-    static const bool said = setting("PRETENDED_IDLE", 0) != 0;
-    return said;
+    static const bool is_set = setting("PRETENDED_IDLE", 0) != 0;
+    return is_set;
 }
 std::function<void()> pass(Engine engine, std::size_t bytes) {
     const double seconds = 2e-6 + static_cast<double>(bytes) / (engine == Engine::copies ? 55e9 : 2e12);
@@ -137,7 +137,7 @@ constexpr unsigned most_threads = 512;  // of our kernels but one, which __launc
 
 bool bounded(const std::string& name) { return name != "dovetail_spin"; }
 
-// Where a test says that nothing may be launched.
+// Aborts if the test has forbidden launches.
 void may_launch() {
     if (setting("PRETENDED_LAUNCHES", 1) == 0) std::abort();
 }

@@ -18,7 +18,7 @@ struct Task {
     std::function<void()> run;
     std::vector<int> after;
     Engine engine = Engine::none;
-    std::function<bool()> holds;  // a kernel that holds all processors as long as this says so
+    std::function<bool()> holds;  // a kernel that holds all processors while this returns true
     bool done = false;
 };
 

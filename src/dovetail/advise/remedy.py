@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from dovetail.trace.story import Does, Step, Story
 
-# What little work a remedy makes comes first where two save much the same; and before what work that needs no message
-# would let wait longer, what helps whatever the work needs.
+# Ranks remedies that save about the same time. Those that cost the user little work come first; a remedy that always
+# helps comes before one that helps only if there is work that needs no message.
 KINDS = (
     *("slow_link", "slow_rank", "progress", "eager", "post_earlier", "merge", "block", "rendezvous", "nonblocking"),
     *("overlap", "temporal_block", "imbalance"),

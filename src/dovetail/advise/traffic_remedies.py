@@ -11,7 +11,7 @@ from dovetail.advise.remedy import GRAIN_S, Remedy, Site, dropped, duration, gap
 from dovetail.trace.story import Does, Step, Story
 
 SHORT = 1.5  # times the delay of one border: longer messages are not mostly latency
-LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; beyond so many steps the work done twice, not counted, is much
+LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; with more steps, redundant work (not counted) is too much
 
 
 def merge(story: Story, site: Site) -> Iterator[Remedy]:

@@ -9,9 +9,9 @@ from itertools import pairwise
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, duration, gap_s, later, latest
 from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
 
-LEAST_WORK_S = 20e-6  # that is worth being put before a wait
-MOST_MOVED = 64  # waits that a receive is posted before
-SMALL_BYTES = 1 << 16  # libraries with a raised eager limit send messages of this size at once
+LEAST_WORK_S = 20e-6  # shorter work is not worth moving before a wait
+MOST_MOVED = 64  # most waits that a receive is moved ahead of
+SMALL_BYTES = 1 << 16  # libraries with a raised eager limit send messages up to this size at once
 
 
 def overlap(story: Story, site: Site) -> Iterator[Remedy]:
@@ -82,7 +82,7 @@ def sends(story: Story, site: Site) -> Iterator[Remedy]:
             action = f"raise the library's eager limit above {most} bytes (docs/trace.md names the variables)"
             yield Remedy("eager", tuple(rows), evidence, action, replace(story, messages=tuple(free)))
         changed = story.with_steps([latest(steps, rows) for steps in story.steps])
-        action = "MPI_Isend, and MPI_Wait before the rank receives again or meets others; each of a buffer of its own"
+        action = "MPI_Isend from a buffer of its own, and MPI_Wait before the rank next receives or calls a collective"
         yield Remedy("rendezvous", tuple(rows), evidence, action, changed)
 
 
@@ -122,8 +122,8 @@ def _earlier(story: Story, steps: Sequence[Step], late: set[int]) -> Iterator[St
 
 
 def _first_of_waits(story: Story, steps: Sequence[Step], number: int) -> int:
-    """Where the receives and waits at the end begin that have no own work between them, and do not take what the
-    sender of message `number` sends ahead of it to the same receives."""
+    """Index of the first of the receives and waits at the end of `steps` that a receive of message `number` can be
+    moved ahead of: without own work between them, and without an earlier message from the same sender."""
     at, it = len(steps), story.messages[number]
     while at and len(steps) - at < MOST_MOVED and steps[at - 1].does in ("taken", "recv"):
         other = story.messages[steps[at - 1].number]

@@ -94,6 +94,6 @@ def reduce_scatter_v(
 def all_to_all_v(array: Array, counts: Any, comm: Any, out: Array | None = None) -> Array:
     """Uneven parts: `counts[s][d]` rows of axis 0 go from rank s to rank d, in the order of ranks on both sides.
 
-    `counts` may be this rank's own row, if it is on every rank; ranks then tell each other theirs first.
+    `counts` may be this rank's own row, if it is on every rank; ranks then exchange their rows first.
     """
     return settle("all_to_all_v", comm, array, out, counts=counts)

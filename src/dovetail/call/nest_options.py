@@ -15,7 +15,7 @@ COUNTS = ("steps", "test", "depth", "tile", "grain", "mapped")
 
 
 def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """The grid and the options as plain Python; OperatorError that says which one is of another kind.
+    """Return the grid and the options as plain Python values. Raises OperatorError, naming the option, for wrong types.
 
     >>> from dovetail.loops.problems import jacobi2d
     >>> read_options(jacobi2d, (512, 256), {"steps": np.int64(2), "cut": [2, 1]})

@@ -167,7 +167,7 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
         own = _key(name, asked)
         guess = kept.guesses.get(own)
         held = _held_as_before(guess, asked) if guess else None
-    except Exception as error:  # whatever it is: the other ranks must hear of it, for they would wait
+    except Exception as error:  # of any kind: the other ranks must be notified, for they would wait
         own, asked = Key(), asked._replace(fault=asked.fault or words_of(error))
     key = ranks.gather_number(hash(own) if own else _NEW)
     found = kept.take(key, own)
@@ -195,7 +195,7 @@ def _held(bound: Bound, asked: Asked) -> Held:
 
 
 def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
-    """The same where a rank's own arguments do not tell its product: ranks exchange whether any has failed."""
+    """Return what `_held` returns, if a rank's own arguments do not determine its product; raises if any rank fails."""
     held, fault = None, None
     try:
         held = _held(bound, asked)
@@ -239,7 +239,7 @@ def _read_option(kind: Any, name: str, value: Any) -> Any:
 
 
 def _key(name: str, asked: Asked) -> Key:
-    """All by which arguments differ; nothing where they cannot be, for no rank may stay behind."""
+    """The key of the arguments; empty if they are invalid, so that this rank still joins the exchange."""
     if asked.fault:
         return Key()
     given = tuple(

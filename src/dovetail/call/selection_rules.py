@@ -1,4 +1,4 @@
-"""rules: which selection table a user's communicator goes by."""
+"""selection_rules: choose the selection table of a user's communicator."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from dovetail.store.selection import LIBRARY, Choice, Row, Selection, recall_sel
 
 
 def use(comm: Any, selection: Selection | None) -> None:
-    """From now on calls on `comm` go by `selection`, or by the library's own calls where it is None.
+    """Let later calls on `comm` follow `selection`; None: use the library's own calls.
 
-    All ranks of `comm` call it together; rank 0's selection counts. OperatorError, on every rank, where that is none.
+    All ranks of `comm` call it together; rank 0's selection counts. Raises OperatorError on every rank if it is no
+    selection.
     """
     with Door(comm) as door:
         made = door.made = communicator(comm)
@@ -49,9 +50,10 @@ def checked_selection(selection: Any) -> Selection | None:
 
 
 def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = None) -> Choice | None:
-    """By which choice `comm` serves a collective of that size, None for the library's call.
+    """Return the choice by which `comm` serves a collective of that size; None for the library's call.
 
-    `num_bytes` as nccl-tests count: of the larger of one rank's input and output. `dtype`: for what is reduced.
+    `num_bytes`: bytes of the larger of one rank's input and output, as nccl-tests counts. `dtype`: matters for
+    collectives that reduce.
     """
     if collective not in KINDS:
         raise OperatorError(f"no collective '{collective}'", hint=f"one of {', '.join(KINDS)}")
@@ -62,7 +64,7 @@ def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = N
 
 
 def communicator(comm: Any) -> Communicator:
-    """Ours for the user's; it goes by the machine's selection for these ranks, unless `use` named another."""
+    """Return our communicator for the user's; it follows the cached selection for these ranks, unless `use` set one."""
     return communicator_of(comm, prepare, _begin, remember=not checks_calls())
 
 
@@ -72,7 +74,7 @@ def checks_calls() -> bool:
 
 
 def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
-    """What a selection says for these ranks. The v-variants go by their own rows, else by those of the even collective.
+    """The rows of a selection for these ranks. A v-variant has its own rows, else those of the even collective.
 
     >>> from dovetail.store.selection import Row
     >>> rules = rules_of(Selection({}, (Row("all_gather", 4, 1, 64, 4096, "ring_all_gather"),)), 4, 1)
@@ -91,12 +93,12 @@ def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
 
 
 def _of_variant(row: Row, kind: str) -> Row:
-    """An even collective's row, for its v-variant: the library's call where the algorithm takes even parts only."""
+    """An even collective's row for its v-variant; the library's call if the algorithm takes even parts only."""
     return row if f"{row.algorithm}_v" in algorithms_for(kind) else replace(row, algorithm=LIBRARY)
 
 
 def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, str]:
-    """The dtype that a collective's rows were measured for, where that matters: those that reduce.
+    """The dtype that the rows of each reducing collective were measured for.
 
     >>> from dovetail.store.selection import Row
     >>> dtypes_of(Selection({}, (Row("all_reduce", 4, 1, 64, 4096, "ring_all_reduce", dtype="float32"),)), 4, 1)
@@ -108,7 +110,7 @@ def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, 
 
 
 def _begin(made: Communicator) -> None:
-    """Every rank goes by the table that was measured for these ranks; all warn of one that cannot be read."""
+    """Set the table that was measured for these ranks. All ranks warn if it cannot be read."""
     found, fault = _rank_0s(made, lambda: recall_selection(shim().library, made.hosts))
     if fault:
         warnings.warn(f"no selection table is used: {fault}", RuntimeWarning, stacklevel=5)

@@ -43,7 +43,7 @@ def settle(
             made.agree(CollectiveCall(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
             if fault is not None:
                 raise common(fault)
-        if fault is not None and made.bound.has_board:  # by which the other ranks hear of it, whatever they do next
+        if fault is not None and made.bound.has_board:  # through which the other ranks read it in their next call
             raise fault
         each = made.gather(given) if is_row and given is not None else given
         try:
@@ -52,7 +52,7 @@ def settle(
             each = _rows_of_all(kind, made, each) if is_row else each
             lent, into = borrowed(array, f"an argument of {kind}"), borrowed(out, f"`out` of {kind}")
             src, dst, request = _asked(kind, made, lent, into, op, root, each)
-        except Exception as error:  # whatever it is, of the user's own class perhaps
+        except Exception as error:  # of any kind, perhaps of the user's own class
             if checks and not is_common(error):
                 made.agree(None)
                 common(error)
@@ -124,7 +124,9 @@ def _rows_of_all(kind: str, made: Communicator, everyone: Any) -> Counts:
     """Return the rows of all ranks as one table; OperatorError where a rank refused its own."""
     refused = np.flatnonzero((everyone < 0).all(axis=1))
     if len(refused):
-        raise common(OperatorError(f"rank {refused[0]} refuses its counts of {kind}", found="its error says why"))
+        raise common(
+            OperatorError(f"rank {refused[0]} refuses its counts of {kind}", found="its own error gives the reason")
+        )
     try:
         return whole_counts(kind, everyone, (made.size, made.size))
     except OperatorError as error:

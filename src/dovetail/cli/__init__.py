@@ -1,4 +1,4 @@
-"""cli: the verbs of the command `dovetail`. Reads argv, prints, chooses exit codes; all else is done downhill."""
+"""cli: the verbs of the command `dovetail`. Reads argv, prints, and chooses exit codes; lower rooms do the rest."""
 
 from dovetail.cli.app import main
 

@@ -1,4 +1,4 @@
-"""`dovetail probe` of a subject, such as matmul: what cutting it costs, and what traffic beside it costs."""
+"""`dovetail probe` of a subject, such as matmul: the cost of cutting it into pieces, and of traffic beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.operators import Said
+from dovetail.cli.operators import OperatorRequest
 from dovetail.core import save_json
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def characterise(
-    said: Said,
+    request: OperatorRequest,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to measure with.", min=1)] = 2,
     on: opt.On = "mpi",
     launch: opt.Launch = None,
@@ -34,18 +34,18 @@ def characterise(
         Path | None, typer.Option("--out", "-o", help="Write the machine, with these costs, to this file.")
     ] = None,
 ) -> None:
-    """Measure on real ranks what cutting it into pieces costs (DIL), and what it and traffic cost each other (CIL).
+    """Measure on real ranks the cost of cutting it into pieces (DIL), and how it and traffic slow each other (CIL).
 
-    The machine that --out writes has the curves that follow, and `plan --machine FILE` goes by them.
+    --out writes a machine with the resulting curves, for `plan --machine FILE`.
     """
     from dovetail.prober import characterise as measure
     from dovetail.report import Provenance, characteristics_text, write_characteristics
     from dovetail.run.executor import executor_on
     from dovetail.tuner.machines import machine_of
 
-    points = cast("Sequence[Subject]", said.kind.points(**said.given))  # the verb's classes are those of subjects
+    points = cast("Sequence[Subject]", request.kind.points(**request.given))  # the verb's classes are those of subjects
     executor = executor_on(on, launch=launch)
-    sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {said.kind.name}"
+    sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {request.kind.name}"
     output.note(f"{sizes} on {ranks} ranks; a few seconds each.")
     with output.progress("probing") as say:
         machine = machine_of(executor, ranks, fresh=fresh, say=say)
@@ -56,7 +56,7 @@ def characterise(
         output.emit(found.to_json())
     else:
         print(characteristics_text(found, terminal=output.is_terminal(), width=output.width()) + "\n")
-    if plot is not None:  # last: what was measured is told though it cannot be drawn
+    if plot is not None:  # last: the figures are printed even if the plot fails
         plot = write_characteristics(plot, found, Provenance(shlex.join(["dovetail", *sys.argv[1:]]), machine.name))
     for path in (out, plot):
         if path is not None and not json:

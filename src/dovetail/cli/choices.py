@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dovetail.cli import output
-from dovetail.cli.operators import Said
+from dovetail.cli.operators import OperatorRequest
 from dovetail.core import OperatorError
 
 if TYPE_CHECKING:
@@ -16,17 +16,19 @@ if TYPE_CHECKING:
 
 
 def compare_choices(
-    said: Said, machine: Machine | None, ranks: int | None, drawn: int, seed: int | None, json: bool
+    request: OperatorRequest, machine: Machine | None, ranks: int | None, drawn: int, seed: int | None, json: bool
 ) -> None:
-    """Print what every chooser takes: of the operator on the machine, taken for the true one; without sizes, of those
-    that others published figures of, and of so many drawn at random."""
+    """Print the schedule that each chooser takes, and its cost. The machine's costs count as the truth.
+
+    Without sizes: compare on the published scenarios, and on `drawn` random ones.
+    """
     from dovetail.report.choices import choices_text
     from dovetail.tuner.choices import SCHEMA, compare, scores
     from dovetail.tuner.tune import fresh_seed
 
-    start, limits = fresh_seed(seed), {name: value for name, value in said.limits.items() if name != "schedule"}
+    start, limits = fresh_seed(seed), {name: value for name, value in request.limits.items() if name != "schedule"}
     found: list[Compared] = []
-    scenarios = list(scenarios_of(said, machine, ranks, drawn, start))
+    scenarios = list(scenarios_of(request, machine, ranks, drawn, start))
     with output.progress("choices") as say:
         for number, scenario in enumerate(scenarios):
             say(scenario.name, number / len(scenarios))
@@ -41,19 +43,21 @@ def compare_choices(
     output.note(f"Simulated, not measured; seed {start}.")
 
 
-def scenarios_of(said: Said, machine: Machine | None, ranks: int | None, drawn: int, seed: int) -> Iterator[Scenario]:
-    """What is compared."""
+def scenarios_of(
+    request: OperatorRequest, machine: Machine | None, ranks: int | None, drawn: int, seed: int
+) -> Iterator[Scenario]:
+    """The scenarios to compare choosers on: the given operator, or the published and random ones."""
     from dovetail.tuner import scenarios as sets
 
-    if not said.is_bare:
+    if not request.is_bare:
         if machine is None:
             raise OperatorError("nothing judges the choices", hint="--machine, whose costs are taken for the truth")
-        operator = said.operator(machine)
+        operator = request.operator(machine)
         yield sets.Scenario(operator.title, operator, machine, ranks)
         return
     if machine is not None:
         raise OperatorError("a machine without sizes", hint="name sizes; scenarios have machines of their own")
-    known = [*sets.published(said.kind), *sets.drawn(said.kind, drawn, seed)]
+    known = [*sets.published(request.kind), *sets.drawn(request.kind, drawn, seed)]
     if not known:
-        raise OperatorError(f"no scenarios of {said.kind.name} are published", hint="--scenarios 16, or name sizes")
+        raise OperatorError(f"no scenarios of {request.kind.name} are published", hint="--scenarios 16, or name sizes")
     yield from known

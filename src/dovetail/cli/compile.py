@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from dovetail.cli import files, output, sources
-from dovetail.cli import provenance as made_of
+from dovetail.cli import files, output, provenance, sources
 from dovetail.cli.options import Json, nearest
 from dovetail.core import OperatorError
 
@@ -25,8 +24,8 @@ SCHEMA = "dovetail.compiled/1"
 
 
 class Made(NamedTuple):
-    """A proved Program, the protocol that it is for, the collective that its author names, the header of the XML file
-    that it was read from, and the operator and schedule that it was made of."""
+    """A proved Program, its protocol, the collective that its author declares, the header of the XML file that it was
+    read from, and its provenance (operator and schedule)."""
 
     program: Program
     certificate: Certificate
@@ -52,10 +51,10 @@ def compile(
     protocol: Annotated[str | None, typer.Option("--protocol", help="Simple, LL or LL128.")] = None,
     in_place: Annotated[bool | None, typer.Option("--in-place/--out-of-place", help="Where the result goes.")] = None,
     batched: Annotated[bool, typer.Option("--batched", help="Instances have runs of slots, not every k-th.")] = False,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE for what else it takes.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, an algorithm's own option.")] = None,
     json: Json = False,
 ) -> None:
-    """Compile an algorithm and prove what comes out; exit code 1, with the line, where it does not hold."""
+    """Compile an algorithm and prove the result. If the proof fails: exit code 1, and the faulty line."""
     from dovetail.collective import PROTOCOLS
 
     form = nearest(to, FORMS, "form")
@@ -74,7 +73,7 @@ def compile(
 def _written_made(
     prog: str, ranks: int | None, options: Mapping[str, Any], protocol: str | None, how: tuple[str, int | None, bool]
 ) -> Made:
-    """What a user's file or a shipped algorithm writes, compiled."""
+    """Compile the algorithm of a user's file, or a shipped one."""
     from dovetail.collective import KINDS
     from dovetail.ir import Program, verify
 
@@ -88,7 +87,7 @@ def _written_made(
 
 
 def read_made(place: str, found: tuple[str, Any], protocol: str | None = None) -> Made:
-    """The Program in what `files.read` found at a place, and its certificate."""
+    """Prove the Program in the file that `files.read` returned."""
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import verify
 
@@ -100,7 +99,7 @@ def read_made(place: str, found: tuple[str, Any], protocol: str | None = None) -
         plan = files.mscclpp_of(place, content)
         return Made(plan.program, mscclpp.certify(plan), protocol or plan.protocol)
     program = files.program_from(kind, content, place)
-    return Made(program, verify(program), protocol or "Simple", made_of=made_of.found(kind, content))
+    return Made(program, verify(program), protocol or "Simple", made_of=provenance.found(kind, content))
 
 
 def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
@@ -111,7 +110,7 @@ def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Ma
 
 
 def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:
-    """The text to the file or stdout, and what it is to stdout or stderr."""
+    """Write the text to the file or to stdout, and a summary to stdout or stderr."""
     from dovetail.core import save_text
     from dovetail.report.units import num_bytes
 
@@ -132,7 +131,7 @@ def _deliver(made: Made, form: str, out: Path | None, as_json: bool) -> None:
 
 
 def _written(made: Made, form: str) -> tuple[str, int | None]:
-    """The text; of MSCCL XML, the largest buffer for which it completes on the runtime that it is for (None: any)."""
+    """Return the text and, for MSCCL XML, the largest buffer for which it completes on its runtime (None: any)."""
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import to_text
     from dovetail.ir.collectives import traits_of
@@ -140,7 +139,7 @@ def _written(made: Made, form: str) -> tuple[str, int | None]:
 
     if form in ("text", "json"):
         text = to_text(made.program) if form == "text" else json_text(made.program)
-        return made_of.with_made_of(text, form, made.made_of), None
+        return provenance.with_made_of(text, form, made.made_of), None
     kind = made.kind and (traits_of(made.kind).even or made.kind)
     if form == "mscclpp":
         return jsons.dumps(mscclpp.write(made.program, kind), indent=1), None

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dovetail.ir import Program
 
 Change = dict[str, Any]
-_MOST_COMPARED = 2000  # lines of a lane that are aligned; longer ones are told apart line for line
+_MOST_COMPARED = 2000  # lines of a lane that are aligned; lines of longer lanes are compared one by one
 
 
 def diff(
@@ -22,7 +22,7 @@ def diff(
     second: Annotated[str, typer.Argument(help="Another one, in any form.")],
     json: Json = False,
 ) -> int:
-    """Compare two programs, whatever their form: buffers, what they ask, lanes, and ops in words. Exit code 0 if same.
+    """Compare two programs in any form: buffers, post-conditions, lanes, and ops in words. Exit code 0 if equal.
 
     Names of programs and source lines do not count.
     """
@@ -50,7 +50,7 @@ def differences(first: Program, second: Program) -> list[Change]:
 
 
 def _sections(program: Program) -> dict[str, list[str]]:
-    """The lines of the text form by what they tell of; a queue's lines without source lines."""
+    """Lines of the text form by section (buffers, posts, each lane), without source locations."""
     import numpy as np
 
     from dovetail.ir import to_text

@@ -21,7 +21,7 @@ SCHEMA = "dovetail.doctor/1"
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at: whether it works, whether Dovetail needs it, what was found, what to do."""
+    """The result of one check: whether it works, whether Dovetail needs it, what was found, what to do."""
 
     name: str
     ok: bool
@@ -35,7 +35,7 @@ class Finding:
 
 
 def doctor(launch: Launch = None, json: Json = False) -> int:
-    """Try every executor and what it needs. Exit code 0 if all that is needed works, 2 if not."""
+    """Try every executor and what it needs. Exit code 0 if everything that Dovetail needs works, else 2."""
     with output.progress("looking around") as say:
         findings = list(examine(launch, say))
     ok = all(finding.ok for finding in findings if finding.needed)
@@ -50,7 +50,7 @@ def doctor(launch: Launch = None, json: Json = False) -> int:
 
 
 def examine(launch: str | None, say: Say) -> Iterator[Finding]:
-    """Every finding, in the order in which one thing needs another."""
+    """Run all checks, in the order of their dependence."""
     steps = [
         ("native engine", True, native),
         ("BLAS", True, blas),
@@ -68,13 +68,13 @@ def examine(launch: str | None, say: Say) -> Iterator[Finding]:
 
 
 def examined(name: str, needed: bool, look: Callable[[], str]) -> Finding:
-    """Run one check: it returns what was found, or raises."""
+    """Run one check. `look` returns what it found, or raises."""
     try:
         return Finding(name, True, needed, look())
     except DovetailError as error:
         found = f"{error.what}: {error.found}" if error.found else error.what
         return Finding(name, False, needed, found.splitlines()[0], error.hint or "")
-    except Exception as error:  # whatever a broken installation may raise
+    except Exception as error:  # a broken installation may raise anything
         return Finding(name, False, needed, f"{type(error).__name__}: {error}".splitlines()[0], "reinstall dovetail")
 
 
@@ -105,7 +105,7 @@ def cache() -> str:
 
 
 def local() -> str:
-    """A small operator on two threads, its numbers checked."""
+    """Run a small operator on two threads and check its result."""
     from dovetail.run import fresh_inputs
     from dovetail.run.check import check_outputs, raise_if_bad
     from dovetail.run.local import execute_local
@@ -135,7 +135,7 @@ def launcher(launch: str | None) -> str:
 
 
 def mpi(launch: str | None) -> str:
-    """The same on two real ranks."""
+    """Run the same operator on two real ranks."""
     from dovetail.run.executor import executor_on
     from dovetail.run.job import Job, Variant
 
@@ -152,7 +152,7 @@ NEVER_RUN = "graphs, interpreter, one real rank, ranks on several devices: never
 
 
 def cuda() -> str:
-    """The same with both ranks on a CUDA device; what was never run on any says so."""
+    """Run the same program with both ranks on a CUDA device; the finding names what no device has run yet."""
     from dovetail.run import fresh_inputs
     from dovetail.run.check import check_outputs, raise_if_bad
     from dovetail.run.cuda_device import Gpu
@@ -172,7 +172,7 @@ def cuda() -> str:
 
 
 def testbed() -> str:
-    """What shaped links between network namespaces need (bench/testbed)."""
+    """Check what shaped links between network namespaces need (bench/testbed)."""
     from dovetail.core import EnvironmentFault
 
     if os.geteuid() != 0:
@@ -184,8 +184,8 @@ def testbed() -> str:
 
 
 def tiny() -> tuple[Program, Workload]:
-    """A small operator of the first kind that knows one, in tiles on two ranks, by our own messages where it has
-    such."""
+    """A small program on two ranks, of the first operator that has balanced sizes, in tiles, by our own messages if the
+    operator has them."""
     from dovetail.ir.abilities import BalancedSizes
     from dovetail.ir.registry import OPERATORS, operator_class
     from dovetail.machine import load

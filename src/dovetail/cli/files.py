@@ -1,4 +1,4 @@
-"""Files of ours, told apart by their schema; `-` is stdin, and a folder is the plan in it."""
+"""Read Dovetail's files, recognised by their schema. `-` is stdin; a folder stands for the plan in it."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def planned_program(document: dict[str, Any], place: str = "") -> Program:
 
 
 def reference_of(document: dict[str, Any]) -> Program | None:
-    """The plain program that says what is right for a plan's, None where its post-conditions do."""
+    """The reference program that a plan's program must agree with; None if its post-conditions define the result."""
     from dovetail.planner.plan import reference_of as found
 
     return found(document)
@@ -145,7 +145,7 @@ def plan_from(kind: str, content: Any, place: str) -> Plan:
         raise DovetailError(
             f"{place} is not a plan", found=f"a {kind}", hint="`dovetail plan … --out FOLDER` writes one"
         )
-    with understood(PlanError):  # a ProgramError says that its Program no longer holds
+    with understood(PlanError):  # a ProgramError means that its Program is no longer valid
         return Plan.from_json(content)
 
 

@@ -1,4 +1,4 @@
-"""`dovetail machines`: presets and probed machines, and how wrong their curves are."""
+"""`dovetail machines`: list presets and probed machines, and the errors of their curves."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def machines(
     plot: Annotated[Path | None, typer.Option("--plot", help="Write the machine's curves to this HTML page.")] = None,
     json: Json = False,
 ) -> None:
-    """List the machines that are known; with a NAME, its cost curves and how wrong they are."""
+    """List the known machines; with a NAME, show its cost curves and their errors."""
     if name is None:
         if plot:
-            raise MachineError("which machine is to be plotted?", hint="dovetail machines NAME --plot FILE.html")
+            raise MachineError("--plot needs the name of a machine", hint="dovetail machines NAME --plot FILE.html")
         rows = list(known())
         output.emit({"schema": SCHEMA, "machines": rows}) if json else _list(rows)
         return
@@ -42,7 +42,7 @@ def machines(
 
 
 def find(name: str) -> Machine:
-    """The preset or file of that name, or the probed machine."""
+    """Return the machine of a preset's name, a file, or a probed machine's name."""
     from dovetail.machine import load
     from dovetail.store.machines import saved_machines
 

@@ -23,8 +23,8 @@ HELP = {"help_option_names": ["-h", "--help"]}
 Context = Any  # click's, or typer's own, as typer's version has it
 
 
-class Said(NamedTuple):
-    """What a command line says: the class of the operator, its options, and what is asked of its schedules."""
+class OperatorRequest(NamedTuple):
+    """An operator on the command line: its class, the options given, and the limits on its schedules."""
 
     kind: type[Operator]
     given: Mapping[str, Any]
@@ -32,17 +32,17 @@ class Said(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """What is needed to make the operator and was not said, as on the command line."""
+        """Flags of the options that the operator needs and that were not given."""
         return [flag(o.name) for o in of(self.kind, "operator") if o.needed and self.given[o.name] is None]
 
     @property
     def is_bare(self) -> bool:
-        """Whether nothing was said of what is needed."""
+        """Whether the operator needs options and none of them was given."""
         needed = [o for o in of(self.kind, "operator") if o.needed]
         return bool(needed) and len(self.missing) == len(needed)
 
     def operator(self, machine: Machine | None = None) -> Operator:
-        """The operator. What was not said is as the machine's facts have it, else as the operator's class does."""
+        """The operator. Options not given come from the machine's facts, else from the operator's defaults."""
         if self.kind.by_size:
             raise _by_size(self.kind.name)
         if self.missing:
@@ -63,7 +63,7 @@ def of(kind: type[Operator], whose: str) -> list[Option]:
 
 
 def summary_of(kind: type[Operator]) -> str:
-    """The first paragraph of what a class of operators says of itself."""
+    """The first paragraph of an operator class's docstring."""
     return " ".join((inspect.getdoc(kind) or kind.name).split("\n\n")[0].split())
 
 
@@ -103,18 +103,18 @@ def _words(option: Option, value: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb for any operator: `run` takes what was said of the operator, then options of its own.
+    """A verb for any operator: `run` takes the operator's request, then the verb's own options.
 
-    `limits`: whether schedules can be asked for something. `balances`: whether it finds sizes where none are said.
-    `alone`: what its command without an operator is called, where there is one. `of_subjects`: what runs in place of
-    `run` for a subject (see `ir.Subject`), where the verb takes these too.
+    `limits`: whether the verb takes options of schedules. `balances`: whether it finds sizes if none are given.
+    `alone`: name of the command without an operator, if there is one. `of_subjects`: called in place of `run` for a
+    subject (see `ir.Subject`), if the verb takes subjects.
     """
 
     run: Callable[..., Any]
     limits: bool = False
     balances: bool = False
     alone: str | None = None
-    compares: bool = False  # whether it can do with scenarios of its own, where no sizes are said
+    compares: bool = False  # whether it has scenarios of its own if no sizes are given
     of_subjects: Callable[..., Any] | None = None
 
     @property
@@ -142,9 +142,9 @@ class Verb:
         if name == self.alone:
             return None
         if name in self.subjects():
-            return cast("type[Operator]", SUBJECTS[name])  # of which is asked what both have
+            return cast("type[Operator]", SUBJECTS[name])  # only what operators and subjects share is used
         if name in OPERATORS and name not in self.names():
-            operator_class(name)  # whose error says why it cannot be had
+            operator_class(name)  # raises, with the reason, if it cannot be loaded
             raise _by_size(name)
         return operator_class(
             name if is_in_file(name) or name.endswith(".py") else nearest(name, self.names(), "operator")
@@ -158,11 +158,11 @@ class Verb:
         """The verb as a group of commands, one for each operator, each made when it is asked for."""
         made = type("ByOperator", (ByOperator,), {"verb": self})
         help_text = inspect.getdoc(self.run)
-        bare = not self.alone  # without an operator there is nothing to do
+        bare = not self.alone  # then an operator is required
         return typer.Typer(
             cls=made,
             help=help_text,
-            epilog=f"dovetail {self.name} OPERATOR --help shows what may be said of an operator.",
+            epilog=f"dovetail {self.name} OPERATOR --help lists the options of an operator.",
             context_settings=HELP,
             no_args_is_help=bare,
             subcommand_metavar="OPERATOR [OPTIONS]",
@@ -175,19 +175,19 @@ class Verb:
         options = self.options(kind)
 
         def run(**values: Any) -> Any:
-            said = {option.name: values.pop(option.name) for option in options}
-            limits = {option.name: said.pop(option.name) for option in options if option.of == "schedules"}
-            return verb(Said(kind, said, limits) if kind else None, **values)
+            given = {option.name: values.pop(option.name) for option in options}
+            limits = {option.name: given.pop(option.name) for option in options if option.of == "schedules"}
+            return verb(OperatorRequest(kind, given, limits) if kind else None, **values)
 
         needed = [_parameter(o, kind is not None and self._needs(kind, o)) for o in options]
         named = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in own]
         run.__signature__ = inspect.Signature([*needed, *named])  # type: ignore[attr-defined]
-        about = summary_of(kind) if kind else "Links between ranks, whatever the operator."
+        about = summary_of(kind) if kind else "Links between ranks only, without an operator."
         run.__annotations__, run.__doc__ = {}, f"{about}\n\n{inspect.getdoc(verb)}"
         return command_of(run, name, about)
 
     def options(self, kind: type[Operator] | None) -> list[Option]:
-        """What may be said of an operator with this verb."""
+        """Options of an operator that this verb takes."""
         from dovetail.ir import Option
 
         if kind is None:
@@ -205,7 +205,7 @@ class Verb:
 
 
 def command_of(run: Callable[..., Any], name: str, about: str | None = None) -> Any:
-    """A function as a command of typer's, outside a group; `about`: a line for lists of commands."""
+    """A typer command made of a function, outside a group; `about`: its line in lists of commands."""
     app = typer.Typer(add_completion=False, context_settings=HELP)
     app.command(name, short_help=about)(run)
     made = typer.main.get_command(app)

@@ -68,15 +68,13 @@ def _option(*names: str, help: str, **fields: Any) -> Any:
 CollectiveName = Annotated[
     str, typer.Argument(help=f"The collective: {', '.join(TUNED_KINDS)}.", callback=known_collective)
 ]
-Nodes = Annotated[
-    int | None, _option("--nodes", help="Nodes that the ranks share evenly; as found unless said.", min=1)
-]
+Nodes = Annotated[int | None, _option("--nodes", help="Nodes that the ranks share evenly; default: as found.", min=1)]
 Least = Annotated[
     str | None, _option("--min", help="Of a collective: least size, the larger of a rank's input and output; 1K.")
 ]
 Most = Annotated[str | None, _option("--max", help="Of a collective: greatest size; 16M.")]
-Factor = Annotated[float | None, _option("--factor", help="Each size is so many times the one before; 4.")]
-Ranks = Annotated[int | None, _option("--ranks", help="Ranks; all of the machine unless said.", min=1)]
+Factor = Annotated[float | None, _option("--factor", help="Ratio of each size to the one before; 4.")]
+Ranks = Annotated[int | None, _option("--ranks", help="Ranks; default: all of the machine.", min=1)]
 Dtype = Annotated[
     str | None,
     _option(
@@ -108,10 +106,10 @@ Launch = Annotated[
     str | None,
     _option("--launch", help="Command that starts {ranks} ranks; default $DOVETAIL_LAUNCH, else the mpiexec at hand."),
 ]
-Rounds = Annotated[int, _option("--rounds", help="Rounds, at least, in which the schedules are run in turn.", min=1)]
+Rounds = Annotated[int, _option("--rounds", help="Least number of rounds; each runs every schedule once.", min=1)]
 Budget = Annotated[float, _option("--budget", help="Seconds after which no further round begins.", min=0.0)]
 Seed = Annotated[int | None, _option("--seed", help="Makes the random inputs; fresh ones unless given.", min=0)]
-Fresh = Annotated[bool, _option("--fresh", help="Measure anew, whatever the cache holds.", show_default=False)]
+Fresh = Annotated[bool, _option("--fresh", help="Measure anew, ignoring the cache.", show_default=False)]
 Out = Annotated[Path | None, _option("--out", help="Folder for the plan, the timelines and the page.", file_okay=False)]
 CompareHeuristics = Annotated[
     bool,
@@ -123,5 +121,5 @@ CompareHeuristics = Annotated[
     ),
 ]
 Scenarios = Annotated[
-    int, _option("--scenarios", help="With --compare-heuristics, without sizes: so many more drawn at random.", min=0)
+    int, _option("--scenarios", help="With --compare-heuristics, without sizes: number of random scenarios.", min=0)
 ]

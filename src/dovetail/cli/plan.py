@@ -1,4 +1,4 @@
-"""`dovetail plan`: choose a schedule by what each is predicted to cost, prove it, and say why."""
+"""`dovetail plan`: choose a schedule by predicted cost, prove it, and explain the choice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.operators import Said, words_of
+from dovetail.cli.operators import OperatorRequest, words_of
 from dovetail.core import CostError, EnvironmentFault
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    said: Said,
+    request: OperatorRequest,
     ranks: opt.Ranks = None,
     machine: opt.MachineName = None,
     contention: opt.Contention = None,
@@ -29,7 +29,7 @@ def plan(
     scenarios: opt.Scenarios = 0,
     seed: opt.Seed = None,
 ) -> None:
-    """Predict every schedule on a machine, prove the best, and say what it beats and why. Nothing is run."""
+    """Predict every schedule on a machine, prove the best, and show which others it beats and why. Nothing is run."""
     from dovetail.cli.choices import compare_choices
     from dovetail.cli.machines import find
     from dovetail.planner import plan as search
@@ -37,12 +37,12 @@ def plan(
 
     chosen = None if machine is None else find(machine)
     if compare_heuristics:
-        compare_choices(said, chosen, ranks, scenarios, seed, json)
+        compare_choices(request, chosen, ranks, scenarios, seed, json)
         return
-    operator = said.operator(chosen)
+    operator = request.operator(chosen)
     known = chosen or probed(operator, ranks, launch)
     try:
-        made = search(operator, known, ranks=ranks, contention=contention, extrapolate=extrapolate, **said.limits)
+        made = search(operator, known, ranks=ranks, contention=contention, extrapolate=extrapolate, **request.limits)
     except CostError as error:
         raise _with_hint(error, operator, None if chosen else ranks) from error
     page = None if out is None else write_plan(made, out, shlex.join(["dovetail", *sys.argv[1:]]))
@@ -50,8 +50,8 @@ def plan(
 
 
 def probed(operator: Operator, ranks: int | None, launch: str | None) -> Machine:
-    """The machine that a probe measured for this launch command, with the costs of the operator where they were
-    probed."""
+    """The machine that was probed with this launch command, with the operator's costs if they were probed. Raises
+    EnvironmentFault, with the command to type, if it was not."""
     from dovetail.cli.probed import known
 
     if ranks is None:
@@ -71,8 +71,8 @@ def probe_command(operator: Operator, ranks: int) -> str:
 
 
 def _with_hint(error: CostError, operator: Operator, ranks: int | None) -> CostError:
-    """The same error with what to type: --extrapolate beyond what was measured, or the probe that is missing on this
-    machine with so many ranks."""
+    """The same error, with a hint what to type: --extrapolate beyond the measured range, or the missing probe of
+    this machine with `ranks` ranks."""
     if "extrapolat" in (error.hint or ""):
         hint = f"{error.hint} (--extrapolate)"
     elif ranks is not None:

@@ -9,12 +9,12 @@ import typer
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
-from dovetail.cli.operators import Said
+from dovetail.cli.operators import OperatorRequest
 from dovetail.core import OperatorError, save_json
 
 
 def probe(
-    said: Said | None,
+    request: OperatorRequest | None,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to measure with.", min=1)] = 2,
     on: opt.On = "mpi",
     launch: opt.Launch = None,
@@ -30,7 +30,7 @@ def probe(
     from dovetail.run.executor import executor_on
     from dovetail.tuner.machines import probe as follow
 
-    operator, executor = said.operator() if said else None, executor_on(on, launch=launch)
+    operator, executor = request.operator() if request else None, executor_on(on, launch=launch)
     if calls and executor.launched_by is None:
         raise OperatorError(f"--calls needs ranks that a command starts, not {on}", hint="leave --calls or --on out")
     with output.progress("probing") as say:

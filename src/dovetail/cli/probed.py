@@ -1,4 +1,4 @@
-"""Machines that a probe measured here, as the cache holds them."""
+"""Find machines that were probed here, in the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def known(operator: Operator, ranks: int, launch: str | None) -> Machine | None:
-    """The cached machine behind a launch command, with the costs of the operator where they are cached too."""
+    """The cached machine of a launch command, with the operator's costs if they are cached too; None if not cached."""
     from dovetail.run.executor import executor_on
     from dovetail.store.machines import costs_on, machine_item, recall_machine
 
@@ -22,9 +22,8 @@ def known(operator: Operator, ranks: int, launch: str | None) -> Machine | None:
 
 
 def planned_for(document: Mapping[str, Any]) -> Machine:
-    """The machine that the document of a plan, or of a tuning, was made for: a preset, or with the costs of the
-    operator as it was probed here at the time, else as it was probed since. MachineError where there is none of its
-    name."""
+    """The machine that a plan's or tune result's document was made for: a preset, or a probed machine with the costs of
+    the operator (of the probe at that time, else of a later one). Raises MachineError if none has its name."""
     from dovetail.machine import load as preset
     from dovetail.machine import presets
     from dovetail.planner.plan import asked_of

@@ -1,4 +1,4 @@
-"""What a program's file was made of, as it says itself or as the command line does: the sizes of what it computes."""
+"""The provenance of a program file (its operator and sizes), read from the file or from the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dovetail.cli import files
-from dovetail.cli.operators import Said, Verb
+from dovetail.cli.operators import OperatorRequest, Verb
 from dovetail.core import DovetailError, OperatorError
 
 if TYPE_CHECKING:
@@ -34,18 +34,18 @@ def found(kind: str, content: Any) -> MadeOf | None:
 
 
 def with_made_of(text: str, form: str, made: MadeOf | None) -> str:
-    """The text of a program, as `text` or `json`, which says too what it was made of."""
+    """The text of a program, in the form `text` or `json`, with its provenance."""
     if made is None or form not in ("text", "json"):
         return text
     document = json.dumps(made.to_json())
     return f"{text}# made of {document}\n" if form == "text" else f'{text[:-1]}, "{KEY}": {document}}}'
 
 
-def said(words: str) -> MadeOf:
-    """What `--operator` names: a plan, a tuning, or a program that says what it was made of, by its place; or an
-    operator as after `dovetail plan`.
+def read_operator(words: str) -> MadeOf:
+    """Read the value of `--operator`: the path of a plan, of a tune result, or of a program with provenance; or an
+    operator with options, as after `dovetail plan`.
 
-    >>> said("matmul_all_reduce --m 4 --k 6 --n 2").operator.title
+    >>> read_operator("matmul_all_reduce --m 4 --k 6 --n 2").operator.title
     'matmul_all_reduce 4 × 6 × 2 float32'
     """
     from dovetail.store.provenance import MadeOf
@@ -63,20 +63,23 @@ def said(words: str) -> MadeOf:
                 f"{parts[0]} does not say what it was made of", hint="--operator PLAN, or --operator OPERATOR"
             )
         return made
-    command = Verb(_said).command(parts[0])
+    command = Verb(_unchanged).command(parts[0])
     return MadeOf(command.main(parts[1:], prog_name=f"dovetail plan {parts[0]}", standalone_mode=False).operator())
 
 
-def _said(said: Said) -> Any:
-    """What an operator is."""
-    return said
+def _unchanged(request: OperatorRequest) -> Any:
+    """Return the request itself."""
+    return request
 
 
 def workload_of(
     program: Program, made: MadeOf | None, shapes: Sequence[str], dtype: str | None, place: str
 ) -> Workload | None:
-    """Slots and kernels of a program, by what it was made of or by the shapes on the command line; None where it has no
-    kernels, and nothing was said of them. OperatorError that says what to give where it has."""
+    """Slots and kernels of a program, from its provenance or from the shapes on the command line.
+
+    None if the program has no kernels and neither is given. Raises OperatorError, with a hint what to give, if it has
+    kernels of unknown sizes.
+    """
     from dovetail.store.provenance import shaped
 
     if shapes:

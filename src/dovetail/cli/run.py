@@ -34,8 +34,8 @@ def run(
         str | None,
         typer.Option(
             "--operator",
-            help="Of a program with products or other kernels, whose file does not tell their sizes: the plan that it "
-            'was made of, or the operator, as in "matmul_all_reduce --m 64 --k 32 --n 48".',
+            help="Of a program with kernels, if its file lacks their sizes: the plan that it was made from, "
+            'or the operator, as in "matmul_all_reduce --m 64 --k 32 --n 48".',
         ),
     ] = None,
     shape: Annotated[
@@ -60,7 +60,7 @@ def run(
 
     A program is proved first, and held against float64 by its post-conditions. One that only moves and reduces is run
     with slots that are all alike; where it computes a known collective, its bandwidths are those of nccl-tests. One
-    that computes products needs their sizes: what `dovetail compile PLAN` wrote says what it was made of.
+    that computes products needs their sizes: files that `dovetail compile PLAN` wrote contain them.
 
     Without an MPI: on threads of this process (--on threads), or by NumPy, one rank after the other (--on numpy).
     """

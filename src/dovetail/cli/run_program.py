@@ -1,4 +1,4 @@
-"""`dovetail run` of a program's file: proved, run on ranks at one size, checked, and timed as nccl-tests time."""
+"""`dovetail run` of a program's file: prove it, run it on ranks at one size, check it, time it as nccl-tests does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = "dovetail.program_run/1"
 
 
 class Ran(NamedTuple):
-    """What was run, under what title, and what came of it."""
+    """A program that was run, its title and sizes, and the result."""
 
     program: Program
     title: str | None
@@ -30,13 +30,13 @@ class Ran(NamedTuple):
 
     @property
     def num_wrong(self) -> int | None:
-        """Elements, on all ranks, that differ from float64 by more than rounding explains; None: not looked at."""
+        """Elements, on all ranks, that differ from float64 by more than rounding explains; None: not checked."""
         return self.result["timed"].num_wrong
 
 
 class Asked(NamedTuple):
-    """What the command line says of the slots of a program: bytes of a rank's larger side, or the operator that the
-    program was made of, or shapes; and the type of elements."""
+    """How the command line gives the slots of a program: bytes of a rank's larger side, the operator that the program
+    was made from, or shapes; and the type of elements."""
 
     size: str | None
     dtype: str | None
@@ -56,7 +56,7 @@ def run_program(
     json: bool,
     out: Path | None,
 ) -> int:
-    """Run the Program in what `files.read` found at a place; exit code 1 where its result is wrong."""
+    """Run the Program in the file that `files.read` returned. Exit code 1 if its result is wrong."""
     from dovetail.run.timing import held_bytes
 
     job, named = _asked_job(place, content, asked, (rounds, budget, seed))
@@ -78,8 +78,8 @@ def run_program(
 def _asked_job(
     place: str, content: tuple[str, Any], asked: Asked, how: tuple[int, float, int]
 ) -> tuple[Job, tuple[str | None, str | None]]:
-    """What is to be run, with its title and the collective that it is, where these are known."""
-    from dovetail.cli import provenance as made_of
+    """Return the job to run, and the program's title and collective (None if unknown)."""
+    from dovetail.cli import provenance
     from dovetail.cli.compile import read_made
     from dovetail.core import parse_bytes
     from dovetail.passes import two_sided
@@ -87,8 +87,11 @@ def _asked_job(
 
     read = read_made(place, content)
     read.certificate.raise_if_bad()
-    program, made = two_sided(read.program), read.made_of if asked.operator is None else made_of.said(asked.operator)
-    held = made_of.workload_of(program, made, asked.shapes, asked.dtype, place)
+    program, made = (
+        two_sided(read.program),
+        read.made_of if asked.operator is None else provenance.read_operator(asked.operator),
+    )
+    held = provenance.workload_of(program, made, asked.shapes, asked.dtype, place)
     if held is not None:
         _warn_of_unused(asked)
         schedule, against = (made.schedule, made.reference(program)) if made and not asked.shapes else (None, None)
@@ -99,17 +102,17 @@ def _asked_job(
 
 
 def _warn_of_unused(asked: Asked) -> None:
-    """Say what has no meaning beside an operator, or shapes."""
+    """Warn of options that an operator, or shapes, make meaningless."""
     if asked.size is not None:
-        output.warn("--size is for programs that compute nothing: sizes are known")
+        output.warn("--size is ignored: the sizes of this program are known")
     if asked.dtype is not None and not asked.shapes:
-        output.warn("--dtype is for programs that do not say what they were made of: this one has its own")
+        output.warn("--dtype is ignored: this program's file names its element type")
     if asked.shapes and asked.operator:
-        output.warn("--shape says all: --operator is not looked at")
+        output.warn("--operator is ignored: --shape gives all sizes")
 
 
 def summary(ran: Ran, timeline: Path | None) -> dict[str, Any]:
-    """The JSON document of a run; bandwidths are there where a collective was found."""
+    """The JSON document of a run; with bandwidths if the program is a known collective."""
     timed = ran.result["timed"]
     head = {"schema": SCHEMA, "program": ran.program.name, "ranks": ran.program.num_ranks, "collective": ran.collective}
     head |= {"operator": ran.title}
@@ -147,7 +150,7 @@ def _print(ran: Ran, timeline: Path | None) -> None:
 
 
 def _facts(ran: Ran) -> str:
-    """How it was timed, and whether what it left is right."""
+    """Sentences on how the run was timed, and whether its result is right."""
     timed, result = ran.result["timed"], ran.result
     disturbed = f"; {result.disturbed} disturbed" if result.disturbed else ""
     library = " ".join(str(result.facts.get("mpi", "MPI")).split())

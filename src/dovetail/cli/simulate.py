@@ -1,4 +1,4 @@
-"""`dovetail simulate`: run a program on a pretended clock."""
+"""`dovetail simulate`: predict a program's timeline by simulation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dovetail.machine import Machine
     from dovetail.timeline import Timeline
 
-SAME = 0.01  # seconds that differ by less are the same
+SAME = 0.01  # relative difference below which times count as equal
 
 
 def simulate(
@@ -24,7 +24,7 @@ def simulate(
     machine: Annotated[
         str | None,
         typer.Option(
-            "--machine", help="A preset, a probed machine, or a machine's JSON file; a plan's own unless said."
+            "--machine", help="A preset, a probed machine, or a machine's JSON file; default: the plan's own."
         ),
     ] = None,
     slot: Annotated[
@@ -35,10 +35,10 @@ def simulate(
     json: Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the timeline to this file, too.")] = None,
 ) -> None:
-    """Predict when each op starts and ends, by a machine's costs; a plan's by those it was made with.
+    """Predict when each op starts and ends, by a machine's costs; by default a plan's own machine.
 
-    A plan's own machine is found by its name, among presets and what was probed here; sizes beyond what was measured
-    are then predicted as the plan was.
+    A plan's own machine is found by its name, among presets and probed machines; sizes beyond the measured range
+    are then predicted as in the plan.
     """
     from dovetail.cost import price
     from dovetail.sim import simulate as run
@@ -60,19 +60,19 @@ def simulate(
 
 
 def _machine(name: str | None, kind: str, content: Any, place: str) -> Machine:
-    """The machine that was named, or a plan's own."""
+    """The named machine, or a plan's own."""
     from dovetail.cli.machines import find
     from dovetail.cli.probed import planned_for
 
     if name is not None:
         return find(name)
     if kind not in files.PLANNED:
-        raise OperatorError(f"{place} does not say which machine", hint="--machine (`dovetail machines` lists them)")
+        raise OperatorError(f"{place} names no machine", hint="--machine (`dovetail machines` lists them)")
     return planned_for(content)
 
 
 def _with_hint(error: CostError, document: dict[str, Any]) -> CostError:
-    """The same error with the probe that a plan's machine lacks."""
+    """The same error, with the command of the missing probe as its hint."""
     from dovetail.cli.plan import probe_command
     from dovetail.planner.plan import asked_of
 
@@ -81,16 +81,16 @@ def _with_hint(error: CostError, document: dict[str, Any]) -> CostError:
 
 
 def _note_changes(document: dict[str, Any], timeline: Timeline) -> None:
-    """Say so where the plan was predicted to take another time: its machine was probed anew since, say."""
+    """Print a note if the plan's own prediction differs, for example because its machine was probed again."""
     from dovetail.report import seconds
 
     before_s = document.get("predicted_s")
     if isinstance(before_s, float) and abs(timeline.makespan_s - before_s) > SAME * before_s:
-        output.note(f"The plan says {seconds(before_s)}: costs or options were others when it was made.")
+        output.note(f"The plan predicted {seconds(before_s)}: it was made with other costs or options.")
 
 
 def render(timeline: Timeline) -> str:
-    """Makespan, and how busy each lane of each rank is."""
+    """The makespan and a table of the busy time of each lane, as text."""
     from dovetail.report import percent, render_table, seconds, seconds_column
 
     makespan = timeline.makespan_s
@@ -108,14 +108,15 @@ def render(timeline: Timeline) -> str:
 
 
 def _workload(kind: str, program: Program, content: Any, slots: list[str]) -> Workload:
-    from dovetail.cli import provenance as made_of
+    from dovetail.cli import provenance
 
-    made = made_of.found(kind, content)
+    made = provenance.found(kind, content)
     return slot_workload(program, slots) if made is None else made.workload(program)
 
 
 def slot_workload(program: Program, slots: list[str]) -> Workload:
-    """Slots of so many bytes for each buffer; OperatorError where one has none, or the program has kernels."""
+    """The workload with the given bytes per slot of each buffer. OperatorError if a buffer has no size, or if the
+    program has kernels."""
     from dovetail.ir import Slot, Workload
 
     if program.kernels:

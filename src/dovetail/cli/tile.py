@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dovetail.tiling.spaces import Space
     from dovetail.tiling.tiling import Tiling
 
-VOLUME = 1000  # of the tiles of a nest, where nothing else is said
+VOLUME = 1000  # points per tile, if neither --tile nor --volume is given
 
 
 def _criterion(value: str) -> str:
@@ -54,7 +54,7 @@ def tile(
         str | None, typer.Option("--tile", help='P, row by row; its columns are the sides: "6,2;2,4", or 4x4x444.')
     ] = None,
     volume: Annotated[
-        int | None, typer.Option("--volume", help="Find the best tile of so many points instead.", min=1)
+        int | None, typer.Option("--volume", help="Find the best tile of this many points instead.", min=1)
     ] = None,
     by: Annotated[
         str,
@@ -119,7 +119,7 @@ def tile(
 def _nest_code(
     problem: str | None, grid: str | None, steps: int, dtype: str | None, deps: str | None, space: str | None
 ) -> NestCode | None:
-    """What a nest says of itself; None where dependences are given instead."""
+    """The analysed nest, for C code; None if dependences are given instead."""
     if (problem is None) == (deps is None):
         raise OperatorError(
             "name either a nest or dependences", hint='my_loops.py:name --grid 400x300, or --deps "3,1;1,2"'
@@ -150,7 +150,7 @@ def _nest_code(
 def _check(
     deps: Matrix, sides: str | None, volume: int | None, plot: Path | None, emit_c: Path | None, space: Space | None
 ) -> None:
-    """OperatorError where the options do not go together: said before anything is computed or written."""
+    """Raise OperatorError if options conflict, before anything is computed or written."""
     if (sides is None) == (volume is None):
         raise OperatorError(
             "name either a tile or a volume", hint='--tile "6,2;2,4", or --volume 20 to find the best one'

@@ -100,7 +100,7 @@ def replay(
     ] = None,
     json: Json = False,
 ) -> None:
-    """What the simulator says that the program takes, its messages at the times traced, or at those of a machine."""
+    """Predict the program's time by simulation, with messages as traced, or as slow as on a given machine."""
     from dovetail.advise.replay import replay as replayed
     from dovetail.cli.machines import find
     from dovetail.report.advice import replay_text

@@ -1,4 +1,4 @@
-"""`dovetail tune`: the whole river for one operator, an operator or a collective, on this machine."""
+"""`dovetail tune`: probe, plan, prove, measure and choose for one operator or collective on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from dovetail.cli import collectives, files, output
 from dovetail.cli import options as opt
-from dovetail.cli.operators import Said, flag, listed, of
+from dovetail.cli.operators import OperatorRequest, flag, listed, of
 from dovetail.cli.trace import note_trace_in, refuse_another
 from dovetail.core import EnvironmentFault, OperatorError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def tune(
-    said: Said,
+    request: OperatorRequest,
     ranks: Annotated[int, typer.Option("--ranks", help="Ranks to run on.", min=1)],
     machine: opt.MachineName = None,
     contention: opt.Contention = None,
@@ -31,25 +31,25 @@ def tune(
     launch: opt.Launch = None,
     rounds: opt.Rounds = 9,
     budget: Annotated[
-        float, typer.Option("--budget", help="Seconds that measuring may take, about, beside the probe.", min=0.0)
+        float, typer.Option("--budget", help="Approximate seconds of measurement, without the probe.", min=0.0)
     ] = 120.0,
     seed: opt.Seed = None,
     fresh: opt.Fresh = False,
     trace: Annotated[
         Path | None,
         typer.Option(
-            "--trace", help="Folder for a trace of serial and the kept schedule, run once more.", file_okay=False
+            "--trace", help="Folder for a trace of serial and the chosen schedule, run once more.", file_okay=False
         ),
     ] = None,
     json: opt.Json = False,
     out: opt.Out = None,
 ) -> int:
-    """Probe, plan, prove, measure serial and the best few in turn, keep the fastest, and explain it.
+    """Probe, plan, prove, measure serial interleaved with the best few, keep the fastest, and explain the choice.
 
-    An operator without sizes gets some whose compute and communication take about as long on this machine.
+    If no sizes are given, the operator gets sizes whose compute and communication take equally long on this machine.
 
-    Of a collective: at each size, measure the best predicted algorithms and the library's call in turn, and keep a
-    table of what is fastest, which dovetail.all_reduce then goes by.
+    Of a collective: at each size, measure the best predicted algorithms interleaved with the library's call, and save
+    a table of the fastest, which dovetail.all_reduce then uses.
     """
     from dovetail.cli.machines import find
     from dovetail.report.tuning import write_tuning
@@ -61,16 +61,18 @@ def tune(
     measuring: dict[str, Any] = {"rounds": rounds, "budget_s": budget, "fresh": fresh, "seed": seed}
     if trace is not None:
         refuse_another(trace)
-    if said.kind.by_size:
+    if request.kind.by_size:
         if contention is not None:
-            raise OperatorError(f"{said.kind.name} has no --contention", hint="leave it out: traffic is all there is")
+            raise OperatorError(
+                f"{request.kind.name} has no --contention", hint="leave it out: traffic is all there is"
+            )
         if trace is not None:
             hint = "dovetail run ALGORITHM.json --size BYTES --trace FOLDER"
-            raise OperatorError(f"{said.kind.name} has no --trace: something is kept for each size", hint=hint)
-        return collectives.tune(said.kind, ranks, dict(said.given), executor, chosen, out, measuring, json=json)
-    operator = _balanced(said, executor, ranks) if said.is_bare and chosen is None else said.operator(chosen)
+            raise OperatorError(f"{request.kind.name} has no --trace: it tunes many sizes, not one", hint=hint)
+        return collectives.tune(request.kind, ranks, dict(request.given), executor, chosen, out, measuring, json=json)
+    operator = _balanced(request, executor, ranks) if request.is_bare and chosen is None else request.operator(chosen)
     folder = out or Path(_folder(operator, ranks))
-    measuring |= {"machine": chosen, "contention": contention, **said.limits}
+    measuring |= {"machine": chosen, "contention": contention, **request.limits}
     with output.progress("tuning") as say:
         result = follow(operator, ranks, out=folder, executor=executor, say=say, **measuring)
         result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
@@ -82,7 +84,7 @@ def tune(
 
 
 def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
-    """Run serial and what was kept once more, traced: what was measured before was not."""
+    """Run serial and the chosen schedule once more, traced; the measurement itself is not traced."""
     from dovetail.tuner.tune import beside_serial, fresh_seed
 
     with output.progress("running once more, traced"):
@@ -91,7 +93,7 @@ def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
 
 
 def print_tuned(result: TuneResult) -> None:
-    """The table, where the rest of the gain was lost, the check, and last the page's path."""
+    """Print the table, the losses, the check, and last the page's path."""
     from dovetail.report import seconds, summary_table
     from dovetail.report.tuning import summary, why_kept
     from dovetail.report.units import ideal_share
@@ -113,7 +115,7 @@ def print_tuned(result: TuneResult) -> None:
 
 
 def verdict(result: TuneResult) -> int:
-    """0; 1 where a result is wrong; EnvironmentFault where the page could not be written."""
+    """Return exit code 1 if a result is wrong, else 0. Raises EnvironmentFault if the page could not be written."""
     from dovetail.report.tuning import wrong
 
     if bad := list(wrong(result)):
@@ -126,28 +128,28 @@ def verdict(result: TuneResult) -> int:
 
 
 def _folder(operator: Operator, ranks: int) -> str:
-    """A name for a tuning's folder, sizes included."""
+    """The default name of a tuning's folder: operator, sizes, ranks."""
     document = operator.to_json()
     known = [(o.name, document[o.name]) for o in of(type(operator), "operator") if document.get(o.name) is not None]
     words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in known]
     return "-".join(["dovetail", operator.name, *words, f"r{ranks}"])
 
 
-def _balanced(said: Said, executor: Any, ranks: int) -> Operator:
-    """Where no sizes are named: an operator that has something to gain on this machine, told what it is."""
+def _balanced(request: OperatorRequest, executor: Any, ranks: int) -> Operator:
+    """Choose sizes that balance compute and communication on this machine, and print them; used if none are named."""
     from dovetail.ir.abilities import BalancedSizes
     from dovetail.prober import balance
     from dovetail.report import num_bytes, seconds
 
     if ranks < 2:
-        hint = f"name {listed(said.missing)}, or more --ranks"
+        hint = f"name {listed(request.missing)}, or more --ranks"
         raise OperatorError("one rank has no communication to balance with", hint=hint)
-    others = {name: value for name, value in said.given.items() if value is not None}
+    others = {name: value for name, value in request.given.items() if value is not None}
     dtype = {"dtype": others["dtype"]} if "dtype" in others else {}
-    assert issubclass(said.kind, BalancedSizes)
-    found = balance.balanced(executor, said.kind, ranks, **dtype)
+    assert issubclass(request.kind, BalancedSizes)
+    found = balance.balanced(executor, request.kind, ranks, **dtype)
     called = found.operator.library_calls(ranks)[0].kind
-    known, needed = found.operator.to_json(), [o.name for o in of(said.kind, "operator") if o.needed]
+    known, needed = found.operator.to_json(), [o.name for o in of(request.kind, "operator") if o.needed]
     sizes = " ".join(f"{flag(name)} {known[name]}" for name in needed)
     sides = f"{seconds(found.compute_s)} of compute, {seconds(found.comm_s)} of the library's {called}"
     output.note(f"No sizes named: {sizes} balances this machine: {sides}")

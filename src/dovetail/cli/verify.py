@@ -26,7 +26,7 @@ def verify(
     fifo_depth: Annotated[
         int | None,
         typer.Option(
-            "--fifo-depth", help="Messages that each channel holds, whatever is declared.", min=1, max=(1 << 31) - 1
+            "--fifo-depth", help="Messages that each channel holds; overrides the program.", min=1, max=(1 << 31) - 1
         ),
     ] = None,
     json: Json = False,

@@ -5,8 +5,8 @@ from typing import Any
 
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
 
-# Who reads or proves a file needs no algorithms: these are imported when they are first asked for.
-# __init__.pyi says the same.
+# Code that reads or proves a file needs no algorithms: these are imported when first used.
+# __init__.pyi declares the same names.
 _LATER = {
     "Algorithm": "algorithm",
     "ALGORITHMS": "algorithms",

@@ -21,9 +21,9 @@ Protocol = Literal["Simple", "LL", "LL128"]
 class Algorithm:
     """The program of one collective on `num_ranks` ranks, written by moving chunks (seed 002).
 
-    `collective`: a kind of KINDS, which `chunks`, `in_place` and `root` complete (see Spec), or a Spec. `protocol` says
-    how deep the channels are, `instances` into how many the whole is cut. Out of place the input is the caller's:
-    writing there is refused unless `overwrite_input`.
+    `collective`: a kind of KINDS, which `chunks`, `in_place` and `root` complete (see Spec), or a Spec. `protocol` sets
+    the depth of channels; `instances`: number of parallel copies into which the whole is cut. Out of place, writing to
+    the input is refused unless `overwrite_input`, because it belongs to the caller.
 
     >>> p = Algorithm("swap_sums", "all_reduce", 2, in_place=True)
     >>> there = p.chunk(0, "input", 0).copy(1, "other")
@@ -52,7 +52,7 @@ class Algorithm:
             if num_ranks not in (None, spec.num_ranks):
                 raise OperatorError(f"{num_ranks} ranks", found=f"a {spec.kind} of {spec.num_ranks} ranks")
             if (chunks, in_place, root) != (1, False, 0):
-                raise OperatorError(f"a Spec says itself what chunks, in_place and root of a {spec.kind} are")
+                raise OperatorError(f"a Spec defines chunks, in_place and root of a {spec.kind} itself")
         else:
             if num_ranks is None:
                 raise OperatorError(f"algorithm '{name}' needs a number of ranks")

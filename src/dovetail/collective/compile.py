@@ -29,7 +29,7 @@ def depth_of(protocol: str) -> int:
 
 
 def check_instances(instances: int) -> int:
-    """The number itself; OperatorError where so many make no sense."""
+    """Return `instances`. Raises OperatorError if the number is out of range."""
     count = parse_count(instances, "instances")
     if not 1 <= count <= MOST_INSTANCES:
         raise OperatorError(f"{count} instances", hint=f"1 to {MOST_INSTANCES}")

@@ -1,4 +1,4 @@
-"""emit: what an algorithm recorded, as a Program: one net lane a rank, all columns made in bulk."""
+"""emit: turn the operations that an algorithm recorded into a Program with one net lane per rank, in bulk."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ Columns = dict[str, NDArray[Any]]
 
 
 def emit(name: str, recorder: Recorder, depth: int, slot_by_slot: bool = False) -> tuple[Program, Hints]:
-    """Each operation between ranks is a send and a recv or recv_reduce, each on one rank a copy or reduce.
+    """Return the Program of recorded operations, and the author's hints for each op.
 
-    Channels are `depth` messages deep, their ids those asked for, else 0. `slot_by_slot`: operations on several slots
-    are as many on one.
+    An operation between ranks becomes a send and a recv or recv_reduce; one within a rank a copy or reduce. Channels
+    are `depth` messages deep; their ids are the requested ones, else 0. `slot_by_slot`: an operation on n slots becomes
+    n operations on one slot.
     """
     ops = _cut(_fields(recorder)) if slot_by_slot else _fields(recorder)
     builder = Builder(name, recorder.num_ranks)
@@ -39,13 +40,13 @@ def emit(name: str, recorder: Recorder, depth: int, slot_by_slot: bool = False) 
 
 
 def _fields(recorder: Recorder) -> Columns:
-    """One column for each of FIELDS."""
+    """The recorded operations as columns, one for each of FIELDS."""
     rows = np.frombuffer(recorder.rows, dtype=np.int32) if recorder.time else np.zeros(0, dtype=np.int32)
     return dict(zip(FIELDS, rows.reshape(-1, len(FIELDS)).T.copy(), strict=True))
 
 
 def _cut(ops: Columns) -> Columns:
-    """Operations on one slot each, in the order of the slots."""
+    """Cut every operation into operations on one slot, in the order of the slots."""
     count = ops["count"]
     cut = {name: np.repeat(column, count) for name, column in ops.items()}
     place = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
@@ -57,7 +58,7 @@ def _cut(ops: Columns) -> Columns:
 
 
 def _channels(builder: Builder, ops: Columns, depth: int) -> NDArray[np.int64]:
-    """Declare the channels in order of (source, destination, id); returns each operation's, -1 on one rank."""
+    """Declare the channels in order of (source, destination, id). Return each operation's channel; -1 within a rank."""
     remote = ops["what"] >= SEND_COPY
     number = np.maximum(ops["channel"], 0)
     keys = np.stack([ops[name][remote] for name in ("src", "dst")] + [number[remote]], axis=1)
@@ -72,7 +73,7 @@ def _channels(builder: Builder, ops: Columns, depth: int) -> NDArray[np.int64]:
 
 
 def _columns(ops: Columns, channel: NDArray[np.int64]) -> tuple[Columns, Hints]:
-    """Rows of the Program, two for each operation between ranks."""
+    """The Program's columns: two rows for each operation between ranks, one for each other; and the hints."""
     remote = ops["what"] >= SEND_COPY
     op = np.repeat(np.arange(len(remote)), 1 + remote)  # the operation of each row
     starts = np.cumsum(1 + remote) - 1 - remote

@@ -1,4 +1,4 @@
-"""library: the library's own call of a collective, as a Program: what ours have to beat."""
+"""library: the library's own call of a collective, as a Program: the baseline for our algorithms."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LIBRARY = "library"
 
 
 def library_call(kind: str, ranks: int) -> Program:
-    """The library's own call, as one op a rank; all_to_next, which no library has, as plain messages.
+    """Return the library's own call, as one op per rank; all_to_next, which no library has, as plain messages.
 
-    The call is in place where users' calls are by default: where an input is as long as an output. An all_gather has
-    an output of its own, although algorithms work within the output: the copy of a rank's part is the library's.
+    The call is in place if users' calls are by default: if input and output have equal length. An all_gather has a
+    separate input, although our algorithms work within the output: the library copies a rank's part.
 
     >>> from dovetail.ir import to_text
     >>> print(to_text(library_call("all_to_next", 2)), end="")

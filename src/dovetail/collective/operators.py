@@ -63,9 +63,9 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     options: ClassVar[tuple[Option, ...]] = (
         Option("min", str, "Least size, the larger of a rank's input and output.", LEAST),
         Option("max", str, "Greatest size.", MOST),
-        Option("factor", float, "Each size is so many times the one before.", FACTOR),
+        Option("factor", float, "Ratio of each size to the one before.", FACTOR),
         Option("dtype", str, "Element type.", "float32", choices=tuple(DTYPE_BYTES)),
-        Option("nodes", int, "Nodes that the ranks share evenly; as found unless said.", least=1),
+        Option("nodes", int, "Nodes that the ranks share evenly; default: as found.", least=1),
     )
 
     num_bytes: int
@@ -128,7 +128,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return replace(operator, num_bytes=self.count(ranks) * self.parts(ranks) * dtype_bytes(self.dtype)), notes
 
     def check_ranks(self, ranks: int) -> None:
-        """OperatorError where so many ranks cannot be."""
+        """Raise OperatorError if the collective cannot run on `ranks` ranks."""
         parse_count(ranks, "ranks", least=2)
         if ranks % (self.nodes or 1):
             raise OperatorError(f"{ranks} ranks cannot be shared evenly among {self.nodes} nodes")
@@ -216,7 +216,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return program, self._even(program, part.count(ranks)), each
 
     def _cut(self, schedule: Schedule, ranks: int, pieces: int) -> Program:
-        """The Program with its longest messages in so many pieces, and nothing to prove, for prediction."""
+        """The Program with its longest messages in `pieces` pieces, without post-conditions, for prediction."""
         key = self.nodes, ranks, schedule.parameters, pieces
         if key not in self.made:
             program = self.program(schedule, ranks)

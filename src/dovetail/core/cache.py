@@ -71,7 +71,7 @@ class _Unsafe(Exception):
 def _default() -> Path:
     """`dovetail` in the user's cache folder. OSError without a home folder."""
     shared = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):  # others are to be ignored, says the XDG Base Directory Specification
+    if os.path.isabs(shared):  # the XDG Base Directory Specification requires relative paths to be ignored
         return Path(shared) / "dovetail"
     home = os.environ.get("HOME", "")
     if not os.path.isabs(home):

@@ -110,7 +110,7 @@ def check_schema(document: Mapping[str, Any], schema: str) -> None:
 
 @contextmanager
 def reading(what: str, kind: type[DovetailError] = DovetailError) -> Iterator[None]:
-    """While a document is read: what Python says of one that is not as it should be becomes an error of ours.
+    """Convert Python's exceptions on a malformed document (KeyError, TypeError, …) into a `kind` while reading it.
 
     >>> with reading("recipe"):
     ...     {}["flour"]

@@ -1,9 +1,9 @@
-"""registry: things that are looked up by name, ours and those that other packages declare as entry points.
+"""registry: look up objects by name: built-in ones, and those that other packages declare as entry points.
 
-A row of a built-in is what an entry point says, `name = "package.module:Thing"`, and is loaded and checked alike. Only
-its place differs: the built-ins of a room stand in a table beside it, not in the metadata of our distribution, since
-importing `importlib.metadata` and reading the metadata of all installed distributions takes 15 to 80 ms, and a source
-checkout on PYTHONPATH has none. The metadata are read when a name is not one of ours, or all names are wanted.
+A row of a built-in has the form of an entry point, `name = "package.module:Thing"`, and is loaded and checked like
+one. Built-ins stand in a table in their room, not in the metadata of our distribution: importing `importlib.metadata`
+and reading the metadata of all installed distributions takes 15 to 80 ms, and a source checkout on PYTHONPATH has
+none. The metadata are read only for a name that is not built in, or to list all names.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ T = TypeVar("T")
 
 
 class Registry(Generic[T]):
-    """Things of one kind, by name, each loaded when it is first asked for.
+    """Objects of one kind (operators, executors, …) by name. Each is loaded when it is first used.
 
     Parameters
     ----------
     group : str
-        The group of entry points by which packages add things.
+        The group of entry points by which packages add objects.
     what : str
-        What a thing is, with its article, for errors: "an executor".
+        The kind of object, with its article, for errors: "an executor".
     built_in : Mapping[str, str]
-        Our own: name to "package.module:Thing". A package cannot replace them.
+        Built-in objects: name to "package.module:Thing". A package cannot replace them.
     parts : Iterable[str]
-        Attributes that every thing has.
+        Attributes that every object must have.
     classes : bool
-        Whether things are classes; else they are objects.
+        Whether the objects are classes.
     error : type[DovetailError]
         What is raised for a name that nothing has, and for a thing that cannot be loaded.
     made : callable, optional
@@ -67,32 +67,31 @@ class Registry(Generic[T]):
 
     @property
     def noun(self) -> str:
-        """What a thing is, without its article."""
+        """The kind of object, without its article."""
         return self.what.partition(" ")[2]
 
     @cached_property
     def others(self) -> dict[str, str]:
-        """The places that other packages declare, by name. A RuntimeWarning names a package that takes one of ours."""
+        """The places that other packages declare, by name. Warns of a package that declares a built-in name."""
         found = {}
         for point in entry_points(self.group):
             if point.name not in self.built_in:
                 found[point.name] = point.value
             elif point.value != self.built_in[point.name]:
                 package = f" of package {point.dist.name}" if point.dist else ""
-                what = f"entry point {point.name!r}{package} is left aside: the name of {self.what} of Dovetail"
+                what = f"entry point {point.name!r}{package} is ignored: the name of {self.what} of Dovetail"
                 warnings.warn(what, RuntimeWarning, stacklevel=3)
         return found
 
     @cached_property
     def usable(self) -> tuple[str, ...]:
-        """Names of all things that can be loaded. A RuntimeWarning names each package whose thing cannot: it is left
-        aside, and is no reason for all others to fail."""
+        """Names of all objects that can be loaded. Objects of packages that cannot are left out, with a warning."""
         usable = [*self.built_in]
         for name in self.others:
             try:
                 self[name]
             except self.error as error:
-                warnings.warn(f"{self.what} of a package is left aside: {error}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"{self.what} of a package is ignored: {error}", RuntimeWarning, stacklevel=2)
             else:
                 usable.append(name)
         return tuple(usable)
@@ -104,13 +103,13 @@ class Registry(Generic[T]):
         return name in self.built_in or name in self.others
 
     def __getitem__(self, name: str) -> T:
-        """Return the thing called `name`. Raises `error` where there is none, or it is none of the kind."""
+        """Return the object called `name`. Raises `error` if there is none, or if it is of another kind."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def place(self, name: str) -> str:
-        """Return the "package.module:Thing" of a name. Raises `error`, with the nearest name, where there is none."""
+        """Return the "package.module:Thing" of a name. Raises `error`, with the nearest name, if there is none."""
         if name not in self:
             raise self.error(f"no {self.noun} '{name}'", hint=did_you_mean(name, self) or ", ".join(sorted(self)))
         return self.built_in.get(name) or self.others[name]
@@ -131,21 +130,21 @@ class Registry(Generic[T]):
         return found
 
     def _fault(self, found: object) -> str:
-        """What a thing is instead, or lacks, in words; empty where nothing is wrong."""
+        """Why an object is not of this kind, in words; empty if it is."""
         if isinstance(found, type) != self.classes:
             return repr(found)
         lacks = [part for part in self.parts if part not in dir(found)]
         return f"it lacks {', '.join(lacks)}" if lacks else ""
 
     def forget(self) -> None:
-        """Look for packages anew when next asked."""
+        """Drop loaded objects and the list of packages; the next use looks for packages again."""
         self._loaded.clear()
         for name in ("others", "usable"):
             self.__dict__.pop(name, None)
 
 
 def at(place: str) -> Any:
-    """Return what is at "package.module:Name".
+    """Import and return "package.module:Name".
 
     >>> at("pathlib:PurePath").__name__
     'PurePath'

@@ -16,7 +16,7 @@ ROOT = 0
 
 
 def folder_danger(place: Path) -> str | None:
-    """Return who else could change what lies in the folder `place`, or None where only this user and root can.
+    """Return who else could change the contents of the folder `place`; None if only this user and root can.
 
     `place` must be resolved (`Path.resolve`). Checks every folder from the root down, so that what was checked cannot
     be exchanged meanwhile: nobody else can rename an entry of a folder that has passed. A parent with the sticky bit
@@ -33,7 +33,7 @@ def folder_danger(place: Path) -> str | None:
 
 
 def link_danger(path: Path) -> str | None:
-    """Return who else owns a symbolic link on the way to `path`, and so says where it leads; None without one."""
+    """Return the other user who owns a symbolic link on the way to `path` and could redirect it; None without one."""
     for part in (path, *path.parents):
         if part.is_symlink():
             found = os.lstat(part)
@@ -45,7 +45,7 @@ def link_danger(path: Path) -> str | None:
 
 
 def file_danger(path: Path) -> str | None:
-    """Return who else could have written the file `path`, or None where only this user and root can."""
+    """Return who else could have written the file `path`; None if only this user and root can."""
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode):
         return f"{path} is no regular file"
@@ -53,8 +53,8 @@ def file_danger(path: Path) -> str | None:
 
 
 def read_own(path: Path) -> bytes:
-    """Return the bytes of a file that this user or root owns. Raises RunError for one of somebody else: what is in it
-    may be run, as pickles are."""
+    """Return the bytes of a file that this user or root owns. Raises RunError for a file of somebody else, because its
+    content may be executed, as pickles are."""
     with path.open("rb") as file:
         owner = os.fstat(file.fileno()).st_uid
         if owner not in (os.geteuid(), ROOT):
@@ -73,7 +73,7 @@ def _danger(found: os.stat_result, path: Path) -> str | None:
 
 
 def _writers(found: os.stat_result) -> str | None:
-    """Others who can write to what has this mode and these owners."""
+    """Who else can write to a file with this mode and owner; None: nobody."""
     if found.st_mode & stat.S_IWOTH:
         return "everyone"
     if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
@@ -92,7 +92,7 @@ def _is_own_group(gid: int) -> bool:
 
 @cache
 def _system_users() -> frozenset[int]:
-    """Root, and in a user namespace the user that stands for all whom it does not know, root of the host among them."""
+    """Root; in a user namespace also the overflow user, who stands for all unmapped users, even the host's root."""
     try:
         rows = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
         unknown = int(Path("/proc/sys/fs/overflowuid").read_text(encoding="ascii"))

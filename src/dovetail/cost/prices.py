@@ -97,7 +97,7 @@ class Prices:
                 raise CostError(f"price column '{name}' must have one row for each op", found=f"shape {column.shape}")
         for name in FLOATS:
             least, column = (1.0 if name.startswith("slow") else 0.0), getattr(self, name)
-            if not len(column) or (column.min() >= least and column.max() < np.inf):  # neither where there is NaN
+            if not len(column) or (column.min() >= least and column.max() < np.inf):  # both are false for NaN
                 continue
             bad = np.flatnonzero(~((column >= least) & np.isfinite(column)))
             if len(bad):

@@ -62,7 +62,7 @@ def protocols(machine: Machine) -> dict[str, Protocol]:
         return {name: Protocol(**fields) for name, fields in machine.facts["protocols"].items()}
     except KeyError:
         hint = "a preset of GPUs, e.g. a100-8"
-        raise CostError(f"machine '{machine.name}' says nothing about protocols", hint=hint) from None
+        raise CostError(f"machine '{machine.name}' has no fact 'protocols'", hint=hint) from None
     except (AttributeError, TypeError) as error:
         raise CostError(f"machine '{machine.name}': malformed fact 'protocols'", found=str(error)) from error
 

@@ -50,7 +50,7 @@ class Samples:
 
     @property
     def sizes(self) -> NDArray[np.float64]:
-        """The distinct x, rising."""
+        """The distinct x, ascending."""
         return self._grouped[0]
 
     @property
@@ -105,6 +105,6 @@ def _check(samples: Samples) -> None:
     if len(bad):
         raise CostError(
             f"a timing of 0 s at {samples.x[bad[0]]:g} {samples.x_unit}",
-            found=f"{len(bad)} such of {len(samples.x)}",
+            found=f"{len(bad)} of {len(samples.x)} timings",
             hint="the clock is too coarse: time more iterations at once",
         )

@@ -101,8 +101,8 @@ class PublishedCases(Protocol):
 class Heuristic:
     """A rule that others choose schedules by, to be compared with.
 
-    `family`: of the schedules that it makes. `asked`: options that it makes them with. `among`: families of which it
-    picks one; empty where it has but its own. `why_not`: why it says nothing of an operator.
+    `family`: family of the schedules that it makes. `asked`: options that it makes them with. `among`: families from
+    which it picks one; empty if it has only its own. `why_not`: why it does not apply to an operator.
     """
 
     name: str

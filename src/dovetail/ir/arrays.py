@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 Box = tuple[slice, ...]
 ON_HOST = (1, 3, 11)  # DLPack's devices whose memory the CPU reads: its own, and what CUDA and ROCm pin there
 _AS_THEY_ARE = (np.ndarray, np.generic, str, bytes)
-_HARD = 1 << 16  # candidates that NumPy tries before it gives up to tell whether two views share an element
+_HARD = 1 << 16  # limit of NumPy's exact search for an element that two views share (`max_work`)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def borrowed(given: Any, name: str = "an argument") -> Any:
 
 
 def _by_dlpack(given: Any, name: str) -> Array:
-    """Return the array that an object lends by DLPack, writable where the object says so in any way."""
+    """Return the array that an object lends by DLPack; writable if DLPack or `__array__` gives it writable."""
     try:
         found = np.from_dlpack(given)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:

@@ -92,7 +92,8 @@ def wrong_fault(
 ) -> Fault:
     """The wrong slot in words: what it should hold, what it lacks and has too much, and the ops that made it so.
 
-    `wanted`: the value in `exact` that it should hold; `reference`: the program that says so, if no post-condition.
+    `wanted`: the value in `exact` that it should hold; `reference`: the program that defines it, if no post-condition
+    does.
     """
     lineage = Lineage(exact)
     execution = Execution(program, run, lineage)

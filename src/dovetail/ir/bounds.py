@@ -157,7 +157,7 @@ def _counts_fault(program: Program, op: Op) -> str | None:
 
 
 def _contraction_fault(modes: Sequence[Mode], sizes: Sequence[int], names: Sequence[str], slots: int) -> str | None:
-    """Operands `sum` and `each_sum` that do not have as many slots as a result of so many asks."""
+    """The operands `sum` and `each_sum` whose sizes do not fit a result of `slots` slots, in words; None if all do."""
     terms = num_terms(modes, sizes, slots)
     for mode, size, name in zip(modes, sizes, names, strict=True):
         needed = slots_needed(mode, size, slots, terms)
@@ -239,7 +239,7 @@ def _post_fault(program: Program, post: Post, modes: Modes, roles: dict[str, Rol
 
 
 def _shape_of_term_fault(term: Term, modes: Modes) -> str | None:
-    """What is wrong with a term, or one within it, whatever the sizes: its kernel, or how many operands it has."""
+    """Why a term, or one nested in it, is invalid for any sizes: unknown kernel, or a wrong number of operands."""
     if term.kernel is not None and term.kernel not in modes:
         return f"no kernel '{term.kernel}'"
     if len(term.args) != len(modes_of(term, modes)):
@@ -256,7 +256,7 @@ def _shape_of_term_fault(term: Term, modes: Modes) -> str | None:
 
 
 def _term_fault(term: Term, slots: int, of: str, modes: Modes) -> str | None:
-    """Operands whose sizes do not fit a term of so many slots, those of `of`."""
+    """Operands whose sizes do not fit a term of `slots` slots, the slots of `of`."""
     wanted, sizes = modes_of(term, modes), [own_slots(arg, modes) for arg in term.args]
     names = [f"{arg.kernel or 'a sum'}(...)" if isinstance(arg, Term) else str(arg[1]) for arg in term.args]
     terms = num_terms(wanted, sizes, slots)
@@ -266,8 +266,8 @@ def _term_fault(term: Term, slots: int, of: str, modes: Modes) -> str | None:
             return f"{name} and {of} differ in size"
         if size > MAX_SLOTS:
             return f"{name}: more slots than any buffer may have"
-    told = [size if isinstance(arg, Term) else own for arg, own, size in zip(term.args, sizes, needed, strict=True)]
-    text = _contraction_fault(wanted, told, names, slots)
+    found = [size if isinstance(arg, Term) else own for arg, own, size in zip(term.args, sizes, needed, strict=True)]
+    text = _contraction_fault(wanted, found, names, slots)
     if text:
         return text
     nested = ((arg, name, size) for arg, name, size in zip(term.args, names, needed, strict=True))

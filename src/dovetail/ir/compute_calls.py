@@ -60,7 +60,7 @@ def compute_calls(
 
 
 def op_works(program: Program, workload: Workload) -> dict[int, Work]:
-    """What each computation of a program costs, by its row; kernels whose form is not told are left out."""
+    """The work (FLOP, bytes) of each computation of a program, by row; kernels without a known form are left out."""
     calls = compute_calls(program, workload)
     forms = [workload.form(program.kernels[call.kernel].name) for call in calls.kinds]
     works = [form and form.work(call.reads, call.writes) for form, call in zip(forms, calls.kinds, strict=True)]

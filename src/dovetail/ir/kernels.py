@@ -13,7 +13,7 @@ from dovetail.ir.slots import Slot
 KernelCall = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]]], None]
 """Fills every array of `writes` from `reads`; axis 0 of each is the slots of its region, in order.
 
-A kernel overwrites its results; where the Program says `accumulate`, the executor adds them to what was there.
+A kernel overwrites its results; if the op has `accumulate`, the executor adds them to the old values.
 """
 
 
@@ -49,7 +49,7 @@ class CFunction(NamedTuple):
 
     It gets, of what is read and then of what is written, `struct rows { char *data; int64_t stride, blocks; }`: where
     the first block lies, and bytes from one block to the next; all have equally many blocks, for an operand in one
-    piece is cut into as many as the others have. It computes whatever the kernel's reference does.
+    piece is cut into as many as the others have. It computes the same as the kernel's reference.
     """
 
     address: int

@@ -1,4 +1,4 @@
-"""native: gives the C++ twin of verify a Program as flat arrays, and takes back what it found."""
+"""native: pass a Program to the C++ verifier as flat arrays, and return its findings."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MODES = ("all", "each", "sum", "each_sum")  # numbered as in native/ir/program.h
 
 
 def judge(program: Program, post_sets: Sequence[Posts], reference: Program | None = None) -> dict[str, Any]:
-    """What native/ir/verify.hpp calls a Verdict, as a dictionary. The program must pass check_columns and posts_fault.
+    """Verify a program in C++. Return the `Verdict` of native/ir/verify.hpp as a dictionary.
 
-    `post_sets`: the program's own post-conditions first, then others to be judged apart; none: neither races nor
-    results are looked at. `reference`: a program that is right, to be compared with. The key of the hashes is drawn
-    afresh for every call.
+    The program must pass check_columns and posts_fault. `post_sets`: the program's own post-conditions first, then sets
+    to be judged separately; if empty, neither races nor results are checked. `reference`: a correct program to compare
+    results with. Every call draws a new key for its hashes.
     """
     from dovetail._native import verify  # here, so that importing dovetail.ir needs nothing compiled
 
@@ -40,7 +40,7 @@ def judge(program: Program, post_sets: Sequence[Posts], reference: Program | Non
 
 
 def holding(program: Program, post_sets: Sequence[Posts]) -> list[bool]:
-    """Whether each of some sets of post-conditions holds, of a program whose verdict has a result."""
+    """Whether each set of post-conditions holds. The program's verdict must have a result."""
     from dovetail._native import ask
 
     tables = _tables(program, program.buffers, {}) | _post_tables(program, post_sets)
@@ -49,7 +49,7 @@ def holding(program: Program, post_sets: Sequence[Posts]) -> list[bool]:
 
 
 def compiled_library() -> Path:
-    """Where the code lies that proves."""
+    """The file of the compiled verifier."""
     from dovetail._native import _core
 
     return Path(_core.__file__)
@@ -60,7 +60,7 @@ def _keys() -> tuple[int, int]:
 
 
 def _columns(program: Program, buffers: Sequence[Buffer]) -> dict[str, Array]:
-    """The columns; of a reference that has other buffers, with them numbered as among `buffers`."""
+    """The program's columns, with buffers renumbered to their places in `buffers`."""
     columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
     if [*program.buffers] == [*buffers[: len(program.buffers)]]:
         return columns
@@ -69,7 +69,7 @@ def _columns(program: Program, buffers: Sequence[Buffer]) -> dict[str, Array]:
 
 
 def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) -> dict[str, Any]:
-    """All tables but the post-conditions; `names` numbers kernels, those of one name alike."""
+    """All tables except the post-conditions. `names`: number of each kernel name, extended here."""
     numbers = {kind: number for number, kind in enumerate(OP_COLLECTIVES)}
     channels, kernels, collectives = program.channel_table(), program.kernels, program.collectives
     results = result_buffers(program)
@@ -92,7 +92,7 @@ def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) 
 
 
 def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Array]:
-    """The columns of all sets one after the other, buffers and kernels numbered as the program's rows."""
+    """The columns of all sets of post-conditions, end to end; buffers and kernels have the program's numbers."""
     buffers = {buffer.name: row for row, buffer in enumerate(program.buffers)}
     kernels: dict[str, int] = {}
     for row, kernel in enumerate(program.kernels):
@@ -116,7 +116,7 @@ def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Arra
 
 
 def _joined(parts: Sequence[Array], *, is_start: bool) -> Array:
-    """Columns end to end; of starts, each goes on where the one before it ended."""
+    """Concatenate columns. `is_start`: the columns are offsets; each is shifted by the end of the one before."""
     if not is_start:
         return np.concatenate(parts)
     shifts = accumulate((part[-1] for part in parts), initial=0)

@@ -23,8 +23,8 @@ Times = float | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Option:
-    """One thing that may be said of an operator (`of` "operator": needed to make it, unless it has a default), or asked
-    of its schedules (`of` "schedules"; None leaves it to the search). The command line is made of these."""
+    """An option of an operator (`of` "operator": required unless it has a default), or a limit on its schedules (`of`
+    "schedules"; None leaves it to the search). The command line is generated from these."""
 
     name: str
     type: type
@@ -162,7 +162,7 @@ class Operator(Protocol):
     name : str
         As on the command line.
     options : tuple of Option
-        What may be said of it, and asked of its schedules. The command line and the page are made of these.
+        Its options, and the limits on its schedules. The command line and the HTML page are generated from these.
     families : tuple of str
         Families of its schedules, the simplest first: of equal predictions the earlier family wins. "serial" is one.
     by_size : bool
@@ -205,7 +205,8 @@ class Operator(Protocol):
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[Operator, tuple[str, ...]]:
         """Return the operator as a machine counts its sizes, and sentences where that makes a difference.
 
-        `facts`: the machine's, and `nodes`, the node of each rank. OperatorError where it cannot be on so many ranks.
+        `facts`: the machine's facts, and `nodes`, the node of each rank. OperatorError if the operator does not exist
+        on `ranks` ranks.
         """
         return self, ()
 
@@ -247,8 +248,8 @@ class Operator(Protocol):
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """Return the schedule that overlaps nothing, by the library: what a user has without us. Its Program says what
-        is right."""
+        """Return the schedule without overlap, by the library's collectives: what a user has without Dovetail. Its
+        Program is the reference for results."""
 
     def default_schedule(self, ranks: int) -> Schedule:
         """Return the schedule to run where nothing was tuned."""

@@ -148,7 +148,7 @@ class Program(Rewrites):
         return names, row
 
     def fingerprint(self) -> str:
-        """Equal for Programs that do the same, whatever they are called, are for, and wherever they were written."""
+        """Return a hash of buffers, lanes, channels, kernels and ops: not of name, post-conditions and source lines."""
         about = repr((self.buffers, self.lanes, self.channels, self.kernels, self.collectives)).encode()
         columns = (self.columns[name].tobytes() for name in COLUMNS if name != "line")
         return sha256(b"".join([about, *columns])).hexdigest()

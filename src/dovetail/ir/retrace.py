@@ -47,7 +47,8 @@ def _wrong(program: Program, verdict: Mapping[str, Any]) -> Wrong:
 def _wanted(
     program: Program, wrong: Wrong, origin: Mapping[str, Any], exact: Symbols, reference: Program | None
 ) -> int | None:
-    """What a wrong slot should hold; `origin`: the slice of the reference that says so. None where that is too much."""
+    """The value that a wrong slot should hold; `origin`: the slice of the reference that defines it. None if it is too
+    large."""
     if wrong.post >= 0:
         return Asked(program, exact).values(program.posts[wrong.post], [wrong.place])[0]
     assert reference is not None

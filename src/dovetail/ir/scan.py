@@ -1,4 +1,4 @@
-"""Reading one line of the text form, word by word, from left to right."""
+"""scan: read one line of the text form, word by word, from left to right."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Line:
         return match
 
     def has(self, literal: str) -> bool:
-        """Step over a literal word or sign, if it comes next."""
+        """Whether a literal word or sign comes next; if so, step over it."""
         end = self.at + len(literal)
         rest = self.text[end : end + 1]
         if not self.text.startswith(literal, self.at) or (

@@ -16,8 +16,8 @@ SERIAL = "serial"  # the family of schedules that overlap nothing
 
 @dataclass(frozen=True)
 class Schedule:
-    """One way to carry out an operator. Equal schedules make the same Program and run alike, whatever family found
-    them.
+    """One way to carry out an operator. Equal schedules make the same Program and run alike, even if different
+    families found them.
 
     `family`: whose idea it is; `parameters`: all that the Program depends on beside the operator. `progress`,
     `block_rows`, `slice_bytes`, `blocking`: how it is run (see `run.RunOptions`). `steps`: named intermediate values of
@@ -79,7 +79,7 @@ class Schedule:
         return found
 
     def __str__(self) -> str:
-        """The family, and what tells it apart.
+        """The family, and the parameters that distinguish schedules of one family.
 
         >>> str(Schedule.of("mc2", tiles=(8, 8, 8), by="ring")), str(Schedule.of("ring_all_gather", channels=2))
         ('mc2, 3 tiles, ring', 'ring_all_gather, 2 channels')

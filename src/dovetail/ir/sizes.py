@@ -1,4 +1,4 @@
-"""Sizes of slots that need not be alike: which must be, whatever the counts, and what each is for given counts."""
+"""Slots of unequal sizes: which slots must have equal sizes for all counts, and each slot's size for given counts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def slot_sizes(program: Program, known: Sizes) -> Sizes:
 
 
 def slot_classes(program: Program) -> Sizes:
-    """For every slot the number of its class: slots of one class must have one size, whatever the counts.
+    """For every slot the number of its class: slots of one class have the same size for all counts.
 
     Joined are the two ends of every copy, reduction and message, slot by slot, and all slots of one library collective.
     """
@@ -93,8 +93,8 @@ def slot_classes(program: Program) -> Sizes:
 def sizes_fault(program: Program) -> Fault | None:
     """None where the program suits all counts: it joins no two slots whose sizes the post-conditions leave apart.
 
-    A post-condition says that a slot and those it sums have one size, for an all_to_all_v thus one for each pair of
-    ranks. Slots that no post-condition names take what size they get.
+    By a post-condition, a slot and the slots that it sums have one size: for an all_to_all_v, one for each pair of
+    ranks. Slots that no post-condition names take the size of what is written to them.
     """
     numbers, label, asked = _Numbers(program), _labels(program), _Numbers(program)
     edges, named = [], np.zeros(numbers.total, np.bool_)

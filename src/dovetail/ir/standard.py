@@ -1,4 +1,4 @@
-"""Standard collectives as post-conditions: what each asks, and which one a Program computes, whatever it is called."""
+"""Standard collectives as post-conditions: what each requires, and which one a Program computes (names ignored)."""
 
 from __future__ import annotations
 

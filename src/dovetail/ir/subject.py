@@ -13,7 +13,7 @@ from dovetail.ir.workload import Workload
 class Subject(Protocol):
     """One computation, of one size, that every rank does alone. All of it is frozen.
 
-    `name`: as on the command line. `options`: what may be said of it. `aspect`: what `shape` is.
+    `name`: as on the command line. `options`: its options. `aspect`: the meaning of `shape`, in words.
     """
 
     name: ClassVar[str]
@@ -30,7 +30,7 @@ class Subject(Protocol):
 
     @property
     def shape(self) -> float:
-        """What tells it from others of as many FLOP and bytes."""
+        """A number that distinguishes it from others with equal FLOP and bytes (see `aspect`)."""
 
     def to_json(self) -> dict[str, Any]: ...
 
@@ -38,7 +38,7 @@ class Subject(Protocol):
         """The ways to cut it, each with how far it can be cut; all of a sample is the whole computation."""
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Parts of it that schedules on so many ranks compute, other than by the first way; what these cost is measured
+        """Parts of it that schedules on `ranks` ranks compute in other ways than the first; their costs are measured
         too."""
 
     def library_calls(self, ranks: int) -> Sequence[LibraryCall]:

@@ -118,7 +118,7 @@ class Execution:
 def kernel_values(
     symbols: Symbols, kernel: Kernel, result: int, operands: Sequence[list[int]], terms: int, places: Sequence[int]
 ) -> list[int]:
-    """What the `result`-th region that a kernel writes holds at some places, each slot the sum of so many terms.
+    """The values that a kernel writes to `places` of its `result`-th region; each slot is the sum of `terms` terms.
 
     Of an operand that is taken slot by slot, `operands` has the slots for these places, one after the other.
     """
@@ -129,8 +129,8 @@ def kernel_values(
         for s in range(terms):
             index: dict[Mode, int] = {"each": j, "sum": s, "each_sum": j * terms + s}
             pairs = zip(operands, whole, kernel.modes, strict=True)
-            told = [all_slots if mode == "all" else values[index[mode]] for values, all_slots, mode in pairs]
-            parts.append(symbols.apply(kernel, result, place, told))
+            taken = [all_slots if mode == "all" else values[index[mode]] for values, all_slots, mode in pairs]
+            parts.append(symbols.apply(kernel, result, place, taken))
         found.append(parts[0] if terms == 1 else symbols.total(parts))
     return found
 
@@ -174,7 +174,7 @@ class Asked:
         return [self._symbols.total(term[j] for term in terms) for j in range(len(at))]
 
     def _term(self, term: Term, slots: int, places: Sequence[int]) -> list[int]:
-        """A term of so many slots, at some places."""
+        """The values of a term of `slots` slots, at some places."""
         modes, sizes = modes_of(term, self._modes), [own_slots(arg, self._modes) for arg in term.args]
         terms = num_terms(modes, sizes, slots)
         at: dict[Mode, Sequence[int]] = {"each": places, "sum": range(terms)}

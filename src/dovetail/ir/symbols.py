@@ -28,7 +28,7 @@ class TooManyError(Exception):
 
 
 class Symbols:
-    """Makes values and remembers them; in all it adds at most so many atoms."""
+    """Makes symbolic values, each only once. Limits the number of atoms that it adds up in all."""
 
     def __init__(self, most_atoms: float = math.inf) -> None:
         self._left = most_atoms
@@ -87,7 +87,7 @@ class Symbols:
         return self._texts[value, depth]
 
     def sum_text(self, members: Counter[Atom], most: int | None = None, depth: int = SHOWN_DEPTH) -> str:
-        """Atoms as a sum, of which at most so many are told."""
+        """Atoms as a sum in words, with at most `most` atoms written out."""
         texts = sorted(self.atom_text(atom, times, depth) for atom, times in members.items())
         more = f" and {len(texts) - most} more" if most is not None and len(texts) > most else ""
         return f"{' + '.join(texts[:most])}{more}"
@@ -97,8 +97,8 @@ class Symbols:
             _, name, result, place, operands = atom
             assert isinstance(operands, tuple)
             tail = f".{result}" * (result != 0) + f"#{place}" * (place != -1)
-            told = [self._operand_text(operand, depth - 1) for operand in operands] if depth else ["…"]
-            text = f"{name}{tail}({', '.join(told)})"
+            shown = [self._operand_text(operand, depth - 1) for operand in operands] if depth else ["…"]
+            text = f"{name}{tail}({', '.join(shown)})"
         else:
             word, buffer, rank, slot = atom
             text = f"{'unwritten ' if word == 'undefined' else ''}{buffer}@{rank}[{slot}]"

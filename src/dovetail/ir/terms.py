@@ -21,7 +21,7 @@ def each(count: int) -> Sequence[Mode]:
 
 
 def num_terms(modes: Sequence[Mode], sizes: Sequence[int], slots: int) -> int:
-    """S: how many terms each of so many slots of a kernel's result is the sum of, by the sizes of its operands.
+    """S: the number of terms that each of a result's `slots` slots sums, from the sizes of the kernel's operands.
 
     >>> num_terms(("each_sum", "sum"), (8, 4), 2), num_terms(("each_sum",), (8,), 2), num_terms(("each",), (2,), 2)
     (4, 4, 1)
@@ -38,22 +38,22 @@ def slots_needed(mode: Mode, own: int, slots: int, terms: int) -> int:
 
 
 def own_slots(arg: Arg, modes: Modes) -> int:
-    """Slots of an operand as it tells itself; one where it does not."""
-    told = told_slots(arg, modes)
-    return 1 if told is None else told
+    """Slots of an operand, as far as it determines them itself; else 1."""
+    slots = known_slots(arg, modes)
+    return 1 if slots is None else slots
 
 
-def told_slots(arg: Arg, modes: Modes) -> int | None:
-    """Slots of a region; of a kernel's result those of the first operand that it takes slot by slot, if any."""
+def known_slots(arg: Arg, modes: Modes) -> int | None:
+    """Slots of a region; of a kernel's result, the slots of the first operand with mode `each`, if any."""
     if not isinstance(arg, Term):
         return arg[1].num_slots
     contracted: dict[Mode, int] = {}
     for operand, mode in zip(arg.args, modes_of(arg, modes), strict=True):
-        told = None if mode == "all" else told_slots(operand, modes)
-        if told is not None and mode == "each":
-            return told
-        if told is not None:
-            contracted.setdefault(mode, told)
+        slots = None if mode == "all" else known_slots(operand, modes)
+        if slots is not None and mode == "each":
+            return slots
+        if slots is not None:
+            contracted.setdefault(mode, slots)
     return contracted["each_sum"] // max(contracted["sum"], 1) if len(contracted) == 2 else None
 
 

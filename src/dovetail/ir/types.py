@@ -94,7 +94,7 @@ class Lane(NamedTuple):
 
 
 class Channel(NamedTuple):
-    """A FIFO of at most `depth` messages from rank `src` to rank `dst`; `id` tells parallel ones apart."""
+    """A FIFO of at most `depth` messages from rank `src` to rank `dst`; `id` numbers parallel channels."""
 
     src: int
     dst: int

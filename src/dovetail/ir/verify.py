@@ -53,9 +53,9 @@ def verify(program: Program, target: str | None = None, *, against: Program | No
     compared. Programs without outputs are in place, and the inputs that `against` writes are compared. Where both
     repeat the same ops again and again, C++ does a few repetitions and concludes by induction, or else does all.
 
-    Millions of ops a second, in C++. A bad program does not raise: the Certificate says what is wrong. ProgramError for
-    an unknown target, and for a program to compare with that is itself wrong or has other inputs and outputs. Results
-    are compared by keyed 128-bit hashes: a wrong one passes with a chance below 2^-90.
+    Checks millions of ops a second, in C++. An invalid program does not raise: the Certificate names the fault. Raises
+    ProgramError for an unknown target, and if `against` is itself wrong or has other inputs and outputs. Results are
+    compared by keyed 128-bit hashes: a wrong one passes with a probability below 2^-90.
     """
     check_target(target)
     if against is not None:
@@ -64,7 +64,7 @@ def verify(program: Program, target: str | None = None, *, against: Program | No
 
 
 def judge_limits(certificate: Certificate, program: Program, target: str) -> Certificate:
-    """The certificate of `program`, with the limits of `target` for those that it tells of; nothing else is new."""
+    """The certificate of `program` with its check of limits replaced by the limits of `target`."""
     check_target(target)
     if not certificate.checks["bounds"].ok:
         return replace(certificate, target=target)
@@ -74,7 +74,7 @@ def judge_limits(certificate: Certificate, program: Program, target: str) -> Cer
 
 
 def verify_order(program: Program) -> Certificate:
-    """`verify` without the result: whatever the slots hold, whether it completes and what it touches is ordered."""
+    """`verify` without the check of results: bounds, deadlock and races only."""
     findings = _native(replace(program, posts=()), ask=False)
     faults = {name: fault for name, fault in findings.faults.items() if name != "result"}
     return certify(program, findings._replace(faults=faults), None)

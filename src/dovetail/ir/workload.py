@@ -30,7 +30,7 @@ class Workload:
     sizes: Sizes = field(default_factory=dict, compare=False)
 
     def form(self, kernel: str) -> KernelForm | None:
-        """The form of the kernel of that name, None where it is not told."""
+        """The form of the kernel named `kernel`; None if it is unknown."""
         return next((form for form in self.forms if form.name == kernel), None)
 
     def unsigned(self) -> Workload:

@@ -40,7 +40,7 @@ class Call:
 
 
 def bound(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Call:
-    """The call, or an OperatorError that says which argument does not fit, and why."""
+    """Bind arguments to a nest's arrays and parameters. Raises OperatorError, naming the argument that does not fit."""
     sizes = _sizes(nest, arrays, parameters)
     given = dict(zip(nest.arrays, arrays, strict=True))
     dtypes = _dtypes(nest, given)
@@ -71,17 +71,17 @@ def _sizes(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, in
         found = f"{len(arrays)} arrays"
         raise OperatorError(f"{nest.name} takes {len(nest.arrays)} arrays: {', '.join(nest.arrays)}", found=found)
     sizes: dict[str, int] = {}
-    said: dict[str, str] = {}
+    first_axes: dict[str, str] = {}
     for (name, array), given in zip(nest.arrays.items(), arrays, strict=True):
         for axis, (asked, length) in enumerate(zip(array.shape, _lengths(nest, name, given), strict=True)):
             known = sizes.setdefault(asked, length) if isinstance(asked, str) else asked
             if known != length:
-                first = f", as {said[asked]} is" if isinstance(asked, str) and asked in said else ""
+                first = f", as {first_axes[asked]} is" if isinstance(asked, str) and asked in first_axes else ""
                 what = f"axis {axis} of {name} must have {known} elements{first}"
                 raise OperatorError(
                     what, found=f"{name} of shape {given.shape}", hint=f"{name} is {_asked(array.shape)}"
                 )
-            said.setdefault(str(asked), f"axis {axis} of {name}")
+            first_axes.setdefault(str(asked), f"axis {axis} of {name}")
     if missing := [name for name in nest.parameters if name not in {*parameters, *sizes}]:
         raise OperatorError(f"{nest.name} needs {missing[0]}=…", hint="a whole number")
     if strange := [name for name in parameters if name not in nest.parameters]:

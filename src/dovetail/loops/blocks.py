@@ -17,7 +17,7 @@ Box = tuple[Range, ...]
 
 
 def shares(size: int, parts: int) -> list[Range]:
-    """`size` cut evenly, the longer parts first.
+    """Cut `size` evenly into `parts` ranges, the longer ones first.
 
     >>> shares(7, 3)
     [(0, 3), (3, 5), (5, 7)]
@@ -28,7 +28,7 @@ def shares(size: int, parts: int) -> list[Range]:
 
 
 def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:
-    """Every way to cut so many axes into `ranks` parts together.
+    """Every way to cut `axes` axes into `ranks` parts in all.
 
     >>> cuts(4, 2)
     [(1, 4), (2, 2), (4, 1)]
@@ -38,8 +38,8 @@ def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:
 
 
 def boxes(rows: Sequence[int], cut: Sequence[int], first: Sequence[int] = ()) -> list[Box]:
-    """What each part owns, the last axis changing fastest; `first`: rows of each part along the first axis, which is
-    cut evenly without them.
+    """The box of each part, the last axis changing fastest. `first`: rows of each part along the first axis; default:
+    an even cut.
 
     >>> boxes((6, 2), (2, 1), (4, 2))
     [((0, 4), (0, 2)), ((4, 6), (0, 2))]
@@ -52,7 +52,7 @@ def boxes(rows: Sequence[int], cut: Sequence[int], first: Sequence[int] = ()) ->
 
 @dataclass(frozen=True)
 class Layout:
-    """Rows of a buffer: those of a box."""
+    """A buffer that holds the rows of a box."""
 
     held: Box
 
@@ -92,7 +92,7 @@ def shifted(box: Box, shift: Sequence[int]) -> Box:
 
 
 def meet(one: Box, other: Box) -> Box:
-    """What two boxes share; of no volume where they share nothing."""
+    """The intersection of two boxes; of volume 0 if they are disjoint."""
     found = []
     for (a, b), (c, d) in zip(one, other, strict=True):
         low, high = a if a > c else c, b if b < d else d
@@ -105,7 +105,7 @@ def replaced(box: Box, axis: int, part: Range) -> Box:
 
 
 def around(box: Box, inner: Box) -> list[Box]:
-    """What is left of a box without one within it, in slabs, axis after axis; all of it without an empty one.
+    """The rest of a box without an inner box, as slabs, axis after axis; the whole box if the inner one is empty.
 
     >>> around(((0, 4), (0, 3)), ((1, 4), (1, 2)))
     [((0, 1), (0, 3)), ((1, 4), (0, 1)), ((1, 4), (2, 3))]
@@ -125,7 +125,7 @@ def _none(box: Box) -> Box:
 
 
 def grid_of(given: Sequence[int] | str | int) -> tuple[int, ...]:
-    """Return the points along each axis of a grid, as users give it. OperatorError where it is none.
+    """Return a user's grid as points along each axis. Raises OperatorError if it is none.
 
     >>> grid_of("301x203"), grid_of([301, 203]), grid_of(512)
     ((301, 203), (301, 203), (512,))

@@ -1,7 +1,7 @@
-"""check_counts: check that the reference program of a nest does as many operations as its loops have.
+"""check_counts: check that the reference program of a nest executes as many operations as its loops.
 
-The loops are counted independently, by isl where they are no box: a comparison of the reference with the tiled program
-would not show an operation that both leave out.
+The loops are counted independently (by isl if they are no box), because a comparison of the reference with the tiled
+program would not show an operation that both leave out.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from dovetail.loops.recording import Loop, Recording
 def check_count(
     nest: Recording, sizes: Mapping[str, int], program: Program, workload: Workload, apart: Collection[str] = ()
 ) -> None:
-    """ProgramError where a program that computes each point once does other than every operation of the nest's loops.
+    """Raise ProgramError unless a program that computes each point once has the operations of the nest's loops.
 
-    `apart`: statements, and kernels, that are not counted; so are kernels of other names than the nest's.
+    `apart`: names of statements and kernels that are not counted. Kernels whose names do not begin with the nest's are
+    not counted either.
     """
     wanted = sum(
         iterations(statement.loops, sizes) * operations(statement.value)
@@ -34,14 +35,14 @@ def check_count(
     found = sum(work.flops for row, work in op_works(program, workload).items() if calls[row] in ours)
     if round(found) != wanted:
         raise ProgramError(
-            f"the plain program of {nest.name} leaves out iterations of its loops, or does some twice",
+            f"the reference program of {nest.name} leaves out iterations of its loops, or executes some twice",
             found=f"{round(found)} operations instead of {wanted}",
             hint="this is a defect of ours: please report the nest and its grid",
         )
 
 
 def iterations(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
-    """How many iterations nested loops have. Those whose bounds do not name each other are counted apart.
+    """The number of iterations of nested loops. Groups of loops with independent bounds are counted separately.
 
     >>> from dovetail.loops import array, loop, nest
     >>> @nest(a=array("n", "n"))

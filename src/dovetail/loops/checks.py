@@ -45,7 +45,7 @@ def check_bounds(nest: Recording, sizes: Mapping[str, int] | None = None) -> Non
 
 
 def loop_is_empty(loop: Loop, loops: Sequence[Loop], sizes: Mapping[str, int]) -> bool:
-    """Whether a loop has no iteration, whatever the loops around it."""
+    """Whether a loop is empty in every iteration of the loops around it."""
     return extreme(loop.high - loop.low, loops, 1).at(sizes) <= 0
 
 

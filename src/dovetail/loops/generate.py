@@ -16,7 +16,7 @@ from dovetail.loops.recording import WRAPS, Loop, Recording, Statement, Take
 from dovetail.loops.types import is_real
 
 C_TYPES = {"float32": "float", "float64": "double"}
-IN_TURN = '__asm__ volatile("");  // one after the other: GCC 12 makes vectors of rows that need one another'
+IN_TURN = '__asm__ volatile("");  // not vectorised: GCC 12 would vectorise rows that depend on one another'
 NARROW = ("int8", "uint8", "int16", "uint16")  # C would compute in int
 _MATH = {"sqrt": "sqrt", "exp": "exp", "sin": "sin", "cos": "cos", "abs": "fabs"}
 _HELPERS = {
@@ -27,10 +27,10 @@ _HELPERS = {
 
 
 def c_text(nest: Recording, dtype: str) -> str:
-    """The function `void NAME(arrays…, sizes and parameters…)`, where arrays without a dtype have this one.
+    """Return the C function `void NAME(arrays…, sizes and parameters…)`. Arrays without a dtype have `dtype`.
 
-    An array with a time axis is the ring of its levels: level l lies in place l % depth, with the margins of
-    `arguments.margins` around each.
+    An array with a time axis is a ring of levels: level l lies at place l % depth, each with the margins of
+    `arguments.margins` around it.
     """
     return _Writer(nest, {name: array.dtype or dtype for name, array in nest.arrays.items()}).text()
 
@@ -41,7 +41,8 @@ def symbols_of(nest: Recording) -> list[str]:
 
 
 def c_type(dtype: str) -> str:
-    """
+    """The C type of a dtype.
+
     >>> c_type("float32"), c_type("uint8")
     ('float', 'uint8_t')
     """
@@ -49,7 +50,7 @@ def c_type(dtype: str) -> str:
 
 
 class Expressions:
-    """Writes expressions as C; elements as `element` has them. Which helpers they need is collected."""
+    """Writes expressions as C; derived classes define how `element` writes one. `helpers`: C functions needed."""
 
     def __init__(self, dtypes: Mapping[str, str]) -> None:
         self.dtypes, self.helpers = dtypes, dict[str, None]()
@@ -58,7 +59,7 @@ class Expressions:
         raise NotImplementedError
 
     def expression(self, value: Value, dtype: str) -> str:
-        """An expression, its numbers of this dtype."""
+        """Write an expression in C; its numbers have this dtype."""
         if isinstance(value, Read):
             return self.element(value)
         if isinstance(value, Taken):
@@ -92,7 +93,7 @@ class Expressions:
 
 
 def number_text(value: int | float, dtype: str) -> str:
-    """A number as C writes one of this dtype.
+    """Write a number as a C constant of this dtype.
 
     >>> number_text(0.1, "float32"), number_text(2, "float64"), number_text(7, "int64")
     ('0.1f', '2.0', 'INT64_C(7)')
@@ -107,7 +108,7 @@ def number_text(value: int | float, dtype: str) -> str:
 
 
 class _Writer(Expressions):
-    """One nest, whole."""
+    """Writes the C function of a whole nest."""
 
     def __init__(self, nest: Recording, dtypes: Mapping[str, str]) -> None:
         super().__init__(dtypes)
@@ -141,7 +142,7 @@ class _Writer(Expressions):
         return self._level_name(read.array, time_offset(read, levels_of(self.nest)[read.array].loop))
 
     def _level_name(self, name: str, offset: int) -> str:
-        """The level t + offset, as the C calls it."""
+        """The C name of the pointer to level t + offset."""
         return f"{name}_{'m' * (offset < 0)}{abs(offset)}"
 
     def _padded(self, name: str) -> list[Affine]:
@@ -199,8 +200,8 @@ class _Writer(Expressions):
         yield f"{indent}}}"
 
     def _step_start(self, name: str) -> Iterator[str]:
-        """Pointers to the levels of this step; the first levels to be written start as copies of those before, and so
-        do all where what a step leaves unwritten varies."""
+        """Pointers to the levels of this step. The first levels that are written start as copies of the level before;
+        if the set of unwritten elements varies from step to step, all levels do."""
         loop, ahead, depth, varies = levels_of(self.nest)[name]
         count = self._count(name)
         used = {time_offset(read, loop) for _, read in self.nest.accesses(name)} | {ahead - 1}
@@ -214,7 +215,7 @@ class _Writer(Expressions):
         yield f"{'    ' * (not varies)}memcpy({new}, {old}, sizeof({c_type(self.dtypes[name])}) * {count});"
 
     def _fill_function(self, name: str) -> Iterator[str]:
-        """A function that derives what lies outside a level from what lies in it."""
+        """A C function that fills the margins of a level from its elements."""
         if self.nest.arrays[name].boundary not in WRAPS:
             return
         kind = c_type(self.dtypes[name])

@@ -17,14 +17,14 @@ from dovetail.loops.expressions import Value
 from dovetail.loops.recording import Statement
 
 _HERE = Path(__file__).parent
-MOST = 1000  # elements of a container, and bytes of an array, that are compared
+MOST = 1000  # most elements of a container, and bytes of an array, that are compared
 DEEPEST = 4
 
 State = dict[tuple[CodeType, str], str]
 
 
 def state_now() -> State:
-    """The user's variables, as text: locals of the functions that run, and the globals that they name."""
+    """The user's variables, as text: locals of the running functions, and the globals that they name."""
     found: State = {}
     for frame in _frames():
         code = frame.f_code
@@ -36,7 +36,7 @@ def state_now() -> State:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Of the user's functions, the innermost first, up to the one that is recorded."""
+    """The frames of the user's functions, innermost first, up to the recorded one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "record_once":
         if Path(frame.f_code.co_filename).parent != _HERE:
@@ -45,7 +45,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _text(value: Any, deep: int = 0) -> str:
-    """The same for equal values; empty for those that are not compared."""
+    """A text that is the same for equal values; empty for values that are not compared."""
     if isinstance(value, int | float | complex | str | bytes | None | np.generic):
         return repr(value)
     if isinstance(value, Value | Affine):
@@ -67,14 +67,14 @@ def _text(value: Any, deep: int = 0) -> str:
 
 
 def check_same(where: str, before: State, after: State) -> None:
-    """OperatorError where a variable differs between the ends of two iterations."""
+    """Raise OperatorError if a variable differs between the ends of two iterations."""
     for key, text in after.items():
         if before.get(key, text) != text:
             raise carried(f"'{key[1]}' changes from one iteration to the next", where)
 
 
 def check_alike(first: list[Statement], again: list[Statement]) -> None:
-    """OperatorError where an iteration has other statements than the one before it."""
+    """Raise OperatorError if two iterations have different statements."""
     for one, other in zip_longest(first, again):
         if one is None or other is None or (str(one), one.line) != (str(other), other.line):
             shown = [f"{each}" if each else "no statement" for each in (one, other)]
@@ -83,5 +83,5 @@ def check_alike(first: list[Statement], again: list[Statement]) -> None:
 
 
 def carried(what: str, where: str, found: str | None = None) -> OperatorError:
-    hint = "a loop is recorded once: keep what iterations hand on in an array, s[i + 1] = s[i] + u[i]"
+    hint = "a loop is recorded once: pass values between iterations in an array, s[i + 1] = s[i] + u[i]"
     return OperatorError(what, where=where, found=found, hint=hint)

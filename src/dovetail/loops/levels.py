@@ -75,8 +75,10 @@ def _varies(statement: Statement, loop: Loop) -> bool:
 
 
 def check_constant(nest: Recording) -> None:
-    """OperatorError where which elements of a level are written changes from step to step: such a nest runs serially
-    only, since the others come from levels before, by no statement."""
+    """Raise OperatorError if the set of elements written in a level changes from step to step.
+
+    Such a nest runs serially only: no statement writes the other elements, which keep their value of an older level.
+    """
     for name, levels in levels_of(nest).items():
         if levels.varies:
             index = levels.loop.index

@@ -77,7 +77,7 @@ class Nest(Recording):
 
     @property
     def about(self) -> str:
-        """What it says of itself: its function, or the module that goes by its name."""
+        """Its description: the docstring of its function, or of its module if that names the nest."""
         module = getattr(sys.modules.get(self.function.__module__), "__doc__", None) or ""
         own = self.function.__doc__ or (module if self.name.startswith(module.partition(":")[0] or " ") else "")
         return own.strip() or f"{self.name}: a nest of the user's."
@@ -97,7 +97,7 @@ class Nest(Recording):
         return tuple(sorted({each.distance for each in self.dependences() if each.kind in kinds}))
 
     def __call__(self, *arrays: Given, **parameters: int) -> Any:
-        """By compiled C, or by NumPy where there is no compiler, which is told once."""
+        """Run the loops on arrays by compiled C; without a C compiler by NumPy, with one warning."""
         return by_best(self, arrays, parameters)
 
     def reference(self, *arrays: Given, **parameters: int) -> Any:

@@ -46,7 +46,7 @@ def repeated(make: Callable[[int], Program], steps: int, period: int = 1) -> Pro
     total = longer.num_ops + more * (longer.num_ops - short.num_ops)
     if total > MOST_OPS:
         hint = "fewer steps, and several calls, each on the results of the one before"
-        raise PlanError(f"a program of so many steps would have {total} ops", found=f"{steps} steps", hint=hint)
+        raise PlanError(f"a program of {steps} steps would have {total} ops, more than {MOST_OPS}", hint=hint)
     grown = _grown(short, longer, 1, period)
     if grown is None or not is_same(grown, check):
         return make(steps)
@@ -54,7 +54,7 @@ def repeated(make: Callable[[int], Program], steps: int, period: int = 1) -> Pro
 
 
 def _grown(short: Program, longer: Program, more: int, period: int) -> Program | None:
-    """`longer`, with what it has more than `short` so many times more; None where that is not the same each time."""
+    """Repeat the ops that `longer` has beyond `short`, `more` times more; None if the repetition does not hold."""
     added, begin = longer.num_ops - short.num_ops, _common(short, longer)
     if added <= 0 or begin < added or not _has_same_tables(short, longer):
         return None

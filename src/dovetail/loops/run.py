@@ -27,7 +27,7 @@ LONG = 10**8  # iterations, of 0.1 s and more
 
 
 def by_best(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
-    """The compiled C; NumPy, with a warning that says why, where it cannot be compiled."""
+    """Run a nest by compiled C; if it cannot be compiled, by NumPy, with a warning that gives the reason."""
     call = bound(nest, arrays, parameters)
     text = c_text(nest, _free_dtype(call))
     try:

@@ -23,8 +23,8 @@ MOST_SEVERAL = 1024
 
 @dataclass(frozen=True)
 class AllGathering(Gathering):
-    """`several`: so many B on each rank, each with a result. `gathered`: every rank gets all of A, too. An operator
-    says how A is cut; its field `columns`, what each rank has of B."""
+    """An all-gather of A, then products. `several`: number of B on each rank, each with a result. `gathered`: every
+    rank also returns all of A. Derived classes define how A is cut; the field `columns`, each rank's part of B."""
 
     options: ClassVar[tuple[Option, ...]] = (*Gathering.options, *RESULTS)
 

@@ -30,7 +30,7 @@ from dovetail.passes.concatenate import concatenate
 WAYS = ("library", "exchange", "ring")
 MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
 DEPTH = 16  # messages that a channel of ours holds
-USUAL_RANKS = 8  # into so many messages a tile is taken to be cut where nobody says how many ranks share it
+USUAL_RANKS = 8  # assumed number of ranks, and so of messages per tile, if none is given
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def near(ranks: int, schedule: Schedule) -> Iterator[Schedule]:
 
 @lru_cache(maxsize=1024)
 def _one_tile(ranks: int, by: str, rows: int, most: int | None) -> Program:
-    """A tile of so many rows, its messages cut to `most` rows."""
+    """The program of one tile of `rows` rows, its messages cut to `most` rows."""
     if by == "library":
         return _tiled(MatmulAllReduce(rows, 1, 1), ranks, (rows,))
     chunks = _chunks(ranks, by)

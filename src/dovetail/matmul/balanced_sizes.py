@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 SIDE_S = 0.06  # of either side of a balanced operator: long beside what starting it costs, short enough to run often
 MOST_BYTES = 32 << 20  # that it communicates
-ROWS, BLOCK = 2048, 64  # so many rows, and columns in whole blocks
+ROWS, BLOCK = 2048, 64  # number of rows; columns come in whole blocks
 LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
 
 

@@ -22,7 +22,7 @@ OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search 
 MC2 = Heuristic("MC²", "mc2")
 AT_ONCE = ("library", "messages")  # ways to travel in which all blocks go at once: those of serial schedules
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
-MANY_OPS = 4000  # uniform tilings by our own messages are weighed up to about so many ops
+MANY_OPS = 4000  # largest programs, about, of the uniform tilings by our own messages that a search considers
 
 
 def without_rings(kind: type[Product]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
 POINTS = 33  # boundaries of tiles at once among which a plan looks for the optimum
 SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
-PARTS = (4, MANY_PARTS)  # that a message is cut into, whatever its bytes
+PARTS = (4, MANY_PARTS)  # numbers of parts that a message of any size is cut into
 SLICES = 64  # at most, that a tile's messages are cut into
 SLICED = 3  # of the best numbers of tiles by each of our own ways are tried with sliced messages
 
@@ -99,7 +99,8 @@ def scheduled(tiling: Tiling, by: str, rows_per_message: int | None = None) -> S
 
 
 def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str], messages: int = 1) -> Iterator[Schedule]:
-    """The best tilings of unlike counts by each of our own ways again, with their messages, so many a tile, cut."""
+    """For each of our own ways to communicate: its best tilings with different numbers of tiles, once more with their
+    messages (`messages` per tile) cut."""
     for kind in kinds:
         best_of: dict[int, Schedule] = {}
         for each in ranked:

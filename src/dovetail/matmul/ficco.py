@@ -21,7 +21,7 @@ HEURISTICS = (
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
     Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": MEMORY_S}, PICKED),
 )
-NO_RULE = (Heuristic("FiCCO", why_not="speaks of what travels before it is multiplied"),)
+NO_RULE = (Heuristic("FiCCO", why_not="is for operators that communicate before they multiply"),)
 MI300X, GPUS = "mi300x-8", 8
 SCENARIOS = {  # (M, N, K) of Table I; N is over all GPUs, or the speed-ups that it prints could not be
     "g1": (16384, 16384, 131072),
@@ -52,9 +52,10 @@ class Ruled(NamedTuple):
 
 
 def ficco_rule(m: int, k: int, flops: float, flop_per_s: float, threshold_s: float) -> Ruled:
-    """2-D where M ≤ K. Else by op-to-byte ratio times memory traffic, which is the FLOP of the product whatever its
-    dtype, over the machine's, which is FLOP a second times a `threshold_s` that the paper does not name: below 1
-    uniform-fused-1D, above 5 hetero-unfused-1D, between them hetero-fused-1D.
+    """Choose a schedule by FiCCO's rule: 2-D if M ≤ K, else by x = `flops` / (`flop_per_s` · `threshold_s`).
+
+    x < 1: uniform-fused-1D; x > 5: hetero-unfused-1D; between: hetero-fused-1D. The paper's op-to-byte ratio times
+    memory traffic is `flops`, for any dtype; it does not give `threshold_s`.
 
     `m`, `k` of one rank's product, `flops` its floating-point operations, `flop_per_s` the machine's peak.
 

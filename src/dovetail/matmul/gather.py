@@ -84,7 +84,7 @@ def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:
 
 
 def heard_by(doing: Sequence[int], towards: int, ranks: int) -> Sequence[int]:
-    """Ranks whose messages to the rank so many after them begin or end at one of `doing`.
+    """Ranks whose messages to the rank `towards` places after them begin or end at one of `doing`.
 
     >>> heard_by([0], 1, 4), heard_by(range(4), 1, 4)
     ([0, 3], range(0, 4))
@@ -379,7 +379,7 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:
-    """The longest block in so many steps, or as many as it has rows.
+    """Cut the longest block into `steps` even tiles, or into as many as it has rows.
 
     >>> even_tiles(10, 4), even_tiles(2, 4)
     ((3, 3, 2, 2), (1, 1))

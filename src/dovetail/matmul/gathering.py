@@ -1,4 +1,4 @@
-"""gathering: operators whose rows of A must travel before they are multiplied, and all their schedule families."""
+"""gathering: operators that gather A before they multiply, and all their schedule families."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from dovetail.passes.regions import split
 FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
-FITTED_DEPTHS, FITTED_ASPECTS = tuple(2**power for power in range(6, 15)), (2, 8, 32)  # of what T is fitted on
-MANY_SLOTS = 1 << 22  # slices of rows on a rank that may differ in width, and are then counted one by one
+FITTED_DEPTHS, FITTED_ASPECTS = tuple(2**power for power in range(6, 15)), (2, 8, 32)  # of products that T is fitted on
+MANY_SLOTS = 1 << 22  # most slices of rows on a rank that are counted one by one, as unequal widths require
 THRESHOLD = (
-    "Seconds of a product at the machine's peak between FiCCO's tranches, which its paper leaves out; fitted to the "
-    "machine unless said. 1: literal."
+    "Threshold between FiCCO's tranches in seconds of a product at the machine's peak, which its paper leaves out; "
+    "default: fitted to the machine. 1: literal."
 )
 
 
 @dataclass(frozen=True)
 class Gathering(Blockwise):
-    """A product whose A is brought together first; an operator says which rows go where, and what else is wanted."""
+    """A product whose A is gathered first. Derived classes define which rows go where, and further results."""
 
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal", *FICCO, RULE)
     heuristics: ClassVar[tuple[Heuristic, ...]] = (*HEURISTICS, MC2)
@@ -51,12 +51,12 @@ class Gathering(Blockwise):
 
     @property
     def results(self) -> int:
-        """How many B there are, each with a result of its own."""
+        """The number of matrices B, each with a result of its own."""
         return 1
 
     @property
     def wants_gathered(self) -> bool:
-        """Whether A, gathered, is a result too."""
+        """Whether the gathered A is a result too."""
         return False
 
     def widths(self, ranks: int) -> tuple[int, ...]:
@@ -73,7 +73,7 @@ class Gathering(Blockwise):
         return program, self.workload(program, schedule), pieces
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
-        """Slots are rows of A and of results; where K is cut, the slices of rows, and of B."""
+        """Slots are rows of A and of results; if K is cut, slices of rows, and of B."""
         ranks = range(program.num_ranks)
         held = {buffer.name: buffer for buffer in program.buffers}
         slices = held["B0"].slots[0] if "B0" in held else 1
@@ -95,7 +95,7 @@ class Gathering(Blockwise):
         return Workload(slots, (MATMUL,), sizes)
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
-        """Elements of each slot, where slices of K differ in width: A row by row, what came step by step."""
+        """Elements of each slot if slices of K differ in width: slots of A by row, of the gathered rows by step."""
         if name[0] == "B":
             return widths * columns
         each = count // len(widths)
@@ -125,7 +125,7 @@ class Gathering(Blockwise):
         return [*found, self.array("gathered", ((count, self.k) for count in rows), slots=slots)]
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """FiCCO's eight, and the one that its rule picks, where it is asked for: a fit takes as long as a plan."""
+        """FiCCO's eight families, and the pick of its rule if asked for, because the fit takes as long as a plan."""
         if RULE not in self.families:
             return
         asked = costs.options["ficco_threshold_s"] is not None or costs.family == RULE
@@ -136,12 +136,12 @@ class Gathering(Blockwise):
                 yield each.as_of(RULE, picked=ruled.family, **ruled.steps)
 
     def _ruled(self, costs: Costs) -> Ruled:
-        """What FiCCO's static rule picks for the product of one rank, at the speed that it has as a whole here."""
+        """The pick of FiCCO's static rule for the product of one rank, at its speed as a whole on this machine."""
         threshold_s = costs.options["ficco_threshold_s"]
         return ficco_rule(*self._of_a_rank(costs), self.fitted_s(costs) if threshold_s is None else threshold_s)
 
     def _of_a_rank(self, costs: Costs) -> tuple[int, int, float, float]:
-        """Of a rank's product rows, depth and FLOP, and the FLOP a second that it has as a whole here."""
+        """Rows, depth and FLOP of a rank's product, and its FLOP/s as a whole on this machine."""
         ranks, works = costs.ranks, self.works(costs.ranks)
         rows = max(self.blocks(ranks).rows(rank) for rank in range(ranks))
         flops = rows * max(work.flops for work in works)
@@ -149,16 +149,18 @@ class Gathering(Blockwise):
         return rows, self.k, flops, flops / whole_s if whole_s else 0.0
 
     def fitted_s(self, costs: Costs) -> float:
-        """The threshold of FiCCO's rule by which its picks take least on this machine, in seconds: over products with
-        more rows than they are deep (of others it picks without one), as deep as wide where the machine has a cost of
-        these, and like this one with other rows. Simulated, each family by its best way."""
+        """The threshold of FiCCO's rule, in seconds, whose picks take the least simulated time on this machine.
+
+        The products have more rows than depth (for others the rule needs no threshold): square in depth and width, if
+        the machine has costs of these, and like this one with other numbers of rows. Each family goes by its best way.
+        """
         square = [(aspect * depth, depth, depth) for depth in FITTED_DEPTHS for aspect in FITTED_ASPECTS]
         own = [(2**power * self.k, self.k, max(self.widths(costs.ranks))) for power in range(1, 9)]
         found = [self._outcome(costs, *each) for each in (square + own if self.k and self.n else square)]
         return best_threshold([each for each in found if each])
 
     def _outcome(self, costs: Costs, rows: int, depth: int, width: int) -> Outcome | None:
-        """What FiCCO's families take where each rank multiplies so many rows; None where the machine has no cost."""
+        """Predicted seconds of FiCCO's families if each rank multiplies `rows` rows; None without costs."""
         other = self._sized_like(rows, depth, width, costs.ranks)
         there, longest, taken = costs.for_operator(other), other.blocks(costs.ranks).longest, dict[str, float]()
         try:
@@ -170,7 +172,7 @@ class Gathering(Blockwise):
             return None
 
     def _sized_like(self, rows: int, depth: int, width: int, ranks: int) -> Gathering:
-        """An operator of this kind whose ranks each multiply so many rows by so many columns."""
+        """An operator of this kind whose ranks each multiply `rows` rows by `width` columns."""
         one = type(self)(ranks * ranks, depth, ranks, self.dtype)
         m, n = one.blocks(ranks).rows(0), max(one.widths(ranks))
         return type(self)(ranks * ranks * rows // m, depth, ranks * width // n, self.dtype)

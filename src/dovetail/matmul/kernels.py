@@ -37,7 +37,7 @@ def matmul(reads: Sequence[Array], writes: Sequence[Array]) -> None:
 
 
 def shape(a: int, b: int, c: int, rows: int = 0) -> Gemm:
-    """The shape (m, k, n) of matrices of so many elements: m·k = a, k·n = b and m·n = c leave but one.
+    """The shape (m, k, n) of a product, from numbers of elements: m·k = a, k·n = b and m·n = c have one solution.
 
     Where a matrix is empty they do not; then `rows` is m, where it may be. Raises ProgramError where there is no shape.
 
@@ -85,7 +85,7 @@ def work_of(product: Gemm, dtype: str) -> Work:
 
 
 def native(reads: Sequence[Operand], writes: Sequence[Operand]) -> Gemm | None:
-    """Products of floats of one dtype have a native form, on whatever regions; integers and mixtures have none."""
+    """The native form of a product of floats of one dtype, on any regions; None for integers and mixed dtypes."""
     dtypes = {operand.slot.dtype for operand in (*reads, *writes)}
     return shape_of(reads, writes) if len(dtypes) == 1 and dtypes <= ROUNDOFF.keys() else None
 

@@ -12,10 +12,10 @@ from dovetail.ir.operator import Costs
 SIMULATIONS = 240  # at most, of each schedule that is moved
 EFFORT = 20_000  # at most, of each schedule that is moved
 KINDS = 3  # of schedules, whose best has its neighbours tried
-MOVED = 16  # tiles at most: of so many, none is long enough that moving its ends would be seen
+MOVED = 16  # most tiles whose ends are moved: with more, each is too short for a move to matter
 FINEST = 8  # rows by which tiles are moved at least
 FINER = 4  # times, once no coarser move gains
-SHARE = 512  # and such a share of all of them
+SHARE = 512  # tiles are moved by at least rows / SHARE, too
 
 Tiles = tuple[int, ...]
 

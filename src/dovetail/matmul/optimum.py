@@ -1,4 +1,4 @@
-"""The best tiling there is: exact dynamic programming over any tile lengths, on the costs as they were measured."""
+"""optimum: the best tiling of any lengths, by exact dynamic programming on the measured costs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLACK = 1e-12  # relative: partial tilings that cannot win by more than rounding
 
 
 class States(NamedTuple):
-    """Partial tilings, one a row: compute has ended, and this much communication is still to be done."""
+    """Partial tilings, one per row: compute of their tiles has ended, some communication is outstanding."""
 
     point: Ints  # boundary reached
     end_s: Floats  # when its compute ends
@@ -33,7 +33,7 @@ class States(NamedTuple):
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of the tile between boundaries i and j (infinite where there may be none), and contention factors."""
+    """Seconds of the tile between boundaries i and j (infinite if not allowed), and contention factors."""
 
     compute_s: Floats
     comm_s: Floats
@@ -53,7 +53,7 @@ def optimal(
     comm_factor: float = 1.0,
     max_points: int = MAX_POINTS,
 ) -> Tiling:
-    """The tiling of `m` rows that `pipeline_s` likes best, over all lengths that the options allow.
+    """Return the tiling of `m` rows with the least `pipeline_s`, over all lengths that the options allow.
 
     Tiles end at multiples of `align` rows, counted from either end; no tile has fewer than `floor` rows (unless m
     has), and there are at most `max_count`. Where m / align exceeds `max_points`, a coarser grid is searched and
@@ -90,7 +90,7 @@ def optimal(
 
 
 def _grids(m: int, step: int) -> list[Ints]:
-    """Boundaries at multiples of `step` from the start, and where that differs from the end."""
+    """Boundaries at multiples of `step` from the start; if these differ, also from the end."""
     ahead = np.append(np.arange(0, m, step, dtype=np.int64), m)
     return [ahead] if m % step == 0 else [ahead, (m - ahead)[::-1]]
 
@@ -117,7 +117,7 @@ def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, comput
 
 
 def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int]) -> tuple[list[int], bool]:
-    """Boundaries of the best tiling: narrow passes set the mark for the wider ones, until one proves it."""
+    """Boundaries of the best tiling. Narrow passes give upper bounds to wider ones, until a pass proves its result."""
     lower = _lower_bounds(costs)
     whole = [0, len(points) - 1]
     mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
@@ -130,7 +130,7 @@ def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int])
 
 
 def _lower_bounds(costs: Costs) -> tuple[Floats, Floats]:
-    """For each boundary, least seconds still to come: of communication, and of all with nothing outstanding."""
+    """Lower bounds of the remaining seconds at each boundary: of communication, and of all without outstanding work."""
     size = len(costs.compute_s)
     comm, after, whole = (np.zeros(size) for _ in range(3))
     after[-1] = np.inf  # a suffix has at least one tile
@@ -145,7 +145,7 @@ def _lower_bounds(costs: Costs) -> tuple[Floats, Floats]:
 def _pass(
     costs: Costs, lower: tuple[Floats, Floats], most: int | None, mark_s: float, best: list[int], width: int
 ) -> tuple[float, list[int], bool]:
-    """One sweep over the boundaries, keeping at most `width` partial tilings at each; True if none was thinned out."""
+    """One sweep over the boundaries that keeps at most `width` partial tilings at each; True if none was dropped."""
     last, exact = len(costs.compute_s) - 1, True
     states = States(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64), NO_PARENT)
     for point in range(1, last + 1):
@@ -170,8 +170,8 @@ def _pass(
 def _advance(
     states: States, costs: Costs, point: int, most: int | None, left: tuple[float, float], mark_s: float
 ) -> States:
-    """Every partial tiling extended by one tile that ends at `point`, but for those that, undisturbed and with `left`
-    still to come, reach the mark."""
+    """Every partial tiling extended by one tile that ends at `point`, except those that cannot end before the best
+    known time `mark_s`, even without contention, with `left` seconds remaining."""
     work, message = costs.compute_s[:, point][states.point], costs.comm_s[:, point][states.point]
     good = np.maximum(work + left[1], states.backlog_s + message + left[0]) < mark_s - states.end_s
     if most is not None:
@@ -185,9 +185,9 @@ def _advance(
 
 
 def _front(states: States, rows: Ints, costs: Costs, counted: bool) -> Ints:
-    """Of these rows those that none beats: ending compute no later with no more left, and (if it counts) no more tiles.
+    """The rows that no other row dominates: by end of compute, communication left and, if `counted`, number of tiles.
 
-    "Left" is measured from a common clock, except where running both lanes at once never pays.
+    "Left" is measured from a common clock, except if running both lanes at once never pays.
     """
     pays = 1 / costs.compute_factor + 1 / costs.comm_factor >= 1
     end, left = states.end_s[rows], states.backlog_s[rows]
@@ -203,7 +203,7 @@ def _front(states: States, rows: Ints, costs: Costs, counted: bool) -> Ints:
 
 
 def _front_2d(first: Floats, second: Floats) -> Ints:
-    """Rows of which no other has both no larger; of like ones the first. Most are beaten by the one that is first."""
+    """The Pareto front: rows for which no other row has both values no larger; of equal rows the first."""
     if not len(first):
         return np.zeros(0, np.int64)
     least = first.argmin()
@@ -219,7 +219,7 @@ def _front_2d(first: Floats, second: Floats) -> Ints:
 
 
 def _thin(states: States, width: int) -> States:
-    """At most `width` rows: the one with least in total, and others evenly along the front."""
+    """At most `width` rows: the one with the least total, and others evenly along the front."""
     total = states.end_s + states.backlog_s
     best = int(total.argmin())
     if width == 1:
@@ -239,7 +239,7 @@ def _take(states: States, rows: Ints) -> States:
 
 
 def _trace(states: States, row: int) -> list[int]:
-    """Boundaries on the way to state `row`, first one first."""
+    """The boundaries of the tiling of state `row`, in ascending order."""
     path: list[int] = []
     while row >= 0:
         path.append(int(states.point[row]))

@@ -142,8 +142,7 @@ def uneven_or_none(shares: Sequence[int]) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class Product(OfFields):
-    """C = A·B with A (m, k) and B (k, n), shared among ranks as each operator says; a front door's operator
-    (`ir.Operator`).
+    """C = A·B with A (m, k) and B (k, n). Derived operators (see `ir.Operator`) define how ranks share them.
 
     Half types accumulate in float32; C and the messages have the input dtype. Any size may be 0. Raises OperatorError
     for negative or fractional sizes and other dtypes.

@@ -17,8 +17,8 @@ Ints = NDArray[np.int64]
 
 def of_rows(tile: Program, rows: int, most: int | None = None) -> Program:
     """`tile`, whose every row is a chunk of the all-reduce, as one of `rows` rows, at least as many: what each op
-    takes, and, where messages of more than `most` rows are cut, one op for each piece. Where regions lie is left as it
-    is, so this says how long things take, and not which data goes where.
+    takes, and, where messages of more than `most` rows are cut, one op for each piece. Offsets of regions are not
+    changed, so the result is right for timing only, not for data.
 
     Piece i waits for piece i of a message of the same chunk, and the first for all of anything else.
     """

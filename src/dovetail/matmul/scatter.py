@@ -1,4 +1,4 @@
-"""scatter: Programs that multiply rows of A part by part, and send each part of the result to where it is wanted."""
+"""scatter: Programs that multiply rows of A part by part, and send each part of the result to its rank."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) 
 
 
 class _Scatter:
-    """Builds the Program of `scatter_program`, the ops of the ranks `doing` alone."""
+    """Builds the Program of `scatter_program`, with the ops of the ranks `doing` only."""
 
     def __init__(self, name: str, blocks: Blocks, schedule: Schedule, sums: bool, doing: range) -> None:
         self.blocks, self.ranks, self.sums, self.doing = blocks, blocks.ranks, sums, doing
         self.by, self.fused, self.own = schedule["by"], bool(schedule.get("fused")), schedule.get("own_block", "last")
         self.in_turn = bool(schedule.get("in_turn"))
-        self.apart = self.own != "together" and self.by == "messages"  # the own block is multiplied by itself
+        self.apart = self.own != "together" and self.by == "messages"  # the own block has a product of its own
         self.steps = Steps(schedule.tiles, 1)
         self._check()
         self.part = Parts(blocks, self.steps, self.apart)
@@ -69,7 +69,7 @@ class _Scatter:
         check_tiles(self.blocks.longest, self.steps.tiles, "the {rows} rows of the longest block")
 
     def build(self, *, asked: bool = True) -> Program:
-        """The Program; without what is `asked` of it, its post-conditions, where none is to be proved."""
+        """Build the Program. `asked`: add its post-conditions; a prediction needs none."""
         b, everyone = self.b, range(self.ranks)
         held, wanted = list(self.blocks.held), [self.wanted(rank) for rank in everyone]
         came = [sum(self.blocks.counts[q][r] for q in everyone) for r in everyone]
@@ -106,8 +106,8 @@ class _Scatter:
         return Region("A", self.blocks.starts[q][r] + part.first, part.rows)
 
     def made_at(self, q: int, r: int, step: int) -> Region:
-        """Where rank q puts the product for rank r: step by step, one rank's after the other's, so that what goes out
-        in one call lies side by side."""
+        """Where rank q puts the product for rank r. Products are stored by step, then by rank, so that the data of one
+        call is contiguous."""
         return Region("P", self.part.made_before(q, r, step), self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
@@ -116,7 +116,7 @@ class _Scatter:
         return Region("C", part.first + (0 if self.sums else self.blocks.place(q, r)), part.rows)
 
     def landing(self, q: int, r: int, step: int) -> Region:
-        """Where rank r takes it in: in place, or aside, to be added up."""
+        """Where rank r receives the part: in its final place, or in R if it must be added up."""
         part = self.part(q, r, step)
         aside = self.sums and self.by == "messages"
         return Region("R", self.blocks.place(q, r) + part.first, part.rows) if aside else self.result(q, r, step)
@@ -135,7 +135,7 @@ class _Scatter:
     # What is multiplied.
 
     def _multiply(self, rank: int) -> None:
-        """In each step the products for the others, the next rank's first, the own at its time."""
+        """In each step, the products for the other ranks, the next rank's first; the own product when `own` asks."""
         if self.apart and self.own == "first":
             self._own(rank)
         for step in range(self.steps.count):
@@ -149,7 +149,7 @@ class _Scatter:
             self._own(rank)
 
     def _own(self, rank: int) -> None:
-        """The whole own block, straight to its place."""
+        """The product of the whole own block, written to its final place."""
         count, start = self.blocks.counts[rank][rank], self.blocks.starts[rank][rank]
         if count:
             place = 0 if self.sums else self.blocks.place(rank, rank)
@@ -164,7 +164,7 @@ class _Scatter:
             self.made[rank, r, step] = self._product(rank, what, into, f"step {step + 1}: for rank {r}")
 
     def _fused(self, rank: int, step: int) -> None:
-        """One product for all ranks, without the own part where that is apart."""
+        """One product for all ranks, without the own part if that has a product of its own."""
         found = [r for r in range(self.ranks) if self.part(rank, r, step).rows and not (self.apart and r == rank)]
         if not found:
             return
@@ -216,7 +216,8 @@ class _Scatter:
             self.b.add(Kind.collective, rank, net, line=f"step {step + 1}: {kind}", **about)  # type: ignore[arg-type]
 
     def _send(self, step: int) -> None:
-        """Straight to each rank, on a lane for each, so that they travel at once where links allow, or in turn."""
+        """Send each part straight to its rank, on one lane per distance, so that messages travel at the same time if
+        links allow; with `in_turn` one after the other."""
         for turn in range(1, self.ranks):
             send, recv = (self.b.lane(f"{name}{turn - 1 or ''}", "net") for name in ("send", "recv"))
             for rank in heard_by(self.doing, turn, self.ranks):
@@ -237,7 +238,7 @@ class _Scatter:
                     self.left[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:
-        """What came aside is added to the own product, in the order in which it comes."""
+        """Add the products received in R to the own product, in the order of arrival."""
         if not (self.sums and self.by == "messages"):
             return
         for q, step, row in self.left[rank]:
@@ -246,8 +247,8 @@ class _Scatter:
             self.b.add(Kind.reduce, rank, self.compute, reads=reads, writes=writes, after=after, line=line)
 
     def _pass_on(self) -> None:
-        """Each part is summed up on its way to the rank that wants it, from the farthest rank on: each adds its own
-        product to what it passes on. By two rings it comes from both sides; the own product is made last."""
+        """Sum each part on its way to the rank that wants it, from the farthest rank on: each rank adds its own product
+        to the sum that it passes on. With two rings, sums arrive from both sides. The own product is made last."""
         far, two = self.ranks - 1, self.by == "two_rings"
         ways = [(0, -1, far - far // 2), (1, 1, far // 2)] if two else [(0, -1, far)]
         passed: dict[tuple[int, int, int], int] = {}  # (rank, wanted by, step) -> row of the sum to pass on
@@ -266,7 +267,7 @@ class _Scatter:
                 passed[rank, r, step] = done
 
     def _add(self, src: int, dst: int, r: int, step: int, way: int, into: Region, after: int, passed: Any) -> int:
-        """The sum for rank r that rank `src` has, sent to rank `dst`, which adds it to its own, in row `after`."""
+        """Send the sum for rank r from rank `src` to rank `dst`, which adds it to its own product of op `after`."""
         src %= self.ranks
         send, recv = (self.b.lane(f"{name}{way or ''}", "net") for name in ("send", "recv"))
         channel, line = self.b.channel(src, dst, way, DEPTH), f"step {step + 1}: sum for rank {r}"

@@ -23,7 +23,8 @@ SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "het
 
 @dataclass(frozen=True)
 class Scattering(Blockwise):
-    """A product whose rows go to other ranks; an operator says which rows go where, and whether they are summed."""
+    """A product whose rows go to other ranks. Derived classes define which rows go where, and whether they are
+    summed."""
 
     gathers: ClassVar[bool] = False
     sums: ClassVar[bool] = False

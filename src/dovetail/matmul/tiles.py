@@ -62,7 +62,8 @@ def uniform(m: int, count: int, align: int = 1) -> Tiling:
 
 
 def check_tiles(rows: int, tiles: Sequence[int], whole: str = "m = {rows} rows") -> tuple[int, ...]:
-    """The tiles as a tuple of positive numbers that add up to `rows` (none for 0), or PlanError, which says of what.
+    """Return the tiles as a tuple of positive numbers that add up to `rows` (none for 0). Raises PlanError otherwise;
+    `whole` describes the rows in it.
 
     >>> check_tiles(10, [4, 4])
     Traceback (most recent call last):
@@ -86,7 +87,7 @@ def pipeline_s(
     """Seconds of the two-lane pipeline in which tile i is computed, then communicated behind the compute of i + 1.
 
     While both lanes are busy, compute takes `compute_factor` and communication `comm_factor` times as long. This is
-    what `sim` says of one compute and one library lane with equal ranks; it exists so that tilings can be searched.
+    what `sim` predicts of one compute and one library lane with equal ranks; it is fast enough to search tilings.
 
     >>> rows = lambda r: 1.0 * r
     >>> pipeline_s([4], rows, rows), pipeline_s([2, 2], rows, rows), pipeline_s([1, 1, 1, 1], rows, rows)

@@ -34,7 +34,7 @@ def checked_counts(counts: Any, m: int) -> Counts | None:
 
 
 def counts_for(counts: Counts | None, m: int, ranks: int) -> Counts:
-    """Counts for so many ranks: those given, else every rank's share of the rows, shared among all."""
+    """Counts for `ranks` ranks: the given ones, else each rank's share of the rows, split evenly among all ranks."""
     if counts is None:
         return tuple(shard(rows, ranks) for rows in shard(m, ranks))
     if len(counts) != ranks:
@@ -56,8 +56,8 @@ def own_counts(value: Any) -> tuple[int, ...] | None:
 
 
 def counts_of_ranks(arguments: Sequence[RankArguments]) -> Counts:
-    """Each rank's own row of counts, as it said with `counts`, else even shares of its rows. OperatorError, naming the
-    rank, where a row does not fit its A."""
+    """The table of counts made of each rank's argument `counts`; without it, even shares of the rank's rows. Raises
+    OperatorError, naming the rank, if a row does not fit its A."""
     given = [rank.options.get("counts") for rank in arguments]
     ranks = len(arguments)
     rows = [shard(shape_of_a(arguments[q])[0], ranks) if row is None else tuple(row) for q, row in enumerate(given)]

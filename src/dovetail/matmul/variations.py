@@ -11,8 +11,8 @@ MANY_PARTS = 16  # of a message, where two or four gain nothing yet, or rows are
 
 
 def variations(schedule: Schedule, messages: int = 1) -> Iterator[Schedule]:
-    """Neighbours of a schedule: its messages, so many a tile, driven otherwise or cut, its tiles merged, split or moved
-    between.
+    """Neighbours of a schedule: other progress, other cuts of its messages (`messages` per tile), tiles merged, split,
+    or their ends moved.
 
     >>> [s.tiles for s in variations(Schedule.of("optimal", tiles=(64, 128), by="library"))][-3:]
     [(192,), (64, 64, 64), (32, 160)]

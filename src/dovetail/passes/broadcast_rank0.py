@@ -16,8 +16,8 @@ Ints = NDArray[np.int64]
 def broadcast_rank0(program: Program) -> Program:
     """The ops of rank 0, and of no other, once for each rank: on rank r, what was rank q is rank (q + r) mod the ranks.
 
-    Regions stay as they are, so this is what every rank does only where all hold alike; it says how long things take,
-    and not which data goes where: there are no post-conditions. Of channels that become one, the deepest counts.
+    Regions are not changed, so the result is right for timing only, not for data, unless all ranks hold the same; there
+    are no post-conditions. If several channels become one, the deepest one's depth counts.
 
     >>> from dovetail.ir import parse, to_text
     >>> print(to_text(broadcast_rank0(parse('''
@@ -65,8 +65,8 @@ def broadcast_rank0(program: Program) -> Program:
 
 
 def _repeated(start: Ints, times: int) -> tuple[Ints, Ints, Ints]:
-    """Where each op's rows begin once every op stands so many times in a row; and of each of the new rows, which it
-    was, and of which time it is."""
+    """Repeat every op `times` times in a row. Return the first new row of each op, and for each new row its old row and
+    the number of the repetition."""
     lengths = np.repeat(np.diff(start), times)
     new = np.append(0, np.cumsum(lengths))
     taken = np.arange(new[-1]) + np.repeat(np.repeat(start[:-1], times) - new[:-1], lengths)

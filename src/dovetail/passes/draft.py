@@ -146,7 +146,7 @@ class Draft:
 
 
 def with_depths(program: Program, old: Program, depths: Sequence[int]) -> Program:
-    """`program` with the channels that it shares with `old` as deep as `depths` says, one for each channel of `old`."""
+    """`program` with new depths of the channels that it shares with `old`: `depths[i]` for channel i of `old`."""
     deep = {channel[:3]: depth for channel, depth in zip(old.channels, depths, strict=True)}
     channels = (channel._replace(depth=deep.get(channel[:3], channel.depth)) for channel in program.channels)
     return replace(program, channels=tuple(channels))

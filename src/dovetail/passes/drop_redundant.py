@@ -11,7 +11,7 @@ from dovetail.passes.columns import Array, dep_columns, edges, first_of_run
 
 
 def drop_redundant(program: Program) -> Program:
-    """The same order in every timing, said in fewer dependencies. Rows must be in an order in which all can run.
+    """Remove dependencies that others imply; the order in every timing stays. Rows must be in a runnable order.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''

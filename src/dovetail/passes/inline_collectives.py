@@ -1,4 +1,4 @@
-"""inline_collectives: the library's collectives become sends and receives of an algorithm."""
+"""inline_collectives: replace the library's collectives by the sends and receives of an algorithm."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from dovetail.passes.member_steps import Step
 
 
 def inline_collectives(program: Program, make: Make, depth: int = 8, ranks: range | None = None) -> Program:
-    """Every collective that `make` has an algorithm for, as its messages on new lanes: `send` and `recv`, and where an
-    algorithm has a rank speak to several, `send1`, `recv1` and so on for the others.
+    """Replace every collective that `make` has an algorithm for by that algorithm's messages.
 
-    `make(kind, group size, in place)` gives the algorithm: a Program of copies, reduces and messages, with one buffer
-    `input` and one `output` (in place: the input alone), or None where the library's call is to stay. Its chunks are
-    laid over the call's regions; where those do not divide, chunks differ by one slot, or one block. What copies or
-    reduces is on `recv`, or `local` where there are several. Calls that touch the same slots keep their order; others
-    may now overlap, which is the purpose. New channels hold `depth` messages; scratch of the algorithm is a buffer of
-    that name, apart for each call.
-    `ranks`: those whose ops are wanted, if not all.
-    Raises ProgramError where members disagree about slots, a rank makes one collective's calls from two lanes, or the
-    algorithm does not fit.
+    New lanes are `send` and `recv`; if a rank has several peers, also `send1`, `recv1`, … for the others. Copies and
+    reduces are on `recv`, or on `local` if there are several receiving lanes. Calls that touch the same slots keep
+    their order; others may now overlap, which is the purpose. The algorithm's chunks are mapped to the call's regions;
+    if these do not divide evenly, chunks differ by one slot, or one block. Scratch of the algorithm is a buffer of the
+    same name, with separate slots for each call.
+
+    `make(kind, group size, in place)` returns the algorithm: a Program of copies, reduces and messages, with one buffer
+    `input` and one `output` (in place: only the input); None keeps the library's call. New channels hold `depth`
+    messages. `ranks`: the ranks whose ops are wanted; default: all. Raises ProgramError if members disagree about
+    slots, if a rank makes one collective's calls from two lanes, or if the algorithm does not fit.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -99,7 +99,7 @@ def inline_collectives(program: Program, make: Make, depth: int = 8, ranks: rang
 
 @dataclass
 class _Queue:
-    """What is known of one old queue so far, to keep its order among the lanes that take its place."""
+    """The state of one old queue, to keep its order among the lanes that replace it."""
 
     waits: list[OldOp] = field(default_factory=list)  # what the queue has waited for, its own kept ops among it
     served: dict[Lane, int] = field(default_factory=dict)  # how many of these each new lane has waited for
@@ -126,7 +126,7 @@ class _Queue:
 
 
 class _Writer:
-    """Puts the steps of one member of a call into the draft."""
+    """Adds the steps of one member of a call to the draft."""
 
     def __init__(
         self,
@@ -220,7 +220,7 @@ def _first_channels(program: Program, calls: Mapping[int, tuple[Call, int]]) -> 
 
 
 class _Scratch:
-    """Room for what algorithms keep aside: each call has slots of its own."""
+    """Scratch buffers of algorithms: each call has slots of its own."""
 
     def __init__(self, program: Program) -> None:
         self._num_ranks, self._taken = program.num_ranks, {buffer.name for buffer in program.buffers}

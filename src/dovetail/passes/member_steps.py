@@ -1,4 +1,4 @@
-"""member_steps: what each rank of an algorithm does, as queues that send, one a peer, and others that receive."""
+"""member_steps: split the ops of each rank of an algorithm into queues: one to send and one to receive per peer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Slot = tuple[str, int]
 
 
 class Step(NamedTuple):
-    """One op of a member, in the order of its `queue`: "send" to its first peer, "send1" to the next, … and "recv" from
-    them. What stays on the rank is in "recv" too, where there is one such, else in "local".
+    """One op of a member, in the order of its `queue`.
 
-    Regions are of the algorithm's buffers; `peer` and `channel` are -1 for what stays on the rank; `needs` are the last
-    steps of other queues that must have ended before.
+    Queues are "send" to its first peer, "send1" to the next, …, and "recv", "recv1", … from them. Local ops are in
+    "recv" if that is the only receiving queue, else in "local". Regions are of the algorithm's buffers. `peer` and
+    `channel` are -1 for local ops. `needs`: steps of other queues that must end before this one.
     """
 
     kind: Kind
@@ -32,11 +32,11 @@ class Step(NamedTuple):
 
 
 def member_steps(algorithm: Program) -> list[list[Step]]:
-    """The steps of each rank, in an order in which they complete.
+    """Return the steps of each rank, in an order in which they can complete.
 
-    Steps of two queues that touch one slot keep their order by `needs`; so does what the algorithm orders by lanes, or
-    by way of another rank's messages. ProgramError for ops that are fused, strided or one-sided, for kernels and
-    the library's calls, and where the algorithm deadlocks.
+    `needs` keep the order of steps of two queues that touch one slot, whether the algorithm orders them by lanes or by
+    messages of other ranks. Raises ProgramError for ops that are fused, strided or one-sided, for kernels and library
+    calls, and if the algorithm deadlocks.
 
     >>> from dovetail.ir.shapes import ring_all_reduce
     >>> for step in member_steps(ring_all_reduce(2, 1))[0]:
@@ -62,10 +62,10 @@ def _check(algorithm: Program, op: Op) -> None:
     what = f"op {op.index} '{op.kind.name}' of algorithm '{algorithm.name}'"
     if op.kind not in _KINDS:
         found = f"only {', '.join(kind.name for kind in _KINDS)} can take the place of a collective"
-        raise ProgramError(what, where=op.line, found=found, hint="Algorithm.trace() has nothing else")
+        raise ProgramError(what, where=op.line, found=found, hint="programs of Algorithm.trace() have no other ops")
     for region in (*op.reads, *op.writes):
         if region.blocks > 1:
-            raise ProgramError(f"{what} has a strided region", where=op.line, hint="batched instances have none")
+            raise ProgramError(f"{what} has a strided region", where=op.line, hint="use batched instances")
 
 
 def _step(algorithm: Program, op: Op) -> Step:
@@ -77,8 +77,8 @@ def _step(algorithm: Program, op: Op) -> Step:
 
 
 def _queued(steps: list[Step]) -> list[Step]:
-    """The same, each with its queue."""
-    numbers: dict[str, dict[int, int]] = {"send": {}, "recv": {}}  # by side: peer -> which it is
+    """The steps, each with its queue."""
+    numbers: dict[str, dict[int, int]] = {"send": {}, "recv": {}}  # by side: peer -> its number
     sides = ["send" if step.kind == Kind.send else "recv" if step.peer >= 0 else "local" for step in steps]
     for side, step in zip(sides, steps, strict=True):
         if side != "local":
@@ -92,7 +92,7 @@ def _queued(steps: list[Step]) -> list[Step]:
 
 
 def _ordered(steps: list[Step]) -> list[Step]:
-    """The same, each with what it needs."""
+    """The steps, each with the steps that it needs."""
     touched, found = _Touched(), list[Step]()
     served: dict[tuple[str, str], int] = {}  # the last step of one queue that another has waited for
     for row, step in enumerate(steps):
@@ -108,7 +108,7 @@ def _ordered(steps: list[Step]) -> list[Step]:
 
 
 class _Touched:
-    """Who touched each slot last."""
+    """The last steps that wrote and read each slot."""
 
     def __init__(self) -> None:
         self._wrote: dict[Slot, int] = {}

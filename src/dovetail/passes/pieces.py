@@ -86,9 +86,9 @@ def expand_repeats(program: Program, times: Ints) -> Program:
 
 
 def deepened(program: Program, pieces: Ints) -> tuple[Channel, ...]:
-    """The channels of `program` once each op's message is so many pieces: as deep as they were, times the most pieces
-    of a message that they carry. They hold as many whole messages as before, so what completed still does; the least
-    depth of the pieces is the certificate's to find.
+    """The channels of `program` after op i's message is cut into `pieces[i]` pieces: old depth times the most pieces of
+    any message that they carry. They hold as many whole messages as before, so a program that completed still does; the
+    certificate finds the least depth.
     """
     most = np.ones(len(program.channels), np.int64)
     for channel in (program.chan_in, program.chan_out):
@@ -134,7 +134,7 @@ class _Order(NamedTuple):
         return _Order(op, turn, begin, apart, count, pieces)
 
     def applied(self, program: Program, slots: Ints, first: Ints, size: Ints) -> Program:
-        """`program` in this order, its messages (ops of so many `slots`) as `size` slots from `first` on."""
+        """`program` in this order; new op i is `size[i]` slots from `first[i]` on of an old op of `slots` slots."""
         col, op = program.columns, self.op
         new = {name: col[name][op] for name in ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")}
         for side in _SIDES:

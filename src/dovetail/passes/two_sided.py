@@ -124,7 +124,7 @@ class _Rewrite:
         return self.draft.keep(op, after=after)
 
     def _waits(self) -> dict[int, list[int]]:
-        """For each op, what takes part in puts and gets that have ended by its end, whatever the timing."""
+        """For each op, the ops of puts and gets that have certainly ended when it ends, in every timing."""
         waits: dict[int, list[int]] = defaultdict(list)
         for rank, by_queue in self.partners.items():
             for queue in self._queues(rank):

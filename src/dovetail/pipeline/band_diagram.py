@@ -11,12 +11,12 @@ from dovetail.ir import Piece, Space
 from dovetail.pipeline.band_program import Tile, span, tiles_of
 from dovetail.pipeline.bands import Line
 
-STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # upwards, across, and of all ranks' bands
+STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # shown at most: strips upwards, tiles across, rounds of all ranks' bands
 
 
 def space_of_bands(line: Line) -> Space | None:
-    """From where the sweep begins, as far as some tiles go, and as many steps as some bands have. A turn is a time
-    step, in which every rank may do one tile."""
+    """The part of the iteration space that the page shows: a few tiles from where the sweep begins, and a few bands of
+    steps. In a time step (a turn) every rank may compute one tile."""
     low, high = line.box
     count = min(high - low, MOST_TILES * line.grain)
     if line.steps == 0 or count <= 0:
@@ -29,7 +29,7 @@ def space_of_bands(line: Line) -> Space | None:
 
 
 def _pieces(line: Line, steps: int, stride: int, low: int, high: int) -> Iterator[Piece]:
-    """What each tile has of every `stride`-th step, between two positions."""
+    """The positions from `low` to `high` that each tile computes, of every `stride`-th step."""
     begins = np.cumsum([0, *(band.depth for band in line.bands)])
     short = replace(line, steps=int(begins[begins >= steps][0]))
     for tile, turn in _turns(short):
@@ -44,7 +44,7 @@ def _pieces(line: Line, steps: int, stride: int, low: int, high: int) -> Iterato
 
 
 def _turns(line: Line) -> Iterator[tuple[Tile, int]]:
-    """The time step of each tile: after the last one of its rank, and after those that leave what it reads."""
+    """Each tile with its time step: later than its rank's previous tile and than the tiles that write what it reads."""
     ready = {array: np.zeros(line.cutting.grid[0], np.int64) for array in line.moving}
     done = [0] * line.ranks
     for tile in tiles_of(line):

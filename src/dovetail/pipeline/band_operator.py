@@ -43,8 +43,8 @@ class BandOperator(PipelineOperator):
         return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """What is run where nothing was tuned: equally many bands on every rank, in tiles so many that the last rank
-        soon begins."""
+        """The schedule used if nothing was tuned: equally many bands on every rank, in enough tiles that the last rank
+        begins early."""
         rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
         depth = max(-(-self._steps // (ranks * rounds)), 1)
         length = self._line(ranks, depth, 1).length_of_tiles(depth)
@@ -162,13 +162,13 @@ class BandOperator(PipelineOperator):
 
 
 class _TilesAlone:
-    """Appends tiles of so many points each to a program, on every rank."""
+    """Appends tiles of given numbers of points to a program, on every rank."""
 
     def __init__(self, line: Line, depth: int, most: int) -> None:
         self.line, self.depth, self.most = line, depth, most
 
     def of(self, points: int) -> int:
-        """Positions of a tile of so many points."""
+        """Positions of a tile of `points` points."""
         return min(max(points // self.depth, 1), self.most)
 
     def __call__(self, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:

@@ -1,4 +1,4 @@
-"""band_program: the program of bands of steps, each passed on to the next rank tile by tile, and its reference."""
+"""band_program: the program in which ranks compute bands of steps in rotation, tile by tile; and its reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.pipeline.names import whole
 from dovetail.pipeline.skews import Lean
 
 Ints = NDArray[np.int64]
-GIVEN, NEVER, END = -1, -2, 1 << 62  # what makes the values at first; what nobody has; what needs results
+GIVEN, NEVER, END = -1, -2, 1 << 62  # in place of a tile: the input; no value; the output
 
 
 class Tile(NamedTuple):
@@ -33,7 +33,8 @@ class Tile(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Positions of an array as `maker` left them, that `user` needs first; `source` may be the rank that needs them."""
+    """Positions of an array that tile `maker` wrote and tile `user` is the first to need on rank `target`. `source`:
+    the maker's rank; it may be the same."""
 
     array: str
     low: int
@@ -45,7 +46,7 @@ class Message(NamedTuple):
 
 
 def line_program(line: Line) -> Program:
-    """Every rank has its block of every array as input, and of those that are written as output."""
+    """The program in bands. Inputs are each rank's block of every array, outputs its block of the written arrays."""
 
     def make(bands: int) -> Program:
         return _Writer(_of_bands(line, bands)).run()
@@ -54,7 +55,7 @@ def line_program(line: Line) -> Program:
 
 
 def plain_program(line: Line) -> Program:
-    """The same tiles on rank 0, band after band."""
+    """The reference program: the same tiles on rank 0, band after band."""
 
     def make(bands: int) -> Program:
         return _Writer(_of_bands(line, bands), plain=True).run_plainly()
@@ -63,13 +64,13 @@ def plain_program(line: Line) -> Program:
 
 
 def _of_bands(line: Line, bands: int) -> Line:
-    """With so many bands, of which the first one is as long as ever."""
+    """The line with `bands` bands in all, the first one unchanged."""
     first = line.bands[0].depth if bands else 0
     return Line(line.cutting, line.ranks, first + max(bands - 1, 0) * line.depth, line.depth, line.grain)
 
 
 def tiles_of(line: Line) -> list[Tile]:
-    """All tiles, in an order in which one processor could do them."""
+    """All tiles, in a valid sequential order."""
     found = list[Tile]()
     for number, band in enumerate(line.bands):
         for low, lean in line.tiles(band.depth):
@@ -78,7 +79,7 @@ def tiles_of(line: Line) -> list[Tile]:
 
 
 class _Ledger:
-    """Which tile has written each position last, and what of it each rank has."""
+    """Tracks which tile wrote each position last, and which of these values each rank has."""
 
     def __init__(self, line: Line, tiles: Sequence[Tile]) -> None:
         self.line, self.tiles, length = line, tiles, line.cutting.grid[0]
@@ -88,7 +89,7 @@ class _Ledger:
         self.owner = np.repeat(np.arange(line.ranks), [high - low for low, high in line.owned])
 
     def messages(self) -> Iterator[Message]:
-        """All of them, in the order in which they are needed; at the end what ranks give back."""
+        """All messages, in the order in which they are needed; the output last."""
         for tile in self.tiles:
             for array in self.line.moving:
                 yield from self._news(array, tile)
@@ -102,7 +103,8 @@ class _Ledger:
                 low = last
 
     def _news(self, array: str, tile: Tile) -> Iterator[Message]:
-        """What a tile needs and its rank has not: all that one tile has left there, needed yet or not."""
+        """Messages with what a tile needs and its rank lacks. A message has all adjacent values of one tile, even those
+        that are needed later."""
         low, high = span(self.line, array, tile)
         newest, held = self.newest[array], self.held[array, tile.rank]
         while len(fresh := np.flatnonzero(newest[low:high] != held[low:high])):
@@ -112,7 +114,7 @@ class _Ledger:
             held[first:last] = maker
 
     def _run(self, array: str, at: int) -> tuple[int, int]:
-        """The positions around one that the same tile wrote last, or that the same rank was given."""
+        """The range of positions around `at` that the same tile wrote last, or that are the same rank's input."""
         maker = int(self.newest[array][at])
         low, high = self.line.owned[self.owner[at]]
         if maker != GIVEN:
@@ -132,7 +134,7 @@ def span(line: Line, array: str, tile: Tile) -> tuple[int, int]:
 
 
 class _Writer:
-    """Ops in the order in which each rank does them alone."""
+    """Writes the ops, in the order in which each rank executes them."""
 
     def __init__(self, line: Line, plain: bool = False) -> None:
         self.line, self.plain, self.ranks = line, plain, range(line.ranks)
@@ -190,8 +192,8 @@ class _Writer:
                 self._copy(message, text)
 
     def _take(self, wanted: Message, text: str) -> None:
-        """A message, and those that were sent before it on the same way. What goes round to the first rank again comes
-        as soon as there is room, in a lane of its own."""
+        """Receive a message, and first those sent before it on the same channel. Messages back to the first rank are
+        received as soon as there is room, in a lane of their own."""
         if wanted.source == wanted.target:
             return self._copy(wanted, text) if wanted.user != END else None
         queue = self.under_way[wanted.source, wanted.target]
@@ -212,13 +214,13 @@ class _Writer:
         self.builder.add(Kind.copy, rank, self.compute, reads=[here], writes=[there], line=text)
 
     def _left(self, message: Message) -> Region:
-        """Where what was made lies."""
+        """The region of a message's data on its source."""
         at = message.low - (self.line.owned[message.source][0] if message.maker == GIVEN else 0)
         name = message.array if message.maker == GIVEN else held_name(message.array)
         return Region(name, at, message.high - message.low)
 
     def _wanted(self, message: Message) -> Region:
-        """Where it is needed."""
+        """The region of a message's data on its target."""
         at = message.low - (self.line.owned[message.target][0] if message.user == END else 0)
         name = f"{message.array}_out" if message.user == END else held_name(message.array)
         return Region(name, at, message.high - message.low)
@@ -256,17 +258,17 @@ class _Writer:
 
 
 def held_name(array: str) -> str:
-    """All positions of an array, while bands are computed."""
+    """The buffer of all positions of an array, while bands are computed."""
     return f"{array}_held"
 
 
 def came_name(array: str) -> str:
-    """What came of it, before it is needed."""
+    """The buffer of received values of an array, before they are needed."""
     return f"{array}_came"
 
 
 def own_name(array: str, rank: int) -> str:
-    """What a rank was given of an array of which every rank has its own, on rank 0."""
+    """The buffer, on rank 0, of another rank's input of an array that is not cut."""
     return f"{array}_of{rank}"
 
 

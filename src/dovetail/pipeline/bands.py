@@ -149,7 +149,7 @@ class BandKernel(TileKernel):
 
 
 def kernel_name(sweep: Sweep, depth: int, lean: Lean) -> str:
-    """What the tile of a band of so many steps is called."""
+    """The name of the kernel of a tile of a band of `depth` steps."""
     return f"{sweep.name}_band{depth}{lean_name(lean)}"
 
 

@@ -22,8 +22,8 @@ Range = tuple[int, int]
 class Cutting:
     """`cut`: parts by axis of the grid, one along the `mapped` axis, whose positions are the slots of buffers.
 
-    A face is what a part needs of the part at an `offset` from it: so many parts on along each axis. A part may have
-    fewer points than others need of them.
+    A face is what a part needs of the part at an `offset` from it, counted in parts along each axis. A part may have
+    fewer points than a face needs.
     """
 
     pipelined: Pipelined
@@ -84,7 +84,7 @@ class Cutting:
         return tuple(sign * at for sign, at in zip(sweep.signs, self.places[part], strict=True))
 
     def holder(self, at: Mapping[int, int], near: int) -> int:
-        """The part that owns a point, of which the coordinates along some axes are told; else as `near` lies."""
+        """The part that owns a point. `at`: the point's coordinates along some axes; along others, as part `near`."""
         place = list(self.places[near])
         for axis, where in at.items():
             sides = {self.places[part][axis]: self.owned[part][axis] for part in range(self.num_parts)}
@@ -279,8 +279,8 @@ class Cutting:
         return found
 
     def typical(self, sweep: Sweep, part: int, amount: int, number: int) -> tuple[int, Lean] | None:
-        """A tile with so many positions in a row, on average, as `tile_of` has it. Where tiles lean, another for each
-        number, as long as all its rows are whole; else in the middle of the part, and wider."""
+        """A tile with `amount` positions in a row, on average, as `tile_of` returns it. If tiles lean: the
+        `number`-th one, as long as all its rows are whole; else one in the middle of the part, and wider."""
         box = self.part_box(sweep, part)
         leaning, length = self._leaning(sweep, box), box[self.mapped][1] - box[self.mapped][0]
         first = self._first_row(sweep, part)

@@ -215,7 +215,7 @@ def elements(cutting: Cutting, sweep: Sweep, part: int, loops: Sequence[int]) ->
 
 
 def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append tiles of so many positions each, one after the other on every rank that has points; their rows by rank."""
+    """Append one tile for each of `amounts` (positions) on every rank with points; return the ops' numbers by rank."""
     names, found = Names(cutting), dict[int, list[int]]()
     lane = b.lane("compute", "compute")
     for array in sweep.reads:
@@ -234,7 +234,8 @@ def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: S
 
 
 def add_moves(cutting: Cutting, array: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append moves of so many positions of an array into slots that have room for faces; their rows by rank."""
+    """Append one move for each of `amounts` (positions) of an array into slots with room for faces; return the ops'
+    numbers by rank."""
     names, lane, target = Names(cutting), b.lane("compute", "compute"), f"{array}_{cutting.way}"
     found = dict[int, list[int]]()
     b.buffer(array, "input", cutting.length(array)), b.buffer(target, "scratch", cutting.length(array))

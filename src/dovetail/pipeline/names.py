@@ -15,13 +15,13 @@ from dovetail.pipeline.tile_messages import span, spans
 
 
 class Names:
-    """What buffers and kernels are called; with the way of cutting in them, so that those of another cut differ."""
+    """Names of buffers and kernels. They contain the way of cutting, so that names of different cuts differ."""
 
     def __init__(self, cutting: Cutting, plain: bool = False) -> None:
         self.cutting, self.plain, self.way = cutting, plain, cutting.way
 
     def storage(self, array: str, part: int) -> str:
-        """Where a part's elements of an array are while it runs: where nothing is beside them, its input or output."""
+        """The buffer of a part's elements of an array during a run: its input or output, unless they have margins."""
         if self.cutting.is_padded(array, part):
             return self._of(f"{array}_{self.way}", part)
         return self.result(array, part) if array in self.cutting.pipelined.written else self.given(array, part)
@@ -33,11 +33,11 @@ class Names:
         return f"{array}_out_of{part}" if self.plain else f"{array}_out"
 
     def came(self, array: str, offset: Vector, part: int) -> str:
-        """Faces that came from the part at an offset."""
+        """The buffer of faces received from the part at `offset`."""
         return self._of(f"{array}_from{face_name(offset)}_{self.way}", part)
 
     def goes(self, array: str, offset: Vector) -> str:
-        """Faces for the parts for which this one lies at that offset."""
+        """The buffer of faces to send to the part that sees this one at `offset`."""
         return f"{array}_to{face_name(offset)}_{self.way}"
 
     def picked(self, single: Single, number: int) -> str:
@@ -52,12 +52,12 @@ class Names:
     # Kernels
 
     def tile(self, sweep: Sweep, part: int, lean: Lean | None = None) -> str:
-        """Tiles that lean are told apart by what their rows have."""
+        """The name of a tile's kernel; names of leaning tiles contain their rows' extents."""
         name = f"{sweep.name}_{self.way}_{part}"
         return name + lean_name(lean) if lean and any(self.cutting.lean(sweep)) else name
 
     def pack(self, array: str, offset: Vector, part: int) -> str:
-        """Takes, of a part's slots, the face that the part needs for which it lies at that offset."""
+        """The kernel that copies a face out of a part's slots, for the part that sees this one at `offset`."""
         return f"{array}_face{face_name(offset)}_{self.way}_{part}"
 
     def move(self, word: str, array: str, part: int) -> str:
@@ -71,7 +71,8 @@ class Names:
 
 
 def face_name(offset: Vector) -> str:
-    """
+    """An offset as a suffix of names: m is minus, a is plus.
+
     >>> face_name((0, -1, 1)), face_name((0, -2))
     ('_0ma', '_0m2')
     """
@@ -81,7 +82,8 @@ def face_name(offset: Vector) -> str:
 
 
 def lean_name(lean: Lean) -> str:
-    """
+    """A lean as a suffix of names; m is minus.
+
     >>> lean_name(Lean(5, -2, 3))
     '_5_m2_3'
     """
@@ -89,7 +91,8 @@ def lean_name(lean: Lean) -> str:
 
 
 class Touched(NamedTuple):
-    """What a tile reads of its own part, the faces that it needs, where they lie when they came, and what it writes."""
+    """Operands of a tile: regions of its own part that it reads, received faces (array, offset, region), and regions
+    that it writes."""
 
     own: list[Region]
     faces: list[tuple[str, Vector, Region]]
@@ -110,6 +113,6 @@ def tile_regions(names: Names, sweep: Sweep, part: int, first: int, lean: Lean) 
 
 
 def whole(count: int) -> Sequence[Mode]:
-    """So many operands, on all slots of which the results depend."""
+    """Modes of `count` operands of mode "all": every result depends on all of their slots."""
     mode: Mode = "all"
     return (mode,) * count

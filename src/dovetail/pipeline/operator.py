@@ -116,7 +116,7 @@ class PipelineOperator(GridOperator):
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """What is run where nothing was tuned: overlapped, in tiles so many that the last rank soon begins."""
+        """The schedule used if nothing was tuned: overlapped, in enough tiles that the last rank begins early."""
         ways = list(self._ways(ranks, self.mapped if mapped is None else mapped))
         if not ways:
             self.serial(ranks)
@@ -171,8 +171,8 @@ class PipelineOperator(GridOperator):
                 yield from self._of_grain(costs, cutting.cut, cutting.mapped, grain)
 
     def _of_grain(self, costs: Costs, cut: tuple[int, ...], mapped: int, grain: int) -> Iterator[Schedule]:
-        """Overlapped, and on several ranks blocking: alone, with a note that says why, where that is predicted to be as
-        good and overlapped ones are not what was asked for."""
+        """The overlapped and, on several ranks, the blocking schedule. Only the blocking one, with a note, if it is
+        predicted to be as good and the user did not ask for overlap."""
         over = Schedule.of(OVERLAPPED, cut=cut, mapped=mapped, grain=grain, overlapped=True)
         why = self._why_blocking(costs, over) if costs.ranks > 1 else ""
         if not why or costs.family == OVERLAPPED:
@@ -252,7 +252,7 @@ class PipelineOperator(GridOperator):
         return _cutting(self, cut, mapped)
 
     def how(self, schedule: Schedule, ranks: int, steps: int | None = None, most_tiles: int | None = None) -> How:
-        """How a schedule runs it. PlanError where it is not for so many ranks."""
+        """How a schedule runs it. PlanError if the schedule is not for `ranks` ranks."""
         cut, mapped, grain = (schedule.get(name) for name in ("cut", "mapped", "grain"))
         fits = cut and None not in (mapped, grain) and len(cut) == len(self.grid) and prod(cut) == ranks
         if not fits:
@@ -350,7 +350,7 @@ def pipeline_operator(
 
 
 def _tiles_of(cutting: Cutting, grain: int) -> Schedule:
-    """The schedule in tiles of so many positions."""
+    """The schedule in tiles of `grain` positions."""
     return Schedule.of(BLOCKING, cut=cutting.cut, mapped=cutting.mapped, grain=grain)
 
 

@@ -313,8 +313,8 @@ class _Writer:
     def _receive(self, source: int, target: int, wanted: Region, line: str, comes_back: bool) -> None:
         """A message, and those that were sent before it on the same way.
 
-        What comes back from a later part is for a step to come: it is received as soon as there is room, whatever the
-        schedule, for else two parts could wait for each other to take what they send.
+        A message from a later part is for a future step. Every schedule receives it as soon as there is room; else
+        two parts could wait for each other to receive what they send.
         """
         queue = self.under_way[source, target]
         while wanted in queue:

@@ -19,9 +19,10 @@ class Link(NamedTuple):
     """Messages of one rank to another, one each step, all of one size.
 
     `half_s`: half a round trip; `gap_s`: the least time from one arrival to the next; `send_s`, `recv_s`: what the
-    calls take of a message that waits for nobody. `waits`: a send waits until the receiver asks for it; `progresses`:
-    such a message travels while both ranks compute. `leaves`, `enters`: by a wire that carries all messages of its
-    source, to its target, of which the same is said: one after another, in the order in which they start.
+    calls take if the message waits for nobody. `waits`: a send waits until the receiver asks for it; `progresses`:
+    such a message travels while both ranks compute. `leaves`: the wire that carries all messages of its source;
+    `enters`: the wire that carries all messages to its target. A wire carries one message at a time, in the order in
+    which they start.
     """
 
     source: int

@@ -1,4 +1,4 @@
-"""skews: how far tiles must lean where upright tiles would depend on one another, and which points they have."""
+"""skews: leaning tiles, for nests whose upright tiles would depend on each other: how they lean, and their points."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Range = tuple[int, int]
 
 
 def least_lean(deps: Sequence[Vector], order: Sequence[int], mapped: int, cut: Vector) -> Vector:
-    """By how many positions of the axis `mapped` a tile must lean for each point along the other axes, so that no
-    dependence goes back into a tile that is computed later.
+    """Return, for each axis, by how many positions of the axis `mapped` a tile must lean per point along that axis, so
+    that no dependence goes back into a tile that is computed later.
 
-    It is the row of H that belongs to the tiles of that axis, less 1 there: with it HD ≥ 0. Tiles lean along axes that
-    `order` has before the mapped one; along axes in one part only if they must; and then as little as they can. Some
-    lean does always, for every dependence goes on along the first axis on which it goes at all.
+    The result is the row of H for the tiles along the mapped axis, less 1 at that axis: with it HD ≥ 0. Tiles lean
+    along axes before the mapped one in `order`, as little as possible; along axes that are not cut only if they must. A
+    solution always exists, because every dependence is positive along its first nonzero axis.
 
     >>> nine_points = ((0, 1), (1, -1), (1, 0), (1, 1))
     >>> least_lean(nine_points, (0, 1), 1, (2, 1)), least_lean(nine_points, (0, 1), 0, (1, 2))
@@ -43,7 +43,8 @@ def least_lean(deps: Sequence[Vector], order: Sequence[int], mapped: int, cut: V
 
 
 def _some_lean(deps: Sequence[Vector], before: Sequence[int], mapped: int) -> Vector:
-    """Along one axis after the other, the innermost first, as far as those dependences ask that go along it first."""
+    """A valid lean, not the least: axis by axis, the innermost first, as far as the dependences require whose first
+    nonzero axis it is."""
     lean = [0] * len(deps[0])
     for axis in reversed(before):
         outer = before[: before.index(axis)]
@@ -55,8 +56,8 @@ def _some_lean(deps: Sequence[Vector], before: Sequence[int], mapped: int) -> Ve
 
 
 def waves(deps: Iterable[Vector], order: Sequence[int]) -> Vector:
-    """A weight for each axis, by which every dependence goes on by 1 at least: points of one sum may be computed at
-    once.
+    """Return a weight for each axis so that every dependence has a weighted sum of at least 1. Points of equal weighted
+    sums may be computed at the same time.
 
     >>> waves([(0, 1), (1, 0)], (0, 1)), waves([(0, 1), (1, -2)], (0, 1))
     ((1, 1), (3, 1))
@@ -73,8 +74,8 @@ def waves(deps: Iterable[Vector], order: Sequence[int]) -> Vector:
 
 
 def lag_of_rows(deps: Iterable[Vector], order: Sequence[int]) -> int:
-    """How many points behind the first of two rows, the two innermost loops of `order`, the second can be computed
-    beside it.
+    """Return how many points the second of two adjacent rows (of the two innermost loops of `order`) must stay behind
+    the first if both are computed together.
 
     >>> lag_of_rows([(0, 1), (1, -1), (1, 0), (1, 1)], (0, 1)), lag_of_rows([(0, 1), (2, -1)], (0, 1))
     (2, 0)
@@ -85,16 +86,19 @@ def lag_of_rows(deps: Iterable[Vector], order: Sequence[int]) -> int:
 
 
 class Lean(NamedTuple):
-    """A tile on a part, along the mapped axis as its loop goes: it has points at `length` positions; its first row has
-    `width` from `start`, of which only those are computed that are among the `length`, and so has each later row, as
-    many positions before as it leans. An upright tile has all of them in every row."""
+    """Extent of a leaning tile on a part, along the mapped axis in the direction of its loop.
+
+    The tile covers `length` positions. Its first row is the `width` positions from `start` on; a later row begins as
+    many positions earlier as it leans. Rows are clipped to the `length` positions. An upright tile has all positions in
+    every row.
+    """
 
     length: int
     start: int
     width: int
 
     def row(self, lean: int) -> Range:
-        """The positions of the row that leans so far.
+        """The positions, first and end, of the row that leans by `lean`.
 
         >>> [Lean(5, 2, 3).row(lean) for lean in range(4)]
         [(2, 5), (1, 4), (0, 3), (0, 2)]
@@ -103,7 +107,7 @@ class Lean(NamedTuple):
 
 
 def mean_row(lean: Lean, leaning: Sequence[tuple[int, int]]) -> float:
-    """Positions that a row of a tile has on average, of as many rows each way, leaning by so much each.
+    """Return the mean number of positions per row. `leaning`: (lean per row, number of rows) for each other axis.
 
     >>> mean_row(Lean(5, 2, 3), [(1, 4)])
     2.75
@@ -117,7 +121,7 @@ def mean_row(lean: Lean, leaning: Sequence[tuple[int, int]]) -> float:
 
 
 class Need(NamedTuple):
-    """Elements that rows read: `ahead` positions on; `least`, `most`: how far the first and last of these rows lean."""
+    """A read of elements `ahead` positions further, by rows that lean by `least` to `most`."""
 
     ahead: int
     least: int
@@ -125,8 +129,8 @@ class Need(NamedTuple):
 
 
 def span_of(lean: Lean, needs: Sequence[Need], sign: int) -> Range | None:
-    """From the first to beyond the last position of a face that a tile reads, counted from the first position that it
-    touches, as the array lies; None where it reads none.
+    """Return the range of positions of a face that a tile reads, counted from the tile's first position in the array's
+    direction; None if it reads none.
 
     >>> span_of(Lean(5, 0, 5), [Need(-1, 0, 0), Need(1, 0, 0)], 1), span_of(Lean(5, 2, 3), [Need(1, 2, 2)], 1)
     ((-1, 6), (1, 4))

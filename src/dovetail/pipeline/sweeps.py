@@ -126,7 +126,7 @@ class Pipelined:
 
 
 def pipelined_of(nest: Recording) -> Pipelined:
-    """The pipeline that a nest is, or an OperatorError that says why it is none.
+    """Analyse a nest as a pipeline. Raises OperatorError with the reason if it is none.
 
     >>> from dovetail.loops.problems import gauss_seidel2d, sync_p2p
     >>> [phase.name for phase in pipelined_of(sync_p2p).phases], pipelined_of(gauss_seidel2d).forward

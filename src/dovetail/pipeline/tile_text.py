@@ -62,7 +62,7 @@ class TileWriter(Expressions):
         return "\n\n".join([head, INCLUDES, STRUCT, *helpers, *point, "\n".join([*lines, "}"])]) + "\n"
 
     def _head(self, loop: int | None, innermost: bool) -> Iterator[str]:
-        """Of one loop, None being that over positions, along which it is told before what a row that leans has."""
+        """The head of one loop in C; None is the loop over positions, preceded by a leaning row's bounds."""
         if loop is None and self.leans:
             yield from self._row("")
         low, high = self._range(loop) if loop is None else map(str, self.tile.box[loop])
@@ -84,7 +84,7 @@ class TileWriter(Expressions):
         return f"i{loop} - {low}" if self._goes_up(loop) else f"{high - 1} - i{loop}"
 
     def _range(self, loop: int | None, row: str = "") -> tuple[str, str]:
-        """What a loop counts; of a row that leans, `row` being at the end of the names that tell it."""
+        """The bounds of a loop; of a leaning row, in variables whose names end in `row`."""
         if loop is not None:
             low, high = self.tile.box[loop]
             return "0", str(high - low)

@@ -13,8 +13,8 @@ from dovetail.pipeline.skews import Lean, Need
 
 
 class Rows(NamedTuple):
-    """Slots of an array that a tile reads, and writes where `written`: from `back` positions before its own, to `ahead`
-    beyond; all slots of one that does not go along the mapped axis (`moves` False)."""
+    """Slots of an array that a tile reads and, if `written`, writes: from `back` positions before the tile's own to
+    `ahead` beyond; all slots if the array does not extend along the mapped axis (`moves` is False)."""
 
     array: str
     back: int
@@ -25,7 +25,7 @@ class Rows(NamedTuple):
 
 
 class Face(NamedTuple):
-    """What came of an array, put into a box of its slots before a tile is computed: what the tile needs of it."""
+    """Received values of an array that a tile needs; they are copied into a box of its slots before the tile runs."""
 
     array: str
     needs: tuple[Need, ...]
@@ -34,8 +34,8 @@ class Face(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A loop of a tile: 1 or -1 as it goes up or down, by how many positions a tile leans for each of its iterations,
-    and what each counts for the diagonal of a point."""
+    """A loop of a tile. `sign`: 1 upwards, -1 downwards; `lean`: positions that the tile leans per iteration; `weight`:
+    weight of an iteration in a point's weighted sum (see `skews.waves`)."""
 
     sign: int
     lean: int
@@ -43,8 +43,8 @@ class Turn(NamedTuple):
 
 
 class Element(NamedTuple):
-    """Where an element lies that a statement touches: positions from the tile's own, and a place in the slot: of every
-    axis of it, which loop of the tile it goes along (None: along none), and how far from there."""
+    """Place of an element that a statement accesses. `ahead`: offset in positions. `place`: for each axis of the slot,
+    the loop of the tile that runs along it (None: none), and the offset."""
 
     array: str
     ahead: int
@@ -53,13 +53,12 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """What is computed of a sweep at once, in place, after the faces that came are put beside what is the part's own.
+    """A unit of computation of a sweep, in place, after the received faces are copied beside the part's own points.
 
-    `box`: of every loop but that over positions, the outermost first, its first and last value, as the part's slots
-    count. `turns`: the loop over positions, then these: which way it goes, how far tiles lean along it, and its weight:
-    points of one sum of weights may be computed at once. `lean`: how the tile lies, where it leans; the loop over
-    positions then is within the first `outer` others. `lag`: two rows are computed at once, the second so many points
-    behind, in C; None where they are not. `in_turn`: no compiler may compute points of the innermost loop at once.
+    `box`: range of every loop except the one over positions, outermost first, in the numbering of the part's slots.
+    `turns`: the loop over positions, then the loops of `box`. `lean`: extent of a leaning tile; the loop over
+    positions then is within the first `outer` others. `lag`: C computes two rows at once, the second `lag` points
+    behind the first; None: one row at a time. `in_turn`: the innermost loop must not be vectorised.
     """
 
     name: str

@@ -129,7 +129,7 @@ class Costs:
     def score(self, found: Iterable[Schedule]) -> list[Scored]:
         """Build, price and simulate each schedule; drop those that the machine has no cost for.
 
-        Serial is never dropped: raises CostError, which says what to probe, if it has no cost.
+        Serial is never dropped: raises CostError, naming the missing probe, if it has no cost.
         """
         scored = []
         for schedule in found:
@@ -161,7 +161,7 @@ class Costs:
         return all(f"p2p:{name}" in self.model or f"exchange:{name}" in self.model for name in self.link_kinds())
 
     def unknown(self, kind: str) -> CostError:
-        """Return the error for a collective `kind` without a cost; its hint says what to probe."""
+        """Return the error for a collective `kind` without a cost; its hint names the missing probe."""
         probe = {f"{kind}:{self.ranks}", *(f"p2p:{name}" for name in self.link_kinds())}
         return CostError(
             f"machine '{self.machine.name}' has no cost of {kind} over {self.ranks} ranks",

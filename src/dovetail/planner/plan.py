@@ -145,7 +145,7 @@ class Plan:
 
     @property
     def keeps_serial(self) -> bool:
-        """Whether the plan runs exactly what serial runs, whatever its family is called."""
+        """Whether the plan runs exactly what serial runs, perhaps under another family's name."""
         return self.schedule.parameters == self.serial.parameters
 
     @property

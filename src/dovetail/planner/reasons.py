@@ -84,7 +84,7 @@ def label(schedule: Schedule, *, several: bool) -> str:
 
 
 def driven(costs: Costs, schedule: Schedule) -> Schedule:
-    """The schedule with its messages driven as the machine says, where it does."""
+    """The schedule with the machine's own settings of progress, if it has any."""
     facts = costs.machine.facts
     return replace(schedule, **{key: facts[key] for key in ("progress", "block_rows") if key in facts})
 

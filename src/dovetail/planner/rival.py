@@ -14,7 +14,7 @@ WITHIN_NOISE = "faster, but not beyond the noise"
 
 @dataclass(frozen=True)
 class Rival:
-    """A schedule that was considered and not taken. `label` tells rivals of one family apart."""
+    """A schedule that was considered and not taken. `label` distinguishes rivals of one family."""
 
     label: str
     schedule: Schedule

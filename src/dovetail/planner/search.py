@@ -127,7 +127,7 @@ MOST_TURNS = 4  # of improving on the best
 def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
     """Return the fastest candidate of the wanted family that can be proved. With "auto" it must beat serial."""
     known = (each for each in ranked if each.schedule.is_serial)
-    serial = next(known, None) or costs.scored(costs.operator.serial(costs.ranks))  # whose error says what to probe
+    serial = next(known, None) or costs.scored(costs.operator.serial(costs.ranks))  # its error names what to probe
     refused: list[str] = []
     several = len({each.schedule.way for each in ranked}) > 1
     for each in ranked:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dovetail.planner.costs import Scored
 
 MOST = 8
-LONG_S = 5e-3  # where bandwidth decides, predictions are good, and measuring is dear
+LONG_S = 5e-3  # above, bandwidth decides: predictions are good, and measurements expensive
 HOPELESS, HOPELESS_LONG = 4.0, 1.7  # times the best prediction
 
 

@@ -1,4 +1,4 @@
-"""balance: sizes whose compute and communication take about as long on this machine, found in a second or two."""
+"""balance: find, in a second or two, sizes whose compute and communication take equally long on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.prober import programs
 from dovetail.prober.take import take
 from dovetail.run.executor import Executor
 
-CALLS = 4  # of the library, from the end of one to the end of the next; some libraries take far longer now and then
+CALLS = 4  # library calls, timed from end to end; the least counts, for some libraries are far slower now and then
 
 
 class Balanced(NamedTuple):

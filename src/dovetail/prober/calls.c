@@ -128,7 +128,7 @@ static void message(int which, int num_bytes, int back) {
 
 static int has_root(int which) { return which == BCAST || which == REDUCE || (which >= GATHER && which <= SCATTERV); }
 
-/* Seconds of one of so many calls, of the slowest rank. */
+/* Seconds per call, averaged over `trips` calls, on the slowest rank. */
 static double each_s(int which, int num_bytes, int trips, int again) {
     double most;
     MPI_Barrier(world);

@@ -110,7 +110,7 @@ class Characteristic:
 class Characteristics:
     """Computations of one kind, measured on `ranks` ranks of one machine.
 
-    `aspect` says what their `shape` is. `load`: the greatest shares of the ranks' cores that other processes took.
+    `aspect`: the meaning of their `shape`. `load`: the greatest shares of the ranks' cores that other processes took.
     `notes`: sentences for the user.
     """
 

@@ -1,4 +1,4 @@
-"""counterexample: the schedule that shows a fault: the ops of a failed check after their prerequisites, by tick."""
+"""counterexample: a schedule that shows a fault: the ops of a failed check, after their prerequisites, in ticks."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False)
 
 
 def _before(lists: OpLists, run: Run, ops: Sequence[int]) -> set[int]:
-    """Ops that ran and lead to `ops`, these included."""
+    """All ops that must run before `ops`, and `ops` themselves."""
     ran, seen, todo = set(run.order), set(ops), list(ops)
     while todo:
         new = set(_causes(lists, run, todo.pop())) - seen
@@ -67,7 +67,7 @@ def _before(lists: OpLists, run: Run, ops: Sequence[int]) -> set[int]:
 
 
 def _causes(lists: OpLists, run: Run, row: int) -> list[int]:
-    """What an op follows: the op before it in its lane, those it waits for, and the one that sent its message."""
+    """The direct predecessors of an op: the op before it in its lane, its dependencies, and its message's sender."""
     place = lists.position[row]
     causes = [*lists.ops[row].after, *lists.queues[lists.queue_of[row]][max(place - 1, 0) : place]]
     return causes + ([run.matched[row]] if row in run.matched else [])

@@ -1,4 +1,4 @@
-"""summary: what a report says beside its timelines: schedules compared, losses, reasons, provenance."""
+"""summary: the text of a report beside its timelines: schedules compared, losses, reasons, provenance."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dovetail.trace.formats import TraceFormat, Written
 
 
 class Perfetto(TraceFormat):
-    """Chrome's trace format; any file whose name says nothing is taken for one."""
+    """Chrome's trace format; the default for files whose name matches no other format."""
 
     help = "Chrome's trace format, for Perfetto."
     suffixes = (".json", ".json.gz", "")

@@ -45,7 +45,7 @@ def write_trace_page(path: str | Path, traces: Sequence[Trace | TraceFile], titl
 
 
 def _shown(trace: Trace | TraceFile) -> tuple[Timeline, OpDetails, str]:
-    """The timeline of a trace, what the page says of its spans, and what it leaves out."""
+    """The timeline of a trace, the details that the page shows of its spans, and a sentence on what is left out."""
     if isinstance(trace, TraceFile):
         if trace.num_rows > MOST_ROWS:
             return _summed(aggregate(trace))

@@ -24,8 +24,8 @@ _BATCH = 1 << 16  # messages that are written at a time
 def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
     """Write spans (`X`), points (`i`) and messages (`s` → `f`), `ts` in µs with whole nanoseconds.
 
-    Viewers pass over what they do not know: `otherData` holds names, communicators and meta, and metadata events named
-    `dovetail` the further rows of an interval, so that `trace import` makes the same trace of the file.
+    `otherData` holds names, communicators and meta; metadata events named `dovetail` hold the further rows of an
+    interval. Viewers ignore both; `trace import` restores the same trace from them.
     """
     target, threads = Path(path), _Threads(trace.num_ranks)
     try:
@@ -45,7 +45,7 @@ def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
 
 
 def _batches(trace: Trace | TraceFile, threads: _Threads) -> Iterator[list[str]]:
-    """The text of every event, the threads' names last. Threads have numbers of their own in the whole trace."""
+    """The text of every event, the threads' names last. Thread numbers are unique in the whole trace."""
     matcher = Matcher()
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         matcher.take(part.columns)
@@ -60,7 +60,7 @@ def _text(event: Event) -> str:
 
 
 class _Threads:
-    """Numbers of processes and threads: rank + 1, and from there on."""
+    """Numbers of processes (rank + 1) and of threads (from num_ranks + 1 on)."""
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
@@ -84,8 +84,8 @@ _USED = ("kind", "name", *(name for name in DEFAULTS if name != "request"))
 
 
 def _spans(part: Trace, threads: _Threads) -> Iterator[str]:
-    """The text of an event for each first row, and of one that viewers pass over for each further row; what rows share
-    is made once."""
+    """The text of an event for each first row of an interval, and of a metadata event for each further row. Text that
+    rows share is made once."""
     col = part.columns
     start = np.rint(col["start_s"] * 1e9).astype("i8")
     end = np.rint(col["end_s"] * 1e9).astype("i8")
@@ -111,7 +111,7 @@ _OF_HEAD = ("kind", "name", "rank", "thread", "part")
 def _head(
     names: Sequence[str], threads: _Threads, kind: int, name: int, rank: int, thread: int, part: int
 ) -> tuple[str, str]:
-    """The text of an event up to its times, without its last bracket, and a form that takes `ts` and `dur`."""
+    """The text of an event up to its times, without the closing bracket, and a format string for `ts` and `dur`."""
     place = threads.at(rank, thread)
     if part:
         return _text({"name": KEY, "ph": "M", **place})[:-1], ""
@@ -122,7 +122,7 @@ def _head(
 
 
 def _tail(names: Sequence[str], row: Sequence[Any]) -> str:
-    """The text of an event's `args`, but for its request and last bracket."""
+    """The text of an event's `args`, without its request and closing bracket."""
     fields = dict(zip(_USED, row, strict=True))
     kind = KINDS[fields["kind"]]
     args = _args(kind, names[fields["name"]], fields)
@@ -134,7 +134,7 @@ def _tail(names: Sequence[str], row: Sequence[Any]) -> str:
 
 
 def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a row beside its name and times: what is not as in most rows, and what people look for."""
+    """The `args` of a row: fields that differ from the default, and fields that users look for."""
     args = {key: fields[key] for key, most in DEFAULTS.items() if key in fields and fields[key] != most}
     if kind == "point" or (kind == "interval" and not name.startswith("MPI_")):
         return args
@@ -149,7 +149,7 @@ def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flows(found: Messages, threads: _Threads) -> Iterator[list[str]]:
-    """An arrow for each message: from where its send begins to just before where it was found to be there."""
+    """An arrow for each message: from the begin of its send to just before its receive was seen to be complete."""
     whole = np.flatnonzero(~np.isnan(found.taken_s))
     for begin in range(0, len(whole), _BATCH):
         yield list(_arrows(found, whole[begin : begin + _BATCH], begin + 1, threads))

@@ -99,7 +99,7 @@ def fresh_inputs(program: Program, workload: Workload, seed: int) -> dict[str, l
 
 
 def workload_slots(workload: Workload, buffer: str, num_ranks: int) -> tuple[Slot, ...]:
-    """The Slot of `buffer` on each rank, or a RunError that says what the workload lacks."""
+    """Return the Slot of `buffer` on each rank. Raises RunError, naming what the workload lacks."""
     slots = workload.slots.get(buffer, ())
     if len(slots) != num_ranks:
         raise RunError(

@@ -15,14 +15,14 @@ from dovetail.ir.slots import ROUNDOFF, TINIEST
 from dovetail.run.arrays import Array, Arrays, places
 from dovetail.run.job import Variant
 
-NEAR = 64  # roundoffs by which two orders of the same operations may differ, functions rounded otherwise
+NEAR = 64  # roundoffs that two orders of the same operations, with other implementations of functions, may differ by
 BLOCK = 1 << 20  # elements compared at a time
 SLOTS = (
     48  # of what a kernel's own check computes whole: over all terms of all post-conditions, so that time is bounded
 )
 OPS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-Inputs = Callable[[str, int], Array]  # buffer and rank -> what that rank began with
-Expected = tuple[Array, Array, Array]  # what elements should be, their magnitude, and how far they may be off
+Inputs = Callable[[str, int], Array]  # (buffer, rank) -> initial contents
+Expected = tuple[Array, Array, Array]  # expected elements, their magnitude, and the allowed error
 
 
 def check_outputs(
@@ -32,8 +32,8 @@ def check_outputs(
     outputs: Mapping[str, Sequence[Array | None]],
     kernels: Mapping[str, KernelCall] | None = None,
 ) -> Agreement:
-    """Compare outputs (buffer -> array of each rank, None for ranks that are not here) with what the post-conditions
-    ask, every element of them; `kernels` adds to the workload's.
+    """Compare every element of the outputs (buffer -> array of each rank; None: rank not here) with the
+    post-conditions. `kernels`: further kernels, beside the workload's.
 
     >>> from dovetail.ir import Schedule
     >>> from dovetail.matmul import MatmulAllReduce
@@ -68,11 +68,11 @@ def check_rank(
     inputs: Inputs,
     reduce_op: str = "sum",
 ) -> Agreement:
-    """What a rank holds against what the inputs of all ranks make of it, wherever a post-condition speaks of it.
+    """Compare a rank's buffers with what its post-conditions make of the inputs of all ranks.
 
-    Results of a kernel are held against it by the check of its own, where it has one; all else is compared element by
-    element. What is only moved, or the least or greatest of some, must be equal to the bit; a sum of n may err by n
-    roundoffs of the sum of magnitudes, a product by n roundoffs of itself. NaN is wrong.
+    A kernel's own check is used, if it has one; everything else is compared element by element. Moved data, minima and
+    maxima must be equal to the bit. A sum of n values may err by n roundoffs of the sum of magnitudes, a product of n
+    by n roundoffs of itself. NaN is wrong.
     """
     checker = _Checker(program, workload, rank, held, inputs, reduce_op)
     return Agreement.total(piece for post in program.posts if rank in post.ranks for piece in checker.pieces(post))
@@ -84,17 +84,17 @@ def check_results(
     inputs: Inputs,
     reference: Callable[[], Mapping[int, Mapping[str, Array]]] | None = None,
 ) -> Agreement:
-    """Hold what a variant left on these ranks against its post-conditions, by `check_rank`, and its outputs against
-    those of the program that it is to agree with (`Variant.against`), by `near`.
+    """Compare a variant's results on these ranks with its post-conditions (`check_rank`), and its outputs with those of
+    its reference program `Variant.against` (`near`).
 
     Parameters
     ----------
     held : rank → buffer → array
-        What one run from fresh inputs left; slots first.
+        Buffers after one run from fresh inputs; slots first.
     inputs : (buffer, rank) → array
-        What any rank began with.
+        Initial contents, of any rank.
     reference : () → rank → output → array
-        Runs the program of `against`, for these ranks. Default: the NumPy executor does, on all ranks.
+        Runs the program of `against`, for these ranks. Default: by the NumPy executor, on all ranks.
     """
     program, workload, reduce_op = variant.program, variant.workload, variant.options.reduce_op
     found = [check_rank(program, workload, rank, parts, inputs, reduce_op) for rank, parts in held.items()]
@@ -108,7 +108,7 @@ def check_results(
 def _by_numpy(
     program: Program, workload: Workload, inputs: Inputs, reduce_op: str
 ) -> Mapping[int, Mapping[str, Array]]:
-    """What a program leaves in its outputs, by rank."""
+    """The outputs of a program, by rank, computed by NumPy."""
     from dovetail.run.reference import execute
 
     ranks = range(program.num_ranks)
@@ -118,7 +118,7 @@ def _by_numpy(
 
 
 def near(what: str, found: Array, wanted: Array) -> Agreement:
-    """Do two arrays hold the same: integers to the bit, floats but for rounding of the largest, NEAR times?
+    """Compare two arrays: integers must be equal; floats may differ by NEAR roundoffs of the largest magnitude.
 
     >>> near("u", np.array([1.0, 2.0]), np.array([1.0, 2.0])).ok, near("u", np.array([1, 3]), np.array([1, 2])).worst
     (True, 'u, element 1: 3 instead of 2')
@@ -143,7 +143,7 @@ def raise_if_bad(found: Agreement) -> None:
 
 
 class _Checker:
-    """What one rank holds, and what it may be held against."""
+    """Compares one rank's buffers with its post-conditions."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class _Checker:
         self._num_posts = sum(rank in post.ranks for post in program.posts) if program.kernels else 1
 
     def pieces(self, post: Post) -> Iterator[Agreement]:
-        """A post-condition compared, a piece at a time."""
+        """Compare one post-condition, piece by piece."""
         names = {term.kernel for term in post.terms}
         form = self._form(names.pop()) if len(names) == 1 else None
         found = self._slots(self.held[post.region.buffer], post.region, self.rank)
@@ -184,7 +184,7 @@ class _Checker:
         return None if kernel is None else self.workload.form(kernel)
 
     def _slots(self, array: Array, region: Region, rank: int) -> Array:
-        """The slots of a region; a view where they lie side by side."""
+        """The slots of a region; a view if they are contiguous."""
         found: Array = array[places(region, self.workload.starts(region.buffer, rank))]
         return found
 
@@ -192,7 +192,7 @@ class _Checker:
         return [self._slots(self.inputs(region.buffer, rank), region, rank) for rank, region in sources(term)]
 
     def _moved(self, post: Post, found: Array) -> Iterator[tuple[int, Expected]]:
-        """Inputs that are moved and reduced, some elements at a time."""
+        """Expected results of moved and reduced inputs, block by block."""
         parts = [self._operands(term)[0].reshape(-1) for term in post.terms]
         for part in parts:
             if len(part) != len(found):
@@ -201,7 +201,7 @@ class _Checker:
             yield start, _reduced([part[start : start + BLOCK] for part in parts], self.reduce_op)
 
     def _computed(self, post: Post, found: Array) -> Iterator[tuple[int, Expected]]:
-        """What kernels make of inputs, called on float64; on absolute values for magnitudes."""
+        """Expected results of kernels, called on float64 inputs; and on absolute values, for magnitudes."""
         dtype, count = found.dtype.name, len(post.terms)
         values, magnitude, partials = (np.zeros(len(found)) for _ in range(3))
         length = 1.0
@@ -226,7 +226,7 @@ class _Checker:
         return result.reshape(-1)
 
     def _length(self, term: Term, reads: list[Array], region: Region) -> float:
-        """How many products each element of a kernel's result sums, about: as its work says, else a slot of them."""
+        """About how many products each element of a kernel's result sums: by the kernel's work, else by slot size."""
         if term.kernel is None:
             return 1.0
         form = None if term.kernel in self.kernels else self._form(term.kernel)
@@ -273,11 +273,11 @@ class _Checker:
 
 
 def sources(term: Term) -> list[tuple[int, Region]]:
-    """The operands of a term, which must be inputs: how large what a kernel makes of others is, no term says."""
+    """The operands of a term. They must be inputs: a term does not give the size of a kernel's result."""
     regions = [arg for arg in term.args if not isinstance(arg, Term)]
     if len(regions) < len(term.args):
         hint = "compare with the outputs of a reference program"
-        raise RunError(f"no reference for what '{term.kernel}' makes of computed values", hint=hint)
+        raise RunError(f"no reference for results of kernel '{term.kernel}' on computed values", hint=hint)
     return regions
 
 

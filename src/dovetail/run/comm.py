@@ -124,7 +124,7 @@ class Communicator:
         for rank, theirs in enumerate(everyone):
             if request and theirs[0] < 0:
                 what = f"rank {rank} refuses its arguments of {request.kind}"
-                raise common(OperatorError(what, found="its error says why"))
+                raise common(OperatorError(what, found="its own error gives the reason"))
             differ = np.flatnonzero(theirs != everyone[0])
             if request and len(differ) and everyone[0, 0] >= 0:
                 what = names[differ[0]]
@@ -265,7 +265,7 @@ def _remember(bound: _native.Communicator, hosts: Sequence[str], board: str) -> 
     for key in [key for key, old in list(_known.items()) if old.bound.freed]:
         _known.pop(key, None)
     made = Communicator(bound, hosts)
-    assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where all ranks hear of a failure
+    assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where a failure reaches all ranks
     _known[bound.key] = made
     return bool(board) and bool(bound.open_board(board))
 

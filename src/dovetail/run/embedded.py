@@ -261,7 +261,7 @@ def _end(world: World) -> None:
     """End MPI with the process; after an uncaught exception end all ranks, for the others would wait for this one."""
     if getattr(sys, "last_value", None) is not None:
         sys.stderr.flush()
-        time.sleep(0.3)  # the launcher forwards what was said before it ends everything
+        time.sleep(0.3)  # so that the launcher forwards the ranks' output before it ends them
         world.abort(1)
     world.finalize()
 

@@ -1,4 +1,4 @@
-"""Executor: the protocol of whatever runs jobs on ranks; and the executors that there are, by name."""
+"""Executor: the protocol of everything that runs jobs on ranks; and the registered executors, by name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Executor(Protocol):
 
     @property
     def launched_by(self) -> str | None:
-        """What starts its ranks, in words that tell one machine from another: what is measured on it is cached under
-        them. None, the default: nothing is cached."""
+        """How its ranks are started, in words that identify the machine: measurements are cached under these words.
+        None, the default: nothing is cached."""
         return None
 
     @property
@@ -88,16 +88,16 @@ def executor_on(name: str = "mpi", **given: Any) -> Executor:
     dovetail.core.errors.OperatorError: ranks on 'threads' have no --launch
       try         leave --launch out, or choose another executor with --on
     """
-    kind, said = EXECUTORS[name], {word: value for word, value in given.items() if value is not None}
-    for word in said:
+    kind, options = EXECUTORS[name], {word: value for word, value in given.items() if value is not None}
+    for word in options:
         if word not in kind.takes:
             flag = OPTIONS.get(word, word)
             hint = f"leave {flag} out, or choose another executor with --on"
             raise OperatorError(f"ranks on '{name}' have no {flag}", hint=hint)
-    return _made(kind, said)
+    return _made(kind, options)
 
 
-def _made(kind: Any, said: Mapping[str, Any]) -> Executor:
-    """An executor of a class: what its constructor takes, its `takes` says."""
-    made: Executor = kind(**said)
+def _made(kind: Any, options: Mapping[str, Any]) -> Executor:
+    """Make an executor of class `kind`; `kind.takes` lists the options of its constructor."""
+    made: Executor = kind(**options)
     return made

@@ -1,9 +1,9 @@
 """faults: raise an error of one rank, raised in a collective before its transfer, on all ranks of the host.
 
 The ranks of a communicator share a board there (see native/run/board.hpp). A call costs two stores to it. Only a rank
-that fails does more: it posts its error, and then takes part in the transfers that other ranks have begun, on arrays
-that stand in for its own. So no rank stays inside MPI. After such a transfer, or in place of the next one, every other
-rank raises the error.
+that fails does more: it posts its error, then joins the transfers that other ranks have begun, with dummy arrays in
+place of its own. So no rank stays inside MPI. After such a transfer, or in place of the next one, every other rank
+raises the error.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _finish(made: Communicator, fault: Fault) -> None:
 
 
 def _await_all(made: Communicator, owed: Owed, fault: Fault) -> None:
-    """Wait where it can be interrupted, which MPI cannot."""
+    """Wait until all ranks have reached a call. Unlike a wait inside MPI, this can be interrupted."""
     begin, said = time.monotonic(), False
     while owed.absent:
         time.sleep(_POLL_S)
@@ -111,7 +111,7 @@ def _await_all(made: Communicator, owed: Owed, fault: Fault) -> None:
 
 
 def _stand_in(made: Communicator, owed: Owed, fault: Fault) -> None:
-    """Take part in a call of the other ranks, on arrays of zeros; the results are nobody's."""
+    """Take part in a call of the other ranks with arrays of zeros. The results are not used."""
     if owed.kind < 0:
         _print(f"{_said(fault)}. Other ranks wait in a call that it cannot join: the job is ended")
         ranks.shim().call("abort", 1)

@@ -22,7 +22,7 @@ from types import TracebackType
 
 BEAT_S = 0.5
 SILENT_S = 6.0  # without a beat, after which a rank is given up
-STOPPED_S = 1.5  # without one, of a process on this host that the system says is stopped
+STOPPED_S = 1.5  # without one, of a process on this host that the system reports as stopped
 LATE_S = 6.0  # after the first rank's first beat, by which all have begun (and 0.25 s more for each rank)
 READY_S = 60.0  # after the first beat, by which all have joined MPI (and 0.5 s more for each rank)
 ARRIVE_S = 8.0  # for the first beat; $DOVETAIL_ARRIVE_S where a launcher queues

@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 class InProcessExecutor(Executor):
-    """Runs jobs in this process. A class that derives from this one says what one `run` is, and `library`.
+    """Runs jobs in this process. Derived classes define one `run`, and `library`.
 
     Every run starts from the inputs of the job's seed. Ignores `repeats`.
     """

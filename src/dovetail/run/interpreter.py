@@ -36,11 +36,11 @@ _SIZES = {"Simple": (512 << 10, 128 << 10), "LL": (32 << 10, 32 << 10), "LL128":
 class Layout:
     """How messages travel; changes no result. Slots are cut into tiles so that a message of one fits into about
     `place_bytes`, and all lanes go through their ops once for each tile; a message travels in slices of `slice_bytes`,
-    which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads` run a lane; on a
-    device 1 says as many as let all lanes be resident.
+    which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads`: threads per lane; on a
+    device 1 means as many as let all lanes be resident.
 
-    Where the messages of other ranks order a rank's accesses, not its own lanes and dependencies, each message is
-    signalled whole, by Simple, whatever `protocol` is. The timeline records the protocol used."""
+    If only messages of other ranks, not a rank's own lanes and dependencies, order its accesses, each message is
+    signalled once, as a whole, by Simple, and `protocol` is ignored. The timeline records the protocol used."""
 
     protocol: str = "Simple"
     place_bytes: int = 0

@@ -39,15 +39,15 @@ class Memory:
                     poison(array)
 
     def read(self, op: Op, region: Region, rank: int | None = None) -> Array:
-        """The slots of `region` on the op's rank (or `rank`), not to be written to: shape (num_slots, *slot shape), or
-        flat where slots differ."""
+        """Return the slots of `region` on the op's rank (or `rank`), read-only: shape (num_slots, *slot shape), or flat
+        if slots differ in size."""
         rank = op.rank if rank is None else rank
         slots: Array = self._array(op, region, rank)[self.places(region, rank)].view()
         slots.flags.writeable = False
         return slots
 
     def parts(self, op: Op, num_members: int) -> list[Array]:
-        """What the op of an all_to_all reads for each member: a region, or an even part of the only one."""
+        """The data that an all_to_all sends to each member: one region each, or even parts of the only region."""
         if len(op.reads) == num_members:
             return [self.read(op, region).copy() for region in op.reads]
         (region,) = op.reads
@@ -61,7 +61,7 @@ class Memory:
         want = array[places].shape
         if values.shape != want:
             found = f"{list(values.shape)} for {region}, which is {list(want)}"
-            raise RunError(f"{describe(op)}: data of another shape than its place", where=op.line, found=found)
+            raise RunError(f"{describe(op)}: data and destination differ in shape", where=op.line, found=found)
         array[places] = values
 
     def places(self, region: Region, rank: int) -> slice | NDArray[np.int64]:

@@ -28,8 +28,8 @@ from dovetail.run.mpi_library import build_shim
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
 )
-HANG_S = 3.0  # after one rank has reported a failure, for the others to end by themselves
-PATIENCE_S = (2.0, 1.0, 2.0)  # for each step of `stop`, on a machine that has nothing else to do
+HANG_S = 3.0  # seconds that other ranks have to end by themselves after one rank has reported a failure
+PATIENCE_S = (2.0, 1.0, 2.0)  # seconds to wait after each step of `stop`, on an idle machine
 STOP_S = SLOWEST * sum(PATIENCE_S)
 OPEN_MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -77,7 +77,7 @@ class MpiExecutor(Executor):
         return self.launch or default_launch()
 
     def in_folder(self, folder: Path) -> MpiExecutor:
-        """The same, whose jobs leave what they leave in `folder`."""
+        """Return an executor like this one whose jobs leave their files in `folder`."""
         return replace(self, folder=folder)
 
     def execute(self, job: Job, ranks: int | None = None) -> JobResult:
@@ -122,9 +122,9 @@ class MpiExecutor(Executor):
 
 
 def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]:
-    """Run the launcher to its end; stop it where ranks never arrive. Its output goes to `output.txt`.
+    """Run the launcher to its end; stop it if ranks never arrive. Its output goes to `output.txt`.
 
-    Its exit code, and the rank that died before any other reported a failure, in words (None where none did)."""
+    Return its exit code, and the rank that died before any other reported a failure, in words (None if none did)."""
     environment = OPEN_MPI | dict(os.environ)
     with (place / "output.txt").open("wb") as output:
         try:
@@ -141,8 +141,8 @@ def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]
 
 
 def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[int, str | None]:
-    """What `watch` returns; a RunError where a rank does not arrive or falls silent, code 3 where one failed and others
-    hang."""
+    """Return what `watch` returns; code 3 if a rank failed and others hang. Raises RunError if a rank does not arrive
+    or stops responding."""
     seen, looked_s = Watch(place, ranks, launcher=launcher.pid), time.monotonic()
     failed_s, died = None, None
     with closing(Deaths(place)) as deaths:
@@ -163,8 +163,8 @@ def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[in
 
 
 def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
-    """End the launcher and all it started: by the ranks of this host, which first save what they had done; then
-    politely; then not."""
+    """End the launcher and its processes: signal the ranks of this host, which save their timelines; then terminate the
+    launcher; then kill it."""
     steps: tuple[Callable[[], None], ...] = (
         lambda: terminate_ranks(place),
         lambda: os.killpg(launcher.pid, signal.SIGTERM),
@@ -179,7 +179,7 @@ def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
 
 
 def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunError:
-    """What the ranks and the launcher left behind, as one error; `died` as `watch` returns it."""
+    """Make one error of the reports of the ranks and the launcher; `died` as `watch` returns it."""
     reasons = sorted((load_json(path) for path in place.glob("failure.*.json")), key=lambda d: d["rank"])
     reports = [f"rank {d['rank']}: {d['reason'].splitlines()[0]}" for d in reasons]
     kept = f"reason, output and partial timelines are in {place}"
@@ -199,13 +199,13 @@ def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunE
 
 
 def killed_rank(place: Path, ranks: int) -> str:
-    """Name the rank whose process the launcher says has died, by its rank number or its process id."""
+    """Name the rank whose process has died, by the rank number or process id in the launcher's output."""
     output = (place / "output.txt").read_text(errors="replace")
     for rank in range(ranks):
         about: dict[str, Any] = load_json(place / f"ready.{rank}.json")
         if f"PID {about['pid']} RUNNING AT" in output or f"process rank {rank} with PID" in output:
             return f"rank {rank} on {about['host']} died"
-    return "a rank died without a word"
+    return "a rank died without an error message"
 
 
 def last_line(place: Path) -> str:

@@ -1,4 +1,4 @@
-/* Communicators of our own: what mpi_table.h says of a dt_comm. */
+/* Communicators of our own: mpi_table.h documents these functions of a dt_comm. */
 #ifndef DOVETAIL_MPI_COMM_H
 #define DOVETAIL_MPI_COMM_H
 

@@ -10,7 +10,7 @@ from dovetail.run.heartbeat import Pulse
 
 
 def use_own_cores() -> None:
-    """Give this rank's BLAS its share of the host's cores, unless the user said otherwise. Before NumPy loads."""
+    """Limit this rank's BLAS to its share of the host's cores, unless the user set a limit. Call before NumPy loads."""
     names = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "DOVETAIL_LOCAL_RANKS")
     on_host = next((int(os.environ[name]) for name in names if os.environ.get(name, "").isdigit()), 1)
     cores = max(1, len(os.sched_getaffinity(0)) // max(1, on_host))

@@ -75,7 +75,7 @@ def execute(
 
 
 def _take_turns(state: _State, seed: int | None) -> None:
-    """Step lanes until none can go on: round robin, or as the seed says. Blocked lanes are parked until woken."""
+    """Step lanes until none can go on: round robin, or in random order by `seed`. Blocked lanes sleep until woken."""
     rng = None if seed is None else np.random.default_rng(seed)
     ready, turn = list(range(len(state.queues))), 0
     parked: dict[_Event, list[int]] = {}
@@ -206,7 +206,7 @@ class _State:
         return self.memory.read(op, op.reads[0])
 
     def _receive(self, op: Op) -> Array:
-        """Take the next message, add to it and store it as the kind says; returns what a fused form sends on."""
+        """Take the next message; add and store it by the op's kind. Returns what a fused form sends on."""
         message = self._fifos[op.chan_in].popleft()
         if op.kind in _ADDS:
             source = self._source(op)

@@ -54,8 +54,8 @@ class Spot(NamedTuple):
         return cls((base, 0, size, *shape), Rows(base + region.offset * size, width, height, pitch), total)
 
     def matrix(self, columns: int, size: int) -> tuple[int, int] | None:
-        """Address of a matrix of so many columns, and how many elements of `size` bytes lie from row to row; None where
-        rows are not alike.
+        """Return (address, row stride in elements of `size` bytes) of these bytes as a matrix of `columns` columns;
+        None if the stride varies.
 
         >>> Spot((0, 0, 8, 0, 1, 4, 3), Rows(0, 8, 3, 32), 24).matrix(2, 4)
         (0, 8)

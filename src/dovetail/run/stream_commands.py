@@ -39,10 +39,10 @@ class Homes:
     """Where buffers lie, and what takes more memory: on the device, or of the host where the device's copies reach."""
 
     address: Address
-    starts: Address  # where a table of the begins of slots lies on the device
+    starts: Address  # address on the device of a table of the slots' first bytes
     allocate: Allocate  # by rank and size
     allocate_on_host: Callable[[int], int]
-    make_up: Callable[[int, str], int] | None = None  # so many bytes of a dtype there, random
+    make_up: Callable[[int, str], int] | None = None  # allocates n random bytes of a dtype on the device
 
 
 @dataclass

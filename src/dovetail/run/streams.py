@@ -1,8 +1,8 @@
 """streams: lower a Program to commands on CUDA streams: lanes are streams, dependencies and messages are events.
 
-A message is not moved twice where that can be helped: what receives it reads the sender's memory, and whatever writes
-there later waits for it. Only where a write comes before the receive, in the order in which commands are given, or
-where the message is no one's memory, does it wait in a place of its own.
+A message is copied once if possible: the receiver reads the sender's memory, and later writes to that memory wait for
+the read. The message is copied to a buffer of its own only if a write to that memory is queued before the receive, or
+if the message lies in no buffer.
 """
 
 from __future__ import annotations

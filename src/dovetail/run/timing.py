@@ -12,9 +12,9 @@ from dovetail.run.executor import Executor, executor_on
 from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import RunOptions
 
-EACH_S = 4e-3  # a timing is of about as many runs as fill this
+EACH_S = 4e-3  # a timing repeats short runs until about this many seconds are filled
 MOST_REPEATS = 100
-USUAL, SLOWEST = 20e9, 1e9  # FLOP a second of a rank; of all ranks together, before a run counts as stalled
+USUAL, SLOWEST = 20e9, 1e9  # FLOP/s: expected of one rank; least of all ranks together, else a run counts as stalled
 TIMED, TRACED = "timed", "traced"
 
 
@@ -29,13 +29,13 @@ def measure(
     seed: int = 0,
     workload: Workload | None = None,
 ) -> JobResult:
-    """Run `program` on ranks, by MPI unless another executor is given, where the larger of a rank's input and output
-    holds about `num_bytes` (see `even_slots`), or slots and kernels are as `workload` says.
+    """Run `program` on ranks and time it; the default executor is MPI.
 
-    `["timed"]` of what comes back has seconds, of runs one after the other without stamps, and how far all that the
-    post-conditions name is from float64; `["traced"]` the Timeline of the median among single runs. Raises ProgramError
-    for a program that `verify` refuses, OperatorError for kernels without a `workload`, since no Program has their
-    sizes, RunError where ranks fail.
+    Slots have equal sizes so that the larger of a rank's input and output holds about `num_bytes` (see `even_slots`),
+    unless `workload` gives slots and kernels. In the result, `["timed"]` has the seconds of back-to-back runs without
+    stamps, and the error of everything that the post-conditions name, against float64; `["traced"]` has the Timeline of
+    the median of single runs. Raises ProgramError for a program that `verify` refuses, OperatorError for kernels
+    without a `workload` (a Program does not contain their sizes), RunError if ranks fail.
     """
     program = two_sided(program)
     held = workload or even_slots(program, num_bytes, dtype)
@@ -52,9 +52,9 @@ def measuring_job(
     schedule: Schedule | None = None,
     against: tuple[Program, Workload] | None = None,
 ) -> Job:
-    """What `measure` executes, of a Program without puts and gets, for ranks cannot reach into each other's memory.
+    """The job that `measure` executes. The Program has no puts and gets: ranks cannot reach each other's memory.
 
-    `schedule`: says how it is driven; `against`: the reference program, and its workload, to compare results with."""
+    `schedule`: how progress is driven; `against`: the reference program, and its workload, to compare results with."""
     check_supported(program)
     flops = sum(work.flops for work in op_works(program, workload).values())
     hoped_s = 10e-6 + 1e-6 * program.num_ops / program.num_ranks + 1e-9 * held_bytes(program, workload)
@@ -68,7 +68,7 @@ def measuring_job(
 
 
 def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
-    """Slots of as many elements each as fit into `num_bytes` of a rank's input or output, one at least.
+    """Return slots of equal size: as many elements as fit into `num_bytes` of a rank's input or output, at least one.
 
     >>> from dovetail.ir.shapes import ring_all_reduce
     >>> ring = ring_all_reduce(4, 1)
@@ -77,7 +77,7 @@ def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
     """
     if program.kernels:
         names = ", ".join(kernel.name for kernel in program.kernels)
-        hint = "give a Workload, or run a plan"
+        hint = "pass a Workload, or run a plan"
         raise OperatorError("the sizes of kernels are not in a program", found=f"kernels {names}", hint=hint)
     elements = max(1, num_bytes // dtype_bytes(dtype) // max(1, _most_slots(program)))
     slot = Slot((elements,), dtype)
@@ -85,7 +85,7 @@ def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
 
 
 def held_bytes(program: Program, workload: Workload) -> int:
-    """Bytes of the larger of a rank's input and output, as nccl-tests count."""
+    """Bytes of the larger of a rank's input and output, maximum over ranks, as nccl-tests counts."""
     sides = [[b for b in program.buffers if b.role == role] for role in ("input", "output")]
     return max(sum(_bytes(workload, b, rank) for b in side) for side in sides for rank in range(program.num_ranks))
 

@@ -84,7 +84,7 @@ def of_all(comm: Any, own: Callable[[], Any], fault: BaseException | None = None
     if fault is None:
         try:
             found = own()
-        except BaseException as error:  # whatever it is: the other ranks wait for this one
+        except BaseException as error:  # of any kind: the other ranks wait for this one
             fault = error
     sent = fault_of(comm.Get_rank(), fault) if fault is not None else Fault(-1)
     everyone = comm.allgather((sent, found))

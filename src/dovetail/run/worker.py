@@ -1,4 +1,4 @@
-"""worker: one rank of an MPI job. Binds the job's Programs, runs the rounds, reports to rank 0 what happened."""
+"""worker: one rank of an MPI job. Binds the job's Programs, runs the rounds, and sends the results to rank 0."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
 MOST_BY_REFERENCE = 2e9  # operations of a reference program, which NumPy does in some seconds
-KEPT = 4  # inputs of other ranks, cached while a product is checked: each is as large as a rank's own
+KEPT = 4  # inputs of other ranks that are cached while a product is checked: each is as large as a rank's own
 
 
 def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int:
-    """Run this rank's part of the job in `folder`; 0, or 3 after a failure, which is written to the folder. Its ops go
-    into a trace in the folder `trace`, and into that which is recorded already."""
+    """Run this rank's part of the job in `folder`. Return 0, or 3 after a failure, which is written to the folder.
+
+    `trace`: a folder for a trace of its ops. A trace that is being recorded already gets them too.
+    """
     place = Path(folder)
     world = World(Path(shim))
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
@@ -120,7 +122,7 @@ class _Rank:
         return self.began(variant, buffer, self.world.rank) if buffer.role == "input" else allocate(count, slot)
 
     def began(self, variant: Variant, buffer: Buffer, rank: int) -> Array:
-        """What an input buffer of any rank holds before the first run, flat."""
+        """The initial contents of an input buffer of any rank, flat."""
         name = int.from_bytes(buffer.name.encode(), "little") % (1 << 32)
         signed = variant.workload.slots[buffer.name][0].signed
         count, slot = elements_of(variant, buffer, rank), Slot((), dtype_of(variant, buffer), signed)
@@ -138,7 +140,7 @@ class _Rank:
         return JobResult(tuple(outcomes), *about)
 
     def one_clock(self) -> list[RankClock]:
-        """On rank 0 the clocks of all ranks, which have met at the start and meet once more; elsewhere none."""
+        """Synchronise clocks a second time. Return the clocks of all ranks on rank 0, an empty list elsewhere."""
         self.meetings += self.world.meet(SETUP_LIMIT_S)
         mine = Reader(Line(), _native.trace_clock_of() or self.world.rank, self.meetings)
         found = clocks_to_first(dict(enumerate(self.world.gather(mine, SETUP_LIMIT_S))))
@@ -175,13 +177,13 @@ class _Rank:
         return f"in variant '{self.latest[0].name}'" if self.latest else "before its first run"
 
     def save_latest(self) -> None:
-        """Keep what this rank has done of its latest run, which is being ended from outside."""
+        """Save the spans of this rank's latest run, which is being ended from outside."""
         if self.latest:
             variant, begin_s = self.latest
             self.save_partial(variant, Spans(begin_s, *self.engines[variant.name].spans()))
 
     def save_partial(self, variant: Variant, spans: Spans) -> None:
-        """Keep what this rank had done when the run failed."""
+        """Save a timeline of the ops that this rank had done when the run failed."""
         part = timeline_of(variant.program, variant.workload, [spans.since(spans.begin_s)], {"partial": True})
         save_json(self.place / f"partial.{self.world.rank}.json", part.to_json())
 
@@ -202,7 +204,7 @@ class _Rank:
         return tuple(_timeline(variant, list(parts), meta) for parts in zip(*on_one, strict=True))
 
     def check(self, variant: Variant) -> Agreement:
-        """Run once from the inputs as they were at first, then hold all that post-conditions name against float64."""
+        """Run once from the initial inputs, then compare everything that post-conditions name with float64."""
         program, rank, memory = variant.program, self.world.rank, self.memory(variant)
         inputs = {buffer.name: buffer for buffer in program.buffers if buffer.role == "input"}
         for name in inputs.keys() & self.written:
@@ -223,7 +225,7 @@ class _Rank:
     def reference(self, variant: Variant, began: Callable[[str, int], Array]) -> dict[str, Array]:
         """Run the reference program of a variant and return this rank's outputs.
 
-        It runs with the kernels' reference functions, or compiled where these would take too long.
+        It runs the kernels' reference functions, or compiled kernels if the reference functions would take too long.
         """
         assert variant.against is not None
         (program, workload), rank = variant.against, self.world.rank
@@ -241,7 +243,7 @@ class _Rank:
 
     @cached_property
     def written(self) -> set[str]:
-        """Buffers that some variant's ops write: their inputs do not stay as they were."""
+        """Names of buffers that some variant's ops write: a run may change their initial contents."""
         programs = [variant.program for variant in self.job.variants]
         return {p.buffers[row].name for p in programs for row in np.unique(p.columns["write_buffer"])}
 
@@ -267,7 +269,7 @@ def dtype_of(variant: Variant, buffer: Buffer) -> str:
 
 
 def shape_of(variant: Variant, buffer: Buffer, rank: int) -> tuple[int, ...]:
-    """Slots first; flat where slots differ in size."""
+    """The shape of a buffer: its slots, then the shape of a slot; flat if slots differ in size."""
     workload = variant.workload
     return workload.length(buffer.name, rank, buffer.slots[rank]), *workload.slots[buffer.name][rank].shape
 
@@ -284,7 +286,7 @@ def closest_to_median(seconds: Any, spans: list[Spans]) -> int:
 
 
 def merge_facts(facts: list[dict[str, Any]]) -> dict[str, Any]:
-    """One value where all ranks agree, the list by rank where they do not."""
+    """For each fact: its value if it is the same on all ranks, else the list of values by rank."""
     merge: Callable[[list[Any]], Any] = lambda values: values[0] if len(set(values)) == 1 else values  # noqa: E731
     return {key: merge([f[key] for f in facts]) for key in facts[0]}
 

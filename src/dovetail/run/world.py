@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dovetail.trace.clocks import Meeting
 
 CONTROL_TAG = 20000
-ANSWER_S = 600.0  # a rank that says nothing for so long inside `together` is taken for one that never will
+ANSWER_S = 600.0  # a rank that sends nothing for this long inside `together` counts as failed
 _ANYHOW = 0  # a send may end before the receiver has asked for it
 
 

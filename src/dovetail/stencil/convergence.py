@@ -93,7 +93,7 @@ class ChangeKernel:
 
 
 class Tests:
-    """Appends tests to the ops of a stencil, after the last sweep of every so many steps."""
+    """Appends tests of convergence to the ops of a stencil, after the last sweep of every `n`-th step."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.count = parts, parts.how.steps // parts.how.test
@@ -133,7 +133,7 @@ class Tests:
 
 
 def add_changes(stencil: str, plane: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append this computation on so many rows each, one after the other on every rank; their rows by rank."""
+    """Append one computation of the change for each of `amounts` (rows) on every rank; return the ops by rank."""
     lane, call = b.lane("compute", "compute"), b.kernel(change_name(stencil), ("all", "all"))
     b.buffer(f"{plane}0", "input", max(amounts, default=0)), b.buffer(f"{plane}1", "input", max(amounts, default=0))
     b.buffer(PART, "scratch", 1)

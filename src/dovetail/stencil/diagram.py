@@ -12,7 +12,7 @@ from dovetail.stencil.stencil_program import Computed, pieces_of
 from dovetail.stencil.storage import Decomposition
 from dovetail.stencil.sweeps import Stencil, events
 
-LEAST_ROWS, TILES, BLOCKS = 8, 4, 2  # on either side of the cut; or so many tiles; blocks of steps
+LEAST_ROWS, TILES, BLOCKS = 8, 4, 2  # shown: rows, or if more then tiles, on either side of the cut; blocks of steps
 
 
 def space_of(stencil: Stencil, how: Decomposition) -> Space:

@@ -17,8 +17,8 @@ class Along(NamedTuple):
     boundary: str | None
 
     def span(self, low: int, high: int) -> Range:
-        """Rows with so many ghosts below and above. They go on beyond the ends where the array does; of a reflecting
-        one there are also the rows that are mirrored.
+        """Rows with `low` ghosts below and `high` above, beyond the ends too if the array goes on there; of a
+        reflecting array also the rows that are mirrored.
 
         >>> [Along((0, 2), 10, boundary).span(3, 1) for boundary in ("fixed", "periodic", "reflecting")]
         [(0, 3), (-3, 3), (-3, 4)]

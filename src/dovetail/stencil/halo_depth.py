@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(stencil: Stencil, steps: int, sweeps: int, test: int = 0, edged: Collection[str] = ()) -> Iterator[Block]:
-    """The sweeps of a run, so many between two exchanges; a block ends with the run, and with each `test`-th step.
+    """The sweeps of a run, `sweeps` between two exchanges; a block ends with the run, and with each `test`-th step.
     `edged`: the sweeps that do not compute all rows."""
     all_events = list(events(stencil, steps))
     window = test * len(stencil.sweeps) or max(len(all_events), 1)

@@ -44,7 +44,7 @@ class Exchange(Parts):
         return bool(fresh)
 
     def swept(self, key: Key, beyond: Widths) -> None:
-        """Note which rows are there after a sweep with so many ghosts."""
+        """Note which rows are valid after a sweep with `beyond` ghosts."""
         places = product(range(self.axes), self.parts)
         rows = {(axis, part.place[axis]): self._beyond(part, key, beyond, axis) for axis, part in places}
         self.had[key] = {at: frozenset(each) for at, each in rows.items()}
@@ -147,7 +147,7 @@ class Exchange(Parts):
         swept: bool = False,
         slab: Range | None = None,
     ) -> None:
-        """Rows that are others again; of a slab along the first axis alone, where one is told."""
+        """Copy rows that repeat other rows (periodic or reflected). `slab`: only these rows of the first axis."""
         pairs = ((row, same) for row, same in self.along(part, key[0], axis).once(rows).items() if row != same)
         for both in runs(pairs):
             boxes = [self._box(part, key[0], width, axis, each, swept) for each in both]

@@ -13,7 +13,7 @@ from dovetail.stencil.sweeps import Stencil, Sweep
 def add_sweeps(
     stencil: Stencil, sweep: Sweep, far: int, b: Builder, ranks: int, amounts: Sequence[int]
 ) -> dict[int, list[int]]:
-    """Append computations of so many rows each, one after the other on every rank; their rows by rank.
+    """Append one computation for each of `amounts` (rows) on every rank; return the ops' numbers by rank.
 
     Each of the same rows as the one before, or of the next ones among `far` rows.
     """
@@ -36,7 +36,7 @@ def add_sweeps(
 
 
 def add_moves(array: str, way: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append moves of so many rows each into a plane that has margins ("enter"), or out of one ("leave")."""
+    """Append a move for each of `amounts` (rows) into a plane that has margins ("enter"), or out of one ("leave")."""
     most, plane = max(amounts, default=0), plane_name(array, 0)
     there = f"{array}_out" if way == "leave" else array
     lane, call = b.lane("compute", "compute"), b.kernel(move_name(way, array), ("each",))

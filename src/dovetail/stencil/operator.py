@@ -40,7 +40,7 @@ MODELLED = 64  # steps of a prediction; longer runs go on as they began
 
 @dataclass(frozen=True)
 class StencilOperator(GridOperator):
-    """A stencil on a grid, e.g. "512x512", for so many steps; every rank has a block of the grid.
+    """A stencil on a grid, for a number of steps; every rank has a block of the grid.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ class StencilOperator(GridOperator):
     def decomposition(
         self, schedule: Schedule, ranks: int, steps: int | None = None, priced: bool = False
     ) -> Decomposition:
-        """How a schedule cuts the grid. PlanError where it is not for so many ranks."""
+        """How a schedule cuts the grid. PlanError if the schedule is not for `ranks` ranks."""
         cut, depth = schedule.get("cut", ()), schedule.get("depth")
         if len(cut) != len(self.rows) or prod(cut) != ranks or depth is None:
             axes = "the first axis" if len(self.rows) == 1 else f"each of the first {len(self.rows)} axes"
@@ -233,7 +233,7 @@ class StencilOperator(GridOperator):
         return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
 
     def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
-        """Rows of the parts along the first axis, where the schedule says so."""
+        """Rows of each part along the first axis, if the schedule has unequal `shares`; else empty."""
         found = schedule.get("shares", ())
         if found and (len(found) != schedule["cut"][0] or sum(found) != self.rows[0] or min(found) < 1):
             hint = f"{schedule['cut'][0]} numbers from 1, {self.rows[0]} together"
@@ -346,8 +346,8 @@ class StencilOperator(GridOperator):
     # What must be measured
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Each sweep, up to as many rows as a rank has: again and again the same, and where it tells, others. Rows that
-        enter planes with margins, and leave them."""
+        """Benchmarks of each sweep, up to as many rows as a rank has: on the same rows again and again and, if it makes
+        a difference, on changing rows; and of rows that enter and leave planes with margins."""
         most = -(-prod(self.rows) // ranks)
         near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
         if self.test:

@@ -26,18 +26,18 @@ from dovetail.stencil.sweeps import Element
 
 Array = NDArray[Any]
 Margins = tuple[int, int]
-SMALL = 8  # columns at the end of a row that the C names
-AT_ONCE = 2048  # elements that are computed as one, at most: they stay in the first cache while ends are mended
+SMALL = 8  # up to so few uncomputed columns at an end, the C has their number as a constant
+AT_ONCE = 2048  # most elements in one loop over several rows: they stay in the first cache while ends are corrected
 
 
 @dataclass(frozen=True, eq=False)
 class RowKernel:
     """Computes columns `low` to `high` of each row of the result from rows of its operands.
 
-    `width`: elements of a row, 0 where a row is one element; `margins`: what operands, and last the result, have beyond
-    both ends of a row. `keeps`: the other columns are those of the first operand. `boundary`: how the margins of the
-    result are derived from it. `dtypes`: of the arrays that the expression reads, by name. `apart`: the result lies in
-    memory that no operand lies in.
+    `width`: elements of a row, 0 if a row is one element. `margins`: elements before and after a row, of each operand
+    and last of the result. `keeps`: the other columns are copied from the first operand. `boundary`: how the margins of
+    the result are filled. `dtypes`: of the arrays that the expression reads, by name. `apart`: the result overlaps no
+    operand in memory.
     """
 
     name: str
@@ -85,7 +85,7 @@ class RowKernel:
         return reads[operand][:, start + self.low : start + self.high]
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        """Rows, on the curve of this sweep for rows of this width."""
+        """The work in rows; its cost curve is that of this sweep for rows of this width."""
         rows = writes[0].slots
         points = rows * (self.high - self.low if self.width else 1)
         arrays = len({text.split("[")[0] for text in self.elements}) + 1
@@ -95,19 +95,19 @@ class RowKernel:
 
     @property
     def at_once(self) -> bool:
-        """Whether some rows may be computed as one, their ends too, which are mended afterwards: where all are as long,
-        and what is computed there costs little."""
+        """Whether one loop may run over several rows and their margins, whose values are corrected afterwards: if all
+        rows are equally long, and the expression is cheap."""
         calls = {*names_of(self.value)} & {*FUNCTIONS}
         return self.apart and len({*self.margins}) == 1 and not calls
 
     @cached_property
     def mark(self) -> str:
-        """Tells what is computed: costs of one kernel are not for another of the same name."""
+        """A hash of the computation, so that kernels of equal names do not share costs."""
         about = str(self.value), self.low, self.width - self.high, self.margins, self.boundary
         return sha256(repr(about).encode()).hexdigest()[:6]
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
-        """The compiled C; None, with a warning, where it cannot be compiled."""
+        """Return the compiled C function; None, with a warning, if it cannot be compiled."""
         found = address(self.c_text(), self.name)
         return CFunction(found, (writes[0].slots, self.width, self.low, self.high)) if found else None
 
@@ -116,7 +116,7 @@ class RowKernel:
 
 
 class _RowWriter(Expressions):
-    """The C of one kernel."""
+    """Writes the C of one kernel."""
 
     def __init__(self, kernel: RowKernel) -> None:
         super().__init__(kernel.dtypes)
@@ -171,7 +171,7 @@ class _RowWriter(Expressions):
 
     @property
     def _low(self) -> str:
-        """A plain number where it is a small one, as of most stencils: so the compiler knows it."""
+        """The first computed column: a constant, for the compiler, if it is small, as in most stencils."""
         return str(self.kernel.low) if self.kernel.low <= SMALL else "sizes[2]"
 
     @property
@@ -209,14 +209,14 @@ class _RowWriter(Expressions):
         return [f"        for (int64_t r = 0; r < count; {by}) {{", *body, "        }"]
 
     def _ends(self, indent: str) -> list[str]:
-        """What a row has where nothing is computed, and beyond its ends."""
+        """C that fills the uncomputed columns of a row, and its margins."""
         found = []
         if self.kernel.keeps:
             for first, last in (("0", "low"), ("high", "m")):
                 found += [f"{indent}for (int64_t j = {first}; j < {last}; ++j)", f"{indent}    out[j] = r0[j];"]
         below, beyond = self.kernel.margins[-1]
         mirrored = self.kernel.boundary == "reflecting"
-        most = self.kernel.width - mirrored  # margins may be wider than what a short row has
+        most = self.kernel.width - mirrored  # margins may be wider than a short row
         below, beyond = min(below, most), min(beyond, most)
         found += [f"{indent}out[{-k}] = out[{k if mirrored else f'm - {k}'}];" for k in range(1, below + 1)]
         found += [f"{indent}out[m + {k}] = out[{f'm - {k + 2}' if mirrored else k}];" for k in range(beyond)]
@@ -224,7 +224,7 @@ class _RowWriter(Expressions):
 
 
 def moving(name: str, dtype: str, width: int, margins: tuple[Margins, Margins], boundary: str | None) -> RowKernel:
-    """A kernel that moves rows to where they have other margins."""
+    """A kernel that copies rows into a buffer with other margins."""
     row = Read(name, ())
     return RowKernel(
         name, row, {str(row): Element(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary

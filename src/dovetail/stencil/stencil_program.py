@@ -56,7 +56,7 @@ def pieces_of(stencil: Stencil, how: Decomposition) -> list[Computed]:
 
 
 def plain_program(stencil: Stencil, how: Decomposition) -> Program:
-    """The same on rank 0 alone, with all arrays sent there and back: what says what is right."""
+    """The reference program: the same computation on rank 0 alone, with all arrays sent there and back."""
     own = how.owned
     whole = Decomposition(how.rows, how.boxes, (1,) * len(how.rows), how.steps, test=how.test)
 

@@ -135,7 +135,7 @@ class Parts:
         return keeps(self.stencil, self.edged, event, self.leaving)
 
     def neighbour(self, part: Part, name: str, axis: int, hops: int) -> Part | None:
-        """The part so many parts on along an axis: of a periodic array beyond its end, too."""
+        """The part `hops` parts further along an axis; a periodic array wraps around."""
         place = list(part.place)
         place[axis] += hops
         if self.stencil.boundary[name] == "periodic":
@@ -146,7 +146,7 @@ class Parts:
         return Along(part.own[axis], self.how.rows[axis], self.stencil.boundary[name])
 
     def wide(self, part: Part, name: str, width: Widths) -> Box:
-        """The rows that a part holds with so many ghosts."""
+        """The rows that a part holds with `width` ghosts on either side of each axis."""
         return tuple(self.along(part, name, axis).span(*each) for axis, each in enumerate(zip(*width, strict=True)))
 
     def _check_mirrors(self, name: str) -> None:

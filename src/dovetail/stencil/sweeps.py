@@ -1,4 +1,4 @@
-"""sweeps: a nest as the sweeps of a stencil, one statement each, and the array versions that each sweep reads."""
+"""sweeps: analyse a nest as a stencil: one sweep per statement, and the array versions that each sweep reads."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Element(NamedTuple):
 class Sweep:
     """One statement on a box of the grid, row by row.
 
-    `operands`: the rows that it reads; with `keeps` the first are those of the version before, and the ends of a row
-    that are not computed stay as they are there. `elements`: by the text of each element. `low`, `high`: the box.
+    `operands`: the rows that it reads. `keeps`: the ends of a row are not computed but copied from the version before,
+    which then is the first operand. `elements`: the elements that `value` reads, by their text. `low`, `high`: the box.
     """
 
     name: str
@@ -55,10 +55,11 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Stencil:
-    """Sweeps, again and again, over arrays of one shape. `row_axes`: how many axes, from the first, are cut in rows.
+    """A sequence of sweeps over arrays of one shape, repeated `steps` times.
 
-    `depth`: how many versions of each array are kept; `given`: how many of them the user gives. `boundary`: what rows
-    beyond the ends of the grid are. `margins`: how many elements each row has beyond its ends.
+    `row_axes`: number of leading axes that are cut into rows. By array: `depth`: number of versions that are stored;
+    `given`: number of versions that the user gives; `boundary`: the kind of rows beyond the ends of the grid;
+    `margins`: number of elements before and after the ends of each row.
     """
 
     name: str
@@ -78,12 +79,12 @@ class Stencil:
 
     @property
     def tested(self) -> str | None:
-        """The array whose change tells convergence: the first of which two levels are kept."""
+        """The array whose change decides convergence: the first one with two time levels."""
         return next((name for name in self.written if self.depth[name] > 1), None)
 
 
 def stencil_of(nest: Recording) -> Stencil:
-    """The stencil that a nest is, or an OperatorError that says why it is none."""
+    """Analyse a nest as a stencil. Raises OperatorError with the reason if it is none."""
     check_untaken(nest)
     check_constant(nest)
     nest = with_all_loops(nest, elements=bool(levels_of(nest)))
@@ -109,10 +110,10 @@ def stencil_of(nest: Recording) -> Stencil:
 
 
 def _boundaries(nest: Recording, sweeps: Sequence[Sweep]) -> dict[str, str | None]:
-    """The boundary of each array. A part computes ghost rows of a periodic array beyond the ends of the grid: what it
-    computes them from, in place or fixed, must go around the ends, too."""
+    """The boundary of each array. A part computes ghost rows of a periodic array beyond the ends of the grid, so the
+    arrays that these rows are computed from count as periodic, too, even if they are declared in place or fixed."""
     found = {name: array.boundary for name, array in nest.arrays.items()}
-    for _ in sweeps:  # a sweep a turn is found at least, where there is any left
+    for _ in sweeps:  # each pass finds at least one more array, or nothing changes any more
         around = {o.array for sweep in sweeps if found[sweep.target] == "periodic" for o in sweep.operands}
         found |= {name: "periodic" for name in around if found[name] != "reflecting"}
     return found
@@ -158,7 +159,7 @@ def _leans(loop: Loop, loops: Sequence[Loop]) -> bool:
 
 
 def by_grid(nest: Recording, statement: Statement) -> Statement:
-    """The statement with its loops in the order of the grid's axes, each along its axis, where iterations are free."""
+    """If iterations are independent: reorder the statement's loops like the grid's axes, each running forwards."""
     steps, *loops = statement.loops
     if any(carries(nest, loop) or _leans(loop, loops) for loop in loops):
         return statement
@@ -181,7 +182,7 @@ def by_grid(nest: Recording, statement: Statement) -> Statement:
 
 
 def _moved(indices: Mapping[str, Affine], read: Read) -> Read:
-    """The element, by other indices."""
+    """The element with its indices replaced."""
     moved = []
     for at in read.at:
         rest = Affine(tuple(term for term in at.terms if term[0] not in indices), at.constant, at.owner)
@@ -206,7 +207,7 @@ def _source(nest: Recording, statement: Statement, read: Read, row_axes: int) ->
 
 
 def _back(nest: Recording, statement: Statement, read: Read) -> int:
-    """How many versions before the one that this step writes (has written, or of an array in place: will write)."""
+    """The age of the version that is read, in versions before the one that this step writes."""
     if read.array in levels_of(nest):
         return levels_of(nest)[read.array].ahead - time_offset(read, levels_of(nest)[read.array].loop)
     return int(read.array == statement.target.array)
@@ -221,7 +222,7 @@ class Event(NamedTuple):
 
 
 def events(stencil: Stencil, steps: int) -> Iterator[Event]:
-    """All sweeps of a run, in order. The versions that are given count from 0."""
+    """All sweeps of a run, in order. Versions are numbered from 0, the oldest one that the user gives."""
     newest = {name: given - 1 for name, given in stencil.given.items()}
     kept = {name for name, depth in stencil.depth.items() if depth > 1}
     for step in range(steps):
@@ -234,5 +235,5 @@ def events(stencil: Stencil, steps: int) -> Iterator[Event]:
 
 
 def last_version(stencil: Stencil, name: str, steps: int) -> int:
-    """The newest version of an array after so many steps."""
+    """The newest version of an array after `steps` steps."""
     return stencil.given[name] - 1 + steps * sum(sweep.target == name for sweep in stencil.sweeps)

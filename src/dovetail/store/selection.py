@@ -167,7 +167,7 @@ class Selection:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Selection:
-        """Read what `to_json` wrote, or raise a PlanError that says what is wrong with it."""
+        """Return the Selection that `to_json` wrote. Raises PlanError, naming the fault, for any other document."""
         check_schema(document, SCHEMA)
         with reading("selection document", PlanError):
             if not isinstance(facts := document["facts"], dict) or not isinstance(document["rows"], list):

@@ -5,8 +5,8 @@ An item of a kind with columns is an .npz archive with the envelope inside; ever
     {"schema": "dovetail.store/1", "kind": "schedules", "about": "one sentence for people",
      "made": "2026-01-31T12:00:00+00:00", "document": {…}}
 
-A file that is broken, truncated, of another version, unreadable, or that somebody else could have written is no item:
-`recall` says why, and never raises. A file that cannot be written costs a warning and nothing else.
+A file that is broken, truncated, of another version, unreadable, or writable by somebody else is ignored: `recall`
+returns the reason, and never raises. If a file cannot be written, `save` warns and goes on.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Recalled(NamedTuple, Generic[T]):
 def recall(place: Item, read: Callable[[dict[str, Any]], T]) -> Recalled[T]:
     """Return what `read` makes of an item's document; None, with a sentence, if its file cannot be used.
 
-    Never raises and never waits, whatever the file holds, so that no rank is left behind. Without a file there is no
-    sentence.
+    Never raises and never waits, for any content of the file, so that all ranks go on together. Without a file there is
+    no sentence.
     """
     path = None
     try:
@@ -131,7 +131,7 @@ def recall(place: Item, read: Callable[[dict[str, Any]], T]) -> Recalled[T]:
         return Recalled(read(_document(path, place.kind)))
     except FileNotFoundError:
         return Recalled(None)
-    except Exception as error:  # whatever a file makes `read` raise
+    except Exception as error:  # a malformed file may make `read` raise anything
         what = f"the cached {place.kind.what}{f' {path}' if path else ''} is not used: {_why(error)}"
         return Recalled(None, f"{what}. Try: dovetail cache clear --kind {place.kind.name}")
 
@@ -139,8 +139,8 @@ def recall(place: Item, read: Callable[[dict[str, Any]], T]) -> Recalled[T]:
 def save(place: Item, about: str, document: Mapping[str, Any]) -> Path | None:
     """Save the document of an item and return its file; None, with a warning, if it cannot be written.
 
-    Replaces the file whole; if several processes save an item at once, the last one wins. `about`: a sentence for
-    people that says what this is.
+    Replaces the whole file; if several processes save an item at once, the last one wins. `about`: a description for
+    `dovetail cache list`.
     """
     kind, made = place.kind, datetime.now(UTC).isoformat(timespec="seconds")
     bare = {name: value for name, value in document.items() if not kind.columns or name != "columns"}
@@ -202,7 +202,7 @@ def clear(kinds: Iterable[str] = FOLDERS, older_than_s: float = 0.0) -> list[Ent
 
 
 def _document(path: Path, kind: Kind) -> dict[str, Any]:
-    """The document in a file, which counts as used now. Raises whatever is wrong with the file."""
+    """The document in a file, which counts as used now. Raises an error of any kind if the file is malformed."""
     envelope, columns = _contents(path, kind)
     document = _opened(envelope, kind)
     with suppress(OSError):
@@ -243,7 +243,7 @@ def _about(path: Path, name: str) -> str:
         envelope, _ = _contents(path, KINDS[name], with_columns=False)
         _opened(envelope, KINDS[name])
         return str(envelope["about"])
-    except Exception as error:  # whatever a file holds
+    except Exception as error:  # a malformed file may raise anything
         return f"cannot be used: {_why(error)}"
 
 

@@ -1,7 +1,7 @@
-"""closed_code: nests whose step is a sweep and then single elements, as standalone programs.
+"""closed_code: standalone C programs for nests whose steps are a sweep followed by single elements.
 
-Such a program makes one sweep after the other. Between two sweeps every rank computes the single elements itself, with
-values from the rank that has computed them.
+The program runs sweep after sweep. Between two sweeps every rank computes the single elements itself, from values that
+the rank which computed them sends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.tiling.nest_text import NestText
 
 @dataclass(frozen=True)
 class Closed:
-    """`steps`: the loop of the steps; `sweep`: the nest of what is swept in each; `closing`: what comes after it."""
+    """Such a nest. `steps`: the loop over steps; `sweep`: the nest of one sweep; `closing`: statements after it."""
 
     steps: Loop
     sweep: Recording
@@ -31,7 +31,7 @@ class Closed:
 
 
 def closed_of(nest: Recording) -> Closed | None:
-    """What it is, where its steps hand on nothing but the elements that are written after each sweep; else None."""
+    """Analyse a nest. None unless steps pass only the elements that are written after each sweep to the next step."""
     if levels_of(nest) or len(nest.body) != 1 or not isinstance(steps := nest.body[0], Loop):
         return None
     swept, *rest = steps.body
@@ -57,7 +57,7 @@ def _uses(index: str, statement: Statement) -> bool:
 
 
 def _is_single(statement: Statement) -> bool:
-    """Whether it is of the same elements after every sweep."""
+    """Whether a statement accesses the same elements after every sweep."""
     return not _uses(statement.loops[0].index, statement)
 
 
@@ -73,7 +73,7 @@ def _one_sweep(nest: Recording, statement: Statement) -> Recording:
 
 
 class ClosingText(NestText):
-    """The C of what comes after a sweep: elements lie in the array of the swept values."""
+    """Writes the C of the statements after a sweep. Their elements lie in the array of the sweep's values."""
 
     def __init__(self, found: Analysis, dtype: str) -> None:
         super().__init__(found, dtype)
@@ -92,7 +92,7 @@ class ClosingText(NestText):
         return f"V0({_words(at)})"
 
     def _at(self, read: Read) -> Vector:
-        """The iteration of the sweep that writes an element, or would if it went further."""
+        """The iteration of the sweep that writes an element, or would write it in a larger space."""
         places = self.found.places(self.statement)
         if len(places) < self.found.num_loops:
             raise self.found.refused(str(self.statement.target), "one index for each loop", self.statement)
@@ -104,8 +104,8 @@ class ClosingText(NestText):
 
 
 def closing_text(closed: Closed, found: Analysis, dtype: str) -> tuple[str, str, str]:
-    """What fetches values, what is done with them, and the plain loops of all steps; OperatorError where it cannot
-    be."""
+    """Return C that fetches values, C of the closing statements, and the serial loops of all steps. Raises
+    OperatorError if the nest cannot be written so."""
     text = ClosingText(found, dtype)
     close = "\n".join(map(text.line, closed.closing))
     fetch = "\n".join(f"    fetch(0, (const int64_t[]){{{_words(at)}}});" for at in text.fetched)

@@ -84,7 +84,7 @@ def vectors_in_cone(deps: Matrix, most_cost: int, limit: int) -> tuple[list[Vect
 
 
 def reach_of(deps: Matrix, total: Vector, most_cost: int) -> tuple[list[int], bool]:
-    """How far from 0 each entry of a vector of at most that cost may be, and whether such a box is small enough."""
+    """Bounds on the absolute entries of vectors that cost at most `most_cost`, and whether that box is small enough."""
     rays = cone_rays(deps)
     if not rays:
         return [2] * len(deps), False

@@ -305,7 +305,7 @@ static int64_t num_wrong(double* sum) {
         memcpy(p, array_low[f], sizeof p);
         do
             if (inside(f, p)) {
-                *sum += told(f, p);
+                *sum += value_at(f, p);
                 wrong += !!memcmp(cell(f, p), found[f] + (cell(f, p) - memory[f]), value_bytes[f]);
             }
         while (next_in(array_low[f], array_high[f], p));

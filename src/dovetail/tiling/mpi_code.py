@@ -196,24 +196,24 @@ def _box(space: Space) -> str:
 
 
 def _inside(code: NestCode) -> str:
-    """A function that says whether an iteration of a statement is one of its loops."""
+    """C function: whether a point is an iteration of field f's statement."""
     tests = (f"f == {number} ? IN{number}({_places(len(code.folded))}) : " for number in range(len(code.fields)))
     return f"\nstatic int inside(int f, const int64_t* p) {{ return {''.join(tests)}0; }}\n"
 
 
 def _by_field(code: NestCode) -> str:
-    """Functions that take the memory of all values, say how large one is, start it, and tell it."""
+    """C functions of fields: use given memory, size of a value, initial value, and value as double."""
     at, fields = _places(len(code.folded)), list(enumerate(code.fields))
     sizes = ", ".join(f"sizeof({c_type(field.dtype)})" for _, field in fields)
     take = "".join(f"    values{number} = (void*)memory[{number}];\n" for number, _ in fields)
     start = "".join(f"    if (f == {number}) {f.values}({at}) = {f.start}({at});\n" for number, f in fields)
-    told = "".join(f"f == {number} ? (double){field.values}({at}) : " for number, field in fields)
+    values = "".join(f"f == {number} ? (double){field.values}({at}) : " for number, field in fields)
     return (
         f"\nstatic const size_t value_bytes[NUM_FIELDS] = {{{sizes}}};\n"
         f"static char* memory[NUM_FIELDS];\n\n"
         f"static void use_memory(void) {{\n{take}}}\n\n"
         f"static void start(int f, const int64_t* p) {{\n{start}}}\n\n"
-        f"static double told(int f, const int64_t* p) {{ return {told}0; }}\n\n"
+        f"static double value_at(int f, const int64_t* p) {{ return {values}0; }}\n\n"
         f"static void plain_loops(void) {{\n{code.plain}\n}}\n"
     )
 

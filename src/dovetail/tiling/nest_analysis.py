@@ -291,11 +291,11 @@ def _uniform(nest: Recording) -> tuple[Dependence, ...]:
     try:
         return dependences(nest)
     except OperatorError as refusal:
-        what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
+        what = f"{nest.name} cannot be written as a tiled MPI program: its dependences are not uniform"
         raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps that go one way") from None
 
 
 def _refused(nest: Recording, found: str, hint: str, statement: Statement | None = None) -> OperatorError:
     where = statement.line if statement else ""
-    what = f"{nest.name} cannot be written as such a program"
+    what = f"{nest.name} cannot be written as a tiled MPI program"
     return OperatorError(what, where=where, found=found, hint=hint)

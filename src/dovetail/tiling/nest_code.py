@@ -20,7 +20,7 @@ from dovetail.tiling.nest_analysis import Analysis, Field
 from dovetail.tiling.nest_text import NestText
 from dovetail.tiling.spaces import Space
 
-MUCH = 1 << 30  # bytes: what holds more is told
+MUCH = 1 << 30  # bytes; programs that need more get a note
 
 
 @dataclass(frozen=True)
@@ -88,5 +88,5 @@ def nest_code(nest: Recording, sizes: Mapping[str, int], dtype: str = "float64")
         raise OperatorError(f"{nest.name} has no dependences", hint="its points can be computed in any order")
     if made.num_bytes < MUCH:
         return made
-    note = f"a rank of such a program holds {made.num_bytes / 2**30:.3g} GiB: a place for every value of every step"
+    note = f"a rank of the C program needs {made.num_bytes / 2**30:.3g} GiB: it stores every value of every step"
     return replace(made, notes=(*made.notes, note))

@@ -311,7 +311,7 @@ def in_natural_order(edges: Matrix) -> Matrix:
 
 
 def factorizations(number: int, parts: int) -> Iterator[Vector]:
-    """All ways to write a number as a product of so many whole factors, in order.
+    """All ways to write a number as an ordered product of `parts` whole factors.
 
     >>> list(factorizations(4, 2))
     [(1, 4), (2, 2), (4, 1)]

@@ -35,7 +35,7 @@ class Space:
 
     @staticmethod
     def parse(text: str) -> Space:
-        """A space from sizes (`16x16`), ranges of which the end is excluded (`0:16,1:20`), or isl's notation."""
+        """Return a space from sizes (`16x16`), half-open ranges (`0:16,1:20`), or isl's notation."""
         if "{" in text:
             space = Space(text)
             space.check()
@@ -49,7 +49,7 @@ class Space:
 
     @staticmethod
     def box(ranges: list[tuple[int, int]]) -> Space:
-        """All points whose coordinates lie in these ranges, their ends excluded."""
+        """Return all points whose coordinates lie in these half-open ranges."""
         names = ", ".join(f"i{k}" for k in range(len(ranges)))
         bounds = " and ".join(f"{low} <= i{k} < {high}" for k, (low, high) in enumerate(ranges))
         space = Space(f"{{ [{names}] : {bounds} }}")
@@ -58,7 +58,7 @@ class Space:
 
     @cached_property
     def set(self) -> isl.Set:
-        """The space as islpy has it."""
+        """The space as a set of islpy."""
         import islpy as isl
 
         context = isl.Context()
@@ -84,11 +84,11 @@ class Space:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The sizes that are named, not given."""
+        """The names of the sizes that are left open."""
         return tuple(self.set.get_var_names_not_none(_kinds().param))
 
     def check(self) -> None:
-        """OperatorError where there are no points, or no end of them."""
+        """Raise OperatorError if the space is empty or unbounded."""
         if self.set.dim(_kinds().set) == 0 or self.set.is_empty():
             raise OperatorError("this iteration space has no points", found=self.text, hint=_HINT)
         if not all(self.set.dim_is_bounded(_kinds().set, k) for k in range(self.num_loops)):
@@ -114,12 +114,10 @@ class Space:
         return space
 
     def need_sizes(self) -> None:
-        """OperatorError where a size is still a parameter."""
+        """Raise OperatorError if a size is still a parameter."""
         if self.parameters:
             found = f"parameters {', '.join(self.parameters)}"
-            raise OperatorError(
-                "what is counted in a space needs its sizes", found=found, hint="write numbers in their place"
-            )
+            raise OperatorError("counts need a space of known sizes", found=found, hint="write numbers in their place")
 
     @cached_property
     def num_points(self) -> int:
@@ -135,7 +133,7 @@ class Space:
 
     @cached_property
     def parts(self) -> list[list[Condition]]:
-        """The conditions of each convex part; all of one part hold for each of its points."""
+        """The conditions of each convex part. A part is the set of points for which all its conditions hold."""
         parts = self.set.coalesce().get_basic_sets()
         if any(part.dim(_kinds().div) for part in parts):
             raise OperatorError("this iteration space has holes", found=self.text, hint="test for them inside")
@@ -143,7 +141,7 @@ class Space:
 
     @property
     def hull(self) -> list[Condition]:
-        """Conditions that hold for all points; for these alone where the space has one part."""
+        """Conditions that hold for all points of the space; if it has one part, for no others."""
         return self.parts[0] if len(self.parts) == 1 else conditions(self.set.simple_hull())
 
     def holds(self, points: Points) -> NDArray[np.bool_]:
@@ -156,7 +154,7 @@ class Space:
 
 @dataclass(frozen=True)
 class TileSet:
-    """The tiles of a space: how many, how many of them whole, and the range of their coordinates."""
+    """The tiles of a space: their number, the number of whole ones, and the range of their coordinates."""
 
     num_tiles: int
     num_whole: int
@@ -169,7 +167,7 @@ class TileSet:
 
     @property
     def num_cut(self) -> int:
-        """Tiles at the boundary, of which some points lie outside the space."""
+        """Number of tiles at the boundary, which have points outside the space."""
         return self.num_tiles - self.num_whole
 
 
@@ -187,12 +185,12 @@ def tiles_of(tiling: Tiling, space: Space) -> TileSet:
 
 
 def tile_set(tiling: Tiling, space: Space) -> isl.Set:
-    """The tiles that have a point in the space, as islpy has them; with the space's parameters."""
+    """The tiles that have a point in the space, as a set of islpy; with the space's parameters."""
     return _tiles_with(tiling, space, space.set)
 
 
 def check_loops(tiling: Tiling, space: Space) -> None:
-    """OperatorError where the space has other loops than the tiling."""
+    """Raise OperatorError if the space and the tiling have different numbers of loops."""
     if space.num_loops != tiling.num_loops:
         found = f"a space of {space.num_loops} loops, a tile of {tiling.num_loops}"
         raise OperatorError("the space and the tile differ in their number of loops", found=found, hint=_HINT)
@@ -218,7 +216,7 @@ def _to_tiles(tiling: Tiling, space: Space) -> isl.Map:
 
 
 def conditions(part: isl.BasicSet) -> list[Condition]:
-    """The conditions of a convex set of whole points: rows of coefficients of variables, parameters and 1, each ≥ 0."""
+    """The conditions of a convex set: each a row of coefficients of variables, parameters and 1, whose sum is ≥ 0."""
     kinds = (_kinds().set, _kinds().param)
     rows: list[Condition] = []
     for constraint in part.get_constraints():
@@ -234,7 +232,7 @@ def without_redundant(rows: list[Condition], size: int) -> list[Condition]:
 
 
 def project_last(rows: list[Condition], size: int) -> list[Condition]:
-    """Conditions that all (x0, …) keep for which there is a last variable: all that they keep, or some of it."""
+    """Project out the last variable: conditions that hold for the projection, perhaps for further points too."""
     import islpy as isl
 
     return conditions(_convex(rows, size).project_out(isl.dim_type.set, size - 1, 1).remove_divs())

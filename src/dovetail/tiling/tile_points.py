@@ -22,10 +22,11 @@ MOST_POINTS = 1 << 24  # of a tile whose points are listed
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What one neighbour gets of a tile: its offset in tiles, the points, and the (point, dependence) pairs.
+    """The message from a tile to one neighbour: the neighbour's offset in tiles, the points that it needs, and the
+    number of (point, dependence) pairs.
 
-    Points are offsets in the sending tile. Where a dimension is mapped, a neighbour is a processor: its offset there
-    is 0, and a point that several of its tiles need goes there once.
+    Points are offsets in the sending tile. If a dimension is mapped, a neighbour is a processor: its offset along that
+    dimension is 0, and a point that several of its tiles need is sent once.
     """
 
     to: Vector
@@ -43,7 +44,7 @@ class Traffic:
 
 
 def box(tiling: Tiling) -> tuple[Vector, Matrix]:
-    """The sides of the box that the tile is in the coordinates H'j, and H'.
+    """In the coordinates H'j a tile is a box. Return the sides of the box, and H'.
 
     >>> box(Tiling(((3, 1), (1, 2)), ((6, 2), (2, 4))))
     ((10, 10), ((2, -1), (-1, 3)))
@@ -56,7 +57,7 @@ def box(tiling: Tiling) -> tuple[Vector, Matrix]:
 def points_in_box(tiling: Tiling) -> Points:
     """The points of the tile at the origin in the coordinates H'j, in lexicographic order.
 
-    PlanError where the tile is too large to have its points listed.
+    Raises PlanError if the tile has too many points to list.
     """
     sides, rows = box(tiling)
     basis = hermite(rows)
@@ -92,7 +93,8 @@ def from_box(tiling: Tiling, inside: Points) -> Points:
 
 
 def destinations(tiling: Tiling) -> tuple[Points, list[Points]]:
-    """The tile's points as `points_in_box`, and for each dependence the tile (counted from this one) of its far end."""
+    """Return the tile's points as in `points_in_box`, and for each dependence the offset, in tiles, of the tile that
+    each point's value goes to."""
     sides, rows = box(tiling)
     inside = points_in_box(tiling)
     shifts = np.array(rows, dtype=np.int64) @ np.array(tiling.deps, dtype=np.int64)
@@ -100,7 +102,7 @@ def destinations(tiling: Tiling) -> tuple[Points, list[Points]]:
 
 
 def tile_dependences(tiling: Tiling) -> tuple[Vector, ...]:
-    """How far, in tiles, a tile's neighbours that need something of it lie, in lexicographic order.
+    """Return the offsets, in tiles, of the neighbours that need values of a tile, in lexicographic order.
 
     >>> tile_dependences(Tiling(((3, 1), (1, 2)), ((4, 0), (0, 5))))
     ((0, 1), (1, 0), (1, 1))
@@ -111,7 +113,8 @@ def tile_dependences(tiling: Tiling) -> tuple[Vector, ...]:
 
 
 def messages(tiling: Tiling, mapped: int | None = None) -> list[Message]:
-    """What each neighbour gets: tiles, or processors where all tiles along the dimension `mapped` are on one.
+    """Return the message to each neighbour. Neighbours are tiles; with `mapped`, all tiles along that dimension are on
+    one processor, and neighbours are processors.
 
     >>> tiling = Tiling(((3, 1), (1, 2)), ((4, 0), (0, 5)))
     >>> [(message.to, len(message.points), message.num_pairs) for message in messages(tiling)]
@@ -161,7 +164,7 @@ def _processors(tiles: Points, mapped: int | None) -> Points:
 
 
 def _check_size(tiling: Tiling, sides: Vector) -> None:
-    """PlanError where the points are too many to be listed, or their coordinates too large for 64 bits."""
+    """Raise PlanError if the points are too many to list, or their coordinates too large for 64 bits."""
     if tiling.volume > MOST_POINTS:
         raise PlanError(
             "this tile is too large to have its points counted one by one",

@@ -21,7 +21,7 @@ class Tiling:
     """Tiles with the columns of `sides` (P) as edges, of a nest with the columns of `deps` (D) as dependence vectors.
 
     Both have a row for each loop. The tile of point j is ⌊Hj⌋ with H = P⁻¹; the rows of H are normal to its faces.
-    OperatorError where P is singular, or where a dependence does not point from an earlier iteration to a later one.
+    Raises OperatorError if P is singular, or if a dependence does not point from an earlier iteration to a later one.
 
     >>> tiling = Tiling(((3, 1), (1, 2)), ((6, 2), (2, 4)))
     >>> tiling.volume, tiling.tile_of((7, 3)), tiling.offset((7, 3)), tiling.is_legal, tiling.formula()
@@ -69,7 +69,7 @@ class Tiling:
 
     @cached_property
     def normals(self) -> Matrix:
-        """V·H, which is whole: normal to the faces, each row turned inwards."""
+        """V·H, an integer matrix: row i is normal to the faces of kind i and points inwards."""
         sign = 1 if determinant(self.sides) > 0 else -1
         return tuple(tuple(sign * entry for entry in row) for row in adjugate(self.sides))
 
@@ -80,12 +80,12 @@ class Tiling:
 
     @cached_property
     def flow(self) -> Matrix:
-        """V·HD, which is whole: how much of a dependence (column) goes out through the faces of a kind (row)."""
+        """V·HD, an integer matrix: number of points whose dependence (column) crosses a face (row)."""
         return product(self.normals, self.deps)
 
     @property
     def hd(self) -> Fractions:
-        """HD: how many tiles far a dependence (column) goes along each dimension (row)."""
+        """HD: the length, in tiles, of each dependence (column) along each dimension (row)."""
         return _over(self.flow, self.volume)
 
     @property
@@ -95,16 +95,16 @@ class Tiling:
 
     @property
     def contains_dependences(self) -> bool:
-        """Whether no dependence is longer than the tile, HD ≤ 1: then it ends in the tile itself or in a next one."""
+        """Whether no dependence is longer than the tile, |HD| ≤ 1: each ends in the tile itself or in a neighbour."""
         return all(abs(entry) <= self.volume for row in self.flow for entry in row)
 
     def broken(self) -> tuple[Vector, ...]:
-        """The dependences that enter a tile they should leave: those with a negative entry in HD."""
+        """The dependences that go backwards through a face: those with a negative entry in HD."""
         columns = zip(self.vectors, transposed(self.flow), strict=True)
         return tuple(vector for vector, flow in columns if min(flow) < 0)
 
     def check_legal(self, hint: str = "turn its sides along the dependences; --volume finds such a tile") -> None:
-        """PlanError, naming dependence and face, where HD has a negative entry."""
+        """Raise PlanError, naming dependence and face, if HD has a negative entry."""
         for vector, flow in zip(self.vectors, transposed(self.flow), strict=True):
             row = min(range(self.num_loops), key=lambda i: flow[i])
             if flow[row] < 0:
@@ -125,7 +125,7 @@ class Tiling:
         return tuple(a - b for a, b in zip(point, self.origin(self.tile_of(point)), strict=True))
 
     def formula(self, mapped: int | None = None) -> int:
-        """V_comm = |det P|·Σ HD, the source's; without the faces along the dimension `mapped` to one processor.
+        """V_comm = |det P|·Σ HD, the source's formula; without the faces along the dimension `mapped` to one processor.
 
         A (point, dependence) pair that leaves through a corner is counted for each face there.
         """
@@ -133,13 +133,13 @@ class Tiling:
 
 
 def check_deps(deps: Matrix) -> None:
-    """OperatorError where a column of D does not point from an earlier iteration to a later one."""
+    """Raise OperatorError if a column of D does not point from an earlier iteration to a later one."""
     for vector in transposed(deps):
         first = next((entry for entry in vector if entry), 0)
         if first <= 0:
             what = f"the dependence {vector} does not point to a later iteration"
             found = f"its first entry that is not 0 is {first}" if first else "only zeros: a point that needs itself"
-            hint = "columns of D say where a value is needed, counted from where it is made"
+            hint = "a column of D is the distance from the iteration that makes a value to one that needs it"
             raise OperatorError(what, found=found, hint=hint)
 
 

@@ -33,7 +33,7 @@ def is_own(document: Any) -> bool:
 
 
 def read_own(document: Mapping[str, Any], source: str) -> Trace:
-    """The trace of such a document. Raises DovetailError where it was changed so that it is none."""
+    """The trace in a Chrome document that Dovetail wrote. Raises DovetailError if it was changed and is invalid."""
     about = document["otherData"][KEY]
     try:
         check_schema(about, SCHEMA)

@@ -1,9 +1,9 @@
 """clocks: map each rank's clock to rank 0's by a straight line, for traces and for jobs that executors run.
 
 Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
-cleared. A pair exchanges round trips; the shortest says how the clocks differ, and half of it bounds the error. Between
-two meetings both clocks are taken as straight lines, so that drift is followed where it shows. Processes of one kernel
-read one clock, and need not meet.
+cleared. A pair exchanges round trips; the shortest gives the offset between the clocks, and half of it bounds the
+error. Between two meetings the offset is interpolated linearly, which corrects drift. Processes of one kernel read one
+clock, and need not meet.
 """
 
 from __future__ import annotations

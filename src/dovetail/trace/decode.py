@@ -200,7 +200,7 @@ class _Piece:
         return self._of(begin, rows)
 
     def _waited(self, at: NDArray[Any]) -> _Waited:
-        """Put the request of each position of a call to the event that says it is over."""
+        """Match each position of a call's requests with the event that marks its completion."""
         kind = self.kind[at]
         key = (self.owner[at] << 31) | self.field[at]
         asked, over = np.flatnonzero(kind == EventKind.request), np.flatnonzero(kind == EventKind.done)

@@ -69,10 +69,11 @@ def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, mo
 
 
 def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bool_] | None = None) -> Delays:
-    """The curve through the mean of each size, of messages that their receivers waited for; it never falls.
+    """Fit a monotone curve of delay (s) against message size through the mean of each size. Only messages that their
+    receivers waited for count.
 
-    `plain`: whether a message's call does nothing but send it, and need not wait for its receive whatever the size;
-    `doubtful`: whether the call that takes it may have waited for something else.
+    `plain`: whether a message's call only sends it, and need not wait for its receive at any size; `doubtful`: whether
+    the call that receives it may have waited for something else.
     """
     whole = found.taken_row >= 0
     if doubtful is not None:

@@ -200,7 +200,7 @@ static void dg_load(void) {
         snprintf(dg_mpi.path, sizeof dg_mpi.path, "%s", known);
     else
         dg_build();
-    if (*dg_mpi.path != '/') return; /* who tried to compile them has said why there are none */
+    if (*dg_mpi.path != '/') return; /* compiling them failed; the compiler's messages were printed */
     dg_mpi.wrappers = dlopen(dg_mpi.path, RTLD_NOW | RTLD_LOCAL);
     if (!dg_mpi.wrappers) {
         fprintf(stderr, "dovetail trace: this process is not traced: %s\n", dlerror());

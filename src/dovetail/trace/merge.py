@@ -291,7 +291,7 @@ class Requests:
     def settle(self, columns: Columns) -> None:
         """Replace handles by numbers that are the same for all rows about one request, and for no other rows.
 
-        A receive that is over gets its communicator; of a send that is over, the status says nothing.
+        A completed receive gets its communicator; the status of a completed send is undefined.
         """
         handle = columns["request"]
         at = np.flatnonzero(handle)

@@ -26,9 +26,9 @@ def delayed_by(
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return for each message the one that really delayed it (-1: none), and its own transfer time.
 
-    A call that takes a message may wait instead for one that it sends (`sends`, if it `blocks`) or that it waits for
-    until it is sent (`sent`): the one that arrived as the call ended. Only messages that took much longer than others
-    of their size are said to be delayed.
+    A call that receives a message may really wait for a message that it sends (`sends`, if it `blocks`) or whose send
+    it completes (`sent`): the one that arrived as the call ended. Only messages that took much longer than others of
+    their size count as delayed.
     """
     cause = np.full(len(found.src), -1, "i8")
     for row, taken in takes.items():

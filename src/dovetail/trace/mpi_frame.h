@@ -96,7 +96,7 @@ static inline int dm_leave_alone(void) {
 
 /* ---- calls from Fortran ---- */
 
-/* Where the program calls MPI from Fortran, within such a call; and whether the library has come to its call in C. */
+/* Inside a call from Fortran: its call site, and whether the library has entered the C function that implements it. */
 static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
 static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
 
@@ -383,7 +383,7 @@ static int dm_rank(MPI_Comm comm) {
     return rank;
 }
 
-/* Whether this rank is the root of a collective; of one that joins two groups, the root says so itself. */
+/* Whether this rank is the root of a collective; on an intercommunicator the root passes MPI_ROOT. */
 static int dm_is_root(int root, MPI_Comm comm) { return root == MPI_ROOT || (root >= 0 && dm_rank(comm) == root); }
 
 /* Neighbours that send to this rank (0), or that it sends to (1). */

@@ -1,8 +1,8 @@
 /* Where a Python program makes its MPI calls: file and line of its innermost frame. Included by wrappers that are
    compiled with DM_PYTHON, and only by these.
 
-   mpi4py lets other threads run while it is in MPI, so the interpreter is taken for a moment, as its interface says.
-   Each line gets a number, and a note at its first time; calls are recorded as from minus that number. */
+   mpi4py releases the interpreter lock while it is in MPI, so we take the lock for a moment, by PyGILState_Ensure.
+   Each source line gets a number n, and a note when first seen; its calls are recorded with call site -n. */
 
 static struct {
     int (*is_initialized)(void);

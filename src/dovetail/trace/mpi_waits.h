@@ -52,7 +52,7 @@ static void dm_ask_all(const dm_wait* wait, int count) {
     for (int i = 0; wait->asked && i < count; ++i) dm_request(wait->asked[i], i);
 }
 
-/* The request at `position` is over, as the `nth` status says. */
+/* The request at `position` is complete, with the `nth` status. */
 static void dm_over(const dm_wait* wait, int position, int nth, int is_recorded) {
     if (!wait->asked || position < 0 || wait->asked[position] == MPI_REQUEST_NULL) return;
     if (!is_recorded) dm_request(wait->asked[position], position);

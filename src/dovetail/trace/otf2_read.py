@@ -16,7 +16,7 @@ _UNREADABLE: tuple[type[Exception], ...] = (RuntimeError, ValueError, KeyError, 
 
 
 def otf2_package() -> Any:
-    """The package with its reader and writer, or an EnvironmentFault that says how to get it."""
+    """Import the otf2 package with its reader and writer. Raises EnvironmentFault with how to install it."""
     try:
         import otf2
         import otf2.events

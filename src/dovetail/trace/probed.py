@@ -1,4 +1,4 @@
-"""probed: the message that a blocking probe waited for: the one that its rank receives next."""
+"""probed: find the message that a blocking probe waited for: the one that its thread receives next."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Array = NDArray[Any]
 
 
 def next_taken(probes: dict[str, Array], takes: dict[str, Array]) -> Array:
-    """Of each probe: the row of `takes` that its thread asks for next; -1 for none, or for another than it probed for.
+    """Return for each probe the row of `takes` that its thread receives next; -1 if there is none, or if it does not
+    match the probe.
 
     Columns: rank, thread, comm, peer, tag (below 0 in probes: any), and `at_s`.
     """

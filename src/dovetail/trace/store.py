@@ -231,7 +231,7 @@ def _index(path: Path, file: Any) -> tuple[int, dict[str, Any]]:
 
 
 class TraceWriter:
-    """Writes a trace as its rows come; `close` says what they are rows of. A context: an error removes the file."""
+    """Writes a trace row by row; `close` takes the trace's header. A context manager: an error removes the file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)

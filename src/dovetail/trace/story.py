@@ -49,11 +49,13 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True)
 class Message:
-    """One message. `delay_s` as seen, None where the curve gives it; `rendezvous`: it waited for its receive;
-    `stalls`: it went on only when its receiver waited for it, for want of progress; `synchronous`: its sender waits for
-    it whatever its size, as in MPI_Ssend, or until it is through a slow link; `came_back`: its receiver waited for it
-    until its sender's next call; `held`: it does not set out before that, for want of progress; `gap_s`: after that the
-    next one may set out."""
+    """One message.
+
+    `delay_s`: measured delay; None: the fitted curve's. `rendezvous`: it waited for its receive. `stalls`: without
+    progress, it moved only while its receiver waited for it. `synchronous`: its sender waits for it at any size, as in
+    MPI_Ssend, or until it has passed a slow link. `came_back`: its receiver waited for it until its sender's next call.
+    `held`: without progress, it starts only at its sender's next call. `gap_s`: time until the next message may start.
+    """
 
     src: int
     dst: int

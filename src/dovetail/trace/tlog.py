@@ -64,7 +64,7 @@ def _beside(path: Path) -> Path:
 
 
 def _names(path: Path) -> dict[str, str]:
-    """The names in such a file, by `interval 1`, `event 2`; none where there is no file."""
+    """Read the names in a file of names, keyed `interval 1`, `event 2`, …; empty if there is no file."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:

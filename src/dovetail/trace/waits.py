@@ -38,12 +38,12 @@ def waits_of_messages(found: Messages, names: Sequence[str]) -> Waits:
 
 
 def waits_of_collectives(met: Meetings, names: Sequence[str]) -> Waits:
-    """Every wait that the collectives of a trace show."""
+    """Return every wait that the collectives of a trace show."""
     return _of_collectives(met, names, _polls(names))
 
 
 def _polls(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Of each name, and last of none (-1), whether it is that of a poll."""
+    """Whether each name is that of a poll; a last False stands for no name (-1)."""
     return of_name([*names, ""], lambda name: name in POLLS)
 
 
@@ -67,7 +67,7 @@ def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
 
 
 def _of_receivers(found: Messages, is_poll: Array) -> Waits:
-    """Receivers that came before the send began."""
+    """Waits of receivers that arrived before the send began."""
     since = np.where(is_poll[found.taken_name.astype("i8")], found.posted_s, found.waited_s)
     at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > since))
     until = np.minimum(found.sent_s, found.taken_s)[at]
@@ -78,7 +78,7 @@ def _of_receivers(found: Messages, is_poll: Array) -> Waits:
 
 
 def _of_probes(found: Messages) -> Waits:
-    """Probes that came before the send began."""
+    """Waits of probes that began before the send."""
     at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > found.probe_s))
     until = np.minimum(found.sent_s, found.probe_end_s)[at]
     return Waits(
@@ -88,10 +88,10 @@ def _of_probes(found: Messages) -> Waits:
 
 
 def _of_senders(found: Messages, names: Sequence[str], is_poll: Array) -> Waits:
-    """Calls that wait until a message is sent, and came before its receive was posted.
+    """Waits of calls that complete a send, and began before its receive was posted.
 
-    A call that also takes messages may have waited for those alone: there, a message no longer than one that was seen
-    to go without its receive does not count, unless its sender must wait (MPI_Ssend).
+    A call that also receives messages may have waited for those only. There, a message does not count if one as long or
+    longer was sent without waiting for its receive, unless its sender must wait (MPI_Ssend).
     """
     buffered = of_name([*names, ""], lambda name: "bsend" in name.lower())[found.sent_name.astype("i8")]
     strict = of_name([*names, ""], lambda name: "ssend" in name.lower())[found.sent_name.astype("i8")]
@@ -107,7 +107,7 @@ def _of_senders(found: Messages, names: Sequence[str], is_poll: Array) -> Waits:
 
 
 def _takes_too(found: Messages, chosen: Array) -> Array:
-    """Of the chosen messages: whether the call that waits until they are sent takes messages as well."""
+    """For each chosen message, whether the call that completes its send also receives messages."""
     kind = np.dtype([("rank", "i8"), ("thread", "i8"), ("start", "f8")])
     both = [np.zeros(len(chosen), kind) for _ in range(2)]
     columns = (found.src, found.away_thread, found.away_from_s), (found.dst, found.dst_thread, found.waited_s)
@@ -120,7 +120,7 @@ def _takes_too(found: Messages, chosen: Array) -> Array:
 
 
 def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Waits:
-    """Ranks that came to wait for a collective before all other ranks, or before the root, whichever it needs, came."""
+    """Waits of ranks that arrived at a collective before the ranks that it needs: all others, or the root."""
     direction = np.zeros(len(names), "i8")
     for i, name in enumerate(names):
         traits = traits_of(kind_of_mpi(_of_blocking(name).capitalize()))
@@ -143,7 +143,7 @@ def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Wait
 
 
 def _of_blocking(name: str) -> str:
-    """A collective's name without its prefix, and without the I of one that does not block.
+    """A collective's name without its prefix, and without the I of non-blocking ones.
 
     >>> _of_blocking("MPI_Ibcast"), _of_blocking("MPI_Bcast_c")
     ('bcast', 'bcast')
@@ -153,7 +153,7 @@ def _of_blocking(name: str) -> str:
 
 
 def _polled(found: Waits, polls: Polls) -> tuple[Waits, Array]:
-    """The waits, with those in calls that tested in vain before; and their seconds, without pauses between polls."""
+    """The waits, extended by earlier unsuccessful tests; and their seconds, without pauses between polls."""
     poll, wait = polls.before(found)
     start, end, seconds = polls.start_s[poll], polls.end_s[poll], found.until_s - found.start_s
     own = (start == found.start_s[wait]) & (end == found.end_s[wait])

@@ -50,7 +50,7 @@ class Pick:
 
     @property
     def ties(self) -> bool:
-        """Whether the schedule is as fast as the best, whatever its family."""
+        """Whether the schedule is as fast as the best of any family."""
         return self.regret <= TIE
 
     @property

@@ -125,8 +125,8 @@ def entries_of(
         raise OperatorError("no sizes to choose for", hint="at least one number of bytes")
     found, notes = dict[int, Entry](), dict[str, None]()
     for operator in sorted(operators, key=lambda operator: operator.num_bytes):
-        costs, said = Costs.of(operator, machine, ranks, extrapolate=True)
-        notes |= dict.fromkeys(said)
+        costs, remarks = Costs.of(operator, machine, ranks, extrapolate=True)
+        notes |= dict.fromkeys(remarks)
         resolved = _collective(costs.operator)
         if resolved.num_bytes not in found:
             predicted = {each.schedule: each.predicted_s for each in shortlist(ranked_schedules(costs))}

@@ -162,7 +162,7 @@ def contest(
     say : callable, optional
         Called with a text and the share done, 0 to 1.
     keep : bool
-        Take the only schedule listed, whatever its time; skips the heats.
+        Take the only schedule listed, even if it is slower than serial; skips the heats.
 
     Raises
     ------

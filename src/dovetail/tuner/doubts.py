@@ -56,7 +56,7 @@ def contradicted_whole(judged: Judged, machine: Machine, names: tuple[str, str])
     """
     ran = {judged.entry.serial: (names[0], judged.serial.median_s)}
     ran.setdefault(judged.schedule, (names[1], judged.taken.median_s))
-    alone = {schedule: said for schedule, said in ran.items() if repeats_worth(said[1]) == 1}
+    alone = {schedule: run for schedule, run in ran.items() if repeats_worth(run[1]) == 1}
     sides = {name: judged.entry.variant(schedule) for schedule, (name, _) in alone.items()}
     return contradictions(sides, judged, machine, dict(alone.values()))
 

@@ -15,21 +15,21 @@ from dovetail.run.executor import Executor
 from dovetail.run.job import Job, JobResult, Outcome, Variant
 from dovetail.run.options import RunOptions
 
-EACH_S = 4e-3  # a timing of messages alone is of as many runs as fill this
+EACH_S = 4e-3  # a timing without computation repeats runs until this many seconds are filled
 MOST_REPEATS = 5000
-HOPE = 0.4  # of the predicted time: too many runs of a timing cost less than too few
+HOPE = 0.4  # assumed ratio of real to predicted time: too many runs per timing cost less than too few
 HEAT_ROUNDS = 4
-LAUNCHES = 3  # of the ranks anew, among which the rounds of a final are shared; calls change their speed with each
+LAUNCHES = 3  # launches of the ranks that share the rounds of a final: the speed of calls changes with each launch
 MOST_ROUNDS = 25
-WORTH_S = 1.5  # of rounds more than asked for
-TOGETHER = 24  # variants of one job, where they are short
+WORTH_S = 1.5  # seconds that more rounds than asked for may take
+TOGETHER = 24  # most variants of one job of short runs
 SHORT_S = 2e-3  # runs below this share a job with those of other entries
-LONG_S = 0.25  # runs of messages alone above this need no round to warm up
-START_S = 1.0  # of a job, about
-STALL_S = 30.0  # without progress; hosts that share few cores are slow to move
-PATIENCE = 4.0  # ranks that wait for one that computes are patient: a stall is several times a whole run
-MOST_FAILURES = 4  # of one job
-LEAST_HEAT = 2  # schedules; with fewer there is nothing to find out before the final
+LONG_S = 0.25  # longer runs without computation need no round to warm up
+START_S = 1.0  # seconds to start a job, about
+STALL_S = 30.0  # seconds without progress that count as a stall; hosts that share few cores are slow
+PATIENCE = 4.0  # a stall lasts at least this many times the slowest run: ranks may wait for one that computes
+MOST_FAILURES = 4  # repetitions of a job that breaks
+LEAST_HEAT = 2  # least number of schedules that need a heat before the final
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class Measurer:
 
 
 def rounds_worth(rounds: int, round_s: float) -> int:
-    """More rounds than asked for where they cost little, so that small gains are distinct from noise.
+    """Return the number of rounds: more than asked for if they cost little, so that small gains stand out from noise.
 
     >>> rounds_worth(9, 10.0), rounds_worth(9, 0.1), rounds_worth(9, 1e-4)
     (9, 15, 25)

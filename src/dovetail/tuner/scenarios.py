@@ -33,7 +33,7 @@ class Scenario:
     name: str
     operator: Operator
     machine: Machine
-    of_ranks: int | None = None  # of the machine; all of them unless said
+    of_ranks: int | None = None  # ranks of the machine that take part; None: all
 
     @property
     def ranks(self) -> int:

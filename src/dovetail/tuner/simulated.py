@@ -1,4 +1,4 @@
-"""simulated: an executor that pretends, on a machine whose costs are known, so that probes and plans can be judged."""
+"""simulated: an executor that simulates a machine of known costs, to judge probes and plans."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class SimExecutor(Executor):
-    """Runs jobs on `machine` in no time. `noise`: the standard deviation of each round's own slowness, drawn anew for
-    each job, from `seed`. `ahead`: receives are posted ahead, as real executors do within their window."""
+    """Simulates jobs on `machine`. `noise`: standard deviation of a random slowdown of each round, by `seed` and job.
+    `ahead`: receives are posted ahead, as real executors do within their window."""
 
     machine: Machine
     noise: float = 0.0
@@ -48,6 +48,6 @@ class SimExecutor(Executor):
 
 
 def slower(timeline: Timeline, factor: float) -> Timeline:
-    """The same with all of it `factor` times as long."""
+    """The timeline with all times multiplied by `factor`."""
     columns = {name: timeline.columns[name] * factor for name in ("start_s", "end_s")}
     return replace(timeline, columns=timeline.columns | columns)

@@ -263,7 +263,7 @@ def tune(
     machine : Machine, optional
         Machine to plan for. Default: probe it, or use the cached one.
     schedule : str
-        A family to measure and take, whatever its time. "auto": the fastest of all, or serial.
+        A family to measure and take, even if it is slower. "auto": the fastest of all, or serial.
     contention : float, optional
         As in `plan`.
     rounds : int
@@ -400,7 +400,7 @@ def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
         family = SERIAL if judged.keeps_serial else judged.schedule.family
         mine_s, taken_s = (judged.tried.get(each, math.inf) for each in (found.schedule, judged.schedule))
         why = WITHIN_NOISE if mine_s < taken_s else MEASURED_SLOWER
-        notes = found.schedule.notes if family == found.family else ()  # what is said of a family, of any grain
+        notes = found.schedule.notes if family == found.family else ()  # notes hold for a whole family, of any grain
         best = with_schedule(found, replace(judged.schedule, family=family, notes=notes), costs, why)
     return best.with_measured(judged.tried)
 

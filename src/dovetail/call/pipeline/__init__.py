@@ -59,7 +59,7 @@ class Pipeline:
             sides = (*_counted(faces[0][0]), *_counted(faces[1][0]))
             self._tile, self._failure = tile, list[BaseException]()
             self._kernel = _TILE(self._compute)
-        except BaseException as error:  # whatever it is: the other ranks must hear of it, for they would wait
+        except BaseException as error:  # of any kind: the other ranks must be notified, for they would wait
             self._library.dovetail_pipeline_refuse_fortran(fortran, words_of(error).encode())
             if type(error) in (TypeError, ValueError):  # the other ranks raise an OperatorError
                 raise OperatorError(f"no pipeline: {words_of(error)}") from error

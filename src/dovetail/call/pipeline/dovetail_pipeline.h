@@ -66,10 +66,10 @@ const char* dovetail_pipeline_error(void);
 /* What was chosen, and why, in a few sentences; they last until the next call. */
 const char* dovetail_pipeline_explain(const dovetail_pipeline* pipeline);
 
-/* The choice as numbers: a send is waited for `overlapped` steps later, 0: at once; `waits` says whether a send of this
- * size waits for its receiver on some link, `progresses` whether all of those travel while the ranks compute;
- * `serial_s` is predicted for a single tile, all in seconds. `tried`: trials by which passes have measured this one and
- * its neighbours; `measured_s`: its median, 0 before there is one; `settled`: no more are made. */
+/* The choice as numbers; times in seconds. `overlapped`: a send completes this many steps later, 0: at once. `waits`: a
+ * send of this size waits for its receiver on some link; `progresses`: all such sends travel while the ranks compute.
+ * `serial_s`: predicted for a single tile. `tried`: passes that have measured this choice and its neighbours;
+ * `measured_s`: its median, 0 before the first; `settled`: no more trials are made. */
 typedef struct {
     int64_t grain, tiles;
     int overlapped, waits, progresses, tried, settled;
@@ -78,7 +78,7 @@ typedef struct {
 
 dovetail_choice dovetail_pipeline_choice(const dovetail_pipeline* pipeline);
 
-/* Seconds that a pass of tiles of so many positions would take, once there has been a pass that chose. */
+/* Predicted seconds of a pass in tiles of `grain` positions; valid after the first pass that chose a grain. */
 double dovetail_pipeline_predict(const dovetail_pipeline* pipeline, int64_t grain, int overlapped);
 
 #ifdef __cplusplus

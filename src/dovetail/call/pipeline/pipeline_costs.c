@@ -269,7 +269,7 @@ double dovetail_pipeline_tile_s(const double* levels, int64_t grain) {
     return levels[level] + (levels[level + 1] - levels[level]) * ((double)grain - low) / low;
 }
 
-/* A message of so many positions: in between on a straight line, with the protocol of the next longer one measured. */
+/* The cost of a message of `grain` positions: linear between measured sizes, with the next longer one's protocol. */
 link_cost dovetail_pipeline_message(const link_cost* levels, int64_t grain) {
     int last = 0, level = 0;
     while (last + 1 < LEVELS && levels[last + 1].half_s > 0) last++;

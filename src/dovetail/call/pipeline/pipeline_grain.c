@@ -1,4 +1,4 @@
-/* How many positions at once: an integer search over what the recurrence says of the measured costs. */
+/* Chooses the positions per tile: an integer search for the least time that the recurrence predicts. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 #include "pipeline_inside.h"
 
 static const double WORTH = 0.99; /* overlapped sends must take this much of the time of blocking ones, or less */
-static const double RIDGE = 1.1;  /* a valley's least is so many times below what is predicted on the way to it */
+static const double RIDGE = 1.1;  /* least ratio of the highest prediction on the way to another minimum, to that one */
 static const double RIVAL = 1.25; /* of the time of the choice: what takes no more may be faster when it is measured */
 
 static int64_t tiles_in(const dovetail_pipeline* p, int64_t grain) { return (p->length + grain - 1) / grain; }

@@ -34,8 +34,8 @@ typedef struct {
     double seconds[MOST_LOOKS], median_s;
 } trial;
 
-/* Trials in turn, each so many `looks`, the first of them the best so far; `reach`: how far its neighbours are, the
- * farthest first. `best`: of all heats; they meet in the final. */
+/* Interleaved trials, each measured `looks` times; the first is the best so far. `reach`: distance of its neighbours,
+ * the farthest first. `best`: winners of all heats; they meet in the final. */
 typedef struct {
     trial each[TRIALS], best[FINALISTS];
     int count, turn, heats, reach, looks, num_best, is_final;
@@ -80,7 +80,7 @@ int64_t dovetail_pipeline_rival(const dovetail_pipeline* p, int more);
 trial* dovetail_pipeline_trial(dovetail_pipeline* p, double** seconds);
 void dovetail_pipeline_tried(dovetail_pipeline* p);
 
-/* pipeline_recurrence.c: when a pipeline of so many steps is done; the same as pipeline_s in Python. */
+/* pipeline_recurrence.c: seconds of a pipeline of `steps` steps; the same as pipeline_s in Python. */
 double dovetail_pipeline_s(int64_t steps, int ranks, const double* compute_s, int num_links, const link_cost* links,
                            int overlapped);
 

@@ -103,7 +103,7 @@ static int pass(dovetail_pipeline* p, const span* s, int overlapped, dovetail_ti
         const double begin = took_s ? MPI_Wtime() : 0;
         for (int i = 0; i < p->num_from; i++) move(p->from + i, low, count, which, 0);
         tile(context, low, low + count);
-        if (overlapped) TRY(wait_all(p->to, p->num_to, overlapped == 2 ? which : !which)); /* of so many steps before */
+        if (overlapped) TRY(wait_all(p->to, p->num_to, overlapped == 2 ? which : !which)); /* an older send */
         for (int i = 0; i < p->num_to; i++) move(p->to + i, low, count, which, 1);
         if (took_s) *took_s += MPI_Wtime() - begin;
         TRY(send(p, s, step, overlapped));

@@ -1,8 +1,8 @@
 /* Choices tried: passes measure the predicted one against its neighbours until none is faster, then the best of all
  * once more.
  *
- * What probes cannot tell decides between neighbours: links that share a wire, a link that is faster for a moment, the
- * way a library sends. Each trial is a pass of the caller's own, so that nothing is computed twice. */
+ * Neighbours differ by effects that probes cannot measure: links that share a wire, a link that is faster for a moment,
+ * the way a library sends. Each trial is a pass of the caller's own, so that nothing is computed twice. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-"""Nodes: ranks are numbered node by node, as many on each."""
+"""Nodes: ranks are numbered node by node; every node has the same number of ranks."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def ranks_per_node(num_ranks: int, nodes: int) -> int:
     4
     """
     if nodes < 1 or num_ranks % nodes:
-        raise OperatorError(f"{num_ranks} ranks on {nodes} nodes", hint="a number of nodes that divides the ranks")
+        raise OperatorError(f"{num_ranks} ranks on {nodes} nodes", hint="the nodes must divide the ranks evenly")
     return num_ranks // nodes

@@ -1,4 +1,4 @@
-"""What SCCL found for the DGX-1 (Cai et al. 2021, table 4; seed 002, section 7.5)."""
+"""sccl: an algorithm that SCCL found for the DGX-1 (Cai et al. 2021, table 4; seed 002, section 7.5)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 from dovetail.collective.algorithm import Algorithm
 from dovetail.core import OperatorError
 
-# NVLinks between the eight V100 of a DGX-1, 6 a GPU: two quads, complete in themselves, and an edge from each GPU to
-# its like in the other quad.
+# NVLinks between the eight V100 of a DGX-1, 6 per GPU: two fully connected quads, and a link from each GPU to its
+# counterpart in the other quad.
 _DOUBLE = ((0, 3), (0, 4), (1, 2), (1, 5), (2, 3), (4, 7), (5, 6), (6, 7))
 _SINGLE = ((0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7))
 DGX1_LINKS = dict.fromkeys(_SINGLE, 1) | dict.fromkeys(_DOUBLE, 2)
 
 
 def sccl_122_all_gather(num_ranks: int = 8, *, in_place: bool = False, **settings: Any) -> Algorithm:
-    """1 chunk, 2 steps, 2 rounds on the links of a DGX-1: to all neighbours, then on what came from the other quad."""
+    """1 chunk, 2 steps, 2 rounds on a DGX-1's links: send to all neighbours, then forward the other quad's data."""
     if num_ranks != 8:
         raise OperatorError(f"sccl_122_all_gather on {num_ranks} ranks", hint="a DGX-1 has 8 GPUs")
     p = Algorithm("sccl_122_all_gather", "all_gather", num_ranks, in_place=in_place, **settings)

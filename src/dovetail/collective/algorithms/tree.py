@@ -11,7 +11,7 @@ from dovetail.collective.ref import Ref
 
 
 def binomial_tree_broadcast(num_ranks: int, *, root: int = 0, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Who has the root's array hands it to one who has not, in every step."""
+    """In every step, each rank that has the root's array sends it to a rank that does not have it yet."""
     p = Algorithm("binomial_tree_broadcast", "broadcast", num_ranks, root=root, in_place=in_place, **settings)
     own = p.chunk(root, "input", 0)
     _copy_down(own, num_ranks)
@@ -20,7 +20,7 @@ def binomial_tree_broadcast(num_ranks: int, *, root: int = 0, in_place: bool = T
 
 
 def binomial_tree_reduce(num_ranks: int, *, root: int = 0, in_place: bool = False, **settings: Any) -> Algorithm:
-    """Half of those left hand their sums to the other half, in every step; sums on the way go to scratch."""
+    """In every step, half of the remaining ranks send their sums to the other half; partial sums are in scratch."""
     p = Algorithm("binomial_tree_reduce", "reduce", num_ranks, root=root, in_place=in_place, **settings)
     total = _add_up(p, root, "partial")
     total.copy(root, "output", 0)
@@ -36,7 +36,7 @@ def binomial_tree_all_reduce(num_ranks: int, *, in_place: bool = True, **setting
 
 
 def binomial_tree_all_gather(num_ranks: int, **settings: Any) -> Algorithm:
-    """Gather to rank 0, then broadcast: 2·(R − 1) messages in all, fewer than any other; for short ones."""
+    """Gather to rank 0, then broadcast: 2·(R − 1) messages in all, the fewest possible; for short messages."""
     p = Algorithm("binomial_tree_all_gather", "all_gather", num_ranks, **settings)
     for rank in range(num_ranks):
         p.chunk(rank, "input", 0).copy(rank, "output", rank)
@@ -48,7 +48,7 @@ def binomial_tree_all_gather(num_ranks: int, **settings: Any) -> Algorithm:
 
 
 def binomial_tree_reduce_scatter(num_ranks: int, **settings: Any) -> Algorithm:
-    """Reduce to rank 0, then scatter: 2·(R − 1) messages in all; for short ones."""
+    """Reduce to rank 0, then scatter: 2·(R − 1) messages in all; for short messages."""
     p = Algorithm("binomial_tree_reduce_scatter", "reduce_scatter", num_ranks, **settings)
     sums = [p.chunk(rank, "input", 0, num_ranks) for rank in range(num_ranks)]
     for to, place, _ in reversed(list(_edges(num_ranks))):
@@ -62,7 +62,7 @@ def binomial_tree_reduce_scatter(num_ranks: int, **settings: Any) -> Algorithm:
 
 
 def binomial_tree_gather(num_ranks: int, *, root: int = 0, **settings: Any) -> Algorithm:
-    """Each rank hands on what its subtree has, as one message (two where the ranks pass the last one)."""
+    """Each rank forwards the data of its subtree as one message (two if its ranks wrap around past the last rank)."""
     p = Algorithm("binomial_tree_gather", "gather", num_ranks, root=root, **settings)
     for place in range(num_ranks):
         rank = (place + root) % num_ranks
@@ -98,14 +98,14 @@ def binomial_tree_scatter(num_ranks: int, *, root: int = 0, **settings: Any) -> 
 
 
 def _copy_down(own: Ref, num_ranks: int) -> None:
-    """From one rank to the output of all."""
+    """Copy a chunk from one rank to the output of all ranks, down the tree."""
     have = {0: own}
     for source, place, _ in _edges(num_ranks):
         have[place] = have[source].copy((place + own.rank) % num_ranks, "output", 0)
 
 
 def _add_up(p: Algorithm, root: int, buffer: str) -> Ref:
-    """The sum of all inputs at the root, in its output; sums on the way are kept in `buffer`."""
+    """Add up all inputs in the root's output; partial sums are in `buffer`."""
     sums = [p.chunk((place + root) % p.num_ranks, "input", 0) for place in range(p.num_ranks)]
     for to, place, _ in reversed(list(_edges(p.num_ranks))):
         sums[to] = sums[to].reduce(sums[place], buffer if to else "output", 0)

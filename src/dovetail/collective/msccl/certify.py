@@ -38,7 +38,7 @@ def certify(file: MscclFile, target: str | None = None, fifo_depth: int | None =
 
 
 def safe_up_to_bytes(file: MscclFile, target: str | None = None) -> int | None:
-    """The largest buffer for which a valid file completes, as its verdict says; None: every size that it is for."""
+    """The largest buffer for which a valid file completes, as in its verdict; None: every size that it is for."""
     uses = file.uses if file.header.kind != "custom" else file.uses[:1]
     sized = (_size(file, use.program, target) for use in uses)
     return min((size.limit for size in sized if size), default=None)
@@ -117,7 +117,7 @@ def _why_by_size(file: MscclFile, split: Split, depth: int) -> str:
 
 
 def _unasked(verdict: Certificate, file: MscclFile) -> Certificate:
-    """The verdict on a collective of which no post-condition is known: that is said, and is no fault of the file."""
+    """The verdict on a collective without a known post-condition: a remark, not a fault of the file."""
     result = verdict.checks["result"]
     if file.header.kind != "custom" or not result.ok:
         return verdict

@@ -1,4 +1,4 @@
-"""header: what an <algo> element says, read and written."""
+"""header: read and write the attributes of an <algo> element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""layout: the elements of an MSCCL XML file that a Program becomes, in bulk, and their text."""
+"""layout: convert a Program into the elements of an MSCCL XML file, in bulk, and these into text."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _TYPE_OF_KIND = np.array([next((n for n, k in enumerate(KINDS.values()) if k == 
 
 
 class Places(NamedTuple):
-    """Where slots and lanes of a program go: its buffers' letters and first chunks [buffer, rank], chunks of i, o, s of
-    each gpu, chunks of the whole; of each rank, the threadblock that each of its lanes is (-1: none)."""
+    """Places of a program's slots and lanes in the file.
+
+    `letters`, `bases`: letter and first chunk [buffer, rank] of each buffer; `chunks`: chunks of i, o and s of each
+    gpu; `whole`: chunks of the whole buffer; `blocks`: threadblock [rank, lane] of each lane (-1: none).
+    """
 
     program: Program
     letters: tuple[str, ...]
@@ -34,7 +37,7 @@ class Places(NamedTuple):
 
 
 def elements_of(places: Places, header: Header, dialect: str) -> Elements:
-    """The elements of the file, each with the line that it will stand on. Waits beyond an op's first become nops."""
+    """The elements of the file, each with its line number. Dependencies of an op beyond its first become nops."""
     n = places.program.num_ranks
     blocks_of = places.blocks.max(axis=1, initial=-1) + 1
     first_block = np.cumsum(blocks_of) - blocks_of
@@ -60,12 +63,12 @@ def elements_of(places: Places, header: Header, dialect: str) -> Elements:
 
 
 def to_xml(elements: Elements) -> str:
-    """The text of elements that stand in the order of their numbers."""
+    """The text of elements. They must be in the order of their numbers."""
     return "".join(_pieces(elements))
 
 
 def _pieces(elements: Elements) -> Iterator[str]:
-    """The text, a gpu at a time."""
+    """The text in pieces, one per gpu."""
     attributes = " ".join(f'{word}="{escape(value)}"' for word, value in elements.algo.items())
     yield f"<algo {attributes}>\n"
     table = np.asarray(elements.steps).reshape(-1, len(COLUMNS))
@@ -96,7 +99,7 @@ def _step_lines(table: NDArray[Any]) -> list[str]:
 
 
 def _steps(places: Places, first_block: Ints) -> dict[str, Ints]:
-    """The columns of all steps but their lines, in the order of threadblocks."""
+    """The columns of all steps except their lines, in the order of threadblocks."""
     program, col = places.program, places.program.columns
     waits = np.diff(col["dep_start"])
     taken = np.maximum(waits, 1)
@@ -121,7 +124,7 @@ def _steps(places: Places, first_block: Ints) -> dict[str, Ints]:
 
 
 def _ends(places: Places, first_block: Ints, num_blocks: int) -> tuple[Ints, Ints, Ints]:
-    """Of each threadblock: the peers it sends to and receives from (-1: none), and its channel."""
+    """For each threadblock the peers that it sends to and receives from (-1: none), and its channel."""
     program, col = places.program, places.program.columns
     channels = np.array([c[:3] for c in program.channels], dtype=np.int64).reshape(-1, 3)
     block = first_block[col["rank"]] + places.blocks[col["rank"], col["lane"]]
@@ -136,7 +139,7 @@ def _ends(places: Places, first_block: Ints, num_blocks: int) -> tuple[Ints, Int
 
 
 def _operands(places: Places) -> dict[str, Ints]:
-    """Source, destination and count of each op; one that has only one of them says it twice."""
+    """Source, destination and count of each op; an op with only one of them has it as both."""
     col = places.program.columns
     letter = np.array([BUFFERS.index(letter) for letter in places.letters], dtype=np.int64)
     sides = []
@@ -154,9 +157,10 @@ def _operands(places: Places) -> dict[str, Ints]:
 
 
 def _publishing(places: Places) -> Ints:
-    """1 for ops that others wait for, and for reductions where the interpreter must not join the next one to them.
+    """1 for ops that others wait for, and for reductions that the interpreter must not join with the next one.
 
-    It joins neighbours of one destination and one source buffer, gives all the count of the last, and holds 16.
+    The interpreter joins up to 16 adjacent reductions of one destination and one source buffer, and gives all of them
+    the count of the last one.
     """
     col = places.program.columns
     publishes = np.zeros(places.program.num_ops, dtype=np.int64)

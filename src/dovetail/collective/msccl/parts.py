@@ -45,7 +45,7 @@ MEANINGS = {word: kind for names in WORDS.values() for kind, word in names.items
 
 @dataclass(frozen=True)
 class Header:
-    """What an <algo> says, in its own words. None: the attribute is absent. `more`: attributes that no runtime reads.
+    """The attributes of an <algo>, unchanged. None: the attribute is absent. `more`: attributes that no runtime reads.
 
     Bytes are of the whole buffer; `min_bytes` ≤ size < `max_bytes` (azure, rccl: ≤, and 0 for no end).
     """
@@ -65,7 +65,7 @@ class Header:
 
     @property
     def kind(self) -> str:
-        """The collective in our spelling; "custom" where its post-condition is not known."""
+        """The collective in our spelling; "custom" if its post-condition is not known."""
         return MEANINGS[self.coll]
 
     @property
@@ -76,14 +76,14 @@ class Header:
 
 
 class Refusal(NamedTuple):
-    """Why a runtime does not take a file, and the line that says so."""
+    """Why a runtime does not take a file, and the line of the cause."""
 
     why: str
     line: int
 
 
 class Use(NamedTuple):
-    """The Program that a file is when it runs in place, or out of place."""
+    """The Program of a file when it runs in place, or out of place."""
 
     in_place: bool
     program: Program
@@ -91,10 +91,10 @@ class Use(NamedTuple):
 
 @dataclass(frozen=True)
 class MscclFile:
-    """An MSCCL XML file that could be read. `program` is what it does in its first use.
+    """An MSCCL XML file that could be read. `program`: its Program in its first use.
 
-    `refusals`: for each dialect, why its runtime does not take this file; None where it does. `faults`: what no
-    Program can hold, by the check that fails for it.
+    `refusals`: for each dialect, why its runtime does not take this file; None if it does. `faults`: faults that a
+    Program cannot express, by the check that fails.
     """
 
     place: str
@@ -114,12 +114,12 @@ class MscclFile:
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """Those whose runtimes take the file."""
+        """The dialects whose runtimes take the file."""
         return tuple(name for name, why in self.refusals.items() if why is None)
 
 
 def check_dialect(name: str) -> str:
-    """`name`, or a ProgramError that lists the dialects."""
+    """Return `name`. Raises ProgramError, with a list of the dialects, if it is unknown."""
     if name not in DIALECTS:
         raise ProgramError(f"no MSCCL dialect '{name}'", hint=f"one of {', '.join(DIALECTS)}")
     return name

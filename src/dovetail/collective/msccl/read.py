@@ -118,7 +118,7 @@ def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post
     traits = traits_of(kind)
     if task.chunks * n > MAX_CELLS:
         what = f"{task.chunks} chunks on each of {n} gpus are more than {MAX_CELLS}"
-        raise ProgramError(what, where=task.where, hint="do nchunksperloop, i_chunks and o_chunks tell of one whole?")
+        raise ProgramError(what, where=task.where, hint="do nchunksperloop, i_chunks and o_chunks agree?")
     part = task.chunks // n if traits.in_parts else task.chunks
     if traits.in_parts and part * n != task.chunks:
         what = f"{task.chunks} chunks cannot be shared among {n} gpus, as {header.coll} does"

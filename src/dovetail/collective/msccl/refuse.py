@@ -1,4 +1,4 @@
-"""refuse: what each runtime's reader and selection ask of a file beyond its schedule."""
+"""refuse: why a runtime would not read a file or never select it, apart from its schedule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.collective.msccl.steps import Steps
 from dovetail.ir import TARGETS
 from dovetail.ir.collectives import traits_of
 
-_MOST_NODES = 4095  # elements that the readers keep: the algo, all gpus, and one gpu's threadblocks and steps
+_MOST_NODES = 4095  # elements that the readers can store: the algo, all gpus, and one gpu's threadblocks and steps
 _MOST_NAMED = 127  # threadblocks that a wait can name: ids are kept in 8 bits
 
 
@@ -37,7 +37,7 @@ def refusals(header: Header, line: int, rows: Steps, too_fused: int) -> dict[str
 
 
 def _declared(header: Header, rows: Steps) -> Iterator[tuple[str, int]]:
-    """Every number of chunks of the whole that i_chunks and o_chunks imply, and in which words."""
+    """Every number of chunks of the whole buffer that i_chunks and o_chunks imply, with the attribute as text."""
     traits = traits_of(header.kind)
     is_part = traits.input_is_part, traits.output_is_part
     for word, is_share, chunks in zip("io", is_part, rows.chunks.T, strict=False):
@@ -46,7 +46,7 @@ def _declared(header: Header, rows: Steps) -> Iterator[tuple[str, int]]:
 
 
 def _own(header: Header, dialect: str) -> Iterator[str]:
-    """What this dialect alone asks of the header."""
+    """Faults of the header for this dialect only."""
     known, most = WORDS[dialect].values(), TARGETS[dialect].channels
     if header.nchannels > most:
         yield f"nchannels={header.nchannels}; {dialect} has {most} channels"
@@ -73,7 +73,7 @@ def _own_of_msccl(header: Header) -> Iterator[str]:
 
 
 def _too_high_step(rows: Steps, dialect: str) -> Refusal | None:
-    """A step whose number the runtime has no place for, however few steps there are."""
+    """The refusal of a step whose number is too large for the runtime."""
     most = TARGETS[dialect].steps
     over = np.flatnonzero(rows.s >= most)
     if not len(over):
@@ -83,7 +83,7 @@ def _too_high_step(rows: Steps, dialect: str) -> Refusal | None:
 
 
 def _shared(header: Header, line: int, rows: Steps, too_fused: int) -> Iterator[Refusal]:
-    """What all runtimes ask alike, or do wrong alike."""
+    """Refusals, or equal defects, of all runtimes."""
     for text, declared in _declared(header, rows):
         if declared != header.nchunksperloop:
             why = f"{text} does not agree with nchunksperloop={header.nchunksperloop} for {header.coll}"

@@ -55,7 +55,7 @@ def _sizes(counts: NDArray[np.int64]) -> list[int]:
 
 
 def largest(header: Header, chunks: int, target: str | None, takers: tuple[str, ...]) -> dict[str, int]:
-    """Of each runtime that is asked about, the largest buffer of which a message holds so many chunks, in bytes."""
+    """For each runtime (or `target` only), the bytes of the largest buffer with which one message holds `chunks`."""
     share = 1 if header.proto != "Simple" or not traits_of(header.kind).rooted else _STEPS_IN_MESSAGE
     asked = (target,) if target is not None else takers or DIALECTS
     return {name: header.nchunksperloop * (MESSAGE_BYTES[name][header.proto] // share // chunks) for name in asked}

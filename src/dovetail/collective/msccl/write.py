@@ -33,7 +33,7 @@ class Written(NamedTuple):
 
 
 def write(program: Program, dialect: str, **options: Any) -> str:
-    """The text alone of `write_file`, which says what `options` there are."""
+    """Return only the text that `write_file` makes with these `options`."""
     return write_file(program, dialect, **options).text
 
 
@@ -52,11 +52,11 @@ def write_file(
     """The XML of `program` for a runtime: "msccl", "azure" (msccl-executor-nccl) or "rccl".
 
     Its buffers are "input" and, unless it is in place, "output"; all others become scratch. `protocol` is Simple, LL
-    or LL128, `min_bytes` and `max_bytes` say for which sizes it is. `collective` (found by itself where it is a
-    standard one) goes into the header, and must be what the program proves to do. `header`, of a file that was read,
-    gives what is not said here; where it is for both uses, both are proved. ProgramError where the certificate does not
-    hold on that runtime: with the FIFO depth of the protocol, its limits, and its words. `certificate`: what `verify`
-    says of `program`, where that is known; a program that needs no change here is then not proved again.
+    or LL128; `min_bytes` and `max_bytes` limit the sizes that it is for. `collective` goes into the header, and must be
+    what the program proves to do; a standard collective is detected. `header`, of a file that was read, gives the
+    options that are not given here; if it is for both uses, both are proved. Raises ProgramError if the certificate
+    does not hold on that runtime: with the FIFO depth of the protocol, its limits, and its words. `certificate`: of
+    `program`, if known; a program that needs no change here is then not proved again.
     """
     check_dialect(dialect)
     protocol = protocol or (header.proto if header else "Simple")

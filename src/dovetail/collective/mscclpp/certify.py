@@ -28,8 +28,8 @@ def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     """Prove a plan, launched once, and launched several times in a row: gpus start and end their kernels at different
     times, and the next run must not disturb the last. Limits are those of MSCCL++'s executor, and of `target`.
 
-    The check `reuse` says whether a caller may overwrite its buffers once the kernels have ended. It decides nothing
-    of `ok`. The ops that checks name are rows of `launched(plan)`; those of races and of `reuse`, with `loose`.
+    The check `reuse` is whether a caller may overwrite its buffers once the kernels have ended. It does not affect
+    `ok`. The ops that checks name are rows of `launched(plan)`; those of races and of `reuse`, with `loose`.
 
     Raises ProgramError where the plan is right unless packets and plain chunks that share scratch disturb one another.
     """
@@ -99,7 +99,7 @@ def taken_whole(plan: MscclppPlan) -> Check | None:
 
 
 def _remarked(check: Check, lowering: Lowering, several: Launched, lost: Unseen) -> Check:
-    """No race. Where only packets order two writes, as upstream's own plans have it, that is said."""
+    """A passed check of races, with a remark if only packets order two writes, as in upstream's own plans."""
     if lost.overwritten is None:
         return check
     what = clash(lowering, several, *lost.overwritten)
@@ -119,7 +119,7 @@ def _several(lowering: Lowering, *, has_caller: bool = True) -> Launched:
 
 
 def _with_reuse(verdict: Certificate, plan: MscclppPlan) -> dict[str, Check]:
-    """The checks, and `reuse` after them. Of a plan that is not valid nothing is said of its caller."""
+    """The checks, and `reuse` after them. For a plan that is not valid, `reuse` is not examined."""
     if not verdict.ok:
         return {**verdict.checks, REUSE: Check(False, f"not reached: the {verdict.failed} check failed")}
     if not is_lending(plan.document):

@@ -318,7 +318,7 @@ def _links(item: Item, block: _Block, by: str) -> tuple[Link, ...]:
 
 
 def _places(item: Item, key: str, block: _Block, by: str) -> list[tuple[str, Place]]:
-    """The places in a list of an op, each with the letter of its form (packets not yet told apart)."""
+    """The places in a list of an op, each with the letter of its form (packets are not yet distinguished)."""
     return [_place(entry, block, by) for entry in item.items(key, key)]
 
 

@@ -1,4 +1,4 @@
-"""explain: what is wrong with a plan, said with its own ops, chunks and channels instead of rows and slots."""
+"""explain: describe a plan's fault in terms of its own ops, chunks and channels instead of rows and slots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.collective.mscclpp.names import Names
 from dovetail.collective.mscclpp.steps import PACKET_IDS, Row
 from dovetail.ir import Certificate, Check, Kind
 
-ONLY_PACKETS = "only packets order the two, and they tell nothing of what else was written"  # a race's message
+ONLY_PACKETS = "only packets order the two, and packets order no other writes"  # a race's message
 _SHOWN = 12
 _REORDER = "reorder the ops: let one of these signal, or write its packets, before it waits"
 _WRONG = re.compile(r"(\w+)\[(\d+)\] of rank (\d+)")

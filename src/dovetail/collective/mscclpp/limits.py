@@ -11,7 +11,7 @@ MOST_OPS, MOST_CHANNELS, MOST_PEERS, MOST_SYNCS = 64, 16, 8, 16
 
 
 def limits_of(document: Document) -> tuple[Remark, ...]:
-    """What the executor would refuse, or do otherwise than it says, with the places."""
+    """Remarks on ops that the executor would refuse, or execute otherwise than the plan asks, with their places."""
     found = [remark for rank, gpu in enumerate(document.gpus) for remark in _gpu(gpu, f"{document.place}, gpu {rank}")]
     return (*found, *(Remark(step.where, text) for step in steps_of(document.gpus) for text in _step(step)))
 

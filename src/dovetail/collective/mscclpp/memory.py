@@ -12,7 +12,7 @@ from dovetail.core import ProgramError
 from dovetail.ir import Buffer, Post, Region, Term
 from dovetail.ir.collectives import traits_of
 
-SCRATCH_BYTES = 1 << 26  # where resources are reused, scratch has this size, whatever the message's
+SCRATCH_BYTES = 1 << 26  # size of scratch if resources are reused, for messages of any size
 MOST_GRAIN = 4096
 
 

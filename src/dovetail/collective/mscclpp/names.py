@@ -1,4 +1,4 @@
-"""names: rows and slots of a launched plan in its author's words: gpus, threadblocks, ops, chunks, channels."""
+"""names: describe rows and slots of a launched plan in its author's terms: gpus, threadblocks, ops, chunks."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Names:
         return row.line.removeprefix(f"{self.document.place}, ")
 
     def actor(self, row: Row) -> str:
-        """What touches memory: an op, or the caller of a gpu."""
+        """Who accesses memory: an op, or the caller of a gpu."""
         if row.lane != KERNEL:
             return self.op(row)
         return f"the caller of gpu {row.rank}, {'before' if row.line.endswith('starts') else 'once'} {_its(row)},"
 
     def chunk(self, buffer: str, slot: int, rank: int | None = None) -> str:
-        """`input[3] of gpu 1`; where chunks are cut, which part of how many."""
+        """`input[3] of gpu 1`; if chunks are cut, also the part."""
         name = buffer.removesuffix("1")
         size = self.how.kept if name == "scratch" else self.how.grain
         chunk, part = divmod(slot, size)
@@ -74,7 +74,7 @@ class Names:
         return f"{kind} channel {end.id % PORT_IDS} from gpu {end.src} to gpu {end.dst}"
 
     def touches(self, index: int) -> Iterator[Touch]:
-        """What row `index` of the launched program reads and writes."""
+        """The regions that row `index` of the launched program reads and writes."""
         op, program = self.launched.program.op(index), self.launched.program
         source = program.channels[op.chan_in].src if op.kind == Kind.get else op.rank
         target = program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank

@@ -2,7 +2,7 @@
 
 An op on packets gives its i-th element to thread i modulo the number of threads. Such ops are therefore ordered element
 by element: by the threads that do several of them, and by the flags of the packets that they read. Where two ops touch
-only parts of each other's chunks, the chunks are cut there, and so is whatever is moved together with them.
+only parts of each other's chunks, the chunks are cut there, and so are all chunks that are moved together with them.
 """
 
 from __future__ import annotations

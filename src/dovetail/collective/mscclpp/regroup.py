@@ -16,7 +16,7 @@ _NAME = re.compile(r"\((\w+)\)")
 
 
 def is_of_a_plan(program: Program) -> bool:
-    """Whether all lanes are those of threadblocks, and every op says what it was."""
+    """Whether all lanes are those of threadblocks, and every op has the name of a plan's op."""
     return all(_LANE.fullmatch(lane.name) for lane in program.lanes) and all(_name(op) for op in program.ops())
 
 

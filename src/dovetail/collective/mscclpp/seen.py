@@ -1,8 +1,8 @@
 """What packets do not order: other data that was written before them.
 
 A packet is a volatile store of data with its flag, and is read by a volatile load (mscclpp/packet_device.hpp): neither
-has a fence. Its flag tells that the packet is there, and that its sender has read what it sent; whatever else was
-written before may come later, unless signals, semaphores or barriers tell of it.
+has a fence. Its flag shows that the packet has arrived, and that its sender has read what it sent. Other earlier writes
+may arrive later, unless signals, semaphores or barriers order them.
 """
 
 from __future__ import annotations

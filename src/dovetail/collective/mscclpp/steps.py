@@ -38,7 +38,7 @@ def end_in(rank: int, link: Link) -> End:
 @dataclass(eq=False, slots=True)
 class Row:
     """One op before it has a number. `before` and `behind` are rows of the same lane that go around it. `flags`: rows
-    on the same gpu whose packets it waits for, which tell it nothing of what else was written.
+    on the same gpu whose packets it waits for; packets do not order other writes.
     """
 
     kind: Kind

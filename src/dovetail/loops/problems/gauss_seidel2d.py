@@ -1,4 +1,4 @@
-"""gauss_seidel2d: in place, so that a sweep already uses the new values of the neighbours before a point."""
+"""gauss_seidel2d: Gauss–Seidel sweeps in place: each point uses the new values of the neighbours before it."""
 
 from __future__ import annotations
 
