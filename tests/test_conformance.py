@@ -110,7 +110,7 @@ def test_an_executor_refuses_what_is_not_proved(on):
         executor_on(on).execute(Job((variant,), rounds=1, warmup=0))
 
 
-def test_an_executor_runs_the_librarys_collectives_or_says_that_it_cannot(on):
+def test_an_executor_runs_collectives_of_the_library_or_says_that_it_cannot(on):
     product = small("matmul_all_reduce", RANKS)
     try:
         said = "wrong" if run(on, [variant_of(product, product.serial(RANKS))])["one"].is_wrong else "right"
