@@ -75,7 +75,7 @@ class _Bins:
         sums[0] += np.bincount(place * len(CLASSES) + kind[call], seconds, self.cells)
 
     def aggregate(self) -> Aggregate:
-        """The spans of a bin lie one after another; within them the class outside MPI may hold the other classes."""
+        """Make the spans. Those of a bin lie one after another; a span of the class outside MPI may contain others."""
         columns: list[dict[str, Array]] = []
         for (rank, thread), lane in self.lanes.items():
             shares = self.sums[lane][0].reshape(self.bins, -1).copy()
