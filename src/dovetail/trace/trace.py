@@ -1,4 +1,4 @@
-"""trace: what the ranks of a program did: rows of intervals, points, messages and collectives on one clock."""
+"""trace: Trace, the record of a program's ranks: rows of intervals, points, messages and collectives on one clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COLUMNS: dict[str, str] = {
     "comm": "i4",  # row of `comms`, -1 where there is none; of one-sided calls the window
     "request": "i8",  # the same for all rows that are about one request, -1 where there is none
     "begins": "?",  # whether the request begins here
-    "is_open": "?",  # the interval never ended, as where its rank was killed
+    "is_open": "?",  # the interval never ended, for example because its rank was killed
     "repeats": "i4",  # further calls in this interval: each but the last looked in vain whether something is over
     "pause_s": "f4",  # between these calls, all together
 }
@@ -136,7 +136,7 @@ def check_ranks(num_ranks: int, num_seen: int) -> None:
 
 
 def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
-    """What `head_of` wrote, but for the meta. Raises ValueError, TypeError or KeyError where that is malformed."""
+    """Read what `head_of` wrote, without the meta. Raises ValueError, TypeError or KeyError if it is malformed."""
     num_ranks = document["num_ranks"]
     if type(num_ranks) is not int or not isinstance(document["names"], list):
         raise ValueError("no number of ranks, or no list of names")
@@ -153,7 +153,7 @@ def _ranks(found: Any) -> tuple[int, ...]:
 
 
 def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
-    """A trace's meta, where its readers find what they need; otherwise a ValueError."""
+    """Return a trace's meta. Raises ValueError if it lacks fields that its readers need."""
     if not isinstance(meta, dict):
         raise ValueError("its meta is no object")
     ranks, faults = meta.get("ranks", []), meta.get("faults", [])
