@@ -25,14 +25,14 @@ COLUMNS: dict[str, str] = {
     "arg": "i8",  # the program's number, or of an MPI call the address that it was made from; below 0 a line of Python
     "peer": "i4",  # rank of the job, -1 for any or none, -2 for nobody (MPI_PROC_NULL); of a collective its root
     "tag": "i4",
-    "num_bytes": "i8",  # of a message as sent, as posted, or as it came; of a collective what this rank gives
-    "received_bytes": "i8",  # of a collective what this rank gets
-    "comm": "i4",  # row of `comms`, -1 where there is none; of one-sided calls the window
-    "request": "i8",  # the same for all rows that are about one request, -1 where there is none
+    "num_bytes": "i8",  # bytes of a message as sent, posted or received; bytes that this rank gives to a collective
+    "received_bytes": "i8",  # bytes that this rank gets from a collective
+    "comm": "i4",  # row of `comms`, -1: none; for one-sided calls the window
+    "request": "i8",  # equal for all rows of one request, -1: none
     "begins": "?",  # whether the request begins here
     "is_open": "?",  # the interval never ended, for example because its rank was killed
-    "repeats": "i4",  # further calls in this interval: each but the last looked in vain whether something is over
-    "pause_s": "f4",  # between these calls, all together
+    "repeats": "i4",  # further calls in this interval; all but the last were unsuccessful polls
+    "pause_s": "f4",  # sum of the pauses between these calls
 }
 
 
