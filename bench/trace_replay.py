@@ -6,7 +6,7 @@
 The programs of trace_faults.c on two ranks that talk through shared memory, each with its fault and repaired. Or
 others, as FILE tells: {"LAMMPS": {"command": ["mpiexec", "-n", "2", "lmp", ...], "about": "version, input"}, ...}. The
 machine is probed with as many ranks before each round of all programs, unless it is given; it should be that of the
-program's MPI library. Of each program the median round by either way is told. `--runs` keeps machines and traces, and
+program's MPI library. Of each program the median round by either way is printed. `--runs` keeps machines and traces;
 what it holds already is not run again, only replayed; `--out` is written after each program. `--run-only` replays
 nothing: replays need no idle machine.
 """

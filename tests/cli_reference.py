@@ -44,10 +44,10 @@ the line, adds the traceback; `--quiet` leaves progress and notes away.
 
 | variable | meaning |
 |---|---|
-| `DOVETAIL_LAUNCH` | the command that starts ranks, with `{ranks}`, where `--launch` is not given |
-| `DOVETAIL_CACHE` | folder of what is kept between runs; else `~/.cache/dovetail`. Only you may write to it |
+| `DOVETAIL_LAUNCH` | the command that starts ranks, with `{ranks}`, if `--launch` is not given |
+| `DOVETAIL_CACHE` | cache folder; else `~/.cache/dovetail`. Only you may write to it |
 | `DOVETAIL_SELECTION` | file of tuned collectives, in place of the one in the cache for this MPI and these hosts |
-| `DOVETAIL_ARRIVE_S` | seconds to wait for the first rank, 8 unless said: more for a launcher that queues |
+| `DOVETAIL_ARRIVE_S` | seconds to wait for the first rank; default 8; more for a launcher that queues |
 | `OPENBLAS_NUM_THREADS` | BLAS threads of a rank; else the cores of its host, shared among the ranks there |
 
 What other programs took of the ranks' cores while `tune` or `run` measured is said in one sentence where it was more

@@ -116,7 +116,7 @@ def test_tuned(dtype):
 
 
 def test_which_schedule(dtype):
-    """`schedule_for` says what a call takes, refuses what the call refuses, and leaves it bound for the call."""
+    """`schedule_for` returns the schedule of a call, refuses what the call refuses, and leaves it bound."""
     a, b = whole(dtype)
     odd = RANK == RANKS - 1
     taken = schedule_for("matmul_all_reduce", a, b, COMM)

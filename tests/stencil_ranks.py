@@ -282,7 +282,7 @@ def test_options_of_another_kind(comm):
 
 
 def test_proved_once_and_again_where_it_differs(comm):
-    """A tiled Program of so many ops: by a first start; not by the next; by one whose Program is another."""
+    """A tiled Program of many ops is written at the first start, not at the next, and again if the Program differs."""
     given = {"grid": (128, 9), "dtype": "float64", "cut": (comm.size,), "depth": 8, "tile": 2}
     plain_verify, plain_program_of, proofs = stencils.verify, stencils.program_of, []
 

@@ -569,7 +569,7 @@ class TestSimulateWithoutAMachine:
     def test_a_program_says_none(self, call, swap):
         code, _, err = call("simulate", swap, "--slot", "1M")
         assert code == 2
-        assert "which machine" in err
+        assert "names no machine" in err
 
 
 def test_simulate_a_program_needs_slot_sizes(call, document, swap):

@@ -1,4 +1,4 @@
-"""What is said of MSCCL++ plans: in the words of the plan, with a place, and with a way out that MSCCL++ has."""
+"""Messages on MSCCL++ plans: in the plan's own terms, with a place, and with a fix that MSCCL++ supports."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def broken() -> dict[str, tuple[dict[str, Any], str]]:
 
 @pytest.mark.parametrize("name", broken())
 def test_speaks_of_the_plan(name: str) -> None:
-    """No row, lane or slot of ours is left in what is said; every message names an op, and where it stands."""
+    """Messages contain no row, lane or slot of ours; every message names an op, and its place."""
     document, check = broken()[name]
     found = failed_check(document, check)
     text = "\n".join([found.message, found.found or "", found.hint or "", *found.schedule])

@@ -310,7 +310,7 @@ def test_nothing_is_left_for_the_collector() -> None:
 
 
 def test_what_threadblocks_share() -> None:
-    """Whole, or part by part where an op among the parts is at fault, or their order is told by more than flags."""
+    """Whole, or part by part if an op among the parts is at fault, or if more than flags order them."""
     holds(shared_sum(3, 4))
     document = shared_sum(3, 4)
     ops_of(document, 0, 1).append(move("copy", here("o", 0), here("o", 0), "none"))

@@ -564,7 +564,7 @@ class TestPlantedFaults:
         return pipeline_of(problems.gauss_seidel2d)("16x12", 3)
 
     def test_a_face_from_elsewhere(self, monkeypatch):
-        """The certificate knows slots, not what is in them: the bits tell."""
+        """The certificate covers slots, not their contents: this compares the bits."""
         right = pipeline_kernels._packs
 
         def first_columns(*about):
@@ -844,7 +844,7 @@ def test_on_communicators(mpi, ranks, monkeypatch):
 
 
 def test_without_a_compiler(monkeypatch):
-    """NumPy, which is told."""
+    """NumPy, with a warning."""
     from dovetail.core import EnvironmentFault
     from dovetail.loops import run
 

@@ -1,4 +1,4 @@
-"""Products asked for, planned and tuned with arguments that cannot be: each is told what is wrong, in one sentence."""
+"""Products asked for, planned and tuned with invalid arguments: each error names the fault in one sentence."""
 
 import re
 

@@ -465,7 +465,7 @@ def test_native_does_not_call_python(monkeypatch):
 
 @pytest.mark.needs("compiler")
 def test_bound_before_the_first_call(monkeypatch):
-    """And not again: the engine is told where the arrays of a call lie."""
+    """And not again: the engine gets the addresses of a call's arrays."""
     operator = operator_class("jacobi2d")("16x8", 3)
     how = schedule((1,))
     program = operator.program(how, 1)

@@ -1,4 +1,4 @@
-"""The store: whatever becomes of a file, the right result, one warning, no wait; of every kind of item."""
+"""The store: for any fault of a file, the right result, one warning, no wait; of every kind of item."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from dovetail.trace.story import SYNCHRONOUS, Gathering, Message, Story, story_o
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
-MOST_BYTES = 1 << 26  # of the curve by which remedies are priced
+MOST_BYTES = 1 << 26  # end of the curve by which remedies are priced
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def on_machine(story: Story, machine: Machine) -> Story:
 
 
 def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
-    """The meetings whose root is that of the call of this name before, of the same ranks: it need not wait for them."""
+    """Collectives with the root of the previous call of that name on the same ranks: that root need not wait."""
     last: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
     found = set()
     for it in sorted(gatherings, key=lambda it: it.meeting):
@@ -121,8 +121,8 @@ class _Prices:
         self.known: dict[tuple[str, int], float] = {}
 
     def of(self, message: Message) -> Message:
-        """The message at its costs here: one of many takes as long as in a stream. One that waits for its receive needs
-        its sender too, where nothing shows that it went without."""
+        """The message at this machine's costs; one of many takes as long as in a stream. A message that waits for its
+        receive needs its sender's progress too, unless the trace shows that it went without."""
         kind = self.machine.route(message.src, message.dst)[0]
         waits = message.synchronous or message.stalls or message.num_bytes > self.model.eager_limit(kind)
         seconds = self._one_way_s(kind, message.num_bytes, message.crossed)
@@ -130,17 +130,17 @@ class _Prices:
         return replace(message, delay_s=seconds, rendezvous=waits, held=held, gap_s=gap_s)
 
     def _gap_s(self, kind: str, message: Message) -> float:
-        """What each of many takes: of a stream both ways, where a rank sends one and takes one, half where it does but
-        one of them."""
+        """Seconds of each of many messages: those of a stream in both directions if a rank sends and receives, half of
+        them if it does only one."""
         if f"exchange:{kind}" not in self.model:
             return 0.0
         both = self._seconds(f"exchange:{kind}", message.num_bytes)
         return both if (message.dst, message.src) in self.ways else both / 2
 
     def gathering_s(self, it: Gathering, again: bool = False) -> float:
-        """By the curve of this call, where its root stays by that of such calls, or of its like that does not block,
-        where that was measured; else the latencies of a tree, and once what of its largest buffer is not the rank's
-        own, both ways where all give and get."""
+        """Seconds of a collective: by the measured curve of this call (`again`: with an unchanged root), or of its
+        counterpart. Without a curve: the latencies of a tree, plus the time of the other ranks' part of its largest
+        buffer, in both directions if all ranks send and receive."""
         count = len(it.group)
         if count < 2:
             return 0.0
@@ -161,7 +161,8 @@ class _Prices:
         return ceil(log2(count)) * least + wire
 
     def _one_way_s(self, kind: str, num_bytes: int, crossed: bool = False) -> float:
-        """As programs send it, where that was measured, else as our engine does; `crossed`: while one comes back."""
+        """Seconds of a message one way: as programs send it, if measured, else as our engine does. `crossed`: while
+        another message comes back."""
         for key in [f"call:Sendrecv:{kind}"] * crossed + [f"call:Send:{kind}"]:
             if key in self.model:
                 return self._seconds(key, num_bytes)

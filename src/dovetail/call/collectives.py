@@ -1,10 +1,10 @@
 """The collectives, in PyTorch's spelling, on NumPy arrays and mpi4py communicators.
 
 Every rank of `comm` makes the same calls, with C-contiguous arrays of one dtype and of matching shapes. Ranks share
-arrays along axis 0. Results are returned, and written to `out` where one is given. `op`: sum, prod, min, max, or avg
-(of floats). OperatorError for what cannot be; RunError where MPI fails or a rank never comes. On one host all ranks
-raise what one rank raises before its transfer. With $DOVETAIL_CHECK_CALLS set, ranks compare their arguments before
-anything moves.
+arrays along axis 0. Results are returned, and written to `out` if one is given. `op`: sum, prod, min, max, or avg (of
+floats). Calls raise OperatorError for invalid arguments, RunError if MPI fails or a rank never arrives. On one host all
+ranks raise what one rank raises before its transfer. With $DOVETAIL_CHECK_CALLS set, ranks compare their arguments
+before data moves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALL_TO_ALL, _BROADCAST, _ALL_TO_NEXT = map(KINDS.index, ("all_to_all", "broadca
 
 
 def all_reduce(array: Array, comm: Any, op: str = "sum", out: Array | None = None) -> Array:
-    """The reduction of all ranks' arrays, on every rank; in place where there is no `out`."""
+    """Return the reduction of all ranks' arrays, on every rank; without `out` in place."""
     into = array if out is None else out
     if call(_ALL_REDUCE, comm, array, into, op, 0):
         return into
@@ -30,69 +30,69 @@ def all_reduce(array: Array, comm: Any, op: str = "sum", out: Array | None = Non
 
 
 def all_gather(array: Array, comm: Any, out: Array | None = None) -> Array:
-    """All ranks' arrays, joined along axis 0, on every rank."""
+    """Return all ranks' arrays, joined along axis 0, on every rank."""
     if out is not None and call(_ALL_GATHER, comm, array, out, "", 0):
         return out
     return settle("all_gather", comm, array, out)
 
 
 def reduce_scatter(array: Array, comm: Any, op: str = "sum", out: Array | None = None) -> Array:
-    """This rank's part, along axis 0, of the reduction of all ranks' arrays."""
+    """Return this rank's part, along axis 0, of the reduction of all ranks' arrays."""
     if out is not None and call(_REDUCE_SCATTER, comm, array, out, op, 0):
         return out
     return settle("reduce_scatter", comm, array, out, op)
 
 
 def all_to_all(array: Array, comm: Any, out: Array | None = None) -> Array:
-    """Part r of this rank's array, along axis 0, goes to rank r; what came from rank r is part r of the result."""
+    """Send part r of this rank's array, along axis 0, to rank r; part r of the result comes from rank r."""
     if out is not None and call(_ALL_TO_ALL, comm, array, out, "", 0):
         return out
     return settle("all_to_all", comm, array, out)
 
 
 def broadcast(array: Array, comm: Any, root: int = 0) -> Array:
-    """The root's array, in place, on every rank."""
+    """Copy the root's array to every rank, in place."""
     if call(_BROADCAST, comm, array, array, "", root):
         return array
     return settle("broadcast", comm, array, array, root=root)
 
 
 def all_to_next(array: Array, comm: Any, out: Array | None = None) -> Array | None:
-    """The array of the rank before, on every rank but rank 0, which has `out` back as it was (None without)."""
+    """Return the array of the rank before. Rank 0 gets its `out` back unchanged (None without)."""
     if out is not None and call(_ALL_TO_NEXT, comm, array, out, "", 0):
         return out
     return settle("all_to_next", comm, array, out)
 
 
 def reduce(array: Array, comm: Any, root: int = 0, op: str = "sum", out: Array | None = None) -> Array | None:
-    """The reduction of all ranks' arrays, on the root alone: in place where it has no `out`. None on other ranks."""
+    """Return the reduction of all ranks' arrays on the root (without `out` in place), None on other ranks."""
     return settle("reduce", comm, array, out, op, root)
 
 
 def gather(array: Array, comm: Any, root: int = 0, out: Array | None = None) -> Array | None:
-    """All ranks' arrays, joined along axis 0, on the root alone. None on other ranks."""
+    """Return all ranks' arrays, joined along axis 0, on the root; None on other ranks."""
     return settle("gather", comm, array, out, root=root)
 
 
 def scatter(array: Array | None, comm: Any, root: int = 0, out: Array | None = None) -> Array:
-    """Part r of the root's array, along axis 0, on rank r. Other ranks give None, and an `out`."""
+    """Return part r of the root's array, along axis 0, on rank r. Other ranks pass None as array, and an `out`."""
     return settle("scatter", comm, array, out, root=root)
 
 
 def all_gather_v(array: Array, counts: Sequence[int], comm: Any, out: Array | None = None) -> Array:
-    """All ranks' arrays, joined along axis 0, where rank r's has `counts[r]` rows."""
+    """Return all ranks' arrays, joined along axis 0; rank r's array has `counts[r]` rows."""
     return settle("all_gather_v", comm, array, out, counts=counts)
 
 
 def reduce_scatter_v(
     array: Array, counts: Sequence[int], comm: Any, op: str = "sum", out: Array | None = None
 ) -> Array:
-    """This rank's part of the reduction of all ranks' arrays: rank r has `counts[r]` rows of axis 0."""
+    """Return this rank's part of the reduction of all ranks' arrays: rank r gets `counts[r]` rows of axis 0."""
     return settle("reduce_scatter_v", comm, array, out, op, counts=counts)
 
 
 def all_to_all_v(array: Array, counts: Any, comm: Any, out: Array | None = None) -> Array:
-    """Uneven parts: `counts[s][d]` rows of axis 0 go from rank s to rank d, in the order of ranks on both sides.
+    """Exchange uneven parts: rank s sends `counts[s][d]` rows of axis 0 to rank d, in the order of ranks on both sides.
 
     `counts` may be this rank's own row, if it is on every rank; ranks then exchange their rows first.
     """

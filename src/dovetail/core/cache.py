@@ -25,7 +25,7 @@ def cache_dir(part: str = "") -> Path:
     """Return the cache folder, or its subfolder `part`, made where it is missing.
 
     It is $DOVETAIL_CACHE, else `dovetail` in $XDG_CACHE_HOME, else in ~/.cache. Where that folder cannot be made or
-    written, or somebody else owns it or can write to it, a warning says so and a private folder among the temporary
+    written, or somebody else owns it or can write to it, this warns, and a private folder among the temporary
     files serves instead. Raises EnvironmentFault where not even that can be made.
     """
     given = os.environ.get("DOVETAIL_CACHE")

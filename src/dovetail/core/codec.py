@@ -61,7 +61,7 @@ def save_json(path: str | Path, document: Mapping[str, Any], mode: int = 0o666) 
 
 def json_text(document: Any, *, canonical: bool = False) -> str:
     """Return the JSON text of a document; numpy numbers and arrays become plain ones. `canonical`: equal documents
-    have equal texts, whatever the order of their names.
+    have equal texts, for any order of their names.
 
     >>> json_text({"b": np.int64(1), "a": (2,)}, canonical=True)
     '{"a":[2],"b":1}'

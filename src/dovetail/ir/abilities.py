@@ -52,12 +52,11 @@ class OnArrays(Protocol):
 
     @classmethod
     def fault_of(cls, given: Sequence[Any]) -> str:
-        """Return what is wrong with the arrays of one rank, in words; empty where nothing is."""
+        """Return the fault of one rank's arrays, in words; empty if there is none."""
 
     @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> Operator:
-        """Return the operator that the arguments of all ranks make. OperatorError, which names the rank, where they do
-        not fit."""
+        """Return the operator of all ranks' arguments. Raises OperatorError, naming the rank, if they do not fit."""
 
 
 @runtime_checkable
@@ -66,18 +65,15 @@ class BalancedSizes(Protocol):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Operator:
-        """Return a small operator, to measure what a machine computes and moves a second."""
+        """Return a small operator to measure a machine's FLOP/s and bytes/s with."""
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Operator:
-        """Return the operator of which either side takes as long at these speeds of a rank and of the collective."""
+        """Return an operator whose sides take equally long at these speeds of a rank and of the collective."""
 
 
 class PublishedCase(NamedTuple):
-    """An operator that others published figures of.
-
-    `name`: what they call it. `machine`: the preset of the machine that they had.
-    """
+    """An operator with figures published by others. `name`: their name. `machine`: the preset of their machine."""
 
     name: str
     operator: Operator
@@ -86,20 +82,20 @@ class PublishedCase(NamedTuple):
 
 @runtime_checkable
 class PublishedCases(Protocol):
-    """A class of operators that rules for choosing schedules are compared on."""
+    """A class of operators on which rules for choosing schedules are compared."""
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """Return the operators that others published figures of."""
+        """Return the operators with figures published by others."""
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, ranks: int) -> Operator:
-        """Return an operator whose sizes are drawn at random."""
+        """Return an operator of random sizes."""
 
 
 @dataclass(frozen=True)
 class Heuristic:
-    """A rule that others choose schedules by, to be compared with.
+    """A published rule for choosing schedules, to compare with.
 
     `family`: family of the schedules that it makes. `asked`: options that it makes them with. `among`: families from
     which it picks one; empty if it has only its own. `why_not`: why it does not apply to an operator.
@@ -114,19 +110,16 @@ class Heuristic:
 
 @runtime_checkable
 class HasHeuristics(Protocol):
-    """An operator whose schedules others choose by rules: `heuristics`."""
+    """An operator with published rules for choosing its schedules: `heuristics`."""
 
     heuristics: ClassVar[tuple[Heuristic, ...]]
 
     def counted_as(self, base: Schedule, found: Schedule) -> Schedule:
-        """Return `found`, which a local search made of `base`, under the family that comparisons count it for."""
+        """Return `found`, the result of a local search from `base`, with the family that comparisons count it for."""
 
 
 @runtime_checkable
 class Nested(Protocol):
-    """An operator that carries out a loop nest.
-
-    `nest`: a `loops.Nest`, from which the operator's Programs follow; its text distinguishes it.
-    """
+    """An operator made from a loop nest. `nest`: a `loops.Nest`; its text identifies the operator."""
 
     nest: ClassVar[Any]

@@ -1,4 +1,4 @@
-"""Races: conflicting accesses to one slot, or messages of one channel, that nothing orders, whatever the timing.
+"""races: find conflicting accesses to one slot, or messages of one channel, that are unordered in some timing.
 
 Order comes from lanes, dependencies, messages and signals; a collective orders what its members did before their
 calls before what follows them. A full channel orders nothing: with a deeper one that order would be gone.

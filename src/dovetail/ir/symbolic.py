@@ -1,4 +1,4 @@
-"""Symbolic execution: which contributions each slot holds after a run, and whether those are what was asked."""
+"""symbolic: execute a Program on symbols, and compare each slot's contributions with the post-conditions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from dovetail.ir.types import SENDS, Arg, Kernel, Kind, Mode, Op, Post, Region, 
 
 
 class Wrong(NamedTuple):
-    """A slot on `rank`, a region of its own, that does not hold what it should.
+    """A slot on `rank`, as a region of one slot, with a wrong value.
 
-    `post`: the post-condition that asks, `place` the slot's in its region; -1 where the reference does.
+    `post`: the post-condition that it violates, `place`: the slot's place in its region; both -1 if it violates the
+    reference.
     """
 
     post: int
@@ -28,7 +29,7 @@ class Wrong(NamedTuple):
 
 
 class Memory:
-    """Every slot's value; made when first touched. What the reference has not written is like nothing else."""
+    """Every slot's value, made when first accessed. Unwritten slots of the reference are equal to no other value."""
 
     def __init__(self, program: Program, symbols: Symbols, *, is_reference: bool = False) -> None:
         self.symbols, self._whose = symbols, "the reference's " * is_reference
@@ -52,7 +53,7 @@ class Memory:
 
 
 class Execution:
-    """Executes ops one by one, in the order of a run, on symbols."""
+    """Executes ops on symbols, one by one, in the order of a run."""
 
     def __init__(self, program: Program, run: Run, symbols: Symbols, *, is_reference: bool = False) -> None:
         self.program, self.run, self.symbols = program, run, symbols

@@ -1,4 +1,4 @@
-"""in_place: a nest with a time axis, rewritten to update its arrays in place where that gives the same values."""
+"""in_place: rewrite a nest with a time axis to update its arrays in place, if that gives the same values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Flow = tuple[str, str, tuple[str, ...], tuple[int, ...]]
 
 
 class Newest:
-    """An array without a time axis, for a function that names the step first."""
+    """An array without a time axis, for a function whose first subscript is the step; the step is ignored."""
 
     def __init__(self, array: Any) -> None:
         self.array, self.shape = array, array.shape
@@ -31,9 +31,9 @@ class Newest:
 
 
 def in_place(nest: Recording) -> Recording:
-    """The same nest with one level of each array, which is overwritten element by element.
+    """Return the nest with one level of each array, which is overwritten element by element.
 
-    OperatorError where a statement needs an element of the level before when the new one is there already.
+    Raises OperatorError if a statement needs the old value of an element after its new value is written.
 
     >>> from dovetail.loops import array, loop, nest
     >>> @nest(u=array("n", time=True, boundary="fixed"))
@@ -58,7 +58,7 @@ def in_place(nest: Recording) -> Recording:
 
 
 def _on_newest(nest: Recording) -> Callable[..., Any]:
-    """The function, on arrays that have but one level."""
+    """The nest's function for arrays with only one level."""
 
     @wraps(nest.function)
     def function(**given: Any) -> None:
@@ -68,15 +68,15 @@ def _on_newest(nest: Recording) -> Callable[..., Any]:
 
 
 def _check_same(nest: Recording, made: Recording) -> None:
-    """Every value that is read must come from the same statement, as many iterations before, as it did of levels."""
+    """Check that every read gets its value from the same statement, at the same distance, as with levels."""
     wanted = {_key(nest, flow): flow for flow in _flows(nest)}
     found = {_key(made, flow): flow for flow in _flows(made)}
     lost = next((flow for key, flow in wanted.items() if key not in found), None)
     if lost is not None:
-        hint = "read u[t + 1, …] where the sweep has been already, or sweep the other way"
+        hint = "read u[t + 1, …] at points that the sweep has already passed, or reverse the sweep"
         raise _cannot(nest, f"{lost.sink_access} is overwritten before it is read", lost.sink.line, hint)
     if strange := next((flow for key, flow in found.items() if key not in wanted), None):
-        hint = "read the newest level that there is"
+        hint = "read the newest level"
         raise _cannot(nest, f"{strange.source_access} of a later level would be read", strange.sink.line, hint)
 
 
@@ -89,7 +89,8 @@ def _key(nest: Recording, flow: Dependence) -> Flow:
 
 
 def _element(nest: Recording, read: Read, statement: Statement) -> tuple[str, ...]:
-    """The array and the subscripts, but for the step; loops by their place: their names may not be known twice."""
+    """The array and the subscripts without the step. Loops are named by depth, because two recordings may differ in
+    names."""
     places = {each.index: f"loop {place}" for place, each in enumerate(statement.loops)}
     subscripts = read.at[nest.arrays[read.array].time :]
     terms = [sorted((places.get(name, name), factor) for name, factor in each.terms) for each in subscripts]

@@ -17,7 +17,7 @@ Given = NDArray[Any]
 
 
 def by_function(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
-    """What the function makes of copies of the arrays, one element after the other."""
+    """Run the function on copies of the arrays, element by element, and return its results."""
     call = bound(nest, arrays, parameters)
     views = {name: Timed(call, name) if array.time else Plain(call, name) for name, array in nest.arrays.items()}
     with np.errstate(all="ignore"):  # integers wrap around, as they do in every executor

@@ -29,8 +29,8 @@ from dovetail.matmul.samples import add_slices
 class AllGatherColumnsMatmul(AllGathering):
     """C_r = A·B_r on every rank r, with A (m, k) cut by columns over the ranks and B_r (k, n_r) its own: n = Σ n_r.
 
-    C_r = Σ_q A_q·B_r[q]: a product for each rank q, as soon as its columns A_q (m, k_q) are there. B_r[q] (k_q, n_r)
-    are the rows of B_r that belong to them.
+    C_r = Σ_q A_q·B_r[q]: a product for each rank q, as soon as its columns A_q (m, k_q) have arrived. B_r[q] (k_q, n_r)
+    are the rows of B_r that are multiplied by A_q.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class AllGatherColumnsMatmul(AllGathering):
         return Blocks.gathered((self.m,) * ranks)
 
     def heights(self, ranks: int) -> tuple[int, ...]:
-        """Columns of A on each rank, and the rows of B that they belong to."""
+        """Number of columns of A on each rank; also the number of rows of B that they are multiplied by."""
         return self.share("depths", ranks)
 
     def works(self, ranks: int) -> list[Work]:
@@ -91,14 +91,14 @@ class AllGatherColumnsMatmul(AllGathering):
         return gather_columns_program(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
-        """As if all ranks had as many columns of A as the one that has most."""
+        """A program as if all ranks had as many columns of A as the rank with the most."""
         alike = replace(self, k=max(self.heights(ranks)) * ranks, depths=None)
         about = {"results": self.several, "gathered": self.gathered}
         program, pieces = gather_columns_model(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
         return program, alike.workload(program, schedule), pieces
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
-        """Slots are rows: of a rank's columns of A, of results; and the rows of B that belong to a rank's columns."""
+        """Slots are rows of a rank's columns of A, rows of results, and blocks of rows of B, one for each rank."""
         ranks = range(program.num_ranks)
         heights, columns = np.array(self.heights(len(ranks))), self.widths(len(ranks))
         alike = len(set(heights)) == 1 or program.buffer("B0").slots[0] == 1
@@ -134,7 +134,7 @@ class AllGatherColumnsMatmul(AllGathering):
         return [*found, self.array("gathered", [(self.m, self.k)] * ranks, slots=(whole,) * ranks)]
 
     def _alike(self, ranks: int) -> bool:
-        """Whether all ranks have as many columns of A."""
+        """Whether all ranks have equally many columns of A."""
         return len(set(self.heights(ranks))) == 1
 
     def _serial(self, by: str, ranks: int) -> Schedule:
@@ -146,7 +146,8 @@ class AllGatherColumnsMatmul(AllGathering):
         return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """As of all that travels in blocks, but for one product of several ranks' columns: these are summed up."""
+        """The schedules of block-wise operators, except those with one product for several ranks' columns, because
+        these must be added up."""
         return (each for each in super().schedules(costs) if not each.get("fused"))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
@@ -167,15 +168,15 @@ class AllGatherColumnsMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:
-        """A small one, to see what this machine does a second."""
+        """Return a small operator, to measure this machine's speed with."""
         return cls(512, 512 * ranks, 512 * ranks, dtype)
 
 
 def _sizes(
     program: Program, name: str, heights: NDArray[np.int64], m: int, rank: int, columns: int
 ) -> NDArray[np.int64]:
-    """Elements of each slot on a rank, where ranks have unlike numbers of columns: what came lies by rank, or call by
-    call of the library."""
+    """Elements of each slot on a rank if ranks have different numbers of columns. Received data lie by rank, or by call
+    of the library."""
     if name == "A":
         return np.full(m, heights[rank])
     if name[0] == "B":

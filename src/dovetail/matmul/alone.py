@@ -1,4 +1,4 @@
-"""alone: a matrix product by itself, as a subject to be characterised: its cuts along M, N and K."""
+"""alone: a matrix product in isolation, as a subject to benchmark: its cuts along M, N and K."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.matmul.samples import add_products, add_slices
 from dovetail.passes.regions import split
 
 SHAPE = re.compile(r"(\d+)[x×*](\d+)[x×*](\d+)")
-# From 10 to 170 FLOP a byte, rows many and few for what is contracted, each 20 milliseconds at most of a fast core.
+# From 10 to 170 FLOP a byte, with many and few rows relative to K; each takes at most 20 ms of a fast core.
 LADDER = (
     "4096x64x64, 64x4096x64, 256x256x256, 4096x256x512, 256x4096x512, 512x512x512, 2048x512x512, 512x2048x512, "
     "1024x1024x1024"
@@ -27,7 +27,7 @@ LADDER = (
 
 @dataclass(frozen=True)
 class ProductAlone:
-    """Matrix products alone: C (m, n) = A (m, k)·B (k, n) on every rank, cut along m, n and k, and beside traffic.
+    """A matrix product without communication: C (m, n) = A (m, k)·B (k, n) on every rank, cut along m, n and k.
 
     >>> [each.title for each in ProductAlone.points(shapes="8x4x2,16x4x2", dtype="float64")]
     ['8 × 4 × 2', '16 × 4 × 2']
@@ -68,8 +68,8 @@ class ProductAlone:
         return asdict(self)
 
     def ways(self) -> tuple[Sample, ...]:
-        """By rows; by columns of B and of the result; by slices of K, which add up. The operands of a piece lie side by
-        side, as they do after a transfer."""
+        """Cuts by rows; by columns of B and of the result; by slices of K, which add up. The operands of a piece are
+        contiguous, as they are after a transfer."""
         return (
             Sample("rows", self.m, self._add_rows),
             Sample("columns", self.n, self._add_columns),
@@ -77,18 +77,18 @@ class ProductAlone:
         )
 
     def samples(self, ranks: int) -> tuple[Sample, ...]:
-        """Slices of K, one for each rank, by rows."""
+        """Benchmark of slices of K, one for each rank, by rows."""
         if ranks == 1 or self.k < ranks:
             return ()
         return (Sample(f"K / {ranks}, by rows", self.m, self._add_slices),)
 
     def library_calls(self, ranks: int) -> tuple[LibraryCall, ...]:
-        """All of A, which every rank has a share of."""
+        """The all_gather of A, of which every rank has a share."""
         return (LibraryCall("all_gather", self.m * self.k * dtype_bytes(self.dtype)),) if ranks > 1 else ()
 
     def workload(self, program: Program) -> Workload:
-        """Slots of A, B and P are rows of the product that is cut by rows; the other cuts have buffers of their own:
-        slots are columns (BN, CN), or what is contracted (AK, BK); or slices (G, B0), that may differ in width."""
+        """Slots of the buffers of each cut. By rows: A, B, P (rows). By columns: BN, CN (columns). By K: AK, BK
+        (indices of K). Slices of K: G, B0 (slices, which may differ in width)."""
         m, k, n = self.m, self.k, self.n
         shapes: dict[str, tuple[int, ...]] = {"A": (k,), "B": (k, n), "P": (n,)}
         shapes |= {"BN": (k, 1), "CN": (m, 1), "AK": (m, 1), "BK": (n,)}
@@ -128,7 +128,7 @@ class ProductAlone:
 def _added(
     b: Builder, ranks: int, pieces: Sequence[tuple[tuple[Region, Region], Region, bool]]
 ) -> dict[int, list[int]]:
-    """Append a product for each (A and B, C, whether it is added to what C held), on every rank; rows by rank."""
+    """Append a product for each ((A, B), C, whether it adds to C), on every rank; return the ops' numbers by rank."""
     lane, rows = b.lane("compute", "compute"), dict[int, list[int]]()
     for rank in range(ranks):
         rows[rank] = [
@@ -146,7 +146,7 @@ def _added(
 
 
 def walk(amounts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Where each amount begins, one after the other, again from the start where the next does not fit; and the amount.
+    """Place amounts one after the other, from the start again if the next does not fit; yield (begin, amount).
 
     >>> list(walk([4, 4, 2, 4], 10))
     [(0, 4), (4, 4), (8, 2), (0, 4)]

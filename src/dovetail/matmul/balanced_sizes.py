@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SIDE_S = 0.06  # of either side of a balanced operator: long beside what starting it costs, short enough to run often
-MOST_BYTES = 32 << 20  # that it communicates
+SIDE_S = 0.06  # seconds of either side of a balanced operator: long beside its start-up, short enough to run often
+MOST_BYTES = 32 << 20  # most bytes that it communicates
 ROWS, BLOCK = 2048, 64  # number of rows; columns come in whole blocks
-LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # of the dimension that only computation knows, on a rank
+LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # limits, per rank, of the dimension that is not communicated
 
 
 class Balance(NamedTuple):
-    """Sizes of a balanced product: `rows` × `width` elements are communicated, `depth` more are in each rank's product
-    (what is contracted, or the columns that each rank has)."""
+    """Sizes of a balanced product: `rows` × `width` elements are communicated; `depth` is the third dimension of each
+    rank's product (the contracted one, or the columns of each rank)."""
 
     rows: int
     width: int
@@ -20,7 +20,7 @@ class Balance(NamedTuple):
 
 
 def balance(element_bytes: int, flop_per_s: float, bytes_per_s: float) -> Balance:
-    """Sizes of which either side takes SIDE_S at these speeds of a rank and of the collective.
+    """Return sizes with which either side takes SIDE_S at these speeds of a rank and of the collective.
 
     >>> balance(4, 110e9, 118e6), balance(4, 110e9, 11.8e6)
     (Balance(rows=2048, width=896, depth=1864), Balance(rows=2752, width=64, depth=18648))

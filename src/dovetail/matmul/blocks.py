@@ -1,4 +1,4 @@
-"""blocks: which rows of A go where, and how they are cut into steps."""
+"""blocks: which rows of A each rank multiplies, and how they are cut into steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Blocks:
-    """Which rows of A go where: block (q, r) is `counts[q][r]` rows of rank q's A from row `starts[q][r]` on, which
-    rank r multiplies; its result has them in the order of q."""
+    """The rows of A that each rank multiplies.
+
+    Block (q, r) is `counts[q][r]` rows of rank q's A from row `starts[q][r]` on, which rank r multiplies. The result of
+    rank r has its blocks in the order of q.
+    """
 
     counts: tuple[tuple[int, ...], ...]
     starts: tuple[tuple[int, ...], ...]
@@ -35,12 +38,12 @@ class Blocks:
 
     @cached_property
     def longest(self) -> int:
-        """Rows of the longest block, along which tiles are counted."""
+        """Rows of the longest block; tiles are counted in its rows."""
         return max(map(max, self.counts), default=0)
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all blocks have as many rows: then every rank does the same, counted from itself on."""
+        """Whether all blocks have equally many rows: then all ranks do the same, up to a rotation of ranks."""
         return len({rows for each in self.counts for rows in each}) == 1
 
     @cached_property
@@ -63,7 +66,7 @@ class Blocks:
 
 
 class Part(NamedTuple):
-    """Rows `first` to before `last` of a block, which travel in one step."""
+    """The part of a block that travels in one step: rows `first` to `last`, exclusive."""
 
     first: int
     last: int
@@ -75,8 +78,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """How blocks are cut into steps: along their rows at `tiles` of the longest block (shorter ones in proportion), or
-    into `slices` of K.
+    """How blocks are cut into steps: into `tiles` of rows (lengths for the longest block, in proportion for shorter
+    ones), or into `slices` of K.
 
     >>> [Steps((3, 5), 1).part(0, 4, 8), Steps((3, 5), 1).part(1, 4, 8)]
     [Part(first=0, last=1), Part(first=1, last=4)]
@@ -90,7 +93,7 @@ class Steps:
         return self.slices if self.slices > 1 else len(self.tiles)
 
     def part(self, step: int, rows: int, longest: int) -> Part:
-        """The rows of a block of `rows` that travel in a step; all of them where K is cut."""
+        """The rows of a block of `rows` rows that travel in a step; all of them if K is cut."""
         if self.slices > 1:
             return Part(0, rows)
         done, last = self._ends[step : step + 2]
@@ -103,7 +106,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Parts:
-    """Every block in every step, looked up: Programs ask for each many times.
+    """The parts of every block in every step, cached.
 
     `without_own`: a rank's own block is not laid out among the others.
     """
@@ -117,11 +120,11 @@ class Parts:
         return self._by_rows[step][self.blocks.counts[q][r]]
 
     def before(self, q: int, r: int, step: int) -> int:
-        """Rows before that part where rank r's parts lie step by step, one rank's after the other's."""
+        """Rows before that part if the parts that rank r receives are stored by step, then by source rank."""
         return self._coming[r][step][q]
 
     def made_before(self, q: int, r: int, step: int) -> int:
-        """The same of the parts of rank q, one for each rank."""
+        """Rows before that part if the parts that rank q sends are stored by step, then by target rank."""
         return self._going[q][step][r]
 
     @cached_property
@@ -139,7 +142,7 @@ class Parts:
         return [self._laid_out(q, row) for q, row in enumerate(self.blocks.counts)]
 
     def _laid_out(self, own: int, counts: Sequence[int]) -> list[list[int]]:
-        """Where the parts of a rank's blocks begin, by step and block."""
+        """The first row of each part of a rank's blocks, by step and block."""
         counts = [0 if self.without_own and other == own else count for other, count in enumerate(counts)]
         rows = [[by_rows[count].rows for count in counts] for by_rows in self._by_rows]
         firsts = accumulate(map(sum, rows), initial=0)

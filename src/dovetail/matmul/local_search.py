@@ -1,4 +1,4 @@
-"""local_search: tile lengths moved, split and merged as long as the simulation gets faster."""
+"""local_search: move, split and merge tiles as long as the simulated time falls."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from dovetail.ir import Schedule
 from dovetail.ir.hill_climbing import WORTH, Neighbours, varied
 from dovetail.ir.operator import Costs
 
-SIMULATIONS = 240  # at most, of each schedule that is moved
-EFFORT = 20_000  # at most, of each schedule that is moved
-KINDS = 3  # of schedules, whose best has its neighbours tried
+SIMULATIONS = 240  # most simulations per schedule
+EFFORT = 20_000  # most simulated effort (see `Costs.effort`) per schedule
+KINDS = 3  # number of kinds of schedules; of each, neighbours of the best are tried
 MOVED = 16  # most tiles whose ends are moved: with more, each is too short for a move to matter
-FINEST = 8  # rows by which tiles are moved at least
-FINER = 4  # times, once no coarser move gains
-SHARE = 512  # tiles are moved by at least rows / SHARE, too
+FINEST = 8  # tiles are moved by at least this many rows
+FINER = 4  # factor by which steps become finer once no coarser move gains
+SHARE = 512  # tiles are also moved by at least rows / SHARE
 
 Tiles = tuple[int, ...]
 
 
 def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> Iterator[Schedule]:
-    """The best overlapped schedule by each way of communicating, its tiles moved until no move of the simulation gains.
+    """For each way of communicating: the best overlapped schedule, its tiles moved until no move gains in simulation.
 
-    The exact optimum is that of a pipeline with one contention factor; the simulation knows when either side is
-    really going on.
+    The exact optimum assumes a pipeline with one contention factor; the simulation knows when either side really runs.
     """
     best: dict[str, Schedule] = {}
     for each in ranked:
@@ -41,8 +40,9 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
 def better(
     costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, align: int | None, floor: int
 ) -> Iterator[Schedule]:
-    """The best of the fastest kinds, which differ in more than lengths or have one tile or more, varied as long as it
-    gains, and a new best with its tiles moved, where there is an `align`; none where the user asked for lengths."""
+    """Improve the best schedule of each of the fastest kinds by local search; with `align`, also move the new best's
+    tiles. Kinds differ in more than tile lengths, or in having one tile or several. Nothing if the user asked for
+    lengths."""
     asked = (costs.options[name] is not None for name in ("floor", "align", "max_tiles", "rows_per_message"))
     if not ranked or any(asked):
         return
@@ -67,15 +67,16 @@ def better(
 
 
 def as_optimal(base: Schedule, found: Schedule, floor: int) -> Schedule:
-    """Return `found`, made of `base` by a local search, as one of the optimum's family where its tiles were moved."""
+    """Return `found`, the result of a local search from `base`; in the family "optimal" if its tiles were changed."""
     return found if found.tiles == base.tiles else found.as_of("optimal", floor=floor, count=len(found.tiles))
 
 
 def hopeful(costs: Costs, ranked: Sequence[Schedule]) -> list[Schedule]:
-    """Those of the schedules, best first, whose way of communicating may win once tiles are moved or messages cut: the
-    busiest lane or link of the best by that way, its tiles as they are or joined, works less long than the best takes.
+    """The schedules, best first, whose way of communicating may win once tiles are moved or messages cut.
 
-    Sound where pieces take no less than the whole; curves with jumps are why the tiles as they are count, too.
+    A way may win if the busiest lane or link of its best schedule, with its own tiles or with one tile, works less than
+    the best schedule takes. That is a bound if pieces take no less than the whole; curves may have jumps, so the own
+    tiles count too.
     """
     tiled = [each for each in ranked if each.tiles]
     first: dict[str, Schedule] = {}
@@ -88,12 +89,12 @@ def hopeful(costs: Costs, ranked: Sequence[Schedule]) -> list[Schedule]:
 
 
 def joined(schedule: Schedule) -> Schedule:
-    """The same with one tile."""
+    """The schedule with one tile."""
     return schedule.with_parameters(tiles=(sum(schedule.tiles),))
 
 
 def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor: int, most: int = SIMULATIONS) -> Tiles:
-    """The tiles after taking every move that gains, in steps from `align` down to FINEST rows, `most` looks at most.
+    """Return the tiles after every move that gains, in steps from `align` down to FINEST rows; at most `most` trials.
 
     >>> climb((4, 4), lambda tiles: max(tiles[0], 8 - tiles[0] / 3) if len(tiles) == 2 else 9.0, 2, 1)
     (6, 2)

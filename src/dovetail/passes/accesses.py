@@ -1,4 +1,4 @@
-"""accesses: which ops read and write each slot, in the order of rows."""
+"""accesses: find the ops that read and write each slot, in the order of rows."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Accesses(NamedTuple):
 
 
 def accesses(program: Program, rows: OpColumns | None = None) -> Accesses:
-    """Every access of every op."""
+    """Return every access of every op."""
     rows = rows or OpColumns.of(program)
     sides = [np.flatnonzero(side[:, BUFFER] >= 0) for side in (rows.read, rows.write)]
     row, region = np.concatenate(sides), np.concatenate([rows.read[sides[0]], rows.write[sides[1]]])
@@ -59,7 +59,7 @@ def accesses(program: Program, rows: OpColumns | None = None) -> Accesses:
 
 
 def _coarsen(program: Program, region: Array, rank: Array) -> Array:
-    """Count each buffer's regions in the greatest unit that divides all their numbers; returns their first places."""
+    """Express each buffer's regions in the greatest unit that divides all their numbers; return their first places."""
     buffer = region[:, BUFFER]
     region[region[:, BLOCKS] <= 1, STRIDE] = 0
     room = np.zeros((len(program.buffers), program.num_ranks), np.int64)

@@ -1,4 +1,4 @@
-"""allocate_slots: all named scratch becomes one packed buffer."""
+"""allocate_slots: pack all scratch buffers into one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAME = "scratch"
 
 
 def allocate_slots(program: Program) -> Program:
-    """Slots of scratch that some op touches, rank by rank and buffer by buffer, in one buffer called scratch.
+    """Return the program with one buffer `scratch` for all slots of scratch that some op uses, by rank and buffer.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''

@@ -1,4 +1,4 @@
-"""assign_channels: which channel id each message travels on, so that flows share lanes end to end."""
+"""assign_channels: choose the channel id of each message so that flows share lanes end to end."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from dovetail.passes.transfers import messages
 
 
 def assign_channels(program: Program, hints: Hints, forward: Array, most: int = 32) -> tuple[Hints, Array]:
-    """Hints with a channel for every op that sends or receives, and those flows of `forward` that channels allow.
+    """Return hints with a channel for every op that sends or receives, and the flows of `forward` that channels allow.
 
-    A lane sends to one peer, receives from one, and uses one channel. So on each rank a channel pairs the peers that
-    messages come from, one to one, with those that they go on to, and lanes that the author asked for with both. A
-    flow takes the least channel where this holds on its whole path. Where none of the first `most` does, or where the
-    author asked for another one on the way, it is cut, and the rank in between receives and sends by two ops. What is
-    no part of a flow is on channel 0, or, where a rank has many peers, on several (see spread_channels).
+    A lane sends to one peer, receives from one, and uses one channel. So on each rank a channel pairs source peers one
+    to one with the peers that their messages are forwarded to, and with the lanes that the author asked for. A flow
+    takes the least channel for which this holds on its whole path. If none of the first `most` channels fits, or if the
+    author asked for another one on the way, the flow is cut, and the rank in between receives and sends by two ops.
+    Messages outside flows are on channel 0, or on several if a rank has many peers (see spread_channels).
 
     Here what comes to rank 1 from rank 0 goes on to 2 and to 3, which takes two channels:
 
@@ -76,7 +76,7 @@ class _Ties:
         lefts, left_of = ranked(rank * width + left)
         rights, right_of = ranked(rank * width + right)
         ties, number = ranked(left_of * max(len(rights), 1) + right_of)
-        self.number = ints(number)  # of each pair given, which tie it is
+        self.number = ints(number)  # the number of the tie of each given pair
         self.left = ints(ties // max(len(rights), 1))
         self.right = ints(ties % max(len(rights), 1))
         self._has, self._at_left, self._at_right = [0] * len(ties), [0] * len(lefts), [0] * len(rights)
@@ -86,7 +86,7 @@ class _Ties:
         return self._has[tie] | ~(self._at_left[self.left[tie]] | self._at_right[self.right[tie]])
 
     def fits(self, tie: int, held: dict[int, int]) -> bool:
-        """Whether a flow that has the ties `held` (by their ends) may have this one too; then it is held as well."""
+        """Whether a flow with the ties `held` (by their ends) may have this one too; if so, add it to `held`."""
         left, right = self._base + self.left[tie], -1 - self._base - self.right[tie]
         return held.setdefault(left, tie) == tie == held.setdefault(right, tie)
 
@@ -97,7 +97,7 @@ class _Ties:
 
 
 class _Flows:
-    """Messages by number: which follows which, and what was decided."""
+    """Messages by number: which follows which, and the channels decided so far."""
 
     def __init__(self, program: Program, hints: Hints, forward: Array) -> None:
         send, receive = messages(program)
@@ -168,7 +168,7 @@ class _Flows:
         return free & few or free or 1
 
     def _settle(self, part: list[int]) -> None:
-        """The last message of a part of a flow has found the channel that suits all of it."""
+        """Give all messages of a part of a flow the channel that its last message has found."""
         number = self.channel[part[-1]]
         for message in part:
             self.channel[message] = number
@@ -179,7 +179,7 @@ class _Flows:
 
 
 class _Lanes:
-    """What the lanes that the author asked for leave free: each has one channel, and one peer each way."""
+    """The author's lanes as constraints: each has one channel, and one peer in each direction."""
 
     def __init__(self, *sides: tuple[Array, Array, Array]) -> None:
         """`sides`: for messages as they are sent, then received: the rank, the peer, and the lane, -1 for any."""

@@ -1,4 +1,4 @@
-"""assign_lanes: every op gets a lane of its rank and a place in it, every message its channel."""
+"""assign_lanes: give every op a lane of its rank and a place in it, and every message its channel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.passes.transfers import messages
 
 
 def assign_lanes(program: Program, hints: Hints, forward: Array) -> tuple[Program, Hints, Array] | None:
-    """A trace whose channels are assigned, on lanes that can run; and which receives the op after them forwards.
+    """Assign lanes to a trace with channels so that it can run; also return the receives that the next op forwards.
 
     A lane sends to at most one peer, receives from at most one, and has one channel; all messages of a rank with one
     peer, one way, on one channel are on one lane. Flows say which peers share a lane, the author's lanes come next,

@@ -1,4 +1,4 @@
-"""broadcast_rank0: repeat what rank 0 does on every rank, with peers counted relative to it."""
+"""broadcast_rank0: repeat rank 0's ops on every rank, with peers counted relative to the rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 
 
 def broadcast_rank0(program: Program) -> Program:
-    """The ops of rank 0, and of no other, once for each rank: on rank r, what was rank q is rank (q + r) mod the ranks.
+    """Return a program with rank 0's ops on each of n ranks: on rank r, peer q becomes rank (q + r) mod n.
 
     Regions are not changed, so the result is right for timing only, not for data, unless all ranks hold the same; there
     are no post-conditions. If several channels become one, the deepest one's depth counts.

@@ -1,4 +1,4 @@
-"""collective_calls: the library's collectives in a Program, each with the algorithm that can take its place."""
+"""collective_calls: find the library's collectives in a Program, each with the algorithm that can replace it."""
 
 from __future__ import annotations
 
@@ -80,14 +80,14 @@ class Call:
         return traits_of(self.kind)
 
     def places(self, member: int) -> Mapping[str, Place]:
-        """The algorithm's buffers on a member, but for scratch."""
+        """The places of the algorithm's buffers on a member, without scratch."""
         found = {self.algorithm.input: self._place(member, 0)}
         if self.algorithm.output is not None:
             found[self.algorithm.output] = self._place(member, 1)
         return found
 
     def first_copy(self, member: int) -> tuple[Region, Region] | None:
-        """What must be copied where before an algorithm in place begins."""
+        """The copy (source, destination) that must precede an algorithm in place; None if there is none."""
         op = self.ops[member]
         if self.algorithm.output is not None or not (op.reads and op.writes) or self.traits.output_is_part:
             return None
@@ -97,7 +97,8 @@ class Call:
         return (op.reads[0], home) if home != op.reads[0] and home.num_slots else None
 
     def scratch_sizes(self) -> Sizes:
-        """Slots that each slot of the algorithm's scratch stands for; ProgramError where parts of such sizes cannot."""
+        """Numbers of slots that each slot of the algorithm's scratch stands for. Raises ProgramError if sizes differ in
+        a way that the algorithm does not allow."""
         names = self.algorithm.scratch
         if not names:
             return {}
@@ -110,7 +111,7 @@ class Call:
         return {name: found[name] for name in names}
 
     def check(self) -> None:
-        """ProgramError where source and destination overlap other than the algorithm allows, or blocks would be cut."""
+        """Raise ProgramError if source and destination overlap in a forbidden way, or blocks would be cut."""
         if any(part % self.unit for part in self.parts):
             refuse(self.ops[0], f"would be cut inside a block: parts of {self.parts} slots, blocks of {self.unit}")
         in_place = self.algorithm.output is None
@@ -123,7 +124,7 @@ class Call:
                 refuse(op, f"would have its input overwritten by algorithm '{self.algorithm.program.name}'")
 
     def _spoils_input(self, member: int) -> bool:
-        """Whether the algorithm writes to what is input alone: in place, of a reduce_scatter, the others' parts."""
+        """Whether the algorithm overwrites pure input: in place, the others' parts of a reduce_scatter."""
         own, slots = range(0), self.algorithm.program.slots_of(self.algorithm.input, member)
         if self.algorithm.output is None:
             chunks = slots // len(self.parts)
@@ -138,12 +139,12 @@ class Call:
         return dst == self._own(src, member) if self.traits.output_is_part else src == dst
 
     def _own(self, whole: Region, member: int) -> Region:
-        """The member's part of a region that has those of all."""
+        """The member's part of a region with the parts of all members."""
         starts = [0, *accumulate(self.parts)]
         return cut(whole, starts[member], starts[member + 1])
 
     def _place(self, member: int, side: int) -> Place:
-        """Of the algorithm's input (side 0) or output (side 1)."""
+        """The place of the algorithm's input (side 0) or output (side 1)."""
         algorithm, op = self.algorithm, self.ops[member]
         name = (algorithm.input, algorithm.output)[side]
         assert name is not None
@@ -164,7 +165,7 @@ class Call:
 
 
 def find_calls(program: Program, make: Make) -> dict[int, tuple[Call, int]]:
-    """For each op of a call that `make` has an algorithm for, by row: the call, and which member the op is."""
+    """Return, by row of each op that `make` has an algorithm for, the call and the op's member number."""
     found: dict[int, tuple[Call, int]] = {}
     known: dict[tuple[str, int, bool], Algorithm | None] = {}
     for row, ops, lanes in _groups(program):
@@ -190,7 +191,7 @@ def refuse(op: Op, why: str) -> NoReturn:
 
 
 def overlaps(op: Op) -> bool:
-    """Whether an op writes where it reads, or as good as: regions that interleave count too."""
+    """Whether an op's writes overlap its reads; interleaved regions count as overlapping."""
     pairs = ((src, dst) for src in op.reads for dst in op.writes)
     return any(src.num_slots and dst.num_slots and not apart(src, dst) for src, dst in pairs)
 

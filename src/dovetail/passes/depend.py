@@ -1,4 +1,4 @@
-"""depend: the order of rows becomes explicit dependencies between ops that touch the same slots."""
+"""depend: turn the order of rows into explicit dependencies between ops that access the same slots."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dovetail.passes.columns import Array, dep_columns
 def depend(program: Program) -> Program:
     """Order every two conflicting ops of a rank (one of them writes) by `after`, in the order of their rows.
 
-    Of each slot, a read waits for the last write; a write waits for the reads since then, or for the last write if
-    there are none. Other conflicts follow from these. Lane order then matters for messages only. Replaces the
-    dependencies that the program has.
+    For each slot, a read waits for the last write; a write waits for the reads since then, or for the last write if
+    there are none. These imply all other conflicts. Lane order then matters for messages only. The program's own
+    dependencies are replaced.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''

@@ -17,7 +17,7 @@ _SIDES = ("read", "write")
 
 
 def cut_messages(program: Program, most: int | None) -> Program:
-    """Every message of more than `most` slots, if there is such a limit, as pieces as even as round lengths allow, the
+    """Cut every message of more than `most` slots (None: no limit) into pieces, as even as round lengths allow, the
     longer ones first.
 
     Piece i waits for piece i of a message as long, whose data it passes on, and the first for all of anything else;

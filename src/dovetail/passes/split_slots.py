@@ -1,4 +1,4 @@
-"""split_slots: every slot becomes several, so that what moved whole can be cut."""
+"""split_slots: split every slot into several, so that messages of one slot can be cut."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _LENGTHS = ("offset", "count", "stride")
 
 
 def split_slots(program: Program, pieces: int) -> Program:
-    """The same program with every slot as `pieces` slots, of programs without kernels: what a slot is to a kernel is
-    not for us to change.
+    """Return the program with every slot split into `pieces` slots. Raises ProgramError for programs with kernels,
+    which depend on the size of a slot.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''

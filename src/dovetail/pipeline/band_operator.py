@@ -19,14 +19,14 @@ from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator
 from dovetail.pipeline.skews import Lean
 
 BANDS = "bands"
-USUAL_DEPTH, LEAST_DEPTH = 64, 8  # steps of a band: what is taken untuned, and the least that is tried
-SAMPLE_DEPTH = 16  # steps of a tile that is measured, whose cost goes by its points
-MODELLED = 4  # rounds of bands in a prediction; longer runs go on as they began
+USUAL_DEPTH, LEAST_DEPTH = 64, 8  # steps of a band: if nothing was tuned, and the least that is tried
+SAMPLE_DEPTH = 16  # steps of a benchmarked tile; its cost depends on its number of points
+MODELLED = 4  # rounds of bands that a prediction simulates; longer runs are extrapolated
 
 
 class BandOperator(PipelineOperator):
-    """A sweep over a grid of one axis, e.g. "1000000", in every step: ranks take turns at bands of steps, each tile by
-    tile, while what it leaves goes to the next rank.
+    """A sweep over a grid of one axis, e.g. "1000000", in every step. Ranks compute bands of steps in rotation, tile by
+    tile, and send each tile's results to the next rank.
 
     Schedules have the parameters `depth` (steps of a band) and `grain` (positions of a tile).
     """
@@ -38,7 +38,7 @@ class BandOperator(PipelineOperator):
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """One band and one tile a rank: each begins when the one before has done all its work."""
+        """One band and one tile per rank: each rank begins when the one before it has finished."""
         depth = max(-(-self._steps // ranks), 1)
         return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
 
@@ -54,11 +54,11 @@ class BandOperator(PipelineOperator):
         return Schedule.of(family, depth=depth, grain=max(grain, 1))
 
     def _least(self, depth: int) -> int:
-        """The shortest tile that is worth it."""
+        """The shortest tile that is tried."""
         return max(LEAST_POINTS // depth, 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; then bands of half as many steps each time, in tiles of half as many positions each."""
+        """Serial; then bands of ever fewer steps (halved each time), each in tiles of ever fewer positions."""
         yield self.serial(costs.ranks)
         deepest = max(-(-self._steps // costs.ranks), 1)
         depths = [deepest]
@@ -76,7 +76,7 @@ class BandOperator(PipelineOperator):
         return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Tiles, or bands, half and twice as long."""
+        """Schedules with tiles, or bands, half and twice as long."""
         for name, most in (("grain", self.grid[0]), ("depth", self._steps)):
             for other in (schedule[name] // 2, schedule[name] * 2):
                 if 1 <= other <= most:
@@ -94,7 +94,7 @@ class BandOperator(PipelineOperator):
         return Line(self.cutting((1,), 0), ranks, self._steps if steps is None else steps, depth, grain)
 
     def line(self, schedule: Schedule, ranks: int) -> Line:
-        """How a schedule runs it. PlanError where it is none of these, or ranks are too many."""
+        """How a schedule runs it. Raises PlanError for a schedule of another kind, or too many ranks."""
         depth, grain = schedule.get("depth"), schedule.get("grain")
         if depth is None or grain is None:
             raise PlanError(f"the schedule is none of {self.name}", found=str(schedule), hint="a depth and a grain")
@@ -113,7 +113,7 @@ class BandOperator(PipelineOperator):
         return space_of_bands(self.line(schedule, ranks))
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """No more than MODELLED rounds of bands."""
+        """A program of at most MODELLED rounds of bands."""
         depth = int(schedule["depth"])
         steps = min(self._steps, MODELLED * ranks * depth)
         program = _program(self._line(ranks, depth, int(schedule["grain"]), steps))
@@ -149,7 +149,7 @@ class BandOperator(PipelineOperator):
     # What must be measured
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Tiles of some steps, by their points."""
+        """Benchmarks of tiles of some steps, by number of points."""
         line = self._line(ranks, 1, 1)
         low, high = line.box
         depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.lean, 1), 1))

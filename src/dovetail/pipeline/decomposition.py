@@ -1,4 +1,4 @@
-"""decomposition: a pipeline's grid, cut into parts along some axes and tiles along another, and the faces between."""
+"""decomposition: a pipeline's grid, cut into parts along some axes and tiles along another, and faces between parts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cutting:
 
     @property
     def way(self) -> str:
-        """A word for how it is cut and mapped: of a grid of three axes `1x2xm`, say."""
+        """A name of the cut, such as `1x2xm` for a grid of three axes, the last one mapped."""
         return "x".join("m" if axis == self.mapped else str(parts) for axis, parts in enumerate(self.cut))
 
     @property
@@ -59,7 +59,7 @@ class Cutting:
 
     @cached_property
     def owned(self) -> list[Box]:
-        """What each part owns, by axis of the grid."""
+        """The box of points that each part owns."""
         return boxes(self.grid, self.cut)
 
     @cached_property
@@ -76,11 +76,11 @@ class Cutting:
         return {place: number for number, place in enumerate(self.places)}
 
     def parts_in_turn(self, sweep: Sweep) -> list[int]:
-        """The parts as dependences go from one to another within a sweep."""
+        """The parts in an order that follows the dependences within a sweep."""
         return sorted(range(self.num_parts), key=lambda part: self.turn(sweep, part))
 
     def turn(self, sweep: Sweep, part: int) -> Vector:
-        """What they are sorted by."""
+        """The key by which `parts_in_turn` sorts parts."""
         return tuple(sign * at for sign, at in zip(sweep.signs, self.places[part], strict=True))
 
     def holder(self, at: Mapping[int, int], near: int) -> int:
@@ -92,7 +92,7 @@ class Cutting:
         return self._number[tuple(place)]
 
     def holders(self, at: Mapping[int, int]) -> list[int]:
-        """The parts that hold a point of an array: several where it lacks an axis that is cut."""
+        """The parts that hold a point of an array: several if the array lacks an axis that is cut."""
         return [part for part in range(self.num_parts) if self.holder(at, part) == part]
 
     # Arrays
@@ -101,11 +101,11 @@ class Cutting:
         return self.pipelined.axes[array]
 
     def mapped_axis(self, array: str) -> int | None:
-        """Which axis of an array is mapped."""
+        """The number of the array's axis that is mapped; None if it has none."""
         return self.axes(array).index(self.mapped) if self.mapped in self.axes(array) else None
 
     def length(self, array: str) -> int:
-        """Slots of an array: positions, or one where it does not go along the mapped axis."""
+        """Slots of an array: positions, or one if it does not extend along the mapped axis."""
         return self.grid[self.mapped] if self.mapped in self.axes(array) else 1
 
     def shape(self, array: str, part: int) -> Vector:
@@ -124,7 +124,7 @@ class Cutting:
         return [k for k, axis in enumerate(self.axes(array)) if axis != self.mapped]
 
     def margins(self, array: str, part: int) -> list[Range]:
-        """How many elements of neighbours a slot holds below and above its own, along each of its axes."""
+        """Numbers of neighbours' elements that a slot holds below and above its own, along each of its axes."""
         found = []
         for k in self.plane_axes(array):
             axis = self.axes(array)[k]
@@ -161,11 +161,11 @@ class Cutting:
         return _faces(self, array)
 
     def needs(self, sweep: Sweep, array: str, part: int) -> dict[Vector, tuple[Need, ...]]:
-        """The faces that a sweep reads, and of each the elements that it reads there."""
+        """The faces that a sweep reads, by offset, and the elements that it reads of each."""
         return _needs(self, sweep, array, part)
 
     def _touched(self, offset: Mapping[int, int]) -> Iterator[Vector]:
-        """Of one element that is read, the offsets of the parts where it may lie, those of other parts."""
+        """The offsets of the other parts in which an element at this offset may lie."""
         choices = []
         for axis, parts in enumerate(self.cut):
             by = offset.get(axis, 0) if parts > 1 else 0
@@ -174,14 +174,14 @@ class Cutting:
         yield from (f for f in product(*choices) if any(f))
 
     def _hops(self, axis: int, by: int) -> int:
-        """How many parts on an element may lie that is so far from one of a part."""
+        """How many parts further an element may lie that is `by` elements away from one of a part."""
         ends, hops = [high for _, high in shares(self.grid[axis], self.cut[axis])], 0
         while hops + 1 < len(ends) and by > min(ends[k + hops] - ends[k] for k in range(len(ends) - 1 - hops)):
             hops += 1
         return hops
 
     def _width(self, array: str, offset: Vector, axis: int) -> int:
-        """How many elements along an axis a face has."""
+        """The number of elements of a face along an axis."""
         found = 0
         for sweep in self.pipelined.sweeps:
             for each in sweep.offsets(array) if array in sweep.reads else ():
@@ -190,8 +190,7 @@ class Cutting:
         return found
 
     def ghost_box(self, array: str, part: int, offset: Vector) -> Box:
-        """The elements of a face, in coordinates of the grid along the axes that lie within a slot; axes along none
-        as they are."""
+        """The elements of a face, in grid coordinates along the axes within a slot; an array's own axes are whole."""
         shape, found = self.shape(array, part), []
         for k in self.plane_axes(array):
             axis = self.axes(array)[k]
@@ -199,7 +198,7 @@ class Cutting:
         return tuple(found)
 
     def _side(self, array: str, part: int, offset: Vector, axis: int) -> Range:
-        """The coordinates of a face along an axis: as far as a part reads, of what the other owns."""
+        """The coordinates of a face along an axis: the points of the other part, as far as this part reads."""
         (low, high), width = self.owned[part][axis], self._width(array, offset, axis)
         if not offset[axis]:
             return low, high
@@ -209,7 +208,7 @@ class Cutting:
         return min(max(begin, least), most), max(min(end, most), least)
 
     def within(self, array: str, part: int, box: Box) -> Box:
-        """Such a box, in the coordinates of a part's slot."""
+        """A box of grid coordinates, in the coordinates of a part's slot."""
         found = []
         for k, (low, high), (below, _) in zip(self.plane_axes(array), box, self.margins(array, part), strict=True):
             axis = self.axes(array)[k]
@@ -224,7 +223,7 @@ class Cutting:
         return tuple((low.at(self.values), high.at(self.values)) for low, high in sides)
 
     def part_box(self, sweep: Sweep, part: int) -> Box:
-        """What a part computes in a sweep."""
+        """The box of points that a part computes in a sweep."""
         return meet(self.sweep_box(sweep), self.owned[part])
 
     def lean(self, sweep: Sweep) -> Vector:
@@ -238,7 +237,7 @@ class Cutting:
 
     @property
     def length_of_tiles(self) -> int:
-        """Positions of the whole as its tiles count them: more than there are, where tiles lean."""
+        """Positions that the tiles must cover: more than the grid has if tiles lean."""
         most = (self._leaning(sweep, self.sweep_box(sweep)) for sweep in self.pipelined.sweeps)
         return max(self.grid[self.mapped], 1) + max(most, default=0)
 
@@ -248,8 +247,8 @@ class Cutting:
         return sum(factor * max(high - 1 - low, 0) for factor, (low, high) in pairs)
 
     def tiles(self, sweep: Sweep, grain: int) -> list[Range]:
-        """Tiles in the order of the loop along the mapped axis, counted from where it begins: what they have of the
-        first row of the grid. The last one is shorter where they do not divide evenly."""
+        """Tiles as ranges of the first row of the grid, in the order of the mapped loop, counted from its begin. The
+        last one may be shorter."""
         box = self.sweep_box(sweep)
         if volume(box) == 0:
             return []
@@ -257,8 +256,8 @@ class Cutting:
         return [(start, min(start + grain, end)) for start in range(0, end, grain)]
 
     def tile_of(self, sweep: Sweep, part: int, tile: Range) -> tuple[int, Lean] | None:
-        """The first position, in the order of the array, that a tile touches on a part, and what it has there; None
-        where it has no point."""
+        """The first position, in the array's order, that a tile touches on a part, and its extent there; None if it has
+        no point there."""
         box = self.part_box(sweep, part)
         if volume(box) == 0:
             return None
@@ -303,11 +302,11 @@ class Cutting:
         return around(bisect_left(range(length + leaning), float(amount), lo=1, key=positions))
 
     def positions(self, places: tuple[Place, ...]) -> int:
-        """How far along the mapped axis an element lies."""
+        """The offset of an element along the mapped axis."""
         return next((p.offset.constant for p in places if p.axis == self.mapped), 0)
 
     def reach(self, sweep: Sweep, array: str) -> Range:
-        """How far before and beyond a tile's positions a sweep reads of an array; (0, 0) at least."""
+        """How far before (≤ 0) and beyond (≥ 0) a tile's positions a sweep reads an array."""
         found = [offset.get(self.mapped, 0) for offset in sweep.offsets(array)]
         return min(0, *found, 0), max(0, *found, 0)
 
@@ -333,7 +332,7 @@ def _needs(cutting: Cutting, sweep: Sweep, array: str, part: int) -> dict[Vector
 
 
 def _rows_that_read(cutting: Cutting, sweep: Sweep, part: int, offset: Mapping[int, int], face: Vector) -> Range | None:
-    """How far the first and the last row of a part lean that find an element in a face; None where no row does."""
+    """The lean of the first and the last row of a part that read an element in a face; None if no row does."""
     least = most = 0
     other = cutting.neighbour(part, face)
     if other is None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = "dovetail.plan/2"
 DOCUMENT = "plan document"
-MOST_RANKS = 1 << 16  # that a document is believed to be for
+MOST_RANKS = 1 << 16  # documents for more ranks are refused
 
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
@@ -240,9 +240,9 @@ class Plan:
         Raises
         ------
         DovetailError
-            Where the file cannot be read, or holds no plan; the error names the file.
+            If the file cannot be read, or contains no plan; the error names the file.
         ProgramError
-            Where the plan's program no longer holds.
+            If the proof of the plan's program fails.
         """
         return load_document(path, cls.from_json, "plan")
 

@@ -16,7 +16,7 @@ LABELS: tuple[Label, ...] = ("predicted", "emulated", "measured")
 
 @dataclass(frozen=True)
 class Row:
-    """One schedule: its makespan as predicted, emulated and measured (seconds), and what speaks for or against it.
+    """One schedule: its predicted, emulated and measured makespan (seconds), and why it was or was not taken.
 
     `ideal_gain` is the share of (serial - ideal) that was reached, 1.0 for all; `spread_s` is half the interquartile
     range of the measured makespan; `chosen` marks the schedule that the plan takes.
@@ -32,7 +32,7 @@ class Row:
     spread_s: float | None = None
 
     def seconds(self, label: Label) -> float | None:
-        """The makespan under `label`, None where there is none."""
+        """The makespan under `label`; None if there is none."""
         return {"predicted": self.predicted_s, "emulated": self.emulated_s, "measured": self.measured_s}[label]
 
 
@@ -47,7 +47,7 @@ class Losses:
 
     @classmethod
     def of(cls, timeline: Timeline, found: Attribution) -> Losses:
-        """What `timeline.attribute` found of this timeline."""
+        """Make Losses of the result of `timeline.attribute` for this timeline."""
         lane = f"lane {timeline.lanes[found.lane]} of " if found.lane >= 0 else ""
         return cls(timeline.label, found.ideal_s, dict(found.losses), f"{lane}rank {found.rank}")
 
@@ -59,7 +59,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What made this: command line, machine, commit. Shown on every page, plot and picture where it is known."""
+    """How a result was made: command line, machine, commit. Known parts are shown on every page, plot and picture."""
 
     command: str = ""
     machine: str = ""
@@ -73,8 +73,8 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Summary:
-    """Rows of the table, losses (one entry a label), notes (the plan's reasons, a paragraph each), provenance; and on
-    the page, the iteration space where there is one."""
+    """The content of a report: rows of the table, losses (one entry per label), notes (the plan's reasons, one
+    paragraph each), provenance; and the iteration space, if there is one."""
 
     rows: tuple[Row, ...] = ()
     losses: tuple[Losses, ...] = ()

@@ -40,7 +40,7 @@ def is_float(dtype: np.dtype[Any]) -> bool:
 
 
 def poison(array: Array) -> None:
-    """Fill with what no correct run leaves behind: NaN, or the most extreme integer."""
+    """Fill an array with values that no correct run leaves in it: NaN, or the most extreme integer."""
     if is_float(array.dtype) or array.dtype.kind == "c":
         array[...] = np.nan
     elif array.dtype.kind in "iu":
@@ -56,7 +56,7 @@ def allocate(num_slots: int, slot: Slot) -> Array:
 
 
 def allocate_buffer(program: Program, workload: Workload, buffer: str, rank: int) -> Array:
-    """A poisoned array for a buffer of one rank: slots first, or flat where the workload gives each slot a size."""
+    """A poisoned array for a buffer of one rank: slots first, or flat if the workload gives each slot its own size."""
     array = np.empty(*shape_of(program, workload, buffer, rank))
     poison(array)
     return array
@@ -123,7 +123,7 @@ def random_slots(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
 
 
 def places(region: Region, starts: NDArray[np.int64] | None) -> slice | NDArray[np.int64]:
-    """Where a region's slots lie along axis 0 of its array: of slots, or of elements where slots begin at `starts`."""
+    """Places of a region's slots along axis 0 of its array: slots, or elements if slots begin at `starts`."""
     if region.blocks == 1:
         ends = (region.offset, region.offset + region.count)
         return slice(*ends) if starts is None else slice(int(starts[ends[0]]), int(starts[ends[1]]))

@@ -22,12 +22,12 @@ from dovetail.run.stream_commands import Homes
 ON_HOST, ON_CUDA, PINNED = 1, 2, 3  # kinds of devices, as DLPack numbers them
 _CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has one of its own
 _BFLOAT = 4
-MADE_UP_BYTES, MOST_MADE_UP = 64 << 20, 8  # of each size
+MADE_UP_BYTES, MOST_MADE_UP = 64 << 20, 8  # limits of random blocks of each size: bytes in all, number
 
 
 @cache
 def native() -> Any:
-    """The compiled module for CUDA, or an EnvironmentFault where Dovetail was built without."""
+    """Return the compiled module for CUDA. Raises EnvironmentFault if Dovetail was built without it."""
     try:
         from dovetail._native import _cuda  # type: ignore[attr-defined]
 
@@ -39,7 +39,7 @@ def native() -> Any:
 
 @dataclass
 class Gpu:
-    """One device, opened. Raises EnvironmentFault where there is no driver, or no such device."""
+    """One device, opened. Raises EnvironmentFault if there is no driver, or no such device."""
 
     index: int = 0
     device: Any = field(init=False, repr=False)
@@ -52,22 +52,22 @@ class Gpu:
 
     @property
     def blas(self) -> Any:
-        """cuBLASLt, opened when first asked for."""
+        """cuBLASLt, opened when first used."""
         if self._blas is None:
             self._blas = native().open_blas(self.device, blas_paths())
         return self._blas
 
     def facts(self) -> dict[str, Any]:
-        """What the device is, and by what it is driven."""
+        """Facts of the device and its driver."""
         return dict(self.device.facts())
 
     def allocate(self, num_bytes: int, on_host: bool = False) -> Any:
-        """Memory; `on_host`: pinned, where the device's copies reach."""
+        """Allocate device memory; `on_host`: pinned host memory, which the device's copies reach."""
         return native().allocate(self.device, num_bytes, on_host)
 
     def make_up(self, num_bytes: int, dtype: str) -> int:
-        """Pinned memory of the host with random elements, for messages that nobody is going to look at: several places
-        of each size, given out round robin and reused."""
+        """Return pinned host memory with random elements, for messages that nobody reads. There are several blocks of
+        each size, used round robin."""
         places, self._turns = self._made_up.setdefault((num_bytes, dtype), []), self._turns + 1
         if len(places) < min(max(MADE_UP_BYTES // max(num_bytes, 1), 1), MOST_MADE_UP):
             places.append(self.allocate(num_bytes, on_host=True))
@@ -86,9 +86,9 @@ class Gpu:
 
 
 def blas_paths() -> list[str]:
-    """Where cuBLASLt may be: in the wheels of PyPI, or beside the toolkit.
+    """Paths where cuBLASLt may be: in the wheels of PyPI first, or beside the toolkit.
 
-    PyTorch takes the wheels': two versions of libraries that belong together must not meet in one process.
+    PyTorch loads the wheels' libraries, and two versions must not be loaded in one process.
     """
     names = ["libcublasLt.so.13", "libcublasLt.so.12"]
     wheels: list[Path] = []
@@ -106,11 +106,11 @@ def blas_paths() -> list[str]:
 
 @dataclass
 class DeviceMemory:
-    """All ranks' buffers of a program on one device, and what runs take beside them; freed together.
+    """All ranks' buffers of a program on one device, and further memory of its runs; freed together.
 
-    With `more` devices ranks are dealt out round robin: rank r lies on device r modulo their number.
-    `given`: arrays on the device, by buffer and rank, which are used where they lie (`checked`). `lent`: blocks that
-    already hold what they are to hold. `keep_host`: holds the host's memory that runs take, for whoever reads it later.
+    With `more` devices ranks are distributed round robin: of n devices, rank r is on device r mod n. `given`: arrays on
+    the device, by buffer and rank, used in place (`checked`). `lent`: blocks that already have their contents.
+    `keep_host`: keeps the runs' host memory alive for later readers.
     """
 
     gpu: Gpu
@@ -152,7 +152,7 @@ class DeviceMemory:
         return self.gpu, *self.more
 
     def seat_of(self, rank: int) -> int:
-        """Which of the devices a rank lies on."""
+        """The number of the device that a rank is on."""
         return rank % len(self.gpus)
 
     def gpu_of(self, rank: int) -> Gpu:
@@ -166,16 +166,16 @@ class DeviceMemory:
         return int(block.address)
 
     def settle(self) -> None:
-        """Wait for what other libraries may still have to do to the arrays that were given, on streams of theirs."""
+        """Wait for pending work of other libraries on the given arrays, in streams of their own."""
         for gpu in self.gpus if self.given else ():
             gpu.device.synchronize()
 
     def homes(self) -> Homes:
-        """The same, as commands are made from it."""
+        """The memory's interface for `StreamCommands`."""
         return Homes(self.address, self.starts, self.take, self.take_on_host, self.gpu.make_up)
 
     def starts(self, rank: int, name: str) -> int:
-        """Where the table of a buffer's slots of different sizes lies; 0 where they are alike."""
+        """Address of the table of a buffer's slots if they differ in size; else 0."""
         return self._starts.get((name, rank), 0)
 
     def take_on_host(self, num_bytes: int) -> int:
@@ -187,7 +187,7 @@ class DeviceMemory:
         return self._homes[name, rank]
 
     def put(self, name: str, rank: int, array: Array) -> None:
-        """Copy an array of the host into a buffer."""
+        """Copy a host array into a buffer."""
         shape, dtype = shape_of(self.program, self.workload, name, rank)
         if array.shape != shape or array.dtype != dtype:
             found = f"{array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
@@ -195,7 +195,7 @@ class DeviceMemory:
         self.gpu_of(rank).upload(self._homes[name, rank], np.ascontiguousarray(array))
 
     def poison(self, name: str, rank: int) -> None:
-        """Fill a buffer with what no correct run leaves behind."""
+        """Fill a buffer with values that no correct run leaves in it."""
         shape, dtype = shape_of(self.program, self.workload, name, rank)
         if is_float(dtype):  # all bits set are a NaN: nothing needs to be brought there
             num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -206,19 +206,19 @@ class DeviceMemory:
         self.gpu_of(rank).upload(self._homes[name, rank], array)
 
     def fetch(self, name: str, rank: int) -> Array:
-        """A copy of a buffer for the host."""
+        """Copy a buffer to a new host array."""
         array = np.empty(*shape_of(self.program, self.workload, name, rank))
         self.gpu_of(rank).download(array, self._homes[name, rank])
         return array
 
     def on_device(self, name: str, rank: int) -> Any:
-        """A buffer as an array that other libraries take by DLPack where it lies; it keeps the memory."""
+        """Return a buffer as an array that other libraries take in place by DLPack; it keeps the memory alive."""
         shape, dtype = shape_of(self.program, self.workload, name, rank)
         code, bits = dlpack_type(dtype)
         return native().as_array(self._homes[name, rank], list(shape), code, bits, self.gpu_of(rank).index, self)
 
     def spot(self, rank: int, name: str) -> Spot:
-        """A whole buffer."""
+        """The Spot of a whole buffer."""
         slot = workload_slots(self.workload, name, self.program.num_ranks)[rank]
         size = self.workload.length(name, rank, self.program.slots_of(name, rank)) * slot.num_bytes
         return Spot.at(self._homes[name, rank], size)
@@ -240,7 +240,8 @@ def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
 
 
 def checked(gpu: Gpu, array: Any, name: str, rank: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
-    """The address of an array that lies on the device, row after row, as a buffer needs it; else a RunError."""
+    """Return the address of a device array. Raises RunError unless it is on this device, C-contiguous, and has the
+    buffer's shape and dtype."""
     where = f"the array for buffer '{name}' of rank {rank}"
     try:
         address, kind, index, found, code, bits, in_rows = native().describe(array)

@@ -25,24 +25,25 @@ from dovetail.timeline import Timeline
 from dovetail.trace import interval
 
 Inputs = dict[str, Sequence[Array]]
-_Key = tuple[str, int, int, Slot]  # buffer, rank, slots, and what a slot is
-PERIOD = 1_000_003  # elements, a prime number: rows and tiles of what repeats with it differ
+_Key = tuple[str, int, int, Slot]  # buffer, rank, number of slots, slot
+PERIOD = 1_000_003  # elements; a prime number, so that rows and tiles of repeated data differ
 
 
 @dataclass
 class CudaExecutor(Executor):
-    """Runs jobs on device `index`, by streams. All ranks are virtual there; with `more` devices ranks are dealt out in
-    turn, and messages are copies from device to device; with `real`, only that rank runs, and what its peers would send
-    lies in pinned memory of the host: measured, one rank, peers emulated in host memory.
+    """Runs jobs on device `index`, by streams. All ranks are virtual there.
 
-    The library's collectives are plain copies and sums here. Raises EnvironmentFault where there is no device.
+    With `more` devices ranks are distributed round robin, and messages are copies from device to device. With `real`,
+    only that rank runs, and its peers' messages lie in pinned host memory: timelines have the label "measured, one
+    rank, peers emulated in host memory". The library's collectives are plain copies and sums here. Raises
+    EnvironmentFault if there is no device.
     """
 
     index: int = 0
     options: StreamsOptions = field(default_factory=StreamsOptions)
     real: int | None = None
     more: tuple[int, ...] = ()
-    buffers_early_sends: bool = False  # a message goes from memory to memory: no send ends before its receive begins
+    buffers_early_sends: bool = False  # a message is copied from memory to memory: a send waits for its receive
     _gpu: Gpu | None = field(default=None, repr=False)
     _kept: _Kept | None = field(default=None, repr=False)
 
@@ -52,7 +53,7 @@ class CudaExecutor(Executor):
 
     @property
     def gpu(self) -> Gpu:
-        """The device, opened when first asked for."""
+        """The device, opened when first used."""
         if self._gpu is None:
             self._gpu = Gpu(self.index)
         return self._gpu
@@ -82,7 +83,7 @@ class CudaExecutor(Executor):
 
 
 class _Kept:
-    """Inputs of one seed, on the host and on the device: alike for all variants, and for one job after another."""
+    """Inputs of one seed, on the host and on the device, shared by all variants and jobs."""
 
     def __init__(self, gpus: tuple[Gpu, ...], seed: int) -> None:
         self.gpus, self.seed = gpus, seed
@@ -90,7 +91,7 @@ class _Kept:
         self._device: dict[Any, Any] = {}
 
     def inputs(self, variant: Variant) -> Inputs:
-        """What every rank's inputs hold at first."""
+        """The initial inputs of every rank."""
         return {
             buffer.name: _Drawn(self, self._keys(variant, buffer.name))
             for buffer in variant.program.buffers
@@ -98,7 +99,7 @@ class _Kept:
         }
 
     def lent(self, variant: Variant) -> _Lent:
-        """Those that no op of a variant writes, on the device."""
+        """The inputs on the device that no op of a variant writes."""
         program = variant.program
         owned = {program.buffers[row].name for row in np.unique(program.columns["write_buffer"])}
         names = [buffer.name for buffer in program.buffers if buffer.role == "input" and buffer.name not in owned]
@@ -127,7 +128,7 @@ class _Kept:
 
 
 class _Drawn(Sequence[Array]):
-    """A buffer's arrays by rank, each made when it is first asked for: one real rank needs no others'."""
+    """A buffer's arrays by rank, each made when first used: a run of one real rank does not need the others."""
 
     def __init__(self, kept: _Kept, keys: list[_Key]) -> None:
         self.kept, self.keys = kept, keys
@@ -140,7 +141,7 @@ class _Drawn(Sequence[Array]):
 
 
 class _Lent(Mapping[tuple[str, int], Any]):
-    """The same of blocks on the device, by buffer and rank."""
+    """Blocks of inputs on the device, by buffer and rank, each made when first used."""
 
     def __init__(self, kept: _Kept, keys: dict[tuple[str, int], _Key]) -> None:
         self.kept, self.keys_of = kept, keys
@@ -159,7 +160,7 @@ class _Lent(Mapping[tuple[str, int], Any]):
 
 
 def drawn(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
-    """`random_slots`; a long array repeats the first PERIOD elements: to draw billions takes longer than all runs.
+    """Like `random_slots`, but a long array repeats its first PERIOD elements: drawing billions would take too long.
 
     >>> long = drawn(np.random.default_rng(0), 3, Slot((PERIOD,), "int8"))
     >>> long.shape == (3, PERIOD), bool((long[0] == long[2]).all())
@@ -171,7 +172,7 @@ def drawn(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
 
 
 class _Bound:
-    """One variant on the device, run again and again."""
+    """One variant, bound to the device for repeated runs."""
 
     def __init__(self, executor: CudaExecutor, kept: _Kept, variant: Variant) -> None:
         self.variant, self.real = variant, executor.real
@@ -189,7 +190,7 @@ class _Bound:
         self.timelines: list[Timeline] = []
 
     def once(self, index: int) -> float:
-        """Seconds of a run in round `index`: of several one after the other, over their number."""
+        """Return the seconds of a run in round `index`: the mean of `repeats` back-to-back runs."""
         repeats = self.variant.options.repeats
         with interval(self.variant.name, index):
             seconds = sum(self.run.run() for _ in range(repeats)) / repeats
@@ -206,7 +207,7 @@ class _Bound:
         return Outcome(self.variant.name, tuple(map(float, seconds)), tuple(timelines), *checked)
 
     def check(self) -> Agreement:
-        """Run once from fresh inputs, then check what that left."""
+        """Run once from fresh inputs, then check the results."""
         fill(self.run.memory, self.inputs)
         self.run.run()
         left = outputs(self.run.memory, self.variant.options)

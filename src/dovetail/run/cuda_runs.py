@@ -1,7 +1,7 @@
 """cuda_runs: run Programs on a CUDA device, with lanes as streams, or as threadblocks of an interpreting kernel.
 
-All ranks are virtual, on one device; or one rank is real, and its peers' messages lie in the host's memory, from where
-copies of the device fetch them, and where they bring its own.
+All ranks are virtual, on one device; or one rank is real. Then its peers' messages lie in host memory: the device
+copies messages from there, and its own messages to there.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ONE_RANK = "measured, one rank, peers emulated in host memory"
 
 @dataclass(frozen=True)
 class StreamsOptions:
-    """How streams do what a program asks; changes no result.
+    """How streams execute a program; does not change results.
 
-    `graph`: as one CUDA graph, captured once. `copies`: by the driver's "memcpy"; by "overlapping", the same asked to
-    prefer a copy engine, which no graph takes; or by a "kernel" of `copy_blocks` threadblocks. Moves that only a kernel
-    does (reductions, scattered regions) have `move_blocks`. `processors`: as many multiprocessors are to be used by
-    products (0: all).
+    `graph`: as one CUDA graph, captured once. `copies`: by the driver's "memcpy"; by "overlapping", which asks the
+    driver to prefer a copy engine and works outside graphs only; or by a "kernel" of `copy_blocks` threadblocks. Moves
+    that need a kernel (reductions, scattered regions) have `move_blocks`. `processors`: multiprocessors that products
+    may use (0: all).
     """
 
     graph: bool = True
@@ -59,7 +59,7 @@ class StreamsOptions:
 
 @dataclass
 class StreamsRun:
-    """A program bound to streams and memory, to be run again and again. It must have passed `verify`."""
+    """A program bound to streams and memory, for repeated runs. It must have passed `verify`."""
 
     memory: DeviceMemory
     options: StreamsOptions = field(default_factory=StreamsOptions)
@@ -91,7 +91,7 @@ class StreamsRun:
         self._traced = LateTrace(program, partial(place_title, self.memory, self.real))
 
     def run(self) -> float:
-        """Run once; its seconds on the device."""
+        """Run once; return the seconds on the device."""
         self.memory.settle()
         if self.options.graph:
             self.bound.replay()
@@ -103,7 +103,7 @@ class StreamsRun:
 
     @property
     def enqueue_s(self) -> float:
-        """Seconds of the calling thread in the last run, until all was under way."""
+        """Seconds that the calling thread needed to enqueue the last run."""
         return float(self.bound.enqueue_s())
 
     def spans(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
@@ -133,11 +133,11 @@ def run_streams(
     how: StreamsOptions | None = None,
     gpu: Gpu | Sequence[Gpu] | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
-    """Run `program` on a device, all its ranks virtual, or on several, ranks dealt out among them; as `execute_local`,
-    it takes and returns arrays of the host.
+    """Run `program` on a device, with all its ranks virtual, or on several devices that share its ranks. Like
+    `execute_local`, it takes and returns host arrays.
 
-    Raises ProgramError for a program that `verify` refuses, RunError for ops that streams do not have, EnvironmentFault
-    where there is no device or too little of its memory.
+    Raises ProgramError for a program that `verify` refuses, RunError for ops that streams do not support,
+    EnvironmentFault if there is no device or too little memory.
     """
     verify(program).raise_if_bad()
     options = options or RunOptions()
@@ -157,7 +157,7 @@ def run_interpreted(
     options: RunOptions | None = None,
     gpu: Gpu | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
-    """The same by the kernel that interprets the program, with a threadblock for each lane (see `run.interpreter`)."""
+    """Run `program` on a device by a kernel that interprets it, one threadblock per lane (see `run.interpreter`)."""
     verify(program).raise_if_bad()
     options = options or RunOptions()
     memory = DeviceMemory(gpu or Gpu(), program, workload)
@@ -169,7 +169,7 @@ def run_interpreted(
 
 @dataclass
 class InterpretedRun:
-    """A collective program bound to the kernel that interprets it, to be run again and again."""
+    """A collective program bound to the kernel that interprets it, for repeated runs."""
 
     memory: DeviceMemory
     layout: Layout = field(default_factory=Layout)
@@ -186,7 +186,7 @@ class InterpretedRun:
         self._traced = LateTrace(memory.program, partial(place_title, memory, None))
 
     def run(self) -> float:
-        """Run once; the kernel's seconds. Raises RunError for a stall, naming the op that each lane waits at."""
+        """Run once; return the kernel's seconds. Raises RunError for a stall, naming the op that each lane waits at."""
         self.memory.settle()
         number = REDUCE_OPS.index("sum" if self.options.reduce_op == "avg" else self.options.reduce_op)
         failure = self.bound.run(number, self.options.stall_s, self.options.spans or _native.trace_is_on())
@@ -202,7 +202,7 @@ class InterpretedRun:
 
 
 def place_title(memory: DeviceMemory, real: int | None, rank: int) -> str:
-    """What a trace calls the place of a rank's lanes."""
+    """The name of a rank's place in the titles of a trace's lanes."""
     place = f"CUDA device {memory.gpu_of(rank).index}"
     return place if real is None else f"{place} ({ONE_RANK})"
 
@@ -223,7 +223,7 @@ def fill(memory: DeviceMemory, inputs: Arrays) -> None:
 
 
 def outputs(memory: DeviceMemory, options: RunOptions) -> dict[str, list[Array]]:
-    """All buffers, by rank, brought to the host."""
+    """Copy all buffers to the host, by rank."""
     found = {b.name: [memory.fetch(b.name, rank) for rank in memory.ranks] for b in memory.program.buffers}
     if options.reduce_op == "avg":
         for name, held in found.items():
@@ -234,12 +234,12 @@ def outputs(memory: DeviceMemory, options: RunOptions) -> dict[str, list[Array]]
 
 @dataclass
 class OneRank:
-    """One rank of a program on the device, its peers' messages in the host's memory.
+    """One rank of a program on the device, with its peers' messages in host memory.
 
-    Where it `listens`, all ranks are run once on the device, virtual, and what is sent to this one is noted in pinned
-    memory of the host: that run must fit on the device. Elsewhere messages are random elements: results mean nothing,
-    and times are the same. Then only this rank runs: its products and moves, and each message as a copy between device
-    and host, on its own lane. Peers are always ready: how long they would take is not in these times.
+    If it `listens`, all ranks first run once on the device, virtually, and the messages to this rank are recorded in
+    pinned host memory; that run must fit on the device. Otherwise messages are random elements: times are the same,
+    results are meaningless. Then only this rank runs: its products and moves, and each message as a copy between device
+    and host, on its own lane. Peers are always ready: their time is not measured.
     """
 
     gpu: Gpu
@@ -261,7 +261,7 @@ class OneRank:
         fill(memory, self.inputs)
 
     def _listen(self) -> dict[tuple[int, int], int]:
-        """Run all ranks once, and note what comes to this one."""
+        """Run all ranks once, and record the messages to this rank."""
         heard: dict[tuple[int, int], int] = {}
         everyone = DeviceMemory(self.gpu, self.program, self.workload, lent=self.lent, keep_host=self._heard)
         how = replace(self.options, graph=False)
@@ -272,7 +272,7 @@ class OneRank:
 
 
 def plain_sum(gpu: Gpu, num_bytes: int, blocks: int, dtype: str = "float32", repeats: int = 5) -> float:
-    """Seconds of a kernel that adds an array of `num_bytes` to another: the least that a reduction takes."""
+    """Return the seconds of a kernel that adds two arrays of `num_bytes`: a lower bound for reductions."""
     places = [gpu.allocate(num_bytes) for _ in range(2)]
     size = numpy_dtype(dtype).itemsize
     a, b = ((int(place.address), 0, size, 0, num_bytes // size, 0, 1) for place in places)

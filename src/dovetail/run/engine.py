@@ -40,7 +40,7 @@ _SAME_SLOTS = (Kind.copy, Kind.reduce, Kind.recv_reduce, Kind.recv_reduce_copy_s
 
 
 def allocate_rank(program: Program, workload: Workload, rank: int) -> dict[str, Array]:
-    """Return poisoned arrays for every buffer of one rank, slots first, so that nothing unwritten passes unseen."""
+    """Return poisoned arrays for every buffer of one rank, slots first, so that unwritten slots show."""
     return {buffer.name: allocate_buffer(program, workload, buffer.name, rank) for buffer in program.buffers}
 
 
@@ -54,11 +54,11 @@ def bind(
     workload: Workload | None = None,
     lanes_of: str = "",
 ) -> _native.Engine:
-    """An engine for one rank's share of `program` on `arrays`, which the caller keeps alive and unmoved.
+    """Return an engine for one rank's share of `program` on `arrays`, which the caller must keep alive and in place.
 
-    The program must have passed `verify`. `in_order`: see `needs_order`, which is asked unless the caller knows.
-    `workload`: for kernels, and for arrays whose slots differ. `kernels` go before the workload's, and run in Python.
-    `lanes_of`: whose lanes traces call them, where several ranks share a process.
+    The program must have passed `verify`. `in_order`: see `needs_order`, the default. `workload`: for kernels, and for
+    arrays whose slots differ in size. `kernels` take precedence over the workload's, and run in Python. `lanes_of`:
+    prefix of lanes in traces, if several ranks share a process.
     """
     check_supported(program)
     given = workload or Workload({})
@@ -115,7 +115,7 @@ def needs_order(program: Program) -> bool:
 
 
 def _columns(program: Program) -> dict[str, NDArray[Any]]:
-    """The columns as C++ reads them: one entry after the other in memory."""
+    """The columns for C++, contiguous in memory."""
     return {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
 
 
@@ -126,7 +126,7 @@ def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[
 
 
 def native_options(options: RunOptions) -> _native.EngineOptions:
-    """The same for `Engine.run`, which one rank calls again and again."""
+    """Convert options for `Engine.run`, which one rank calls repeatedly."""
     return _native.EngineOptions(
         thread=options.progress == "thread",
         poll_s=options.poll_s,
@@ -166,7 +166,7 @@ def run_kernel(
 
 
 def check_supported(program: Program) -> None:
-    """Refuse what the native engine cannot run, before anything starts."""
+    """Raise RunError for programs that the native engine cannot run, before anything starts."""
     for kind in (Kind.put, Kind.get):
         if bool(np.any(program.columns["kind"] == kind)):
             what = f"the native executors have no one-sided {kind.name}"
@@ -178,7 +178,7 @@ def check_supported(program: Program) -> None:
 
 
 def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
-    """Refuse ops that move slots of one shape or dtype into slots of another."""
+    """Raise RunError for ops that move slots into slots of another shape or dtype."""
     col, names = program.columns, [buffer.name for buffer in program.buffers]
     mine = (col["rank"] == rank) & np.isin(col["kind"], [*_SAME_SLOTS])
     rows = np.flatnonzero(mine & (np.diff(col["read_start"]) > 0) & (np.diff(col["write_start"]) > 0))
@@ -197,7 +197,7 @@ def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
 
 
 def check_sizes(program: Program, rank: int, workload: Workload) -> None:
-    """Refuse ops that move slots into others of another size."""
+    """Raise RunError for ops that move slots into slots of another size."""
     col, mine = program.columns, program.columns["rank"] == rank
     whole = np.zeros((2, program.num_ops), np.int64)
     for side, total in zip(("read", "write"), whole, strict=True):
@@ -211,7 +211,7 @@ def check_sizes(program: Program, rank: int, workload: Workload) -> None:
 
 
 def _as_held(program: Program, arrays: dict[str, Array], workload: Workload) -> Workload:
-    """The workload with slots as this rank's arrays have them."""
+    """The workload with the shapes and dtypes of this rank's arrays as its slots."""
     held = {b.name: Slot(arrays[b.name].shape[1:], arrays[b.name].dtype.name) for b in program.buffers}
     return replace(workload, slots={name: (slot,) * program.num_ranks for name, slot in held.items()})
 

@@ -37,25 +37,25 @@ class Executor(Protocol):
         return None
 
     def in_folder(self, folder: Path) -> Executor:
-        """Return the same executor, whose jobs leave what they leave in `folder`. Default: jobs leave nothing."""
+        """Return an executor like this one whose jobs leave their files in `folder`. Default: jobs leave no files."""
         return self
 
     def execute(self, job: Job) -> JobResult:
         """Prove the Programs of a job, then run it to its end. Raises ProgramError for a Program that `verify` refuses,
-        RunError where a rank fails, EnvironmentFault where what it needs is not installed."""
+        RunError if a rank fails, EnvironmentFault if software that the executor needs is missing."""
         verify_job(job)
         return self.execute_unverified(job)
 
     def execute_unverified(self, job: Job) -> JobResult:
         """Run a job, whose Programs have been proved, to its end: see `run.job.run_rounds`.
 
-        A variant with `check` is run once more from fresh inputs, and `run.check.check_results` holds what it leaves
-        against its post-conditions and against the program that it is to agree with."""
+        A variant with `check` is run once more from fresh inputs, and `run.check.check_results` compares the results
+        with its post-conditions and with its reference program."""
         ...
 
 
 def verify_job(job: Job) -> None:
-    """Raise ProgramError where `verify` refuses a Program of the job; each is judged once."""
+    """Raise ProgramError if `verify` refuses a Program of the job; each Program is verified once."""
     for program in {id(variant.program): variant.program for variant in job.variants}.values():
         verify(program).raise_if_bad()
 

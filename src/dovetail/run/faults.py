@@ -22,7 +22,7 @@ from dovetail.run.comm import KINDS, REDUCED, CollectiveCall, Communicator
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.run.together import Fault, common, fault_of, is_common
 
-SAID_S = 2.0  # after this long, a rank that waits for others before it raises prints why
+REPORT_S = 2.0  # seconds after which a rank that waits for others before it raises prints the reason
 _POLL_S = 1e-3
 
 
@@ -100,14 +100,14 @@ def _finish(made: Communicator, fault: Fault) -> None:
 
 def _await_all(made: Communicator, owed: Owed, fault: Fault) -> None:
     """Wait until all ranks have reached a call. Unlike a wait inside MPI, this can be interrupted."""
-    begin, said = time.monotonic(), False
+    begin, is_reported = time.monotonic(), False
     while owed.absent:
         time.sleep(_POLL_S)
         owed = Owed(*made.bound.owed())
-        if not said and time.monotonic() - begin > SAID_S:
+        if not is_reported and time.monotonic() - begin > REPORT_S:
             missing = ", ".join(map(str, owed.absent))
             _print(f"{_said(fault)}. Rank {made.rank} raises it when these ranks have come to the call: {missing}")
-            said = True
+            is_reported = True
 
 
 def _stand_in(made: Communicator, owed: Owed, fault: Fault) -> None:

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 
 BEAT_S = 0.5
-SILENT_S = 6.0  # without a beat, after which a rank is given up
-STOPPED_S = 1.5  # without one, of a process on this host that the system reports as stopped
-LATE_S = 6.0  # after the first rank's first beat, by which all have begun (and 0.25 s more for each rank)
-READY_S = 60.0  # after the first beat, by which all have joined MPI (and 0.5 s more for each rank)
-ARRIVE_S = 8.0  # for the first beat; $DOVETAIL_ARRIVE_S where a launcher queues
+SILENT_S = 6.0  # seconds without a beat after which a rank counts as dead
+STOPPED_S = 1.5  # the same for a process on this host that the system reports as stopped
+LATE_S = 6.0  # seconds after the first beat within which all ranks must begin (and 0.25 s more for each rank)
+READY_S = 60.0  # seconds after the first beat within which all must join MPI (and 0.5 s more for each rank)
+ARRIVE_S = 8.0  # seconds to wait for the first beat; $DOVETAIL_ARRIVE_S if a launcher queues
 MOST_FILES, FILES_ABOVE = 1 << 14, 16  # numbers of files up to which a table of them is small
 SLOWEST = 4.0  # times
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")

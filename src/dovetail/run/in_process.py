@@ -36,7 +36,7 @@ class InProcessExecutor(Executor):
     library: ClassVar[str]
 
     def run(self, variant: Variant, inputs: Arrays) -> Run:
-        """Run a variant once, from these inputs. Raises RunError where it stalls."""
+        """Run a variant once, from these inputs. Raises RunError if it stalls."""
         raise NotImplementedError
 
     def execute_unverified(self, job: Job) -> JobResult:
@@ -60,7 +60,7 @@ class InProcessExecutor(Executor):
         return JobResult(tuple(outcomes), len(rounds.seconds), rounds.disturbed, facts)
 
     def check(self, variant: Variant, inputs: Arrays) -> Agreement:
-        """Run once more, and check what that left."""
+        """Run once more, and check the results."""
         held, ranks = self.run(variant, inputs).held, range(variant.program.num_ranks)
         left = {rank: {name: parts[rank] for name, parts in held.items()} for rank in ranks}
         return check_results(variant, left, lambda name, rank: inputs[name][rank])

@@ -1,4 +1,4 @@
-"""interpreter: run a collective Program as one kernel does, a threadblock per lane; here on host threads.
+"""interpreter: interpret a collective Program as a device's kernel does (one threadblock per lane), on host threads.
 
 Channels are FIFOs in memory, by one of three protocols (NCCL's). The state machine of channels and steps is one source
 (native/cuda/lane.hpp) for host threads and for devices (`run.gpu`).
@@ -28,7 +28,7 @@ from dovetail.run.reduce import REDUCE_OPS, average, check_average
 from dovetail.timeline import Timeline
 
 PROTOCOLS = ("Simple", "LL", "LL128")
-# Bytes of a message that lie in a FIFO at once, and of those that travel as one: NCCL's by their order of magnitude.
+# By protocol: bytes of a message in a FIFO at once, and bytes that travel as one slice; about as large as NCCL's.
 _SIZES = {"Simple": (512 << 10, 128 << 10), "LL": (32 << 10, 32 << 10), "LL128": (120 << 10, 30 << 10)}
 
 
@@ -69,9 +69,9 @@ def run_interpreter(
 ) -> tuple[dict[str, list[Array]], Timeline]:
     """Run `program` on host threads, one or more for each lane, as the kernel runs it on a device.
 
-    As `execute_local`: takes inputs by rank, returns all buffers and the measured Timeline. Raises ProgramError for a
-    program that `verify` refuses, RunError for ops that an interpreter does not have and for a stall, naming the op
-    that each lane waits at.
+    Like `execute_local`, takes inputs by rank and returns all buffers and the measured Timeline. Raises ProgramError
+    for a program that `verify` refuses, RunError for unsupported ops, and for a stall, naming the op that each lane
+    waits at.
     """
     verify(program).raise_if_bad()
     return run_unverified(program, workload, inputs, layout, options)
@@ -107,7 +107,7 @@ def run_unverified(
 
 
 def check(program: Program, workload: Workload, options: RunOptions) -> None:
-    """Refuse what the interpreter cannot run, before anything starts."""
+    """Raise RunError for programs that the interpreter cannot run, before anything starts."""
     for kind, hint in (
         (Kind.compute, "run it on streams: a kernel that interprets has no kernels of its own"),
         (Kind.collective, "dovetail.passes.inline_collectives puts messages in its place"),
@@ -126,7 +126,7 @@ def check(program: Program, workload: Workload, options: RunOptions) -> None:
 
 
 def image(program: Program, workload: Workload, layout: Layout, address: Callable[[int, str], int]) -> tuple[Any, ...]:
-    """What the native interpreters are made of; `address(rank, buffer)` is where a buffer lies."""
+    """The arguments of the native interpreters; `address(rank, buffer)` is a buffer's address."""
     memory = []
     for rank in range(program.num_ranks):
         for buffer in program.buffers:
@@ -143,7 +143,7 @@ def image(program: Program, workload: Workload, layout: Layout, address: Callabl
 
 
 def legal_order(program: Program) -> NDArray[np.int64]:
-    """Rows in an order that counts messages right: as they stand, unless several lanes share an end of a channel."""
+    """Rows in an order in which messages are counted correctly: unchanged unless lanes share an end of a channel."""
     col, lanes = program.columns, Counter[tuple[str, int]]()
     for end, kinds in (("chan_in", RECVS | {Kind.wait}), ("chan_out", SENDS | {Kind.signal})):
         rows = np.isin(col["kind"], list(kinds))
@@ -161,7 +161,7 @@ def stall(options: RunOptions, found: str) -> RunError:
 
 
 def timeline(program: Program, workload: Workload, bound: Any, meta: dict[str, Any]) -> Timeline:
-    """The spans of all ops, once for each tile of the slots, from the first one's start."""
+    """The timeline of all ops, with one span for each tile of the slots; times count from the first span's start."""
     rows, start, end = (np.array(part) for part in bound.spans())
     begin = min(start, default=0.0)
     made = timeline_of(program, workload, [(rows, start - begin, end - begin)], meta)

@@ -18,8 +18,8 @@ from dovetail.run.engine import titles
 class LateTrace:
     """Writes runs of `program` into the trace, if one is recorded: each op on a lane called "rank R LANE, `where`(R)".
 
-    A device's clock is not the host's: the last op's end is laid on the moment at which the host learnt of it, so that
-    all ops of a run may stand too late, by as long as that took. Their order and lengths are the device's.
+    A device's clock is not the host's: the last op's end is placed at the time when the host learnt of it. So all ops
+    of a run may be late by the same delay. Their order and lengths are the device's.
     """
 
     program: Program
@@ -28,7 +28,7 @@ class LateTrace:
     _names: NDArray[np.int32] | None = field(default=None, repr=False)
 
     def write(self, spans: Callable[[], tuple[Any, Any, Any]]) -> None:
-        """Write a run that is just over: rows of its ops, and when each began and ended, in seconds of any clock."""
+        """Write a run that has just ended: rows of its ops, and their begins and ends, in seconds of any clock."""
         if not _native.trace_is_on():
             return
         now = _native.trace_moment()

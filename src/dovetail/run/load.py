@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from dovetail.run.world import World
 
-LIMIT = 0.05  # of a round: a third of what an outlier must exceed its median by
+LIMIT = 0.05  # share of a round that others may take: a third of the excess of an outlier over the median
 TICKS_PER_S = 100  # of /proc/stat, for every program that reads it (USER_HZ)
-LOST_TICKS = 2  # that a CPU's counters may lack or have too many, by rounding
-LEAST_S = 0.02  # between two readings of the counters
-BLOCK_S = 0.2  # in which /proc/stat counts 20 ticks; what is shorter cannot be judged by them
-INTERRUPTS_MET = 0.5  # of their time, by the ranks; up to 0.4 was ksoftirqd's, which a namespace may hide
-SAME_BOOT_S = 20e-6  # within which two readings of one machine's boot agree
+LOST_TICKS = 2  # most ticks by which a CPU's counters may be off, by rounding
+LEAST_S = 0.02  # least seconds between two readings of the counters
+BLOCK_S = 0.2  # seconds in which /proc/stat counts 20 ticks; shorter rounds cannot be judged by them
+INTERRUPTS_MET = 0.5  # share of interrupts' time that ranks meet; up to 0.4 was ksoftirqd's, which a namespace may hide
+SAME_BOOT_S = 20e-6  # most seconds by which two readings of one machine's boot time differ
 PROC = Path("/proc")
 Numbers = NDArray[np.float64]
 

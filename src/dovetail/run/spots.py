@@ -1,4 +1,4 @@
-"""spots: where the bytes of a region lie, and how a device copies from one to another."""
+"""spots: places of a region's bytes in device memory, and how a device copies from one place to another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.ir import Program, Region, Workload
 from dovetail.run.arrays import numpy_dtype, workload_slots
 from dovetail.run.engine import DTYPES
 
-Action = tuple[Any, ...]  # what a command does, and its numbers; () nothing
+Action = tuple[Any, ...]  # the name of a command's action, and its arguments; () for none
 
 
 class Rows(NamedTuple):
@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """Where bytes lie: as kernels take it, and as even rows (None: they are not)."""
+    """The place of bytes: as kernels take it, and as evenly spaced rows (None: they are not)."""
 
     place: tuple[int, int, int, int, int, int, int]  # address, starts, bytes of a slot, offset, count, stride, blocks
     rows: Rows | None
@@ -32,12 +32,12 @@ class Spot(NamedTuple):
 
     @classmethod
     def at(cls, address: int, num_bytes: int) -> Spot:
-        """Bytes that lie one after the other."""
+        """The place of contiguous bytes."""
         return cls((address, 0, num_bytes, 0, 1, 1, 1), Rows(address, num_bytes, 1, num_bytes), num_bytes)
 
     @classmethod
     def of(cls, program: Program, workload: Workload, rank: int, region: Region, base: int, starts_at: int) -> Spot:
-        """A region of a buffer that lies at `base`; `starts_at`: where the device finds the begins of its slots."""
+        """The place of a region of a buffer at address `base`; `starts_at`: address of the table of its slots."""
         slot = workload_slots(workload, region.buffer, program.num_ranks)[rank]
         size = prod(slot.shape) * numpy_dtype(slot.dtype).itemsize
         shape = (region.offset, region.count, region.stride, region.blocks)
@@ -69,7 +69,7 @@ class Spot(NamedTuple):
 
 
 def copied(to: Spot, source: Spot) -> Action:
-    """The copy of all bytes: by rows, which a copy engine can do, or by a kernel."""
+    """The action that copies all bytes: by rows, which a copy engine can do, or by a kernel."""
     if to.num_bytes == 0:
         return ()
     if to.rows and source.rows and (both := alike(to.rows, source.rows)):
@@ -79,7 +79,7 @@ def copied(to: Spot, source: Spot) -> Action:
 
 
 def alike(a: Rows, b: Rows) -> tuple[Rows, Rows] | None:
-    """Both as rows of one width, None where they are not.
+    """Both as rows of equal width; None if that is impossible.
 
     >>> alike(Rows(0, 12, 1, 12), Rows(100, 4, 3, 8))
     (Rows(address=0, width=4, height=3, pitch=4), Rows(address=100, width=4, height=3, pitch=8))
@@ -94,7 +94,7 @@ def alike(a: Rows, b: Rows) -> tuple[Rows, Rows] | None:
 
 
 def element_of(*spots: Spot) -> str:
-    """The widest unsigned integers that all segments are made of."""
+    """The widest unsigned integer type whose size divides all segments."""
     every = 8
     for spot in spots:
         address, _, slot = spot.place[:3]

@@ -1,7 +1,7 @@
 """stream_collectives: collectives as copies and sums among the ranks of one device, without a library.
 
-Each member fetches what it is to receive from the others' memory, once all have arrived; none goes on before all have
-ended. Sums are made by one member for each piece, in the order of the group.
+Once all members have arrived, each fetches its data from the others' memory; none continues before all have finished.
+For each piece of a sum one member computes it, in the order of the group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dovetail.run.stream_commands import StreamCommands
 
 
 class Piece(NamedTuple):
-    """What a member takes: of each source a member and where its bytes begin; where it goes in what is received."""
+    """A piece that a member receives: for each source its member and first byte; and its place in the result."""
 
     sources: list[tuple[int, int]]
     begin: int
@@ -26,7 +26,7 @@ class Piece(NamedTuple):
 
 
 def join(lowering: StreamCommands, ops: Sequence[Op]) -> None:
-    """Give the commands of one collective: `ops` are its members', in the order of the group."""
+    """Append the commands of one collective. `ops`: the ops of its members, in the order of the group."""
     _Call(lowering, ops).give()
 
 
@@ -57,7 +57,7 @@ class _Call:
             self.lowering.give(self.ops[m], ended)
 
     def _parts(self, m: int) -> list[int]:
-        """Bytes of what a member gives each: one for all, or of an all_to_all one for each."""
+        """Numbers of bytes that a member gives: one for all members, or for an all_to_all one for each."""
         op, count = self.ops[m], len(self.ops)
         if not self.traits.exchanges:
             return [self.lowering.size(op.rank, op.reads[0])]
@@ -83,7 +83,7 @@ class _Call:
         return found
 
     def _even(self) -> list[int]:
-        """Bytes at which an all_reduce is cut, one piece for each member."""
+        """Byte offsets at which an all_reduce is cut into one piece per member."""
         element, count = numpy_dtype(self._dtype()).itemsize, len(self.ops)
         elements = self.parts[0][0] // element
         return [m * elements // count * element for m in range(count + 1)]
@@ -92,7 +92,7 @@ class _Call:
         return self.lowering.dtype_of(self.ops[0])
 
     def _arrive(self, m: int) -> int:
-        """Wait for all that this member's op waits for; bring what it gives into one piece."""
+        """Wait for the dependencies of this member's op, and make its input contiguous."""
         lowering, op = self.lowering, self.ops[m]
         waits = [lowering.of_row[row] for row in op.after if row in lowering.of_row]
         for region in op.writes:
@@ -114,7 +114,7 @@ class _Call:
         return Spot.at(spot.place[0] + begin, num_bytes)
 
     def _receive(self, m: int, arrived: list[int]) -> Spot:
-        """Fetch, or sum, all pieces of a member; where they are then."""
+        """Fetch, or sum, all pieces of a member; return their place."""
         lowering, op = self.lowering, self.ops[m]
         made = self._home(m) or lowering.space(op, "received", sum(piece.num_bytes for piece in self.pieces[m]))
         lowering.give(op, arrived)
@@ -132,7 +132,7 @@ class _Call:
         return made
 
     def _home(self, m: int) -> Spot | None:
-        """Where a member's results go, if they may go there at once."""
+        """The place of a member's results, if they may be written directly."""
         op = self.ops[m]
         home = self.lowering.spot(op.rank, op.writes[0]) if len(op.writes) == 1 else None
         if self.traits.reduces or home is None or home.rows is None or home.rows.height > 1:
@@ -143,14 +143,14 @@ class _Call:
         return Spot.at(home.rows.address, home.num_bytes)
 
     def _source(self, m: int, i: int, begin: int, num_bytes: int) -> Spot:
-        """Bytes that member i gives, for member m to read."""
+        """The bytes of member i that member m reads."""
         if i in self.sources and (i == m or self.lowering.real is None):
             spot = self._part(self.sources[i], begin, num_bytes)
             return self._noted(m, spot) if i != m else spot
         return self._from_host(m, num_bytes, f"from {i}")
 
     def _noted(self, m: int, spot: Spot) -> Spot:
-        """The same, noted in the host's memory where this member is listened for."""
+        """The given place; if this member is recorded, also copy its bytes to host memory."""
         lowering, op = self.lowering, self.ops[m]
         if lowering.listens == op.rank:
             lowering.give(op, [], *copied(lowering.note(op.index, self._number(), spot.num_bytes), spot))
@@ -166,7 +166,7 @@ class _Call:
         return self._heard
 
     def _tell(self, m: int) -> None:
-        """A real member's pieces for others go to the host."""
+        """Copy a real member's pieces for others to the host."""
         if self.lowering.real is None:
             return
         for j, pieces in enumerate(self.pieces):
@@ -180,7 +180,7 @@ class _Call:
         self.lowering.give(op, [], *copied(self.lowering.outgoing(op, spot.num_bytes, j), spot))
 
     def _gather(self, m: int, made: dict[int, Spot], ended: list[int]) -> Spot:
-        """All pieces of a sum, each from the member that made it."""
+        """Fetch all pieces of a sum, each from the member that computed it."""
         lowering, op, ends = self.lowering, self.ops[m], self._even()
         whole = lowering.space(op, "gathered", ends[-1])
         lowering.give(op, ended)

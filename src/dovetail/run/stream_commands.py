@@ -1,4 +1,4 @@
-"""stream_commands: the commands that streams are given, the memory that they use, and what each command waits for."""
+"""stream_commands: the commands for streams, the memory that they use, and the commands that each one waits for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Allocate = Callable[[int, int], int]
 
 
 class Command(NamedTuple):
-    """What a stream is given: commands before it that it waits for, and what it does."""
+    """A command for a stream: the earlier commands that it waits for, and its actions."""
 
     stream: int
     row: int
@@ -36,7 +36,7 @@ class Read(NamedTuple):
 
 @dataclass
 class Homes:
-    """Where buffers lie, and what takes more memory: on the device, or of the host where the device's copies reach."""
+    """Addresses of buffers, and functions to allocate more memory, on the device or pinned on the host."""
 
     address: Address
     starts: Address  # address on the device of a table of the slots' first bytes
@@ -47,11 +47,11 @@ class Homes:
 
 @dataclass
 class StreamCommands:
-    """Commands for the ops of a program; with `real`, of that rank alone: its messages come from and go to the host.
+    """Commands for the ops of a program; with `real`, of that rank only: it exchanges its messages with the host.
 
-    `heard`: what comes to one rank from others, by the row that takes it and a number: where it lies in the host's
-    memory. Commands of all ranks that `listens` for that rank fill it; those of the rank alone read it, and make up
-    what was not heard.
+    `heard`: addresses in host memory of the recorded messages to one rank, by receiving row and a number. Commands of
+    all ranks with `listens` set to that rank fill it. Commands of the rank alone read it, and use random data for
+    messages that were not recorded.
     """
 
     program: Program
@@ -76,33 +76,33 @@ class StreamCommands:
         self.commands.append(Command(stream, op.index, others, what, action))
 
     def note(self, row: int, number: int, size: int) -> Spot:
-        """Where the host notes what the rank that is listened for takes."""
+        """The place in host memory where a message to the recorded rank is stored."""
         self.heard[row, number] = self.homes.allocate_on_host(size)
         return Spot.at(self.heard[row, number], size)
 
     def hears(self, op: Op, number: int, size: int) -> Spot:
-        """What the host holds for the real rank."""
+        """The place in host memory of a message to the real rank."""
         key = (op.index, number)
         if key not in self.heard and self.homes.make_up is not None:
             self.heard[key] = self.homes.make_up(size, self.dtype_of(op))
         return Spot.at(self.heard[key], size)
 
     def outgoing(self, op: Op, size: int, peer: int = 0) -> Spot:
-        """Where the host takes what a real rank sends."""
+        """The place in host memory for a message of the real rank."""
         key = (op.rank, f"to the host through {op.chan_out}, {peer}", size)
         if key not in self._spaces:
             self._spaces[key] = self.homes.allocate_on_host(size)
         return Spot.at(self._spaces[key], size)
 
     def fetched(self, op: Op, name: str, message: Spot, waits: list[int]) -> Spot:
-        """A copy on the device of what lies in the host's memory, for a kernel to read."""
+        """Copy a message from host memory to the device, for a kernel to read; return the copy's place."""
         space = self.space(op, name, message.num_bytes)
         self.give(op, waits, *copied(space, message))
         waits.clear()
         return space
 
     def wait_for_readers(self, rank: int, region: Region, waits: list[int]) -> None:
-        """Who reads these slots from another rank must have ended; what is overwritten whole is waited for once."""
+        """Wait for other ranks' ops that read these slots. Reads that are overwritten entirely are waited for once."""
         begin, end = span_of(region)
         kept = []
         for read in self.reads[rank, region.buffer]:
@@ -121,11 +121,11 @@ class StreamCommands:
         return "move", (to.place, held.place, more.place, DTYPES.index(dtype), number)
 
     def dtype_of(self, op: Op) -> str:
-        """Of what an op moves."""
+        """The dtype of the data that an op moves."""
         return self.workload.slots[(op.reads or op.writes)[0].buffer][op.rank].dtype
 
     def size(self, rank: int, region: Region) -> int:
-        """Bytes of a region, wherever it lies."""
+        """Bytes of a region."""
         return Spot.of(self.program, self.workload, rank, region, 0, 0).num_bytes
 
     def spot(self, rank: int, region: Region) -> Spot:
@@ -134,7 +134,7 @@ class StreamCommands:
         return Spot.of(self.program, self.workload, rank, region, base, starts)
 
     def space(self, op: Op, name: str, size: int) -> Spot:
-        """Memory that the ops of a lane use one after the other."""
+        """Memory that the ops of a lane share, one after the other."""
         key = (self.streams.setdefault((op.rank, op.lane), len(self.streams)), name, size)
         if key not in self._spaces:
             self._spaces[key] = self.homes.allocate(op.rank, size)

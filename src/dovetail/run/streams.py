@@ -41,7 +41,7 @@ class Lowering(StreamCommands):
         self._places: dict[tuple[int, int], tuple[int, int]] = {}
 
     def __call__(self) -> tuple[list[Command], list[int]]:
-        """All commands, in an order in which each comes after those that it waits for, and the rank of each stream."""
+        """Return all commands, each after those that it waits for, and each stream's rank."""
         for row in self.run.order:
             op = self._ops[row]
             if op.kind == Kind.collective:
@@ -53,7 +53,7 @@ class Lowering(StreamCommands):
         return self.commands, [rank for rank, _ in self.streams]
 
     def _find_held(self) -> set[int]:
-        """Rows whose message must be kept in a place of its own."""
+        """Rows whose message must be copied to a buffer of its own."""
         held = {row for row, op in enumerate(self._ops) if op.kind == Kind.recv_reduce_send}
         on_way: dict[tuple[int, str], dict[int, Region]] = defaultdict(dict)
         for row in self.run.order:
@@ -79,7 +79,7 @@ class Lowering(StreamCommands):
         return found
 
     def _home(self, op: Op) -> Region | None:
-        """The region of its own rank that holds what an op sends."""
+        """The region on the op's rank that contains the message that it sends; None if there is none."""
         sent = op.reads if op.kind == Kind.send else op.writes
         return sent[0] if sent else None
 
@@ -106,7 +106,7 @@ class Lowering(StreamCommands):
             self._note_read(self._sender[op.index], self.of_row[op.index])
 
     def _take(self, op: Op, waits: list[int]) -> Spot:
-        """Where the message that an op receives lies."""
+        """The place of the message that an op receives."""
         if self.real is not None:
             message = self.hears(op, 0, self._size(op))
             return self.fetched(op, "message", message, waits) if op.kind in _ADDS else message
@@ -119,7 +119,7 @@ class Lowering(StreamCommands):
         return self.size(op.rank, regions[0])
 
     def _place(self, op: Op, waits: list[int]) -> Spot:
-        """A place of the channel for what an op sends, once the message before it there was taken."""
+        """A place in the channel for an op's message, once the earlier message there was received."""
         channel, size = op.chan_out, self._size(op)
         numbers, depth = self._numbers[channel], self.program.channels[channel].depth
         if len(numbers) >= depth and (taker := self._taker.get(numbers[-depth])) in self.of_row:
@@ -137,7 +137,7 @@ class Lowering(StreamCommands):
         self.reads[op.rank, region.buffer].append(Read(*span_of(region), by))
 
     def _action(self, op: Op, message: Spot | None, place: Spot | None) -> Action:
-        """What an op does first: its one data movement, or its product."""
+        """The first action of an op: its data movement, or its product."""
         reads = [self.spot(self._read_rank(op), region) for region in op.reads]
         writes = [self.spot(rank, region) for rank, region in self.writes(op)]
         if op.kind in (Kind.copy, Kind.put, Kind.get):
@@ -166,7 +166,7 @@ class Lowering(StreamCommands):
         return place or self.space(op, "sum", self._size(op))
 
     def _after(self, op: Op, message: Spot | None, place: Spot | None) -> list[Action]:
-        """What follows: a result that is passed on; and a message that is noted for a run of one rank alone."""
+        """Further actions: copy a result that is passed on; record a message for a run of one rank alone."""
         more = []
         if message is not None and self.listens == op.rank:
             more.append(copied(self.note(op.index, 0, message.num_bytes), message))
@@ -207,7 +207,7 @@ class Lowering(StreamCommands):
         return "product", (a, b, c, (m, k, n), DTYPES.index(dtype), accumulate)
 
     def _packed(self, op: Op, name: str, spot: Spot, columns: int, size: int) -> tuple[int, int]:
-        """A matrix as it lies, or a copy of it row after row."""
+        """Address and row stride of a matrix in place, or of a contiguous copy."""
         found = spot.matrix(columns, size)
         if found is None:
             space = self.space(op, name, spot.num_bytes)
@@ -216,7 +216,7 @@ class Lowering(StreamCommands):
         return found
 
     def _gathered(self, op: Op, to: Spot, columns: int, size: int, accumulate: bool) -> tuple[int, int]:
-        """A place for a result whose own is no matrix; `_unpack` brings it there."""
+        """A temporary place for a result whose destination is no matrix; `_unpack` copies it there."""
         space = self.space(op, "c", to.num_bytes)
         if accumulate:
             self.give(op, [], *copied(space, to))

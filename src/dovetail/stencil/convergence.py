@@ -15,19 +15,19 @@ from dovetail.loops.run import address
 from dovetail.stencil.storage import Parts
 
 Array = NDArray[Any]
-CHANGE, PART = "change", "change_part"  # buffers: by test the sum over all ranks, and this rank's own
-LANES = 8  # sums side by side, so that they are vectors
+CHANGE, PART = "change", "change_part"  # buffers of the sum over all ranks (by test), and of this rank's own sum
+LANES = 8  # partial sums, so that the compiler can vectorise
 
 
 def change_name(stencil: str) -> str:
-    """What the kernel is called."""
+    """The name of the kernel."""
     return f"{stencil}_change"
 
 
 @dataclass(frozen=True)
 class ChangeKernel:
-    """The sum of squares, in float64, of the difference of rows of two levels. `width`: elements of a row, margins
-    aside; 0 where a row is one element."""
+    """The sum of squares, in float64, of the difference of rows of two levels. `width`: elements of a row without
+    margins; 0 if a row is one element."""
 
     name: str
     dtype: str
@@ -39,7 +39,7 @@ class ChangeKernel:
         return KernelForm(self.name, self.call, self.work, self.native)
 
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
-        """The reference."""
+        """Compute the sum by NumPy: the kernel's reference."""
         inside = slice(self.margins[0], self.margins[0] + self.width)
         new, old = (np.asarray(rows[:, inside] if self.width else rows, np.float64) for rows in reads)
         writes[0][0] = np.square(new - old).sum()
@@ -104,7 +104,7 @@ class Tests:
         self._lane, self._made = b.lane("test", "net"), 0
 
     def after(self, version: int) -> None:
-        """A test, where this version of the tested array is due for one."""
+        """Append a test if this version of the tested array is due for one."""
         parts, name = self.parts, self.parts.stencil.tested
         assert name is not None
         if (version - parts.stencil.given[name] + 1) % parts.how.test:

@@ -22,7 +22,7 @@ from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/1"
 DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
-MOST = 1 << 62  # of any count or size, so that sums of two still fit 64 bits
+MOST = 1 << 62  # greatest count or size, so that the sum of two fits 64 bits
 
 
 class Choice(NamedTuple):
@@ -39,7 +39,7 @@ class Choice(NamedTuple):
 
     @staticmethod
     def of(schedule: Schedule) -> Choice:
-        """The choice that a collective's schedule is; `CollectiveOperator.by(*choice)` is the way back.
+        """Return the choice of a collective's schedule; `CollectiveOperator.by(*choice)` is the inverse.
 
         >>> from dovetail.collective.operators import AllReduce
         >>> operator, tree = AllReduce(4096), Choice("double_tree_all_reduce", instances=2, slice_bytes=8192)
@@ -115,7 +115,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows sorted by collective, ranks, nodes and size; `facts` say which machine and MPI they were measured on.
+    """Rows sorted by collective, ranks, nodes and size; `facts`: the machine and MPI that they were measured on.
 
     >>> ring = Row("all_reduce", 4, 1, 65536, 1 << 30, "ring_all_reduce", channels=2)
     >>> table = Selection({}, (Row("all_reduce", 4, 1, 0, 65536), ring))
@@ -180,7 +180,7 @@ class Selection:
 
     @classmethod
     def load(cls, path: str | Path) -> Selection:
-        """Read a file that `save` wrote. DovetailError names the file and what is wrong with it."""
+        """Read a file that `save` wrote. Raises DovetailError, naming the file and the fault."""
         document = load_json(path, "selection")
         try:
             return cls.from_json(document)
@@ -215,7 +215,7 @@ def rows_of(
 
 
 def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
-    """Where the second of two neighbouring choices begins to serve."""
+    """The least size, in bytes, that the second of two neighbouring choices serves."""
     (choice, point), (following, later) = one, other
     if choice.is_library != following.is_library:
         return later.num_bytes if choice.is_library else point.num_bytes + 1

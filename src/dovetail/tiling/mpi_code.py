@@ -24,7 +24,7 @@ _WHAT = """Tiles of a loop nest on the ranks of MPI, made by dovetail. Needs mpi
  *     mpicc -O3 -march=native -ffp-contract=off THIS.c -lm && mpiexec -n 4 ./a.out check
  *"""
 _LISTED = 24  # points of a message that are named in the header
-_EXAMPLE = """/* The statement: what is computed at a point. Put your own in its place; it may need of A what D says. */
+_EXAMPLE = """/* The statement: what is computed at a point. Put yours in its place; it may read A at D's distances. */
 #define POINT({point}) A({point}) = {value}
 #define START({point}) 1.0 /* what A holds outside the space */"""
 _OVERLAPPED = """

@@ -50,7 +50,7 @@ def ready_s(
 
 
 def _by_channel(program: Program, channel: NDArray[np.int32], kinds: Iterable[int]) -> tuple[Ints, Ints]:
-    """Rows of ops of `kinds`, those of one channel after those of another; and how many there are of each."""
+    """Rows of ops of `kinds`, grouped by channel; and the number of rows of each channel."""
     rows = np.flatnonzero(is_one_of(program.columns["kind"], kinds) & (channel >= 0))
     number, channels = channel[rows], len(program.channels)
     few = number.astype(np.uint16) if channels < 1 << 16 else number  # of which NumPy counts, and sorts not

@@ -15,12 +15,13 @@ from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import thread_title
 
 Array = NDArray[Any]
-MOST_SPANS, LEAST_BINS, MOST_BINS = 100_000, 64, 2048  # of the whole picture; of a lane
+MOST_SPANS, LEAST_BINS, MOST_BINS = 100_000, 64, 2048  # spans in all; bins per lane
 _POINT = KINDS.index("point")
 
 
 class Aggregate(NamedTuple):
-    """A timeline whose spans stand for the calls of one class (`classes`) within `bin_s` seconds, `calls` of them."""
+    """A timeline in which a span stands for all calls of one class within `bin_s` seconds. By span: `classes`, and
+    `calls`, the number of calls."""
 
     timeline: Timeline
     classes: Array
@@ -74,7 +75,7 @@ class _Bins:
         sums[0] += np.bincount(place * len(CLASSES) + kind[call], seconds, self.cells)
 
     def aggregate(self) -> Aggregate:
-        """The spans of a bin lie one after another; within them the class outside MPI may hold the other classes."""
+        """Make the spans. Those of a bin lie one after another; a span of the class outside MPI may contain others."""
         columns: list[dict[str, Array]] = []
         for (rank, thread), lane in self.lanes.items():
             shares = self.sums[lane][0].reshape(self.bins, -1).copy()

@@ -63,7 +63,7 @@ def _document(path: Path) -> Any:
 
 
 def _us(value: Any) -> float:
-    """A time in microseconds. Raises ValueError, TypeError or OverflowError for what is none."""
+    """Read a time in microseconds. Raises ValueError, TypeError or OverflowError for any other value."""
     found = float(value)
     if not abs(found) < _MOST_US:
         raise ValueError(f"a time of {value} us")
@@ -71,7 +71,7 @@ def _us(value: Any) -> float:
 
 
 def _whole(value: Any, end: int) -> int:
-    """A number from 0 to below `end`. Raises ValueError, TypeError or OverflowError for what is none."""
+    """Read a whole number in [0, `end`). Raises ValueError, TypeError or OverflowError for any other value."""
     found = int(value)
     if not 0 <= found < end:
         raise ValueError(f"{value} is not below {end}")

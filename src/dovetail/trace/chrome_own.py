@@ -71,7 +71,7 @@ def _rows(events: Any, names: Mapping[str, int], threads: Mapping[int, tuple[int
 
 
 def _values(args: Mapping[str, Any]) -> dict[str, Any]:
-    """What the arguments of an event say of the columns; what they do not say is as in most rows."""
+    """Read an event's arguments as column values; columns that are not among them have their defaults."""
     found = DEFAULTS | {name: args[name] for name in DEFAULTS if name in args}
     if "called_from" in args:
         found["arg"] = int(args["called_from"], 16)

@@ -45,13 +45,13 @@ class Line:
         return (time_ns - self.origin_ns) * self.rate + self.offset_ns
 
     def then(self, after: Line) -> Line:
-        """This line, and what it gives through another."""
+        """Compose two lines: this one first, then the other."""
         return Line(self.origin_ns, after(self.offset_ns), self.rate * after.rate)
 
 
 class Reader(NamedTuple):
-    """What a rank knows of its clock: the line from there to its CLOCK_MONOTONIC_RAW, which one that is (alike for all
-    who read the same), and its meetings with its parent. `base`: the first rank of its job, where there are several."""
+    """A rank's clock: the line from it to CLOCK_MONOTONIC_RAW, the clock's identity (equal for all ranks that read the
+    same clock), and the rank's meetings with its parent. `base`: the first rank of its job, if there are several."""
 
     line: Line
     clock_of: object
@@ -88,7 +88,7 @@ def surest(meetings: Sequence[Meeting]) -> tuple[Meeting, Meeting]:
 
 
 def _between(two: tuple[Meeting, Meeting], errors: Sequence[float], at_ns: float) -> float:
-    """The most that a line is wrong at a moment, where it is at most so wrong at two meetings."""
+    """An upper bound of a line's error at a moment, from its largest errors at two meetings."""
     span = two[1].mine_ns - two[0].mine_ns
     if span <= 0:
         return max(errors)
@@ -96,7 +96,8 @@ def _between(two: tuple[Meeting, Meeting], errors: Sequence[float], at_ns: float
 
 
 def line_through(meetings: Sequence[Meeting]) -> Line:
-    """The line through the surest two meetings; a shift where there is one, or no drift shows beyond the errors.
+    """The line through the two most certain meetings; a constant shift if there is only one, or if drift is within the
+    errors.
 
     >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1210, 4)])(300)
     1320.0
@@ -108,7 +109,7 @@ def line_through(meetings: Sequence[Meeting]) -> Line:
     errors = [max(meeting.half_trip_ns, 1) for meeting in (first, last)]
     if abs(shifts[1] - shifts[0]) > sum(errors) and last.mine_ns > first.mine_ns:
         return Line(first.mine_ns, float(first.peer_ns), 1 + (shifts[1] - shifts[0]) / (last.mine_ns - first.mine_ns))
-    weights = [error**-2 for error in errors]  # both agree with one shift, that of the smaller error most
+    weights = [error**-2 for error in errors]  # both agree with one shift: the weighted mean
     shift = (shifts[0] * weights[0] + shifts[1] * weights[1]) / sum(weights)
     return Line(first.mine_ns, first.mine_ns + shift)
 
@@ -141,7 +142,7 @@ def clocks_to_first(readers: Mapping[int, Reader]) -> dict[int, RankClock]:
 
 
 def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
-    """The clock of each process. Rank 0's, or the date of the hosts where ranks never met, is the common one."""
+    """The clock of each process. The common clock is rank 0's; if ranks never met, the date of the hosts."""
     readers = {p.rank: Reader(_event_line(p), _clock_of(p), meetings_of(p.notes), p.base) for p in processes}
     found = clocks_to_first(readers)
     if len(found) == len(processes):
@@ -151,7 +152,7 @@ def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
 
 
 def _way(readers: Mapping[int, Reader], rank: int) -> list[Sequence[Meeting]] | None:
-    """The meetings on the way up to rank 0's clock; None where a rank on it left none."""
+    """The meetings on the path up to rank 0's clock; None if a rank on the path has none."""
     way = []
     while rank > 0 and (rank not in readers or readers[rank].clock_of != readers[0].clock_of):
         if rank not in readers or rank == readers[rank].base or not readers[rank].meetings:
@@ -162,7 +163,7 @@ def _way(readers: Mapping[int, Reader], rank: int) -> list[Sequence[Meeting]] | 
 
 
 def _clock_of(process: ProcessFile) -> object:
-    """What processes that read the same clock have in common; each has its own where that is not known."""
+    """An identity of the clock that a process reads; unique to the process if it is not known."""
     return next((note["clock_of"] for note in process.notes if "clock_of" in note), process.path)
 
 

@@ -26,7 +26,7 @@ RAW: dict[str, str] = {
     "part": "i4",  # 0 for the first row of an interval, 1, 2, … for more that it moved
     "start": "u8",  # event clock
     "end": "u8",
-    "arg": "i8",  # the program's number, or where an MPI call was made
+    "arg": "i8",  # the program's number, or the call site of an MPI call
     "peer": "i4",  # -1 where there is none
     "tag": "i4",
     "num_bytes": "i8",
@@ -63,14 +63,14 @@ class ThreadDecoder:
     _open: NDArray[Any] = field(default_factory=lambda: np.zeros(0, [("word", "u8"), ("about", "u8")]))
 
     def take(self, events: NDArray[Any], lost: int = 0) -> Rows:
-        """Rows of what ends in this piece, in the order of their ends. After a loss, what is open is given up."""
+        """Rows of intervals that end in this piece, in the order of their ends. Lost events discard open intervals."""
         found = _Piece(np.concatenate([self._open, events]))
         self.unmatched += found.num_unmatched
         self._open = found.still_open() if not lost else self._open[:0]
         return found.rows()
 
     def rest(self, end: int) -> Rows:
-        """Rows of what never ended, as if it had at `end`."""
+        """Rows of intervals that never ended, closed at `end`."""
         if not len(self._open):
             return no_rows()
         count = int(np.count_nonzero(self._open["about"] & 15 == EventKind.begin))
@@ -121,7 +121,7 @@ class _Piece:
         self.begins = begins
 
     def still_open(self) -> Any:
-        """Beginnings without an end, with their details: what the next piece begins with."""
+        """Open intervals, with their details, to continue in the next piece."""
         open_ = self.begins & (self.closed < 0)
         details = (self.kind > EventKind.end) & (self.owner >= 0) & open_[self.owner]
         return self.events[open_ | details]
@@ -155,7 +155,7 @@ class _Piece:
         return self._of(begin, no_rows(len(begin)))
 
     def _of(self, begin: NDArray[Any], rows: Rows) -> Rows:
-        """Fill in what rows have from their intervals."""
+        """Copy fields of intervals into their rows."""
         end = self.closed[begin]
         rows["name"], rows["arg"] = self.field[begin], self.arg[begin]
         rows["start"], rows["end"] = self.word[begin], self.word[end]

@@ -31,7 +31,7 @@ class Delays:
     rendezvous_bytes: int | None = None
 
     def __call__(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
-        """Beyond the largest size, the last slope goes on; where nothing was seen, no time."""
+        """Return seconds for sizes in bytes. Beyond the largest size the last slope continues; without data 0."""
         sizes = np.asarray(num_bytes, "f8")
         if not len(self.num_bytes):
             return np.zeros(sizes.shape)
@@ -79,7 +79,7 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
     if doubtful is not None:
         whole &= ~doubtful
     late = whole & (found.sent_s >= found.waited_s)
-    if not late.any():  # nobody waited: what a message took at most
+    if not late.any():  # nobody waited: take the upper bound of each message's time
         late, since_s = whole, np.fmax(found.sent_s, found.waited_s)
     else:
         since_s = found.sent_s
@@ -121,7 +121,7 @@ def is_held(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def crossed(found: Messages) -> NDArray[np.bool_]:
-    """For each message: whether another went the other way at the same time.
+    """For each message, whether another one travelled in the opposite direction at the same time.
 
     That is: sent before this one was received, and received after this one was sent.
     """
@@ -155,7 +155,7 @@ def of_sizes(
 
 
 def _trimmed(values: NDArray[Any]) -> float:
-    """The mean, with what lies beyond the tenth and the ninetieth percentile drawn in to these."""
+    """The mean, with values clipped to the 10th and 90th percentile."""
     if len(values) == 1:
         return float(values[0])
     return float(np.clip(values, *np.percentile(values, (10, 90))).mean())

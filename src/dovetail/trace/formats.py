@@ -21,8 +21,8 @@ class Written(NamedTuple):
 class TraceFormat(Protocol):
     """A file format of another tool; a class that derives from this one defines `write`, `read` or both.
 
-    `help`: what `trace export --NAME` writes; empty where it writes nothing. `suffixes`: endings of the files that
-    `trace import` reads; none where it reads nothing. `by_rank`: whether a trace may be several files, one for a rank.
+    `help`: what `trace export --NAME` writes; empty if it cannot export. `suffixes`: endings of the files that `trace
+    import` reads; none if it cannot import. `by_rank`: whether a trace may be several files, one per rank.
     """
 
     help: ClassVar[str] = ""
@@ -30,7 +30,7 @@ class TraceFormat(Protocol):
     by_rank: ClassVar[bool] = False
 
     def write(self, path: Path, trace: TraceFile) -> Written:
-        """Write a trace to a file or a new folder. Raises EnvironmentFault where the disk refuses."""
+        """Write a trace to a file or a new folder. Raises EnvironmentFault if it cannot be written."""
         raise NotImplementedError
 
     def read(self, paths: Sequence[Path]) -> Trace:

@@ -38,7 +38,7 @@ class Grown:
         self._count = count
 
     def give(self) -> dict[str, NDArray[Any]]:
-        """Return the columns, trimmed to their rows, and start anew."""
+        """Return the columns, trimmed to their rows, and clear the buffer."""
         found, self._columns = self._columns, {}
         for column in found.values():
             column.resize(self._count, refcheck=False)

@@ -14,9 +14,9 @@ from dovetail.trace.matching import Messages
 from dovetail.trace.process_file import ProcessFile
 
 Array = NDArray[Any]
-PARTS = 256  # of a trace, of each of which the quickest message between two ranks counts
+PARTS = 256  # time slices of a trace; of each the quickest message between two ranks counts
 READING_S = 2e-6  # by which two clocks of a process may be read apart
-_LITTLE = 1e-3  # what a clock is moved counts so much less than what messages gain by it
+_LITTLE = 1e-3  # weight of moving a clock, relative to the gain of messages
 
 
 class Quickest(NamedTuple):
@@ -84,7 +84,7 @@ def _above(process: ProcessFile, at: dict[int, int]) -> int | None:
 
 
 def _room_s(clocks: Sequence[RankClock], i: int, above: int | None) -> float:
-    """How far a clock may be moved against the one that it was compared with; not at all where both are one."""
+    """How far a clock may be moved against the clock that it was compared with; 0 if they are the same clock."""
     if above is None:
         return 0.0
     more_ns = (clocks[i].error_ns or 0.0) - (clocks[above].error_ns or 0.0)

@@ -32,7 +32,7 @@ _LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi(?:ch)?\.so\.12|lib
 
 @dataclass(frozen=True)
 class Library:
-    """An MPI library that a program uses: which kind, and the folder that it is loaded from, where that is known."""
+    """An MPI library that a program uses: its kind, and the folder that it is loaded from, if known."""
 
     kind: str
     folder: Path | None = None
@@ -125,7 +125,7 @@ def _settings(command: Sequence[str], python: bool, mpi: str | None) -> dict[str
         library: Library | None = Library(kind, beside)
     else:
         library = next((found for word in command if (path := _executable(word)) and (found := _used_by(path))), None)
-    if library is not None:  # compiled before ranks begin, and where it cannot be, none begins
+    if library is not None:  # compile before ranks begin; if that fails, none begins
         built = build_wrappers(library, near, python=python)
         settings[f"DOVETAIL_TRACE_{library.kind.upper()}"] = str(built)
     return settings
@@ -146,7 +146,7 @@ def _chosen(mpi: str) -> tuple[str, Path | None]:
 
 
 def note_end(folder: Path, pid: int, signal: int) -> None:
-    """Note which signal ended a process, as the gate of its parent does where that is traced."""
+    """Record the signal that ended a process, as the gate of a traced parent does."""
     line = json.dumps({"pid": pid, "signal": signal, "host": socket.gethostname(), "real_ns": time.time_ns()})
     with (folder / ENDS).open("a", encoding="utf-8") as file:
         file.write(line + "\n")
@@ -242,7 +242,7 @@ def _libraries(text: str) -> Iterator[Library]:
 
 
 def _main(kind: str, folder: str, lines: str) -> int:
-    """Print the path of the wrappers for a library of `kind` that lies in `folder`: what the gate asks for."""
+    """Print the path of the wrappers for a library of `kind` in `folder`; the gate runs this command."""
     try:
         sys.stdout.write(f"{build_wrappers(Library(kind, Path(folder)), python=lines == 'python')}\n")
     except EnvironmentFault as error:

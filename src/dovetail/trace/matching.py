@@ -19,7 +19,7 @@ _USED = ("kind", "name", "rank", "thread", "peer", "tag", "comm", "start_s", "en
 
 
 class Messages(NamedTuple):
-    """One entry for each message that was sent; what a receive knows of it is NaN, or -1, where none took it."""
+    """One entry for each sent message; fields of its receive are NaN or -1 if no receive matched."""
 
     src: Array
     src_thread: Array
@@ -111,7 +111,7 @@ def of_name(names: Sequence[str], test: Callable[[str], bool]) -> NDArray[np.boo
 
 
 def alike(comms: Sequence[Comm]) -> list[int]:
-    """A number for each communicator, the same for both sides of one that joins two groups; 0 for one unknown."""
+    """A number for each communicator, equal for both sides of an intercommunicator; 0 for unknown ones."""
     numbers: dict[object, int] = {}
     keys = [(*sorted((comm.ranks, comm.remote)), comm.number) for comm in comms]
     return [numbers.setdefault(key, len(numbers) + 1) for key in keys] + [0]
@@ -147,7 +147,7 @@ def _sides(
 
 
 def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
-    """Of each row with a request: the row where that was made, and the latest where it was started; -1 for none."""
+    """For each row with a request: the row that created it, and the latest row that started it; -1 for none."""
     count = len(rows["kind"])
     made, started = np.full(count, -1, "i8"), np.full(count, -1, "i8")
     at = np.flatnonzero(rows["request"] >= 0)

@@ -1,4 +1,4 @@
-"""meetings: which calls of the ranks form one collective, and which rank came last."""
+"""meetings: find the calls of the ranks that form one collective, and the rank that arrived last."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Meetings(NamedTuple):
     received_bytes: Array
     last_start_s: Array  # of all calls of the meeting
     last_rank: Array  # whose call that is
-    root_start_s: Array  # NaN where there is no root, or its call is not known
+    root_start_s: Array  # NaN if there is no root, or its call is not known
     comm: Array
     request: Array
     row: Array  # of the trace

@@ -29,7 +29,7 @@ FEW_ROWS = 1 << 10
 
 
 def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
-    """Merge what the processes of a run left in `folder` into one file: `path`, or `trace.dovetail` there."""
+    """Merge the files that the processes of a run left in `folder` into one: `path`, or `trace.dovetail` there."""
     folder = Path(folder)
     files = sorted(folder.glob("*.dvt"))
     target = Path(path) if path is not None else folder / "trace.dovetail"
@@ -63,7 +63,7 @@ def _of_sound_jobs(processes: Sequence[ProcessFile], faults: list[str]) -> list[
 
 
 def _held(processes: Sequence[ProcessFile], faults: list[str], target: Path) -> TraceFile:
-    """The merged file; written anew where messages came before they were sent, and its clocks can be moved."""
+    """Return the merged file. If messages arrived before they were sent and clocks can be moved, write it again."""
     clocks = rank_clocks(processes)
     moves = [Moved(0.0, 0.0)] * len(clocks)
     for is_last in (False, False, True):
@@ -90,7 +90,7 @@ def _read(path: Path, faults: list[str]) -> ProcessFile | None:
 
 @dataclass
 class _Table:
-    """Numbers what is alike with the same number, in the order of first appearance."""
+    """Gives equal items the same number, in the order of first appearance."""
 
     rows: dict[Any, int] = field(default_factory=dict)
 
@@ -114,7 +114,7 @@ class _Merge:
         self.start_ns = min(starts)
         self.unmatched = 0
         self.requests, self.matcher, self.ends = Requests(), Matcher(), Ends(processes, self.names.rows)
-        self.quickest: Quickest | None = None  # messages, where some came before they were sent
+        self.quickest: Quickest | None = None  # the quickest messages, if some arrived before they were sent
 
     def write(self, target: Path) -> TraceFile:
         with TraceWriter(target) as writer:
@@ -198,7 +198,7 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
 
 
 def _event_ticks(process: ProcessFile) -> list[float]:
-    """What an event cost with a look at the clock, and without; 0 where the file does not say."""
+    """The cost of an event with reading the clock, and without; 0 if the file lacks it."""
     for note in process.notes:
         found = note.get("event_ticks")
         if isinstance(found, list) and len(found) == 2 and all(isinstance(ticks, int | float) for ticks in found):
@@ -241,7 +241,7 @@ class _Numbers:
         return columns
 
     def _names(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Names as those of the trace, which has only what is used; those of a damaged file may be any number."""
+        """Map a file's names to the trace's, which has only used ones. A damaged file may contain any number."""
         used, place = np.unique(numbers, return_inverse=True)
         for number in set(used.tolist()) - self.names.keys():
             self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
@@ -282,7 +282,7 @@ def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
 
 
 class Requests:
-    """Numbers requests, whose handles the library uses again and again, and matches what is over with what began it."""
+    """Numbers requests (the library reuses handles), and matches completions with the calls that began them."""
 
     def __init__(self) -> None:
         self.next = 0

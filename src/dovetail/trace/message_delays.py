@@ -46,7 +46,7 @@ def delayed_by(
 
 @dataclass
 class MessageDelays:
-    """For each message: its delay, and what held it back.
+    """For each message: its delay, and the reason for it.
 
     `seconds`: from when it could set out until it was there. `rendezvous`: it waited for its receive. `stalls`: it went
     on only when its receiver waited for it, for want of progress. `held`: it set out only when its sender, which did
@@ -74,8 +74,8 @@ class MessageDelays:
 def message_delays(
     found: Messages, usual: Delays, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
 ) -> MessageDelays:
-    """Return what held each message back. `usual`: the curve of the trace; `rendezvous`: messages whose sender waits
-    for their receive in any case; `delayed`: what `delayed_by` returns."""
+    """Return the reason for each message's delay. `usual`: the curve of the trace; `rendezvous`: messages whose sender
+    always waits for their receive; `delayed`: the result of `delayed_by`."""
     made = _without_progress(found, usual(found.num_bytes), rendezvous, delayed, back_s)
     made.came_back = (found.taken_s >= back_s) & (made.arrived_s() > found.waited_s)
     _hold(made)
@@ -91,7 +91,7 @@ def is_rendezvous(found: Messages, usual: Delays, plain: Flags, synchronous: Fla
 def _without_progress(
     f: Messages, usual_s: Floats, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
 ) -> MessageDelays:
-    """The delays, without messages that their senders held."""
+    """The delays, without messages that started only at their sender's next call."""
     cause, likely_s = delayed
     ready = np.where(rendezvous, np.fmax(f.sent_s, f.posted_s), f.sent_s)
     spent = f.taken_s - f.waited_s

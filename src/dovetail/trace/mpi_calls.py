@@ -1,4 +1,4 @@
-"""mpi_calls: the table of traced MPI calls: their parameters, in order, and what each moves.
+"""mpi_calls: the table of traced MPI calls: their parameters, in order, and the data that each moves.
 
 Parameters have the standard's names. `before` and `after` are C, made of the pieces in mpi_frame.h; types come from the
 header of the library at hand, and so do the variants for large counts (`MPI_Send_c`).
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """One call: what its wrapper does before and after the library's.
+    """One call: the actions of its wrapper before and after the library's call.
 
     `made` is the handle of the request that it makes; `status` the parameter for which it needs one of its own where
     the program wants none; `waits` how many requests it waits for; `found`, of a call that only looks, whether it found

@@ -109,7 +109,7 @@ class _Reader:
             self._one_sided(into, kind, event)
 
     def _region(self, into: Events, location: Any, event: Any, is_enter: bool, time_ns: int) -> None:
-        """A region, or what we wrote as one: a point, and calls that looked in vain."""
+        """Read a region, or what our export writes as one: a point, or folded unsuccessful polls."""
         number, open_ = (
             self.names.setdefault(event.region.name, len(self.names)) + 1,
             self.open.setdefault(location, []),
@@ -129,7 +129,7 @@ class _Reader:
         into.add(EventKind.point if "is_point" in values else EventKind.begin, time_ns, number, arg)
 
     def _collective(self, event: Any) -> list[tuple[EventKind, int, int, int]]:
-        """The events of what a collective moved."""
+        """The events of a collective's data."""
         names = ("root", "size_received", "size_sent")
         root, received, sent = (getattr(event, name) for name in names)
         known = isinstance(root, int) and 0 <= root < 1 << 31

@@ -55,13 +55,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessFile:
-    """One process: who it was, and its events thread by thread. `faults` are what could not be read, in words."""
+    """One process: its identity, and its events by thread. `faults`: what could not be read, in words."""
 
     path: Path
     host: str
     pid: int
     program: str
-    rank: int  # -1 where it was never recorded
+    rank: int  # -1 if it was never recorded
     num_ranks: int
     finalized: bool
     lost: int  # events that there was no room for, or that newer ones have overwritten
@@ -84,7 +84,7 @@ class ProcessFile:
 
 
 def read_process(path: str | Path) -> ProcessFile:
-    """Read what there is of a process's file; a truncated or unfinished one is read as far as it goes.
+    """Read a process's file; a truncated or unfinished file is read as far as possible.
 
     Raises DovetailError for a file of another kind.
     """
@@ -216,7 +216,7 @@ def _lines(
 
 
 def _whole(note: dict[str, Any], key: str, end: int = 1 << 64) -> int:
-    """A whole number of a note, from 0 to below `end`; a ValueError or KeyError where it is none."""
+    """Read a whole number of a note, in [0, `end`). Raises ValueError or KeyError otherwise."""
     number = note[key]
     if type(number) is not int or not 0 <= number < end:
         raise ValueError(f"{key} is {number!r}")
@@ -224,7 +224,7 @@ def _whole(note: dict[str, Any], key: str, end: int = 1 << 64) -> int:
 
 
 def _check(note: dict[str, Any], num_ranks: int) -> None:
-    """Raise a ValueError or KeyError where a note lacks what its readers need, or has ranks beyond the job's."""
+    """Raise ValueError or KeyError if a note lacks fields that its readers need, or names ranks beyond the job's."""
     if "comm" in note:
         _whole(note, "comm", _MOST_COMMS)
         if "ranks" not in note:

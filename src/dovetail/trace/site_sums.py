@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class SiteStats:
-    """All calls of a name from one place (`file.c:42`, `program+0x1234`, or "" where it is not known), on all ranks."""
+    """All calls of a name from one call site (`file.c:42`, `program+0x1234`, or "" if unknown), on all ranks."""
 
     site: str
     name: str

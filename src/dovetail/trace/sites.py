@@ -29,7 +29,7 @@ def call_sites(trace: Trace, rows: Any) -> list[str]:
 
 
 def _place(maps: Sequence[Mapping[str, Any]], address: int) -> tuple[str, int] | None:
-    """The file that an address lies in, and where in it: of the call, which is before the address to return to."""
+    """The file that a return address lies in, and the offset of the call in it, which is just before that address."""
     for entry in maps:
         if entry["start"] <= address < entry["end"]:
             return str(entry["map"]), address - 1 - entry["start"] + entry["offset"]
@@ -37,7 +37,7 @@ def _place(maps: Sequence[Mapping[str, Any]], address: int) -> tuple[str, int] |
 
 
 def _lines(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Source lines, by one run of addr2line for each file; the file and an offset where it knows none."""
+    """Source lines, by one run of addr2line per file; file and offset if the line is unknown."""
     offsets: dict[str, list[int]] = {}
     for path, offset in sorted(places):
         offsets.setdefault(path, []).append(offset)

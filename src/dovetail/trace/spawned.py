@@ -9,10 +9,11 @@ from dovetail.trace.trace import Comm
 
 
 def joined_jobs(jobs: Sequence[Iterable[Comm]]) -> dict[Comm, Comm]:
-    """What each job's communicators, in the order of their making, are with the other job's ranks filled in.
+    """Return each job's communicators with the other job's ranks filled in.
 
-    Ranks that a job does not know are -1. The first of one job fits the first of another that knows just those, the
-    second the second. Left as it is what fits nothing, or communicators of several groups of ranks: nobody knows which.
+    `jobs`: communicators of each job, in the order of their creation; ranks that a job does not know are -1. The first
+    communicator of a job fits the first one of another job that knows just the missing ranks, the second the second.
+    Communicators without a match, or with several possible matches, are not changed.
 
     >>> joined_jobs([[Comm((0, 1), 0, (-1,))], [Comm((2,), 0, (-1, -1))]])[Comm((2,), 0, (-1, -1))]
     Comm(ranks=(2,), number=0, remote=(0, 1), is_window=False)
@@ -31,7 +32,7 @@ def joined_jobs(jobs: Sequence[Iterable[Comm]]) -> dict[Comm, Comm]:
 
 
 def _fit(one: Comm, other: Comm) -> bool:
-    """Whether either knows just those ranks that the other does not."""
+    """Whether each communicator knows exactly the ranks that the other one lacks."""
     if one.is_window != other.is_window or bool(one.remote) != bool(other.remote):
         return False
     sides = [(one.ranks, other.remote), (one.remote, other.ranks)] if one.remote else [(one.ranks, other.ranks)]
@@ -40,7 +41,7 @@ def _fit(one: Comm, other: Comm) -> bool:
 
 
 def _whole(one: Comm, other: Comm) -> tuple[Comm, Comm]:
-    """Both with all ranks, of one number."""
+    """Both communicators with all ranks, and with one number."""
     if one.remote:
         return replace(one, remote=other.ranks), replace(other, remote=one.ranks, number=one.number)
     ranks = tuple(max(pair) for pair in zip(one.ranks, other.ranks, strict=True))

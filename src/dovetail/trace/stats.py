@@ -182,7 +182,7 @@ def stats(trace: Trace | TraceFile) -> Stats:
 
 
 def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
-    """Of each rank: the seconds that what it receives takes in isolation."""
+    """For each rank, the seconds that its received messages take in isolation."""
     whole = found.taken_row >= 0
     took = delays_of(found, np.ones(len(whole), bool))(found.num_bytes[whole])
     return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)

@@ -121,7 +121,7 @@ class TraceFile:
         return data
 
     def _broken(self, columns: Columns) -> str | None:
-        """A column with values that the trace has no room for; None where there is none."""
+        """The name of a column with values out of range; None if there is none."""
         limits = {"kind": len(KINDS), "rank": self.num_ranks, "name": len(self.names), "comm": len(self.comms)}
         for name, limit in limits.items():
             column = columns[name]
@@ -131,7 +131,7 @@ class TraceFile:
 
 
 def doubtful_column(columns: Columns) -> str | None:
-    """A column with values that nobody writes, of a file without checksums; None where there is none."""
+    """The name of a column with impossible values, in a file without checksums; None if there is none."""
     for name in ("start_s", "end_s", "pause_s"):
         if not (np.abs(columns[name]) < _FAR_S).all():  # nor are they no numbers
             return name

@@ -14,7 +14,7 @@ from dovetail.trace.trace import Trace
 
 
 def to_program(trace: Trace | Story) -> tuple[Program, Prices]:
-    """Return a Program that repeats what the ranks of a trace did, and its Prices as traced.
+    """Return a Program that repeats the calls and work of a trace's ranks, and its Prices as traced.
 
     Compute ops are the ranks' own time. Sends and receives run beside them from the call that started them; the next
     compute op follows those that were waited for. A collective in which all wait for all is one op; a rooted one is
@@ -48,7 +48,7 @@ class _Writer:
         return program, Prices.plain(program, work_s, wire_s, **more)
 
     def lane(self, rank: int, key: Any) -> int:
-        """The lane of a rank for what must keep its order with its like only."""
+        """The lane of a rank for ops that must be ordered among their own kind only."""
         if (rank, key) not in self.lanes:
             self.lanes[rank, key] = self.builder.lane(f"net {self.num_lanes[rank]}", "net")
             self.num_lanes[rank] += 1
@@ -134,7 +134,7 @@ class _Rank:
             self._give(number)
 
     def _set_out(self) -> None:
-        """Sends what was held."""
+        """Send the held messages."""
         held, self.held = self.held, []
         for number in held:
             self._give(number)
@@ -163,13 +163,13 @@ class _Rank:
         self._post(number)
 
     def _get_on(self, *keys: tuple[int, int, int]) -> None:
-        """Receives what stalled on these channels."""
+        """Receive the messages that stalled on these channels."""
         for key in keys:
             for number in self.stalled.pop(key, []):
                 self._post(number)
 
     def _post(self, number: int) -> None:
-        """Receives it from here on; what the rank waits for already does not hold it up."""
+        """Receive a message from here on, without waiting for what the rank already waits for."""
         channel, key = self._channel(number)
         lane = self.to.lane(self.rank, ("recv", key))
         after, num_bytes = self.last or self._here(), self.to.story.messages[number].num_bytes
@@ -213,7 +213,7 @@ class _Rank:
             self.begun["joined", number] = list(self._rooted(it))
 
     def _rooted(self, it: Any) -> list[int]:
-        """Messages from the root to all others, or from all to the root; what this rank then waits for."""
+        """Messages from the root to all others, or from all to the root; return the ops that this rank waits for."""
         is_root, others = it.root == self.rank, [rank for rank in it.group if rank != it.root]
         gives = (it.way == FROM_ROOT) == is_root
         partners = others if is_root else [it.root]

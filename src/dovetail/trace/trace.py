@@ -1,4 +1,4 @@
-"""trace: what the ranks of a program did: rows of intervals, points, messages and collectives on one clock."""
+"""trace: Trace, the record of a program's ranks: rows of intervals, points, messages and collectives on one clock."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ COLUMNS: dict[str, str] = {
     "arg": "i8",  # the program's number, or of an MPI call the address that it was made from; below 0 a line of Python
     "peer": "i4",  # rank of the job, -1 for any or none, -2 for nobody (MPI_PROC_NULL); of a collective its root
     "tag": "i4",
-    "num_bytes": "i8",  # of a message as sent, as posted, or as it came; of a collective what this rank gives
-    "received_bytes": "i8",  # of a collective what this rank gets
-    "comm": "i4",  # row of `comms`, -1 where there is none; of one-sided calls the window
-    "request": "i8",  # the same for all rows that are about one request, -1 where there is none
+    "num_bytes": "i8",  # bytes of a message as sent, posted or received; bytes that this rank gives to a collective
+    "received_bytes": "i8",  # bytes that this rank gets from a collective
+    "comm": "i4",  # row of `comms`, -1: none; for one-sided calls the window
+    "request": "i8",  # equal for all rows of one request, -1: none
     "begins": "?",  # whether the request begins here
-    "is_open": "?",  # the interval never ended, as where its rank was killed
-    "repeats": "i4",  # further calls in this interval: each but the last looked in vain whether something is over
-    "pause_s": "f4",  # between these calls, all together
+    "is_open": "?",  # the interval never ended, for example because its rank was killed
+    "repeats": "i4",  # further calls in this interval; all but the last were unsuccessful polls
+    "pause_s": "f4",  # sum of the pauses between these calls
 }
 
 
@@ -136,7 +136,7 @@ def check_ranks(num_ranks: int, num_seen: int) -> None:
 
 
 def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
-    """What `head_of` wrote, but for the meta. Raises ValueError, TypeError or KeyError where that is malformed."""
+    """Read what `head_of` wrote, without the meta. Raises ValueError, TypeError or KeyError if it is malformed."""
     num_ranks = document["num_ranks"]
     if type(num_ranks) is not int or not isinstance(document["names"], list):
         raise ValueError("no number of ranks, or no list of names")
@@ -153,7 +153,7 @@ def _ranks(found: Any) -> tuple[int, ...]:
 
 
 def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
-    """A trace's meta, where its readers find what they need; otherwise a ValueError."""
+    """Return a trace's meta. Raises ValueError if it lacks fields that its readers need."""
     if not isinstance(meta, dict):
         raise ValueError("its meta is no object")
     ranks, faults = meta.get("ranks", []), meta.get("faults", [])

@@ -23,8 +23,8 @@ def certify(file: MscclFile, target: str | None = None, fifo_depth: int | None =
 
     Channels hold `fifo_depth` messages, or what the protocol gives between GPUs of one node. `min_fifo_depth` is the
     largest that any use needs. Without a `target` the schedule is judged; a header that no runtime takes is then a
-    remark. Large buffers may need more messages in flight than channels hold: `safe_up_to_bytes` says up to which size
-    the verdict holds.
+    remark. Large buffers may need more messages in flight than channels hold: the verdict holds for buffers up to
+    `safe_up_to_bytes`.
     """
     if file.header.kind == "custom":
         return _of_custom(file, target, fifo_depth)

@@ -1,4 +1,4 @@
-"""What MSCCL++'s executor 0.9 takes and does, where that is less than a plan may say."""
+"""limits: limits and deviations of MSCCL++'s executor 0.9, compared with what a plan may ask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def limits_of(document: Document) -> tuple[Remark, ...]:
 
 
 def notes_of(document: Document, how: Cut) -> tuple[str, ...]:
-    """Remarks on how the plan was taken."""
+    """Remarks on how the plan was interpreted."""
     notes = []
     if document.collective not in KIND_OF_WORD:
         notes.append(f"'{document.collective}' is no collective whose result is known: nothing is asked of it")

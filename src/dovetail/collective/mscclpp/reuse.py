@@ -1,8 +1,9 @@
 """reuse: may a plan's caller overwrite its buffers once the kernels have ended?
 
-A port channel's proxy reads the source of a put later than the threadblock asks for it, and only a flush waits for
-that. A plan without one may be right, and even so end its kernels while a source is still read. MSCCL++'s own plans
-do that. Who then overwrites the source is the caller: that is no race of the plan's ops, and has a check of its own.
+A port channel's proxy reads the source of a put later than the threadblock requests it, and only a flush waits for the
+read. A plan without a flush may be right, and yet end its kernels while a source is still being read; MSCCL++'s own
+plans do. Then only the caller can overwrite the source too early. That is no race of the plan's ops: this check covers
+it.
 """
 
 from __future__ import annotations
