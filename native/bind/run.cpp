@@ -203,7 +203,7 @@ void bind_run(nb::module_& m) {
             "needs_python", [](const BoundEngine& bound) { return bound.engine->needs_python(); },
             "Whether some kernel runs in Python, on arrays of its own.")
         .def("spans", &spans_of, "Rows, start and end seconds of this rank's ops.");
-    m.def("addresses", &addresses, "arrays"_a, nb::sig("def addresses(arrays: list[Any]) -> list[int]"),
+    m.def("addresses", &addresses, "arrays"_a, nb::sig("def addresses(arrays: list[typing.Any]) -> list[int]"),
           "Where the first element of each NumPy array lies.");
     m.def(
         "local_transport",
