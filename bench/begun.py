@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -38,6 +39,8 @@ def main() -> None:
     if args.worker:
         worker(args)
         return
+    for number in (signal.SIGINT, signal.SIGTERM):  # whoever ends this lets it take its hosts down first
+        signal.signal(number, lambda which, _: sys.exit(128 + which))
     home = ENVIRONMENTS[args.mpi]
     if Path(sys.prefix).resolve() != home.resolve():
         os.execv(home / "bin/python", [str(home / "bin/python"), *sys.argv])
