@@ -13,11 +13,12 @@ from dovetail.ir import Operand, Work
 from dovetail.loops.blocks import Range, shares
 from dovetail.loops.dependences import dependences
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import elements, ways_of_points
 from dovetail.pipeline.names import lean_name
 from dovetail.pipeline.skews import Lean, least_lean, waves
-from dovetail.pipeline.sweeps import Inner, Pipelined, Sweep
+from dovetail.pipeline.sweeps import Inner, Pipelined
 from dovetail.pipeline.tile_kernels import TileKernel
 from dovetail.pipeline.tiles import Rows, Turn
 

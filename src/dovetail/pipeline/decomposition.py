@@ -12,8 +12,9 @@ from math import prod
 from dovetail.core import PlanError
 from dovetail.loops.blocks import Box, boxes, meet, shares, volume
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Place, Sweep
 from dovetail.pipeline.skews import Lean, Need, mean_row
-from dovetail.pipeline.sweeps import Pipelined, Place, Sweep
+from dovetail.pipeline.sweeps import Pipelined
 
 Range = tuple[int, int]
 
@@ -308,8 +309,7 @@ class Cutting:
 
     def reach(self, sweep: Sweep, array: str) -> Range:
         """How far before and beyond a tile's positions a sweep reads of an array; (0, 0) at least."""
-        found = [offset.get(self.mapped, 0) for offset in sweep.offsets(array)]
-        return min(0, *found, 0), max(0, *found, 0)
+        return sweep.reach(self.mapped, array)
 
 
 @lru_cache(maxsize=1024)

@@ -10,11 +10,12 @@ from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.expressions import depth_of
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Sweep
 from dovetail.loops.types import is_real
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
 from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
-from dovetail.pipeline.sweeps import Inner, Single, Sweep
+from dovetail.pipeline.sweeps import Inner, Single
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.pipeline.tiles import Element, Face, Rows, Turn
 

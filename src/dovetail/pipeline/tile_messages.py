@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting, Range
 from dovetail.pipeline.skews import Lean, span_of
-from dovetail.pipeline.sweeps import Single, Sweep
+from dovetail.pipeline.sweeps import Single
 
 GIVEN = -1  # what makes the values that are there at first
 NEVER = -2

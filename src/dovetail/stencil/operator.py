@@ -24,7 +24,7 @@ from dovetail.stencil.microbenchmarks import add_moves, add_sweeps
 from dovetail.stencil.row_kernels import RowKernel, moving
 from dovetail.stencil.stencil_program import plain_program, stencil_program
 from dovetail.stencil.storage import Decomposition, far_name, move_name, plane_name
-from dovetail.stencil.sweeps import Stencil, Sweep, stencil_of
+from dovetail.stencil.sweeps import RowSweep, Stencil, stencil_of
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -249,7 +249,7 @@ class StencilOperator(GridOperator):
         axes = range(self.stencil.row_axes)
         return {s.name: tuple(self._range(s, axis) for axis in axes) for s in self.stencil.sweeps}
 
-    def _range(self, sweep: Sweep, axis: int) -> Range:
+    def _range(self, sweep: RowSweep, axis: int) -> Range:
         """What a sweep computes along an axis; an empty range within the grid where its loop is empty."""
         size = self.grid[axis]
         low, high = sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)
@@ -307,7 +307,7 @@ class StencilOperator(GridOperator):
             found.append(ChangeKernel(change_name(self.stencil.name), *row))
         return tuple(found)
 
-    def _kernel(self, sweep: Sweep) -> RowKernel:
+    def _kernel(self, sweep: RowSweep) -> RowKernel:
         low, high = self._range(sweep, -1) if self.width else (0, 0)
         margins = [self.stencil.margins[operand.array] for operand in sweep.operands]
         return RowKernel(

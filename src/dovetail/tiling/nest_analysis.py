@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.check_counts import set_text
-from dovetail.loops.dependences import Dependence, dependences
+from dovetail.loops.dependences import Dependence, flows
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import WRAPS, Recording, Statement
 from dovetail.tiling.spaces import Space
@@ -52,7 +52,7 @@ class Analysis:
     def __init__(self, nest: Recording, sizes: Mapping[str, int]) -> None:
         self.nest, self.sizes = nest, sizes
         self.shared = self._check_loops()
-        self.flows = [each for each in _uniform(nest) if each.kind == "flow"]
+        self.flows = _flows(nest)
         self.sources = [self._sources(statement) for statement in nest.statements]
         self.folded = self._folded()
         self.shifts = self._shifts()
@@ -286,10 +286,10 @@ def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector
     return found
 
 
-def _uniform(nest: Recording) -> tuple[Dependence, ...]:
-    """Return a nest's dependences. OperatorError where they are not uniform."""
+def _flows(nest: Recording) -> tuple[Dependence, ...]:
+    """Return a nest's flow dependences. OperatorError where dependences are not uniform."""
     try:
-        return dependences(nest)
+        return flows(nest)
     except OperatorError as refusal:
         what = f"{nest.name} cannot be written as such a program: its dependences are not uniform"
         raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps that go one way") from None
