@@ -23,7 +23,7 @@ from dovetail.pipeline.operator import NOTHING_TO_HIDE, PIPELINES_ALREADY, Pipel
 from dovetail.pipeline.operators import pipeline_of
 from dovetail.pipeline.sweeps import pipelined_of
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
-from dovetail.pipeline.tile_messages import _Ledger
+from dovetail.pipeline.tile_messages import Ledger
 from dovetail.planner import plan
 from dovetail.planner.costs import Costs
 from dovetail.planner.search import with_schedule
@@ -555,7 +555,7 @@ class TestPlantedFaults:
 
     def test_an_old_face(self, monkeypatch):
         """Where it is forgotten that a sweep has changed a face, its first values are used again."""
-        monkeypatch.setattr(_Ledger, "write", lambda *_: None)
+        monkeypatch.setattr(Ledger, "write", lambda *_: None)
         program = self.operator_again().program(self.how, 2)
         assert not verify(program, against=self.operator.reference(self.how, 2)).checks["result"].ok
 

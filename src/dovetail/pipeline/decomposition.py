@@ -10,13 +10,11 @@ from itertools import product
 from math import prod
 
 from dovetail.core import PlanError
-from dovetail.loops.blocks import Box, boxes, meet, shares, volume
+from dovetail.loops.blocks import Box, Range, boxes, meet, shares, volume
 from dovetail.loops.matrices import Vector
 from dovetail.loops.sweeps import Place, Sweep
 from dovetail.pipeline.skews import Lean, Need, mean_row
 from dovetail.pipeline.sweeps import Pipelined
-
-Range = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -310,6 +308,11 @@ class Cutting:
     def reach(self, sweep: Sweep, array: str) -> Range:
         """How far before and beyond a tile's positions a sweep reads of an array; (0, 0) at least."""
         return sweep.reach(self.mapped, array)
+
+    def span(self, sweep: Sweep, array: str, tile: Range) -> Range:
+        """Positions of an array that a tile of these positions reads."""
+        back, ahead = self.reach(sweep, array)
+        return (tile[0] + back, tile[1] + ahead) if self.mapped in self.axes(array) else (0, 1)
 
 
 @lru_cache(maxsize=1024)

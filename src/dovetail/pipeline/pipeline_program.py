@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Kind, Program, Region
 from dovetail.ir.terms import each
+from dovetail.loops.blocks import Range
 from dovetail.loops.matrices import Vector
 from dovetail.loops.ordered_builder import OrderedBuilder
 from dovetail.loops.repeat_steps import repeated
 from dovetail.loops.sweeps import Sweep
-from dovetail.pipeline.decomposition import Cutting, Range
+from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
 from dovetail.pipeline.sweeps import Single
 from dovetail.pipeline.tile_messages import GIVEN, Event, Message, events_of, messages_of, target_place, targets_of
