@@ -194,12 +194,12 @@ class StencilOperator(GridOperator):
         """The same with ghosts for a step more or less (of tiles: twice or half as many), and overlapped or not, or
         with tiles twice or half as long."""
         depth, tile = schedule["depth"], schedule.get("tile")
-        others = (depth // 2, depth * 2) if tile else (depth - 1, depth + 1) if depth else ()
-        yield from (schedule.with_parameters(depth=other) for other in others if 1 <= other <= self.steps)
         if tile:
-            yield from (schedule.with_parameters(tile=rows) for rows in (tile // 2, tile * 2) if rows)
-        else:
-            yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+            yield from (*self.scaled(schedule, "depth", self.steps), *self.scaled(schedule, "tile"))
+            return
+        others = (depth - 1, depth + 1) if depth else ()
+        yield from (schedule.with_parameters(depth=other) for other in others if 1 <= other <= self.steps)
+        yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
         parts, depth, tile = " × ".join(map(str, schedule["cut"])), schedule["depth"], schedule.get("tile")

@@ -102,8 +102,10 @@ class Analysis:
         read = next(each for each in statement.reads if str(each) == name)
         for source in sources:
             writer = self.nest.statements[source.number]
-            moved = [_moved(each, writer, statement, source.distance) for each in writer.target.at]
-            if any(one.key != other.key for one, other in zip(moved, read.at, strict=True)):
+            pairs = zip(writer.loops, statement.loops, source.distance, strict=True)
+            back = {own.index: Affine(((loop.index, 1),)) - by for own, loop, by in pairs}
+            written = [each.replaced(back).key for each in writer.target.at]
+            if written != [each.key for each in read.at]:
                 raise _refused(self.nest, f"{name} is from several places", "one of them", statement)
 
     def _folded(self) -> Vector:
@@ -273,17 +275,6 @@ class Analysis:
                 if size
             )
             yield f"axes that go round are folded: {axes} are computed at one point"
-
-
-def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector) -> Affine:
-    """An index of the writer, in the reader's indices: so far back."""
-    own = {loop.index: k for k, loop in enumerate(writer.loops)}
-    found = Affine((), value.constant)
-    for name, factor in value.terms:
-        k = own.get(name)
-        term = Affine(((name if k is None else reader.loops[k].index, 1),), 0 if k is None else -distance[k])
-        found = found + term * factor
-    return found
 
 
 def _flows(nest: Recording) -> tuple[Dependence, ...]:
