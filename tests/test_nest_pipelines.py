@@ -721,6 +721,18 @@ class TestSweepsOneAfterAnother:
         assert self.waits("sync_p2p", 2) > 1.05
 
 
+def test_a_sweep_without_points_is_predicted():
+    @nest(u=array("n", "m"))
+    def inside(u):
+        for i in loop(4, u.shape[0] - 4):
+            for j in loop(1, u.shape[1]):
+                u[i, j] = u[i - 1, j] + u[i, j - 1]
+
+    operator = pipeline_of(inside)("7x6")
+    program, _, repeats = operator.prediction_model(operator.serial(2), 2)
+    assert (program.num_ranks, repeats) == (2, 1.0)
+
+
 class TestOperator:
     def test_document(self):
         for name in GRIDS:

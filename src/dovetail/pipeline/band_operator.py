@@ -176,9 +176,8 @@ class _TilesAlone:
             lean, low = Lean(width + leaning, leaning, width), self.line.box[0]
             reads = []
             for array in sweep.reads:
-                back, ahead = cutting.reach(sweep, array)
-                region = Region(held_name(array), low + back, lean.length + ahead - back)
-                reads.append(region if array in self.line.moving else Region(array, 0, 1))
+                first, end = cutting.span(sweep, array, (low, low + lean.length))
+                reads.append(Region(held_name(array) if array in self.line.moving else array, first, end - first))
             writes = [Region(held_name(array), low, lean.length) for array in sweep.reads if array in sweep.targets]
             call = b.kernel(kernel_name(sweep, self.depth, lean), whole(len(reads)))
             row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes)

@@ -191,11 +191,9 @@ class _Writer:
     def _tile(self, tile: Tile, text: str) -> None:
         rank, reads, writes = 0 if self.plain else tile.rank, list[Region](), list[Region]()
         for array in self.line.sweep.reads:
-            if array in self.line.moving:
-                low, high = self.line.cutting.span(self.line.sweep, array, tile.touched)
-                reads.append(Region(held_name(array), low, high - low))
-            else:
-                reads.append(Region(own_name(array, tile.rank) if self.plain else array, 0, 1))
+            low, high = self.line.cutting.span(self.line.sweep, array, tile.touched)
+            own = own_name(array, tile.rank) if self.plain else array
+            reads.append(Region(held_name(array) if array in self.line.moving else own, low, high - low))
             if array in self.line.sweep.targets:
                 writes.append(Region(held_name(array), tile.low, tile.lean.length))
         call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.lean), whole(len(reads)))

@@ -18,6 +18,7 @@ from dovetail.loops.check_counts import set_text
 from dovetail.loops.dependences import Dependence, flows
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import WRAPS, Recording, Statement
+from dovetail.loops.sweeps import space
 from dovetail.tiling.spaces import Space
 
 Ranges = tuple[tuple[int, int], ...]
@@ -142,7 +143,7 @@ class Analysis:
         indices = [loop.index for loop in statement.loops]
         found = {}
         array = self.nest.arrays[statement.target.array]
-        for axis, each in enumerate(statement.target.at[array.time :]):
+        for axis, each in enumerate(space(self.nest, statement.target)):
             if len(each.terms) == 1 and each.terms[0][1] == 1 and each.names[0] in indices:
                 found[indices.index(each.names[0])] = (axis, each.constant)
             elif array.boundary in WRAPS:
