@@ -145,13 +145,13 @@ def test_a_later_rank_begins_before_the_first_has_ended():
 def test_a_forgotten_message_is_found(monkeypatch):
     """A rank that takes what it has of the band before for new."""
     operator = operator_of(problems.seidel1d)("30", 9)
-    how, news = schedule(2, 6), line_program._Ledger._news
+    how, messages_of = schedule(2, 6), line_program.messages_of
 
-    def forgets(self, array, tile):
-        return (each for each in news(self, array, tile) if each.user != 13)
+    def forgets(line, tiles):
+        return (each for each in messages_of(line, tiles) if each.user != 13)
 
     plain = operator.reference(how, 2)
-    monkeypatch.setattr(line_program._Ledger, "_news", forgets)
+    monkeypatch.setattr(line_program, "messages_of", forgets)
     certificate = verify(line_program.line_program(operator.line(how, 2)), against=plain)
     assert not certificate.ok
 

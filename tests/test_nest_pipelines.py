@@ -23,7 +23,7 @@ from dovetail.pipeline.operator import NOTHING_TO_HIDE, PIPELINES_ALREADY, Pipel
 from dovetail.pipeline.operators import pipeline_of
 from dovetail.pipeline.sweeps import pipelined_of
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
-from dovetail.pipeline.tile_messages import _Ledger
+from dovetail.pipeline.tile_messages import Ledger
 from dovetail.planner import plan
 from dovetail.planner.costs import Costs
 from dovetail.planner.search import with_schedule
@@ -555,7 +555,7 @@ class TestPlantedFaults:
 
     def test_an_old_face(self, monkeypatch):
         """Where it is forgotten that a sweep has changed a face, its first values are used again."""
-        monkeypatch.setattr(_Ledger, "write", lambda *_: None)
+        monkeypatch.setattr(Ledger, "write", lambda *_: None)
         program = self.operator_again().program(self.how, 2)
         assert not verify(program, against=self.operator.reference(self.how, 2)).checks["result"].ok
 
@@ -719,6 +719,18 @@ class TestSweepsOneAfterAnother:
         """A sweep back begins where the one there has ended; a single statement reads the last point of all."""
         assert self.waits("ssor2d", 2) > 1.05
         assert self.waits("sync_p2p", 2) > 1.05
+
+
+def test_a_sweep_without_points_is_predicted():
+    @nest(u=array("n", "m"))
+    def inside(u):
+        for i in loop(4, u.shape[0] - 4):
+            for j in loop(1, u.shape[1]):
+                u[i, j] = u[i - 1, j] + u[i, j - 1]
+
+    operator = pipeline_of(inside)("7x6")
+    program, _, repeats = operator.prediction_model(operator.serial(2), 2)
+    assert (program.num_ranks, repeats) == (2, 1.0)
 
 
 class TestOperator:

@@ -5,8 +5,10 @@ import random
 import re
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import needs
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -157,12 +159,92 @@ def test_trials_settle_on_the_fastest(tmp_path):
     assert sum(taken > 1.03 * best for _, _, taken, best, *_ in noisy) <= 6  # 13 without a final
 
 
-@pytest.mark.slow
-def test_grains_are_within_a_hundredth_of_the_best(tmp_path):
-    mpi = needs.mpi("mpich")
-    done = launched(mpi, 1, built(mpi, HERE / "pipeline_choice.c", tmp_path / "choice"))
+class Costs(NamedTuple):
+    """What tiles of 1, 2, 4, … positions take on each rank, and messages of as many from each rank to the next."""
+
+    length: int
+    tiles_s: list[list[float]]  # by rank and level
+    links: list[list[tuple[float, float, float, float, int, int]]]  # half, gap, send, receive; waits, progresses
+
+    @classmethod
+    def drawn(cls, seed):
+        """Every third length is long. Costs of odd seeds grow by lines, as a machine's mostly do, others at random."""
+        chance, ranks = random.Random(seed), 2 + seed % 4
+        length = 400 + 37 * seed if seed % 3 == 0 else chance.randint(5, 60)
+        each, latency, byte = (1e-6 * chance.randint(1, most) for most in (50, 500, 60))
+
+        def wild(level):
+            return chance.uniform(0.5, 2) if seed % 2 == 0 else 1.0
+
+        def message(level):
+            grown = byte * 2**level * wild(level)
+            return latency + grown, grown, latency / 8, latency / 8, int(level > seed % 7), int(seed % 4 > 1)
+
+        tiles_s = [[each * 2**level * wild(level) for level in range(LEVELS)] for _ in range(ranks)]
+        return cls(length, tiles_s, [[message(level) for level in range(LEVELS)] for _ in range(ranks - 1)])
+
+    def text(self):
+        numbers = (number for each in (*self.tiles_s, *(row for link in self.links for row in link)) for number in each)
+        return f"{len(self.tiles_s)} {self.length} {LEVELS} {' '.join(map(repr, numbers))}"
+
+    def seconds(self, grain, overlapped):
+        """By our own model: on a straight line between levels, with the protocol of the next longer message."""
+
+        def at(levels):
+            return float(np.interp(grain, [2**level for level in range(LEVELS)], levels))
+
+        above = (grain - 1).bit_length()
+        links = [
+            Link(rank, rank + 1, *(at([row[k] for row in rows]) for k in range(4)), *rows[above][4:])
+            for rank, rows in enumerate(self.links)
+        ]
+        return pipeline_s(-(-self.length // grain), [*map(at, self.tiles_s)], links, overlapped=overlapped)
+
+
+LEVELS = 12
+SAME = {"rel": 1e-12, "abs": 1e-15}
+
+
+@pytest.fixture(scope="module")
+def choices(tmp_path_factory):
+    """Costs, the C library's choice, and what it predicts of every grain: (blocking, overlapped)."""
+    mpi, folder = needs.mpi("mpich"), tmp_path_factory.mktemp("choices")
+    costs = [Costs.drawn(seed) for seed in range(36)]
+    (folder / "costs").write_text("\n".join(each.text() for each in costs))
+    program = built(mpi, HERE / "pipeline_choice.c", folder / "choice")
+    done = subprocess.run([program, folder / "costs"], env=mpi.env, text=True, capture_output=True, check=True)
     rows = [list(map(float, line.split())) for line in done.stdout.splitlines()]
-    assert len(rows) == 60, done.stderr
-    assert {row[2] for row in rows} == {0, 2}
-    assert len({row[1] for row in rows}) > 10
-    assert all(chosen <= 1.011 * best for *_, chosen, best in rows), [row for row in rows if row[3] > 1.011 * row[4]]
+    return [
+        (each, row[:6], list(zip(row[6::2], row[7::2], strict=True))) for each, row in zip(costs, rows, strict=True)
+    ]
+
+
+def test_c_predicts_every_grain_as_python_does(choices):
+    for costs, (grain, overlapped, *seconds), predicted in choices:
+        assert len(predicted) == costs.length
+        grains = range(1, costs.length + 1) if costs.length <= 60 else (1, 7, 16, 17, 100, int(grain), costs.length)
+        for each in grains:
+            ours = [costs.seconds(each, way) for way in (False, True)]
+            assert predicted[each - 1] == pytest.approx(ours, **SAME)
+        of_choice = predicted[int(grain) - 1]
+        assert seconds == pytest.approx([of_choice[overlapped > 0], *seconds[1:3], predicted[-1][0]], **SAME)
+        assert (overlapped > 0) == (seconds[2] < 0.99 * seconds[1])
+        assert of_choice[overlapped > 0] == seconds[2 if overlapped else 1]
+
+
+def test_a_planted_cost_is_seen(choices):
+    """A rank that takes a thousandth longer in one of the two."""
+    costs, _, predicted = choices[1]
+    longer = [[each * 1.001 for each in costs.tiles_s[0]], *costs.tiles_s[1:]]
+    assert predicted[0] != pytest.approx(
+        [costs._replace(tiles_s=longer).seconds(1, way) for way in (False, True)], **SAME
+    )
+
+
+def test_grains_are_within_a_hundredth_of_the_best(choices):
+    """Of all grains and both ways of sending, where costs grow by lines."""
+    lines = choices[1::2]
+    assert {int(row[1]) for _, row, _ in lines} == {0, 2}
+    assert len({row[0] for _, row, _ in lines}) > 8
+    for costs, (grain, _, chosen, *_), predicted in lines:
+        assert chosen <= 1.011 * min(map(min, predicted)), (costs.length, grain)

@@ -138,8 +138,13 @@ class Affine:
 
     def put(self, name: str, value: Affine) -> Affine:
         """The same with `value` in the place of a symbol."""
-        factor = self.factor(name)
-        return self if not factor else self - Affine(((name, factor),)) + value * factor
+        return self.replaced({name: value}) if self.factor(name) else self
+
+    def replaced(self, values: Mapping[str, Affine]) -> Affine:
+        """The same with sums in the places of some symbols, of all at once."""
+        own = tuple(term for term in self.terms if term[0] not in values)
+        found = Affine(own, self.constant, self.owner, self.within)
+        return sum((values[name] * factor for name, factor in self.terms if name in values), found)
 
     def __str__(self) -> str:
         return "".join(self._words()) or "0"

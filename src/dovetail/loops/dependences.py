@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import product
 from typing import Any, Literal, NamedTuple
 
@@ -38,7 +39,8 @@ class _Access(NamedTuple):
     writes: bool
 
 
-def dependences(nest: Recording, among: Sequence[Statement] = ()) -> tuple[Dependence, ...]:
+@lru_cache(maxsize=256)
+def dependences(nest: Recording, among: tuple[Statement, ...] = ()) -> tuple[Dependence, ...]:
     """Flow (read after write, of the last write), anti and output dependences of a nest, each of which is uniform.
 
     `among`: those of some statements only, as if there were no others.
@@ -58,6 +60,11 @@ def dependences(nest: Recording, among: Sequence[Statement] = ()) -> tuple[Depen
             if any(source is each for each in sources):
                 found += _uniform(nest, kind, source, sink, pair)  # type: ignore[arg-type]
     return tuple(sorted(found, key=lambda d: (d.kind != "flow", d.kind, d.source.name, d.sink.name, d.distance)))
+
+
+def flows(nest: Recording) -> tuple[Dependence, ...]:
+    """The flow dependences of a nest: whose iteration wrote what is read."""
+    return tuple(each for each in dependences(nest) if each.kind == "flow")
 
 
 def read_too_early(nest: Recording, statement: Statement, read: Read) -> Statement | None:

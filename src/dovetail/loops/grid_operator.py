@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dovetail.core import OperatorError, parse_count
@@ -82,6 +83,13 @@ class GridOperator(OfFields):
     def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
         """Return the spec of an array of which each rank has a block, in the buffer of that name and `suffix`."""
         raise NotImplementedError
+
+    @staticmethod
+    def scaled(schedule: Schedule, name: str, most: float = inf) -> Iterator[Schedule]:
+        """Yield the schedule with half, and twice, as much of a parameter, from 1 to `most`."""
+        for other in (schedule[name] // 2, schedule[name] * 2):
+            if 1 <= other <= most:
+                yield schedule.with_parameters(**{name: other})
 
     def signed(self, workload: Workload) -> Workload:
         """Return a workload whose inputs, where they are drawn, have the signs that the nest can take."""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from dovetail.core import OperatorError
-from dovetail.loops.dependences import Dependence, dependences
+from dovetail.loops.dependences import Dependence, flows
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import levels_of
 from dovetail.loops.record import record
 from dovetail.loops.recording import Recording, Statement
+from dovetail.loops.sweeps import refusal, space
 
 Flow = tuple[str, str, tuple[str, ...], tuple[int, ...]]
 
@@ -48,7 +48,9 @@ def in_place(nest: Recording) -> Recording:
         wraps_around = nest.arrays[name].boundary in ("periodic", "reflecting")
         if levels.depth > 2 or wraps_around:
             why = f"is {nest.arrays[name].boundary}" if wraps_around else f"keeps {levels.depth} levels"
-            raise _cannot(nest, f"array {name} {why}", None, "two levels, and boundary='fixed', can be one in place")
+            raise refusal(
+                nest, "pipeline", f"array {name} {why}", None, "two levels, and boundary='fixed', can be one in place"
+            )
     arrays = {name: replace(array, time=False, boundary=None) for name, array in nest.arrays.items()}
     function = _on_newest(nest)
     code = record(function, arrays, nest.parameters)
@@ -68,20 +70,18 @@ def _on_newest(nest: Recording) -> Callable[..., Any]:
 
 
 def _check_same(nest: Recording, made: Recording) -> None:
-    """Check that every read gets its value from the same statement, at the same distance, as with levels."""
-    wanted = {_key(nest, flow): flow for flow in _flows(nest)}
-    found = {_key(made, flow): flow for flow in _flows(made)}
+    """Every value that is read must come from the same statement, as many iterations before, as it did of levels."""
+    wanted = {_key(nest, flow): flow for flow in flows(nest)}
+    found = {_key(made, flow): flow for flow in flows(made)}
     lost = next((flow for key, flow in wanted.items() if key not in found), None)
     if lost is not None:
-        hint = "read u[t + 1, …] at points that the sweep has already passed, or reverse the sweep"
-        raise _cannot(nest, f"{lost.sink_access} is overwritten before it is read", lost.sink.line, hint)
+        hint = "read u[t + 1, …] where the sweep has been already, or sweep the other way"
+        raise refusal(nest, "pipeline", f"{lost.sink_access} is overwritten before it is read", lost.sink.line, hint)
     if strange := next((flow for key, flow in found.items() if key not in wanted), None):
-        hint = "read the newest level"
-        raise _cannot(nest, f"{strange.source_access} of a later level would be read", strange.sink.line, hint)
-
-
-def _flows(nest: Recording) -> Iterator[Dependence]:
-    yield from (each for each in dependences(nest) if each.kind == "flow")
+        hint = "read the newest level that there is"
+        raise refusal(
+            nest, "pipeline", f"{strange.source_access} of a later level would be read", strange.sink.line, hint
+        )
 
 
 def _key(nest: Recording, flow: Dependence) -> Flow:
@@ -92,10 +92,6 @@ def _element(nest: Recording, read: Read, statement: Statement) -> tuple[str, ..
     """The array and the subscripts without the step. Loops are named by depth, because two recordings may differ in
     names."""
     places = {each.index: f"loop {place}" for place, each in enumerate(statement.loops)}
-    subscripts = read.at[nest.arrays[read.array].time :]
+    subscripts = space(nest, read)
     terms = [sorted((places.get(name, name), factor) for name, factor in each.terms) for each in subscripts]
     return read.array, *(f"{part} {each.constant}" for part, each in zip(terms, subscripts, strict=True))
-
-
-def _cannot(nest: Recording, why: str, where: str | None, hint: str) -> OperatorError:
-    return OperatorError(f"{nest.name} is no pipeline: {why}", where=where, hint=hint)

@@ -14,9 +14,10 @@ from itertools import permutations
 
 from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import Read, with_reads
-from dovetail.loops.recording import Loop, Recording, Statement, Take
+from dovetail.loops.order import statements
+from dovetail.loops.recording import Loop, Recording, Statement
+from dovetail.loops.sweeps import Node, nested, space, steps_of
 
-Node = Loop | Statement | Take
 Fixed = Mapping[int, tuple[str, Affine]]  # by axis: the index of the new loop, and its only value
 
 
@@ -25,7 +26,7 @@ def with_all_loops(nest: Recording, elements: bool = False) -> Recording:
 
     `elements`: statements outside of all these loops get them too. A nest that lacks no loop is returned itself.
     """
-    outer = _outer(nest)
+    outer = steps_of(nest)
     around = (outer,) if outer else ()
     body = [made for each in (outer.body if outer else nest.body) for made in _whole(nest, each, around, elements)]
     if outer:
@@ -33,29 +34,12 @@ def with_all_loops(nest: Recording, elements: bool = False) -> Recording:
         body = [_within(each, (made,)) for each in body]
         made.body[:] = body
         body = [made]
-    if [str(s) for s in _statements(body)] == [str(s) for s in nest.statements]:
+    found = [statement for each in body for statement in statements(each)]
+    if [*map(str, found)] == [*map(str, nest.statements)]:
         return nest
     code = copy(nest.code)
-    code.body, code.statements = body, [*_statements(body)]
+    code.body, code.statements = body, found
     return replace(nest, code=code)
-
-
-def _outer(nest: Recording) -> Loop | None:
-    """The loop of steps: around all statements, and no axis of an array goes along it."""
-    only = nest.body[0] if len(nest.body) == 1 else None
-    if not isinstance(only, Loop):
-        return None
-    accesses = (each for name in nest.arrays for _, each in nest.accesses(name))
-    along = any(only.index in at.names for each in accesses for at in each.at[nest.arrays[each.array].time :])
-    return None if along else only
-
-
-def _statements(body: Sequence[Node]) -> Iterator[Statement]:
-    for each in body:
-        if isinstance(each, Statement):
-            yield each
-        elif isinstance(each, Loop):
-            yield from _statements(each.body)
 
 
 def _within(each: Node, around: tuple[Loop, ...]) -> Node:
@@ -70,10 +54,7 @@ def _within(each: Node, around: tuple[Loop, ...]) -> Node:
 def _whole(nest: Recording, each: Node, around: tuple[Loop, ...], elements: bool) -> Iterator[Node]:
     """Loops, one within the other, and what they hold, with a loop for every axis that is written: several such, one
     after the other, where statements write at several indices."""
-    chain, body = list[Loop](), [each]
-    while len(body) == 1 and isinstance(body[0], Loop):
-        chain.append(body[0])
-        body = body[0].body
+    chain, body = nested(each)
     inner = [statement for statement in body if isinstance(statement, Statement)]
     if len(inner) < len(body) or not inner or not (chain or elements):
         yield each
@@ -107,7 +88,7 @@ def _fixed(nest: Recording, inner: Sequence[Statement], chain: Sequence[Loop]) -
     """The axes along which all these statements write at the same one index, where they lack only those loops."""
     indices = {loop.index for loop in chain}
     found = [
-        {axis: at.key for axis, at in enumerate(_space(nest, each.target)) if indices.isdisjoint(at.names)}
+        {axis: at.key for axis, at in enumerate(space(nest, each.target)) if indices.isdisjoint(at.names)}
         for each in inner
     ]
     lacking = len(nest.arrays[inner[0].target.array].shape) - len(chain)
@@ -116,18 +97,14 @@ def _fixed(nest: Recording, inner: Sequence[Statement], chain: Sequence[Loop]) -
     made: dict[int, tuple[str, Affine]] = {}
     for axis in found[0]:
         name = _index(nest, axis, indices | {name for name, _ in made.values()})
-        made[axis] = name, _space(nest, inner[0].target)[axis]
+        made[axis] = name, space(nest, inner[0].target)[axis]
     return made
-
-
-def _space(nest: Recording, access: Read) -> tuple[Affine, ...]:
-    return access.at[nest.arrays[access.array].time :]
 
 
 def _index(nest: Recording, axis: int, taken: set[str]) -> str:
     """What other loops along this axis call their index, or a name of its own."""
     for statement in nest.statements:
-        at = _space(nest, statement.target)[axis:][:1]
+        at = space(nest, statement.target)[axis:][:1]
         names = [loop.index for loop in statement.loops[1:] if at and loop.index in at[0].names]
         if len(names) == 1 and names[0] not in taken:
             return names[0]
@@ -152,7 +129,7 @@ def _moved(nest: Recording, shape: Sequence[str | int], fixed: Fixed, access: Re
 
 def _ordered(nest: Recording, first: Statement, chain: Sequence[Loop], fixed: Fixed) -> list[Loop]:
     """The loops as they are, and each new one before the first of an axis behind its own."""
-    axes = {name: axis for axis, at in enumerate(_space(nest, first.target)) for name in at.names}
+    axes = {name: axis for axis, at in enumerate(space(nest, first.target)) for name in at.names}
     found = list(chain)
     for axis, (index, only) in sorted(fixed.items()):
         place = next((k for k, loop in enumerate(found) if axes.get(loop.index, -1) > axis), len(found))

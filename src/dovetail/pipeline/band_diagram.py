@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.ir import Piece, Space
-from dovetail.pipeline.band_program import Tile, span, tiles_of
+from dovetail.pipeline.band_program import Tile, tiles_of
 from dovetail.pipeline.bands import Line
 
 STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # shown at most: strips upwards, tiles across, rounds of all ranks' bands
@@ -48,9 +48,9 @@ def _turns(line: Line) -> Iterator[tuple[Tile, int]]:
     ready = {array: np.zeros(line.cutting.grid[0], np.int64) for array in line.moving}
     done = [0] * line.ranks
     for tile in tiles_of(line):
-        reads = (ready[array][slice(*span(line, array, tile))] for array in line.moving)
+        reads = (ready[array][slice(*line.cutting.span(line.sweep, array, tile.touched))] for array in line.moving)
         turn = 1 + max(done[tile.rank], *(int(values.max(initial=0)) for values in reads))
         for array in line.sweep.targets:
-            ready[array][tile.low : tile.low + tile.lean.length] = turn
+            ready[array][slice(*tile.touched)] = turn
         done[tile.rank] = turn
         yield tile, turn

@@ -15,7 +15,7 @@ from dovetail.pipeline.band_diagram import space_of_bands
 from dovetail.pipeline.band_program import came_name, held_name, line_program, own_name, plain_program
 from dovetail.pipeline.bands import Line, kernel_name, kernels_of
 from dovetail.pipeline.names import whole
-from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator
+from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator, halvings
 from dovetail.pipeline.skews import Lean
 
 BANDS = "bands"
@@ -61,15 +61,10 @@ class BandOperator(PipelineOperator):
         """Serial; then bands of ever fewer steps (halved each time), each in tiles of ever fewer positions."""
         yield self.serial(costs.ranks)
         deepest = max(-(-self._steps // costs.ranks), 1)
-        depths = [deepest]
-        while depths[-1] > LEAST_DEPTH:
-            depths.append(-(-depths[-1] // 2))
-        for depth in (asked,) if (asked := costs.options.get("depth")) else depths:
+        for depth in (asked,) if (asked := costs.options.get("depth")) else halvings(deepest, LEAST_DEPTH):
             length = self._line(costs.ranks, depth, 1).length_of_tiles(depth)
-            grains = [-(-length // 2)]
-            while grains[-1] > self._least(depth) and length // grains[-1] < TILES * TILES * costs.ranks:
-                grains.append(-(-grains[-1] // 2))
-            for grain in (asked,) if (asked := costs.options.get("grain")) else grains:
+            least = max(self._least(depth), length // (TILES * TILES * costs.ranks))
+            for grain in (asked,) if (asked := costs.options.get("grain")) else halvings(-(-length // 2), least):
                 yield self._schedule(BANDS, depth, grain)
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
@@ -78,9 +73,7 @@ class BandOperator(PipelineOperator):
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Schedules with tiles, or bands, half and twice as long."""
         for name, most in (("grain", self.grid[0]), ("depth", self._steps)):
-            for other in (schedule[name] // 2, schedule[name] * 2):
-                if 1 <= other <= most:
-                    yield schedule.with_parameters(**{name: other}).as_of(BANDS)
+            yield from (other.as_of(BANDS) for other in self.scaled(schedule, name, most))
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
         line = self.line(schedule, ranks)
@@ -183,9 +176,8 @@ class _TilesAlone:
             lean, low = Lean(width + leaning, leaning, width), self.line.box[0]
             reads = []
             for array in sweep.reads:
-                back, ahead = cutting.reach(sweep, array)
-                region = Region(held_name(array), low + back, lean.length + ahead - back)
-                reads.append(region if array in self.line.moving else Region(array, 0, 1))
+                first, end = cutting.span(sweep, array, (low, low + lean.length))
+                reads.append(Region(held_name(array) if array in self.line.moving else array, first, end - first))
             writes = [Region(held_name(array), low, lean.length) for array in sweep.reads if array in sweep.targets]
             call = b.kernel(kernel_name(sweep, self.depth, lean), whole(len(reads)))
             row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes)

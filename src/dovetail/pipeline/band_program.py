@@ -8,17 +8,17 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dovetail.ir import Kind, Program, Region
+from dovetail.loops.blocks import Range
 from dovetail.loops.ordered_builder import OrderedBuilder
 from dovetail.loops.repeat_steps import repeated
 from dovetail.pipeline.bands import Line, kernel_name
 from dovetail.pipeline.names import whole
 from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.tile_messages import GIVEN, Ledger, Message
 
-Ints = NDArray[np.int64]
-GIVEN, NEVER, END = -1, -2, 1 << 62  # in place of a tile: the input; no value; the output
+END = 1 << 62  # what needs results
 
 
 class Tile(NamedTuple):
@@ -31,18 +31,9 @@ class Tile(NamedTuple):
     low: int
     lean: Lean
 
-
-class Message(NamedTuple):
-    """Positions of an array that tile `maker` wrote and tile `user` is the first to need on rank `target`. `source`:
-    the maker's rank; it may be the same."""
-
-    array: str
-    low: int
-    high: int
-    maker: int
-    user: int
-    source: int
-    target: int
+    @property
+    def touched(self) -> Range:
+        return self.low, self.low + self.lean.length
 
 
 def line_program(line: Line) -> Program:
@@ -78,59 +69,31 @@ def tiles_of(line: Line) -> list[Tile]:
     return found
 
 
-class _Ledger:
-    """Tracks which tile wrote each position last, and which of these values each rank has."""
+def messages_of(line: Line, tiles: Sequence[Tile]) -> Iterator[Message]:
+    """Yield all messages, in the order in which they are needed; at the end what ranks give back. A rank gets all that
+    a tile, or the rank to which it was given, has left around what it needs, needed yet or not."""
+    given = GIVEN - np.repeat(np.arange(line.ranks), [high - low for low, high in line.owned])
+    ledger = Ledger({array: given.copy() for array in line.moving})
 
-    def __init__(self, line: Line, tiles: Sequence[Tile]) -> None:
-        self.line, self.tiles, length = line, tiles, line.cutting.grid[0]
-        self.newest = {array: np.full(length, GIVEN) for array in line.cutting.pipelined.nest.arrays}
-        pairs = product(line.moving, range(line.ranks))
-        self.held = {(array, rank): np.full(length, NEVER) for array, rank in pairs}
-        self.owner = np.repeat(np.arange(line.ranks), [high - low for low, high in line.owned])
+    def left(maker: int) -> Range:
+        tile = tiles[maker] if maker > GIVEN else None
+        return tile.touched if tile else line.owned[GIVEN - maker]
 
-    def messages(self) -> Iterator[Message]:
-        """All messages, in the order in which they are needed; the output last."""
-        for tile in self.tiles:
-            for array in self.line.moving:
-                yield from self._news(array, tile)
-            for array in self.line.sweep.targets:
-                where = slice(tile.low, tile.low + tile.lean.length)
-                self.newest[array][where] = self.held[array, tile.rank][where] = tile.number
-        for array, (rank, (low, high)) in product(self.line.sweep.targets, enumerate(self.line.owned)):
-            while low < high:
-                last, maker = min(self._run(array, low)[1], high), int(self.newest[array][low])
-                yield Message(array, low, last, maker, END, self._rank(maker, low), rank)
-                low = last
+    def message(target: int, array: str, run: tuple[int, int, int], user: int) -> Message:
+        low, high, maker = run
+        source = tiles[maker].rank if maker > GIVEN else GIVEN - maker
+        return Message((target, array, ()), source, low, high, max(maker, GIVEN), user)
 
-    def _news(self, array: str, tile: Tile) -> Iterator[Message]:
-        """Messages with what a tile needs and its rank lacks. A message has all adjacent values of one tile, even those
-        that are needed later."""
-        low, high = span(self.line, array, tile)
-        newest, held = self.newest[array], self.held[array, tile.rank]
-        while len(fresh := np.flatnonzero(newest[low:high] != held[low:high])):
-            low += int(fresh[0])
-            maker, (first, last) = int(newest[low]), self._run(array, low)
-            yield Message(array, first, last, maker, tile.number, self._rank(maker, low), tile.rank)
-            held[first:last] = maker
-
-    def _run(self, array: str, at: int) -> tuple[int, int]:
-        """The range of positions around `at` that the same tile wrote last, or that are the same rank's input."""
-        maker = int(self.newest[array][at])
-        low, high = self.line.owned[self.owner[at]]
-        if maker != GIVEN:
-            low, high = self.tiles[maker].low, self.tiles[maker].low + self.tiles[maker].lean.length
-        others = np.flatnonzero(self.newest[array][low:high] != maker) + low
-        place = int(np.searchsorted(others, at))
-        return int(others[place - 1]) + 1 if place else low, int(others[place]) if place < len(others) else high
-
-    def _rank(self, maker: int, at: int) -> int:
-        return int(self.owner[at]) if maker == GIVEN else self.tiles[maker].rank
-
-
-def span(line: Line, array: str, tile: Tile) -> tuple[int, int]:
-    """Positions of an array that a tile reads."""
-    back, ahead = line.cutting.reach(line.sweep, array)
-    return tile.low + back, tile.low + tile.lean.length + ahead
+    for tile in tiles:
+        for array in line.moving:
+            where = line.cutting.span(line.sweep, array, tile.touched)
+            for run in ledger.news(array, tile.rank, where, left):
+                yield message(tile.rank, array, run, tile.number)
+        for array in line.sweep.targets:
+            ledger.write(array, tile.touched, tile.number)
+            ledger.has(array, tile.rank)[slice(*tile.touched)] = tile.number
+    for array, (rank, owned) in product(line.sweep.targets, enumerate(line.owned)):
+        yield from (message(rank, array, run, END) for run in ledger.news(array, None, owned))
 
 
 class _Writer:
@@ -167,7 +130,7 @@ class _Writer:
 
     def run(self) -> Program:
         needed, made = defaultdict[int, list[Message]](list), defaultdict[int, list[Message]](list)
-        for message in _Ledger(self.line, self.tiles).messages():
+        for message in messages_of(self.line, self.tiles):
             needed[message.user].append(message)
             made[message.maker].append(message)
         self._post(made[GIVEN], "what was given")
@@ -228,11 +191,9 @@ class _Writer:
     def _tile(self, tile: Tile, text: str) -> None:
         rank, reads, writes = 0 if self.plain else tile.rank, list[Region](), list[Region]()
         for array in self.line.sweep.reads:
-            if array in self.line.moving:
-                low, high = span(self.line, array, tile)
-                reads.append(Region(held_name(array), low, high - low))
-            else:
-                reads.append(Region(own_name(array, tile.rank) if self.plain else array, 0, 1))
+            low, high = self.line.cutting.span(self.line.sweep, array, tile.touched)
+            own = own_name(array, tile.rank) if self.plain else array
+            reads.append(Region(held_name(array) if array in self.line.moving else own, low, high - low))
             if array in self.line.sweep.targets:
                 writes.append(Region(held_name(array), tile.low, tile.lean.length))
         call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.lean), whole(len(reads)))

@@ -13,13 +13,14 @@ from dovetail.ir import Operand, Work
 from dovetail.loops.blocks import Range, shares
 from dovetail.loops.dependences import dependences
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
-from dovetail.pipeline.kernel_forms import elements, ways_of_points
+from dovetail.pipeline.kernel_forms import elements, rows_of, ways_of_points
 from dovetail.pipeline.names import lean_name
 from dovetail.pipeline.skews import Lean, least_lean, waves
-from dovetail.pipeline.sweeps import Inner, Pipelined, Sweep
+from dovetail.pipeline.sweeps import Inner, Pipelined
 from dovetail.pipeline.tile_kernels import TileKernel
-from dovetail.pipeline.tiles import Rows, Turn
+from dovetail.pipeline.tiles import Turn
 
 ORDER = (0, 1)  # steps around points
 
@@ -166,14 +167,10 @@ def kernels_of(line: Line, dtypes: Mapping[str, str], names: Iterable[str]) -> I
 
 def _kernel(cutting: Cutting, dtypes: Mapping[str, str], name: str, depth: int, lean: Lean) -> BandKernel:
     sweep, pipelined = cutting.pipelined.sweeps[0], cutting.pipelined
-    rows = []
-    for array in sweep.reads:
-        (back, ahead), moves = cutting.reach(sweep, array), cutting.mapped_axis(array) is not None
-        rows.append(Rows(array, -back, ahead, cutting.plane(array, 0), moves, array in sweep.targets))
     inner = inner_of(pipelined)
     weights: Vector = waves([each.by for each in inner], ORDER)
     turns = Turn(sweep.signs[0], 0, weights[1]), Turn(1, lean_of(pipelined), weights[0])
     ways = ways_of_points(inner, ORDER, dtypes)
     places = elements(cutting, sweep, 0, ())
-    about = (tuple(rows), (), ((0, depth),), dtypes, turns, lean, 1)
+    about = (rows_of(cutting, sweep, 0), (), ((0, depth),), dtypes, turns, lean, 1)
     return BandKernel(name, sweep.name, sweep.statements, places, *about, *ways)

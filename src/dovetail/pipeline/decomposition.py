@@ -10,12 +10,11 @@ from itertools import product
 from math import prod
 
 from dovetail.core import PlanError
-from dovetail.loops.blocks import Box, boxes, meet, shares, volume
+from dovetail.loops.blocks import Box, Range, boxes, meet, shares, volume
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Place, Sweep
 from dovetail.pipeline.skews import Lean, Need, mean_row
-from dovetail.pipeline.sweeps import Pipelined, Place, Sweep
-
-Range = tuple[int, int]
+from dovetail.pipeline.sweeps import Pipelined
 
 
 @dataclass(frozen=True)
@@ -306,9 +305,13 @@ class Cutting:
         return next((p.offset.constant for p in places if p.axis == self.mapped), 0)
 
     def reach(self, sweep: Sweep, array: str) -> Range:
-        """How far before (≤ 0) and beyond (≥ 0) a tile's positions a sweep reads an array."""
-        found = [offset.get(self.mapped, 0) for offset in sweep.offsets(array)]
-        return min(0, *found, 0), max(0, *found, 0)
+        """How far before and beyond a tile's positions a sweep reads of an array; (0, 0) at least."""
+        return sweep.reach(self.mapped, array)
+
+    def span(self, sweep: Sweep, array: str, tile: Range) -> Range:
+        """Positions of an array that a tile of these positions reads."""
+        back, ahead = self.reach(sweep, array)
+        return (tile[0] + back, tile[1] + ahead) if self.mapped in self.axes(array) else (0, 1)
 
 
 @lru_cache(maxsize=1024)

@@ -10,11 +10,12 @@ from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
 from dovetail.loops.dependences import Dependence
 from dovetail.loops.expressions import depth_of
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Sweep
 from dovetail.loops.types import is_real
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
 from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
-from dovetail.pipeline.sweeps import Inner, Single, Sweep
+from dovetail.pipeline.sweeps import Inner, Single
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.pipeline.tiles import Element, Face, Rows, Turn
 
@@ -142,16 +143,22 @@ def _single(cutting: Cutting, single: Single, dtypes: Mapping[str, str]) -> list
     return found
 
 
+def rows_of(cutting: Cutting, sweep: Sweep, part: int) -> tuple[Rows, ...]:
+    """The slots that a tile of a sweep reads, of each array."""
+    found = []
+    for array in sweep.reads:
+        (back, ahead), moves = cutting.reach(sweep, array), cutting.mapped_axis(array) is not None
+        found.append(Rows(array, -back, ahead, cutting.plane(array, part), moves, array in sweep.targets))
+    return tuple(found)
+
+
 def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None) -> TileKernel:
     """Computes the tiles of a part; those that lean so, if they do."""
     own = cutting.owned[part]
     loops = [axis for axis in sweep.order if axis != cutting.mapped]
     box = cutting.part_box(sweep, part)
-    rows, faces = [], []
-    for array in sweep.reads:
-        back, ahead = cutting.reach(sweep, array)
-        moves = cutting.mapped_axis(array) is not None
-        rows.append(Rows(array, -back, ahead, cutting.plane(array, part), moves, array in sweep.targets))
+    rows, faces = rows_of(cutting, sweep, part), []
+    for array, moves in ((each.array, each.moves) for each in rows):
         for offset, needs in cutting.needs(sweep, array, part).items():
             comes = lean is None or span_of(lean, needs, sweep.signs[cutting.mapped])
             if comes and cutting.neighbour(part, offset) is not None:
@@ -162,7 +169,7 @@ def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], 
         sweep.name,
         sweep.statements,
         elements(cutting, sweep, part, loops),
-        tuple(rows),
+        rows,
         tuple(faces),
         tuple((box[axis][0] - own[axis][0], max(box[axis][1], box[axis][0]) - own[axis][0]) for axis in loops),
         dtypes,

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from dovetail.ir import Region
 from dovetail.ir.types import Mode
 from dovetail.loops.matrices import Vector
+from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.skews import Lean
-from dovetail.pipeline.sweeps import Single, Sweep
-from dovetail.pipeline.tile_messages import span, spans
+from dovetail.pipeline.sweeps import Single
+from dovetail.pipeline.tile_messages import spans
 
 
 class Names:
@@ -103,7 +104,7 @@ def tile_regions(names: Names, sweep: Sweep, part: int, first: int, lean: Lean) 
     """The operands of a tile that begins at a position."""
     cutting, found = names.cutting, Touched([], [], [])
     for array in sweep.reads:
-        low, high = span(cutting, array, (first, first + lean.length), *cutting.reach(sweep, array))
+        low, high = cutting.span(sweep, array, (first, first + lean.length))
         found.own.append(Region(names.storage(array, part), low, high - low))
         if array in sweep.targets:
             found.writes.append(Region(names.storage(array, part), first, lean.length))

@@ -199,10 +199,7 @@ class PipelineOperator(GridOperator):
         least = min(max(LEAST_POINTS // max(points, 1), 1), length)
         if any(any(cutting.lean(sweep)) for sweep in self.pipelined.sweeps):
             least = max(least, -(-length // MODELLED))  # the first of such tiles do not stand for the others
-        found = [length]
-        while found[-1] > least:
-            found.append(max(-(-found[-1] // 2), least))
-        return found
+        return [max(each, least) for each in halvings(length, least)]
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """Grains around the best of each family: an integer search in steps of a half, a quarter, an eighth…"""
@@ -219,10 +216,8 @@ class PipelineOperator(GridOperator):
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Tiles half and twice as long, and blocking or overlapped."""
-        grain, length = schedule["grain"], self._cutting_of(schedule).length_of_tiles
-        for other in (grain // 2, grain * 2):
-            if 1 <= other <= length:
-                yield replace(schedule.with_parameters(grain=other), family=self._family(schedule))
+        for other in self.scaled(schedule, "grain", self._cutting_of(schedule).length_of_tiles):
+            yield replace(other, family=self._family(schedule))
         other_way = schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
         yield replace(other_way, family=self._family(other_way))
 
@@ -328,6 +323,18 @@ class PipelineOperator(GridOperator):
                     moves = partial(add_moves, cutting, name)
                     found.append(Sample(f"moves of {name}", cutting.length(name), moves, tiles))
         return found
+
+
+def halvings(most: int, least: int) -> list[int]:
+    """`most`, half of it, rounded up, and so on, as far as the first that is no more than `least`, of 1 or more.
+
+    >>> halvings(20, 4)
+    [20, 10, 5, 3]
+    """
+    found = [most]
+    while found[-1] > least:
+        found.append(-(-found[-1] // 2))
+    return found
 
 
 def pipeline_operator(

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Kind, Program, Region
 from dovetail.ir.terms import each
+from dovetail.loops.blocks import Range
 from dovetail.loops.matrices import Vector
 from dovetail.loops.ordered_builder import OrderedBuilder
 from dovetail.loops.repeat_steps import repeated
-from dovetail.pipeline.decomposition import Cutting, Range
+from dovetail.loops.sweeps import Sweep
+from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
-from dovetail.pipeline.sweeps import Single, Sweep
+from dovetail.pipeline.sweeps import Single
 from dovetail.pipeline.tile_messages import GIVEN, Event, Message, events_of, messages_of, target_place, targets_of
 
 Ints = NDArray[np.int64]
@@ -41,7 +43,7 @@ class How(NamedTuple):
     def share(self) -> float:
         """How much of each sweep is in the Program."""
         tiles = max((len(self.cutting.tiles(s, self.grain)) for s in self.cutting.pipelined.sweeps), default=0)
-        return min(1.0, (self.most_tiles or tiles) / max(tiles, 1))
+        return min(1.0, (self.most_tiles or tiles) / tiles) if tiles else 1.0
 
 
 def pipeline_program(how: How) -> Program:
@@ -128,9 +130,12 @@ class _Writer:
             names = self.names.given(array, part), self.names.storage(array, part)
             self._move("enter", array, part, names, low, high)
 
-    def _leave(self, array: str, part: int, low: int, high: int) -> None:
+    def _leave(self, array: str, part: int, positions: Ints) -> None:
+        """Positions, in order, to the results; those that follow one another at once."""
         names = self.names.storage(array, part), self.names.result(array, part)
-        self._move("leave", array, part, names, low, high)
+        for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1):
+            if len(run):
+                self._move("leave", array, part, names, int(run[0]), int(run[-1]) + 1)
 
     def _move(self, word: str, array: str, part: int, names: tuple[str, str], low: int, high: int) -> None:
         if names[0] == names[1] or not self.how.move:
@@ -147,20 +152,14 @@ class _Writer:
         """What no later event writes, while it is in a cache."""
         low, high = event.tile
         for array in targets_of(event):
-            final = np.flatnonzero(last[array, event.part][low:high] == number) + low
-            for run in np.split(final, np.flatnonzero(np.diff(final) > 1) + 1):
-                if len(run):
-                    self._leave(array, event.part, int(run[0]), int(run[-1]) + 1)
+            self._leave(array, event.part, np.flatnonzero(last[array, event.part][low:high] == number) + low)
 
     def _leave_rest(self, last: Mapping[tuple[str, int], Ints]) -> None:
         """What no event has written at all."""
         for (array, part), events in last.items():
             length = self.cutting.length(array) if self.how.most_tiles is None else self.entered[array, part]
             self._enter(array, part, length)
-            never = np.flatnonzero(events[:length] < 0)
-            for run in np.split(never, np.flatnonzero(np.diff(never) > 1) + 1):
-                if len(run):
-                    self._leave(array, part, int(run[0]), int(run[-1]) + 1)
+            self._leave(array, part, np.flatnonzero(events[:length] < 0))
 
     def collect(self) -> None:
         for array, part in product(self.cutting.pipelined.nest.arrays, self.ranks):
@@ -218,7 +217,7 @@ class _Writer:
             for array in targets_of(event):
                 self._pack_all(array, event.part, event.tile)
         for array, part in product(self.cutting.pipelined.written, self.ranks):
-            self._leave(array, part, 0, self.cutting.length(array))
+            self._leave(array, part, np.arange(self.cutting.length(array)))
 
     def _pack_all(self, array: str, source: int, tile: Range) -> None:
         """Positions of every face of a part, to where those that may need them take them from."""

@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.loops.blocks import Range
 from dovetail.loops.matrices import Vector, dot
-
-Range = tuple[int, int]
 
 
 def least_lean(deps: Sequence[Vector], order: Sequence[int], mapped: int, cut: Vector) -> Vector:

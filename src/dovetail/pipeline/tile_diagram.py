@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Piece, Space
 from dovetail.loops.blocks import volume
+from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
-from dovetail.pipeline.sweeps import Sweep
 
 Ints = NDArray[np.int64]
 STRIPS, MOST_TILES = 48, 16  # upwards

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from itertools import pairwise, product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.loops.blocks import Range
 from dovetail.loops.matrices import Vector
-from dovetail.pipeline.decomposition import Cutting, Range
+from dovetail.loops.sweeps import Sweep
+from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.skews import Lean, span_of
-from dovetail.pipeline.sweeps import Single, Sweep
+from dovetail.pipeline.sweeps import Single
 
-GIVEN = -1  # what makes the values that are there at first
-NEVER = -2
-
+Ints = NDArray[np.int64]
 Ghost = tuple[int, str, Vector]  # a part, an array, and the offset of the part that its face is of
+GIVEN, NEVER = -1, -1 << 62  # what makes the values that are there at first, and what nobody has
 
 
 class Event(NamedTuple):
@@ -32,7 +34,10 @@ class Event(NamedTuple):
 
 
 class Message(NamedTuple):
-    """Positions of a face that were left so by one event, `maker`, and are needed by another, `user`, first."""
+    """Positions of a face that were left so by one event, `maker`, and are needed by another, `user`, first.
+
+    `source`: the part that sends it, which may be the one that needs it where an array has no faces.
+    """
 
     ghost: Ghost
     source: int
@@ -40,6 +45,14 @@ class Message(NamedTuple):
     high: int
     maker: int
     user: int
+
+    @property
+    def target(self) -> int:
+        return self.ghost[0]
+
+    @property
+    def array(self) -> str:
+        return self.ghost[1]
 
 
 def events_of(cutting: Cutting, steps: int, grain: int, most_tiles: int | None = None) -> list[Event]:
@@ -82,56 +95,64 @@ def targets_of(event: Event) -> tuple[str, ...]:
 def messages_of(cutting: Cutting, events: list[Event]) -> list[Message]:
     """All messages of faces, in the order in which they are first needed. What was given is sent at once, as far as
     anybody needs it."""
-    ledger, found = _Ledger(cutting), list[Message]()
+    held = list(product(range(cutting.num_parts), cutting.pipelined.nest.arrays))
+    ledger = Ledger({each: np.full(cutting.length(each[1]), GIVEN) for each in held})
+    found = list[Message]()
     for number, event in enumerate(events):
-        found += ledger.needed(number, event)
-        ledger.write(number, event)
+        part, phase = event.part, event.phase
+        wanted = spans(cutting, phase, part, event.tile[0], event.lean) if isinstance(phase, Sweep) else ()
+        for array, offset, where in wanted:
+            source = cutting.neighbour(part, offset)
+            assert source is not None
+            ghost = part, array, offset
+            found += [Message(ghost, source, *run, number) for run in ledger.news((source, array), ghost, where)]
+        for array in targets_of(event):
+            ledger.write((part, array), event.tile, number)
     return _given_together(found)
 
 
-class _Ledger:
-    """Who has last written each position of each face, and what of it the part that needs it has."""
+class Ledger:
+    """Which event has written each position of an array last, and what of it each reader has.
 
-    def __init__(self, cutting: Cutting) -> None:
-        self.cutting = cutting
-        self.newest: dict[Ghost, NDArray[np.int64]] = {}
-        self.held: dict[Ghost, NDArray[np.int64]] = {}
-        self.source: dict[Ghost, int] = {}
-        self.of_source: dict[tuple[int, str], list[Ghost]] = defaultdict(list)
-        for part in range(cutting.num_parts):
-            for array in cutting.pipelined.nest.arrays:
-                for offset in cutting.faces(array):
-                    self._open(part, array, offset)
+    `newest`: the events, by any key of an array, or of what a part has of it.
+    """
 
-    def _open(self, part: int, array: str, offset: Vector) -> None:
-        source = self.cutting.neighbour(part, offset)
-        if source is None:
-            return
-        ghost, length = (part, array, offset), self.cutting.length(array)
-        self.newest[ghost], self.held[ghost] = np.full(length, GIVEN), np.full(length, NEVER)
-        self.source[ghost] = source
-        self.of_source[source, array].append(ghost)
+    def __init__(self, newest: Mapping[Hashable, Ints]) -> None:
+        self.newest, self.held = newest, dict[tuple[Hashable, Hashable], Ints]()
 
-    def needed(self, number: int, event: Event) -> Iterator[Message]:
-        """What a tile needs and has not, in runs that one event left."""
-        if not isinstance(event.phase, Sweep):
-            return
-        for array, offset, (low, high) in spans(self.cutting, event.phase, event.part, event.tile[0], event.lean):
-            yield from self._news((event.part, array, offset), low, high, number)
+    def write(self, key: Hashable, where: Range, number: int) -> None:
+        """Note that an event has written positions."""
+        self.newest[key][slice(*where)] = number
 
-    def _news(self, ghost: Ghost, low: int, high: int, number: int) -> Iterator[Message]:
-        newest, held = self.newest[ghost][low:high], self.held[ghost][low:high]
-        ends = np.flatnonzero(np.diff(newest)) + 1
-        for start, end in zip([0, *ends.tolist()], [*ends.tolist(), len(newest)], strict=True):
-            fresh = np.flatnonzero(held[start:end] != newest[start:end])
+    def has(self, key: Hashable, reader: Hashable) -> Ints:
+        """The events whose values a reader has."""
+        if (key, reader) not in self.held:
+            self.held[key, reader] = np.full(len(self.newest[key]), NEVER)
+        return self.held[key, reader]
+
+    def news(
+        self, key: Hashable, reader: Hashable, where: Range, left: Callable[[int], Range] | None = None
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield (low, high, maker), what a reader lacks of what one event has left, and note that the reader has it.
+
+        `left`: what an event wrote. With it a reader gets all that is left of it there, else what lies in `where`.
+        """
+        newest, held = self.newest[key], self.has(key, reader)
+        ends = np.flatnonzero(np.diff(newest[slice(*where)])) + where[0] + 1
+        for low, high in pairwise([where[0], *ends.tolist(), where[1]]):
+            fresh = np.flatnonzero(held[low:high] != newest[low:high])
             if len(fresh):
-                first, last = start + int(fresh[0]), start + int(fresh[-1]) + 1
-                yield Message(ghost, self.source[ghost], low + first, low + last, int(newest[start]), number)
-                held[first:last] = newest[first:last]
+                maker = int(newest[low])
+                found = _around(newest, low, left(maker)) if left else (low + int(fresh[0]), low + int(fresh[-1]) + 1)
+                held[slice(*found)] = maker
+                yield *found, maker
 
-    def write(self, number: int, event: Event) -> None:
-        for ghost in (ghost for array in targets_of(event) for ghost in self.of_source[event.part, array]):
-            self.newest[ghost][event.tile[0] : event.tile[1]] = number
+
+def _around(newest: Ints, at: int, where: Range) -> Range:
+    """The positions around one, among some, that the same event has left."""
+    others = np.flatnonzero(newest[slice(*where)] != newest[at]) + where[0]
+    place = int(np.searchsorted(others, at))
+    return int(others[place - 1]) + 1 if place else where[0], int(others[place]) if place < len(others) else where[1]
 
 
 def spans(cutting: Cutting, sweep: Sweep, part: int, low: int, lean: Lean) -> Iterator[tuple[str, Vector, Range]]:
@@ -142,13 +163,6 @@ def spans(cutting: Cutting, sweep: Sweep, part: int, low: int, lean: Lean) -> It
             if found and cutting.neighbour(part, offset) is not None:
                 moves = cutting.mapped_axis(array) is not None
                 yield array, offset, (low + found[0], low + found[1]) if moves else (0, 1)
-
-
-def span(cutting: Cutting, array: str, tile: Range, back: int, ahead: int) -> Range:
-    """Positions of an array that a tile reads, from `back` before its own to `ahead` beyond."""
-    if cutting.mapped_axis(array) is None:
-        return 0, 1
-    return tile[0] + back, tile[1] + ahead
 
 
 def _given_together(found: list[Message]) -> list[Message]:

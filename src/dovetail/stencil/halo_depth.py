@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dovetail.stencil.sweeps import Event, Stencil, Sweep, events
+from dovetail.stencil.sweeps import Event, RowSweep, Stencil, events
 
 Key = tuple[str, int]  # an array and a version of it
 
@@ -70,11 +70,10 @@ def wider(one: Widths, other: Widths) -> Widths:
     return Widths(*(tuple(map(max, a, b)) for a, b in zip(one, other, strict=True)))
 
 
-def reach(sweep: Sweep) -> Widths:
+def reach(sweep: RowSweep) -> Widths:
     """How far beyond a row a sweep reads."""
-    shifts = [operand.shift for operand in sweep.operands]
-    low = tuple(max(0, *(-shift[axis] for shift in shifts)) for axis in range(len(shifts[0])))
-    return Widths(low, tuple(max(0, *(shift[axis] for shift in shifts)) for axis in range(len(shifts[0]))))
+    low, high = zip(*(sweep.reach(axis) for axis in range(len(sweep.operands[0].shift))), strict=True)
+    return Widths(tuple(-each for each in low), high)
 
 
 def lags(some: Sequence[Event], depth: Mapping[str, int], mirrored: Collection[str] = ()) -> list[int]:

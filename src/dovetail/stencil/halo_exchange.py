@@ -10,7 +10,7 @@ from dovetail.loops.blocks import Box, Range, meet, replaced, volume
 from dovetail.stencil.ghosts import runs
 from dovetail.stencil.halo_depth import Block, Key, Widths, stays
 from dovetail.stencil.storage import Decomposition, Part, Parts
-from dovetail.stencil.sweeps import Stencil, Sweep
+from dovetail.stencil.sweeps import RowSweep, Stencil
 
 Rows = Mapping[tuple[int, int], frozenset[int]]  # by axis, and the place of a part along it
 
@@ -101,7 +101,7 @@ class Exchange(Parts):
             for by, (first, end) in product(shifts, swept):
                 yield from along.outside(first + by, end + by)
 
-    def _overwritten(self, sweep: Sweep, axis: int, swept: Sequence[Range]) -> set[int]:
+    def _overwritten(self, sweep: RowSweep, axis: int, swept: Sequence[Range]) -> set[int]:
         """The rows along an axis of which a sweep computes everything."""
         box = self.how.boxes[sweep.name]
         others = [place for place in range(self.axes) if place != axis]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dovetail.ir import Builder, Kind, Region
 from dovetail.ir.terms import each
 from dovetail.stencil.storage import far_name, move_name, plane_name
-from dovetail.stencil.sweeps import Stencil, Sweep
+from dovetail.stencil.sweeps import RowSweep, Stencil
 
 
 def add_sweeps(
-    stencil: Stencil, sweep: Sweep, far: int, b: Builder, ranks: int, amounts: Sequence[int]
+    stencil: Stencil, sweep: RowSweep, far: int, b: Builder, ranks: int, amounts: Sequence[int]
 ) -> dict[int, list[int]]:
     """Append one computation for each of `amounts` (rows) on every rank; return the ops' numbers by rank.
 
@@ -51,7 +51,7 @@ def add_moves(array: str, way: str, b: Builder, ranks: int, amounts: Sequence[in
     }
 
 
-def _sampled(stencil: Stencil, sweep: Sweep, low: int, rows: int) -> tuple[list[Region], list[Region]]:
+def _sampled(stencil: Stencil, sweep: RowSweep, low: int, rows: int) -> tuple[list[Region], list[Region]]:
     """Rows one after the other, the newest plane written."""
     depth = stencil.depth
     reads = [

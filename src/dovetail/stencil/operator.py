@@ -25,7 +25,7 @@ from dovetail.stencil.microbenchmarks import add_moves, add_sweeps
 from dovetail.stencil.row_kernels import RowKernel, moving
 from dovetail.stencil.stencil_program import plain_program, stencil_program
 from dovetail.stencil.storage import Decomposition, far_name, move_name, plane_name
-from dovetail.stencil.sweeps import Stencil, Sweep, stencil_of
+from dovetail.stencil.sweeps import RowSweep, Stencil, stencil_of
 
 if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
@@ -195,12 +195,12 @@ class StencilOperator(GridOperator):
         """The same with ghosts for a step more or less (of tiles: twice or half as many), and overlapped or not, or
         with tiles twice or half as long."""
         depth, tile = schedule["depth"], schedule.get("tile")
-        others = (depth // 2, depth * 2) if tile else (depth - 1, depth + 1) if depth else ()
-        yield from (schedule.with_parameters(depth=other) for other in others if 1 <= other <= self.steps)
         if tile:
-            yield from (schedule.with_parameters(tile=rows) for rows in (tile // 2, tile * 2) if rows)
-        else:
-            yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
+            yield from (*self.scaled(schedule, "depth", self.steps), *self.scaled(schedule, "tile"))
+            return
+        others = (depth - 1, depth + 1) if depth else ()
+        yield from (schedule.with_parameters(depth=other) for other in others if 1 <= other <= self.steps)
+        yield schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
         parts, depth, tile = " × ".join(map(str, schedule["cut"])), schedule["depth"], schedule.get("tile")
@@ -250,7 +250,7 @@ class StencilOperator(GridOperator):
         axes = range(self.stencil.row_axes)
         return {s.name: tuple(self._range(s, axis) for axis in axes) for s in self.stencil.sweeps}
 
-    def _range(self, sweep: Sweep, axis: int) -> Range:
+    def _range(self, sweep: RowSweep, axis: int) -> Range:
         """What a sweep computes along an axis; an empty range within the grid where its loop is empty."""
         size = self.grid[axis]
         low, high = sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)
@@ -308,7 +308,7 @@ class StencilOperator(GridOperator):
             found.append(ChangeKernel(change_name(self.stencil.name), *row))
         return tuple(found)
 
-    def _kernel(self, sweep: Sweep) -> RowKernel:
+    def _kernel(self, sweep: RowSweep) -> RowKernel:
         low, high = self._range(sweep, -1) if self.width else (0, 0)
         margins = [self.stencil.margins[operand.array] for operand in sweep.operands]
         return RowKernel(

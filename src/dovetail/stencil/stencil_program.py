@@ -16,7 +16,7 @@ from dovetail.stencil.convergence import Tests
 from dovetail.stencil.halo_depth import Block, Widths, lags, reach
 from dovetail.stencil.halo_exchange import Exchange
 from dovetail.stencil.storage import Decomposition, Part, far_name
-from dovetail.stencil.sweeps import Event, Stencil, Sweep
+from dovetail.stencil.sweeps import Event, RowSweep, Stencil
 
 
 class Computed(NamedTuple):
@@ -159,7 +159,7 @@ class _Writer(Exchange):
             for piece in [inner, *around(box, inner)] if volume(inner) else [box]:
                 self._compute(part, event, piece)
 
-    def _computed(self, part: Part, sweep: Sweep, beyond: Widths) -> list[Box]:
+    def _computed(self, part: Part, sweep: RowSweep, beyond: Widths) -> list[Box]:
         """Own rows and as many beyond, of those that are computed at all: beyond the ends of a periodic grid, too."""
         wide, box = self.wide(part, sweep.target, beyond), self.how.boxes[sweep.name]
         if sweep.name not in self.edged and self.stencil.boundary[sweep.target] == "periodic":
@@ -173,7 +173,7 @@ class _Writer(Exchange):
         around_ends = self.stencil.boundary[name] == "periodic"
         yield from product(*(range(low // n * n, high, n) if around_ends else (0,) for (low, high), n in sides))
 
-    def _inner(self, part: Part, sweep: Sweep) -> Box:
+    def _inner(self, part: Part, sweep: RowSweep) -> Box:
         """Rows that are computed from own rows alone."""
         low, high = reach(sweep)
         found = part.own
@@ -182,7 +182,7 @@ class _Writer(Exchange):
             found = replaced(found, axis, (begin + low[axis] * below, end - high[axis] * above))
         return found
 
-    def _comes_from_others(self, part: Part, sweep: Sweep, axis: int, side: int) -> bool:
+    def _comes_from_others(self, part: Part, sweep: RowSweep, axis: int, side: int) -> bool:
         others = (self.neighbour(part, operand.array, axis, side) for operand in sweep.operands)
         return any(other is not None and other is not part for other in others)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.arguments import margins
 from dovetail.loops.expressions import Read, Value, with_reads
@@ -16,6 +15,7 @@ from dovetail.loops.levels import check_constant, levels_of, time_offset
 from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.order import carries
 from dovetail.loops.recording import Loop, Recording, Statement
+from dovetail.loops.sweeps import Sweep, refusal, sweep_of
 from dovetail.loops.taken import check_untaken
 
 
@@ -34,23 +34,22 @@ class Element(NamedTuple):
     along: int
 
 
-@dataclass(frozen=True)
-class Sweep:
-    """One statement on a box of the grid, row by row.
+@dataclass(frozen=True, eq=False)
+class RowSweep(Sweep):
+    """A sweep of one statement, row by row. `value`: its expression, by indices that go up along the axes.
 
-    `operands`: the rows that it reads. `keeps`: the ends of a row are not computed but copied from the version before,
-    which then is the first operand. `elements`: the elements that `value` reads, by their text. `low`, `high`: the box.
+    `operands`: the rows that it reads; with `keeps` the first are those of the version before, and the ends of a row
+    that are not computed stay as they are there. `elements`: by the text of each element.
     """
 
-    name: str
-    target: str
     value: Value
     operands: tuple[Operand, ...]
     elements: Mapping[str, Element]
-    low: tuple[Affine, ...]
-    high: tuple[Affine, ...]
     keeps: bool
-    line: str
+
+    @property
+    def target(self) -> str:
+        return self.targets[0]
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class Stencil:
     name: str
     shape: tuple[str | int, ...]
     row_axes: int
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[RowSweep, ...]
     depth: Mapping[str, int]
     given: Mapping[str, int]
     boundary: Mapping[str, str | None]
@@ -91,17 +90,21 @@ def stencil_of(nest: Recording) -> Stencil:
     shape = next(iter(nest.arrays.values())).shape
     for name, array in nest.arrays.items():
         if array.shape != shape:
-            raise _none(
-                nest, f"array {name} has other axes than the first", None, "give all arrays the axes of the grid"
+            raise refusal(
+                nest,
+                "stencil",
+                f"array {name} has other axes than the first",
+                None,
+                "give all arrays the axes of the grid",
             )
     if len(nest.body) != 1 or not isinstance(outer := nest.body[0], Loop):
-        raise _none(nest, "it is not one loop of steps", None, "write one loop around all statements")
+        raise refusal(nest, "stencil", "it is not one loop of steps", None, "write one loop around all statements")
     row_axes = max(len(shape) - 1, 1)
-    sweeps = tuple(_sweep(nest, outer, statement, row_axes) for statement in nest.statements)
+    sweeps = tuple(_sweep(nest, statement, row_axes) for statement in nest.statements)
     counts = Counter(sweep.target for sweep in sweeps)
     hint = "write one, with a loop for every axis; loops over plain numbers are written out"
     if repeated := [name for name in levels_of(nest) if counts[name] > 1]:
-        raise _none(nest, f"array {repeated[0]} is written by several statements", None, hint)
+        raise refusal(nest, "stencil", f"array {repeated[0]} is written by several statements", None, hint)
     depth = {name: levels_of(nest)[name].depth if name in levels_of(nest) else 1 for name in nest.arrays}
     given = {name: levels_of(nest)[name].given if name in levels_of(nest) else 1 for name in nest.arrays}
     along = {name: margins(nest, name)[-1] if len(shape) > 1 else (0, 0) for name in nest.arrays}
@@ -109,9 +112,9 @@ def stencil_of(nest: Recording) -> Stencil:
     return Stencil(nest.name, shape, row_axes, sweeps, depth, given, _boundaries(nest, sweeps), along, steps)
 
 
-def _boundaries(nest: Recording, sweeps: Sequence[Sweep]) -> dict[str, str | None]:
-    """The boundary of each array. A part computes ghost rows of a periodic array beyond the ends of the grid, so the
-    arrays that these rows are computed from count as periodic, too, even if they are declared in place or fixed."""
+def _boundaries(nest: Recording, sweeps: Sequence[RowSweep]) -> dict[str, str | None]:
+    """The boundary of each array. A part computes ghost rows of a periodic array beyond the ends of the grid: what it
+    computes them from, in place or fixed, must go around the ends, too."""
     found = {name: array.boundary for name, array in nest.arrays.items()}
     for _ in sweeps:  # each pass finds at least one more array, or nothing changes any more
         around = {o.array for sweep in sweeps if found[sweep.target] == "periodic" for o in sweep.operands}
@@ -119,91 +122,40 @@ def _boundaries(nest: Recording, sweeps: Sequence[Sweep]) -> dict[str, str | Non
     return found
 
 
-def _none(nest: Recording, why: str, where: str | None, hint: str) -> OperatorError:
-    return OperatorError(f"{nest.name} is no stencil: {why}", where=where, hint=hint)
-
-
-def _sweep(nest: Recording, outer: Loop, statement: Statement, row_axes: int) -> Sweep:
-    _check_free(nest, statement, statement.loops[1:])
-    statement = by_grid(nest, statement)
-    loops = statement.loops[1:]
-    target = statement.target
-    space = target.at[nest.arrays[target.array].time :]
-    plain = [Affine(((loop.index, 1),)).key for loop in loops]
-    if [each.key for each in space] != plain:
-        hint = "write u[t + 1, i, j] = … with the loops over i and j in this order"
-        raise _none(nest, f"{target} is not the point of its loops", statement.line, hint)
-    low, high = tuple(loop.low for loop in loops), tuple(loop.high for loop in loops)
-    keeps = len(loops) > 1 and not (low[-1].key == ((), 0) and _is_size(nest, target, high[-1]))
+def _sweep(nest: Recording, statement: Statement, row_axes: int) -> RowSweep:
+    target, loops = statement.target, statement.loops[1:]
+    if carried := next((loop.index for loop in loops if carries(nest, loop)), None):
+        hint, why = "a pipeline may be, in place or of two levels", f"iterations of {carried} need one another"
+        raise refusal(nest, "stencil", f"within a step, {why}", statement.line, hint)
+    found = sweep_of(nest, "stencil", [statement], loops, nest.arrays[target.array].shape)
+    axes = range(len(found.order))
+    far = [str(read) for read in statement.reads if [p.axis for p in found.places[str(read)]] != [*axes]]
+    if far:
+        why = f"{far[0]} is at no fixed distance from {target}"
+        raise refusal(nest, "stencil", why, statement.line, "use offsets")
+    keeps = len(loops) > 1 and not (found.low[-1].key == ((), 0) and _is_size(nest, target, found.high[-1]))
     operands = dict.fromkeys([Operand(target.array, 1, (0,) * row_axes)] if keeps or not statement.reads else [])
-    elements = {}
+    by_grid = partial(_by_grid, found, {axis: loop.index for axis, loop in zip(found.order, loops, strict=True)})
+    elements = dict[str, Element]()
     for read in statement.reads:
-        operand, along = _source(nest, statement, read, row_axes)
+        offsets = tuple(place.offset.constant for place in found.places[str(read)])
+        operand = Operand(read.array, _back(nest, statement, read), offsets[:row_axes])
         operands[operand] = None
-        elements[str(read)] = Element([*operands].index(operand), along)
-    name = f"{nest.name}_{statement.name}"
-    return Sweep(name, target.array, statement.value, (*operands,), elements, low, high, keeps, statement.line)
+        along = offsets[-1] if len(axes) > row_axes else 0
+        elements[str(by_grid(read))] = Element([*operands].index(operand), along)
+    value = with_reads(statement.value, by_grid)
+    return RowSweep(**vars(found), value=value, operands=(*operands,), elements=elements, keeps=keeps)
 
 
-def _check_free(nest: Recording, statement: Statement, loops: Sequence[Loop]) -> None:
-    for loop in loops:
-        if loop in statement.loops and carries(nest, loop):
-            hint = "a pipeline may be, in place or of two levels"
-            raise _none(nest, f"within a step, iterations of {loop.index} need one another", statement.line, hint)
-        if _leans(loop, statement.loops):
-            raise _none(nest, f"the bounds of {loop.index} change with other loops", statement.line, "use a box")
-
-
-def _leans(loop: Loop, loops: Sequence[Loop]) -> bool:
-    return any(name in {each.index for each in loops} for name in (*loop.low.names, *loop.high.names))
-
-
-def by_grid(nest: Recording, statement: Statement) -> Statement:
-    """If iterations are independent: reorder the statement's loops like the grid's axes, each running forwards."""
-    steps, *loops = statement.loops
-    if any(carries(nest, loop) or _leans(loop, loops) for loop in loops):
-        return statement
-    time = nest.arrays[statement.target.array].time
-    named = {loop.index: loop for loop in loops}
-    turned, found = list[Loop](), dict[str, Affine]()
-    for at in statement.target.at[time:]:
-        index = next((name for name in at.names if name in named), "")
-        if abs(at.factor(index)) != 1 or index in found:
-            return statement
-        loop, sign = named[index], at.factor(index)
-        ends = at.put(index, loop.low), at.put(index, loop.high - 1)
-        turned.append(Loop(index, ends[0] if sign > 0 else ends[1], (ends[1] if sign > 0 else ends[0]) + 1))
-        found[index] = (Affine(((index, 1),)) - at.put(index, Affine())) * sign
-    if len(turned) < len(loops):
-        return statement
-    place = partial(_moved, found)
-    value = with_reads(statement.value, place)
-    return replace(statement, target=place(statement.target), value=value, loops=(steps, *turned))
-
-
-def _moved(indices: Mapping[str, Affine], read: Read) -> Read:
-    """The element with its indices replaced."""
-    moved = []
-    for at in read.at:
-        rest = Affine(tuple(term for term in at.terms if term[0] not in indices), at.constant, at.owner)
-        moved.append(sum((indices[name] * factor for name, factor in at.terms if name in indices), rest))
-    return replace(read, at=tuple(moved))
+def _by_grid(sweep: Sweep, indices: Mapping[int, str], read: Read) -> Read:
+    """An element by the indices of the axes, each going up from 0: of a loop over n - 1 - i, i is the place itself."""
+    places = sweep.places[str(read)]
+    space = tuple(Affine(((indices[axis], 1),)) + place.offset for axis, place in enumerate(places))
+    return replace(read, at=(*read.at[: -len(places)], *space))
 
 
 def _is_size(nest: Recording, target: Read, high: Affine) -> bool:
     return high.key == nest.code.symbol(nest.arrays[target.array].shape[-1]).key
-
-
-def _source(nest: Recording, statement: Statement, read: Read, row_axes: int) -> tuple[Operand, int]:
-    loops = statement.loops[1:]
-    offsets = []
-    for each, loop in zip(read.at[nest.arrays[read.array].time :], loops, strict=True):
-        gap = each - Affine(((loop.index, 1),))
-        if gap.terms:
-            raise _none(nest, f"{read} is at no fixed distance from {statement.target}", statement.line, "use offsets")
-        offsets.append(gap.constant)
-    operand = Operand(read.array, _back(nest, statement, read), tuple(offsets[:row_axes]))
-    return operand, (offsets[-1] if len(loops) > row_axes else 0)
 
 
 def _back(nest: Recording, statement: Statement, read: Read) -> int:
@@ -216,7 +168,7 @@ def _back(nest: Recording, statement: Statement, read: Read) -> int:
 class Event(NamedTuple):
     """One sweep of a run: the version that it writes, and that of each of its operands."""
 
-    sweep: Sweep
+    sweep: RowSweep
     version: int
     reads: tuple[int, ...]
 

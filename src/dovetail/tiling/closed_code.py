@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dovetail.loops.dependences import dependences
+from dovetail.loops.dependences import flows
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector
@@ -43,8 +43,7 @@ def closed_of(nest: Recording) -> Closed | None:
         return None
     if any(each.target.array != statement.target.array for each in closing):
         return None
-    flows = [each for each in dependences(nest) if each.kind == "flow" and each.source is each.sink is statement]
-    if any(each.distance[0] for each in flows):
+    if any(each.distance[0] for each in flows(nest) if each.source is each.sink is statement):
         return None
     return Closed(steps, _one_sweep(nest, statement), closing)
 

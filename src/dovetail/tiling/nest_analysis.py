@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.check_counts import set_text
-from dovetail.loops.dependences import Dependence, dependences
+from dovetail.loops.dependences import Dependence, flows
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import WRAPS, Recording, Statement
+from dovetail.loops.sweeps import space
 from dovetail.tiling.spaces import Space
 
 Ranges = tuple[tuple[int, int], ...]
@@ -52,7 +53,7 @@ class Analysis:
     def __init__(self, nest: Recording, sizes: Mapping[str, int]) -> None:
         self.nest, self.sizes = nest, sizes
         self.shared = self._check_loops()
-        self.flows = [each for each in _uniform(nest) if each.kind == "flow"]
+        self.flows = _flows(nest)
         self.sources = [self._sources(statement) for statement in nest.statements]
         self.folded = self._folded()
         self.shifts = self._shifts()
@@ -102,8 +103,10 @@ class Analysis:
         read = next(each for each in statement.reads if str(each) == name)
         for source in sources:
             writer = self.nest.statements[source.number]
-            moved = [_moved(each, writer, statement, source.distance) for each in writer.target.at]
-            if any(one.key != other.key for one, other in zip(moved, read.at, strict=True)):
+            pairs = zip(writer.loops, statement.loops, source.distance, strict=True)
+            back = {own.index: Affine(((loop.index, 1),)) - by for own, loop, by in pairs}
+            written = [each.replaced(back).key for each in writer.target.at]
+            if written != [each.key for each in read.at]:
                 raise _refused(self.nest, f"{name} is from several places", "one of them", statement)
 
     def _folded(self) -> Vector:
@@ -140,7 +143,7 @@ class Analysis:
         indices = [loop.index for loop in statement.loops]
         found = {}
         array = self.nest.arrays[statement.target.array]
-        for axis, each in enumerate(statement.target.at[array.time :]):
+        for axis, each in enumerate(space(self.nest, statement.target)):
             if len(each.terms) == 1 and each.terms[0][1] == 1 and each.names[0] in indices:
                 found[indices.index(each.names[0])] = (axis, each.constant)
             elif array.boundary in WRAPS:
@@ -275,21 +278,10 @@ class Analysis:
             yield f"axes that go round are folded: {axes} are computed at one point"
 
 
-def _moved(value: Affine, writer: Statement, reader: Statement, distance: Vector) -> Affine:
-    """An index of the writer, in the reader's indices: so far back."""
-    own = {loop.index: k for k, loop in enumerate(writer.loops)}
-    found = Affine((), value.constant)
-    for name, factor in value.terms:
-        k = own.get(name)
-        term = Affine(((name if k is None else reader.loops[k].index, 1),), 0 if k is None else -distance[k])
-        found = found + term * factor
-    return found
-
-
-def _uniform(nest: Recording) -> tuple[Dependence, ...]:
-    """Return a nest's dependences. OperatorError where they are not uniform."""
+def _flows(nest: Recording) -> tuple[Dependence, ...]:
+    """Return a nest's flow dependences. OperatorError where dependences are not uniform."""
     try:
-        return dependences(nest)
+        return flows(nest)
     except OperatorError as refusal:
         what = f"{nest.name} cannot be written as a tiled MPI program: its dependences are not uniform"
         raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps that go one way") from None
