@@ -72,8 +72,9 @@ def _product(name: str) -> Any:
         from dovetail.call.products import product_call
 
         return product_call(name)
+    of_class = kind.__name__
     if isinstance(kind, Nested):
-        what, door = "is a nest", f"dovetail.bind(dovetail.{kind.__name__}(…), comm)"
+        what, door = "is a nest", f"dovetail.bind(dovetail.{of_class}(…), comm)"
     else:
         what, door = "is no product", "dovetail.plan(operator, machine).run(*arrays, comm=comm)"
     more = "collectives are functions too, as dovetail.all_reduce(array, comm)"

@@ -89,7 +89,7 @@ class Asked(NamedTuple):
 
 def product_call(name: str) -> Callable[..., Any]:
     """The call on arrays that carries out the operator of that name."""
-    kind = operator_class(name)
+    kind: Any = operator_class(name)
     signature, count = _signature(kind), len(kind.call_arrays())
 
     def call(*arguments: Any, out: Any = None, **said: Any) -> Any:
@@ -313,7 +313,7 @@ def _signature(kind: type[OnArrays]) -> inspect.Signature:
 
 
 def _help(kind: type[OnArrays]) -> str:
-    said = kind.call_arrays() | {name: option.help for name, option in kind.call_options().items()}
+    said = {**kind.call_arrays(), **{name: option.help for name, option in kind.call_options().items()}}
     listed = "".join(f"\n`{name}`: {text}" for name, text in said.items())
     return f"""{(inspect.getdoc(kind) or "").split(chr(10) * 2)[0]}
 {listed}
