@@ -1,4 +1,4 @@
-"""Messages cut into pieces: made column by column as if op by op, and simulated as chains as if piece by piece."""
+"""Messages cut into pieces: right, and simulated as chains as if piece by piece."""
 
 from dataclasses import replace
 from functools import cache
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dovetail import plan
 from dovetail.core import PlanError
 from dovetail.ir import Schedule, parse, to_text, verify
+from dovetail.ir.op_lists import sent_slots
 from dovetail.machine import load
 from dovetail.matmul import (
     AllGatherColumnsMatmul,
@@ -20,7 +21,7 @@ from dovetail.matmul import (
     MatmulReduceScatter,
 )
 from dovetail.passes import slice_messages
-from dovetail.passes.pieces import collapse_repeats, cut_messages, expand_repeats
+from dovetail.passes.pieces import collapse_repeats, expand_repeats, in_pieces
 from dovetail.planner import costs as plan_costs
 from dovetail.planner.costs import Costs
 from dovetail.sim import simulate
@@ -68,15 +69,10 @@ def probed_g15():
     return replace(probed, costs={**load("mi300x-8").costs, **probed.costs})  # of other products, too
 
 
-def plain(program):
-    """The text of a program, whether or not it declares lanes that nothing is on."""
-    return [line for line in to_text(program).splitlines() if not line.startswith("lane ")]
-
-
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data(), st.integers(1, 5))
-def test_cut_by_columns_is_cut_op_by_op(data, most):
+def test_cut_products_are_right(data, most):
     operator, ranks = data.draw(operators())
     schedule = data.draw(schedules(operator, ranks))
     try:
@@ -84,8 +80,47 @@ def test_cut_by_columns_is_cut_op_by_op(data, most):
     except PlanError:
         assume(False)
     cut = operator.program(schedule.with_parameters(rows_per_message=most), ranks)
-    assert plain(cut) == plain(slice_messages(whole, most))
-    assert plain(cut) == plain(cut_messages(whole, most))
+    assert verify(cut).ok
+    assert sum(sent_slots(cut)) == sum(sent_slots(whole))
+    assert len(sent_slots(cut)) == sum(-(-slots // most) for slots in sent_slots(whole))
+    assert max(sent_slots(cut), default=0) <= most
+
+
+FORWARDED = """
+program forwarded ranks 3
+buffer x input 40
+buffer y output 40
+lane net net
+channel 0->1 0 depth 1
+channel 1->2 0 depth 2
+rank 0 lane net
+  send x[0:4; 3 x 10] to 1
+  send x[30:31] to 1
+rank 1 lane net
+  recv_copy_send from 0 -> y[0:12] to 2
+  recv_copy_send from 0 -> y[12:13] to 2
+rank 2 lane net
+  recv from 1 -> y[0:6; 2 x 20]
+  recv from 1 -> y[39:40]
+"""
+
+
+def test_all_ops_of_a_message_are_cut_alike():
+    """12 slots in blocks of 4 on one rank and of 6 on another can be cut nowhere; in blocks of 4 and of 2 they can."""
+    whole = parse(FORWARDED)
+    assert slice_messages(whole, 4) is whole
+    cut = slice_messages(parse(FORWARDED.replace("y[0:6; 2 x 20]", "y[0:2; 6 x 5]")), 5)
+    assert [channel.depth for channel in cut.channels] == [3, 6]
+    sent = [str(region) for op in cut.ops() if op.rank != 1 for region in (*op.reads, *op.writes)]
+    assert sent[:4] == ["x[0:4]", "x[10:14]", "x[20:24]", "x[30:31]"]
+    assert sent[4:] == ["y[0:2; 2 x 5]", "y[10:12; 2 x 5]", "y[20:22; 2 x 5]", "y[39:40]"]
+    assert verify(cut).ok
+
+
+def test_chains_of_strided_messages_are_expanded_where_they_lay():
+    whole = parse(FORWARDED.replace("y[0:6; 2 x 20]", "y[0:2; 6 x 5]"))
+    for most in (1, 5, 9):
+        assert to_text(expand_repeats(*collapse_repeats(whole, most))) == to_text(in_pieces(whole, most))
 
 
 @pytest.mark.parametrize("kind", [AllGatherMatmul, AllToAllMatmul, MatmulAllToAll, MatmulReduceScatter])
@@ -117,7 +152,7 @@ rank 1 lane net
 """
 
 
-@pytest.mark.parametrize("cut", [cut_messages, slice_messages])
+@pytest.mark.parametrize("cut", [in_pieces, slice_messages])
 def test_channels_hold_as_many_messages_however_many_pieces_each_is(cut):
     """Both ranks send first: three pieces must fit where one message did."""
     whole = parse(SWAP)

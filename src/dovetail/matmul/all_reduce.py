@@ -89,8 +89,7 @@ class MatmulAllReduce(Contracting):
             if most is not None:
                 raise PlanError("the library's all-reduce chooses its own messages", hint="leave out rows_per_message")
             return tiled
-        ours = _inlined(tiled, by)
-        return ours if most is None else slice_messages(ours, most)
+        return slice_messages(_inlined(tiled, by), most)
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
         """One tile of each length stands for all such; by our own messages it is a short one, lengthened."""

@@ -13,8 +13,9 @@ from dovetail.matmul.blocks import Blocks, Part, Parts, Steps
 from dovetail.matmul.product import MODES
 from dovetail.matmul.tiles import check_tiles
 from dovetail.passes.broadcast_rank0 import broadcast_rank0
-from dovetail.passes.pieces import collapse_repeats, cut_messages
+from dovetail.passes.pieces import collapse_repeats, in_pieces
 from dovetail.passes.regions import split
+from dovetail.passes.slice_messages import slice_messages
 
 WAYS = ("library", "messages", "ring", "two_rings")
 DEPTH = 16  # messages that a channel of ours holds, before they are cut
@@ -43,7 +44,7 @@ def gather_program(
     the parameters do not fit. Source: seed 000 (MC²), seed 001.
     """
     made = Gather(name, blocks, schedule, results, gathered, kind, range(blocks.ranks)).build()
-    return cut_messages(made, schedule.get("rows_per_message"))
+    return slice_messages(made, schedule.get("rows_per_message"))
 
 
 def gather_model(
@@ -69,7 +70,7 @@ def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Progra
     where they are wanted, each piece right after the one before; and how many pieces each op stands for."""
     most = schedule.get("rows_per_message")
     straight = most is not None and schedule["by"] == "messages" and not schedule.get("in_turn")
-    whole = made if straight else cut_messages(made, most)
+    whole = made if straight or most is None else in_pieces(made, most)
     whole = broadcast_rank0(whole) if alike else whole
     return collapse_repeats(whole, most) if straight else (whole, 1.0)
 

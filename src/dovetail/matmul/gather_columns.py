@@ -10,7 +10,7 @@ from dovetail.ir.operator import Times
 from dovetail.matmul.blocks import Blocks, Part
 from dovetail.matmul.gather import Gather, in_chains
 from dovetail.matmul.product import MODES
-from dovetail.passes.pieces import cut_messages
+from dovetail.passes.slice_messages import slice_messages
 
 
 def gather_columns_program(
@@ -31,7 +31,7 @@ def gather_columns_program(
     every run. PlanError where the parameters do not fit. Source: seed 001 (2-D schedules), where A is cut along K.
     """
     made = _made(name, m, ranks, schedule, results, gathered, range(ranks))
-    return cut_messages(made.build(), schedule.get("rows_per_message"))
+    return slice_messages(made.build(), schedule.get("rows_per_message"))
 
 
 def gather_columns_model(

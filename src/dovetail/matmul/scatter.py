@@ -13,7 +13,7 @@ from dovetail.matmul.blocks import Blocks, Parts, Steps
 from dovetail.matmul.gather import DEPTH, apart_alike, before, heard_by, in_chains
 from dovetail.matmul.product import MODES
 from dovetail.matmul.tiles import check_tiles
-from dovetail.passes.pieces import cut_messages
+from dovetail.passes.slice_messages import slice_messages
 
 WAYS = ("library", "messages", "ring", "two_rings")
 
@@ -34,7 +34,7 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
     000 (MC²), seed 001.
     """
     made = _Scatter(name, blocks, schedule, sums, range(blocks.ranks)).build()
-    return cut_messages(made, schedule.get("rows_per_message"))
+    return slice_messages(made, schedule.get("rows_per_message"))
 
 
 def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> tuple[Program, Times]:

@@ -1,94 +1,114 @@
-"""pieces: cut messages of a Program into pieces sent one after the other, or into ops that stand for runs of these."""
+"""pieces: long messages as pieces sent one after the other, or as chains: ops that stand for runs of equal pieces."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Channel, Program
+from dovetail.ir.types import RECVS, SENDS, is_one_of
 from dovetail.passes.op_rows import rows_of, runs
 from dovetail.passes.regions import round_units
+from dovetail.timeline.partners import message_of
 
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 _SIDES = ("read", "write")
+_OP = ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")
+_PARTS = ("buffer", "offset", "count", "stride", "blocks")
 
 
-def cut_messages(program: Program, most: int | None) -> Program:
-    """Cut every message of more than `most` slots (None: no limit) into pieces, as even as round lengths allow, the
-    longer ones first.
+class Cut(NamedTuple):
+    """How the message of each op is cut, by op.
 
-    Piece i waits for piece i of a message as long, whose data it passes on, and the first for all of anything else;
-    what waited for the message waits for its last piece. A send and its receive that stand side by side take turns.
-    Channels become deeper (see `deepened`). Sends and receives only, none that is both; their strided regions are of
-    single slots.
-
-    >>> from dovetail.ir import parse, to_text
-    >>> before = parse('''
-    ... program pair ranks 2
-    ... buffer x input 3,0
-    ... buffer y output 0,3
-    ... lane net net
-    ... channel 0->1 0 depth 2
-    ... rank 0 lane net
-    ...   send x[0:3] to 1
-    ... rank 1 lane net
-    ...   recv from 0 -> y[0:3]
-    ... ''')
-    >>> print(to_text(cut_messages(before, 2)), end="")
-    program pair ranks 2
-    buffer x input 3,0
-    buffer y output 0,3
-    lane net net
-    channel 0->1 0 depth 4
-    rank 0 lane net
-      send x[0:2] to 1
-      send x[2:3] to 1
-    rank 1 lane net
-      recv from 0 -> y[0:2]
-      recv from 0 -> y[2:3]
+    Attributes
+    ----------
+    slots : array of int
+        Slots of the message; 0 of ops that stay whole.
+    pieces : array of int
+        Number of pieces; 1 of ops that stay whole.
+    unit : array of int
+        Slots by which the first pieces may be longer than the others.
     """
-    return program if most is None else expand_repeats(*collapse_repeats(program, most))
+
+    slots: Ints
+    pieces: Ints
+    unit: Ints
+
+    @staticmethod
+    def of(program: Program, most: int) -> Cut:
+        """Cut messages of more than `most` slots into as few pieces as hold them, as even as round lengths allow.
+
+        All ops that a message passes are cut alike. Strided regions are cut between their blocks. Whole stay messages
+        of a channel that several lanes of a rank use, and those whose ops disagree about the number of slots.
+        """
+        col, origin = program.columns, origins(program)
+        slots, block = _message_slots(program), np.ones(program.num_ops, np.int64)
+        whole = _on_shared_channels(program)
+        for side in _SIDES:
+            row, owner = rows_of(col[f"{side}_start"], np.flatnonzero(slots))
+            owner = np.flatnonzero(slots)[owner]
+            count, blocks = col[f"{side}_count"][row], col[f"{side}_blocks"][row]
+            strided = col[f"{side}_stride"][row] > 0
+            np.lcm.at(block, origin[owner[strided]], count[strided])
+            whole[owner[count * blocks != slots[origin[owner]]]] = True
+        spoiled = np.zeros_like(whole)
+        spoiled[origin[whole]] = True
+        slots, block = np.where(spoiled[origin], 0, slots), block[origin]
+        units, room = slots // block, np.maximum(most // block, 1)
+        pieces = np.maximum(-(-units // room), 1)
+        unit = block * round_units(units, pieces, room)
+        even = slots // unit % pieces == 0
+        return Cut(slots, pieces, np.maximum(np.where(even, slots // pieces, unit), 1))
+
+    @property
+    def longer(self) -> Ints:
+        """How many pieces are longer than the others."""
+        return self.slots // self.unit % self.pieces
 
 
 def collapse_repeats(program: Program, most: int) -> tuple[Program, Ints]:
-    """`program` with each message of more than `most` slots as its first piece, and its first shorter one where pieces
-    differ; and for every op, how many pieces alike it stands for: 1 where it is none of a message.
+    """Return `program` with chains in place of messages of more than `most` slots, and how many pieces each op is.
 
-    Where pieces follow each other on the wire, such an op takes as long as they do together. Channels are those of the
-    pieces, which `expand_repeats` makes.
+    A message becomes its first piece, which stands for all of that length, and its first shorter piece, if pieces
+    differ. Where pieces follow each other on the wire, such an op takes as long as they do together. Channels are those
+    of the pieces, which `expand_repeats` makes.
     """
-    slots = message_slots(program)
-    pieces = np.maximum(-(-slots // most), 1)
-    unit = round_units(slots, pieces, most)
-    long = slots // unit % pieces  # pieces that are longer by a unit
-    order = _Order.of(program, 1 + (long > 0), pieces)
-    op, shorter = order.op, order.turn > 0
-    size = (slots // unit // pieces)[op] * unit[op] + np.where(~shorter & (long[op] > 0), unit[op], 0)
-    first = np.where(shorter, long[op] * (size + unit[op]), 0)
-    times = np.where(shorter, pieces[op] - long[op], np.where(long[op] > 0, long[op], pieces[op]))
-    made = order.applied(program, slots, first, size)
-    return replace(made, channels=deepened(program, pieces)), times
+    cut = Cut.of(program, most)
+    made, times = _cut(program, cut, chained=True)
+    return replace(made, channels=deepened(program, cut.pieces)), times
 
 
 def expand_repeats(program: Program, times: Ints) -> Program:
-    """What `collapse_repeats` made, each op as often as it stands for: the pieces themselves."""
-    slots = message_slots(program)
-    order = _Order.of(program, times, times)
-    size = slots[order.op]
-    made = order.applied(program, slots, order.turn * size, size)
-    col = made.columns
-    strides = {f"{side}_stride": np.where(col[f"{side}_blocks"] > 1, col[f"{side}_stride"], 0) for side in _SIDES}
-    same = all(np.array_equal(column, col[name]) for name, column in strides.items())
-    return made if same else made.with_columns({**col, **strides})
+    """Return the pieces of chains: each op `times` times, one after the other. See `collapse_repeats`."""
+    slots = _message_slots(program)
+    return _cut(program, Cut(slots * times, times, np.maximum(slots, 1)))[0]
+
+
+def in_pieces(program: Program, most: int) -> Program:
+    """Return `program` with every message of more than `most` slots in pieces, sent one after the other.
+
+    Nobody checks for races here: `slice_messages` does.
+
+    Piece i waits for piece i of a message that is cut at the same places, if pieces of unlike numbers share no slot.
+    All other dependencies hold back piece 0 until the last piece has ended. A send right before its receive takes turns
+    with it.
+    """
+    cut = Cut.of(program, most)
+    if (cut.pieces == 1).all():
+        return program
+    return replace(_cut(program, cut)[0], channels=deepened(program, cut.pieces))
 
 
 def deepened(program: Program, pieces: Ints) -> tuple[Channel, ...]:
-    """The channels of `program` after op i's message is cut into `pieces[i]` pieces: old depth times the most pieces of
-    any message that they carry. They hold as many whole messages as before, so a program that completed still does; the
-    certificate finds the least depth.
+    """Return the channels of `program` once each op's message is in `pieces`: depth times the most pieces of a message.
+
+    Channels hold as many whole messages as before, so what completed still does. The certificate finds the least depth
+    of the pieces.
     """
     most = np.ones(len(program.channels), np.int64)
     for channel in (program.chan_in, program.chan_out):
@@ -96,75 +116,119 @@ def deepened(program: Program, pieces: Ints) -> tuple[Channel, ...]:
     return tuple(c._replace(depth=c.depth * m) for c, m in zip(program.channels, most.tolist(), strict=True))
 
 
-def message_slots(program: Program) -> Ints:
+def origins(program: Program) -> Ints:
+    """Return for each op the op that first sent the message that it receives or forwards; itself if it does neither."""
+    sender = message_of(program)
+    origin = np.where(sender >= 0, sender, np.arange(program.num_ops))
+    for _ in range(program.num_ops.bit_length() if (origin[origin] != origin).any() else 0):
+        origin = origin[origin]
+    return origin
+
+
+def _message_slots(program: Program) -> Ints:
     """Slots of the message that each op sends or receives; 0 for other ops."""
     col, found = program.columns, np.zeros(program.num_ops, np.int64)
+    moves = is_one_of(col["kind"], SENDS | RECVS)
     for side in reversed(_SIDES):
-        start = col[f"{side}_start"]
-        has = np.flatnonzero((np.diff(start) > 0) & ((col["chan_in"] >= 0) | (col["chan_out"] >= 0)))
-        row = start[has]
+        has = np.flatnonzero((np.diff(col[f"{side}_start"]) > 0) & moves)
+        row = col[f"{side}_start"][has]
         found[has] = col[f"{side}_count"][row] * col[f"{side}_blocks"][row]
     return found
 
 
+def _on_shared_channels(program: Program) -> Bools:
+    """Whether each op uses a channel on which several lanes of a rank send, or receive."""
+    sides, lanes = (program.chan_in, program.chan_out), program.columns["lane"]
+    shared = np.zeros(len(program.channels) + 1, np.bool_)
+    for channel in sides:
+        ops, lane = np.flatnonzero(channel >= 0), np.zeros(len(shared), np.int64)
+        lane[channel[ops]] = lanes[ops]
+        shared[channel[ops][lane[channel[ops]] != lanes[ops]]] = True
+    return shared[sides[0]] | shared[sides[1]]  # the last of all is that of no channel, -1
+
+
 class _Order(NamedTuple):
-    """The new ops: which each was (`op`) and how many of it came before (`turn`); where the first of each op stands
-    (`begin`), and how far apart all of it (`apart`); how often each op stands (`times`), in how many `pieces`."""
+    """The new ops: which op each was (`op`), and its number among those of this op (`turn`). By old op: how many there
+    are (`count`), the row of the first (`begin`), and how far apart they stand (`apart`)."""
 
     op: Ints
     turn: Ints
+    count: Ints
     begin: Ints
     apart: Ints
-    times: Ints
-    pieces: Ints
 
     @staticmethod
-    def of(program: Program, count: Ints, pieces: Ints) -> _Order:
+    def of(program: Program, count: Ints) -> _Order:
+        """Each op `count` times in a row; a send right before its receive takes turns with it."""
         sent, got = program.chan_out[:-1], program.chan_in[1:]
-        paired = np.append((sent >= 0) & (sent == got) & (pieces[:-1] == pieces[1:]), np.zeros(1, np.bool_))
-        paired = paired[: program.num_ops]
-        second = np.append(np.zeros(1, np.bool_), paired)[:-1]
-        begin = np.append(0, np.cumsum(count))[:-1]
-        begin[second] = begin[np.flatnonzero(second) - 1] + 1
-        apart = 1 + (paired | second)
+        unfused = (program.chan_in[:-1] < 0) & (program.chan_out[1:] < 0)
+        paired = np.flatnonzero((sent >= 0) & (sent == got) & unfused & (count[:-1] == count[1:]))
+        begin, apart = np.append(0, np.cumsum(count))[:-1], np.ones_like(count)
+        begin[paired + 1] = begin[paired] + 1
+        apart[paired] = apart[paired + 1] = 2
         which, number = runs(count)
         place = begin[which] + number * apart[which]
         op, turn = np.empty_like(which), np.empty_like(which)
         op[place], turn[place] = which, number
-        return _Order(op, turn, begin, apart, count, pieces)
-
-    def applied(self, program: Program, slots: Ints, first: Ints, size: Ints) -> Program:
-        """`program` in this order; new op i is `size[i]` slots from `first[i]` on of an old op of `slots` slots."""
-        col, op = program.columns, self.op
-        new = {name: col[name][op] for name in ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")}
-        for side in _SIDES:
-            start = col[f"{side}_start"]
-            row, owner = rows_of(start, op)
-            new |= {name: col[name][row] for name in col if name.startswith(f"{side}_") and not name.endswith("_start")}
-            new[f"{side}_start"] = np.append(0, np.cumsum(np.diff(start)[op]))
-            cut = slots[op[owner]] > 0
-            _narrow(new, side, cut, first[owner], size[owner])
-        return program.with_columns(new | self._deps(program, slots))
-
-    def _deps(self, program: Program, slots: Ints) -> dict[str, Ints]:
-        row, owner = rows_of(program.columns["dep_start"], self.op)
-        on, op, turn = program.columns["dep"][row], self.op[owner], self.turn[owner]
-        alike = (slots[on] > 0) & (slots[on] == slots[op]) & (self.pieces[on] == self.pieces[op])
-        kept = alike | (turn == 0)
-        dep = self.begin[on] + self.apart[on] * np.where(alike, turn, self.times[on] - 1)
-        return {
-            "dep": dep[kept],
-            "dep_start": np.append(0, np.cumsum(np.bincount(owner[kept], minlength=len(self.op)))),
-        }
+        return _Order(op, turn, count, begin, apart)
 
 
-def _narrow(new: dict[str, NDArray[np.int64]], side: str, cut: NDArray[np.bool_], first: Ints, size: Ints) -> None:
-    """The regions of a side that are of messages, as `size` slots of theirs from `first` on; strided ones keep their
-    stride, though of one slot only, for the pieces that follow."""
-    offset, count, stride, blocks = (new[f"{side}_{part}"] for part in ("offset", "count", "stride", "blocks"))
-    flat, rows = cut & ((stride == 0) | (count > 1)), np.flatnonzero(cut & (stride > 0) & (count == 1))
-    assert not np.any(blocks[flat] > 1), "a message of strided blocks of several slots"
+def _cut(program: Program, cut: Cut, *, chained: bool = False) -> tuple[Program, Ints]:
+    """`program` with the pieces of its messages, or the first of each length; and how many each op stands for."""
+    longer = cut.longer
+    order = _Order.of(program, 1 + (longer > 0) if chained else cut.pieces)
+    op = order.op
+    piece = np.where(order.turn > 0, longer[op], 0) if chained else order.turn
+    is_longer, each = piece < longer[op], (cut.slots // cut.unit // cut.pieces)[op]
+    first, size = (piece * each + np.minimum(piece, longer[op])) * cut.unit[op], (each + is_longer) * cut.unit[op]
+    col, new = program.columns, {name: program.columns[name][op] for name in _OP}
+    for side in _SIDES:
+        row, owner = rows_of(col[f"{side}_start"], op)
+        new[f"{side}_start"] = np.append(0, np.cumsum(np.diff(col[f"{side}_start"])[op]))
+        parts = [col[f"{side}_{part}"][row] for part in _PARTS]
+        _narrow(*parts[1:], cut.slots[op[owner]] > 0, first[owner], size[owner])
+        if not chained:
+            parts[3][parts[4] == 1] = 0  # chains keep the stride of single blocks, for the pieces that follow
+        new |= {f"{side}_{part}": column for part, column in zip(_PARTS, parts, strict=True)}
+    made = program.with_columns(new | _dependencies(program, cut, order))
+    return made, np.where(is_longer, longer[op], cut.pieces[op] - longer[op]) if chained else np.ones_like(op)
+
+
+def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
+    """The columns of what the new ops wait for. See `in_pieces`."""
+    row, owner = rows_of(program.columns["dep_start"], order.op)
+    on, op, turn = program.columns["dep"][row], order.op[owner], order.turn[owner]
+    alike = np.logical_and.reduce([column[on] == column[op] for column in cut]) & (cut.slots[on] > 0)
+    alike[alike] = _piece_by_piece(program, on[alike], op[alike])
+    kept = alike | (turn == 0)
+    dep = order.begin[on] + order.apart[on] * np.where(alike, turn, order.count[on] - 1)
+    counts = np.bincount(owner[kept], minlength=len(order.op))
+    return {"dep": dep[kept], "dep_start": np.append(0, np.cumsum(counts))}
+
+
+def _narrow(offset: Ints, count: Ints, stride: Ints, blocks: Ints, cut: Bools, first: Ints, size: Ints) -> None:
+    """Leave of the regions of messages `size` slots from slot `first` on: whole blocks of strided ones."""
+    strided = cut & (stride > 0)
+    flat = cut & ~strided
     offset[flat] += first[flat]
+    offset[strided] += first[strided] // count[strided] * stride[strided]
+    blocks[strided] = size[strided] // count[strided]
     count[flat] = size[flat]
-    offset[rows] += first[rows] * stride[rows]
-    blocks[rows] = size[rows]
+
+
+def _piece_by_piece(program: Program, one: Ints, other: Ints) -> Bools:
+    """Whether no piece of an op shares slots with a piece of another number of the other op, pair by pair."""
+    col, found = program.columns, np.ones(len(one), np.bool_)
+    for side, beside in product(_SIDES, repeat=2):
+        row, pair = rows_of(col[f"{side}_start"], one)
+        facing, which = rows_of(col[f"{beside}_start"], other[pair])
+        x = [col[f"{side}_{part}"][row[which]] for part in _PARTS]
+        y = [col[f"{beside}_{part}"][facing] for part in _PARTS]
+        equal = np.logical_and.reduce([a == b for a, b in zip(x, y, strict=True)])
+        apart = (x[0] != y[0]) | (_end(*x) <= y[1]) | (_end(*y) <= x[1])
+        found[pair[which[~(equal | apart)]]] = False
+    return found
+
+
+def _end(buffer: Ints, offset: Ints, count: Ints, stride: Ints, blocks: Ints) -> Ints:
+    return offset + stride * (blocks - 1) + count

@@ -33,7 +33,9 @@ def bounds(num_slots: int, parts: int, unit: int = 1) -> Bounds:
     return (0, *(unit * units for units in accumulate(split(num_slots // unit, parts))))
 
 
-def round_units(slots: NDArray[np.int64], pieces: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+def round_units(
+    slots: NDArray[np.int64], pieces: NDArray[np.int64], most: NDArray[np.int64] | int
+) -> NDArray[np.int64]:
     """For each message the largest power of two of which all its pieces can be multiples, none of more than `most`
     slots: proofs go by the common divisor of all bounds.
 
@@ -41,7 +43,7 @@ def round_units(slots: NDArray[np.int64], pieces: NDArray[np.int64], most: int) 
     (array([8, 8, 2]), array([2]))
     """
     unit = np.ones_like(slots)
-    for power in 1 << np.arange(1, max(most, 1).bit_length()):
+    for power in 1 << np.arange(1, int(np.max(most, initial=1)).bit_length()):
         fits = (slots % power == 0) & (-(-(slots // power) // pieces) * power <= most)
         unit[fits] = power
     return unit
@@ -70,15 +72,6 @@ def cut(region: Region, start: int, stop: int) -> Region:
     if last - first == 1:
         return Region(region.buffer, offset, region.count)
     return region._replace(offset=offset, blocks=last - first)
-
-
-def apart_or_equal(one: Region, other: Region) -> bool:
-    """True where the two regions are the same, or surely share no slot.
-
-    >>> apart_or_equal(Region("x", 0, 4), Region("x", 4, 4)), apart_or_equal(Region("x", 0, 4), Region("x", 2, 4))
-    (True, False)
-    """
-    return one == other or apart(one, other)
 
 
 def apart(one: Region, other: Region) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Builder, Kind, Op, Program, Region
-from dovetail.passes.message_paths import message_paths
+from dovetail.passes.pieces import origins
 
 Ints = NDArray[np.int64]
 
@@ -56,7 +56,7 @@ def lower(program: Program, most: int) -> Program:
     if not _needs(program, most):
         return program
     ops = list(program.ops())
-    cuts, after = _cuts(ops, most), _without_nops(program, ops)
+    cuts, after = _cuts(program, ops, most), _without_nops(program, ops)
     row, start = 0, {}  # of each op: its first new row
     for op in ops:
         start[op.index] = row
@@ -174,10 +174,12 @@ def _resolved(waits: list[int], stands_for: dict[int, list[int]]) -> list[int]:
     return list(found)
 
 
-def _cuts(ops: list[Op], most: int) -> list[list[int]]:
+def _cuts(program: Program, ops: list[Op], most: int) -> list[list[int]]:
     """Where each op is cut, both ends included."""
-    places: list[list[int]] = [[0, 1] for _ in ops]
-    for path in message_paths(ops):
+    places, paths = [[0, 1] for _ in ops], dict[int, list[int]]()
+    for row, origin in enumerate(origins(program).tolist()):
+        paths.setdefault(origin, []).append(row)
+    for path in paths.values():
         regions = [region for row in path for region in (*ops[row].reads, *ops[row].writes)]
         if not regions:
             continue
