@@ -144,16 +144,17 @@ def _on_shared_channels(program: Program) -> Bools:
         ops, lane = np.flatnonzero(channel >= 0), np.zeros(len(shared), np.int64)
         lane[channel[ops]] = lanes[ops]
         shared[channel[ops][lane[channel[ops]] != lanes[ops]]] = True
-    return shared[sides[0]] | shared[sides[1]]  # the last of all is that of no channel, -1
+    found: Bools = shared[sides[0]] | shared[sides[1]]  # the last of all is that of no channel, -1
+    return found
 
 
 class _Order(NamedTuple):
     """The new ops: which op each was (`op`), and its number among those of this op (`turn`). By old op: how many there
-    are (`count`), the row of the first (`begin`), and how far apart they stand (`apart`)."""
+    are (`times`), the row of the first (`begin`), and how far apart they stand (`apart`)."""
 
     op: Ints
     turn: Ints
-    count: Ints
+    times: Ints
     begin: Ints
     apart: Ints
 
@@ -186,7 +187,7 @@ def _cut(program: Program, cut: Cut, *, chained: bool = False) -> tuple[Program,
         row, owner = rows_of(col[f"{side}_start"], op)
         new[f"{side}_start"] = np.append(0, np.cumsum(np.diff(col[f"{side}_start"])[op]))
         parts = [col[f"{side}_{part}"][row] for part in _PARTS]
-        _narrow(*parts[1:], cut.slots[op[owner]] > 0, first[owner], size[owner])
+        _narrow(parts, cut.slots[op[owner]] > 0, first[owner], size[owner])
         if not chained:
             parts[3][parts[4] == 1] = 0  # chains keep the stride of single blocks, for the pieces that follow
         new |= {f"{side}_{part}": column for part, column in zip(_PARTS, parts, strict=True)}
@@ -201,13 +202,14 @@ def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
     alike = np.logical_and.reduce([column[on] == column[op] for column in cut]) & (cut.slots[on] > 0)
     alike[alike] = _piece_by_piece(program, on[alike], op[alike])
     kept = alike | (turn == 0)
-    dep = order.begin[on] + order.apart[on] * np.where(alike, turn, order.count[on] - 1)
+    dep = order.begin[on] + order.apart[on] * np.where(alike, turn, order.times[on] - 1)
     counts = np.bincount(owner[kept], minlength=len(order.op))
     return {"dep": dep[kept], "dep_start": np.append(0, np.cumsum(counts))}
 
 
-def _narrow(offset: Ints, count: Ints, stride: Ints, blocks: Ints, cut: Bools, first: Ints, size: Ints) -> None:
+def _narrow(parts: list[Ints], cut: Bools, first: Ints, size: Ints) -> None:
     """Leave of the regions of messages `size` slots from slot `first` on: whole blocks of strided ones."""
+    _, offset, count, stride, blocks = parts
     strided = cut & (stride > 0)
     flat = cut & ~strided
     offset[flat] += first[flat]
