@@ -39,12 +39,12 @@ bench: build
 
 # What runs on CUDA devices, over host threads first; then all that is measured, where there is a device.
 gpu: build
-	pytest $(TWO) tests/test_run_interpreter.py tests/test_run_cuda.py
+	pytest $(TWO) tests/run/test_interpreter.py tests/run/test_cuda.py
 	PYTHON=$(VENV)/bin/python bench/gpu/run
 
 # The interpreter of collectives on every valid file of the corpus, by every protocol in three sizes, under sanitizers.
 sanitize: build
-	SANITIZE_EVERY=1 pytest --timeout=3600 -k interpreter tests/test_run_sanitizers.py
+	SANITIZE_EVERY=1 pytest --timeout=3600 -k interpreter tests/run/test_sanitizers.py
 
 # Python sources are read from src/ as they stand; this rebuilds what is native, for both environments.
 build:

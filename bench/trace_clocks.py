@@ -126,7 +126,9 @@ def compiled(place: Path, env_dir: Path) -> tuple[Path, Path]:
     program.parent.mkdir(exist_ok=True)
     env = os.environ | {"PATH": f"{env_dir / 'bin'}:{os.environ['PATH']}"}
     subprocess.run([env_dir / "bin" / "mpicc", "-O1", source, "-o", program], env=env, check=True)
-    subprocess.run(["cc", "-shared", "-fPIC", HERE.parent / "tests" / "skewed_clock.c", "-o", skewed], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", HERE.parent / "tests" / "ranks" / "skewed_clock.c", "-o", skewed], check=True
+    )
     return program, skewed
 
 

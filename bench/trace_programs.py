@@ -30,7 +30,7 @@ from dovetail.trace.launch import build_wrappers, compiler_for, environment, for
 from dovetail.trace.mpi_calls import calls
 from dovetail.trace.stats import stats
 
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 from counting_shim import build_shim
 from needs import Mpi
 

@@ -22,7 +22,7 @@ import numpy as np
 from tuned import commit, keep, options_of_time, until
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 RULE = "|---|---|---|---|"
 RANKS, EVENTS = 4, 14  # of a step: Isend 3, Recv 4, Allreduce 3, Wait 4
 LIMITS = {10**5: "2 s", 10**7: "60 s and 1.5 GB"}  # of each verb, by events

@@ -14,7 +14,7 @@ import pytest
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's background, say; programs would inherit that
     signal.signal(signal.SIGINT, lambda number, frame: None)
-CALM = Path(__file__).with_name("calm.py")
+CALM = needs.SUPPORT / "calm.py"
 # Threads of a BLAS otherwise turn for a tenth of a second before they sleep, in each of the thousand processes started.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 # Open MPI otherwise sleeps for a second in each MPI_Init before it finds that it has no use for libfabric; the testbed
@@ -24,7 +24,7 @@ os.environ.setdefault("OMPI_MCA_btl", "self,sm,tcp")
 
 WEEK_S = 7 * 24 * 3600
 RANKS = "ranks"  # the group of all tests that start ranks or hosts
-LONG = ("tests/test_run_sanitizers.py",)  # files that take more than a minute: begun last, one core would wait for them
+LONG = ("tests/run/test_sanitizers.py",)  # files that take more than a minute: begun last, one core would wait for them
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist's own then appends the group to the test's name

@@ -11,11 +11,10 @@ from pathlib import Path
 
 import face_stub
 import pytest
+from needs import ROOT
 
 import dovetail
 from dovetail.ir.registry import BUILT_IN, operator_class
-
-ROOT = Path(__file__).resolve().parent.parent
 
 # The editable install's finder would answer for `dovetail` before sys.path does, so it is set aside.
 CHECK = """

@@ -6,7 +6,6 @@ What is tested is what the registries hold: the built-ins, packages that are ins
 import json
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import needs
 import numpy as np
@@ -28,7 +27,6 @@ from dovetail.trace.to_timeline import lanes_of, span_rows
 pytestmark = pytest.mark.usefixtures("examples_installed")
 NEEDS = {"mpi": "mpich", "cuda": "gpu"}  # what an executor of ours needs of a machine; others say it when they run
 RANKS = 2
-HERE = Path(__file__).parent
 
 
 def variant_of(operator, schedule, name="one", ranks=RANKS):
@@ -216,5 +214,5 @@ def test_an_operator_is_proved_on_other_ranks_or_refuses_them(name, ranks):
 @pytest.mark.mpi
 @pytest.mark.usefixtures("own_cache")
 def test_operators_are_called_on_ranks(mpi):
-    done = mpi.run(RANKS, HERE / "conformance_ranks.py")
+    done = mpi.run(RANKS, needs.RANKS / "conformance_ranks.py")
     assert f"{len(names_in(OPERATORS))} called" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]

@@ -1,4 +1,4 @@
-"""Whether results are right: tests/cuda_checks.py in processes of their own, the corpus, full sizes, operators."""
+"""Whether results are right: tests/run/cuda_checks.py in processes of their own, the corpus, full sizes, operators."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from dovetail.run.interpreter import PROTOCOLS, Layout
 from dovetail.run.options import RunOptions
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT / "tests"))
+sys.path.append(str(ROOT / "tests" / "support"))
 from product_runs import costs  # noqa: E402
 
 OPERATORS = (
@@ -47,7 +47,7 @@ OPERATORS = (
     AllToAllMatmul,
     MatmulAllToAll,
 )
-# Of tests/cuda_checks.py, most telling first: what one breaks on the device does not harm the next.
+# Of tests/run/cuda_checks.py, most telling first: what one breaks on the device does not harm the next.
 PARTS = (
     "algorithm and ring",
     "TestProducts and right",
@@ -62,11 +62,20 @@ STALL_S = 8  # of a lane; a test that stalls should cost its part no more
 CORPUS = ("build/gpu/corpus", "shared/corpus/msccl", "../shared/corpus/msccl")  # from here; the first that is there
 # As nothing of the project's own settings needs: its plugins may be absent.
 PYTEST = ("-m", "pytest", "-c", "/dev/null", "--rootdir=.", "--noconftest", "--import-mode=importlib")
-MORE = ("-v", "-ra", "--tb=short", "-p", "no:cacheprovider", "-o", "faulthandler_timeout=60", "tests/cuda_checks.py")
+MORE = (
+    "-v",
+    "-ra",
+    "--tb=short",
+    "-p",
+    "no:cacheprovider",
+    "-o",
+    "faulthandler_timeout=60",
+    "tests/run/cuda_checks.py",
+)
 
 
 def checks(setting: Any) -> Iterator[dict[str, Any]]:
-    """The tests of tests/cuda_checks.py on this device: every algorithm, protocol, dtype, family and fault."""
+    """The tests of tests/run/cuda_checks.py on this device: every algorithm, protocol, dtype, family and fault."""
     for part in PARTS[: 1 if setting.small else None]:  # none may take the time of all that follow
         found = ran(setting, [], part, max(0.5 * setting.left_s, 15.0))
         del found["said"]
@@ -94,7 +103,7 @@ def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, 
     log = setting.out / "checks.log"
     begin, ended = time.monotonic(), "ran out of time"
     command = [*under, sys.executable, *PYTEST, *MORE, "-k", part]
-    paths = os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    paths = os.pathsep.join([str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")])
     how: dict[str, Any] = {
         "cwd": ROOT,
         "check": False,

@@ -1,5 +1,5 @@
 // Programs from a file, with inputs and what must come of them: whitespace-separated numbers, as
-// tests/test_run_sanitizers.py writes them.
+// tests/run/test_sanitizers.py writes them.
 #pragma once
 
 #include <cstdio>

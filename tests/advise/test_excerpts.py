@@ -1,0 +1,98 @@
+"""Advice on a long trace comes from excerpts of it, and says so; advice on sizes says what the trace shows of them."""
+
+from __future__ import annotations
+
+import pytest
+from trace_calls import call, collective
+from trace_files import event, pair, write_process
+
+import dovetail.advise.advise as advising
+from dovetail.advise.advise import advise
+from dovetail.report.advice import advice_text
+from dovetail.trace import merge
+from dovetail.trace.excerpts import excerpts
+from dovetail.trace.matching import messages
+from dovetail.trace.meetings import meetings
+
+
+def uneven(folder, steps: int):
+    """Rank 1 computes 2 ms where rank 0 computes 1 ms; each sends to the other, then they reduce."""
+    for rank in (0, 1):
+        events = []
+        for step in range(steps):
+            at = 4.0 * step
+            both = [event("recv", pair(1 - rank, 1), 0, 8), event("done", pair(1 - rank, 1), 0, 8)]
+            events += call(14, at + 0.01 * rank, at + 0.1, event("send", pair(1 - rank, 1), 0, 8), *both)
+            events += call(11, at + 1 + rank, at + 2.1, *collective())
+        write_process(folder, rank, {1: events})
+    return merge(folder)
+
+
+def test_excerpts_advise_as_the_whole_trace(tmp_path, monkeypatch):
+    file = uneven(tmp_path, 600)
+    whole = advise(file)
+    for name, value in {"MOST_ROWS": 1000, "EXCERPT_ROWS": 401, "EXCERPTS": 3}.items():
+        monkeypatch.setattr(advising, name, value)
+    part = advise(file)
+    assert [it.kind for it in part.findings] == [it.kind for it in whole.findings] != []
+    for mine, theirs in zip(part.findings, whole.findings, strict=True):
+        assert mine.saves_s == pytest.approx(theirs.saves_s, rel=0.1)
+    assert part.traced_s == pytest.approx(whole.traced_s, rel=0.01)
+    assert whole.read_rows == whole.num_rows == part.num_rows > 3 * part.read_rows
+    assert f"{part.read_rows} of {part.num_rows} rows" in advice_text(part)
+    assert "excerpt" not in advice_text(whole)
+
+
+def test_an_excerpt_keeps_the_pairs_of_the_whole_trace(tmp_path):
+    file = uneven(tmp_path, 200)
+    trace = file.read()
+    found, met = messages(trace), meetings(trace)
+    times = set(zip(found.src.tolist(), found.sent_s.tolist(), found.taken_s.tolist(), strict=True))
+    for it in excerpts(file, 5, 53):
+        col = it.trace.columns
+        mine = list(zip(it.found.src.tolist(), it.found.sent_s.tolist(), it.found.taken_s.tolist(), strict=True))
+        assert len(mine) > 5
+        assert set(mine) <= times
+        assert col["start_s"][it.found.sent_row].tolist() == it.found.sent_s.tolist()
+        assert col["start_s"][it.met.row].tolist() == it.met.start_s.tolist()
+        assert set(it.met.start_s.tolist()) < set(met.start_s.tolist())
+        assert (it.met.meeting[::2] == it.met.meeting[1::2]).all()
+
+
+def exchange(folder, num_bytes: int):
+    """Advice on twelve steps, at the end of each of which two ranks exchange messages of one size for 4 ms."""
+    for rank in (0, 1):
+        events = []
+        for step in range(12):
+            at = 10.0 * step + 0.01 * rank
+            both = [event("recv", pair(1 - rank, 1), 0, num_bytes), event("done", pair(1 - rank, 1), 0, num_bytes)]
+            events += call(14, at, 10.0 * step + 4, event("send", pair(1 - rank, 1), 0, num_bytes), *both)
+        write_process(folder, rank, {1: events})
+    return advise(merge(folder))
+
+
+def test_long_messages_are_not_called_latency(tmp_path):
+    found = exchange(tmp_path / "long", 1 << 21)
+    assert not {it.kind for it in found.findings} & {"temporal_block", "block"}
+    assert "latency" not in advice_text(found)
+    (short,) = (it for it in exchange(tmp_path / "short", 64).findings if it.kind == "temporal_block")
+    assert "up to 64 bytes" in short.evidence
+    assert "supposed" in short.evidence  # one size cannot separate latency from bandwidth
+
+
+def test_calls_of_several_places_are_counted_apart(tmp_path):
+    """Three Allreduce, then two Bcast, nine times."""
+    for rank in (0, 1):
+        events = []
+        for step in range(9):
+            for i, name in enumerate((11, 11, 11, 12, 12)):
+                at = 2.0 * step + 0.2 * i
+                details = collective(0) if name == 12 else collective()
+                events += call(name, at, at + 0.199, *details)
+        write_process(tmp_path, rank, {1: events})
+    found = [it for it in advise(merge(tmp_path)).findings if it.kind == "merge"]
+    assert sorted(it.evidence[:30] for it in found) == [
+        "18 calls of MPI_Bcast on rank ",
+        "27 calls of MPI_Allreduce on r",
+    ]
+    assert all(it.evidence.split()[3] in it.where for it in found)

@@ -1,0 +1,38 @@
+"""Replay: the simulator gives an untouched trace its own makespan again, of real programs on every MPI."""
+
+from __future__ import annotations
+
+import needs
+import pytest
+from trace_programs import SOURCE, compiled, traced
+
+from dovetail.sim import simulate
+from dovetail.trace.story import story_of
+from dovetail.trace.to_program import to_program
+
+pytestmark = pytest.mark.mpi
+FAULTS = needs.ROOT / "bench" / "trace_faults.c"
+NAMES = {"merge": 2, "block": 2, "temporal_block": 2, "post_earlier": 3, "overlap": 2, "nonblocking": 2,
+         "rendezvous": 2, "eager": 2, "progress": 2, "imbalance": 2, "slow_link": 3}  # fmt: skip
+
+
+def off(trace) -> float:
+    story = story_of(trace)
+    replayed = simulate(*to_program(story)).makespan_s
+    return replayed / story.makespan_s - 1
+
+
+def test_calls_of_every_kind(mpi, tmp_path):
+    program = compiled(mpi, SOURCE, tmp_path / "program")
+    assert abs(off(traced(mpi, tmp_path / "out", 4, program)[1])) < 0.25
+
+
+def test_a_dozen_programs(mpi, tmp_path):
+    """The median within 5 %, as of programs that wait in many ways."""
+    program = compiled(mpi, FAULTS, tmp_path / "program")
+    found = []
+    for i, (name, ranks) in enumerate(NAMES.items()):
+        command = [program, name, i % 2, 1 if name == "progress" else 10]
+        found.append(abs(off(traced(mpi, tmp_path / name, ranks, *command)[1])))
+    assert sorted(found)[len(found) // 2] < 0.05
+    assert max(found) < 0.25
