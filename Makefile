@@ -30,7 +30,7 @@ lint: build
 	ruff format --check
 	mypy
 	lint-imports
-	clang-format --dry-run -Werror $$(find native src bench examples tests $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\|cuh\)')
+	clang-format --dry-run -Werror $$(find native bench examples tests $(wildcard ctrace) -regex '.*\.\(c\|h\|cpp\|hpp\|cu\|cuh\)')
 	typos
 
 bench: build

@@ -15,9 +15,9 @@ file(GLOB headers CONFIGURE_DEPENDS native/cuda/*.hpp native/cuda/*.cuh native/r
 add_custom_command(
   OUTPUT ${kernels}
   COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} -std=c++20 -O3 -fatbin --threads 0 --expt-relaxed-constexpr --Werror all-warnings ${targets}
-          -I${CMAKE_CURRENT_SOURCE_DIR}/native -I${CMAKE_CURRENT_SOURCE_DIR}/src/dovetail
+          -I${CMAKE_CURRENT_SOURCE_DIR}/native
           ${CMAKE_CURRENT_SOURCE_DIR}/native/cuda/kernels.cu -o ${kernels}
-  DEPENDS native/cuda/kernels.cu ${headers} src/dovetail/run/mpi_table.h
+  DEPENDS native/cuda/kernels.cu ${headers} native/run/mpi_table.h
   VERBATIM)
 
 # An object that holds the image, by the assembler's own means.
@@ -30,7 +30,7 @@ set_source_files_properties(${image} PROPERTIES OBJECT_DEPENDS ${kernels})
 file(GLOB cuda_sources CONFIGURE_DEPENDS native/cuda/device/*.cpp native/bind/cuda/*.cpp)
 nanobind_add_module(_cuda NB_STATIC NOMINSIZE ${cuda_sources} native/cuda/load.cpp native/run/op.cpp native/run/order.cpp
                     native/run/reduce.cpp ${image})
-target_include_directories(_cuda PRIVATE native src/dovetail)
+target_include_directories(_cuda PRIVATE native)
 target_include_directories(_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(_cuda PRIVATE -Wall -Wextra)
 target_link_libraries(_cuda PRIVATE ${CMAKE_DL_LIBS} Threads::Threads)
@@ -39,7 +39,7 @@ install(TARGETS _cuda LIBRARY DESTINATION dovetail/_native)
 # For tests where there is no device: the driver's and cuBLASLt's entry points over host threads. Not part of `all`.
 file(GLOB pretended_sources CONFIGURE_DEPENDS native/test/device/*.cpp)
 add_library(pretended SHARED EXCLUDE_FROM_ALL ${pretended_sources})
-target_include_directories(pretended PRIVATE native src/dovetail)
+target_include_directories(pretended PRIVATE native)
 target_include_directories(pretended SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(pretended PRIVATE -Wall -Wextra)
 target_link_libraries(pretended PRIVATE Threads::Threads)

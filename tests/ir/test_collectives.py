@@ -23,7 +23,7 @@ from dovetail.run.reduce import REDUCE_OPS
 from dovetail.tuner.timing import bus_factor
 
 PROGRAM = (ROOT / "native/ir/program.hpp").read_text(encoding="utf-8")
-MPI_TABLE = (ROOT / "src/dovetail/run/mpi_table.h").read_text(encoding="utf-8")
+MPI_TABLE = (ROOT / "native/run/mpi_table.h").read_text(encoding="utf-8")
 
 
 def enum(header: str, first: str) -> list[str]:

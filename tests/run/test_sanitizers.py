@@ -62,7 +62,7 @@ def compiled(unit: Path, place: Path, sanitizer: str) -> Path:
     if unit.stem == "interpreter" and sanitizer != "thread":
         level = ["-O0", "-DDOVETAIL_INLINE=inline"]
     language = ["gcc", "-std=gnu11"] if unit.suffix == ".c" else ["g++", "-std=c++20"]
-    include = [f"-I{ROOT / 'native'}", f"-I{ROOT / 'src' / 'dovetail'}"]
+    include = [f"-I{ROOT / 'native'}"]
     command = [*watched(language[0], sanitizer), language[1], *level, *include]
     target = place / f"{unit.stem}.o"
     build_once(target, [*command, "-c", str(unit)], checked([*command, "-E", str(unit)]))

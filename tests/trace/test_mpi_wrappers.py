@@ -13,7 +13,7 @@ from dovetail.trace import merge
 from dovetail.trace.mpi_wrappers import wrappers
 from dovetail.trace.stats import stats
 
-FRAME = needs.ROOT / "src" / "dovetail" / "trace"
+FRAME = needs.ROOT / "native" / "trace" / "mpi"
 NATIVE = needs.ROOT / "native" / "trace"
 QUIET = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "halt_on_error=1"}
 QUIET |= {"UCX_MEM_EVENTS": "n"}  # its hooks run in new threads before ThreadSanitizer knows them

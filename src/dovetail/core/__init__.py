@@ -13,7 +13,7 @@ from dovetail.core.codec import (
     save_json,
     save_text,
 )
-from dovetail.core.compiler import LIBRARIES, compile_c, compile_for_here, find_tool
+from dovetail.core.compiler import LIBRARIES, compile_c, compile_for_here, find_tool, native_folder
 from dovetail.core.errors import (
     CostError,
     DovetailError,
@@ -56,6 +56,7 @@ __all__ = [
     "json_text",
     "load_document",
     "load_json",
+    "native_folder",
     "parse_bytes",
     "parse_count",
     "parse_seconds",

@@ -20,6 +20,7 @@ from dovetail.core.codec import replacing
 from dovetail.core.errors import EnvironmentFault
 
 LIBRARIES = "libraries"  # their folder in the cache
+_PACKAGE = Path(__file__).parents[1]
 
 
 def find_tool(*names: str) -> str | None:
@@ -30,6 +31,15 @@ def find_tool(*names: str) -> str | None:
         if path:
             return path
     return None
+
+
+def native_folder(room: str) -> Path:
+    """Return the folder of the C sources of `room` that are compiled where they are used, as against an MPI.
+
+    A checkout is read in place, `native/ROOM`; an installed package has a copy, `dovetail/_native/ROOM`.
+    """
+    in_place = _PACKAGE.parents[1] / "native" / room
+    return in_place if _PACKAGE.parent.name == "src" and in_place.is_dir() else _PACKAGE / "_native" / room
 
 
 def compile_c(

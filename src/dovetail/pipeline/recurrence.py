@@ -1,7 +1,7 @@
 """recurrence: when a pipeline of ranks is done: the max-plus recurrence of its receives, computations and sends.
 
 Source: seed 003, "Blocking primitives" and "Non-blocking primitives", with the protocol of the messages, which decides
-whether blocking sends already overlap. The same recurrence is in `call/pipeline/pipeline_recurrence.c`.
+whether blocking sends already overlap. The same recurrence is in `native/call/pipeline/pipeline_recurrence.c`.
 """
 
 from __future__ import annotations

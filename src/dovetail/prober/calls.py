@@ -10,14 +10,14 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
-from dovetail.core import EnvironmentFault, RunError, cache_dir, find_tool
+from dovetail.core import EnvironmentFault, RunError, cache_dir, find_tool, native_folder
 from dovetail.cost import as_measured
 from dovetail.machine import Machine
 from dovetail.prober.links import pairs_of
 from dovetail.prober.take import as_samples
 from dovetail.run.mpi import OPEN_MPI, stop
 
-SOURCE = Path(__file__).with_suffix(".c")
+SOURCE = native_folder("prober") / "calls.c"
 MOST_BYTES = 1 << 20
 LOOK_S = 0.05
 SILENT_S = 120.0  # far more than one measurement takes, of eight ranks at 100 Mbit/s too

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dovetail import _native
-from dovetail.core import EnvironmentFault, RunError, compile_c, find_tool
+from dovetail.core import EnvironmentFault, RunError, compile_c, find_tool, native_folder
 
-SOURCE = Path(__file__).with_name("mpi_shim.c")
+SOURCE = native_folder("run") / "mpi_shim.c"
 
 
 def build_shim() -> Path:

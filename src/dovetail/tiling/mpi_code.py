@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+from dovetail.core import native_folder
 from dovetail.loops.generate import c_type
 from dovetail.loops.matrices import Vector
 from dovetail.tiling.hyperplanes import best_mapping, check_dimension, non_overlapping, overlapping
@@ -19,7 +19,7 @@ from dovetail.tiling.tile_code import HELPERS, header, linear, point_loops, vect
 from dovetail.tiling.tile_points import messages, tile_dependences
 from dovetail.tiling.tiling import Tiling
 
-_SHARED = Path(__file__).with_name("mpi_chains.c")
+_SHARED = native_folder("tiling") / "mpi_chains.c"
 _WHAT = """Tiles of a loop nest on the ranks of MPI, made by dovetail. Needs mpicc alone:
  *     mpicc -O3 -march=native -ffp-contract=off THIS.c -lm && mpiexec -n 4 ./a.out check
  *"""

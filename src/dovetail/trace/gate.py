@@ -6,9 +6,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from dovetail.core import EnvironmentFault, compile_c, find_tool
+from dovetail.core import EnvironmentFault, compile_c, find_tool, native_folder
 from dovetail.trace.mpi_calls import calls
 from dovetail.trace.mpi_wrappers import fortran_entries
+
+HEADERS = native_folder("trace/mpi")
 
 
 def gate_source() -> str:
@@ -33,12 +35,12 @@ def build_gate(near: Path) -> Path:
     compiler = find_tool("cc", "gcc", "clang")
     if compiler is None:
         raise EnvironmentFault("no C compiler to compile what traced processes load", hint="install gcc or clang")
-    flags = ["-O2", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{near}", f"-L{near}", "-pthread"]
+    flags = ["-O2", "-fvisibility=hidden", f"-I{HEADERS}", f"-I{near}", f"-L{near}", "-pthread"]
     flags += ["-ldovetail_trace", f"-Wl,-rpath,{near}", "-Wl,-Bsymbolic", "-ldl"]
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "gate.c"
         source.write_text(gate_source(), encoding="utf-8")
-        sources = [source, *sorted(Path(__file__).parent.glob("gate*.h"))]
+        sources = [source, *sorted(HEADERS.glob("gate*.h"))]
         return compile_c(compiler, sources, "mpi_gate", "what traced processes load", flags=flags)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from dovetail import _native
 from dovetail.core import EnvironmentFault, compile_c, find_tool
 from dovetail.trace.ended import ENDS
-from dovetail.trace.gate import build_gate
+from dovetail.trace.gate import HEADERS, build_gate
 from dovetail.trace.mpi_wrappers import wrappers
 
 SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
@@ -64,8 +64,8 @@ def build_wrappers(library: Library, near: Path | None = None, *, python: bool =
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
     native = trace_folder()
-    frames = sorted(Path(__file__).parent.glob("mpi_*.h"))
-    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", f"-I{Path(__file__).parent}", f"-I{native}", f"-L{native}"]
+    frames = sorted(HEADERS.glob("mpi_*.h"))
+    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", f"-I{HEADERS}", f"-I{native}", f"-L{native}"]
     flags += ["-DDM_PYTHON"] if python else []
     flags += ["-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     with tempfile.TemporaryDirectory() as place:

@@ -1,4 +1,4 @@
-"""pipeline: ranks that need one another's results position by position, on the C library that lies beside this file."""
+"""pipeline: ranks that need one another's results position by position, on the C library in native/call/pipeline."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import os
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import index
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import EnvironmentFault, OperatorError, RunError, compile_c, find_tool
+from dovetail.core import EnvironmentFault, OperatorError, RunError, compile_c, find_tool, native_folder
 from dovetail.run.together import of_all, words_of
 
-FOLDER = Path(__file__).parent  # of dovetail_pipeline.h and its sources
+FOLDER = native_folder("call/pipeline")  # of dovetail_pipeline.h and its sources
 Array = NDArray[Any]
 Faces = Iterable[tuple[int, Array]]  # (rank, its array: positions first)
 
