@@ -29,7 +29,7 @@ import numpy as np
 from eager import cpu
 from tuned import ENVIRONMENTS, HERE, SHARED_MEMORY, hosts, provenance, table
 
-from dovetail.run.mpi import default_launch
+from dovetail.run.mpi.executor import default_launch
 
 COLUMNS = ("mpi", "call", "call_s", "work_s", "in_turn_s", "begun_s", "gain")
 

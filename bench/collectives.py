@@ -128,7 +128,7 @@ def ended(command: list, environment: dict[str, str], limit_s: float) -> tuple[i
 def worker(args: argparse.Namespace) -> dict:
     """Tune one collective with the MPI of this Python, then compare what was chosen with the library."""
     from dovetail.planner import operator_class
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.mpi.executor import MpiExecutor
     from dovetail.tuner.collectives import tune_collective
     from dovetail.tuner.machines import machine_of
 
@@ -157,7 +157,7 @@ def compared(judged, rounds: int, budget_s: float) -> tuple[list[dict], dict]:
     """For each size the library, the choice, and the named rivals, in turn, in jobs that choose nothing."""
     from dovetail.core import RunError
     from dovetail.run.job import Job
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.mpi.executor import MpiExecutor
     from dovetail.tuner.contest import pooled
     from dovetail.tuner.measure import LAUNCHES, LONG_S, Clock, groups, repeats_worth
 

@@ -16,7 +16,7 @@ from dovetail.collective.operators import CollectiveOperator
 from dovetail.ir import Schedule
 from dovetail.machine import SWITCH, Link, Machine, load, presets
 from dovetail.run.job import Job, Outcome
-from dovetail.run.mpi import MpiExecutor
+from dovetail.run.mpi.executor import MpiExecutor
 from dovetail.store.selection import Choice
 from dovetail.tuner.measure import Entry
 

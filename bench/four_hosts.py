@@ -27,7 +27,7 @@ from dovetail.planner.costs import Costs
 from dovetail.planner.search import ranked_schedules
 from dovetail.prober import probe_links, probe_operator
 from dovetail.run.job import Job
-from dovetail.run.mpi import MpiExecutor
+from dovetail.run.mpi.executor import MpiExecutor
 from dovetail.tuner.measure import Entry
 
 RANKS = 4

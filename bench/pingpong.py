@@ -21,7 +21,7 @@ from overlap import HERE, provenance, testbed
 
 from dovetail.prober.programs import ping_pong
 from dovetail.prober.take import take
-from dovetail.run.mpi import MpiExecutor, default_launch
+from dovetail.run.mpi.executor import MpiExecutor, default_launch
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20]
 TURNS = 5

@@ -38,7 +38,7 @@ from tuned import keep, options_of_time, table, until
 from dovetail.advise.advise import Advice, advise_run, together
 from dovetail.core import save_text
 from dovetail.trace import merge, open_trace
-from dovetail.trace.launch import build_wrappers, environment, library_of
+from dovetail.trace.recorder.launch import build_wrappers, environment, library_of
 
 SOURCE = Path(__file__).with_name("trace_faults.c")
 BIN = Path(sys.prefix) / "bin"

@@ -25,8 +25,8 @@ from tuned import ENVIRONMENTS, keep, options_of_time, table, until
 
 from dovetail.trace import merge
 from dovetail.trace.clocks import RankClock, meetings_of, rank_clocks
-from dovetail.trace.launch import build_wrappers, environment, library_of
 from dovetail.trace.process_file import ProcessFile, read_process
+from dovetail.trace.recorder.launch import build_wrappers, environment, library_of
 
 PROGRAM = """
 #include <mpi.h>

@@ -23,7 +23,7 @@ from pathlib import Path
 from trace_peers import peers
 from tuned import keep, options_of_time, until
 
-from dovetail.trace.launch import build_wrappers, environment, library_of
+from dovetail.trace.recorder.launch import build_wrappers, environment, library_of
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.prefix) / "bin"

@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 from tuned import HERE, keep, options_of_time
 
 from dovetail.trace import merge
-from dovetail.trace.launch import build_wrappers, compiler_for, environment, forwarded, library_of
-from dovetail.trace.mpi_calls import calls
-from dovetail.trace.stats import stats
+from dovetail.trace.analysis.stats import stats
+from dovetail.trace.recorder.launch import build_wrappers, compiler_for, environment, forwarded, library_of
+from dovetail.trace.recorder.mpi_calls import calls
 
 sys.path.insert(0, str(HERE.parent / "tests" / "support"))
 from counting_shim import build_shim

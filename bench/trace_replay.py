@@ -32,9 +32,9 @@ from dovetail.advise.replay import replay
 from dovetail.core import DovetailError, save_json
 from dovetail.machine import Machine, load
 from dovetail.prober import probe_calls
-from dovetail.run.mpi import MpiExecutor
+from dovetail.run.mpi.executor import MpiExecutor
 from dovetail.trace import merge, open_trace
-from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
+from dovetail.trace.recorder.launch import build_wrappers, environment, forwarded, library_of
 from dovetail.tuner.machines import machine_of
 
 RANKS = 2

@@ -16,7 +16,7 @@ import dovetail.loops.problems
 from dovetail.ir.abilities import OnArrays
 from dovetail.ir.registry import BUILT_IN, operator_class
 from dovetail.loops import Nest
-from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.grid.grid_operator import GridOperator
 
 PACKAGES = ("dovetail", "dovetail.collective", "dovetail.loops.problems")
 ON_ARRAYS = [name for name in BUILT_IN if issubclass(operator_class(name), OnArrays)]

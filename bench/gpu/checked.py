@@ -30,8 +30,8 @@ from dovetail.matmul import (
 )
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.check import check_outputs
-from dovetail.run.cuda_device import DeviceMemory
-from dovetail.run.cuda_runs import InterpretedRun, fill, outputs, run_streams
+from dovetail.run.cuda.device import DeviceMemory
+from dovetail.run.cuda.runs import InterpretedRun, fill, outputs, run_streams
 from dovetail.run.interpreter import PROTOCOLS, Layout
 from dovetail.run.options import RunOptions
 

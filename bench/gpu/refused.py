@@ -16,14 +16,14 @@ from dovetail.collective import build
 from dovetail.core import DovetailError
 from dovetail.ir import Program, Slot, Workload
 from dovetail.ir.shapes import ring_all_reduce
-from dovetail.run.cuda_device import DeviceMemory
-from dovetail.run.cuda_runs import InterpretedRun
+from dovetail.run.cuda.device import DeviceMemory
+from dovetail.run.cuda.runs import InterpretedRun
 from dovetail.run.interpreter import Layout
 
 OLD = """int cuDriverGetVersion(int *version) { return *version = 11040, 0; }
 """
 OPEN = """from dovetail.core import DovetailError
-from dovetail.run.cuda_device import Gpu
+from dovetail.run.cuda.device import Gpu
 try:
     print("it was opened:", Gpu().facts())
 except DovetailError as error:

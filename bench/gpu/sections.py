@@ -27,9 +27,9 @@ from dovetail.prober import probe_links
 from dovetail.prober.take import Budget
 from dovetail.report.tuning import write_tuning
 from dovetail.run import fresh_inputs
-from dovetail.run.cuda_device import DeviceMemory, Gpu, native
-from dovetail.run.cuda_executor import CudaExecutor
-from dovetail.run.cuda_runs import ONE_RANK, InterpretedRun, OneRank, StreamsOptions, StreamsRun, plain_sum
+from dovetail.run.cuda.device import DeviceMemory, Gpu, native
+from dovetail.run.cuda.executor import CudaExecutor
+from dovetail.run.cuda.runs import ONE_RANK, InterpretedRun, OneRank, StreamsOptions, StreamsRun, plain_sum
 from dovetail.run.interpreter import PROTOCOLS, Layout
 from dovetail.run.options import RunOptions
 from dovetail.tuner import tune

@@ -21,8 +21,8 @@ from dovetail.prober.characteristics import Characteristics
 from dovetail.prober.take import Budget
 from dovetail.report.characteristics import write_characteristics
 from dovetail.report.summary import Provenance
-from dovetail.run.cuda_executor import CudaExecutor
-from dovetail.run.cuda_runs import ONE_RANK, StreamsOptions
+from dovetail.run.cuda.executor import CudaExecutor
+from dovetail.run.cuda.runs import ONE_RANK, StreamsOptions
 from dovetail.run.job import Job, Variant
 from dovetail.run.options import RunOptions
 

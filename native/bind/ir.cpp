@@ -136,7 +136,7 @@ void bind_ir(nb::module_& m) {
             return to_dict(verdict);
         },
         "columns"_a, "tables"_a, "num_ranks"_a, "num_sets"_a, "k0"_a, "k1"_a, "reference"_a = nb::none(),
-        "Judge a Program that has passed check_columns; tables as dovetail.ir.native lays them out. `reference`: "
+        "Judge a Program that has passed check_columns; tables as dovetail.ir.proof.native lays them out. `reference`: "
         "columns and tables of another, with buffers numbered alike, to be compared with.");
     m.def(
         "ask",

@@ -42,8 +42,8 @@ from dovetail.core import Say
 from dovetail.core.errors import DovetailError as DovetailError
 from dovetail.ir import Operator
 from dovetail.ir.program import Program as Program
+from dovetail.ir.proof.verify import verify as verify
 from dovetail.ir.schedule import Schedule as Schedule
-from dovetail.ir.verify import verify as verify
 from dovetail.loops.expressions import cos as cos
 from dovetail.loops.expressions import exp as exp
 from dovetail.loops.expressions import maximum as maximum

@@ -14,7 +14,7 @@ from trace_tale import DELAYS, US, Tale
 from dovetail.advise.advise import advise, advise_story, together
 from dovetail.advise.remedy import dropped
 from dovetail.report.advice import advice_text
-from dovetail.trace.story import FROM_ROOT, Gathering, Step, Story, story_of
+from dovetail.trace.analysis.story import FROM_ROOT, Gathering, Step, Story, story_of
 
 ROUNDS = 20
 

@@ -10,9 +10,9 @@ import dovetail.advise.advise as advising
 from dovetail.advise.advise import advise
 from dovetail.report.advice import advice_text
 from dovetail.trace import merge
-from dovetail.trace.excerpts import excerpts
-from dovetail.trace.matching import messages
-from dovetail.trace.meetings import meetings
+from dovetail.trace.analysis.excerpts import excerpts
+from dovetail.trace.analysis.matching import messages
+from dovetail.trace.analysis.meetings import meetings
 
 
 def uneven(folder, steps: int):

@@ -21,8 +21,8 @@ from dovetail.cost import CostModel, Curve
 from dovetail.ir import Kind
 from dovetail.machine import Machine
 from dovetail.prober import probe_calls
-from dovetail.run.mpi import default_launch
-from dovetail.trace.story import story_of
+from dovetail.run.mpi.executor import default_launch
+from dovetail.trace.analysis.story import story_of
 from dovetail.trace.to_program import to_program
 
 US, MS = 1e-6, 1e-3

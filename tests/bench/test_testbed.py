@@ -16,7 +16,7 @@ import pytest
 from dovetail.core import load_json, save_json
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.trace import open_trace
-from dovetail.trace.launch import Library, build_wrappers
+from dovetail.trace.recorder.launch import Library, build_wrappers
 
 FOLDER = needs.ROOT / "bench" / "testbed"
 NAME = f"pytest-{os.getpid()}"

@@ -640,8 +640,8 @@ def test_machines(document, call, tmp_path):
 
 @pytest.mark.slow
 def test_doctor_names_what_is_broken(document, call, monkeypatch):
-    monkeypatch.setattr("dovetail.run.mpi_library.find_tool", lambda *names: None)
-    monkeypatch.setattr("dovetail.run.mpi.find_tool", lambda *names: None)
+    monkeypatch.setattr("dovetail.run.mpi.library.find_tool", lambda *names: None)
+    monkeypatch.setattr("dovetail.run.mpi.executor.find_tool", lambda *names: None)
     monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
     found = document("doctor", code=2)
     broken = [check["name"] for check in found["checks"] if check["needed"] and not check["ok"]]
@@ -701,7 +701,7 @@ def test_a_plan_that_is_serial_is_compared_with_nothing(call, document, monkeypa
     """Serial beside itself differs by noise alone; so does a rule that cuts nothing."""
     ratio = "uniform" in asked
     ran, pretended = [], SimExecutor(two_hosts(), noise=0.2)
-    monkeypatch.setattr("dovetail.run.mpi.MpiExecutor.execute", lambda self, job: ran.append(job) or run(job))
+    monkeypatch.setattr("dovetail.run.mpi.executor.MpiExecutor.execute", lambda self, job: ran.append(job) or run(job))
     run = pretended.execute
     sizes = ["--m", "8", *SIZES[2:]] if "mc2" in asked else SIZES
     words = "plan", "matmul_all_reduce", *sizes, "--machine", "shared-memory-2", *asked.split()

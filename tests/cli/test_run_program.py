@@ -14,7 +14,7 @@ from dovetail.collective import build, msccl
 from dovetail.core import OperatorError, save_json, save_text
 from dovetail.ir import Builder, Kind, Region, to_text
 from dovetail.run.job import JobResult, Outcome
-from dovetail.run.mpi import MpiExecutor
+from dovetail.run.mpi.executor import MpiExecutor
 from dovetail.run.timing import even_slots, held_bytes, measuring_job
 
 

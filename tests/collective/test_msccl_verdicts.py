@@ -14,9 +14,9 @@ from dovetail.collective.msccl import certify, read, write
 from dovetail.collective.msccl.lower import in_pieces
 from dovetail.core import ProgramError
 from dovetail.ir import TARGETS, Certificate, parse, verify, verify_reference
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
-from dovetail.ir.verify import least_depth
+from dovetail.ir.proof.greedy import Greedy
+from dovetail.ir.proof.verify import least_depth
 from dovetail.report.counterexample import counterexample
 
 REPROS = SHARED / "corpus" / "repros"

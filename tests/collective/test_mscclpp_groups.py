@@ -17,7 +17,7 @@ from dovetail.collective.mscclpp import certify, launched, read
 from dovetail.collective.mscclpp.certify import taken_whole
 from dovetail.core import ProgramError
 from dovetail.ir import verify
-from dovetail.ir.verify import verify_order
+from dovetail.ir.proof.verify import verify_order
 
 Document = dict[str, Any]
 LL: Document = {"protocol": "LL", "use_double_scratch_buffer": True, "in_place": False}

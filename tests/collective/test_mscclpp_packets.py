@@ -36,7 +36,7 @@ from dovetail.collective.mscclpp.certify import taken_whole
 from dovetail.core import ProgramError
 from dovetail.core.collector import paused
 from dovetail.ir import Certificate, verify
-from dovetail.ir.verify import verify_order
+from dovetail.ir.proof.verify import verify_order
 
 REPROS = SHARED / "corpus" / "repros"
 LL: dict[str, Any] = {"protocol": "LL", "use_double_scratch_buffer": True, "in_place": False}

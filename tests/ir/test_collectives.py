@@ -14,11 +14,11 @@ from dovetail.collective.library import library_call
 from dovetail.core import OperatorError
 from dovetail.ir import Kind, to_text
 from dovetail.ir.collectives import COLLECTIVES, OP_COLLECTIVES, collectives_that, kind_of_mpi
+from dovetail.ir.proof.symbolic import collective_values
+from dovetail.ir.proof.symbols import Symbols
 from dovetail.ir.standard import standard_posts
-from dovetail.ir.symbolic import collective_values
-from dovetail.ir.symbols import Symbols
 from dovetail.run.collectives import received
-from dovetail.run.comm import KINDS, REDUCED
+from dovetail.run.mpi.comm import KINDS, REDUCED
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.tuner.timing import bus_factor
 

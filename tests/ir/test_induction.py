@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dovetail.ir import Builder, Kind, Region, Schedule, verify, verify_reference
-from dovetail.ir.native import judge
 from dovetail.ir.posts import Posts
+from dovetail.ir.proof.native import judge
 from dovetail.ir.registry import operator_class
 
 CASES = {

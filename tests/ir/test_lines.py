@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from dovetail.collective import make_algorithm, msccl
 from dovetail.core import ProgramError
 from dovetail.ir import Program, parse, to_text
-from dovetail.ir.document import json_text
-from dovetail.ir.lines import op_lines, post_lines
-from dovetail.ir.text import op_text
+from dovetail.ir.text.document import json_text
+from dovetail.ir.text.lines import op_lines, post_lines
+from dovetail.ir.text.write import op_text
 
 GOLDEN = needs.GOLDEN
 FORMS: dict[str, Callable[[Program], str]] = {

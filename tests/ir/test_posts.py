@@ -10,8 +10,8 @@ from dovetail.collective import spec_of
 from dovetail.collective.spec import Spec
 from dovetail.core import ProgramError
 from dovetail.ir import Builder, Kind, Post, Program, Region, Term, verify, verify_reference
-from dovetail.ir.against import unasked_slots
 from dovetail.ir.posts import Posts
+from dovetail.ir.proof.against import unasked_slots
 from dovetail.ir.standard import standard_posts
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next")

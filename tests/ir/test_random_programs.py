@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from dovetail.core import ProgramError
 from dovetail.ir import Certificate, Program, verify, verify_reference
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
-from dovetail.ir.overlap import self_conflict
-from dovetail.ir.symbolic import Execution, first_difference, first_wrong
-from dovetail.ir.symbols import Symbols
+from dovetail.ir.proof.greedy import Greedy
+from dovetail.ir.proof.overlap import self_conflict
+from dovetail.ir.proof.symbolic import Execution, first_difference, first_wrong
+from dovetail.ir.proof.symbols import Symbols
 
 RNG = st.integers(0, 2**32).map(random.Random)  # drawn choice by choice, programs would be far too tame
 SIZES = st.integers(0, 60)

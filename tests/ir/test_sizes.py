@@ -11,10 +11,10 @@ from run_programs import Mover, all_to_all, uneven_of
 
 from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, region_bytes, sizes_fault, slot_classes, slot_sizes
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists, slots
+from dovetail.ir.proof.greedy import Greedy
+from dovetail.ir.proof.sizes import matches
 from dovetail.ir.shapes import ring_all_reduce
-from dovetail.ir.sizes import matches
 
 
 def classes_by_hand(program):

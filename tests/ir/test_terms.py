@@ -9,13 +9,13 @@ import pytest
 
 from dovetail.core import ProgramError
 from dovetail.ir import Certificate, Post, Program, Region, Term, canonical, parse, to_text, verify, verify_reference
-from dovetail.ir.document import json_text
-from dovetail.ir.greedy import Greedy
-from dovetail.ir.native import judge
 from dovetail.ir.op_lists import OpLists
 from dovetail.ir.posts import Posts
-from dovetail.ir.symbolic import Execution
-from dovetail.ir.symbols import Symbols
+from dovetail.ir.proof.greedy import Greedy
+from dovetail.ir.proof.native import judge
+from dovetail.ir.proof.symbolic import Execution
+from dovetail.ir.proof.symbols import Symbols
+from dovetail.ir.text.document import json_text
 from dovetail.ir.types import MAX_NESTING
 
 GOLDEN = needs.GOLDEN

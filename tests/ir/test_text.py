@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from dovetail.core import ProgramError
 from dovetail.ir import Builder, Kind, Program, canonical, parse, to_text
-from dovetail.ir.lines import op_lines
 from dovetail.ir.shapes import ring_all_reduce
+from dovetail.ir.text.lines import op_lines
 
 GOLDEN = needs.GOLDEN
 HEADER = "program p ranks 2\nbuffer x input 4\nbuffer y output 4\nlane net net\nchannel 0->1 0 depth 8\nkernel f each\n"

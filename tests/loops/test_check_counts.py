@@ -9,9 +9,9 @@ from dovetail import operator_of
 from dovetail.core import ProgramError
 from dovetail.ir import verify
 from dovetail.loops import array, loop, nest, problems
-from dovetail.loops import check_counts as counts
-from dovetail.loops.blocks import replaced
-from dovetail.loops.check_counts import iterations
+from dovetail.loops.analysis import check_counts as counts
+from dovetail.loops.analysis.check_counts import iterations
+from dovetail.loops.grid.blocks import replaced
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.stencil.operator import StencilOperator
 

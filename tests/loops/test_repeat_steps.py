@@ -6,7 +6,7 @@ import pytest
 
 from dovetail.ir import Schedule, verify
 from dovetail.ir.registry import operator_class
-from dovetail.loops import repeat_steps as repeated
+from dovetail.loops.grid import repeat_steps as repeated
 from dovetail.pipeline import operator as pipeline_operator
 from dovetail.pipeline import pipeline_program
 from dovetail.stencil import operator as operator

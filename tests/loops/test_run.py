@@ -15,7 +15,7 @@ from dovetail import operator_of
 from dovetail.core import compile_c
 from dovetail.loops import array, loop, maximum, minimum, nest, where
 from dovetail.loops import problems as shipped
-from dovetail.loops.generate import c_text
+from dovetail.loops.code.generate import c_text
 from dovetail.loops.nest import Nest
 from dovetail.run import execute, fresh_inputs
 
@@ -269,7 +269,7 @@ class TestCompiled:
         assert "ivdep" not in c_text(shipped.gauss_seidel2d, "float32")
 
     def test_a_wrong_c_is_seen(self, monkeypatch):
-        from dovetail.loops import run
+        from dovetail.loops.code import run
 
         given = arguments(shipped.jacobi2d, "float64")
         assert np.array_equal(shipped.jacobi2d(*given, steps=3), shipped.jacobi2d.reference(*given, steps=3))
@@ -316,7 +316,7 @@ class TestCompiled:
         broken.chmod(0o755)
         monkeypatch.setenv("PATH", str(tmp_path))
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
-        from dovetail.loops.run import compiled, library
+        from dovetail.loops.code.run import compiled, library
 
         compiled.cache_clear()
         library.cache_clear()

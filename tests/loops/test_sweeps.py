@@ -8,7 +8,7 @@ from nest_drawn import drawn
 
 from dovetail.core import OperatorError
 from dovetail.loops import array, loop, nest
-from dovetail.loops.sweeps import Place, space, sweep_of
+from dovetail.loops.analysis.sweeps import Place, space, sweep_of
 from dovetail.pipeline.sweeps import pipelined_of
 from dovetail.stencil.sweeps import stencil_of
 

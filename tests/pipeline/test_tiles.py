@@ -857,7 +857,7 @@ def test_on_communicators(mpi, ranks, monkeypatch):
 def test_without_a_compiler(monkeypatch):
     """NumPy, with a warning."""
     from dovetail.core import EnvironmentFault
-    from dovetail.loops import run
+    from dovetail.loops.code import run
 
     def none(*_):
         raise EnvironmentFault("no C compiler found")

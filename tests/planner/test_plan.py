@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from dovetail.cli.files import timeline_of
 from dovetail.core import CostError, DovetailError, FileError, OperatorError, PlanError, ProgramError
 from dovetail.cost import Curve, Segment, price
-from dovetail.ir import Program, Schedule, certificate
+from dovetail.ir import Program, Schedule
+from dovetail.ir.proof import certificate
 from dovetail.ir.registry import BUILT_IN, operator_class
 from dovetail.machine import Link, Machine, load, presets
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, pipeline_s

@@ -4,7 +4,7 @@ import pickle
 import sys
 from pathlib import Path
 
-from dovetail.run.mpi import MpiExecutor
+from dovetail.run.mpi.executor import MpiExecutor
 
 
 def main(path: str, answer: str) -> None:

@@ -14,7 +14,7 @@ from dovetail.core import OperatorError, RunError
 from dovetail.ir import Schedule
 from dovetail.planner.costs import Costs
 from dovetail.planner.search import with_schedule
-from dovetail.run.embedded import Embedded, ranks_of
+from dovetail.run.mpi.embedded import Embedded, ranks_of
 from dovetail.run.options import RunOptions
 
 WORLD = MPI.COMM_WORLD

@@ -19,7 +19,7 @@ from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
 from dovetail.core import EnvironmentFault, parse_bytes, parse_seconds
 from dovetail.cost import Curve
 from dovetail.ir import Builder, Kind, Region, to_text
-from dovetail.ir.lines import op_lines
+from dovetail.ir.text.lines import op_lines
 from dovetail.report import (
     Losses,
     Row,

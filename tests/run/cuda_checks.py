@@ -25,9 +25,9 @@ from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.check import check_outputs, check_rank
-from dovetail.run.cuda_device import DeviceMemory, Gpu, native
-from dovetail.run.cuda_executor import CudaExecutor
-from dovetail.run.cuda_runs import (
+from dovetail.run.cuda.device import DeviceMemory, Gpu, native
+from dovetail.run.cuda.executor import CudaExecutor
+from dovetail.run.cuda.runs import (
     ONE_RANK,
     InterpretedRun,
     OneRank,

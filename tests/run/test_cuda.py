@@ -87,7 +87,7 @@ def test_bad_input_is_refused_before_anything_is_launched(pretended):
 FORGETFUL = """
 import sys
 import pytest
-from dovetail.run.streams import Lowering
+from dovetail.run.cuda.streams import Lowering
 
 if "{fault}" == "readers":
     Lowering.wait_for_readers = lambda self, rank, region, waits: None
@@ -113,7 +113,7 @@ def test_planted_faults_are_caught(pretended, fault, chosen):
     assert "failed" in done.stdout
 
 
-OPEN = "from dovetail.run.cuda_device import Gpu; from dovetail.core import DovetailError\n"
+OPEN = "from dovetail.run.cuda.device import Gpu; from dovetail.core import DovetailError\n"
 TRY = OPEN + "try:\n    print(Gpu({index}).facts())\nexcept DovetailError as error:\n    print(error)\n"
 
 
@@ -142,7 +142,7 @@ def test_no_library_of_products(pretended, tmp_path):
     (tmp_path / "libcuda.so.1").symlink_to(pretended / "libpretended.so")
     ask = "try:\n    Gpu().blas\nexcept DovetailError as error:\n    print(error)\n"
     done = under(
-        tmp_path, "-c", "import dovetail.run.cuda_device as c\nc.blas_paths = lambda: ['nowhere.so']\n" + OPEN + ask
+        tmp_path, "-c", "import dovetail.run.cuda.device as c\nc.blas_paths = lambda: ['nowhere.so']\n" + OPEN + ask
     )
     assert "no cuBLASLt found" in done.stdout, done.stdout + done.stderr
 

@@ -389,7 +389,7 @@ def shared_core_job() -> Job:
 @pytest.mark.needs("proc", "mpich")
 def test_a_job_tells_who_else_had_its_core(tmp_path) -> None:
     """Two ranks and three programs on one core, whoever else is there."""
-    from dovetail.run.mpi import MpiExecutor
+    from dovetail.run.mpi.executor import MpiExecutor
 
     cpu = max(os.sched_getaffinity(0))
     launch = f"taskset -c {cpu} {needs.MPIS['mpich'].bin / 'mpiexec'} -n {{ranks}}"

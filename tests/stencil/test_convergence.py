@@ -7,7 +7,7 @@ from stencil_runs import arguments, native, part, results, schedule
 from dovetail.core import OperatorError
 from dovetail.ir import Kind, verify
 from dovetail.ir.registry import operator_class
-from dovetail.loops.blocks import boxes
+from dovetail.loops.grid.blocks import boxes
 
 WAYS = [((1,), 0, None), ((3,), 0, None), ((2,), 2, None), ((2,), 3, 4)]
 

@@ -16,10 +16,10 @@ from dovetail.ir.compute_calls import work_keys
 from dovetail.ir.registry import operator_class, operator_from
 from dovetail.ir.signature import Signature
 from dovetail.loops import array, loop, maximum, nest, problems, where
-from dovetail.loops.blocks import boxes, cuts
+from dovetail.loops.grid.blocks import boxes, cuts
 from dovetail.prober.programs import computations
-from dovetail.run import embedded
 from dovetail.run.local import execute_local
+from dovetail.run.mpi import embedded
 from dovetail.run.options import RunOptions
 from dovetail.stencil.operator import StencilOperator, stencil_operator
 

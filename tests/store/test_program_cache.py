@@ -16,7 +16,7 @@ from dovetail.core import EnvironmentFault, save_json, warn_once
 from dovetail.ir import Schedule, verify
 from dovetail.ir.posts import Posts
 from dovetail.loops import array, loop, nest, problems
-from dovetail.loops.repeat_steps import is_same
+from dovetail.loops.grid.repeat_steps import is_same
 from dovetail.matmul import MatmulAllReduce
 from dovetail.stencil.operator import StencilOperator
 from dovetail.store import fingerprint

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dovetail.collective import Spec, spec_of
 from dovetail.ir import Program, Slot, Workload
-from dovetail.ir.sizes import slot_sizes
+from dovetail.ir.proof.sizes import slot_sizes
 from dovetail.run import execute
 
 Array = NDArray[Any]

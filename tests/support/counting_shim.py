@@ -9,7 +9,7 @@ from pathlib import Path
 
 from needs import Mpi
 
-from dovetail.trace.mpi_wrappers import prototypes
+from dovetail.trace.recorder.mpi_wrappers import prototypes
 
 HEAD = """
 #define _GNU_SOURCE
@@ -64,7 +64,7 @@ def build_shim(mpi: Mpi, mpicc: Path, folder: Path, names: set[str], *, before_o
 
 def _named(param: str, number: int) -> str:
     """A parameter's declaration with the name p0, p1, …"""
-    from dovetail.trace.mpi_wrappers import _renamed
+    from dovetail.trace.recorder.mpi_wrappers import _renamed
 
     return _renamed(param, f"p{number}")
 

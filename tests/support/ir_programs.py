@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from dovetail.ir import Builder, Kernel, Kind, Post, Program, Region, Term
-from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import OpLists, op_reads, op_writes, slots
-from dovetail.ir.symbolic import Execution
-from dovetail.ir.symbols import Symbols
-from dovetail.ir.terms import known_slots, mapped, modes_of
+from dovetail.ir.proof.greedy import Greedy, Run
+from dovetail.ir.proof.symbolic import Execution
+from dovetail.ir.proof.symbols import Symbols
+from dovetail.ir.proof.terms import known_slots, mapped, modes_of
 from dovetail.ir.types import RECVS, SENDS
 
 KERNELS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trace_files import event, pair, write_process
 
 from dovetail.trace import Trace, merge
-from dovetail.trace.stats import Stats, stats
+from dovetail.trace.analysis.stats import Stats, stats
 
 MS = 10**6  # ticks of the event clock
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from dovetail.advise.replay import makespan_s
-from dovetail.trace.delays import Delays
-from dovetail.trace.story import SYNCHRONOUS, Gathering, Message, Step, Story
+from dovetail.trace.analysis.delays import Delays
+from dovetail.trace.analysis.story import SYNCHRONOUS, Gathering, Message, Step, Story
 
 US = 1e-6
 DELAYS = Delays(np.array([8.0, 1e6]), np.array([50 * US, 50 * US + 0.01]))  # 50 us and 100 MB/s

@@ -10,10 +10,10 @@ import numpy as np
 
 from dovetail.collective import Spec, spec_of
 from dovetail.ir import Builder, Kind, Post, Program, Region, Term, verify
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
-from dovetail.ir.symbolic import Execution
-from dovetail.ir.symbols import Symbols
+from dovetail.ir.proof.greedy import Greedy
+from dovetail.ir.proof.symbolic import Execution
+from dovetail.ir.proof.symbols import Symbols
 from dovetail.passes import Hints
 
 Place = tuple[int, str, int]  # rank, buffer, slot

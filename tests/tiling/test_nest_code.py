@@ -10,7 +10,8 @@ from tile_programs import built
 from dovetail import operator_of
 from dovetail.cli import main
 from dovetail.core import OperatorError
-from dovetail.loops import array, loop, minimum, nest, problems, reference
+from dovetail.loops import array, loop, minimum, nest, problems
+from dovetail.loops.code import reference
 from dovetail.tiling.mpi_code import program
 from dovetail.tiling.nest_code import nest_code, sizes_of
 from dovetail.tiling.search import best_tile

@@ -9,8 +9,8 @@ from dovetail.report import trace_page
 from dovetail.report.span_classes import MPI_GROUPS
 from dovetail.report.trace_page import write_trace_page
 from dovetail.trace import Trace, TraceFile, save_trace
-from dovetail.trace.aggregate import MOST_SPANS, aggregate
-from dovetail.trace.call_classes import CLASSES, OUTSIDE, RECEIVE, SEND, WAIT
+from dovetail.trace.analysis.aggregate import MOST_SPANS, aggregate
+from dovetail.trace.analysis.call_classes import CLASSES, OUTSIDE, RECEIVE, SEND, WAIT
 from dovetail.trace.trace import COLUMNS
 
 KINDS_OF = (SEND, RECEIVE, WAIT)

@@ -18,10 +18,10 @@ from dovetail.core import load_json, save_json
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.timeline import Timeline
 from dovetail.trace import merge
+from dovetail.trace.analysis.matching import messages
 from dovetail.trace.clocks import Line, Meeting, Reader, clocks_to_first, meetings_of, parent, rank_clocks
-from dovetail.trace.launch import build_wrappers, environment, forwarded, library_of
-from dovetail.trace.matching import messages
 from dovetail.trace.process_file import ProcessFile, read_process
+from dovetail.trace.recorder.launch import build_wrappers, environment, forwarded, library_of
 
 SPAN = 1 << 40
 ANCHORS_NS = 2000  # reading three clocks together takes so long

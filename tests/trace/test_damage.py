@@ -17,11 +17,11 @@ from dovetail.advise.advise import advise
 from dovetail.cli import main
 from dovetail.core import DovetailError
 from dovetail.trace import merge, open_trace
-from dovetail.trace.chrome import read_chrome
+from dovetail.trace.analysis.stats import stats
+from dovetail.trace.exchange.chrome import read_chrome
+from dovetail.trace.exchange.tlog import RECORD, read_tlog
 from dovetail.trace.process_file import MOST_UNSEEN
-from dovetail.trace.stats import stats
 from dovetail.trace.store import TraceWriter
-from dovetail.trace.tlog import RECORD, read_tlog
 
 NUMBERS = ("-1", "0", "1e308", "9" * 20, "1e999", "NaN", "4294967296", "null", '"x"', "[]", "{}", "70000", "true")
 WORDS = (b"\xff" * 8, bytes(8), (1 << 40).to_bytes(8, "little"), (1 << 62).to_bytes(8, "little"))

@@ -13,11 +13,11 @@ from trace_files import EVENT, event, pair, swapped, write_process
 
 from dovetail.core import DovetailError
 from dovetail.trace import merge, open_trace, save_trace
+from dovetail.trace.analysis.matching import messages
+from dovetail.trace.analysis.stats import stats
 from dovetail.trace.decode import KINDS, RAW, ThreadDecoder, joined
-from dovetail.trace.matching import messages
 from dovetail.trace.merge import _Lane, in_order
 from dovetail.trace.process_file import PAGE, EventKind
-from dovetail.trace.stats import stats
 from dovetail.trace.trace import COLUMNS, Trace
 
 Event = tuple[int, int]

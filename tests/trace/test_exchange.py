@@ -18,12 +18,12 @@ from dovetail.report import trace_perfetto
 from dovetail.report.trace_page import span_texts
 from dovetail.report.trace_perfetto import write_trace_perfetto
 from dovetail.trace import Trace, merge, open_trace
-from dovetail.trace.chrome import read_chrome
+from dovetail.trace.analysis.stats import stats
 from dovetail.trace.decode import KINDS
-from dovetail.trace.otf2_read import read_otf2
+from dovetail.trace.exchange.chrome import read_chrome
+from dovetail.trace.exchange.otf2_read import read_otf2
+from dovetail.trace.exchange.tlog import read_tlog, write_tlog
 from dovetail.trace.process_file import REPEAT_BITS
-from dovetail.trace.stats import stats
-from dovetail.trace.tlog import read_tlog, write_tlog
 
 
 @pytest.fixture

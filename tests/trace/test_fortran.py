@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from dovetail.trace import merge, open_trace
-from dovetail.trace.launch import trace_folder
-from dovetail.trace.matching import messages
-from dovetail.trace.sites import call_sites
-from dovetail.trace.stats import stats
+from dovetail.trace.analysis.matching import messages
+from dovetail.trace.analysis.sites import call_sites
+from dovetail.trace.analysis.stats import stats
+from dovetail.trace.recorder.launch import trace_folder
 
 SOURCE = needs.RANKS / "trace_program.f90"
 OWN = """

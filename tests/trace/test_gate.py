@@ -9,7 +9,7 @@ import pytest
 
 from dovetail.cli import main
 from dovetail.trace import open_trace
-from dovetail.trace.stats import stats
+from dovetail.trace.analysis.stats import stats
 
 PYTHON = """
 from mpi4py import MPI

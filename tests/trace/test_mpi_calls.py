@@ -14,13 +14,13 @@ from trace_programs import ONCE, SOURCE, traced
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault
 from dovetail.trace import Trace, open_trace
+from dovetail.trace.analysis.matching import messages
+from dovetail.trace.analysis.sites import call_sites
+from dovetail.trace.analysis.stats import stats
 from dovetail.trace.decode import KINDS
-from dovetail.trace.launch import Library, build_wrappers, flavour, library_of
-from dovetail.trace.matching import messages
-from dovetail.trace.mpi_calls import calls as traced_calls
-from dovetail.trace.mpi_wrappers import prototypes
-from dovetail.trace.sites import call_sites
-from dovetail.trace.stats import stats
+from dovetail.trace.recorder.launch import Library, build_wrappers, flavour, library_of
+from dovetail.trace.recorder.mpi_calls import calls as traced_calls
+from dovetail.trace.recorder.mpi_wrappers import prototypes
 
 pytestmark = pytest.mark.mpi
 
@@ -271,7 +271,7 @@ NOT_TRACED = {
 def test_an_mpicc_of_another_library_is_not_taken(mpi, monkeypatch):
     assert flavour(str(mpi.mpicc)) == mpi.name
     other = Library("openmpi" if mpi.name == "mpich" else "mpich")
-    monkeypatch.setattr("dovetail.trace.launch.find_tool", lambda name: str(mpi.mpicc))
+    monkeypatch.setattr("dovetail.trace.recorder.launch.find_tool", lambda name: str(mpi.mpicc))
     with pytest.raises(EnvironmentFault, match="no mpicc for"):
         build_wrappers(other)
 

@@ -10,8 +10,8 @@ from sanitizers import ADDRESS, THREAD
 from trace_programs import ONCE, SOURCE
 
 from dovetail.trace import merge
-from dovetail.trace.mpi_wrappers import wrappers
-from dovetail.trace.stats import stats
+from dovetail.trace.analysis.stats import stats
+from dovetail.trace.recorder.mpi_wrappers import wrappers
 
 FRAME = needs.ROOT / "native" / "trace" / "mpi"
 NATIVE = needs.ROOT / "native" / "trace"

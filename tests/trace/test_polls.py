@@ -19,17 +19,17 @@ from dovetail.advise.replay import makespan_s
 from dovetail.cli import main
 from dovetail.report.trace_page import span_texts
 from dovetail.trace import Trace, merge, open_trace
+from dovetail.trace.analysis.stats import stats
+from dovetail.trace.analysis.story import story_of
 from dovetail.trace.process_file import REPEAT_BITS
-from dovetail.trace.stats import stats
 from dovetail.trace.store import save_trace
-from dovetail.trace.story import story_of
 from dovetail.trace.trace import COLUMNS
 
 PROGRAM = needs.RANKS / "trace_polls.c"
 MANY, FEW = 3000, 20  # of that program
 POLLS = """
 import ctypes, pathlib, sys, time
-from dovetail.trace.launch import trace_folder
+from dovetail.trace.recorder.launch import trace_folder
 lib = ctypes.CDLL(str(trace_folder() / "libdovetail_trace.so"))
 lib.dovetail_trace_clock.restype, lib.dovetail_trace_found.restype = ctypes.c_uint64, ctypes.c_int64
 for call in (lib.dovetail_trace_vain, lib.dovetail_trace_found):

@@ -7,7 +7,7 @@ from trace_calls import call, collective, sent, taken, trace_of
 from trace_files import NAMES, write_process
 
 from dovetail.report.trace_tables import stats_text
-from dovetail.trace.stats import stats
+from dovetail.trace.analysis.stats import stats
 
 
 def made_at(events: list[tuple[int, int]], line: int) -> list[tuple[int, int]]:

@@ -11,10 +11,10 @@ from trace_files import event, pair, write_process
 
 from dovetail.advise.replay import replay
 from dovetail.report.trace_tables import stats_text
-from dovetail.trace.matching import messages
-from dovetail.trace.meetings import meetings
+from dovetail.trace.analysis.matching import messages
+from dovetail.trace.analysis.meetings import meetings
+from dovetail.trace.analysis.stats import stats
 from dovetail.trace.spawned import joined_jobs
-from dovetail.trace.stats import stats
 from dovetail.trace.trace import Comm
 
 PARENTS = [{"comm": 1, "size": 2, "remote": [-1, -1], "number": 0}, {"comm": 2, "ranks": [0, 1, -1, -1], "number": 0}]

@@ -7,7 +7,7 @@ import pytest
 from trace_programs import SOURCE, compiled, traced
 
 from dovetail.sim import simulate
-from dovetail.trace.story import story_of
+from dovetail.trace.analysis.story import story_of
 from dovetail.trace.to_program import to_program
 
 pytestmark = pytest.mark.mpi

@@ -9,7 +9,7 @@ from trace_calls import call, reported, sent, taken, traced
 from trace_files import NAMES, event, pair, write_process
 
 from dovetail.trace import merge
-from dovetail.trace.stats import stats
+from dovetail.trace.analysis.stats import stats
 
 LATE = (2, 5, 9)  # ms at which ranks 1, 2, 3 begin to send
 

@@ -113,7 +113,7 @@ def test_bandwidths_are_those_of_nccl_tests():
     ],
 )
 def test_misuse_is_told_before_anything_runs(words, said, capsys, monkeypatch):
-    monkeypatch.setattr("dovetail.run.mpi.MpiExecutor.execute", lambda *_: pytest.fail("ranks were started"))
+    monkeypatch.setattr("dovetail.run.mpi.executor.MpiExecutor.execute", lambda *_: pytest.fail("ranks were started"))
     assert main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""

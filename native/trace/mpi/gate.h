@@ -180,7 +180,7 @@ static void dg_build(void) {
     if (length <= 0) {
         char* const command[] = {python,
                                  "-m",
-                                 "dovetail.trace.launch",
+                                 "dovetail.trace.recorder.launch",
                                  (char*)dg_mpi.kind,
                                  dg_mpi.folder,
                                  (char*)(lines && *lines ? "python" : ""),

@@ -18,9 +18,9 @@ from dovetail.advise.replay import makespan_s, with_curve
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.machine import Machine
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.excerpts import Excerpt, excerpts
-from dovetail.trace.sites import call_sites
-from dovetail.trace.story import Story, story_of, story_with
+from dovetail.trace.analysis.excerpts import Excerpt, excerpts
+from dovetail.trace.analysis.sites import call_sites
+from dovetail.trace.analysis.story import Story, story_of, story_with
 
 SCHEMA = "dovetail.advice/1"
 LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be reported

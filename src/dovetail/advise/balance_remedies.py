@@ -8,7 +8,7 @@ from dataclasses import replace
 from statistics import median
 
 from dovetail.advise.remedy import Remedy, Site, duration, gap_s, own_s
-from dovetail.trace.story import Step, Story
+from dovetail.trace.analysis.story import Step, Story
 
 UNEVEN, APART, ALIKE = 1.15, 1.3, 0.1  # ratios at which ranks and links are called so
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dovetail.trace.story import Does, Step, Story
+from dovetail.trace.analysis.story import Does, Step, Story
 
 # Ranks remedies that save about the same time. Those that cost the user little work come first; a remedy that always
 # helps comes before one that helps only if there is work that needs no message.

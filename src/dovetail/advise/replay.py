@@ -15,8 +15,8 @@ from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.machine import Machine
 from dovetail.sim import simulate
 from dovetail.trace import Trace
-from dovetail.trace.delays import from_curve
-from dovetail.trace.story import SYNCHRONOUS, Gathering, Message, Story, story_of
+from dovetail.trace.analysis.delays import from_curve
+from dovetail.trace.analysis.story import SYNCHRONOUS, Gathering, Message, Story, story_of
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"

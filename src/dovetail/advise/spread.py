@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace import Trace
-from dovetail.trace.story import Step, Story
+from dovetail.trace.analysis.story import Step, Story
 
 LAGS = 8  # a program that does the same by turns has as many turns at most
 SURE = 1.96 * 2**0.5  # times the deviation of one run: two differ by less, 19 times of 20

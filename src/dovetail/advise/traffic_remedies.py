@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import log2
 
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, dropped, duration, gap_s, places
-from dovetail.trace.story import Does, Step, Story
+from dovetail.trace.analysis.story import Does, Step, Story
 
 SHORT = 1.5  # times the delay of one border: longer messages are not mostly latency
 LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; with more steps, redundant work (not counted) is too much

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, duration, gap_s, later, latest
-from dovetail.trace.story import SYNCHRONOUS, Does, Step, Story
+from dovetail.trace.analysis.story import SYNCHRONOUS, Does, Step, Story
 
 LEAST_WORK_S = 20e-6  # shorter work is not worth moving before a wait
 MOST_MOVED = 64  # most waits that a receive is moved ahead of

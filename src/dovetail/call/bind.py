@@ -21,11 +21,11 @@ from dovetail.ir import Operator, Schedule
 from dovetail.ir.registry import checked_operator
 from dovetail.ir.signature import Signature
 from dovetail.loops import Nest
-from dovetail.loops.blocks import grid_text
+from dovetail.loops.grid.blocks import grid_text
 from dovetail.pipeline.operator import PipelineOperator
-from dovetail.run.embedded import STALL_S, Embedded, ranks_of
+from dovetail.run.mpi.embedded import STALL_S, Embedded, ranks_of
+from dovetail.run.mpi.world import World
 from dovetail.run.options import RunOptions
-from dovetail.run.world import World
 from dovetail.stencil.operator import StencilOperator
 
 MEASURED = 4  # runs of a part, of which the fastest gives a rank's speed

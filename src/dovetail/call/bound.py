@@ -12,11 +12,11 @@ from dovetail.call.rank_0 import read_by_rank_0
 from dovetail.core import DovetailError, OperatorError, ProgramError, RunError
 from dovetail.ir import Operator, Program, Schedule, verify
 from dovetail.ir.signature import Signature
-from dovetail.run.embedded import STALL_S, Embedded
 from dovetail.run.engine import needs_order
+from dovetail.run.mpi.embedded import STALL_S, Embedded
+from dovetail.run.mpi.world import World
 from dovetail.run.options import RunOptions
 from dovetail.run.requests import Request
-from dovetail.run.world import World
 from dovetail.store.program_cache import Known, known_of, program_of, save_proof
 from dovetail.store.tuned_schedules import recall_schedule
 

@@ -13,11 +13,11 @@ from dovetail.collective import algorithms_for, build, spec_of
 from dovetail.core import DovetailError, OperatorError
 from dovetail.ir import Program, Sizes
 from dovetail.ir.collectives import COLLECTIVES
-from dovetail.ir.sizes import uneven
+from dovetail.ir.proof.sizes import uneven
 from dovetail.run.arrays import Array, numpy_dtype
-from dovetail.run.comm import CollectiveCall, Communicator, Service
-from dovetail.run.embedded import STALL_S
 from dovetail.run.engine import bind, native_options, needs_order
+from dovetail.run.mpi.comm import CollectiveCall, Communicator, Service
+from dovetail.run.mpi.embedded import STALL_S
 from dovetail.run.options import RunOptions
 
 

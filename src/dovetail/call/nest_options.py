@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.loops import Nest
-from dovetail.loops.blocks import grid_of
+from dovetail.loops.grid.blocks import grid_of
 
 COUNTS = ("steps", "test", "depth", "tile", "grain", "mapped")
 

@@ -23,11 +23,11 @@ from dovetail.ir.abilities import OnArrays, RankArguments
 from dovetail.ir.arrays import borrowed
 from dovetail.ir.registry import operator_class
 from dovetail.run.arrays import Array
-from dovetail.run.comm import Communicator, adopted
-from dovetail.run.embedded import overlap
 from dovetail.run.faults import Door
-from dovetail.run.together import words_of
-from dovetail.run.world import World
+from dovetail.run.mpi.comm import Communicator, adopted
+from dovetail.run.mpi.embedded import overlap
+from dovetail.run.mpi.together import words_of
+from dovetail.run.mpi.world import World
 
 MOST = 64  # products that a communicator keeps bound, by the arguments of all ranks; the least lately used go
 MOST_BYTES = 1 << 28  # of the arrays of those that it keeps, on all its ranks, for each of them

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dovetail.run.embedded import STALL_S
-from dovetail.run.together import words_of
-from dovetail.run.world import World
+from dovetail.run.mpi.embedded import STALL_S
+from dovetail.run.mpi.together import words_of
+from dovetail.run.mpi.world import World
 from dovetail.store import Recalled
 
 T = TypeVar("T")

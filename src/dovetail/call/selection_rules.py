@@ -13,9 +13,9 @@ from dovetail.call.rank_0 import read_by_rank_0
 from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError
 from dovetail.ir.collectives import COLLECTIVES
-from dovetail.run.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
 from dovetail.run.faults import Door
-from dovetail.run.together import common
+from dovetail.run.mpi.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
+from dovetail.run.mpi.together import common
 from dovetail.store import Recalled
 from dovetail.store.selection import LIBRARY, Choice, Row, Selection, recall_selection
 

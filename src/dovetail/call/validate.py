@@ -21,10 +21,10 @@ from dovetail.core import OperatorError
 from dovetail.ir.arrays import borrowed
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array, is_float
-from dovetail.run.comm import KINDS, REDUCED, CollectiveCall, Communicator, call
 from dovetail.run.faults import Door
+from dovetail.run.mpi.comm import KINDS, REDUCED, CollectiveCall, Communicator, call
+from dovetail.run.mpi.together import common, is_common
 from dovetail.run.reduce import REDUCE_OPS
-from dovetail.run.together import common, is_common
 
 _MOVERS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}
 _MOST = 2**31 - 1  # elements, as MPI counts

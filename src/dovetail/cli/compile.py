@@ -135,7 +135,7 @@ def _written(made: Made, form: str) -> tuple[str, int | None]:
     from dovetail.collective import msccl, mscclpp
     from dovetail.ir import to_text
     from dovetail.ir.collectives import traits_of
-    from dovetail.ir.document import json_text
+    from dovetail.ir.text.document import json_text
 
     if form in ("text", "json"):
         text = to_text(made.program) if form == "text" else json_text(made.program)

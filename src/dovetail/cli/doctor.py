@@ -121,14 +121,14 @@ def local() -> str:
 
 def mpicc() -> str:
     from dovetail.core import find_tool
-    from dovetail.run.mpi_library import build_shim
+    from dovetail.run.mpi.library import build_shim
 
     shim = build_shim()
     return f"{find_tool('mpicc')} compiles; {shim.name}"
 
 
 def launcher(launch: str | None) -> str:
-    from dovetail.run.mpi import default_launch
+    from dovetail.run.mpi.executor import default_launch
 
     source = "--launch" if launch else "$DOVETAIL_LAUNCH" if os.environ.get("DOVETAIL_LAUNCH") else "found"
     return f"{launch or default_launch()} ({source})"
@@ -155,8 +155,8 @@ def cuda() -> str:
     """Run the same program with both ranks on a CUDA device; the finding names what no device has run yet."""
     from dovetail.run import fresh_inputs
     from dovetail.run.check import check_outputs, raise_if_bad
-    from dovetail.run.cuda_device import Gpu
-    from dovetail.run.cuda_runs import run_streams
+    from dovetail.run.cuda.device import Gpu
+    from dovetail.run.cuda.runs import run_streams
 
     program, workload = tiny()
     gpu = Gpu()

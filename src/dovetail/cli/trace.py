@@ -40,7 +40,7 @@ def run(
     The command stands after `--`: a launcher, or what starts one (a script, `make`). Its output and exit code are kept;
     where the trace is goes to stderr. What a rank did before it was killed is in the trace.
     """
-    from dovetail.trace.launch import run_traced
+    from dovetail.trace.recorder.launch import run_traced
 
     command = list(context.args)
     if not command:
@@ -71,7 +71,7 @@ def merge(
 def stats(trace: TraceArgument, json: Json = False) -> None:
     """Time by call, time in MPI by rank, sizes of messages, and who sends how much to whom."""
     from dovetail.report.trace_tables import stats_text
-    from dovetail.trace.stats import stats as added_up
+    from dovetail.trace.analysis.stats import stats as added_up
 
     found = added_up(_open(trace))
     if json:

@@ -85,7 +85,7 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
 def unreadable(place: str, error: FileError, target: str | None) -> Certificate:
     """The verdict on a file that holds no program: nothing of it fits."""
     from dovetail.ir import Certificate, Check
-    from dovetail.ir.certificate import CHECKS
+    from dovetail.ir.proof.certificate import CHECKS
 
     checks = {name: Check(False, "not reached: the bounds check failed") for name in CHECKS}
     checks["bounds"] = Check(False, error.what, where=error.where or place, found=error.found, hint=error.hint)
@@ -109,7 +109,7 @@ def render(certificate: Certificate) -> str:
 
 
 def _word(name: str, is_ok: bool) -> str:
-    from dovetail.ir.certificate import REUSE
+    from dovetail.ir.proof.certificate import REUSE
 
     return "ok" if is_ok else "WARNS" if name == REUSE else "FAILS"
 

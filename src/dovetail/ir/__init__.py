@@ -2,7 +2,6 @@
 
 from dovetail.ir.abilities import Heuristic, PublishedCase
 from dovetail.ir.build import Builder
-from dovetail.ir.certificate import Certificate, Check
 from dovetail.ir.compute_calls import Call, Calls, compute_calls, kernel_calls, op_works, work_keys
 from dovetail.ir.kernels import (
     Agreement,
@@ -13,15 +12,17 @@ from dovetail.ir.kernels import (
     Operand,
     Work,
 )
-from dovetail.ir.limits import TARGETS, Target
 from dovetail.ir.operator import LibraryCall, Operator, Option, Piece, Sample, Space
-from dovetail.ir.parse import parse
 from dovetail.ir.program import Program, check_columns
+from dovetail.ir.proof.certificate import Certificate, Check
+from dovetail.ir.proof.limits import TARGETS, Target
+from dovetail.ir.proof.sizes import sizes_fault, slot_classes, slot_sizes, uneven
+from dovetail.ir.proof.verify import judge_limits, verify, verify_reference
 from dovetail.ir.schedule import SERIAL, Progress, Schedule
-from dovetail.ir.sizes import sizes_fault, slot_classes, slot_sizes, uneven
 from dovetail.ir.slots import Slot, dtype_bytes
 from dovetail.ir.subject import Subject
-from dovetail.ir.text import canonical, to_text
+from dovetail.ir.text.parse import parse
+from dovetail.ir.text.write import canonical, to_text
 from dovetail.ir.types import (
     COLUMNS,
     RECVS,
@@ -38,7 +39,6 @@ from dovetail.ir.types import (
     Term,
     is_one_of,
 )
-from dovetail.ir.verify import judge_limits, verify, verify_reference
 from dovetail.ir.workload import Sizes, Workload, region_bytes
 
 __all__ = [

@@ -176,7 +176,7 @@ class Program(Rewrites):
         return replace(self, columns=new, lines=self.lines if lines is None else lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of this program; `ir.document.json_text` writes its text in less time and memory."""
+        """The document of this program; `ir.text.document.json_text` writes its text in less time and memory."""
         columns = {name: self.columns[name].tolist() for name in COLUMNS}
         return {**self.tables_json([_post_to_json(p) for p in self.posts]), "columns": columns}
 

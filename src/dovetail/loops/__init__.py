@@ -1,6 +1,6 @@
 """loops: the language of nests: Python functions of loops over arrays, their dependences, and their C."""
 
-from dovetail.loops.dependences import Dependence
+from dovetail.loops.analysis.dependences import Dependence
 from dovetail.loops.expressions import cos, exp, maximum, minimum, sin, sqrt, where
 from dovetail.loops.nest import Nest, array, nest
 from dovetail.loops.record import loop

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import OperatorError, parse_count
 from dovetail.ir.arrays import check_plain
-from dovetail.loops.checks import check_bounds, reaches
+from dovetail.loops.analysis.checks import check_bounds, reaches
 from dovetail.loops.levels import levels_of
 from dovetail.loops.recording import WRAPS, Recording
 from dovetail.loops.types import DTYPES, check_types

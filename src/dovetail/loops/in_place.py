@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import wraps
 from typing import Any
 
-from dovetail.loops.dependences import Dependence, flows
+from dovetail.loops.analysis.dependences import Dependence, flows
+from dovetail.loops.analysis.sweeps import refusal, space
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import levels_of
 from dovetail.loops.record import record
 from dovetail.loops.recording import Recording, Statement
-from dovetail.loops.sweeps import refusal, space
 
 Flow = tuple[str, str, tuple[str, ...], tuple[int, ...]]
 

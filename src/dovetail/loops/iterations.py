@@ -5,18 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
 from dovetail.core import OperatorError
-from dovetail.loops.affine import Affine
+from dovetail.loops.affine import Affine, is_ours
 from dovetail.loops.expressions import Value
 from dovetail.loops.recording import Statement
 
-_HERE = Path(__file__).parent
 MOST = 1000  # most elements of a container, and bytes of an array, that are compared
 DEEPEST = 4
 
@@ -39,7 +37,7 @@ def _frames() -> Iterator[FrameType]:
     """The frames of the user's functions, innermost first, up to the recorded one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "record_once":
-        if Path(frame.f_code.co_filename).parent != _HERE:
+        if not is_ours(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
 

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import caller
+from dovetail.loops.analysis.checks import check_nest
+from dovetail.loops.analysis.dependences import Dependence, dependences
 from dovetail.loops.arguments import LARGEST
-from dovetail.loops.checks import check_nest
-from dovetail.loops.dependences import Dependence, dependences
+from dovetail.loops.code.generate import c_text
+from dovetail.loops.code.reference import by_function
+from dovetail.loops.code.run import by_best
+from dovetail.loops.code.vectorised import by_numpy
 from dovetail.loops.expressions import names_of
-from dovetail.loops.generate import c_text
 from dovetail.loops.levels import Levels, levels_of
 from dovetail.loops.record import record
 from dovetail.loops.recording import BOUNDARIES, Array, Recording
-from dovetail.loops.reference import by_function
-from dovetail.loops.run import by_best
 from dovetail.loops.types import DTYPES
-from dovetail.loops.vectorised import by_numpy
 
 Given = NDArray[Any]
 
@@ -88,7 +88,7 @@ class Nest(Recording):
         return any("sqrt" in names_of(statement.value) for statement in self.statements)
 
     def dependences(self) -> tuple[Dependence, ...]:
-        """Which iteration must come before which (see `dovetail.loops.dependences`)."""
+        """Which iteration must come before which (see `dovetail.loops.analysis.dependences`)."""
         return dependences(self)
 
     def vectors(self, memory: bool = False) -> tuple[tuple[int, ...], ...]:

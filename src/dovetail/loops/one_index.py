@@ -13,10 +13,10 @@ from functools import partial
 from itertools import permutations
 
 from dovetail.loops.affine import Affine
+from dovetail.loops.analysis.order import statements
+from dovetail.loops.analysis.sweeps import Node, nested, space, steps_of
 from dovetail.loops.expressions import Read, with_reads
-from dovetail.loops.order import statements
 from dovetail.loops.recording import Loop, Recording, Statement
-from dovetail.loops.sweeps import Node, nested, space, steps_of
 
 Fixed = Mapping[int, tuple[str, Affine]]  # by axis: the index of the new loop, and its only value
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dovetail.core import OperatorError
-from dovetail.loops.affine import Affine, caller
+from dovetail.loops.affine import Affine, caller, is_ours
 from dovetail.loops.expressions import Read, reads, value_of
 from dovetail.loops.iterations import check_alike, check_same, state_now
 from dovetail.loops.recording import Array, Code, Loop, Statement, Take
 from dovetail.loops.taken import Moment, take_values
 
 MOST_STATEMENTS = 1000
-_HERE = Path(__file__).parent
 # Names that mean something else in C: keywords, and what math.h, stdint.h and string.h declare.
 RESERVED = frozenset(
     """auto break case char const continue default do double else enum extern float for goto if inline int long register
@@ -252,6 +251,6 @@ def _line_of(error: BaseException) -> str:
     found, trace = "", error.__traceback__
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)
-        found = f"{path.name}:{trace.tb_lineno}" if path.parent != _HERE else found
+        found = f"{path.name}:{trace.tb_lineno}" if not is_ours(str(path)) else found
         trace = trace.tb_next
     return found

@@ -12,9 +12,9 @@ import numpy as np
 
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Op, Program, Region, Sizes, slot_sizes
-from dovetail.ir.bounds import collective_fault, op_fault
-from dovetail.ir.certificate import Fault
 from dovetail.ir.collectives import Traits, traits_of
+from dovetail.ir.proof.bounds import collective_fault, op_fault
+from dovetail.ir.proof.certificate import Fault
 from dovetail.passes.member_steps import Step, member_steps
 from dovetail.passes.regions import Bounds, apart, bounds, common_unit, cut
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Op, Program, Region
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
+from dovetail.ir.proof.greedy import Greedy
 
 _KINDS = (Kind.copy, Kind.reduce, Kind.send, Kind.recv, Kind.recv_reduce)
 Slot = tuple[str, int]

@@ -12,7 +12,7 @@ import numpy as np
 
 from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Buffer, Lane, Post, Program, Region
-from dovetail.ir.terms import leaves, mapped
+from dovetail.ir.proof.terms import leaves, mapped
 from dovetail.passes.columns import BLOCKS, BUFFER, COUNT, NONE, OFFSET, STRIDE, Array, OpColumns, ranked, spread
 from dovetail.passes.depend import depend
 from dovetail.passes.hints import Hints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dovetail.core import OperatorError
 from dovetail.ir import Program
-from dovetail.ir.verify import verify_order
+from dovetail.ir.proof.verify import verify_order
 from dovetail.passes.pieces import in_pieces
 
 

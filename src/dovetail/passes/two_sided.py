@@ -9,9 +9,9 @@ import numpy as np
 
 from dovetail.core import ProgramError
 from dovetail.ir import Channel, Kind, Lane, Op, Program
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
-from dovetail.ir.races import Clocks, happens_before
+from dovetail.ir.proof.greedy import Greedy
+from dovetail.ir.proof.races import Clocks, happens_before
 from dovetail.passes.draft import Draft, OldOp
 
 _DEPTH = 8

@@ -10,7 +10,7 @@ from typing import ClassVar
 from dovetail.core import PlanError, parse_count
 from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, Schedule, Slot, Space, Workload
 from dovetail.ir.operator import Costs
-from dovetail.loops.check_counts import check_count
+from dovetail.loops.analysis.check_counts import check_count
 from dovetail.pipeline.band_diagram import space_of_bands
 from dovetail.pipeline.band_program import came_name, held_name, line_program, own_name, plain_program
 from dovetail.pipeline.bands import Line, kernel_name, kernels_of

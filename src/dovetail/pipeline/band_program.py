@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.ir import Kind, Program, Region
-from dovetail.loops.blocks import Range
-from dovetail.loops.ordered_builder import OrderedBuilder
-from dovetail.loops.repeat_steps import repeated
+from dovetail.loops.grid.blocks import Range
+from dovetail.loops.grid.ordered_builder import OrderedBuilder
+from dovetail.loops.grid.repeat_steps import repeated
 from dovetail.pipeline.bands import Line, kernel_name
 from dovetail.pipeline.names import whole
 from dovetail.pipeline.skews import Lean

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from dovetail.core import OperatorError, PlanError
 from dovetail.ir import Operand, Work
-from dovetail.loops.blocks import Range, shares
-from dovetail.loops.dependences import dependences
+from dovetail.loops.analysis.dependences import dependences
+from dovetail.loops.analysis.sweeps import Sweep
+from dovetail.loops.grid.blocks import Range, shares
 from dovetail.loops.matrices import Vector
-from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import elements, rows_of, ways_of_points
 from dovetail.pipeline.names import lean_name

@@ -10,9 +10,9 @@ from itertools import product
 from math import prod
 
 from dovetail.core import PlanError
-from dovetail.loops.blocks import Box, Range, boxes, meet, shares, volume
+from dovetail.loops.analysis.sweeps import Place, Sweep
+from dovetail.loops.grid.blocks import Box, Range, boxes, meet, shares, volume
 from dovetail.loops.matrices import Vector
-from dovetail.loops.sweeps import Place, Sweep
 from dovetail.pipeline.skews import Lean, Need, mean_row
 from dovetail.pipeline.sweeps import Pipelined
 

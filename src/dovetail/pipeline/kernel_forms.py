@@ -7,10 +7,10 @@ from functools import lru_cache
 from itertools import chain, product
 
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
-from dovetail.loops.dependences import Dependence
+from dovetail.loops.analysis.dependences import Dependence
+from dovetail.loops.analysis.sweeps import Sweep
 from dovetail.loops.expressions import depth_of
 from dovetail.loops.matrices import Vector
-from dovetail.loops.sweeps import Sweep
 from dovetail.loops.types import is_real
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from dovetail.ir import Region
 from dovetail.ir.types import Mode
+from dovetail.loops.analysis.sweeps import Sweep
 from dovetail.loops.matrices import Vector
-from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.skews import Lean
 from dovetail.pipeline.sweeps import Single

@@ -13,9 +13,9 @@ from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Space, Worklo
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs
 from dovetail.ir.registry import class_name
-from dovetail.loops.blocks import cuts, grid_text
-from dovetail.loops.check_counts import check_count
-from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.analysis.check_counts import check_count
+from dovetail.loops.grid.blocks import cuts, grid_text
+from dovetail.loops.grid.grid_operator import GridOperator
 from dovetail.loops.types import DTYPES
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import add_moves, add_tiles, workload_of

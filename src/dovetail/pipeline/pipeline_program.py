@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Kind, Program, Region
-from dovetail.ir.terms import each
-from dovetail.loops.blocks import Range
+from dovetail.ir.proof.terms import each
+from dovetail.loops.analysis.sweeps import Sweep
+from dovetail.loops.grid.blocks import Range
+from dovetail.loops.grid.ordered_builder import OrderedBuilder
+from dovetail.loops.grid.repeat_steps import repeated
 from dovetail.loops.matrices import Vector
-from dovetail.loops.ordered_builder import OrderedBuilder
-from dovetail.loops.repeat_steps import repeated
-from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
 from dovetail.pipeline.sweeps import Single

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.loops.blocks import Range
+from dovetail.loops.grid.blocks import Range
 from dovetail.loops.matrices import Vector, dot
 
 

@@ -8,14 +8,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dovetail.core import OperatorError
-from dovetail.loops.dependences import Dependence, dependences
+from dovetail.loops.analysis.dependences import Dependence, dependences
+from dovetail.loops.analysis.order import statements as statements_in
+from dovetail.loops.analysis.sweeps import Node, Sweep, nested, refusal, steps_of, sweep_of
 from dovetail.loops.in_place import in_place
 from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector
 from dovetail.loops.one_index import with_all_loops
-from dovetail.loops.order import statements as statements_in
 from dovetail.loops.recording import Loop, Recording, Statement
-from dovetail.loops.sweeps import Node, Sweep, nested, refusal, steps_of, sweep_of
 from dovetail.loops.taken import check_untaken
 from dovetail.pipeline.skews import least_lean
 

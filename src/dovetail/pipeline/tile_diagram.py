@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Piece, Space
-from dovetail.loops.blocks import volume
-from dovetail.loops.sweeps import Sweep
+from dovetail.loops.analysis.sweeps import Sweep
+from dovetail.loops.grid.blocks import volume
 from dovetail.pipeline.decomposition import Cutting
 
 Ints = NDArray[np.int64]

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import CFunction, KernelForm, Operand, Work
-from dovetail.loops.blocks import Box
-from dovetail.loops.evaluate import evaluated
+from dovetail.loops.code.evaluate import evaluated
+from dovetail.loops.code.generate import Expressions, c_type
+from dovetail.loops.code.run import address
 from dovetail.loops.expressions import Read, operations
-from dovetail.loops.generate import Expressions, c_type
+from dovetail.loops.grid.blocks import Box
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import Statement
-from dovetail.loops.run import address
 from dovetail.pipeline.skews import Lean, mean_row, span_of
 from dovetail.pipeline.tile_text import INCLUDES, STRUCT, TileWriter
 from dovetail.pipeline.tiles import Tile

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.loops.blocks import Range
+from dovetail.loops.analysis.sweeps import Sweep
+from dovetail.loops.grid.blocks import Range
 from dovetail.loops.matrices import Vector
-from dovetail.loops.sweeps import Sweep
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.skews import Lean, span_of
 from dovetail.pipeline.sweeps import Single

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import prod
 
+from dovetail.loops.code.generate import IN_TURN, Expressions, c_type
 from dovetail.loops.expressions import Read
-from dovetail.loops.generate import IN_TURN, Expressions, c_type
 from dovetail.pipeline.tiles import Face, Rows, Tile
 
 STRUCT = "struct rows { char *data; int64_t stride, blocks; };  // where an operand lies"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dovetail.loops.blocks import Box
+from dovetail.loops.grid.blocks import Box
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import Statement
 from dovetail.pipeline.skews import Lean, Need

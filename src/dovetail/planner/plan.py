@@ -21,7 +21,7 @@ from dovetail.core import (
     seconds_text,
 )
 from dovetail.ir import Operator, Program, Schedule
-from dovetail.ir.certificate import Certificate
+from dovetail.ir.proof.certificate import Certificate
 from dovetail.ir.registry import operator_from, prove
 from dovetail.planner.explain import explain
 from dovetail.planner.rival import Rival
@@ -29,7 +29,7 @@ from dovetail.timeline import Timeline
 
 if TYPE_CHECKING:
     from dovetail.call.bound import Bound
-    from dovetail.run.world import World
+    from dovetail.run.mpi.world import World
 
 SCHEMA = "dovetail.plan/2"
 DOCUMENT = "plan document"
@@ -203,7 +203,7 @@ class Plan:
     def _bound_to(self, comm: Any) -> Bound:
         """This plan on a communicator, cached as long as that lives."""
         from dovetail.call.bound import bind_on
-        from dovetail.run.embedded import check_size, ranks_of
+        from dovetail.run.mpi.embedded import check_size, ranks_of
 
         for gone in [world for world in self._places if world and world.freed]:
             del self._places[gone]

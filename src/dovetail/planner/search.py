@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from dovetail.core import PlanError, did_you_mean
 from dovetail.ir import SERIAL, Operator, Program, Schedule
-from dovetail.ir.certificate import Certificate
+from dovetail.ir.proof.certificate import Certificate
 from dovetail.ir.registry import checked_operator, prove
 from dovetail.machine import Machine, load
 from dovetail.planner.costs import Costs, Scored, check_options

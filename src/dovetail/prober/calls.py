@@ -15,7 +15,7 @@ from dovetail.cost import as_measured
 from dovetail.machine import Machine
 from dovetail.prober.links import pairs_of
 from dovetail.prober.take import as_samples
-from dovetail.run.mpi import OPEN_MPI, stop
+from dovetail.run.mpi.executor import OPEN_MPI, stop
 
 SOURCE = native_folder("prober") / "calls.c"
 MOST_BYTES = 1 << 20

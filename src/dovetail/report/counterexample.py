@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.ir import Kind, Program
-from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import OpLists
-from dovetail.ir.text import op_text
+from dovetail.ir.proof.greedy import Greedy, Run
+from dovetail.ir.text.write import op_text
 from dovetail.timeline import Span, Timeline, from_spans
 
 _TICK_S = 1e-6

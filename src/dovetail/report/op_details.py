@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Program
-from dovetail.ir.lines import op_lines
+from dovetail.ir.text.lines import op_lines
 from dovetail.timeline.partners import message_of
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import save_text
 from dovetail.ir import Program
-from dovetail.ir.lines import op_lines
+from dovetail.ir.text.lines import op_lines
 from dovetail.report.span_classes import GROUPS, span_groups
 from dovetail.report.template import programs_of
 from dovetail.report.tracks import Track, tracks

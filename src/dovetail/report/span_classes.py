@@ -33,7 +33,7 @@ GROUPS = (
 )
 COMPUTE, MEMORY, SEND, RECEIVE, FORWARD, COLLECTIVE, SYNC, IDLE, OTHER = range(len(GROUPS))
 
-# Of MPI calls, in the order of `dovetail.trace.call_classes.CLASSES`.
+# Of MPI calls, in the order of `dovetail.trace.analysis.call_classes.CLASSES`.
 MPI_GROUPS = (
     Group("outside MPI", "#4b7cb3", "#6a9fd8"),
     Group("send", "#dd8a3c", "#e6a05c"),

@@ -22,7 +22,7 @@ class Perfetto(TraceFormat):
         return Written(write_trace_perfetto(path, trace))
 
     def read(self, paths: Sequence[Path]) -> Trace:
-        from dovetail.trace.chrome import read_chrome
+        from dovetail.trace.exchange.chrome import read_chrome
 
         return read_chrome(paths)
 
@@ -34,13 +34,13 @@ class Tlog(TraceFormat):
     suffixes = (".log",)
 
     def write(self, path: Path, trace: TraceFile) -> Written:
-        from dovetail.trace.tlog import write_tlog
+        from dovetail.trace.exchange.tlog import write_tlog
 
         numbers = write_tlog(path, trace.read())
         return Written(path, [f"event {number}: {name}" for name, number in numbers.items()])
 
     def read(self, paths: Sequence[Path]) -> Trace:
-        from dovetail.trace.tlog import read_tlog
+        from dovetail.trace.exchange.tlog import read_tlog
 
         return read_tlog(paths[0])
 
@@ -57,6 +57,6 @@ class Otf2(TraceFormat):
         return Written(write_trace_otf2(path, trace.read()))
 
     def read(self, paths: Sequence[Path]) -> Trace:
-        from dovetail.trace.otf2_read import read_otf2
+        from dovetail.trace.exchange.otf2_read import read_otf2
 
         return read_otf2(paths[0])

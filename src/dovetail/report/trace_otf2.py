@@ -22,9 +22,9 @@ from dovetail.report.otf2_events import (
     library_errors,
 )
 from dovetail.trace import Trace
+from dovetail.trace.analysis.matching import messages, of_name
 from dovetail.trace.decode import KINDS
-from dovetail.trace.matching import messages, of_name
-from dovetail.trace.otf2_read import otf2_errors, otf2_package
+from dovetail.trace.exchange.otf2_read import otf2_errors, otf2_package
 from dovetail.trace.trace import thread_title
 
 Array = NDArray[Any]

@@ -19,13 +19,13 @@ from dovetail.report.trace_tables import Table, remarks, tables
 from dovetail.report.units import seconds
 from dovetail.timeline import Timeline
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.aggregate import Aggregate, aggregate
-from dovetail.trace.call_classes import CLASSES, class_of
+from dovetail.trace.analysis.aggregate import Aggregate, aggregate
+from dovetail.trace.analysis.call_classes import CLASSES, class_of
+from dovetail.trace.analysis.matching import messages
+from dovetail.trace.analysis.meetings import meetings
+from dovetail.trace.analysis.sites import call_sites
+from dovetail.trace.analysis.stats import Stats, stats
 from dovetail.trace.decode import KINDS
-from dovetail.trace.matching import messages
-from dovetail.trace.meetings import meetings
-from dovetail.trace.sites import call_sites
-from dovetail.trace.stats import Stats, stats
 from dovetail.trace.to_timeline import span_rows, to_timeline
 
 MOST_ROWS = 300_000  # of a trace whose calls are drawn one by one

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.chrome_own import DEFAULTS, KEY
+from dovetail.trace.analysis.matching import Matcher, Messages
 from dovetail.trace.decode import KINDS
-from dovetail.trace.matching import Matcher, Messages
+from dovetail.trace.exchange.chrome_own import DEFAULTS, KEY
 from dovetail.trace.trace import SCHEMA, head_of, thread_title
 
 Event = dict[str, Any]

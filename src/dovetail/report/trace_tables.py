@@ -9,8 +9,8 @@ import numpy as np
 
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes, percent, seconds
-from dovetail.trace.call_classes import SETUP, class_of
-from dovetail.trace.stats import Stats
+from dovetail.trace.analysis.call_classes import SETUP, class_of
+from dovetail.trace.analysis.stats import Stats
 
 OVERLAP = {"hta": "HTA", "imb_nbc": "IMB-NBC", "imb": "IMB", "osu": "OSU"}
 MOST_CALLS, MOST_RANKS, MOST_PAIRS, BAR = 20, 16, 12, 30

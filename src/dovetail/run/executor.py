@@ -65,10 +65,10 @@ EXECUTORS = Registry[type[Executor]](
     "dovetail.executors",
     "an executor",
     {
-        "mpi": "dovetail.run.mpi:MpiExecutor",
+        "mpi": "dovetail.run.mpi.executor:MpiExecutor",
         "threads": "dovetail.run.in_process:ThreadsExecutor",
         "numpy": "dovetail.run.in_process:NumpyExecutor",
-        "cuda": "dovetail.run.cuda_executor:CudaExecutor",
+        "cuda": "dovetail.run.cuda.executor:CudaExecutor",
     },
     ("takes", "launched_by", "buffers_early_sends", "trace", "in_folder", "execute", "execute_unverified"),
     error=OperatorError,

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir import RECVS, SENDS, Kind, Program, Workload, verify
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
+from dovetail.ir.proof.greedy import Greedy
 from dovetail.run.arrays import Array, Arrays, allocate, numpy_dtype, workload_slots
+from dovetail.run.cuda.late_trace import LateTrace
 from dovetail.run.engine import DTYPES, allocate_rank, check_sizes, check_slots, timeline_of
-from dovetail.run.late_trace import LateTrace
 from dovetail.run.local import fill
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import REDUCE_OPS, average, check_average

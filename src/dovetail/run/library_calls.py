@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from dovetail.core import RunError
 from dovetail.ir import Program, Workload, dtype_bytes, region_bytes
-from dovetail.ir.calls import calls_of
 from dovetail.ir.collectives import traits_of
+from dovetail.ir.proof.calls import calls_of
 
 Ints = NDArray[np.int64]
 

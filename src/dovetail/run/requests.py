@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from dovetail import _native
-from dovetail.run.together import common, words_of
+from dovetail.run.mpi.together import common, words_of
 
 R = TypeVar("R")
 THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it

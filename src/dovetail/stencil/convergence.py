@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Builder, CFunction, KernelForm, Kind, Operand, Region, Work, dtype_bytes
-from dovetail.loops.generate import c_type
-from dovetail.loops.run import address
+from dovetail.loops.code.generate import c_type
+from dovetail.loops.code.run import address
 from dovetail.stencil.storage import Parts
 
 Array = NDArray[Any]

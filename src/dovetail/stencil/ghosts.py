@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from itertools import groupby
 from typing import NamedTuple
 
-from dovetail.loops.blocks import Range
+from dovetail.loops.grid.blocks import Range
 
 
 class Along(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import product
 
 from dovetail.ir import Kind
-from dovetail.loops.blocks import Box, Range, meet, replaced, volume
+from dovetail.loops.grid.blocks import Box, Range, meet, replaced, volume
 from dovetail.stencil.ghosts import runs
 from dovetail.stencil.halo_depth import Block, Key, Widths, stays
 from dovetail.stencil.storage import Decomposition, Part, Parts

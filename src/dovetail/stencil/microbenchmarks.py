@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dovetail.ir import Builder, Kind, Region
-from dovetail.ir.terms import each
+from dovetail.ir.proof.terms import each
 from dovetail.stencil.storage import far_name, move_name, plane_name
 from dovetail.stencil.sweeps import RowSweep, Stencil
 

@@ -15,9 +15,9 @@ from dovetail.ir import SERIAL, Option, Program, Sample, Schedule, Slot, Space, 
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs, LibraryCall
 from dovetail.ir.registry import class_name
-from dovetail.loops.blocks import Box, Range, cuts
-from dovetail.loops.check_counts import check_count
-from dovetail.loops.grid_operator import GridOperator
+from dovetail.loops.analysis.check_counts import check_count
+from dovetail.loops.grid.blocks import Box, Range, cuts
+from dovetail.loops.grid.grid_operator import GridOperator
 from dovetail.loops.types import DTYPES
 from dovetail.stencil.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
 from dovetail.stencil.diagram import space_of

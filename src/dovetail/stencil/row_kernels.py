@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
-from dovetail.loops.evaluate import evaluated
+from dovetail.loops.code.evaluate import evaluated
+from dovetail.loops.code.generate import Expressions, c_type
+from dovetail.loops.code.run import address
 from dovetail.loops.expressions import (
     FUNCTIONS,
     Read,
@@ -20,8 +22,6 @@ from dovetail.loops.expressions import (
     names_of,
     operations,
 )
-from dovetail.loops.generate import Expressions, c_type
-from dovetail.loops.run import address
 from dovetail.stencil.sweeps import Element
 
 Array = NDArray[Any]

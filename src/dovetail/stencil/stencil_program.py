@@ -9,9 +9,9 @@ from math import lcm
 from typing import NamedTuple
 
 from dovetail.ir import Kind, Program, Region
-from dovetail.ir.terms import each
-from dovetail.loops.blocks import Box, Range, around, meet, replaced, shifted, volume
-from dovetail.loops.repeat_steps import repeated
+from dovetail.ir.proof.terms import each
+from dovetail.loops.grid.blocks import Box, Range, around, meet, replaced, shifted, volume
+from dovetail.loops.grid.repeat_steps import repeated
 from dovetail.stencil.convergence import Tests
 from dovetail.stencil.halo_depth import Block, Widths, lags, reach
 from dovetail.stencil.halo_exchange import Exchange

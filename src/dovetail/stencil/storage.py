@@ -8,8 +8,8 @@ from itertools import product
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Region
-from dovetail.loops.blocks import Box, Layout, around, boxes, meet, volume
-from dovetail.loops.ordered_builder import OrderedBuilder
+from dovetail.loops.grid.blocks import Box, Layout, around, boxes, meet, volume
+from dovetail.loops.grid.ordered_builder import OrderedBuilder
 from dovetail.stencil.ghosts import Along
 from dovetail.stencil.halo_depth import Widths, blocks_of, keeps, wider
 from dovetail.stencil.sweeps import Event, Stencil, last_version

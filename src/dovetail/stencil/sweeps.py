@@ -9,13 +9,13 @@ from functools import partial
 from typing import NamedTuple
 
 from dovetail.loops.affine import Affine
+from dovetail.loops.analysis.order import carries
+from dovetail.loops.analysis.sweeps import Sweep, refusal, sweep_of
 from dovetail.loops.arguments import margins
 from dovetail.loops.expressions import Read, Value, with_reads
 from dovetail.loops.levels import check_constant, levels_of, time_offset
 from dovetail.loops.one_index import with_all_loops
-from dovetail.loops.order import carries
 from dovetail.loops.recording import Loop, Recording, Statement
-from dovetail.loops.sweeps import Sweep, refusal, sweep_of
 from dovetail.loops.taken import check_untaken
 
 

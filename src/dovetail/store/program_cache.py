@@ -16,10 +16,10 @@ import numpy as np
 
 from dovetail.core import check_schema, read_arrays
 from dovetail.ir import Operator, Program, Schedule
-from dovetail.ir.native import compiled_library
 from dovetail.ir.posts import COLUMNS as POST_COLUMNS
 from dovetail.ir.posts import Posts
 from dovetail.ir.program import check_columns
+from dovetail.ir.proof.native import compiled_library
 from dovetail.ir.types import COLUMNS
 from dovetail.store.fingerprint import fingerprint_of
 from dovetail.store.store import PROGRAMS, PROOFS, Item, Kind, Recalled, item, recall, save

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from dovetail.loops.dependences import flows
+from dovetail.loops.analysis.dependences import flows
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector

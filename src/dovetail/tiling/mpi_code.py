@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from dovetail.core import native_folder
-from dovetail.loops.generate import c_type
+from dovetail.loops.code.generate import c_type
 from dovetail.loops.matrices import Vector
 from dovetail.tiling.hyperplanes import best_mapping, check_dimension, non_overlapping, overlapping
 from dovetail.tiling.nest_analysis import Field

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
-from dovetail.loops.check_counts import set_text
-from dovetail.loops.dependences import Dependence, flows
+from dovetail.loops.analysis.check_counts import set_text
+from dovetail.loops.analysis.dependences import Dependence, flows
+from dovetail.loops.analysis.sweeps import space
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import WRAPS, Recording, Statement
-from dovetail.loops.sweeps import space
 from dovetail.tiling.spaces import Space
 
 Ranges = tuple[tuple[int, int], ...]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.core import OperatorError
-from dovetail.loops.checks import check_bounds
+from dovetail.loops.analysis.checks import check_bounds
 from dovetail.loops.matrices import Matrix, Vector
 from dovetail.loops.recording import Recording
 from dovetail.loops.taken import check_untaken

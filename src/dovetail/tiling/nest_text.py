@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from dovetail.loops.code.generate import Expressions, c_type
 from dovetail.loops.expressions import Read
-from dovetail.loops.generate import Expressions, c_type
 from dovetail.loops.levels import levels_of
 from dovetail.loops.recording import WRAPS, Loop, Statement, Take
 from dovetail.loops.types import is_real

@@ -1,7 +1,7 @@
 """trace: record what a program does on a real clock, then merge and read it."""
 
 from dovetail.trace.merge import merge
-from dovetail.trace.record import dropped, finalize, init, interval, off, on, point, traced
+from dovetail.trace.recorder.record import dropped, finalize, init, interval, off, on, point, traced
 from dovetail.trace.store import TraceFile, open_trace, save_trace
 from dovetail.trace.trace import Comm, Trace
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.trace.analysis.matching import Messages
 from dovetail.trace.clocks import Line, RankClock, parent
-from dovetail.trace.matching import Messages
 from dovetail.trace.process_file import ProcessFile
 
 Array = NDArray[Any]

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import DovetailError
+from dovetail.trace.analysis.matching import DONE, RECV, Matcher, check
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
 from dovetail.trace.ended import Ends
 from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
-from dovetail.trace.matching import DONE, RECV, Matcher, check
 from dovetail.trace.process_file import MOST_UNSEEN, Piece, ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
 from dovetail.trace.store import TraceFile, TraceWriter

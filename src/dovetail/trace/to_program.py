@@ -9,7 +9,7 @@ import numpy as np
 
 from dovetail.cost.prices import Prices
 from dovetail.ir import Builder, Kind, Program
-from dovetail.trace.story import FROM_ROOT, SYNCHRONOUS, Story, story_of
+from dovetail.trace.analysis.story import FROM_ROOT, SYNCHRONOUS, Story, story_of
 from dovetail.trace.trace import Trace
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from dovetail.collective.msccl.parts import DIALECTS, MscclFile, Use
 from dovetail.collective.msccl.sizes import Split, largest, smallest_messages, too_large
 from dovetail.ir import Certificate, Check, Program, verify
-from dovetail.ir.certificate import CHECKS, Fault
 from dovetail.ir.op_lists import name_op
-from dovetail.ir.verify import failed_check
+from dovetail.ir.proof.certificate import CHECKS, Fault
+from dovetail.ir.proof.verify import failed_check
 
 _TITLES = {False: "out of place", True: "in place"}
 

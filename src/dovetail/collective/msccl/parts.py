@@ -9,8 +9,8 @@ from typing import NamedTuple
 from dovetail.collective.compile import PROTOCOLS
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Program
-from dovetail.ir.certificate import Fault
 from dovetail.ir.collectives import COLLECTIVES
+from dovetail.ir.proof.certificate import Fault
 
 DIALECTS = ("msccl", "azure", "rccl")
 FIFO_DEPTHS = PROTOCOLS  # messages in flight between two GPUs of one node

@@ -18,8 +18,8 @@ from dovetail.collective.msccl.steps import KIND, READS, SCRATCH, WRITES, Flags,
 from dovetail.collective.spec import spec_of
 from dovetail.core import ProgramError
 from dovetail.ir import COLUMNS, Buffer, Channel, Kind, Lane, Post, Program
-from dovetail.ir.certificate import Fault
 from dovetail.ir.collectives import traits_of
+from dovetail.ir.proof.certificate import Fault
 
 Ints = NDArray[np.int64]
 

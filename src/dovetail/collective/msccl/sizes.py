@@ -17,7 +17,7 @@ from dovetail.collective.msccl.lower import in_pieces
 from dovetail.collective.msccl.parts import DIALECTS, MESSAGE_BYTES, Header
 from dovetail.ir import Program
 from dovetail.ir.collectives import traits_of
-from dovetail.ir.verify import least_depth
+from dovetail.ir.proof.verify import least_depth
 
 _MOST_MESSAGES = 1 << 19  # that a program is cut into
 _STEPS_IN_MESSAGE = 4  # of Simple, but for those with a root, of which one step is a message

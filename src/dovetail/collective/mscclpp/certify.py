@@ -17,8 +17,8 @@ from dovetail.collective.mscclpp.reuse import is_lending, reuse
 from dovetail.collective.mscclpp.seen import Unseen, unseen
 from dovetail.core.collector import paused
 from dovetail.ir import Certificate, Check, Program, verify
-from dovetail.ir.certificate import CHECKS, REUSE
-from dovetail.ir.verify import verify_order
+from dovetail.ir.proof.certificate import CHECKS, REUSE
+from dovetail.ir.proof.verify import verify_order
 
 Found = tuple[Check, Lowering, Launched]  # a check, and the rows that its ops are
 

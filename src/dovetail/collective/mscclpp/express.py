@@ -15,8 +15,8 @@ from dovetail.collective.mscclpp.limits import MOST_OPS
 from dovetail.collective.mscclpp.parts import Link, Place, Step
 from dovetail.core import ProgramError
 from dovetail.ir import RECVS, SENDS, Kind, Op, Program, Region
-from dovetail.ir.greedy import Greedy
 from dovetail.ir.op_lists import OpLists
+from dovetail.ir.proof.greedy import Greedy
 
 
 class _Message(NamedTuple):

@@ -16,7 +16,7 @@ from dovetail.collective.mscclpp.lower import Lowering
 from dovetail.collective.mscclpp.names import Names
 from dovetail.collective.mscclpp.parts import Document, steps_of
 from dovetail.ir import Check
-from dovetail.ir.verify import verify_order
+from dovetail.ir.proof.verify import verify_order
 
 
 def is_lending(document: Document) -> bool:

@@ -16,8 +16,8 @@ from dovetail.collective.mscclpp.columns import Launched
 from dovetail.collective.mscclpp.launch import KERNEL
 from dovetail.collective.mscclpp.steps import PACKET_IDS, End
 from dovetail.ir import Kind
-from dovetail.ir.greedy import Greedy, Run
 from dovetail.ir.op_lists import OpLists, op_reads, op_writes
+from dovetail.ir.proof.greedy import Greedy, Run
 
 Pairs = dict[tuple[int, int], None]  # of ops, in order
 _AT_ONCE = 4096  # ops whose news is followed at a time

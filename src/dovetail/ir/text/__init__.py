@@ -1,0 +1,1 @@
+"""text: Programs as text and as JSON, written and read."""

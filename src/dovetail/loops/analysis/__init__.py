@@ -1,0 +1,1 @@
+"""analysis: facts about a recorded nest: dependences, order, errors, counts."""

@@ -1,0 +1,264 @@
+"""device: a CUDA device and its memory. Loads the native module, and looks for the driver, when first used."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dovetail.core import EnvironmentFault, RunError
+from dovetail.ir import Program, Slot, Workload
+from dovetail.run.arrays import Array, is_float, poison, random_slots, shape_of, workload_slots
+from dovetail.run.cuda.spots import Spot
+from dovetail.run.cuda.stream_commands import Homes
+
+ON_HOST, ON_CUDA, PINNED = 1, 2, 3  # kinds of devices, as DLPack numbers them
+_CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has one of its own
+_BFLOAT = 4
+MADE_UP_BYTES, MOST_MADE_UP = 64 << 20, 8  # limits of random blocks of each size: bytes in all, number
+
+
+@cache
+def native() -> Any:
+    """Return the compiled module for CUDA. Raises EnvironmentFault if Dovetail was built without it."""
+    try:
+        from dovetail._native import _cuda  # type: ignore[attr-defined]
+
+        return _cuda
+    except ImportError as error:
+        hint = "install CUDA 12.8 or later (nvcc), then build and install Dovetail again"
+        raise EnvironmentFault("Dovetail was built without CUDA", found=str(error), hint=hint) from error
+
+
+@dataclass
+class Gpu:
+    """One device, opened. Raises EnvironmentFault if there is no driver, or no such device."""
+
+    index: int = 0
+    device: Any = field(init=False, repr=False)
+    _blas: Any = field(init=False, default=None, repr=False)
+    _made_up: dict[tuple[int, str], list[Any]] = field(init=False, default_factory=dict, repr=False)
+    _turns: int = field(init=False, default=0, repr=False)
+
+    def __post_init__(self) -> None:
+        self.device = native().open_device(self.index)
+
+    @property
+    def blas(self) -> Any:
+        """cuBLASLt, opened when first used."""
+        if self._blas is None:
+            self._blas = native().open_blas(self.device, blas_paths())
+        return self._blas
+
+    def facts(self) -> dict[str, Any]:
+        """Facts of the device and its driver."""
+        return dict(self.device.facts())
+
+    def allocate(self, num_bytes: int, on_host: bool = False) -> Any:
+        """Allocate device memory; `on_host`: pinned host memory, which the device's copies reach."""
+        return native().allocate(self.device, num_bytes, on_host)
+
+    def make_up(self, num_bytes: int, dtype: str) -> int:
+        """Return pinned host memory with random elements, for messages that nobody reads. There are several blocks of
+        each size, used round robin."""
+        places, self._turns = self._made_up.setdefault((num_bytes, dtype), []), self._turns + 1
+        if len(places) < min(max(MADE_UP_BYTES // max(num_bytes, 1), 1), MOST_MADE_UP):
+            places.append(self.allocate(num_bytes, on_host=True))
+            held = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(int(places[-1].address)))
+            held[:] = np.resize(_some(dtype), num_bytes)
+            return int(places[-1].address)
+        return int(places[self._turns % len(places)].address)
+
+    def upload(self, address: int, array: Array) -> None:
+        """Copy a contiguous host array to `address`."""
+        self.device.copy(address, int(array.ctypes.data), array.nbytes)
+
+    def download(self, array: Array, address: int) -> None:
+        """Copy device memory at `address` into a contiguous host array."""
+        self.device.copy(int(array.ctypes.data), address, array.nbytes)
+
+
+def blas_paths() -> list[str]:
+    """Paths where cuBLASLt may be: in the wheels of PyPI first, or beside the toolkit.
+
+    PyTorch loads the wheels' libraries, and two versions must not be loaded in one process.
+    """
+    names = ["libcublasLt.so.13", "libcublasLt.so.12"]
+    wheels: list[Path] = []
+    spec = find_spec("nvidia")
+    for root in spec.submodule_search_locations if spec and spec.submodule_search_locations else ():
+        wheels += [Path(root) / "cu13" / "lib", Path(root) / "cublas" / "lib"]
+    toolkits = [os.environ.get("CUDA_HOME"), "/usr/local/cuda"]
+    beside = [Path(found) / "lib64" for found in toolkits if found]
+
+    def found_in(folders: list[Path]) -> list[str]:
+        return [str(path) for folder in folders for name in names if (path := folder / name).exists()]
+
+    return [*found_in(wheels), *names, *found_in(beside)]
+
+
+@dataclass
+class DeviceMemory:
+    """All ranks' buffers of a program on one device, and further memory of its runs; freed together.
+
+    With `more` devices ranks are distributed round robin: of n devices, rank r is on device r mod n. `given`: arrays on
+    the device, by buffer and rank, used in place (`checked`). `lent`: blocks that already have their contents.
+    `keep_host`: keeps the runs' host memory alive for later readers.
+    """
+
+    gpu: Gpu
+    program: Program
+    workload: Workload
+    given: dict[tuple[str, int], Any] = field(default_factory=dict)
+    lent: Mapping[tuple[str, int], Any] = field(default_factory=dict)
+    ranks: tuple[int, ...] = ()
+    more: tuple[Gpu, ...] = ()
+    keep_host: list[Any] = field(default_factory=list, repr=False)
+    _blocks: list[Any] = field(default_factory=list, repr=False)
+    _homes: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+    _starts: dict[tuple[str, int], int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self.ranks = self.ranks or tuple(range(self.program.num_ranks))
+        for buffer in self.program.buffers:
+            for rank in self.ranks:
+                self._keep(buffer.name, rank)
+
+    def _keep(self, name: str, rank: int) -> None:
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        key = (name, rank)
+        if key in self.lent:
+            self._homes[key] = int(self.lent[key].address)
+        elif key in self.given:
+            self._homes[key] = checked(self.gpu_of(rank), self.given[key], name, rank, shape, dtype)
+        else:
+            self._homes[key] = self.take(rank, int(np.prod(shape, dtype=np.int64)) * dtype.itemsize)
+        starts = self.workload.starts(name, rank)
+        if starts is not None:
+            table = np.ascontiguousarray(starts * dtype.itemsize)
+            self._starts[key] = self.take(rank, table.nbytes)
+            self.gpu_of(rank).upload(self._starts[key], table)
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All devices."""
+        return self.gpu, *self.more
+
+    def seat_of(self, rank: int) -> int:
+        """The number of the device that a rank is on."""
+        return rank % len(self.gpus)
+
+    def gpu_of(self, rank: int) -> Gpu:
+        """Return the device of a rank."""
+        return self.gpus[self.seat_of(rank)]
+
+    def take(self, rank: int, num_bytes: int, on_host: bool = False) -> int:
+        """Allocate memory on the device of `rank` (or pinned host memory), and return its address."""
+        block = self.gpu_of(rank).allocate(num_bytes, on_host)
+        (self.keep_host if on_host else self._blocks).append(block)
+        return int(block.address)
+
+    def settle(self) -> None:
+        """Wait for pending work of other libraries on the given arrays, in streams of their own."""
+        for gpu in self.gpus if self.given else ():
+            gpu.device.synchronize()
+
+    def homes(self) -> Homes:
+        """The memory's interface for `StreamCommands`."""
+        return Homes(self.address, self.starts, self.take, self.take_on_host, self.gpu.make_up)
+
+    def starts(self, rank: int, name: str) -> int:
+        """Address of the table of a buffer's slots if they differ in size; else 0."""
+        return self._starts.get((name, rank), 0)
+
+    def take_on_host(self, num_bytes: int) -> int:
+        """Allocate pinned host memory, and return its address."""
+        return self.take(0, num_bytes, True)
+
+    def address(self, rank: int, name: str) -> int:
+        """Return the address of a buffer."""
+        return self._homes[name, rank]
+
+    def put(self, name: str, rank: int, array: Array) -> None:
+        """Copy a host array into a buffer."""
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        if array.shape != shape or array.dtype != dtype:
+            found = f"{array.dtype}{list(array.shape)}, not {dtype}{list(shape)}"
+            raise RunError(f"input buffer '{name}' of rank {rank} has another size or dtype", found=found)
+        self.gpu_of(rank).upload(self._homes[name, rank], np.ascontiguousarray(array))
+
+    def poison(self, name: str, rank: int) -> None:
+        """Fill a buffer with values that no correct run leaves in it."""
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        if is_float(dtype):  # all bits set are a NaN: nothing needs to be brought there
+            num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            self.gpu_of(rank).device.fill(self._homes[name, rank], 0xFF, num_bytes)
+            return
+        array = np.empty(shape, dtype)
+        poison(array)
+        self.gpu_of(rank).upload(self._homes[name, rank], array)
+
+    def fetch(self, name: str, rank: int) -> Array:
+        """Copy a buffer to a new host array."""
+        array = np.empty(*shape_of(self.program, self.workload, name, rank))
+        self.gpu_of(rank).download(array, self._homes[name, rank])
+        return array
+
+    def on_device(self, name: str, rank: int) -> Any:
+        """Return a buffer as an array that other libraries take in place by DLPack; it keeps the memory alive."""
+        shape, dtype = shape_of(self.program, self.workload, name, rank)
+        code, bits = dlpack_type(dtype)
+        return native().as_array(self._homes[name, rank], list(shape), code, bits, self.gpu_of(rank).index, self)
+
+    def spot(self, rank: int, name: str) -> Spot:
+        """The Spot of a whole buffer."""
+        slot = workload_slots(self.workload, name, self.program.num_ranks)[rank]
+        size = self.workload.length(name, rank, self.program.slots_of(name, rank)) * slot.num_bytes
+        return Spot.at(self._homes[name, rank], size)
+
+
+@cache
+def _some(dtype: str) -> Array:
+    """Bytes of a few random elements, a prime number of them."""
+    return random_slots(np.random.default_rng(0), 65_537, Slot((), dtype)).view(np.uint8)
+
+
+def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Code and bits of a dtype, as DLPack numbers them.
+
+    >>> dlpack_type(np.dtype("float32"))
+    (2, 32)
+    """
+    return (_BFLOAT if dtype.name == "bfloat16" else _CODES[dtype.kind]), 8 * dtype.itemsize
+
+
+def checked(gpu: Gpu, array: Any, name: str, rank: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the address of a device array. Raises RunError unless it is on this device, C-contiguous, and has the
+    buffer's shape and dtype."""
+    where = f"the array for buffer '{name}' of rank {rank}"
+    try:
+        address, kind, index, found, code, bits, in_rows = native().describe(array)
+    except TypeError as error:
+        raise RunError(f"{where} does not speak DLPack", found=type(array).__name__) from error
+    if kind != ON_CUDA or index != gpu.index:
+        place = (
+            f"CUDA device {index}"
+            if kind == ON_CUDA
+            else "the host"
+            if kind in (1, PINNED)
+            else f"a device of kind {kind}"
+        )
+        raise RunError(f"{where} lies on another device", found=place, hint=f"move it to CUDA device {gpu.index}")
+    if tuple(found) != tuple(shape) or (code, bits) != dlpack_type(dtype):
+        text = f"shape {list(found)} of {bits} bits, not {list(shape)} of {dtype}"
+        raise RunError(f"{where} has another size or dtype", found=text)
+    if not in_rows:
+        raise RunError(f"{where} must be C-contiguous", hint="its .contiguous(), or its copy in C order")
+    return int(address)

@@ -1,0 +1,145 @@
+"""stream_commands: the commands for streams, the memory that they use, and the commands that each one waits for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dovetail.ir import Op, Program, Region, Workload
+from dovetail.run.cuda.spots import Action, Spot, copied
+from dovetail.run.engine import DTYPES
+from dovetail.run.reduce import REDUCE_OPS
+
+Address = Callable[[int, str], int]
+Allocate = Callable[[int, int], int]
+
+
+class Command(NamedTuple):
+    """A command for a stream: the earlier commands that it waits for, and its actions."""
+
+    stream: int
+    row: int
+    waits: list[int]
+    what: str
+    action: Any
+
+
+class Read(NamedTuple):
+    """Slots that another rank's op reads."""
+
+    begin: int
+    end: int
+    by: int
+
+
+@dataclass
+class Homes:
+    """Addresses of buffers, and functions to allocate more memory, on the device or pinned on the host."""
+
+    address: Address
+    starts: Address  # address on the device of a table of the slots' first bytes
+    allocate: Allocate  # by rank and size
+    allocate_on_host: Callable[[int], int]
+    make_up: Callable[[int, str], int] | None = None  # allocates n random bytes of a dtype on the device
+
+
+@dataclass
+class StreamCommands:
+    """Commands for the ops of a program; with `real`, of that rank only: it exchanges its messages with the host.
+
+    `heard`: addresses in host memory of the recorded messages to one rank, by receiving row and a number. Commands of
+    all ranks with `listens` set to that rank fill it. Commands of the rank alone read it, and use random data for
+    messages that were not recorded.
+    """
+
+    program: Program
+    workload: Workload
+    homes: Homes
+    reduce_op: str = "sum"
+    real: int | None = None
+    listens: int | None = None
+    heard: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.commands: list[Command] = []
+        self.of_row: dict[int, int] = {}
+        self.streams: dict[tuple[int, int], int] = {}
+        self.reads: dict[tuple[int, str], list[Read]] = defaultdict(list)
+        self._spaces: dict[tuple[int, str, int], int] = {}
+
+    def give(self, op: Op, waits: list[int], what: str = "", action: Any = None) -> None:
+        stream = self.streams.setdefault((op.rank, op.lane), len(self.streams))
+        others = sorted({number for number in waits if self.commands[number].stream != stream})
+        self.of_row[op.index] = len(self.commands)
+        self.commands.append(Command(stream, op.index, others, what, action))
+
+    def note(self, row: int, number: int, size: int) -> Spot:
+        """The place in host memory where a message to the recorded rank is stored."""
+        self.heard[row, number] = self.homes.allocate_on_host(size)
+        return Spot.at(self.heard[row, number], size)
+
+    def hears(self, op: Op, number: int, size: int) -> Spot:
+        """The place in host memory of a message to the real rank."""
+        key = (op.index, number)
+        if key not in self.heard and self.homes.make_up is not None:
+            self.heard[key] = self.homes.make_up(size, self.dtype_of(op))
+        return Spot.at(self.heard[key], size)
+
+    def outgoing(self, op: Op, size: int, peer: int = 0) -> Spot:
+        """The place in host memory for a message of the real rank."""
+        key = (op.rank, f"to the host through {op.chan_out}, {peer}", size)
+        if key not in self._spaces:
+            self._spaces[key] = self.homes.allocate_on_host(size)
+        return Spot.at(self._spaces[key], size)
+
+    def fetched(self, op: Op, name: str, message: Spot, waits: list[int]) -> Spot:
+        """Copy a message from host memory to the device, for a kernel to read; return the copy's place."""
+        space = self.space(op, name, message.num_bytes)
+        self.give(op, waits, *copied(space, message))
+        waits.clear()
+        return space
+
+    def wait_for_readers(self, rank: int, region: Region, waits: list[int]) -> None:
+        """Wait for other ranks' ops that read these slots. Reads that are overwritten entirely are waited for once."""
+        begin, end = span_of(region)
+        kept = []
+        for read in self.reads[rank, region.buffer]:
+            meets = read.begin < end and begin < read.end
+            if meets:
+                waits.append(read.by)
+            if not (meets and region.blocks == 1 and begin <= read.begin and read.end <= end):
+                kept.append(read)
+        self.reads[rank, region.buffer] = kept
+
+    def combine(self, op: Op, to: Spot, held: Spot, more: Spot) -> Action:
+        if to.num_bytes == 0:
+            return ()
+        dtype = self.dtype_of(op)
+        number = REDUCE_OPS.index("sum" if self.reduce_op == "avg" else self.reduce_op)
+        return "move", (to.place, held.place, more.place, DTYPES.index(dtype), number)
+
+    def dtype_of(self, op: Op) -> str:
+        """The dtype of the data that an op moves."""
+        return self.workload.slots[(op.reads or op.writes)[0].buffer][op.rank].dtype
+
+    def size(self, rank: int, region: Region) -> int:
+        """Bytes of a region."""
+        return Spot.of(self.program, self.workload, rank, region, 0, 0).num_bytes
+
+    def spot(self, rank: int, region: Region) -> Spot:
+        buffer = region.buffer
+        base, starts = self.homes.address(rank, buffer), self.homes.starts(rank, buffer)
+        return Spot.of(self.program, self.workload, rank, region, base, starts)
+
+    def space(self, op: Op, name: str, size: int) -> Spot:
+        """Memory that the ops of a lane share, one after the other."""
+        key = (self.streams.setdefault((op.rank, op.lane), len(self.streams)), name, size)
+        if key not in self._spaces:
+            self._spaces[key] = self.homes.allocate(op.rank, size)
+        return Spot.at(self._spaces[key], size)
+
+
+def span_of(region: Region) -> tuple[int, int]:
+    return region.offset, region.offset + max(region.blocks - 1, 0) * region.stride + region.count

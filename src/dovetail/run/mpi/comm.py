@@ -1,0 +1,306 @@
+"""comm: collectives on a user's MPI communicator, by the library's call or by a Program."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import platform
+import secrets
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail import _native
+from dovetail.core import EnvironmentFault, OperatorError, RunError
+from dovetail.ir.collectives import COLLECTIVES
+from dovetail.machine import even_nodes
+from dovetail.run.arrays import Array
+from dovetail.run.engine import DTYPES
+from dovetail.run.mpi.library import Shim, build_shim
+from dovetail.run.mpi.together import common, of_all
+from dovetail.run.mpi.world import World
+from dovetail.run.reduce import REDUCE_OPS
+
+KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
+REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library only
+Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
+call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
+_ALL_GATHER = KINDS.index("all_gather")
+_SERIALIZED = 2  # thread level, as MPICH and Open MPI number it
+
+
+class CollectiveCall(NamedTuple):
+    """What this rank asks: `elements` of the part where ranks cut the whole, or the `counts` of a v-variant.
+
+    Addresses are 0 where this rank has no such array. `dtype`: one of REDUCED; what is only moved goes as elements of
+    the same size. `num_bytes`: of the larger of a rank's input and output, the same on every rank.
+    """
+
+    kind: str
+    src: int
+    dst: int
+    elements: int
+    dtype: str
+    num_bytes: int
+    op: str = "sum"
+    root: int = 0
+    counts: NDArray[np.int64] | None = None  # by rank; of an all_to_all_v by source, then destination
+
+
+class Service(NamedTuple):
+    """A bound engine (none: the library's call must do), and rows of its Program's buffers: input and output (-1: empty
+    on this rank), and what is scratch, with bytes."""
+
+    engine: _native.Engine | None
+    options: _native.EngineOptions
+    in_place: bool = False
+    input: int = -1
+    output: int = -1
+    scratch: Sequence[tuple[int, int]] = ()
+
+
+class Communicator:
+    """A native communicator on a duplicate of the user's MPI communicator. Collective: all ranks make it together.
+
+    It caches the engines of its latest calls, and ends when the user frees theirs.
+    """
+
+    def __init__(self, bound: _native.Communicator, hosts: Sequence[str]) -> None:
+        self.bound, self.rank, self.size = bound, bound.rank, bound.size
+        self.prepare: Prepare | None = None
+        self.hosts = tuple(hosts)
+        self.nodes = even_nodes(self.hosts)
+        self.has_rules = False
+        self._choices: list[Any] = []
+
+    @cached_property
+    def world(self) -> World:
+        """The ranks, for runs of whole Programs."""
+        return World(build_shim(), self.bound)
+
+    def set_rules(self, rules: Rules, dtypes: Mapping[str, str] | None = None) -> None:
+        """Set which choice serves which size; collective, with equal rules on all ranks.
+
+        `dtypes`: the dtype that a collective's rules hold for, if any; other dtypes use the library.
+        """
+        self.bound.clear()
+        self.has_rules, self._choices = True, []
+        for number, kind in enumerate(KINDS):
+            found = []
+            for least, choice in rules.get(kind, ()):
+                found.append((least, -1 if choice is None else len(self._choices)))
+                self._choices += [] if choice is None else [choice]
+            only = (dtypes or {}).get(kind)
+            self.bound.set_rules(number, found, REDUCED.index(only) if only else -1)
+
+    def choice(self, kind: str, num_bytes: int, dtype: str | None = None) -> Any:
+        """Return the Choice for a collective of that size; None for the library's call."""
+        row = self.bound.choice(KINDS.index(kind), num_bytes, REDUCED.index(dtype) if dtype else -1)
+        return self._choices[row] if row >= 0 else None
+
+    def run(self, request: CollectiveCall) -> None:
+        """Execute a request. RunError if MPI fails, or a rank misses the stall time that `prepare` sets."""
+        words = self._words(request)
+        while not self.bound.run(*words):
+            choice = self.choice(request.kind, request.num_bytes, request.dtype)
+            assert self.prepare is not None
+            service: tuple[Any, ...] = self.prepare(request, choice, self)
+            self.bound.add(*words, *service)
+
+    def agree(self, request: CollectiveCall | None) -> None:
+        """Raise OperatorError on all ranks if they ask different things of one call, or one asks the impossible."""
+        names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes", "begun")
+        transport = self.world.transport
+        begun, transport.begun = transport.begun, False  # so that a rank that has begun it meets one that has not
+        asked = [*_numbers(request), int(begun)] if request else [-1] * len(names)
+        try:
+            everyone = self.gather(np.array(asked, np.int64))
+        finally:
+            transport.begun = begun
+        for rank, theirs in enumerate(everyone):
+            if request and theirs[0] < 0:
+                what = f"rank {rank} refuses its arguments of {request.kind}"
+                raise common(OperatorError(what, found="its own error gives the reason"))
+            differ = np.flatnonzero(theirs != everyone[0])
+            if request and len(differ) and everyone[0, 0] >= 0:
+                what = names[differ[0]]
+                values = (_said(what, int(row[differ[0]])) for row in (everyone[0], theirs))
+                found = "{} {} on rank 0, {} on rank {}".format(what, *values, rank)
+                found = f"counts on rank {rank} are not those on rank 0" if what == "counts" else found
+                raise common(OperatorError(f"ranks call {request.kind} with different arguments", found=found))
+
+    def gather(self, words: Array) -> Array:
+        """Return every rank's `words`, a row each, by the library's call."""
+        out = np.empty((self.size, *words.shape), words.dtype)
+        self.bound.library(_ALL_GATHER, words.ctypes.data, out.ctypes.data, words.nbytes)
+        return out
+
+    def gather_number(self, number: int) -> bytes:
+        """Every rank's number, 8 bytes each: `gather` where microseconds count."""
+        own, everyone, own_place, place = self._places_of_numbers
+        own[0] = number
+        self.bound.library(_ALL_GATHER, own_place, place, own.nbytes)
+        return everyone.tobytes()
+
+    @cached_property
+    def _places_of_numbers(self) -> tuple[Array, Array, int, int]:
+        """Room for a number of this rank and of every rank, and where that lies."""
+        own, everyone = np.empty(1, np.int64), np.empty(self.size, np.int64)
+        return own, everyone, own.ctypes.data, everyone.ctypes.data
+
+    def _words(self, request: CollectiveCall) -> tuple[Any, ...]:
+        sides, all_counts = [], b""
+        if request.counts is not None:
+            sides, all_counts = request.counts.tolist(), request.counts.tobytes()
+            if COLLECTIVES[request.kind].exchanges:
+                sides = [*sides[self.rank], *(row[self.rank] for row in sides)]
+        kind, _, op, root, dtype, elements, num_bytes = _numbers(request)
+        return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, all_counts
+
+
+# (request, the choice that the rules make for it, the communicator): what serves such requests from now on.
+Prepare = Callable[[CollectiveCall, Any, Communicator], Service]
+_known: dict[int, Communicator] = {}  # by key of the native one
+
+
+def communicator_of(
+    comm: Any, prepare: Prepare, begin: Callable[[Communicator], None], *, remember: bool = True
+) -> Communicator:
+    """Ours for the user's mpi4py communicator; all of its ranks `begin` it together, which gives it rules.
+
+    `prepare` is asked once for each new kind of request that the rules do not leave to the library. `remember`: `call`
+    serves `comm` from now on. OperatorError for what is no communicator of this program.
+    """
+    found = adopted(comm)
+    if not found.has_rules:
+        found.prepare = prepare
+        begin(found)
+    if remember:
+        _native.comm_remember(comm, found.bound)
+    return found
+
+
+def world_of(comm: Any) -> World:
+    """The ranks of the user's mpi4py communicator, on the duplicate that its collectives go by."""
+    return adopted(comm).world
+
+
+def end_begun(bound: _native.Communicator) -> None:
+    """Finish the calls that were begun on a communicator, which its ranks now free."""
+    if made := known_by(bound):
+        made.world.requests.end()
+
+
+def adopted(comm: Any, *, begins: bool = False) -> Communicator:
+    """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs.
+
+    Calls that were begun end first, unless the caller `begins` another one.
+    """
+    fortran, table, bound, fault = _fortran(comm), 0, None, None
+    try:
+        table = _table()
+        bound = _native.comm_find(table, fortran)
+    except EnvironmentFault as error:  # no compiler on one host, say: its ranks know no communicator yet
+        fault = error
+    if bound is not None and bound.key in _known:
+        made = _known[bound.key]
+        if bound.has_begun and not begins:
+            made.world.requests.drain()
+        return made
+    board = _Board(comm)
+    try:
+        hosts, boards = zip(*of_all(comm, lambda: (platform.node(), board.made()), fault), strict=True)
+        shared = boards[0] if len(set(hosts)) == 1 else ""
+        bound = _native.comm_adopt(table, fortran) if bound is None else bound
+        try:
+            opened = of_all(comm, lambda: _remember(bound, hosts, shared))
+        except BaseException:
+            _known.pop(bound.key, None)  # on all ranks, which begin again the next time
+            raise
+        if not all(opened):
+            bound.drop_board()
+    finally:
+        board.unlink()
+    return _known[bound.key]
+
+
+def known(comm: Any) -> Communicator | None:
+    """Ours for the user's communicator where its ranks have made it; None where not, or where that cannot be asked."""
+    try:
+        bound = _native.comm_find(_table(), _fortran(comm))
+    except Exception:
+        return None
+    return _known.get(bound.key) if bound is not None else None
+
+
+def known_by(bound: _native.Communicator) -> Communicator | None:
+    """Ours for a native one, which may have been freed."""
+    return _known.get(bound.key)
+
+
+class _Board:
+    """The name of the memory that all ranks are to open, made by rank 0; it is taken away when they have."""
+
+    def __init__(self, comm: Any) -> None:
+        self._size, self._makes, self._name = comm.Get_size(), comm.Get_rank() == 0, ""
+
+    def made(self) -> str:
+        """Return its name, on rank 0; an empty one where there is no such memory, or only one rank."""
+        name = f"/dovetail-{os.getpid()}-{secrets.token_hex(8)}"
+        if self._makes and self._size > 1 and _native.board_make(name, self._size):
+            self._name = name
+        return self._name
+
+    def unlink(self) -> None:
+        if self._name:
+            _native.board_unlink(self._name)
+
+
+def _remember(bound: _native.Communicator, hosts: Sequence[str], board: str) -> bool:
+    """Return whether the board was opened."""
+    for key in [key for key, old in list(_known.items()) if old.bound.freed]:
+        _known.pop(key, None)
+    made = Communicator(bound, hosts)
+    assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where a failure reaches all ranks
+    _known[bound.key] = made
+    return bool(board) and bool(bound.open_board(board))
+
+
+def _numbers(request: CollectiveCall) -> list[int]:
+    counts = 0 if request.counts is None else zlib.crc32(request.counts.tobytes())
+    codes = REDUCE_OPS.index(request.op), request.root, REDUCED.index(request.dtype)
+    return [KINDS.index(request.kind), counts, *codes, request.elements, request.num_bytes]
+
+
+def _said(name: str, number: int) -> object:
+    words: dict[str, Sequence[str]] = {"collective": KINDS, "dtype": REDUCED, "op": REDUCE_OPS}
+    return words[name][number] if name in words else number
+
+
+def _fortran(comm: Any) -> int:
+    if not hasattr(comm, "py2f"):
+        raise OperatorError(f"no mpi4py communicator, but {type(comm).__name__}", hint="mpi4py.MPI.COMM_WORLD, say")
+    if not comm:
+        raise OperatorError("the communicator is null", hint="was it freed, or is this rank not in it?")
+    if comm.Is_inter():
+        raise OperatorError("an intercommunicator has no such collectives", hint="comm.Merge()")
+    return int(comm.py2f())
+
+
+@cache
+def shim() -> Shim:
+    """The MPI of this process."""
+    atexit.register(_native.comm_let_go)
+    return Shim(build_shim())
+
+
+def _table() -> int:
+    """Address of the shim's table, set up for this process; RunError where this thread may not call MPI."""
+    level, is_main = _native.comm_setup(shim().address, _native.mpi_reduce_function())
+    if level < _SERIALIZED and not is_main:
+        raise RunError("MPI was started for calls by the main thread only", hint="mpi4py.rc.thread_level = 'multiple'")
+    return shim().address

@@ -1,0 +1,72 @@
+"""library: load the table of calls of the installed MPI library, compiled once per library."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+from dovetail import _native
+from dovetail.core import EnvironmentFault, RunError, compile_c, find_tool, native_folder
+
+SOURCE = native_folder("run") / "mpi_shim.c"
+
+
+def build_shim() -> Path:
+    """Compile the shim with the mpicc at hand, or find it in the cache (keyed by source and compiler line)."""
+    mpicc = find_tool("mpicc")
+    if mpicc is None:
+        raise EnvironmentFault(
+            "no MPI found: there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+        )
+    sources = sorted(SOURCE.parent.glob("mpi_*.[ch]"))
+    return compile_c(mpicc, sources, "mpi_shim", "the MPI shim", about="-show")
+
+
+ON_COMM = (  # what acts on a communicator, its first argument; in the order of mpi_table.h
+    *("rank", "size", "isend", "irecv", "group"),
+    *("icollective", "icollective_v", "collective", "collective_v", "test", "cancel"),
+)
+_FUNCTIONS = (
+    *("init", "finalize", "setup", "adopt", "find", "release"),
+    *ON_COMM,
+    *("abort", "library", "error_text"),
+)
+
+
+class _Table(ctypes.Structure):
+    _fields_ = [("version", ctypes.c_int), *((name, ctypes.c_void_p) for name in _FUNCTIONS)]
+
+
+class Shim:
+    """The loaded shim: its table, for the engine and for calls by name."""
+
+    def __init__(self, path: Path) -> None:
+        self._table = _Table.in_dll(ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table")
+        versions = self._table.version, _native.mpi_table_version
+        if versions[0] != versions[1]:
+            found = f"{path.name} has table {versions[0]}, the native module knows {versions[1]}"
+            what, hint = "the native module is of another version than its sources", "install dovetail anew"
+            raise EnvironmentFault(what, found=found, hint=hint)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._table)
+
+    @property
+    def library(self) -> str:
+        """Name and version of the MPI library."""
+        text = ctypes.create_string_buffer(256)
+        self.call("library", text, 256)
+        return text.value.decode()
+
+    def call(self, name: str, *arguments: Any) -> int:
+        """Call a function of the table; RunError where it fails."""
+        returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
+        code = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))(*arguments)
+        if name not in ("rank", "size") and code:
+            text = ctypes.create_string_buffer(512)
+            self.call("error_text", code, text, 512)
+            raise RunError(f"MPI failed in {name}", found=text.value.decode())
+        return int(code or 0)

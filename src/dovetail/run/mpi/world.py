@@ -1,0 +1,215 @@
+"""world: the ranks of one communicator, and control messages between them with time limits."""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dovetail import _native
+from dovetail.core import RunError
+from dovetail.run.mpi.library import ON_COMM, Shim
+from dovetail.run.mpi.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
+from dovetail.run.requests import RequestQueue
+
+if TYPE_CHECKING:
+    from dovetail.trace.clocks import Meeting
+
+CONTROL_TAG = 20000
+ANSWER_S = 600.0  # a rank that sends nothing for this long inside `together` counts as failed
+_ANYHOW = 0  # a send may end before the receiver has asked for it
+
+
+class World:
+    """The ranks of one communicator, and small control messages between them.
+
+    Either all ranks of this MPI job (initialises MPI if nobody has), or those of `bound`, a user's communicator. Ranks
+    are numbered as in that communicator, in errors too.
+    """
+
+    def __init__(self, shim: Path, bound: _native.Communicator | None = None) -> None:
+        self._shim, self._bound = Shim(shim), bound  # kept: the duplicate lives as long
+        reduce = _native.mpi_reduce_function()
+        if bound is None:
+            self._comm, provided = ctypes.c_void_p(), ctypes.c_int()
+            self._call("init", ctypes.byref(provided), ctypes.c_void_p(reduce), ctypes.byref(self._comm))
+            self.provided = provided.value
+            self.transport = _native.mpi_transport(self._shim.address, self._comm.value or 0)
+        else:
+            self._comm, self.transport = ctypes.c_void_p(bound.address), bound.transport
+            self.provided, _ = _native.comm_setup(self._shim.address, reduce)
+        self.rank, self.size = self._call("rank"), self._call("size")
+        self.requests = RequestQueue(self.transport, self.provided, self.abort, bound)
+        self._faults: dict[int, Fault] = {}
+        self._is_together = False
+
+    @property
+    def has_all(self) -> bool:
+        """Whether these are all ranks of the job, and not those of a user's communicator."""
+        return self._bound is None
+
+    @property
+    def bound(self) -> _native.Communicator | None:
+        """The user's communicator that was adopted, if these are its ranks."""
+        return self._bound
+
+    @property
+    def freed(self) -> bool:
+        """Whether the user has freed the communicator; nothing can run on it then."""
+        return self._bound is not None and bool(self._bound.freed)
+
+    @property
+    def library(self) -> str:
+        """Version string of the MPI library."""
+        return self._shim.library
+
+    def abort(self, code: int) -> None:
+        """End all processes of the MPI job with this exit code."""
+        self._call("abort", code)
+
+    def finalize(self) -> None:
+        """Finalize MPI, unless that was done."""
+        self._call("finalize")
+
+    def send(self, payload: Any, dst: int, limit_s: float = 60.0) -> None:
+        """Send a picklable object; control traffic only."""
+        data = pickle.dumps(payload)
+        size = np.array([len(data)], np.int64)
+        self._finish(self._start("isend", size.ctypes.data, 8, dst, _ANYHOW), limit_s, dst)
+        self._finish(self._start("isend", data, len(data), dst, _ANYHOW), limit_s, dst)
+
+    def recv(self, src: int, limit_s: float = 60.0) -> Any:
+        """Receive an object from `src`. RunError if none arrives within the limit; a later call may still take it."""
+        size = np.zeros(1, np.int64)
+        self._take(size.ctypes.data, 8, src, limit_s)
+        data = ctypes.create_string_buffer(int(size[0]))
+        self._take(data, len(data), src, limit_s)
+        return pickle.loads(data.raw)
+
+    def gather(self, payload: Any, limit_s: float = 60.0) -> list[Any]:
+        """Return every rank's payload on rank 0, an empty list elsewhere. Collective."""
+        if self.rank:
+            self.send(payload, 0, limit_s)
+            return []
+        return [payload, *(self._heard(src, limit_s) for src in range(1, self.size))]
+
+    def share(self, payload: Any, limit_s: float = 60.0) -> Any:
+        """Return rank 0's payload on every rank. Collective."""
+        if self.rank:
+            return self._heard(0, limit_s)
+        for dst in range(1, self.size):
+            self.send(payload, dst, limit_s)
+        return payload
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Let all ranks reach the end of the block, or let all raise. Collective.
+
+        A rank that failed raises its own error, the others that of the lowest rank that failed. Inside the block ranks
+        may exchange by `gather` and `share` only. At its end each rank reports that it has not failed. A nested block
+        is part of the outer one.
+        """
+        self.requests.drain()
+        if self._is_together:
+            yield
+            return
+        self._is_together = True
+        self._faults.clear()
+        try:
+            yield
+            self.share(self.gather(None, ANSWER_S)[:1], ANSWER_S)
+        except Unanswered:
+            raise
+        except OtherRankFailed:
+            self._exchange_faults(Fault(self.rank))
+            raise common(first_of(self._faults).raised()) from None
+        except BaseException as error:
+            self._exchange_faults(fault_of(self.rank, error))
+            common(error)
+            raise
+        finally:
+            self._is_together = False
+
+    def _exchange_faults(self, own: Fault) -> None:
+        """Send one fault as the last message, to rank 0 and from there to all; drop what came before theirs."""
+        if self.rank == 0 and own.text:
+            self._faults[0] = own
+        others = range(1, self.size) if self.rank == 0 else (0,)
+        last = own if self.rank else first_of(self._faults)
+        for other in others:
+            self.send(last, other, ANSWER_S)
+        for other in others:
+            while other not in self._faults:
+                found = self.recv(other, ANSWER_S)
+                if isinstance(found, Fault):
+                    self._faults[other] = found
+
+    def _heard(self, src: int, limit_s: float) -> Any:
+        found = self.recv(src, limit_s)
+        if isinstance(found, Fault):
+            self._faults[src] = found
+            raise OtherRankFailed(found)
+        return found
+
+    def barrier(self, limit_s: float = 60.0) -> None:
+        """Wait for all ranks; RunError, naming one, if any does not arrive within the limit."""
+        handle = ctypes.c_int()
+        self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, 0, -1, ctypes.byref(handle))
+        self._finish(handle.value, limit_s, None)
+
+    def sum(self, array: np.ndarray[Any, Any], limit_s: float = 120.0) -> np.ndarray[Any, Any]:
+        """Return the float64 sum over ranks of an array that has the same shape on all."""
+        source, result = np.ascontiguousarray(array, np.float64), np.empty(array.shape)
+        handle, count = ctypes.c_int(), ctypes.c_longlong(source.size)
+        data = (ctypes.c_void_p(source.ctypes.data), ctypes.c_void_p(result.ctypes.data))
+        self._call("icollective", 0, *data, count, 3, 0, 0, -1, ctypes.byref(handle))
+        self._finish(handle.value, limit_s, None)
+        return result
+
+    def meet(self, limit_s: float = 60.0) -> list[Meeting]:
+        """Compare clocks along a tree, all ranks together: this rank's meeting with its parent, none of rank 0."""
+        from dovetail.trace.clocks import Meeting  # for those alone who compare clocks
+
+        try:
+            found = Meeting(*_native.meet(self.transport, CONTROL_TAG, limit_s))
+        except RuntimeError as error:
+            raise RunError(str(error), hint="look at that rank's output") from error
+        return [found] if self.rank else []
+
+    def _start(self, name: str, data: Any, num_bytes: int, peer: int, *how: int) -> int:
+        handle = ctypes.c_int()
+        pointer = data if not isinstance(data, int) else ctypes.c_void_p(data)
+        self._call(name, pointer, ctypes.c_longlong(num_bytes), peer, CONTROL_TAG, *how, ctypes.byref(handle))
+        return handle.value
+
+    def _take(self, data: Any, num_bytes: int, src: int, limit_s: float) -> None:
+        handle = self._start("irecv", data, num_bytes, src)
+        try:
+            self._finish(handle, limit_s, src)
+        except BaseException:
+            self._call("cancel", handle)  # or it would land, late, in memory that is another's by then
+            raise
+
+    def _finish(self, handle: int, limit_s: float, peer: int | None) -> None:
+        begin, done = time.monotonic(), ctypes.c_int()
+        while True:
+            self._call("test", handle, ctypes.byref(done))
+            if done.value:
+                return
+            waited_s = time.monotonic() - begin
+            if waited_s > limit_s:
+                who = f"rank {peer}" if peer is not None else "some rank"
+                raise Unanswered(
+                    f"{who} did not answer rank {self.rank} within {limit_s:.0f} s", hint="look at that rank's output"
+                )
+            if waited_s > 2e-4:
+                time.sleep(2e-5)
+
+    def _call(self, name: str, *arguments: Any) -> int:
+        return self._shim.call(name, *([self._comm] if name in ON_COMM else []), *arguments)

@@ -1,0 +1,232 @@
+"""matching: match sends and receives by MPI's ordering rules; count messages received before they were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.analysis.probed import next_taken
+from dovetail.trace.decode import KINDS
+from dovetail.trace.grown import Grown
+from dovetail.trace.trace import Comm, Trace
+
+Array = NDArray[Any]
+SEND, RECV, DONE, REQUEST = (KINDS.index(kind) for kind in ("send", "recv", "done", "request"))
+_USED = ("kind", "name", "rank", "thread", "peer", "tag", "comm", "start_s", "end_s", "num_bytes", "request", "begins")
+
+
+class Messages(NamedTuple):
+    """One entry for each sent message; fields of its receive are NaN or -1 if no receive matched."""
+
+    src: Array
+    src_thread: Array
+    dst: Array
+    dst_thread: Array
+    sent_s: Array  # the sending call begins
+    sent_end_s: Array  # and ends
+    away_s: Array  # the call that finds it to be sent ends: this one, or one that waits for its request, NaN for none
+    away_from_s: Array  # and begins
+    away_thread: Array
+    away_name: Array
+    posted_s: Array  # the call that asks for it begins
+    waited_s: Array  # the call in which it was found to be there begins
+    taken_s: Array  # and ends
+    num_bytes: Array
+    sent_name: Array  # the sending call's, a row of the trace's names
+    taken_name: Array
+    sent_row: Array  # of the trace
+    posted_row: Array
+    taken_row: Array
+    probe_s: Array  # a blocking probe for it begins
+    probe_end_s: Array
+    probe_name: Array
+    probe_row: Array
+
+
+class Matcher:
+    """Collects sends and receives, and pairs those of one sender, receiver, communicator and tag in their order.
+
+    A receive stands where it was posted in that order, and ends where it was found to be complete.
+    """
+
+    def __init__(self) -> None:
+        self._kept = Grown()
+        self._num_rows = 0
+
+    def take(self, columns: dict[str, Array]) -> None:
+        """Rows in the order of their ends."""
+        about = np.isin(columns["kind"], (SEND, RECV, DONE)) | (
+            (columns["kind"] == REQUEST) & (columns["request"] >= 0)
+        )
+        at = np.flatnonzero(about)
+        if len(at):
+            self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+        self._num_rows += len(about)
+
+    def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
+        """The messages, and how many receives are of none of them. What was collected is given up for it."""
+        if not len(self._kept):
+            return Messages(*no_columns(Messages._fields)), 0
+        rows = self._kept.give()
+        is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
+        is_start = of_name(names, lambda name: name in ("MPI_Start", "MPI_Startall"))[rows["name"]]
+        is_probe = of_name(names, lambda name: name in ("MPI_Probe", "MPI_Mprobe"))[rows["name"]]
+        probes = np.flatnonzero(is_probe & (rows["kind"] == RECV))
+        sides = _sides(rows, is_init, is_start, np.array(alike(comms), "i4"))
+        if not len(probes):
+            rows.clear()  # they are large
+        found, strays = _paired(*sides)
+        return _with_probes(found, rows, probes) if len(probes) else found, strays
+
+
+def messages(trace: Trace) -> Messages:
+    """The messages of a trace."""
+    matcher = Matcher()
+    matcher.take(trace.columns)
+    return matcher.messages(trace.names, trace.comms)[0]
+
+
+def check(found: Messages, strays: int) -> dict[str, Any]:
+    """Return the number of messages, and of those received before they were sent on the corrected clocks."""
+    early = (found.sent_s - found.taken_s)[~np.isnan(found.taken_s)]
+    return {
+        "messages": len(found.src),
+        "without_partner": len(found.src) - len(early) + strays,
+        "received_before_sent": int(np.count_nonzero(early > 0)),
+        "earliest_s": float(max(early.max(initial=0.0), 0.0)),
+    }
+
+
+def no_columns(names: Sequence[str]) -> Iterator[Array]:
+    """Empty columns: of seconds those whose names say so, else of whole numbers."""
+    return (np.zeros(0, "f8" if name.endswith("_s") else "i8") for name in names)
+
+
+def of_name(names: Sequence[str], test: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Of each name, whether it passes."""
+    return np.array([test(name) for name in names], bool)
+
+
+def alike(comms: Sequence[Comm]) -> list[int]:
+    """A number for each communicator, equal for both sides of an intercommunicator; 0 for unknown ones."""
+    numbers: dict[object, int] = {}
+    keys = [(*sorted((comm.ranks, comm.remote)), comm.number) for comm in comms]
+    return [numbers.setdefault(key, len(numbers) + 1) for key in keys] + [0]
+
+
+def _sides(
+    rows: dict[str, Array], is_init: Array, is_start: Array, alike: Array
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Messages as sent and as received: communicator, sender, receiver, tag, bytes, and when."""
+    made, started = _beginnings(rows, is_start)
+    has_start = np.isin(rows["kind"], (REQUEST, DONE)) & (made >= 0)
+    of_send = has_start & (rows["kind"][made] == SEND)
+    sent = np.flatnonzero(((rows["kind"] == SEND) & ~is_init) | (of_send & is_start & is_init[made]))
+    by = np.where(rows["kind"][sent] == SEND, sent, made[sent])  # the row that names the destination
+    sends = {"comm": alike[rows["comm"][by]], "src": rows["rank"][sent], "dst": rows["peer"][by]}
+    sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
+    sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
+    over = np.flatnonzero((rows["kind"] == DONE) & of_send & (started >= 0))
+    ended_by = np.where(rows["request"] >= 0, -1, np.arange(len(made)))  # the row that finds a send to be over
+    ended_by[started[over]] = over
+    by_end, known = ended_by[sent], ended_by[sent] >= 0
+    for name, column in (("away_s", "end_s"), ("away_from_s", "start_s")):
+        sends[name] = np.where(known, rows[column][by_end], np.nan)
+    for name, column in (("away_thread", "thread"), ("away_name", "name")):
+        sends[name] = np.where(known, rows[column][by_end], -1)
+    taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
+    takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
+    asked = np.where(started[taken] >= 0, started[taken], taken)
+    takes |= {"tag": rows["tag"][taken], "at_s": rows["start_s"][asked], "posted_row": rows["row"][asked]}
+    takes |= {name: rows[name][taken] for name in ("thread", "start_s", "end_s", "name", "row")}
+    real = sends["dst"] >= 0
+    return {name: column[real] for name, column in sends.items()}, takes
+
+
+def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
+    """For each row with a request: the row that created it, and the latest row that started it; -1 for none."""
+    count = len(rows["kind"])
+    made, started = np.full(count, -1, "i8"), np.full(count, -1, "i8")
+    at = np.flatnonzero(rows["request"] >= 0)
+    order = at[np.argsort(rows["request"][at], kind="stable")]
+    if not len(order):
+        return made, started
+    request, place = rows["request"][order], np.arange(len(order))
+    first = np.concatenate([[0], np.flatnonzero(np.diff(request)) + 1])
+    group = np.repeat(first, np.diff(np.append(first, len(order))))
+    begins = rows["begins"][order]
+    for found, starts in ((made, begins), (started, begins | is_start[order])):
+        latest = np.maximum.accumulate(np.where(starts, place, -1))
+        found[order] = np.where(latest >= group, order[latest], -1)
+    return made, started
+
+
+def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages, int]:
+    """The k-th send of each sender, receiver, communicator and tag with the k-th receive."""
+    count = len(sends["src"])
+    keys = ("comm", "src", "dst", "tag", "at_s")
+    both = {name: np.concatenate([sends[name], takes[name]]) for name in keys}
+    side = np.repeat(np.array([0, 1], "u1"), (count, len(takes["src"])))
+    order = np.lexsort((both["at_s"], side, both["tag"], both["dst"], both["src"], both["comm"]))
+    changed = np.zeros(len(order), bool)
+    for name in keys[:-1]:
+        changed[1:] |= np.diff(both[name][order]) != 0
+    changed[:1] = True
+    group = np.flatnonzero(changed)
+    group_of = np.cumsum(changed) - 1
+    num_sends = np.add.reduceat(side[order] == 0, group) if len(group) else np.zeros(0, int)
+    at = np.flatnonzero(side[order] == 1)
+    nth = at - group[group_of[at]] - num_sends[group_of[at]]
+    met = at[nth < num_sends[group_of[at]]]
+    a = order[met - num_sends[group_of[met]]]
+    b = order[met] - count
+
+    def of_take(name: str, other: float) -> Array:
+        column = np.full(count, other, takes[name].dtype)
+        column[a] = takes[name][b]
+        return column
+
+    found = Messages(
+        *(
+            sends["src"],
+            sends["thread"],
+            sends["dst"],
+            of_take("thread", -1),
+            sends["at_s"],
+            sends["end_s"],
+            sends["away_s"],
+            sends["away_from_s"],
+            sends["away_thread"],
+            sends["away_name"],
+        ),
+        *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
+        *(sends["name"], of_take("name", -1), sends["row"], of_take("posted_row", -1)),
+        of_take("row", -1),
+        *(np.full(count, missing) for missing in (np.nan, np.nan, -1, -1)),
+    )
+    return found, len(takes["src"]) - len(met)
+
+
+def _with_probes(found: Messages, rows: dict[str, Array], probes: Array) -> Messages:
+    """The messages with the probes (of `rows`) that waited for them: MPI_Mprobe asks for its message itself."""
+    taken = np.flatnonzero(found.taken_row >= 0)
+    by = np.searchsorted(rows["row"], found.taken_row[taken])
+    takes = {name: rows[name][by] for name in ("rank", "comm", "peer", "tag")}
+    takes |= {"thread": found.dst_thread[taken], "at_s": found.posted_s[taken]}
+    asks = rows["request"][probes] < 0
+    alone = {name: rows[name][probes[asks]] for name in ("rank", "thread", "comm", "peer", "tag", "end_s")}
+    met = np.full(len(probes), -1, "i8")
+    met[asks] = next_taken({**alone, "at_s": alone.pop("end_s")}, takes)
+    posted = np.argsort(found.posted_row[taken], kind="stable")
+    place = np.searchsorted(found.posted_row[taken][posted], rows["row"][probes[~asks]])
+    met[~asks] = np.append(posted, -1)[place]
+    same = found.posted_row[taken[met]] == rows["row"][probes] if len(taken) else asks
+    met[~asks & ~same] = -1
+    matched = np.flatnonzero(met >= 0)[::-1]  # the first of several for one message waited
+    columns = {"probe_s": "start_s", "probe_end_s": "end_s", "probe_name": "name", "probe_row": "row"}
+    for field, name in columns.items():
+        getattr(found, field)[taken[met[matched]]] = rows[name][probes[matched]]
+    return found

@@ -1,0 +1,130 @@
+"""meetings: find the calls of the ranks that form one collective, and the rank that arrived last."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.analysis.matching import DONE, alike, no_columns, of_name
+from dovetail.trace.decode import KINDS
+from dovetail.trace.grown import Grown
+from dovetail.trace.trace import Comm, Trace
+
+Array = NDArray[Any]
+COLLECTIVE = KINDS.index("collective")
+_USED = ("name", "rank", "thread", "comm", "peer", "start_s", "end_s", "num_bytes", "received_bytes", "request")
+
+
+_ENDS = ("request", "start_s", "end_s", "name", "thread")
+
+
+class Meetings(NamedTuple):
+    """One entry for each call of a rank; those of one collective have the same `meeting`, a number from 0 on."""
+
+    meeting: Array
+    name: Array
+    rank: Array
+    root: Array  # a rank of the job, or -1
+    start_s: Array
+    end_s: Array
+    num_bytes: Array
+    received_bytes: Array
+    last_start_s: Array  # of all calls of the meeting
+    last_rank: Array  # whose call that is
+    root_start_s: Array  # NaN if there is no root, or its call is not known
+    comm: Array
+    request: Array
+    row: Array  # of the trace
+    thread: Array
+    waited_s: Array  # the call that finds it over begins: this one, or one that waits for its request, NaN for none
+    waited_end_s: Array  # and ends
+    waited_name: Array
+    waited_thread: Array
+
+
+class Gatherer:
+    """Collects collective calls; the n-th of each rank on a communicator meets the n-th of the other ranks."""
+
+    def __init__(self) -> None:
+        self._kept, self._ends = Grown(), Grown()
+        self._asked = np.zeros(0, "i8")  # requests of collectives
+        self._num_rows = 0
+
+    def take(self, columns: dict[str, Array]) -> None:
+        """Rows in the order of their ends."""
+        at = np.flatnonzero(columns["kind"] == COLLECTIVE)
+        if len(at):
+            self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
+            asked = columns["request"][at]
+            self._asked = np.union1d(self._asked, asked[asked >= 0])
+        if len(self._asked):
+            over = (columns["kind"] == DONE) & np.isin(columns["request"], self._asked)
+            self._ends.add({name: columns[name][over] for name in _ENDS})
+        self._num_rows += len(columns["kind"])
+
+    def meetings(self, names: Sequence[str], comms: Sequence[Comm]) -> Meetings:
+        """All calls but those that only make a persistent request, in the order of meetings. What was collected is
+        given up for it."""
+        if not len(self._kept):
+            return Meetings(*no_columns(Meetings._fields))
+        rows = self._kept.give()
+        is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
+        rows = {name: column[~is_init] for name, column in rows.items()}
+        comm = np.array(alike(comms), "i4")[rows["comm"]]
+        order = np.lexsort((rows["start_s"], rows["rank"], comm))
+        rows, comm = {name: column[order] for name, column in rows.items()}, comm[order]
+        nth = _number_within(comm, rows["rank"])
+        _, meeting = np.unique(comm.astype("i8") << 32 | nth, return_inverse=True)
+        return _met(rows | self._waited(rows), meeting)
+
+    def _waited(self, rows: dict[str, Array]) -> dict[str, Array]:
+        """Of each collective call, the call that finds it over: start, end, name, thread."""
+        found = {name: np.array(rows[name]) for name in _ENDS[1:]}
+        later = np.flatnonzero(rows["request"] >= 0)
+        for name in ("start_s", "end_s"):
+            found[name][later] = np.nan
+        if len(self._ends) and len(later):
+            ends = self._ends.give()
+            request, first = np.unique(ends["request"], return_index=True)
+            at = np.searchsorted(request, rows["request"][later])
+            at[at == len(request)] = 0
+            known = request[at] == rows["request"][later] if len(request) else np.zeros(len(later), bool)
+            for name in _ENDS[1:]:
+                found[name][later[known]] = ends[name][first[at[known]]]
+        return {f"waited_{name}": column for name, column in found.items()}
+
+
+def meetings(trace: Trace) -> Meetings:
+    """The collectives of a trace."""
+    gatherer = Gatherer()
+    gatherer.take(trace.columns)
+    return gatherer.meetings(trace.names, trace.comms)
+
+
+def _number_within(*keys: Array) -> Array:
+    """0, 1, 2, … within each stretch of equal keys."""
+    count = len(keys[0])
+    changed = np.zeros(count, bool)
+    changed[:1] = True
+    for key in keys:
+        changed[1:] |= np.diff(key) != 0
+    return np.arange(count) - np.maximum.accumulate(np.where(changed, np.arange(count), 0))
+
+
+def _met(rows: dict[str, Array], meeting: Array) -> Meetings:
+    """Calls in the order of meetings and starts, each with the start of the last and of the root's."""
+    order = np.lexsort((rows["start_s"], meeting))
+    rows, meeting = {name: column[order] for name, column in rows.items()}, meeting[order]
+    last = np.append(np.flatnonzero(np.diff(meeting)), len(meeting) - 1)[: len(meeting)]
+    root_start = np.full(len(last), np.nan)
+    is_root = (rows["rank"] == rows["peer"]) & (rows["peer"] >= 0)
+    root_start[meeting[is_root]] = rows["start_s"][is_root]
+    return Meetings(
+        *(meeting, rows["name"], rows["rank"], rows["peer"], rows["start_s"], rows["end_s"], rows["num_bytes"]),
+        *(rows["received_bytes"], rows["start_s"][last][meeting], rows["rank"][last][meeting], root_start[meeting]),
+        *(rows["comm"], rows["request"], rows["row"], rows["thread"]),
+        *(rows[f"waited_{name}"] for name in _ENDS[1:]),
+    )

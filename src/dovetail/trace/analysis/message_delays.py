@@ -1,0 +1,126 @@
+"""message_delays: why each message took so long: its transfer, another message, a late receive, or missing progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.trace.analysis.delays import LEAST_HELD_S, Delays, is_held, of_sizes
+from dovetail.trace.analysis.matching import Messages
+
+MUCH_LONGER = 2.0  # times the time of other messages of the size
+LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
+SOON = 0.25  # of the time from when a message could set out to when it was there
+MOSTLY, LEAST_OFTEN = 0.75, 4  # share, and number, of messages alike that show that it is no chance
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Calls = Mapping[int, Sequence[int]]  # by the row of a call: messages
+
+
+def delayed_by(
+    found: Messages, takes: Calls, sends: Calls, sent: Calls, blocks: Sequence[bool]
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return for each message the one that really delayed it (-1: none), and its own transfer time.
+
+    A call that receives a message may really wait for a message that it sends (`sends`, if it `blocks`) or whose send
+    it completes (`sent`): the one that arrived as the call ended. Only messages that took much longer than others of
+    their size count as delayed.
+    """
+    cause = np.full(len(found.src), -1, "i8")
+    for row, taken in takes.items():
+        own = [*(i for i in sends.get(row, ()) if blocks[i]), *sent.get(row, ())]
+        if own:
+            cause[taken] = max(own, key=lambda i: found.taken_s[i])
+    took = found.taken_s - found.sent_s
+    cause[np.abs(found.taken_s[cause] - found.taken_s) > 0.1 * took] = -1
+    likely_s, sure = np.full(len(took), np.inf), (cause < 0) & (found.taken_row >= 0)
+    sizes, tenth_s = of_sizes(found.num_bytes[sure], took[sure], lambda those: float(np.percentile(those, 10)))
+    known = np.isin(found.num_bytes, sizes)
+    likely_s[known] = tenth_s[np.searchsorted(sizes, found.num_bytes[known])]
+    return np.where(took > np.maximum(MUCH_LONGER * likely_s, LEAST_HELD_S), cause, -1), likely_s
+
+
+@dataclass
+class MessageDelays:
+    """For each message: its delay, and the reason for it.
+
+    `seconds`: from when it could set out until it was there. `rendezvous`: it waited for its receive. `stalls`: it went
+    on only when its receiver waited for it, for want of progress. `held`: it set out only when its sender, which did
+    other work, was in the library again, at `back_s` (infinite where the sending call waited for it). `came_back`: its
+    receiver waited for it until then.
+    """
+
+    found: Messages = field(repr=False)
+    back_s: Floats
+    seconds: Floats
+    rendezvous: Flags
+    stalls: Flags
+    held: Flags
+    came_back: Flags
+
+    def arrived_s(self) -> Floats:
+        """When each message was there."""
+        f = self.found
+        since_s = np.where(self.rendezvous & (f.posted_s > f.sent_s), f.posted_s, f.sent_s)
+        since_s = np.where(self.stalls, f.waited_s, np.where(self.held, self.back_s, since_s))
+        arrived_s: Floats = since_s + self.seconds
+        return arrived_s
+
+
+def message_delays(
+    found: Messages, usual: Delays, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
+) -> MessageDelays:
+    """Return the reason for each message's delay. `usual`: the curve of the trace; `rendezvous`: messages whose sender
+    always waits for their receive; `delayed`: the result of `delayed_by`."""
+    made = _without_progress(found, usual(found.num_bytes), rendezvous, delayed, back_s)
+    made.came_back = (found.taken_s >= back_s) & (made.arrived_s() > found.waited_s)
+    _hold(made)
+    return made
+
+
+def is_rendezvous(found: Messages, usual: Delays, plain: Flags, synchronous: Flags) -> Flags:
+    """Whether the sender of each message waits for its receive."""
+    flags: Flags = usual.is_rendezvous(found.num_bytes) | is_held(found, plain) | synchronous
+    return flags
+
+
+def _without_progress(
+    f: Messages, usual_s: Floats, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
+) -> MessageDelays:
+    """The delays, without messages that started only at their sender's next call."""
+    cause, likely_s = delayed
+    ready = np.where(rendezvous, np.fmax(f.sent_s, f.posted_s), f.sent_s)
+    spent = f.taken_s - f.waited_s
+    under_way = ready + usual_s > f.waited_s
+    stalls = ~under_way & (spent > np.maximum(0.5 * usual_s, LEAST_HELD_S)) & (f.num_bytes >= LEAST_STALLED)
+    stalls &= cause < 0
+    delay = np.where(stalls, spent, f.taken_s - ready)
+    arrived = ~under_way & ~stalls
+    delay[arrived] = np.minimum(usual_s, f.waited_s - ready)[arrived]
+    blocks = rendezvous & ~stalls & (f.away_s == f.sent_end_s)  # the sender knows too how long it took
+    delay = np.where(blocks, np.fmin(delay, f.away_s - ready), delay)
+    delay = np.where(cause >= 0, np.minimum(delay, likely_s), delay)
+    none = np.zeros(len(stalls), bool)
+    return MessageDelays(f, back_s, np.maximum(delay, 0.0), rendezvous | stalls, stalls, none, none)
+
+
+def _hold(made: MessageDelays) -> None:
+    """Find messages that set out only when their sender, which did other work, was back in the library.
+
+    Of those from one rank to another, of one size, that were waited for, most came soon after it was back.
+    """
+    f, back_s = made.found, made.back_s
+    ready = np.fmax(f.sent_s, f.posted_s)
+    waited = ~made.stalls & (f.num_bytes >= LEAST_STALLED) & np.isfinite(back_s)
+    waited &= np.fmax(ready, f.waited_s) + LEAST_HELD_S < back_s
+    soon = waited & made.came_back & (f.taken_s - back_s < SOON * (f.taken_s - ready))
+    _, like = np.unique(np.stack([f.src, f.dst, f.num_bytes]), axis=1, return_inverse=True)
+    like = like.ravel()
+    often = np.bincount(like, soon) >= MOSTLY * np.maximum(np.bincount(like, waited), LEAST_OFTEN)
+    made.held = soon & often[like]
+    made.rendezvous = made.rendezvous | made.held
+    made.seconds = np.where(made.held, f.taken_s - np.where(made.held, back_s, 0.0), made.seconds)

@@ -1,0 +1,1 @@
+"""exchange: traces of other tools, read and written."""

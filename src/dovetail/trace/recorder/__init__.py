@@ -1,0 +1,1 @@
+"""recorder: what stamps the clock: events from Python, MPI calls of unmodified programs, and their launch."""

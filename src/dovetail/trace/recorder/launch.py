@@ -1,0 +1,255 @@
+"""launch: trace an unmodified program: each process preloads the gate, which loads wrappers for its MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dovetail import _native
+from dovetail.core import EnvironmentFault, compile_c, find_tool
+from dovetail.trace.ended import ENDS
+from dovetail.trace.recorder.gate import HEADERS, build_gate
+from dovetail.trace.recorder.mpi_wrappers import wrappers
+
+SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
+TITLES = {"abi": "the MPI ABI", "mpich": "MPICH", "openmpi": "Open MPI"}
+_ASK_PYTHON = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(open('/proc/self/maps').read())"
+)
+_MARKS = {"openmpi": "OPEN_MPI", "mpich": "MPICH_VERSION", "abi": "MPI_ABI_VERSION"}
+_LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi(?:ch)?\.so\.12|libmpi\.so\.40)")
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI library that a program uses: its kind, and the folder that it is loaded from, if known."""
+
+    kind: str
+    folder: Path | None = None
+
+
+def library_of(command: Sequence[str]) -> Library:
+    """The MPI library of the program in a command line: of the first word that uses one, else of the launcher."""
+    for word in command:
+        path = _executable(word)
+        if path is not None and (found := _used_by(path)) is not None:
+            return found
+    launcher = _executable(command[0])
+    if launcher is None:
+        raise EnvironmentFault(f"there is no command {command[0]}")
+    mpicc = find_beside(launcher.parent, "mpicc")
+    kind = flavour(mpicc) if mpicc else None
+    if kind is None:
+        hint = "programs must be linked with a shared MPI library, or be Python with mpi4py"
+        raise EnvironmentFault("no program in this command uses MPI", found=" ".join(command), hint=hint)
+    return Library(kind)
+
+
+def build_wrappers(library: Library, near: Path | None = None, *, python: bool = False) -> Path:
+    """Return the wrappers for an MPI library, compiled with its mpicc, or from the cache.
+
+    `near`: another folder to look for the mpicc. `python`: record the Python lines of calls.
+    """
+    mpicc = compiler_for(library, near)
+    asked = [mpicc, "-E", "-x", "c", "-"]
+    header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
+    native = trace_folder()
+    frames = sorted(HEADERS.glob("mpi_*.h"))
+    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", f"-I{HEADERS}", f"-I{native}", f"-L{native}"]
+    flags += ["-DDM_PYTHON"] if python else []
+    flags += ["-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place) / "mpi_wrappers.c"
+        source.write_text(wrappers(header), encoding="utf-8")
+        sources = [source, *frames, *sorted(native.glob("*.h"))]
+        return compile_c(mpicc, sources, "mpi_trace", "the wrappers of MPI calls", about="-show", flags=flags)
+
+
+def trace_folder() -> Path:
+    """Where `dovetail_trace.h` and `libdovetail_trace` are."""
+    return Path(str(_native._core.__file__)).parent
+
+
+def environment(preloaded: Path, folder: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment in which processes load `preloaded`, wrappers or the gate, and are traced into `folder`."""
+    before = base.get("LD_PRELOAD")
+    preload = f"{preloaded}:{before}" if before else str(preloaded)
+    return {**base, "LD_PRELOAD": preload, "DOVETAIL_TRACE_DIR": str(folder.resolve())}
+
+
+def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mpi: str | None = None) -> int:
+    """Run a command with its MPI ranks traced into `folder`; return its exit code.
+
+    Each process loads the wrappers for the MPI library that it uses. `python`: record Python lines. `mpi`: trace
+    programs of this library only (a row of `TITLES`, or an mpicc). Raises EnvironmentFault if wrappers cannot be built.
+    """
+    settings = _settings(command, python, mpi)
+    gate = build_gate(trace_folder())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        hint = "-o DIR writes elsewhere"
+        raise EnvironmentFault(f"cannot make the folder {folder}", found=error.strerror, hint=hint) from error
+    env = environment(gate, folder) | settings
+    try:
+        process = subprocess.Popen(forwarded(command, settings), env=env)
+        code = process.wait()
+    except OSError as error:
+        raise EnvironmentFault(f"cannot run {command[0]}", found=error.strerror) from error
+    finally:
+        for note in folder.glob(".wrappers-*"):
+            note.unlink(missing_ok=True)
+    if code < 0:
+        note_end(folder, process.pid, -code)
+    return code if code >= 0 else 128 - code
+
+
+def _settings(command: Sequence[str], python: bool, mpi: str | None) -> dict[str, str]:
+    """The gate's settings: wrappers that are compiled already, and how to compile other wrappers."""
+    settings = {"DOVETAIL_TRACE_BUILD": sys.executable, **({"DOVETAIL_TRACE_PYTHON": "1"} if python else {})}
+    launcher = _executable(command[0])
+    near = launcher.parent if launcher else None
+    if mpi is not None:
+        kind, beside = _chosen(mpi)
+        settings["DOVETAIL_TRACE_ONLY"] = kind
+        library: Library | None = Library(kind, beside)
+    else:
+        library = next((found for word in command if (path := _executable(word)) and (found := _used_by(path))), None)
+    if library is not None:  # compile before ranks begin; if that fails, none begins
+        built = build_wrappers(library, near, python=python)
+        settings[f"DOVETAIL_TRACE_{library.kind.upper()}"] = str(built)
+    return settings
+
+
+def _chosen(mpi: str) -> tuple[str, Path | None]:
+    """The kind of a library that a user names, and a folder beside its mpicc's."""
+    if mpi in TITLES:
+        return mpi, None
+    path = _executable(mpi)
+    kind = flavour(str(path)) if path else None
+    if path is None or kind is None:
+        hint = f"--mpi {', --mpi '.join(TITLES)}, or the path of an mpicc"
+        raise EnvironmentFault(
+            f"--mpi {mpi} names no MPI", found="no such compiler" if path is None else None, hint=hint
+        )
+    return kind, path.parent.parent / "lib"
+
+
+def note_end(folder: Path, pid: int, signal: int) -> None:
+    """Record the signal that ended a process, as the gate of a traced parent does."""
+    line = json.dumps({"pid": pid, "signal": signal, "host": socket.gethostname(), "real_ns": time.time_ns()})
+    with (folder / ENDS).open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]:
+    """The command, with the options by which Open MPI's launcher passes our variables on to other hosts."""
+    launcher = _executable(command[0])
+    if launcher is None or launcher.name not in ("mpirun", "mpiexec", "prterun"):
+        return list(command)
+    asked = subprocess.run([str(launcher), "--version"], capture_output=True, text=True, check=False)
+    if "Open MPI" not in asked.stdout and "prte" not in asked.stdout.lower():
+        return list(command)
+    names = ["LD_PRELOAD", "DOVETAIL_TRACE_DIR", *(name for name in os.environ if name.startswith("DOVETAIL_TRACE_"))]
+    options = [word for name in dict.fromkeys([*names, *settings]) for word in ("-x", name)]
+    return [command[0], *options, *command[1:]]
+
+
+def find_beside(folder: Path, name: str) -> str | None:
+    """Return the path of an executable `name` in `folder`; None if there is none."""
+    path = folder / name
+    return str(path) if os.access(path, os.X_OK) and path.is_file() else None
+
+
+def flavour(mpicc: str) -> str | None:
+    """Return the MPI library that a compiler compiles for, by macros of its header; None if unknown."""
+    asked = [mpicc, "-E", "-dM", "-x", "c", "-"]
+    done = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False)
+    macros = set(re.findall(r"#define (\w+)", done.stdout))
+    return next((kind for kind, mark in _MARKS.items() if mark in macros), None)
+
+
+def compiler_for(library: Library, near: Path | None) -> str:
+    """Return the mpicc for a library: beside it, beside the launcher, or installed."""
+    names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc", f"mpicc.{library.kind}")  # Debian's names
+    folders = [place.parent / "bin" for place in (library.folder,) if place] + [place for place in (near,) if place]
+    beside = [find_beside(folder, name) for folder in folders for name in names]
+    for mpicc in [*beside, *map(find_tool, names)]:
+        if mpicc and flavour(mpicc) == library.kind:
+            return mpicc
+    tried = ", ".join(dict.fromkeys(filter(None, [*beside, *map(find_tool, names)]))) or "no mpicc"
+    hint = "the wrappers are compiled with the mpicc of the program's MPI; put it on PATH"
+    raise EnvironmentFault(f"no mpicc for {TITLES[library.kind]}", found=tried, hint=hint)
+
+
+def _executable(word: str) -> Path | None:
+    path = shutil.which(word) if os.sep not in word else word
+    return Path(path) if path and os.path.isfile(path) and os.access(path, os.X_OK) else None
+
+
+def _used_by(path: Path) -> Library | None:
+    """The MPI library that a program loads: linked with, or imported by mpi4py; None for other programs."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(256)
+    except OSError:
+        return None
+    if start.startswith(b"#!"):
+        words = start[2:].split(b"\n")[0].decode(errors="replace").split()
+        words = words[1:] if words and Path(words[0]).name == "env" else words
+        interpreter = _executable(words[0]) if words else None
+        return _of_python(interpreter) if interpreter and _is_python(interpreter) else None
+    if not start.startswith(b"\x7fELF"):
+        return None
+    if _is_python(path):
+        return _of_python(path)
+    return next(_libraries(_output(["ldd", str(path)])), None)
+
+
+def _is_python(path: Path) -> bool:
+    return path.name.startswith("python")
+
+
+def _of_python(python: Path) -> Library | None:
+    return next(_libraries(_output([str(python), "-c", _ASK_PYTHON])), None)
+
+
+def _output(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _libraries(text: str) -> Iterator[Library]:
+    """MPI libraries that a text of paths names, those with a folder first.
+
+    >>> list(_libraries("libmpi.so.12 => /opt/mpi/lib/libmpi.so.12 (0x7f)"))[0]
+    Library(kind='mpich', folder=PosixPath('/opt/mpi/lib'))
+    """
+    found = [Library(SONAMES[name], Path(folder) if folder else None) for folder, name in _LIBRARY.findall(text)]
+    yield from sorted(found, key=lambda library: library.folder is None)
+
+
+def _main(kind: str, folder: str, lines: str) -> int:
+    """Print the path of the wrappers for a library of `kind` in `folder`; the gate runs this command."""
+    try:
+        sys.stdout.write(f"{build_wrappers(Library(kind, Path(folder)), python=lines == 'python')}\n")
+    except EnvironmentFault as error:
+        sys.stderr.write(f"dovetail trace: programs of {TITLES[kind]} are not traced: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

@@ -1,0 +1,173 @@
+"""mpi_wrappers: generate C wrappers of MPI calls from the table of calls and the installed library's header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from dovetail.core import EnvironmentFault
+from dovetail.trace.recorder.mpi_calls import HELPERS, Call, calls
+
+_PROTOTYPE = re.compile(r"\bint\s+MPI_(\w+)\s*\(([^()]*)\)")
+_PARAM = re.compile(r"^(.*?)(\w+)\s*((?:\[\s*\d*\s*\])*)$", re.DOTALL)
+_TEXTS = frozenset(("command", "port_name", "stringtag"))  # parameters that are texts
+_GLOBALS = (
+    *("ompi_mpi_comm_world", "ompi_mpi_comm_self", "ompi_mpi_comm_null", "ompi_mpi_byte", "ompi_mpi_datatype_null"),
+    *("ompi_request_null", "ompi_message_null", "ompi_mpi_win_null"),
+)  # constants of Open MPI that are addresses within it
+_BEGIN = {"Init": "dm_before_init();", "Init_thread": "dm_before_init();", "Session_init": "dm_before_init();"}
+_END = {
+    "Init": "if (!code) dm_after_init();",
+    "Init_thread": "if (!code) dm_after_init();",
+    "Session_init": "if (!code) dm_after_session();",
+    "Finalize": "dm_after_finalize();",
+}
+
+
+def prototypes(header: str) -> dict[str, list[str]]:
+    """The parameters of every MPI call that the preprocessed header declares.
+
+    >>> prototypes("extern int MPI_Waitall(int count, MPI_Request reqs[], MPI_Status *st) __attribute__((x));")
+    {'Waitall': ['int count', 'MPI_Request reqs[]', 'MPI_Status *st']}
+    """
+    found = {}
+    for name, params in _PROTOTYPE.findall(header):
+        words = [" ".join(param.split()) for param in params.split(",")]
+        found[name] = [] if words == ["void"] else words
+    return found
+
+
+def wrappers(header: str) -> str:
+    """The source: a wrapper for each call of the table that the header declares, in its large form too."""
+    declared = prototypes(header)
+    if "Send" not in declared:
+        raise EnvironmentFault("this mpi.h declares no MPI_Send", found=f"{len(declared)} calls")
+    chosen = [(name, call) for call in calls() for name in (call.name, f"{call.name}_c") if name in declared]
+    made = [wrapper(i, name, call, declared[name]) for i, (name, call) in enumerate(chosen)]
+    made += [text for i, (name, call) in enumerate(chosen) for text in fortran_wrappers(i, name, call)]
+    return "\n".join([*_head([name for name, _ in chosen], [h for h in HELPERS if h in declared]), *made, ""])
+
+
+def _head(names: list[str], helpers: list[str]) -> Iterator[str]:
+    """Pointers to the library's calls, the table that finds them, and the frame."""
+    yield "#define _GNU_SOURCE\n#include <mpi.h>\n#include <stdint.h>"
+    needed = list(dict.fromkeys([*names, *helpers]))
+    yield from (f"static __typeof__(&MPI_{name}) real_{name};" for name in needed)
+    yield "#ifdef OPEN_MPI"
+    for name in _GLOBALS:
+        yield f"static __typeof__({name})* dm_{name};\n#define {name} (*dm_{name})"
+    yield "#endif"
+    yield "static const struct { const char* name; void** real; } dm_table[] = {"
+    yield from (f'    {{"PMPI_{name}", (void**)&real_{name}}},' for name in needed)
+    yield "#ifdef OPEN_MPI"
+    yield from (f'    {{"{name}", (void**)&dm_{name}}},' for name in _GLOBALS)
+    yield f"#endif\n}};\nenum {{ NUM_CALLS = {len(names)} }};"
+    yield '#include "mpi_frame.h"'
+
+
+def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
+    """The wrapper of one call; its parameters have the types of the header and the names of the standard."""
+    params = call.params.split()
+    if len(params) != len(declared):
+        raise EnvironmentFault(f"MPI_{name} has other parameters in this mpi.h", found=", ".join(declared))
+    typed = ", ".join(_renamed(text, param) for text, param in zip(declared, params, strict=True))
+    real = f"real_{name}({', '.join(params)})"
+    lines = [*_own_status(call), *_begun(number, call), f"const int code = {real};", *_ended(number, call)]
+    head = f'__attribute__((visibility("default"))) int MPI_{name}({typed or "void"}) {{'
+    body = [head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"]
+    return "\n".join([*body, _for_fortran(name, typed, params)])
+
+
+def _for_fortran(name: str, typed: str, params: list[str]) -> str:
+    """Some libraries' Fortran calls go to the C calls that are not traced; then these are."""
+    args = ", ".join(params)
+    head = f'__attribute__((visibility("default"))) int PMPI_{name}({typed or "void"}) {{'
+    return f"{head}\n    return dm_in_fortran() ? MPI_{name}({args}) : real_{name}({args});\n}}"
+
+
+def fortran_wrappers(number: int, name: str, call: Call) -> Iterator[str]:
+    """The call's entries from Fortran: they note the place in the program."""
+    for entry, count in fortran_entries(name, call):
+        typed, args = (", ".join(f"{kind}a{i}" for i in range(count)) for kind in ("void* ", ""))
+        yield f"DM_FORTRAN({number}, {entry}, ({typed}), ({args}))"
+
+
+def fortran_entries(name: str, call: Call) -> Iterator[tuple[str, int]]:
+    """The call's entries from Fortran, as compilers and modules spell them, and the number of their arguments.
+
+    All arguments are addresses, with one more for the error code. Calls with texts, whose lengths follow them, are left
+    out: in these the place is the library's.
+    """
+    params = [param for param in call.params.split() if param not in ("argc", "argv") or name != "Init_thread"]
+    if name.endswith("_c") or _TEXTS.intersection(params):
+        return
+    count = 1 if name == "Init" else len(params) + 1
+    yield from ((f"mpi_{name.lower()}{end}_", count) for end in ("", "_f08", "_f08ts"))
+
+
+def _renamed(declared: str, name: str) -> str:
+    """A parameter's declaration under another name.
+
+    >>> _renamed("MPI_Request reqs[]", "array_of_requests")
+    'MPI_Request array_of_requests[]'
+    """
+    match = _PARAM.match(declared)
+    if not match or not match[1].strip():  # a type alone
+        return f"{declared} {name}"
+    return f"{match[1]}{name}{match[3]}"
+
+
+def _alone(call: Call, real: str) -> list[str]:
+    """What comes first: calls of the library's own are passed on."""
+    if call.name in _BEGIN:
+        return [_BEGIN[call.name]]
+    if call.name == "Finalize":  # ranks without a trace meet other ranks here too
+        return ["if (dm_leave_alone()) {", "    if (!dm_inside) dm_before_finalize();", f"    return {real};", "}",
+                "dm_inside = 1;"]  # fmt: skip
+    return [f"if (dm_leave_alone()) return {real};", "dm_inside = 1;"]
+
+
+def _own_status(call: Call) -> list[str]:
+    if not call.status:
+        return []
+    return ["MPI_Status own;", f"if ({call.status} == MPI_STATUS_IGNORE) {call.status} = &own;"]
+
+
+def _begun(number: int, call: Call) -> list[str]:
+    begun = "const uint64_t begun = dovetail_trace_clock();"
+    lines = [begun if call.found else f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
+    if call.waits:
+        statuses = "array_of_statuses" if "array_of_statuses" in call.params else "status"
+        requests = "array_of_requests" if "array_of_requests" in call.params else "request"
+        lines += ["dm_wait wait;", f"{statuses} = dm_ask(&wait, {call.waits}, {requests}, {statuses});"]
+    if call.name == "Finalize":
+        lines.append("dm_before_finalize();")
+    return [*lines, *([call.before] if call.before and not call.found else [])]
+
+
+def _ended(number: int, call: Call) -> list[str]:
+    lines = _looked(number, call) if call.found else _done(number, call)
+    if call.name in _END:
+        lines.append(_END[call.name])
+    return [*lines, *([] if call.name in _BEGIN else ["dm_inside = 0;"]), "return code;"]
+
+
+def _done(number: int, call: Call) -> list[str]:
+    after = (
+        [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
+    )
+    made = f"code ? 0 : {call.made}" if call.made else "0"
+    return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});"]
+
+
+def _looked(number: int, call: Call) -> list[str]:
+    """Of a call that only looks: many in vain are one interval. What makes a handle has an interval of its own."""
+    args, handle = f"dm_name[{number}], DM_CALLER, begun", call.made
+    begins = f"dovetail_trace_detail(DVT_BEGIN, dm_name[{number}], begun, DM_CALLER);"
+    found = [begins] if handle else [f"const int64_t many = dovetail_trace_found({args});"]
+    end = f"(dm_name[{number}], {handle})" if handle else f"(many ? 0 : dm_name[{number}], many)"
+    lines = [*found, call.before, call.after, f"dovetail_trace_end{end};"]
+    return [
+        f"if (code || !({call.found})) {{", f"    dovetail_trace_vain({args});", "} else {",
+        *(f"    {line}" for line in lines if line), "}",
+    ]  # fmt: skip
