@@ -173,7 +173,8 @@ static int order(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-static void print_row(const dovetail_pipeline* pipeline, int way, int64_t grain, double* seconds, int rounds, int first) {
+static void print_row(const dovetail_pipeline* pipeline, int way, int64_t grain, double* seconds, int rounds,
+                      int first) {
     qsort(seconds, (size_t)rounds, sizeof *seconds, order);
     printf("%s{\"way\": \"%s\", \"grain\": %lld, \"median_s\": %.9g, \"least_s\": %.9g, \"most_s\": %.9g, ",
            first ? "" : ",\n ", names[way], (long long)grain, seconds[rounds / 2], seconds[0], seconds[rounds - 1]);
@@ -218,8 +219,8 @@ int main(int argc, char** argv) {
         printf("{\"explained\": \"%s\",\n\"rows\": [", dovetail_pipeline_explain(pipeline));
         for (int item = 0; item < items; item++)
             print_row(pipeline, item < items - 1 ? item / grains : OURS,
-                 item < items - 1 ? atoll(argv[9 + item % grains]) : dovetail_pipeline_choice(pipeline).grain,
-                 seconds + item * rounds, rounds, item == 0);
+                      item < items - 1 ? atoll(argv[9 + item % grains]) : dovetail_pipeline_choice(pipeline).grain,
+                      seconds + item * rounds, rounds, item == 0);
         puts("]}");
     }
     dovetail_pipeline_close(pipeline);
