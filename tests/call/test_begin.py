@@ -52,5 +52,5 @@ class TestFace:
             dt.begin_all_reduce([1.0])
 
     def test_what_is_no_product_names_its_door(self):
-        with pytest.raises(AttributeError, match=r"dovetail.bind\(Jacobi2d"):
+        with pytest.raises(AttributeError, match=r"dovetail.bind\(dovetail.Jacobi2d"):
             _ = dt.begin_jacobi2d

@@ -135,7 +135,7 @@ def test_an_illegal_tile(call, document):
         ([*P2, "--map", "2"], "there is no dimension 2", 2),
         ([*P2, "--space", "4x4x4"], "differ in their number of loops", 2),
         ([*P2, "--space", "4xq"], "no iteration space", 2),
-        ([*P2, "--space", "[N] -> { [i, j] : 0 <= i < N and 0 <= j < 4 }"], "needs its sizes", 2),
+        ([*P2, "--space", "[N] -> { [i, j] : 0 <= i < N and 0 <= j < 4 }"], "known sizes", 2),
         ([*P2, "--plot", "tile.png"], "drawn as SVG", 2),
         (["--deps", "1,0,0;0,1,0;0,0,1", "--tile", "4x4x4", "--plot", "tile.svg"], "only tiles of two loops", 2),
         ([*P2, "--emit-c", "tile.c"], "loops need bounds", 2),

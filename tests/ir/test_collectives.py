@@ -143,6 +143,7 @@ NAMED = {
     "call/collectives.py": "the functions",
     "ir/collectives.py": "the table",
     "ir/registry.py": "operators of that name",
+    "collective/algorithms/__init__.py": "an algorithm of that name",
     "collective/msccl/parts.py": "words of files that ask for nothing",
 }
 WORDS = {name for kind, traits in COLLECTIVES.items() for name in (kind, traits.nccl, *traits.mpi) if name}

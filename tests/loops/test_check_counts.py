@@ -15,7 +15,7 @@ from dovetail.loops.grid.blocks import replaced
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.stencil.operator import StencilOperator
 
-TWICE = "leaves out iterations of its loops, or does some twice"
+TWICE = "leaves out iterations of its loops, or executes some twice"
 
 
 def test_iterations_are_those_of_the_loops():

@@ -1,12 +1,12 @@
 """Run by the ranks of an MPI: every registered operator is bound and called, by its name, too, where it has a call."""
 
 import sys
+from pathlib import Path
 
-import needs
 import numpy as np
 from mpi4py import MPI
 
-sys.path.insert(0, str(needs.SUPPORT))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from registered import names_in, small
 
 import dovetail as dt

@@ -263,7 +263,7 @@ def test_what_is_no_space_is_refused(text, what):
 
 def test_counting_needs_sizes_dense_spaces_and_as_many_loops():
     tiling = Tiling(SEED, P2)
-    with pytest.raises(OperatorError, match="needs its sizes"):
+    with pytest.raises(OperatorError, match="known sizes"):
         tile_facts(tiling, Space.parse("[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }"))
     with pytest.raises(OperatorError, match="differ in their number of loops"):
         tile_facts(tiling, Space.parse("4x4x4"))

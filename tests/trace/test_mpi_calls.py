@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 from counting_shim import build_shim, counted_by
-from trace_programs import ONCE, SOURCE, traced
+from traced_programs import ONCE, SOURCE, traced
 
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault

@@ -7,7 +7,7 @@ import subprocess
 import needs
 import pytest
 from sanitizers import ADDRESS, THREAD
-from trace_programs import ONCE, SOURCE
+from traced_programs import ONCE, SOURCE
 
 from dovetail.trace import merge
 from dovetail.trace.analysis.stats import stats

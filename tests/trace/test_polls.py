@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from trace_calls import MS, call, sent, traced
 from trace_files import NAMES, event, pair, write_process
-from trace_programs import compiled
+from traced_programs import compiled
 
 from dovetail.advise.replay import makespan_s
 from dovetail.cli import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import needs
 import pytest
-from trace_programs import SOURCE, compiled, traced
+from traced_programs import SOURCE, compiled, traced
 
 from dovetail.sim import simulate
 from dovetail.trace.analysis.story import story_of

@@ -74,7 +74,7 @@ def _product(name: str) -> Any:
         from dovetail.call.products import product_call
 
         return product_call(name) if name == operator else begin_product(operator)
-    door = f"dovetail.bind(dovetail.{OPERATORS.place(operator).rpartition(':')[2]}(…), comm)"
+    door = f"dovetail.bind(dovetail.{kind.__name__}(…), comm)"
     raise AttributeError(f"module 'dovetail' has no function '{name}': it is no product. Use `{door}`")
 
 
