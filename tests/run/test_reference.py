@@ -210,10 +210,10 @@ rank 2 lane net
     ("ops", "why"),
     [
         ("rank 0 lane net\n  copy x[0:4] -> z[2:6]\n", "op 0 'copy' on rank 0 leaves its buffer"),
-        ("rank 0 lane net\n  copy x[0:4] -> z[0:2]\n", "op 0 'copy' on rank 0: data of another shape"),
+        ("rank 0 lane net\n  copy x[0:4] -> z[0:2]\n", "op 0 'copy' on rank 0: data and destination differ in shape"),
         (
             "rank 0 lane net\n  send x[0:2] to 1\nrank 1 lane net\n  recv from 0 -> z[0:3]\n",
-            "op 1 'recv' .* another shape",
+            "op 1 'recv' .* differ in shape",
         ),
         (
             "rank 0 lane net\n  send x[0:2] to 1\nrank 1 lane net\n  recv_reduce from 0 x[0:1] -> z[0:1]\n",

@@ -11,15 +11,13 @@ from importlib import invalidate_caches
 from pathlib import Path
 from unittest.mock import patch
 
-import needs
-
 import dovetail as dt
 from dovetail.core import Registry
 from dovetail.ir.registry import OPERATORS, operator_class
 from dovetail.run.executor import EXECUTORS
 from dovetail.trace.formats import FORMATS
 
-EXTEND = needs.ROOT / "examples" / "extend"
+EXTEND = Path(__file__).parents[2] / "examples" / "extend"
 REGISTRIES = (OPERATORS, EXECUTORS, FORMATS)
 PROJECTS = [tomllib.loads(path.read_text())["project"] for path in sorted(EXTEND.glob("*/pyproject.toml"))]
 SIZES = (7, 5, 6)  # of the options that an operator needs, in order: ranks do not divide them
