@@ -178,12 +178,15 @@ IN_MEMORY = """
 import sys, threading, time
 import dovetail.trace as trace
 trace.init(sys.argv[1])
-end, over = time.monotonic() + 60, threading.Event()
+end, over, most = time.monotonic() + 60, threading.Event(), {}  # most: MiB of each ring; the kernel may take pages back
 
 def in_memory():
     lines = open("/proc/self/smaps").read().splitlines()
-    at = [i for i, line in enumerate(lines) if line.endswith(".dvt") and " 00000000 " not in line]
-    return [int(next(line for line in lines[i:] if line.startswith("Rss:")).split()[1]) >> 10 for i in at]
+    for i, line in enumerate(lines):
+        if line.endswith(".dvt") and " 00000000 " not in line:
+            size = int(next(line for line in lines[i:] if line.startswith("Rss:")).split()[1]) >> 10
+            most[line.split("-")[0]] = max(size, most.get(line.split("-")[0], 0))
+    return most.values()
 
 def wait_for(count, least):
     while sum(size >= least for size in in_memory()) < count and time.monotonic() < end:
