@@ -10,6 +10,8 @@ import dovetail as dt
 from dovetail.core import DovetailError
 from dovetail.timeline import Timeline
 
+pytestmark = pytest.mark.usefixtures("own_cache")  # what else was saved here does not matter
+
 ODD = (None, "", -1, 0, 1.5, [], {}, "x", 10**12, True, [[]], float("nan"))
 VERBS = (
     ("show", "FILE"),
