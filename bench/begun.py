@@ -3,7 +3,7 @@
     bench/begun.py [--rate 100mbit] [--mpi mpich] [--mbytes 2] [--shape 512x512x1024] [--rounds 15] [--out FILE]
 
 Two ranks, one a core: on two testbed hosts with a link of that rate (root and iproute2), or, of rate `none`, on shared
-memory. The calls are `all_reduce` of so many megabytes of float32, and the serial `matmul_all_reduce` of m x k x n. The
+memory. The calls are `all_reduce` of `--mbytes` of float32, and the serial `matmul_all_reduce` of m x k x n. The
 work is NumPy products that take about as long as the call. A round times, in
 random order, on the slowest rank: the call, the work, both one after the other, and begin, work, wait. `gain`: the
 share of the shorter of work and call that overlapping saves, of medians.

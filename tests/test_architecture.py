@@ -174,7 +174,7 @@ def test_importing_starts_nothing():
     assert result.stdout.split() == []
 
 
-def test_every_document_is_told_of():
+def test_every_document_is_reported_of():
     """No schema is written that the table of documents lacks, and it has none that is not written."""
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     reported = (ROOT / "docs/how.md").read_text(encoding="utf-8")

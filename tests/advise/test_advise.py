@@ -374,7 +374,7 @@ def test_of_a_call_that_does_several_things_its_share_is_dropped():
     assert [step.seconds for step in dropped(steps, {0, 1, 2, 3})] == pytest.approx([10 * US]), "all of it"
 
 
-def test_a_story_is_told_in_a_time_that_grows_with_its_length(tmp_path, monkeypatch):
+def test_a_trace_is_explained_in_a_time_that_grows_with_its_length(tmp_path, monkeypatch):
     """Eight times as many messages of one persistent request, started again and again."""
     monkeypatch.setitem(NAMES, 15, "MPI_Send_init")
     monkeypatch.setitem(NAMES, 16, "MPI_Start")

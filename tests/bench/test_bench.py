@@ -236,7 +236,7 @@ class TestFourHosts:
         row = {"topology": topology, "operator": "x", "schedules": four.with_speedups(rows)}
         assert four.verdict(row)["as_told"] is as_told
 
-    def test_an_emulated_product_sleeps_as_long_as_it_is_told_to(self, monkeypatch):
+    def test_an_emulated_product_sleeps_as_long_as_asked(self, monkeypatch):
         emulated, slept = bench("emulated", monkeypatch), list[float]()
         monkeypatch.setattr(emulated.time, "sleep", slept.append)
         kernel = pickle.loads(pickle.dumps(emulated.form(0.5, 48.0)))

@@ -233,7 +233,7 @@ FINE = {
         ("schedules", {"chooser": "simulation", "regret": 0.019}, {"regret": 0.021}, "regret of simulation"),
     ],
 )
-def test_a_planted_miss_is_told(section, good, planted, what):
+def test_a_planted_miss_is_reported(section, good, planted, what):
     """One row of a section is wrong, or too slow: its verdict, and no other, says so."""
     from verdicts import verdicts
 

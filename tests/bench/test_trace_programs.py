@@ -21,7 +21,7 @@ def test_what_two_runs_print_alike_is_a_result():
     assert reported == {"results": 1, "changed": []}
 
 
-def test_another_result_is_told():
+def test_another_result_is_reported():
     reported = compared("sum 42 in 1.5 s", "sum 42 in 1.7 s", "sum 43 in 1.5 s")
     assert reported["changed"] == ["sum 43 in 1.5 s"]
     assert compared("a 1", "a 1", "a 1\nb 2")["changed"] == ["2 lines, not 1 or 1"]

@@ -42,7 +42,7 @@ MACHINE = "shared-memory-2"
         (lambda: dt.plan(dt.AllGatherMatmul(8, 8, 8), MACHINE, ficco_threshold_s=float("nan")), "at least 1e-09"),
     ],
 )
-def test_is_told(operator, what):
+def test_is_reported(operator, what):
     with pytest.raises(DovetailError, match=what):
         operator()
 

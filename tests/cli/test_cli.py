@@ -65,21 +65,6 @@ def _cache(own_cache, monkeypatch):
 
 
 @pytest.fixture
-def document(call):
-    """Run a command line with --json: the one document that it prints, `schema` first."""
-
-    def _document(*words: object, code: int = 0) -> dict:
-        found, out, err = call(*words, "--json")
-        assert found == code, err
-        assert out.count("\n") == 1
-        read = json.loads(out)
-        assert next(iter(read)) == "schema"
-        return read
-
-    return _document
-
-
-@pytest.fixture
 def planned(call, tmp_path):
     """A folder with a plan for two ranks."""
     folder = tmp_path / "planned"
@@ -270,7 +255,7 @@ def test_unknown_names_offer_the_nearest(call, words, nearest):
 
 
 @pytest.mark.parametrize("verb", ["plan", "probe"])
-def test_what_has_no_single_size_is_told_where_to_go(call, verb):
+def test_what_has_no_single_size_names_where_to_go(call, verb):
     code, _, err = call(verb, "all_reduce", "--ranks", "2")
     assert code == 2
     assert "all_reduce is chosen at several sizes" in err
@@ -283,7 +268,7 @@ def test_unknown_file_offers_the_nearest(call, planned):
     assert "plan.json" in err
 
 
-def test_a_folder_without_a_plan_is_told(call, tmp_path):
+def test_a_folder_without_a_plan_is_reported(call, tmp_path):
     code, _, err = call("verify", tmp_path)
     assert code == 2
     assert "is a folder without a plan.json" in err
@@ -547,7 +532,7 @@ class TestSimulateWithoutAMachine:
         assert code == 2
         assert "dovetail probe matmul_all_reduce --m 512" in err
 
-    def test_costs_that_changed_are_told(self, call, made, probed):
+    def test_costs_that_changed_are_reported(self, call, made, probed):
         machine = recall_machine(probed).to_json()
         for key, cost in machine["costs"].items():
             if key.startswith("flops:"):
@@ -557,7 +542,7 @@ class TestSimulateWithoutAMachine:
         assert code == 0
         assert "made with other costs or options" in err
 
-    def test_elsewhere_it_is_told(self, call, made, probed):
+    def test_elsewhere_it_is_reported(self, call, made, probed):
         machine_item(self.LAUNCH, 2).path.unlink()
         probed.path.unlink()
         code, _, err = call("simulate", made)

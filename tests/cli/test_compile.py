@@ -101,7 +101,7 @@ def test_xml_is_read_back_by_its_dialect(call, dialect: str, protocol: str) -> N
 
 
 @pytest.mark.parametrize("dialect", msccl.DIALECTS)
-def test_xml_for_small_buffers_only_is_told(call, dialect: str) -> None:
+def test_xml_for_small_buffers_only_is_reported(call, dialect: str) -> None:
     words = ("two_step_all_to_all", "--ranks", 8, "--nodes", 2, "--to", dialect)
     code, out, err = call(*words)
     limit = msccl.certify(msccl.read(out), dialect).safe_up_to_bytes
@@ -113,7 +113,7 @@ def test_xml_for_small_buffers_only_is_told(call, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["msccl", "text"])
-def test_where_every_size_is_safe_none_is_told(call, form: str) -> None:
+def test_where_every_size_is_safe_none_is_reported(call, form: str) -> None:
     code, out, err = call("ring_all_reduce", "--ranks", 4, "--to", form, "--json")
     assert (code, json.loads(out)["safe_up_to_bytes"], err) == (0, None, "")
 
@@ -161,7 +161,7 @@ def test_a_program_that_does_not_hold_is_not_converted(call) -> None:
     assert "fails the" in err
 
 
-def test_a_file_is_written_and_told(call) -> None:
+def test_a_file_is_written_and_reported(call) -> None:
     code, out, err = call("prog.py", "--ranks", 2, "--to", "json", "--out", "deep/p.json", "--set", "chunks=3")
     assert (code, err) == (0, "")
     assert out.startswith("deep/p.json: mine, all_gather on 2 ranks:")
@@ -195,7 +195,7 @@ def test_instances_and_options_reach_the_algorithm(call) -> None:
         ("leaves", 2, "SystemExit: enough"),
     ],
 )
-def test_mistakes_in_the_file_are_told_by_line(call, name: str, code: int, said: str) -> None:
+def test_mistakes_in_the_file_are_reported_by_line(call, name: str, code: int, said: str) -> None:
     found, out, err = call(f"prog.py:{name}", "--ranks", 3)
     assert (found, out) == (code, "")
     assert said in err
@@ -203,7 +203,7 @@ def test_mistakes_in_the_file_are_told_by_line(call, name: str, code: int, said:
     assert f"prog.py:{line_of(name)}" in err
 
 
-def test_a_mistake_in_a_neighbour_is_told_there(call) -> None:
+def test_a_mistake_in_a_neighbour_is_reported_there(call) -> None:
     code, _, err = call("prog.py:helped", "--ranks", 3)
     assert code == 2
     assert "ZeroDivisionError" in err
@@ -238,7 +238,7 @@ def test_a_file_that_is_not_python(call) -> None:
         (("double_tree_all_reduce", "--ranks", 2, "--channels", 2), "has no channels"),
     ],
 )
-def test_misuse_is_told(call, words: tuple, said: str) -> None:
+def test_misuse_is_reported(call, words: tuple, said: str) -> None:
     code, out, err = call(*words)
     assert (code, out) == (2, "")
     assert said in err

@@ -82,7 +82,7 @@ if __name__ == "__main__":
     assert done.stdout.split() == ["0", "True", "2", "measured"], done.stderr[-2000:]
 
 
-def test_a_wrong_result_is_told(call, tmp_path, monkeypatch):
+def test_a_wrong_result_is_reported(call, tmp_path, monkeypatch):
     ring = written(tmp_path, "txt")
     for wrong, code in ((0, 0), (3, 1)):
         monkeypatch.setattr(MpiExecutor, "execute", lambda self, job, n=wrong: unlooked(job, n))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -31,21 +30,6 @@ def call(capsys):
         return code, *capsys.readouterr()
 
     return _call
-
-
-@pytest.fixture
-def document(call):
-    """The one document that --json prints."""
-
-    def _document(*words: object, code: int = 0) -> dict:
-        found, out, err = call(*words, "--json")
-        assert found == code, err
-        assert out.count("\n") == 1
-        read = json.loads(out)
-        assert next(iter(read)) == "schema"
-        return read
-
-    return _document
 
 
 def test_the_document_of_a_tile(document):

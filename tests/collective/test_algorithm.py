@@ -266,7 +266,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("write", FAULTS, ids=lambda write: write.__name__[1:])
-def test_a_fault_is_told_with_its_line(write: Callable[[Algorithm], None]) -> None:
+def test_a_fault_is_reported_with_its_line(write: Callable[[Algorithm], None]) -> None:
     with pytest.raises(ProgramError) as caught:
         write(pair())
     source, first = inspect.getsourcelines(write)

@@ -161,7 +161,7 @@ def steps(p: Algorithm) -> int:
         ("sccl_122_all_gather", 8, {}, 2),
     ],
 )
-def test_steps_are_as_told(name: str, n: int, options: dict, wanted: int) -> None:
+def test_steps_are_as_reported(name: str, n: int, options: dict, wanted: int) -> None:
     assert steps(make_algorithm(name, n, **options)) == wanted
 
 

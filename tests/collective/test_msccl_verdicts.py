@@ -96,7 +96,7 @@ def test_a_wait_beyond_the_last_step_says_where_that_is():
     assert check.found == "threadblock 0 ends before: its last step is 1"
 
 
-def test_a_message_that_nobody_takes_is_told_with_the_depth():
+def test_a_message_that_nobody_takes_is_reported_with_the_depth():
     """Depth 2 would do for what is taken; the third message is left over at any depth."""
     steps = {
         (0, 0): ("1 1 0", *["s i0 - 1"] * 4, *["r - s0 1"] * 3),
@@ -333,7 +333,7 @@ def test_a_collective_of_unknown_meaning_is_no_fault_of_the_file():
     )
 
 
-def test_the_op_that_writes_over_a_contribution_is_told_first():
+def test_the_op_that_writes_over_a_contribution_is_reported_first():
     text = xml(SWAP, scratch=1).replace('type="re"', 'type="cpy"', 1)
     check = judged(text).checks["result"]
     assert (check.where, check.found) == ("t.xml:6", "missing input@0[0]")

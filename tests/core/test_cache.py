@@ -338,7 +338,7 @@ def full(monkeypatch):
     monkeypatch.setattr(Path, "write_text", write)
 
 
-def test_a_full_disk_is_told(tmp_path, full) -> None:
+def test_a_full_disk_is_reported(tmp_path, full) -> None:
     for write in (lambda: save_text(tmp_path / "a.txt", "a"), lambda: compile_for_here(CODE % 7, "answer", "it")):
         with pytest.raises(EnvironmentFault, match="No space left") as reported:
             write()

@@ -86,7 +86,7 @@ def test_priors_are_flagged() -> None:
     assert "some costs are preset, not measured here" in preset
 
 
-def test_only_what_touches_the_program_is_told() -> None:
+def test_only_what_touches_the_program_is_reported() -> None:
     b = Builder("library", 2)
     b.buffer("A", "input", 1)
     net, compute = b.lane("net", "net"), b.lane("compute", "compute")

@@ -110,7 +110,7 @@ def test_steps_in_another_order_and_in_parts_are_the_same() -> None:
         ),
     ],
 )
-def test_what_differs_is_told(change: tuple[str, str], where: str, found: str) -> None:
+def test_what_differs_is_reported(change: tuple[str, str], where: str, found: str) -> None:
     assert change[0] in OVERLAPPED
     check = certificate(stencil(OVERLAPPED.replace(*change)), serial).checks["result"]
     assert not check.ok
@@ -270,7 +270,7 @@ def test_scratch_of_one_name_and_different_size_is_kept_apart() -> None:
     assert certificate(serial, other).ok
 
 
-def test_the_slot_that_differs_is_told_where_rows_are_taken_together() -> None:
+def test_the_slot_that_differs_is_reported_where_rows_are_taken_together() -> None:
     head = "program {}\nbuffer A input 16\nbuffer B input 2\nbuffer y output 8\nbuffer t scratch 4\nlane a compute\n"
     head += "kernel product each_sum sum\nrank 0 lane a\n"
     head += "  compute product A[0:8] B[0:2] -> t[0:4]\n  copy A[0:8] -> y[0:8]\n"

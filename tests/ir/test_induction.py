@@ -40,7 +40,7 @@ def is_told(program, plain):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_is_told(name):
+def test_is_reported(name):
     assert is_told(*programs(name))
     assert verify(*programs(name)[:1], against=programs(name)[1]).ok
 

@@ -34,7 +34,7 @@ def test_the_reference_is_left_far_behind() -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_op_among_a_million_is_told_in_few_ops() -> None:
+def test_a_wrong_op_among_a_million_is_reported_in_few_ops() -> None:
     program = ring_all_reduce(64, 62)
     offsets = program.columns["read_offset"].copy()
     offsets[len(offsets) // 2] ^= 1

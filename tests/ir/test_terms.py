@@ -226,7 +226,7 @@ def test_a_product_is_one_however_its_contraction_is_cut(way: str, asked: str) -
         ),
     ],
 )
-def test_a_block_too_few_too_many_or_another_is_told(way: str, found: str) -> None:
+def test_a_block_too_few_too_many_or_another_is_reported(way: str, found: str) -> None:
     check = certificate(program(way, f"0 y[0:4] = {BLOCKS[0]}")).checks["result"]
     assert check.found == found
     assert "y[0] of rank 0" in check.message
@@ -263,7 +263,7 @@ def test_computed_values_are_proved(body: str, post: str) -> None:
     assert certificate(program(body, f"0 y[0:2] = {post}")).ok
 
 
-def test_two_steps_are_proved_and_a_swapped_operand_is_told_where_it_is() -> None:
+def test_two_steps_are_proved_and_a_swapped_operand_is_reported_where_it_is() -> None:
     inner = ["three(x@0[0:1], x@0[1:2], x@0[2:3])", "three(x@0[1:2], x@0[2:3], x@0[3:4])", "f(x@0[0:1])"]
     post = f"0 y[0:1] = three({', '.join(inner)})"
     assert certificate(program(STEPS, post)).ok
@@ -276,7 +276,7 @@ def test_two_steps_are_proved_and_a_swapped_operand_is_told_where_it_is() -> Non
     assert check.hint == "look at op 1 first: there it goes wrong"
 
 
-def test_what_differs_deep_within_is_told() -> None:
+def test_what_differs_deep_within_is_reported() -> None:
     steps = "\n".join(f"compute f u[{i % 2}:{i % 2 + 1}] -> u[{1 - i % 2}:{2 - i % 2}]" for i in range(20))
     check = certificate(
         program(f"copy x[3:4] -> u[0:1]\n{steps}\ncopy u[0:1] -> y[0:1]", f"0 y[0:1] = {nested(20)}")
@@ -285,7 +285,7 @@ def test_what_differs_deep_within_is_told() -> None:
     assert check["result"].hint == "look at op 0 first: there it goes wrong"
 
 
-def test_one_of_a_thousand_slots_that_are_taken_together_is_told() -> None:
+def test_one_of_a_thousand_slots_that_are_taken_together_is_reported() -> None:
     lines = ["program p ranks 1", "buffer w input 1001", "buffer y output 1", "buffer t scratch 1000", "lane a compute"]
     lines += ["kernel h all", "kernel f each", "post 0 y[0:1] = f(h(w@0[0:1000]))", "rank 0 lane a"]
     ops = ["  copy w[0:1000] -> t[0:1000]", "  copy w[1000:1001] -> t[700:701]", "  compute h t[0:1000] -> y[0:1]"]

@@ -222,7 +222,7 @@ def test_deadlock(body: str, ops: tuple[int, ...], message: str) -> None:
     assert certificate(checked).checks["deadlock"].ops == ops
 
 
-def test_counts_of_signals_and_waits_are_told() -> None:
+def test_counts_of_signals_and_waits_are_reported() -> None:
     checked = program("0a: signal to 1\n1a: wait from 0\n1a: wait from 0")
     with pytest.raises(ProgramError) as caught:
         certificate(checked).raise_if_bad()

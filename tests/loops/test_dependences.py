@@ -142,7 +142,7 @@ def test_a_dependence_that_grows_with_a_size_is_refused():
         turned.dependences()
 
 
-def test_accesses_are_told():
+def test_accesses_are_reported():
     first = shipped.jacobi1d.dependences()[0]
     assert (first.kind, str(first.source_access)) == ("flow", "u[t + 1, i]")
     assert {str(each.sink_access) for each in shipped.jacobi1d.dependences()} == {

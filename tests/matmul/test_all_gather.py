@@ -104,7 +104,7 @@ class TestPlantedFaults:
         ({"tiles": (4, 0), "by": "ring"}, "a tile"),
     ],
 )
-def test_a_schedule_that_does_not_fit_is_told(parameters, what):
+def test_a_schedule_that_does_not_fit_is_reported(parameters, what):
     with pytest.raises((PlanError, OperatorError), match=what):
         AllGatherMatmul(8, 4, 4).program(Schedule.of("any", own_block="first", **parameters), 2)
 

@@ -90,7 +90,7 @@ class TestMc2:
         assert found.tiles == (m,)
         assert "not cut" in found.notes[0]
 
-    def test_an_unaligned_m_is_told(self):
+    def test_an_unaligned_m_is_reported(self):
         found = mc2(M + 1, K, N, matmul_s, all_reduce_s)
         assert found.tiles == (513, 896, 896, 896, 896)
         assert "multiple of 128" in found.notes[0]

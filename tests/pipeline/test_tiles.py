@@ -750,7 +750,7 @@ class TestOperator:
         assert operator_class("sync_p2p")("1000x1000").mapped == 0
         assert operator_class("sync_p2p")("400x1000").mapped == 1
 
-    def test_samples_have_the_points_that_they_are_told_to_have(self):
+    def test_samples_have_the_points_that_they_are_reported_to_have(self):
         """Tiles that lean too, which end with the grid; several of an amount are not the same one again."""
         operator = pipeline_of(problems.seidel2d)("30x50", 2)
         sample = operator.samples(2)[0]

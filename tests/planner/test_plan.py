@@ -122,7 +122,7 @@ class TestGuard:
         assert kept.family == "serial"
         assert "within the noise" in kept.rivals[0].why_not
 
-    def test_a_family_asked_for_by_name_is_given_and_told_to_be_slower(self):
+    def test_a_family_asked_for_by_name_is_given_and_reported_to_be_slower(self):
         made = plan(MatmulAllReduce(512, 512, 512), pair(cil=(4.0, 4.0)), schedule="uniform", by="library")
         assert made.family == "uniform"
         assert made.predicted_s > made.serial_s
@@ -249,7 +249,7 @@ class TestReasons:
         assert "not measured here" in text
         assert "measured 5.00 ms" not in text
 
-    def test_measured_rivals_are_told(self):
+    def test_measured_rivals_are_reported(self):
         found = plan(SEED, "atlas-a2-8")
         (serial,) = [rival.schedule for rival in found.rivals if rival.family == "serial"]
         made = found.with_measured({serial: 1.9e-3, serial.with_parameters(tiles=(1, 4095)): 1.0})
@@ -294,7 +294,7 @@ class TestOptions:
             ({"contention": -1.0}, CostError, "contention"),
         ],
     )
-    def test_misuse_is_told(self, options, error, what):
+    def test_misuse_is_reported(self, options, error, what):
         with pytest.raises(error, match=what):
             plan(SEED, "atlas-a2-8", **options)
         assert issubclass(error, DovetailError)
@@ -353,7 +353,7 @@ def test_edges(edge):
         assert explain(made)
 
 
-def test_a_malformed_document_is_told(tmp_path):
+def test_a_malformed_document_is_reported(tmp_path):
     document = plan(MatmulAllReduce(64, 8, 8), pair()).to_json()
     (tmp_path / "plan.json").write_text(json.dumps({**document, "predicted": None}))
     with pytest.raises(FileError, match="malformed plan document"):

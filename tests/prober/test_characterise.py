@@ -113,7 +113,7 @@ class Disturbed(SimExecutor):
         return replace(super().execute(job), rounds=job.rounds, disturbed=2, load=load)
 
 
-def test_what_was_disturbed_is_told():
+def test_what_was_disturbed_is_reported():
     _, found = characterise(
         Disturbed(true_machine(), noise=0.05), true_machine(), ProductAlone.points(shapes="64x64x64"), 2
     )

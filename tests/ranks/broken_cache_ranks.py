@@ -47,7 +47,7 @@ FAULTS = [cut, of_another_version, malformed, *([foreign] if os.geteuid() == 0 e
 
 
 def nest(rows: int) -> tuple[Path, Callable[[], bool]]:
-    """The tuned schedule of a nest on so many rows for each rank."""
+    """The tuned schedule of a nest, by the rows of each rank."""
     grid = (rows * RANKS, 7)
     operator = dt.operator_of(problems.jacobi2d)(f"{grid[0]}x{grid[1]}", 4)
     save_schedule(operator, Schedule.of("deep", cut=(RANKS, 1), depth=2), LIBRARY, HOSTS)

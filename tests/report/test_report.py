@@ -279,7 +279,7 @@ def test_a_hundred_thousand_spans_are_a_small_page_written_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["page", "svg", "perfetto", "curves"])
-def test_a_disk_that_refuses_is_told_and_leaves_the_old_file(kind, tmp_path, monkeypatch):
+def test_a_disk_that_refuses_is_reported_and_leaves_the_old_file(kind, tmp_path, monkeypatch):
     program, timelines = pair()
     write = {
         "page": lambda path: write_page(path, title="x", timelines=timelines, program=program),

@@ -327,7 +327,7 @@ with Pulse(Path(sys.argv[1])):
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
-def test_deaths_are_told_in_their_order(tmp_path, first):
+def test_deaths_are_reported_in_their_order(tmp_path, first):
     """However late one looks. A rank that ends by itself, even before, is not meant."""
     line, ranks = [sys.executable, "-c", BEATING, tmp_path], []
     for rank in map(str, range(3)):

@@ -86,7 +86,7 @@ class TestResults:
         assert timeline.meta["rounds"] == 10
         assert timeline.meta["slice_bytes"] == 1024
 
-    def test_messages_that_order_a_ranks_own_accesses_are_told_whole(self):
+    def test_messages_that_order_a_ranks_own_accesses_are_reported_whole(self):
         """Rank 0 sends x on one lane, and receives it back, shifted by one slot, on another."""
         b = Builder("there and back", 2)
         b.buffer("x", "input", 3), b.buffer("y", "output", 2)

@@ -70,7 +70,7 @@ def test_a_stat_that_says_nothing_is_none(text: str) -> None:
     assert parse_ticks(text) == {}
 
 
-def test_cores_are_read_where_they_are_told() -> None:
+def test_cores_are_read_where_they_are_reported() -> None:
     assert parse_cores(CPUINFO) == {0: ("0", "0"), 1: ("0", "1"), 2: ("0", "0"), 3: ("0", "1")}
     assert parse_cores(ARM_CPUINFO) == parse_cores("") == {}
 
@@ -218,7 +218,7 @@ def test_another_hyper_thread_is_the_same_core() -> None:
     assert load.foreign == pytest.approx(0.5, abs=0.02)
 
 
-def test_the_hypervisor_is_told_apart() -> None:
+def test_the_hypervisor_is_reported_apart() -> None:
     load, bad = shares(ALONE, *steady(1.0, 0.0, 0.75), steal=0.25)
     assert load.foreign == pytest.approx(0.0, abs=0.01)
     assert load.steal == pytest.approx(0.25, abs=0.01)
@@ -241,7 +241,7 @@ def test_blocks_hold_enough_ticks() -> None:
     assert alone.wall_s == pytest.approx([0.06, 0.06])
 
 
-def test_what_cannot_be_told_is_none() -> None:
+def test_what_cannot_be_reported_is_none() -> None:
     samples = [[sample._replace(ticks={}) for sample in row] for row in counted(ALONE, *steady(0.5, 0.5, 1.0))]
     assert spent(ALONE, samples) is None
     assert Load.worst([]).to_json() == {"foreign_load": None, "steal": None}

@@ -292,7 +292,7 @@ class TestJobs:
         assert "rank 1 failed" in answers["short"]
         assert "the message has another size than its receive" in answers["short"]
 
-    def test_a_stall_is_told(self, answers):
+    def test_a_stall_is_reported(self, answers):
         assert "rank 1 stalled: no op moved for" in answers["stall"]
         assert "waits at its op 0 'recv'" in answers["stall"]
         assert "for a message from rank 0" in answers["stall"]
@@ -392,7 +392,7 @@ class TestShim:
         monkeypatch.setattr(mpi_library, "SOURCE", changed)
         assert mpi_library.build_shim() != first
 
-    def test_what_does_not_compile_is_told(self, tmp_path, monkeypatch):
+    def test_what_does_not_compile_is_reported(self, tmp_path, monkeypatch):
         monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path))
         broken = tmp_path / "source" / mpi_library.SOURCE.name
         broken.parent.mkdir()

@@ -57,7 +57,7 @@ def test_all_to_all_with_counts_of_each_pair():
         np.testing.assert_array_equal(found["output"][rank], np.concatenate([part[rank] for part in parts]))
 
 
-def test_sizes_that_the_reference_is_not_told_are_noticed():
+def test_sizes_that_the_reference_is_not_reported_are_noticed():
     """Planted: the engine runs with two slots of each rank one element shorter or longer."""
     spec, asked = all_to_all(2)
     right = uneven(asked, spec.sizes([[1, 3], [3, 1]]), "int32")

@@ -155,7 +155,7 @@ class TestForwarding:
             )
 
 
-def test_ends_that_disagree_on_size_are_told():
+def test_ends_that_disagree_on_size_are_reported():
     ring = ring_all_reduce(2, 1)
     sizes = {"x": (np.array([1000, 1010]), np.array([1010, 1000]))}
     apart = Workload({"x": (Slot((), "int8"),) * 2}, sizes=sizes)

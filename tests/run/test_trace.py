@@ -99,7 +99,7 @@ def test_kernels_and_collectives_are_called_by_their_names(tmp_path):
     assert trace.merge(tmp_path / "kernel").names == ("smooth",)
 
 
-def test_times_told_after_the_run_stand_on_their_lanes(tmp_path):
+def test_times_reported_after_the_run_stand_on_their_lanes(tmp_path):
     """The interpreter's, on threads here: of a program whose slots are cut into tiles, each op once a tile."""
     program, layout = ring_all_reduce(3, 3), Layout("LL", place_bytes=512, slice_bytes=256)
     workload = Workload({buffer.name: (Slot((500,), "float32"),) * 3 for buffer in program.buffers}, {})

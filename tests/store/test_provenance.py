@@ -97,7 +97,7 @@ def test_on_ranks(call, ran, tmp_path, name):
 
 
 @pytest.mark.parametrize("place", ["numpy", "threads"])
-def test_a_wrong_product_is_told(call, tmp_path, monkeypatch, place):
+def test_a_wrong_product_is_reported(call, tmp_path, monkeypatch, place):
     """Planted: a kernel that adds one to an element."""
     plan = planned(MatmulAllReduce(8, 9, 5), tmp_path)
     file = compiled(call, plan, "text", tmp_path / "program.txt")
@@ -158,7 +158,7 @@ class TestWhatAFileLacks:
             (["--shape", "A=5", "--shape", "B=7x11", "--shape", "P=11", "--shape", "C=11"], "do not fit"),
         ],
     )
-    def test_said_wrongly_is_told(self, call, bare, words, said):
+    def test_said_wrongly_is_reported(self, call, bare, words, said):
         code, _, err = call("run", bare, "--on", "numpy", *words)
         assert code == 2, err
         assert said in err

@@ -18,7 +18,7 @@ def plain_turns(count: int):
     return call
 
 
-def test_quadratic_growth_is_told_from_linear():
+def test_quadratic_growth_is_reported_from_linear():
     assert ratio(plain_turns(100_000), plain_turns(10_000), BETWEEN) < BETWEEN
     assert ratio(plain_turns(1000**2), plain_turns(100**2), BETWEEN) > BETWEEN
 

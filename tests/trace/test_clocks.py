@@ -115,7 +115,7 @@ round_trips = st.lists(st.tuples(st.integers(1, 10**6), st.floats(-1, 1)), min_s
 
 
 @given(moments, round_trips, st.integers(-2000, 2000))
-def test_no_clock_is_further_off_than_is_told(at, trips, ppm):
+def test_no_clock_is_further_off_than_is_reported(at, trips, ppm):
     """Whatever the drift, and however long the round trips of each meeting: between the first and the last."""
     met = [Meeting(t, round(t + t * ppm * 1e-6 + half * off), half) for t, (half, off) in zip(at, trips, strict=False)]
     clock = clocks_to_first({0: Reader(Line(), "a", []), 1: Reader(Line(), "b", met)})[1]

@@ -31,7 +31,7 @@ def faults(folder):
     return merge(folder).meta["faults"]
 
 
-def test_signal_and_last_call_are_told(tmp_path):
+def test_signal_and_last_call_are_reported(tmp_path):
     stuck = [*call(3, 0, 4), event("begin", 5 * 10**6, 3), event("begin", 6 * 10**6, 2)]
     for rank, events in enumerate((stuck, call(1, 4, 5), call(3, 0, 1), [])):
         left_open(write_process(tmp_path, rank, {1: events} if events else {}, num_ranks=4))
@@ -58,7 +58,7 @@ def test_of_ranks_reaped_together_who_waits_for_another_comes_last(tmp_path):
     assert [line.split(" (")[0] for line in faults(tmp_path)] == ["rank 1", "rank 0", "rank 2"]
 
 
-def test_who_finalized_is_told_where_its_end_was_bad_only(tmp_path):
+def test_who_finalized_is_reported_where_its_end_was_bad_only(tmp_path):
     for rank in range(2):
         write_process(tmp_path, rank, {1: call(3, 0, 4)})
     assert faults(tmp_path) == []
@@ -73,7 +73,7 @@ def test_an_exit_code_after_finalize_is_the_programs_own(tmp_path):
     assert faults(tmp_path) == []
 
 
-def test_many_ranks_are_told_together(tmp_path):
+def test_many_ranks_are_reported_together(tmp_path):
     for rank in range(12):
         left_open(write_process(tmp_path, rank, {1: call(3, 0, 4)}, num_ranks=12))
     reported = faults(tmp_path)

@@ -112,7 +112,7 @@ def test_bandwidths_are_those_of_nccl_tests():
         (["bench", "all_gather", "--ranks", "2", "--algorithm", "ring_all_gater"], "ring_all_gather"),
     ],
 )
-def test_misuse_is_told_before_anything_runs(words, said, capsys, monkeypatch):
+def test_misuse_is_reported_before_anything_runs(words, said, capsys, monkeypatch):
     monkeypatch.setattr("dovetail.run.mpi.executor.MpiExecutor.execute", lambda *_: pytest.fail("ranks were started"))
     assert main(words) == 2
     out, err = capsys.readouterr()

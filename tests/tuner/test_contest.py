@@ -142,7 +142,7 @@ class Beside(Planted):
         return replace(super().execute(job), disturbed=4, load=Load(share, 0.0, "core 1", "core 1"))
 
 
-def test_what_other_programs_took_is_told_once():
+def test_what_other_programs_took_is_reported_once():
     found = contest(entries(*SIZES), Beside(lambda *_: 1e-5))
     assert [row_of(each)["foreign_load"] for each in found.judged] == [0.3] * len(SIZES)
     assert [row_of(each)["steal"] for each in found.judged] == [0.0] * len(SIZES)

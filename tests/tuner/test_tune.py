@@ -213,7 +213,7 @@ def test_rows_are_serial_planned_rivals_ideal(tuned: TuneResult) -> None:
     assert [entry.label for entry in summary(tuned).losses] == ["predicted", "measured"]
 
 
-def test_a_wrong_result_is_told(tuned: TuneResult, capsys) -> None:
+def test_a_wrong_result_is_reported(tuned: TuneResult, capsys) -> None:
     taken = replace(tuned.planned, max_rel_error=0.5, tolerance=1e-3)
     result = replace(tuned, judged=replace(tuned.judged, taken=taken))
     assert verdict(result) == 1
@@ -273,7 +273,7 @@ def test_a_gain_is_seen_through_moods_of_rounds(planned: Plan) -> None:
     assert not found.keeps_serial
 
 
-def test_a_gain_that_few_rounds_leave_open_is_told(planned: Plan) -> None:
+def test_a_gain_that_few_rounds_leave_open_is_reported(planned: Plan) -> None:
     """Serial is kept, and why; nothing of it where the rounds asked for were reached, or none was faster."""
     entry = entry_of(planned, "optimal")
 
@@ -428,7 +428,7 @@ def test_a_kept_serial_says_where_there_was_nothing_to_hide(serial: Plan, machin
     assert "side by side" not in capsys.readouterr().out
 
 
-def test_what_stays_disturbed_is_told_everywhere(planned: Plan, machine: Machine, capsys) -> None:
+def test_what_stays_disturbed_is_reported_everywhere(planned: Plan, machine: Machine, capsys) -> None:
     load = Load(0.474, 0.011, "core 1", "core 0")
     result = result_of(planned, judged(planned, 1.0, 0.6, load=load, disturbed=3), machine)
     document, text = result.to_json(), "Other programs used 47 % of core 1: repeat on a quiet machine."
