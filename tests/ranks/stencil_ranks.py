@@ -69,6 +69,7 @@ def test_ranks_that_ask_for_different_things(comm):
         (problems.laplace2d if last else problems.jacobi2d, (12, 9), {}),
         (problems.gauss_seidel2d, (12, 9), {"grain": 3 + last}),
         (problems.jacobi2d, (12, 9), {"mapped": 1} if last else {}),
+        (problems.jacobi2d, (12, 9), {"wibble": 1} if last else {}),
     ):
         found = refusal(lambda: bind(made, comm, grid, **({"steps": 3} | asked)))  # noqa: B023
         assert f"rank {comm.size - 1} " in found, (made, grid, asked, found)
@@ -233,6 +234,8 @@ def test_schedules_that_are_none_or_differ(comm):
             assert said in found, found
     assert "bind(…, schedule='deep')" in refusal(lambda: bind(operator, comm, schedule="deep"))
     assert "found       steps" in refusal(lambda: bind(operator, comm, steps=4))
+    assert "found       step" in refusal(lambda: bind(operator, comm, **({"step": 4} if last else {})))
+    assert "did you mean 'depth'" in refusal(lambda: bind(problems.jacobi2d, comm, (12, 9), steps=2, dept=4))
     slabs = {"cut": (comm.size, 1), "depth": 2}
     alike = [Schedule.of("asked", **slabs, shares=(8,) * (comm.size - 2) + pair) for pair in ((9, 7), (7, 9))]
     if comm.size > 1:

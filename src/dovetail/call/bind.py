@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate, pairwise
 from textwrap import shorten
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from dovetail.call.bound import Bound, bind_on, check_same
 from dovetail.call.nest_operators import operator_of
 from dovetail.call.nest_options import read_options
-from dovetail.core import OperatorError, parse_count
+from dovetail.core import OperatorError, did_you_mean, parse_count
 from dovetail.ir import Operator, Schedule
 from dovetail.ir.registry import checked_operator
 from dovetail.ir.signature import Signature
@@ -112,6 +112,7 @@ def bind(
     shares: Sequence[int] | str | None = None,
     mapped: int | None = None,
     grain: int | None = None,
+    **unknown: Never,
 ) -> Any:
     """Bind an operator, or a nest on a grid, to the ranks of a communicator, to be called again and again.
 
@@ -162,7 +163,7 @@ def bind(
     """
     about: dict[str, Any] = {"steps": steps, "dtype": dtype, "test": test, "cut": cut, "depth": depth}
     about |= {"overlapped": overlapped, "tile": tile, "shares": shares, "mapped": mapped, "grain": grain}
-    options = {name: value for name, value in about.items() if value is not None}
+    options = {name: value for name, value in about.items() if value is not None} | unknown  # refused on every rank
     world = ranks_of(comm, blas=not isinstance(what, Nest))
     with world.together():
         if isinstance(what, Nest):
@@ -197,7 +198,8 @@ def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[
     if strange := [name for name in options if name not in (*known, *kind.asked_options)]:
         takes = f"it takes {', '.join((*sorted(known), *kind.asked_options))}"
         of_operator = f"bind(operator_of({nest.name})(grid, …), comm, schedule=…)"
-        hint = of_operator if strange[0] == "schedule" else "leave it out"
+        hint = did_you_mean(strange[0], (*known, *kind.asked_options)) or "leave it out"
+        hint = of_operator if strange[0] == "schedule" else hint
         raise OperatorError(f"{nest.name} on ranks takes no '{strange[0]}'", found=takes, hint=hint)
     steps = {"steps": 0} if issubclass(kind, StencilOperator) else {}
     operator = kind(grid, **steps | {name: value for name, value in options.items() if name in known})
