@@ -242,7 +242,7 @@ def test_a_plan_must_beat_serial_by_more_than_the_noise(planned: Plan, planned_s
 
 
 def test_serial_itself_cannot_lose(serial: Plan) -> None:
-    assert "what is predicted to be faster was measured slower" in explain(serial)
+    assert "the schedules predicted to be faster were measured slower" in explain(serial)
     assert judged(serial, 1.0, 1.5).speedup == 1.0
 
 
@@ -388,7 +388,7 @@ def test_a_kept_serial_has_a_reason_and_no_gain(serial: Plan, machine: Machine, 
     assert result.to_json()["ideal_gain"] is result.to_json()["shared_gain"] is None
     print_tuned(result)
     out = capsys.readouterr().out
-    assert "; serial kept: what is predicted to be faster was measured slower." in out
+    assert "; serial kept: the schedules predicted to be faster were measured slower." in out
     assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
 
 
@@ -398,8 +398,8 @@ def test_what_was_faster_but_within_the_noise_is_not_called_slower(planned: Plan
     assert kept.schedule == planned.serial
     assert kept.rivals[0].why_not == WITHIN_NOISE
     print_tuned(result_of(kept, found, machine))
-    assert "serial kept: what was measured to be faster was not so beyond the noise" in capsys.readouterr().out
-    assert "Serial is kept: what was measured to be faster was not so beyond the noise" in explain(kept)
+    assert "serial kept: no schedule was faster by more than the noise" in capsys.readouterr().out
+    assert "Serial is kept: no schedule was faster by more than the noise" in explain(kept)
     assert chosen(planned, judged(planned, 1.0, 1.2), costs).rivals[0].why_not == MEASURED_SLOWER
 
 

@@ -86,7 +86,7 @@ class Timeline:
                 raise ValueError("columns differ in length")
             for name, most in (("rank", found.num_ranks), ("lane", len(lanes)), ("name", len(names))):
                 if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < most:
-                    raise ValueError(f"column '{name}' leaves its table")
+                    raise ValueError(f"column '{name}' has values outside its table")
         return found
 
 
