@@ -423,7 +423,7 @@ def test_a_rival_that_seems_faster_says_which_job_timed_it(planned: Plan, costs,
 def test_a_kept_serial_says_where_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:
     result = replace(result_of(serial, judged(serial, 1.0, 1.0), machine), adjusted_ideal_s=0.99, cil=(1.9, 1.7))
     print_tuned(result)
-    assert "side by side compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
+    assert "at the same time, compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
     print_tuned(replace(result, adjusted_ideal_s=0.9))
     assert "side by side" not in capsys.readouterr().out
 

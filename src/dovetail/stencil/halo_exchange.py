@@ -1,4 +1,4 @@
-"""halo_exchange: fill the ghost rows before a block of sweeps: by messages from the parts that own them, or by copies."""
+"""halo_exchange: fill ghost rows before a block of sweeps: by messages from the parts that own them, or by copies."""
 
 from __future__ import annotations
 

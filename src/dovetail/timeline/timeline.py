@@ -76,7 +76,7 @@ class Timeline:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Timeline:
-        """Read what `to_json` wrote; DovetailError for a document whose columns do not fit together."""
+        """Return the timeline that `to_json` wrote. Raises DovetailError if columns do not fit together."""
         check_schema(document, SCHEMA)
         with reading("timeline document"):
             columns = read_arrays(document["columns"], COLUMNS)
@@ -91,7 +91,7 @@ class Timeline:
 
 
 def union_s(start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> float:
-    """Total length of a union of intervals.
+    """Return the total length of a union of intervals.
 
     >>> union_s(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
     4.0
