@@ -1,4 +1,4 @@
-"""Curve: evaluation, range, inverse, n_half; and that a curve that falls cannot be made."""
+"""Curve: evaluation, range, inverse, n_half; curves that fall are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.cost.curve import MANY
 
 MIB = float(1 << 20)
 US = 1e-6
-# Seed 000's fit of an all-reduce, in microseconds against MiB, here per byte.
+# The fit of an all-reduce in seed 000, converted from microseconds over MiB to seconds over bytes.
 SEED = Curve(
     "bytes",
     (
@@ -136,14 +136,14 @@ def test_a_curve_that_falls_or_lacks_sense_cannot_be_made(
 
 
 def test_the_non_monotone_start_of_a_vendor_model_is_refused() -> None:
-    """18 us up to 1/16 MiB, then 16.46 us: a model that falls as the message grows."""
+    """18 us up to 1/16 MiB, then 16.46 us: the time falls as the message grows."""
     with pytest.raises(CostError, match="the cost falls at 65536 bytes"):
         Curve("bytes", (Segment(0, 18e-6, 0.0), Segment(65536, 16.46e-6, 25e-12)))
 
 
 @given(curve=curves(), sizes=st.lists(st.integers(0, 4), min_size=1, max_size=6))
-def test_many_points_cost_what_each_does(curve: Curve, sizes: list[int]) -> None:
-    """Runs of equal points are evaluated once: also where runs are of one point, and the last differs."""
+def test_many_points_cost_what_each_costs_alone(curve: Curve, sizes: list[int]) -> None:
+    """Repeated sizes are evaluated once; also if no size is repeated, or only the last one differs."""
     points = np.append(np.repeat(np.array(sizes) * curve.high / 4, MANY), 0.0)
     assert np.array_equal(curve.seconds(points), curve._evaluate(points))
 

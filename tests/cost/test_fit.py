@@ -1,4 +1,4 @@
-"""fit: 1 % on curves like real links, where a line is lost; monotone always; few, odd and broken samples."""
+"""fit: errors of 1 % on curves like real links, where a line fails; monotone; few, odd and invalid samples."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def errors(curve: Curve, link: Link, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("name", LINKS)
-def test_a_fit_is_within_one_percent_where_a_line_is_lost(name: str, seed: int) -> None:
+def test_a_fit_is_within_one_percent_where_a_line_fails(name: str, seed: int) -> None:
     samples = sweep(LINKS[name], seed)
     curve = fit(samples)
     line = np.polyval(np.polyfit(samples.sizes, samples.medians, 1), samples.sizes)
     assert curve.median_error <= 0.01  # against its samples
     assert np.median(errors(curve, LINKS[name], OFF_GRID)) <= 0.01  # against the truth, between the samples
-    lost = np.abs(line / samples.medians - 1.0)  # on the switch only small messages are lost, elsewhere most
+    lost = np.abs(line / samples.medians - 1.0)  # on the switch the line fails for small messages, elsewhere for most
     assert np.max(lost) >= 0.5 if name.startswith("switched") else np.median(lost) >= 0.15
 
 
@@ -62,7 +62,7 @@ def test_breaks_are_as_many_as_there_are() -> None:
 
 @pytest.mark.parametrize("name", LINKS)
 def test_nine_sizes_are_joined_rather_than_missed(name: str) -> None:
-    """Too few sizes to see every protocol: the curve still meets each, and errs little between."""
+    """With too few sizes to find every protocol, the curve still passes all samples, with small errors between."""
     few = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
     samples = sweep(LINKS[name], 1, per_octave=1)
     keep = np.isin(samples.x, few)
@@ -71,8 +71,8 @@ def test_nine_sizes_are_joined_rather_than_missed(name: str) -> None:
     assert np.median(errors(curve, LINKS[name], OFF_GRID[few[-1] >= OFF_GRID])) <= 0.05
 
 
-def test_one_timing_a_size_is_not_chased() -> None:
-    """Without repeats the noise is read from the scatter of the sizes themselves, and most of it is smoothed away."""
+def test_one_timing_per_size_is_not_overfitted() -> None:
+    """Without repeats, noise is estimated from the scatter of neighbouring sizes, and mostly smoothed away."""
     samples = sweep(lambda b: 50e-6 + 1e-9 * np.asarray(b), 3, repeats=1, per_octave=4, outliers=0.0)
     curve = fit(samples)
     assert len(curve.breaks) <= 2
@@ -83,7 +83,7 @@ def test_one_timing_a_size_is_not_chased() -> None:
 def test_a_line_behind_a_burst_keeps_times_positive_and_n_half_sane() -> None:
     curve = fit(sweep(shaped_100mbit, 6))
     last = curve.segments[-1]
-    assert last.at(0.0) < -200e-6  # the line starts below zero: its latency x bandwidth is no n_half
+    assert last.at(0.0) < -200e-6  # the line starts below zero: latency x bandwidth is then not n_half
     assert curve.seconds(0) > 0
     truth = np.arange(1, 4096)
     n_half = truth[truth / shaped_100mbit(truth) >= 0.5 / 83.8e-9][0]
@@ -96,7 +96,7 @@ def test_outliers_do_not_move_it() -> None:
 
 
 def test_a_mean_in_place_of_the_median_would_be_caught() -> None:
-    """The planted fault: with means, outliers shift the curve by far more than 1 %."""
+    """Planted fault: with means, outliers shift the curve by far more than 1 %."""
     samples = sweep(shaped_100mbit, 7, outliers=0.2)
     means = Samples.of({x: [float(group.mean())] for x, group in zip(samples.sizes, samples.groups, strict=True)})
     assert np.median(errors(fit(means), shaped_100mbit, OFF_GRID)) > 0.05
@@ -134,7 +134,7 @@ def test_a_fit_carries_its_samples_and_its_error() -> None:
         curve.seconds(129)
 
 
-def test_what_was_not_measured_small_is_not_known_small() -> None:
+def test_a_curve_is_not_valid_below_the_least_size_measured() -> None:
     curve = fit(Samples.of({65536: [1.0], 131072: [2.0]}))
     with pytest.raises(CostError, match="known from 65536 to 131072"):
         curve.seconds(64)
@@ -164,8 +164,8 @@ def test_any_samples_give_a_curve_that_never_falls(
     assert np.all(seconds >= 0)
 
 
-def test_falling_samples_are_met_halfway() -> None:
-    """A protocol that makes 128 KiB faster than 64 KiB is real; the curve stays level there."""
+def test_falling_samples_give_a_level_curve_between_them() -> None:
+    """Real protocols can make 128 KiB faster than 64 KiB; the curve stays level there."""
     sizes = np.round(1024 * 2.0 ** np.arange(0, 10.01, 0.25))
     falling = np.where(sizes <= 65536, sizes / 65536, 0.7 * np.maximum(sizes / 131072, 1.0))
     curve = fit(Samples.of({x: [t] * 3 for x, t in zip(sizes, falling, strict=True)}))
@@ -217,7 +217,7 @@ def test_two_sizes_give_the_line_through_them() -> None:
 
 
 def test_rows_below_the_least_measured_cost_their_share() -> None:
-    """Though a line through what was measured meets zero beyond the first row."""
+    """Even if a line through the samples would be negative for few rows."""
     rows = 63.0 * 2.0 ** np.arange(6)
     for beyond in (0.8, 1.2, 20.0):
         found = fit(Samples(rows, 4e-6 * (rows - beyond), np.zeros(6, dtype=int), "rows"))
@@ -268,7 +268,7 @@ def test_a_factor_is_read_at_its_medians_and_never_below_one() -> None:
 
 
 def test_the_checks_above_notice_a_curve_that_is_2_percent_off() -> None:
-    """The planted fault for the acceptance bound itself."""
+    """Planted fault for the bound of 1 % itself."""
     curve = fit(sweep(shaped_100mbit, 1))
     off = Curve(
         "bytes", tuple(Segment(s.start, 1.02 * s.seconds, 1.02 * s.slope) for s in curve.segments), high=curve.high

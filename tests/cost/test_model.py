@@ -1,4 +1,4 @@
-"""CostModel: the right curve for each question, with its error; exceptions that say what is missing."""
+"""CostModel: the right curve for each op, with its error; exceptions name what is missing."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_the_eager_limit_is_one_number_or_one_a_kind(facts: dict[str, object], l
 
 
 def test_asking_again_compares_no_machines(monkeypatch):
-    """Machines of one name and wiring, probed one after the other, differ in their costs alone, and have one hash."""
+    """Machines of one name and topology, probed one after the other, differ in costs only and have equal hashes."""
     first = load("atlas-a2-8")
     alike = [replace(first, costs=dict(first.costs)) for _ in range(4)]
     models = [CostModel.of(each) for each in alike]
@@ -142,5 +142,5 @@ def test_asking_again_compares_no_machines(monkeypatch):
     monkeypatch.setattr(Machine, "__eq__", lambda self, other: bool(compared.append(other)) or self is other)
     assert [CostModel.of(each) for each in alike] == models
     assert not compared
-    assert alike[0] != alike[1]  # by the comparison that counts
+    assert alike[0] != alike[1]  # by a comparison of all costs
     assert compared

@@ -1,4 +1,4 @@
-"""price: every kind of op by hand-computed figures, routes, the exchange rule, contention, and a million ops."""
+"""price: every kind of op against values by hand; routes, exchanges, contention, and a million ops."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def form(name: str, key: str, flops: float = 1e3) -> KernelForm:
 
 
 def one_of_each() -> Program:
-    """Traffic in one direction only; row numbers equal the Kind."""
+    """One op of each kind, with traffic in one direction; row numbers equal the kinds' numbers."""
     b, compute, net = builder()
     there, kernel = b.channel(0, 1), b.kernel("work", ["each"])
     b.add(Kind.nop, 0, net)
@@ -98,7 +98,7 @@ def test_every_kind_costs_what_its_curve_says() -> None:
 
 
 def test_the_check_above_would_notice_a_dearer_machine() -> None:
-    """The planted fault: a copy curve 1 % off changes the prices."""
+    """Planted fault: a copy curve 1 % off changes the prices."""
     right, wrong = (price(one_of_each(), machine({**COSTS, "copy": curve(s)}), workload()) for s in (COPY, 1.01 * COPY))
     assert right.work_s[1] != pytest.approx(wrong.work_s[1])
 
@@ -124,7 +124,7 @@ def test_messages_against_messages_go_by_the_exchange() -> None:
 
 
 def ping_pong(waits: bool = True) -> Program:
-    """Three messages there and back, each answering the last one; or, planted, those there all sent at once."""
+    """Three messages there and back, each in answer to the last; or, planted, all messages there sent at once."""
     b, _, net = builder()
     there, back, last = b.channel(0, 1), b.channel(1, 0), list[int]()
     for _ in range(3):
@@ -207,7 +207,7 @@ def test_compute_and_traffic_slow_each_other_by_message_size() -> None:
     net = fit_factor(Samples.of({small: [1.5], large: [1.1]})).to_json()
     prices = price(overlapped(), machine({**COSTS, "cil:compute": compute, "cil:net": net}), workload())
 
-    def beside(*sizes: int) -> float:  # by the byte-weighted mean of the messages that touch the rank
+    def beside(*sizes: int) -> float:  # the byte-weighted mean over the rank's messages
         mean = sum(n * n for n in sizes) / sum(sizes)
         return 2.0 - (mean - small) / (large - small)
 
@@ -215,7 +215,7 @@ def test_compute_and_traffic_slow_each_other_by_message_size() -> None:
     assert prices.slow_by_compute == pytest.approx([1, 1, 1.5, 1.1, 1.5])
 
 
-def test_the_library_s_calls_have_slow_downs_of_their_own_where_these_were_measured() -> None:
+def test_library_calls_use_their_own_slow_downs_if_measured() -> None:
     ours = {"cil:compute": curve(0.0, 2.0), "cil:net": curve(0.0, 1.5)}
     theirs = {"cil:compute:library": curve(0.0, 4.0), "cil:net:library": curve(0.0, 3.0)}
     known = machine({**COSTS, **ours, **theirs})
@@ -245,7 +245,7 @@ def test_contention_multiplies_communication_and_nothing_else() -> None:
 
 
 def test_the_seed_is_priced_as_it_printed() -> None:
-    """Seed 000: 384 rows take 75 us to multiply; their all-reduce 142 us, with 1.15 the 164 us of its step 1."""
+    """Seed 000: 384 rows take 75 us to multiply; their all-reduce takes 142 us, times 1.15 the 164 us of its step 1."""
     b = Builder("mc2", 8)
     b.buffer("P", "scratch", 4096)
     compute, net = b.lane("compute", "compute"), b.lane("net", "net")
@@ -262,7 +262,7 @@ def test_the_seed_is_priced_as_it_printed() -> None:
 
 
 def test_work_follows_from_the_operands_of_each_op() -> None:
-    """Of one kernel: two sizes of slots on two ranks are two keys; empty ops are free and need no curve."""
+    """One kernel with two sizes of slots on two ranks has two keys; empty ops cost nothing and need no curve."""
 
     def by_bytes(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         (read,) = reads
@@ -295,7 +295,7 @@ def test_slots_that_differ_are_priced_by_their_elements() -> None:
 
 
 def test_unique_rows_separates_rows_of_equal_hashes() -> None:
-    """Planted: two rows whose sums of products with the factors agree."""
+    """Planted fault: two different rows with equal hashes."""
     factors = np.random.default_rng(0).integers(1 << 62, size=2) | 1
     table = np.array([[factors[1], 0], [0, factors[0]], [factors[1], 0], [3, 4]])
     first, which = unique_rows(list(table.T))
@@ -338,8 +338,8 @@ def test_misfits_are_named() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.copy, Kind.reduce, Kind.collective])
-def test_less_than_was_measured_takes_what_the_least_takes(kind: Kind) -> None:
-    """Rows of a tiny grid, of a few bytes: what 1 KiB takes, no less."""
+def test_smaller_sizes_cost_as_much_as_the_least_measured(kind: Kind) -> None:
+    """Rows of a tiny grid, of a few bytes, cost as much as the least size measured, 1 KiB."""
     measured = {key: curve(REDUCE, 5e-6, low=1024.0) for key in ("copy", "reduce", "all_reduce:2")}
     b, compute, _ = builder()
     call = {"call": b.collective("all_reduce", [0, 1])} if kind == Kind.collective else {}
@@ -361,7 +361,7 @@ def test_sizes_beyond_the_measured_are_refused_unless_asked() -> None:
 
 
 def tiled(program: Program, num_ops: int) -> Program:
-    """The program's ops again and again, about `num_ops` in all."""
+    """Return the program's ops, repeated to about `num_ops`."""
     times, columns = num_ops // program.num_ops, {}
     for name, column in program.columns.items():
         if name.endswith("_start"):
@@ -387,7 +387,7 @@ def computing() -> Program:
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [one_of_each, computing])
 def test_a_million_ops_cost_no_more_than_a_few_sorts_of_them(make: Callable[[], Program]) -> None:
-    """A ratio within one run, never an absolute time; a stable sort of a million numbers takes under 0.1 s."""
+    """Compares two times of one run; for scale, a stable sort of a million numbers takes under 0.1 s."""
     few, model = make(), machine()
     many = tiled(few, 1_000_000)
     CostModel.of(model)

@@ -1,4 +1,4 @@
-"""verify against a reference program: what holds, how a failure is described, and what cannot be compared."""
+"""verify against a reference program: equal programs, descriptions of differences, and what cannot be compared."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stencil(body: str, name: str = "overlapped") -> Program:
 
 
 def certificate(checked: Program, against: Program) -> Certificate:
-    """From C++, which must say what the reference says, word for word."""
+    """Return the certificate of C++, which must equal that of the Python reference word for word."""
     found = verify(checked, against=against)
     assert found.to_json() == verify_reference(checked, against=against).to_json()
     return found
@@ -217,7 +217,7 @@ def test_in_place_the_inputs_that_are_written_are_compared() -> None:
     assert wrong.message.startswith("x[0] of rank 0 should hold x@0[0] + x@1[0]")
 
 
-def test_what_nobody_has_written_is_never_the_same() -> None:
+def test_slots_that_no_op_wrote_are_never_equal() -> None:
     reads = "rank 0 lane a\n  copy t[0:1] -> y[0:1]\n"
     check = certificate(stencil(reads), stencil(reads, "serial")).checks["result"]
     assert check.found == "missing unwritten the reference's t@0[0]; surplus unwritten t@0[0]"

@@ -1,4 +1,4 @@
-"""Post-conditions in bulk: the same as one by one, what standard collectives ask, and found again at many ranks."""
+"""Post-conditions in bulk: equal to those one by one; those of standard collectives; recognised on many ranks."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_collective_of_many_ranks_is_found(kind):
 @pytest.mark.parametrize("root", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])
 def test_another_collective_than_was_asked_is_found(kind, root):
-    """Questions of other roots come before it: the same sum on another rank, or another rank's slots."""
+    """Other roots are asked for first: the same sum on another rank, or another rank's slots."""
     wrong = replace(direct(spec_of(kind, 3, root=root)), posts=spec_of("all_reduce", 3).posts)
     found = verify(wrong)
     assert found.to_json() == verify_reference(wrong).to_json()
@@ -90,7 +90,7 @@ def test_another_collective_than_was_asked_is_found(kind, root):
 
 
 def direct(spec: Spec) -> Program:
-    """Every contribution goes straight to where it is summed."""
+    """A program in which every contribution is sent directly to where it is summed."""
     b = Builder("direct", spec.num_ranks)
     for buffer in spec.buffers:
         b.buffer(*buffer)

@@ -1,4 +1,4 @@
-"""The arrays of a call, of every operator: they fit its Program, go to buffers and back, and are checked."""
+"""The arrays of a call of every operator: they fit its Program, become buffers and back, and are checked."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("examples_installed")
 @pytest.mark.parametrize("name", names_in(OPERATORS))
 @pytest.mark.parametrize("way", ["serial", "default_schedule"])
 def test_specs_fit_the_program_of_every_operator(name, way):
-    """Buffers have the shapes that the workload gives them, and each array is what its buffer was made of."""
+    """Buffers have the shapes of the workload, and come back as the arrays from which they were made."""
     operator, ranks = small(name), 3
     schedule = getattr(operator, way)(ranks)
     program, signature = operator.program(schedule, ranks), Signature.of(operator, schedule, ranks)
@@ -49,7 +49,7 @@ def test_nothing_is_read_from_a_programs_name(name):
 @pytest.mark.parametrize("slices", [2, 3])
 @pytest.mark.parametrize("gathered", [False, True])
 def test_specs_of_slices(slices, gathered):
-    """Where K is cut, evenly or not, arrays are cut as the Program has them."""
+    """If K is cut, evenly or not, arrays are cut as in the Program."""
     operator = operator_class("all_gather_matmul").points(m=8, k=4, n=6, several=2, gathered=gathered)[0]
     serial = operator.serial(2)
     schedule = serial.with_parameters(slices=slices, tiles=None, own_block="first", by="messages")
@@ -69,7 +69,7 @@ def test_slots_along_another_axis():
 
 
 class TestBlocks:
-    """Of whole arrays: any strides; what is not C-contiguous is left to be copied into."""
+    """Blocks of whole arrays of any strides; results are copied into arrays that are not C-contiguous."""
 
     operator = operator_class("jacobi2d")("8x6", 2)
     signature = Signature.of(operator, operator.serial(2), 2)

@@ -1,4 +1,4 @@
-"""Which slots must be alike, and what each is for given counts: against a plain oracle, and on collectives by hand."""
+"""Which slots must have equal sizes, and their sizes for given counts: against an oracle, and collectives by hand."""
 
 import random
 from itertools import chain
@@ -18,7 +18,7 @@ from dovetail.ir.shapes import ring_all_reduce
 
 
 def classes_by_hand(program):
-    """Sets of slots joined by any op, one pair at a time."""
+    """Return the sets of slots of equal size, joined pair by pair over all ops."""
     lists, joined = OpLists(program), {}
     run = Greedy(lists)()
 
@@ -48,7 +48,7 @@ def classes_by_hand(program):
 
 
 def join_call(kind, members, places, join):
-    """Which slots of one call of a collective must be alike."""
+    """Join the slots that must have equal sizes in one call of a collective."""
     n = len(members)
     reads, writes = [places(op, op.reads) for op in members], [places(op, op.writes) for op in members]
     if kind == "all_to_all":

@@ -1,4 +1,4 @@
-"""Terms within terms, and kernels that sum over slots: text, JSON, columns, bounds, proofs, and planted faults."""
+"""Nested terms, and kernels that sum over slots: text, JSON, columns, bounds, proofs, and planted faults."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ kernel scaled sum each
 
 
 def program(body: str, *posts: str) -> Program:
-    """HEAD with post-conditions and the ops of lane a of rank 0."""
+    """Return a program of HEAD, post-conditions, and ops on lane a of rank 0."""
     lines = [HEAD, *(f"post {post}" for post in posts), "rank 0 lane a", *(f"  {op}" for op in body.split("\n"))]
     return parse("\n".join(line for line in lines if line.strip()))
 
@@ -79,7 +79,7 @@ def test_documents_come_back_as_they_are(golden: Program) -> None:
     assert golden.posts[1] == Post((1,), Region("y", 0, 4), (Term("g", (Term("f", (inner,)), product)),))
 
 
-def test_documents_of_before_are_still_read(golden: Program) -> None:
+def test_documents_of_earlier_versions_are_read(golden: Program) -> None:
     document = golden.to_json()
     document["posts"] = [{"ranks": [0], "region": ["y", 0, 1, 0, 1], "terms": [["f", [[1, ["x", 2, 1, 0, 1]]]]]}]
     assert Program.from_json(document).posts == (
@@ -176,7 +176,7 @@ def test_bounds_of_sums_over_slots(op: str, message: str) -> None:
     assert message in failing(program(f"compute {op.replace('product', 'product#4')}"))["bounds"]
 
 
-def test_nothing_for_nothing_is_no_fault() -> None:
+def test_empty_terms_are_valid() -> None:
     for op in ("product#4 A[0:0] B[0:0] -> y[0:0]", "product#4 A[0:0] B[0:2] -> y[0:0]", "rows A[3:3] -> y[0:0]"):
         assert certificate(program(f"compute {op}")).ok
 
@@ -187,7 +187,7 @@ def test_an_op_that_sums_against_itself() -> None:
         ("product#4 t[0:2] B[0:1] -> t[0:2]", True),  # slot by slot, in place
         ("product#4 t[0:2] B[0:1] -> t[1:3]", False),
         ("product#4 t[0:1; 2 x 9] B[0:1] -> t[0:1; 2 x 9]", True),
-        ("product#4 A[0:4] t[0:2] -> t[0:2]", True),  # it has its arguments before it answers
+        ("product#4 A[0:4] t[0:2] -> t[0:2]", True),  # all arguments are read before a result is written
         ("rows t[4:8; 1 x 0] -> t[0:2]", True),
     ):
         assert certificate(program(f"compute {op}")).checks["races"].ok == good, op
@@ -295,7 +295,7 @@ def test_one_of_a_thousand_slots_that_are_taken_together_is_reported() -> None:
 
 
 def test_values_are_kept_once_however_often_they_are_used() -> None:
-    """Doublings of doublings: as a tree the last value has 2^60 leaves."""
+    """Repeated doubling: as a tree, the last value would have 2^60 leaves."""
     body = "copy x[0:1] -> u[0:1]\n" + "compute three u[0:1] u[0:1] x[0:1] -> u[0:1]\n" * 60
     checked = program(body.strip())
     plain = OpLists(checked)
@@ -307,7 +307,7 @@ def test_values_are_kept_once_however_often_they_are_used() -> None:
 
 
 def rows_and_blocks(rows: int, tile: int, blocks: int) -> Program:
-    """A product, of rows in tiles, whose first block is computed before the others; then a kernel of it."""
+    """Return a product of rows in tiles, with the first block computed before the others, and then a kernel on it."""
     wide = rows * blocks
     lines = [f"program p ranks 1\nbuffer A input {wide}\nbuffer B input {blocks}\nbuffer C output {rows}"]
     lines += [f"buffer G scratch {wide}\nbuffer P scratch {rows}\nlane a compute\nkernel f each"]
@@ -323,8 +323,8 @@ def rows_and_blocks(rows: int, tile: int, blocks: int) -> Program:
     return parse("\n".join([*lines, f"  compute f P[0:{rows}] -> C[0:{rows}]"]))
 
 
-def test_rows_that_nothing_tells_apart_are_one() -> None:
-    """Of each tile, the rows of a block are one value; few or many, the state is as large."""
+def test_rows_that_correspond_share_a_cell() -> None:
+    """The rows of a block in a tile are one value, so that the size of the state does not depend on their number."""
     for tile in (1, 16, 4096):
         checked = rows_and_blocks(4 * tile, tile, 3)
         assert judge(checked, [Posts.of(checked.posts)])["cells"] == 4 * (3 + 3 + 1 + 1) + 3

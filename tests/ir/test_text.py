@@ -1,4 +1,4 @@
-"""The text form of Programs: golden files, round trips, and errors that name the line and what was expected."""
+"""The text form of Programs: golden files, round trips, and errors with the line and the expected token."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_errors_name_the_line_and_what_was_expected(text: str, where: int | None
 @settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_no_text_brings_the_parser_down(data) -> None:
-    """Texts cut and spliced at random are read or refused, never worse."""
+    """Randomly cut and spliced texts are parsed, or refused with a ProgramError."""
     text = (GOLDEN / "ir_every_kind.txt").read_text()
     start, end = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2)))
     middle = data.draw(st.text(st.sampled_from('ab01 9:>-[]@,;."#\\x\n'), max_size=6))

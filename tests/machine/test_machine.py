@@ -1,4 +1,4 @@
-"""Machine: documents round-trip, faults are named, presets load and reproduce the figures of their source."""
+"""Machine: JSON round trips, errors for invalid documents, presets that reproduce the numbers of their source."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_load_by_name_by_path_and_by_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", presets())
-def test_every_preset_is_whole_and_says_that_it_was_not_measured(name: str) -> None:
+def test_every_preset_is_complete_and_says_that_it_was_not_measured(name: str) -> None:
     machine = load(name)
     assert machine.name == name
     assert machine.provenance["label"] == "preset, not measured here"

@@ -1,4 +1,4 @@
-"""all_gather_columns_matmul: every schedule is proved and right, on any ranks, shapes and dtypes."""
+"""all_gather_columns_matmul: every schedule is proved and correct, on any ranks, shapes and dtypes."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ class TestPlantedFaults:
         schedule = Schedule.of("any", tiles=(2, 2), by="messages", own_block="first", fused=False)
         return AllGatherColumnsMatmul(4, 8, 8).program(schedule, 4)
 
-    def test_columns_that_meet_other_rows_of_b(self):
+    def test_columns_multiplied_by_wrong_rows_of_b(self):
         program = self.program()
         last = np.flatnonzero(program.kind == Kind.compute)[-1]
         at = int(program.columns["read_start"][last]) + 1
@@ -80,7 +80,7 @@ class TestPlantedFaults:
         assert not wrong_in_some(program, overwrite).checks["result"].ok
 
 
-def test_columns_travel_once():
+def test_columns_are_sent_once():
     operator = AllGatherColumnsMatmul(24, 8, 8)
     for by in WAYS[1:]:
         program = operator.program(Schedule.of("any", tiles=(12, 12), by=by, own_block="first", fused=False), 4)

@@ -1,4 +1,4 @@
-"""Tilings: the seed's worked example, its uncovered cases, and the optimum against brute force."""
+"""Tilings: the worked example of seed 000, cases that it does not cover, and the optimum against brute force."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ M, K, N = 4096, 3072, 8192
 
 
 def matmul_s(rows):
-    """Linear through the seed's 803 us for 4096 rows: the seed gives no fit of its own."""
+    """Linear through 0 and the seed's 803 us for 4096 rows, since the seed gives no fit."""
     return 803e-6 / 4096 * rows
 
 
@@ -51,7 +51,7 @@ class TestSeed:
         assert us(pipeline_s(serial(M).tiles, matmul_s, all_reduce_s)) == 1734
 
     def test_aligning_up_reaches_the_same_plan_but_other_steps(self):
-        """Planted fault: with m1 rounded to nearest the steps would say 896, so they do test the rounding."""
+        """Planted fault: with m1 rounded to nearest, the steps would contain 896."""
         steps = dict(mc2(M, K, N, matmul_s, all_reduce_s).steps)
         assert -(-steps["m1_raw"] // 128) * 128 == 896 != steps["m1"]
 
@@ -146,7 +146,7 @@ def test_uniform_is_even(m, count, align):
 
 
 def compositions(m, floor, most):
-    """Every list of tiles of `m` rows that the options allow."""
+    """Yield every list of tiles of `m` rows that the options allow."""
     if m < floor:
         return [[m]]
 
@@ -188,8 +188,8 @@ def test_optimal_equals_brute_force(problem):
 
 
 @given(points=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40))
-def test_a_front_is_what_no_other_beats_and_the_first_of_like_ones(points):
-    """Also where many are as early, or have as much left."""
+def test_a_front_keeps_undominated_points_and_the_first_of_equal_ones(points):
+    """Also if many have equal times or equal rest."""
     beaten = [any(a <= c and b <= d and (a, b) != (c, d) for a, b in points) for c, d in points]
     wanted = [row for row, point in enumerate(points) if not beaten[row] and points.index(point) == row]
     first, second = np.array(points, dtype=float).reshape(-1, 2).T
@@ -197,7 +197,7 @@ def test_a_front_is_what_no_other_beats_and_the_first_of_like_ones(points):
 
 
 def test_brute_force_notices_a_front_that_keeps_too_little(monkeypatch):
-    """Planted fault: keep only the partial tiling whose compute ends first, and the optimum is missed."""
+    """Planted fault: if only the partial tiling whose compute ends first is kept, the optimum is missed."""
     compute = lambda r: np.array([0, 3, 8, 8, 9, 12])[np.asarray(r)]  # noqa: E731
     comm = lambda r: np.array([0, 3, 4, 5, 7, 10])[np.asarray(r)]  # noqa: E731
     best = min(pipeline_s(t, compute, comm) for t in compositions(5, 1, None))
@@ -238,7 +238,7 @@ def test_pipeline_slows_only_what_overlaps():
     compute, comm = lambda r: 10.0 * np.ones(len(r)), lambda r: 5.0 * np.ones(len(r))
     assert pipeline_s([1], compute, comm, 2.0, 3.0) == 15.0
     assert pipeline_s([1, 1], compute, comm) == 25.0
-    # the message of 5 s takes 15 s beside compute; in those, 7.5 s of the second tile are computed
+    # beside compute, the message of 5 s takes 15 s, in which 7.5 s of the second tile's work are done
     assert pipeline_s([1, 1], compute, comm, 2.0, 3.0) == pytest.approx(10 + 15 + 2.5 + 5)
     assert pipeline_s([], compute, comm) == 0.0
 

@@ -1,4 +1,4 @@
-"""plan: the seed's example end to end, the guard of serial, reasons that add up, and plans that survive a file."""
+"""plan: the example of seed 000, the fallback to serial, losses that add up, and plans that survive a file."""
 
 import json
 
@@ -33,7 +33,9 @@ def line(start_s, slope, unit="bytes", low=0.0, high=float("inf")):
 
 
 def pair(ranks=2, comm=(20e-6, 1e-9), flops=1e-10, cil=(1.0, 1.0), start_s=0.0, **costs):
-    """Hosts in full mesh: an all-reduce of comm[0] + comm[1] per byte, flops seconds a FLOP, constant slow-downs."""
+    """Return a full mesh of hosts: an all-reduce takes comm[0] + comm[1] * bytes seconds, a FLOP `flops` seconds;
+    slow-downs
+    are constant."""
     known = {
         f"all_reduce:{ranks}": line(*comm),
         "p2p:tcp": line(comm[0] / 2, comm[1] / 2),
@@ -67,13 +69,13 @@ class TestSeed:
         assert us(made.ideal_s) == 931
         assert made.certificate.ok
 
-    def test_k_of_the_preset_is_that_of_each_rank(self):
+    def test_k_of_the_preset_is_per_rank(self):
         made = plan(SEED, load("atlas-a2-8"), schedule="serial")
         assert made.operator.k == 8 * 3072
         assert {slot.shape for slot in made.operator.workload(made.program, made.schedule).slots["A"]} == {(3072,)}
         assert "what each rank holds" in made.notes[0]
 
-    def test_the_reading_of_the_text(self):
+    def test_the_formula_of_the_text(self):
         made = plan(SEED, "atlas-a2-8", schedule="mc2", reading="min")
         assert made.tiles == (256, *[384] * 10)
         assert us(made.predicted_s) == 1580
@@ -103,8 +105,8 @@ class TestSeed:
         assert other.published == {}
 
 
-class TestGuard:
-    def test_serial_where_overlap_only_hurts(self):
+class TestFallbackToSerial:
+    def test_serial_if_overlap_only_hurts(self):
         made = plan(MatmulAllReduce(512, 512, 512), pair(cil=(4.0, 4.0)), by="library")
         assert made.family == "serial"
         assert made.tiles == (512,)
@@ -130,13 +132,13 @@ class TestGuard:
         assert "slower than serial" in explain(made)
         assert "asked for" in made.rivals[0].why_not
 
-    def test_planted_fault_an_open_guard_is_noticed(self, monkeypatch):
+    def test_planted_fault_without_the_fallback_is_noticed(self, monkeypatch):
         monkeypatch.setattr(search, "_gains", lambda task, each, serial: True)
         made = plan(MatmulAllReduce(512, 512, 512), pair(), noise=0.9)
         assert made.family != "serial"
         assert not made.overlaps
 
-    def test_what_cannot_be_proved_is_not_taken(self, monkeypatch):
+    def test_a_schedule_that_cannot_be_proved_is_not_chosen(self, monkeypatch):
         operator, machine = MatmulAllReduce(512, 512, 512), pair()
         best, real = plan(operator, machine), search.prove
 
@@ -255,7 +257,7 @@ class TestReasons:
         made = found.with_measured({serial: 1.9e-3, serial.with_parameters(tiles=(1, 4095)): 1.0})
         assert "measured 1900 µs" in explain(made)
         assert [rival.get("measured_s") for rival in made.to_json()["rivals"]].count(1.9e-3) == 1
-        assert "1.000 s" not in explain(made)  # no rival took that long
+        assert "1.000 s" not in explain(made)  # no rival took exactly that long
 
     @pytest.mark.parametrize("contention", [None, 1.3])
     def test_other_choices_are_proved_and_predicted_anew(self, contention):
@@ -369,8 +371,8 @@ def test_a_malformed_document_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if "matmul" in name])
-def test_every_family_and_every_way_on_offer_can_be_had(name):
-    """By every way to communicate that the options offer there is a plan, and every family has a schedule by one."""
+def test_every_family_and_every_way_to_communicate_can_be_chosen(name):
+    """There is a plan for every way to communicate that the options offer, and a schedule of every family."""
     wanted = operator_class(name)
     ways = next(option.choices for option in wanted.options if option.name == "by")
     machine = pair(**{f"{kind}:2": line(20e-6, 1e-9) for kind in ("all_gather", "all_to_all", "reduce_scatter")})
@@ -382,10 +384,10 @@ def test_every_family_and_every_way_on_offer_can_be_had(name):
     assert offered >= {family for family in wanted.families if family not in ASKED_FOR}
 
 
-ASKED_FOR = ("ficco-heuristic", "optimal")  # one is made where it is asked for, the other where tiles differ
+ASKED_FOR = ("ficco-heuristic", "optimal")  # the first exists only on request, the second only if its tiles differ
 
 
-def test_a_family_that_has_no_such_schedule_says_what_was_asked():
+def test_the_error_for_a_family_without_such_a_schedule_names_the_options():
     about = {"ranks": 2, "extrapolate": True, "schedule": "shard-ring", "by": "messages"}
     with pytest.raises(PlanError, match="no shard-ring schedule fits") as refused:
         plan(AllGatherMatmul(64, 32, 16), "two-hosts-1gbit", **about)
@@ -395,7 +397,7 @@ def test_a_family_that_has_no_such_schedule_says_what_was_asked():
 
 @pytest.mark.parametrize("name", [name for name in presets() if name != "atlas-a2-8"])
 def test_presets_plan_every_product_in_every_dtype_that_they_list(name):
-    """But for the one whose source printed the cost of all_reduce alone."""
+    """All presets except the one whose source only gives the cost of all_reduce."""
     machine = load(name)
     listed = {key.rpartition(":")[2] for key in machine.costs if key.startswith("flops:matmul:")}
     assert machine.facts["dtype"] in listed

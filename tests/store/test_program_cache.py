@@ -1,4 +1,4 @@
-"""Programs that are read where they were written before."""
+"""Programs that are read from the cache instead of being built again."""
 
 import importlib
 import os
@@ -44,7 +44,7 @@ def smoothed(weight):
 
 @pytest.fixture
 def unwilling(monkeypatch):
-    """From when it is called, no operator of stencils writes a Program."""
+    """After this is called, stencil operators cannot build Programs."""
 
     def refuse(*asked):
         raise AssertionError("the Program is written again")
@@ -79,7 +79,7 @@ def test_what_tuning_has_written_is_read(own_cache, unwilling):
 
 
 def test_any_operator_with_its_post_conditions(own_cache, monkeypatch):
-    """A product of many tiles says by post-conditions what is right; what is proved of one Program is of no other."""
+    """The post-conditions of a product are stored too; a proof of one Program is not used for another."""
     operator = MatmulAllReduce(64 * 4, 8, 8)
     schedule = Schedule.of("uniform", tiles=(8,) * 32, by="ring")
     program = operator.program(schedule, 4)
@@ -116,10 +116,10 @@ def test_the_oldest_go(own_cache, monkeypatch):
 
 
 class TestFingerprint:
-    """It changes with everything that Programs follow from."""
+    """The fingerprint changes with everything on which Programs depend."""
 
     def test_with_sources(self, tmp_path, monkeypatch):
-        """Those of the operator's own rooms and of all that they import, and no others."""
+        """The sources of the operator's packages and of all that they import count, no others."""
         house = tmp_path / "dovetail"
         shutil.copytree(fingerprint.HOUSE, house, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
         monkeypatch.setattr(fingerprint, "HOUSE", house)
@@ -164,7 +164,7 @@ class TestFingerprint:
 
 
 class TestWhatIsKnown:
-    """A Program that was proved need not be proved again, as long as it is the same, to the last op."""
+    """A proved Program is not proved again if it is exactly the same."""
 
     @pytest.fixture
     def program(self, own_cache):
@@ -204,7 +204,7 @@ class TestWhatIsKnown:
 
 @contextmanager
 def room_for(num_bytes):
-    """Files may have this many bytes: the kernel refuses the rest, as where a disk is full halfway."""
+    """Limit the size of files to `num_bytes`: further writes fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
@@ -215,7 +215,7 @@ def room_for(num_bytes):
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_disk_that_is_full_halfway_leaves_no_half_files(own_cache, is_there):
-    """What was there before stays; what cannot be done without says so; Programs are written once there is room."""
+    """Earlier files stay; failures that matter are reported; Programs are written again once there is room."""
     program, hosts = OPERATOR.program(HOW, 2), ["a", "b"]
     table = Selection({}, rows_of("all_reduce", 2, 1, [(Choice("ring_all_reduce"), Point(4096, 1e-5))], "float32"))
     writers = [
