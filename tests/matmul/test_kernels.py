@@ -150,8 +150,7 @@ def test_tiles_of_all_three_dimensions(dtype):
 
 def test_an_accumulating_half_product_rounds_once():
     """2048 + (1 + 2^-12) is above the midpoint of 2048 and 2050. If the product were rounded first, to 1, there would
-    be
-    a tie."""
+    be a tie."""
     b = Builder("once", 1)
     b.buffer("A", "input", 1), b.buffer("B", "input", 1), b.buffer("Z", "input", 1), b.buffer("C", "output", 1)
     lane, region = b.lane("compute", "compute"), Region("Z", 0, 1)

@@ -159,7 +159,7 @@ def test_a_forgotten_message_is_found(monkeypatch):
 
 def test_too_little_skew_is_found(monkeypatch):
     """The proof does not look into tiles; the comparison with the loop nest finds the fault."""
-    monkeypatch.setattr("dovetail.pipeline.bands.lean_of", lambda _: 0)
+    monkeypatch.setattr("dovetail.pipeline.bands.skew_of", lambda _: 0)
     with pytest.raises(AssertionError):
         check(operator_of(problems.seidel1d)("30", 4), 1, 4, 6)
 
@@ -187,7 +187,7 @@ class TestOperator:
         operator = operator_class("seidel1d")("1000000", 1000)
         how = operator.default_schedule(3)
         assert len(operator.line(how, 3).bands) % 3 == 0
-        assert operator.describe(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, leaning by 1"
+        assert operator.describe(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, skewed by 1"
 
     def test_heat_is_a_stencil(self):
         assert issubclass(operator_of(problems.jacobi1d), StencilOperator)

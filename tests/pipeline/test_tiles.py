@@ -74,7 +74,7 @@ def test_compiled_with_skew_along_two_axes(signs):
     """One of three axes can be cut; tiles along the last axis are skewed along both others."""
 
     @nest(u=array("n", "m", "l"))
-    def lean3d(u, steps):
+    def skewed3d(u, steps):
         def there(axis):
             n = u.shape[axis]
             return loop(1, n - 1) if signs[axis] > 0 else loop(n - 2, 0, -1)
@@ -86,8 +86,8 @@ def test_compiled_with_skew_along_two_axes(signs):
                     for k in there(2):
                         u[i, j, k] = 0.5 * (u[i - a, j + b, k] + u[i, j - b, k + c]) + u[i, j, k - c] * u[i + 1, j, k]
 
-    operator = operator_of(lean3d)("9x8x10", 2)
-    assert [operator.cutting((2, 1, 1), axis).lean(operator.pipelined.sweeps[0]) for axis in (1, 2)] == [
+    operator = operator_of(skewed3d)("9x8x10", 2)
+    assert [operator.cutting((2, 1, 1), axis).skew(operator.pipelined.sweeps[0]) for axis in (1, 2)] == [
         (1, 0, 0),
         (1, 1, 0),
     ]
@@ -255,7 +255,7 @@ def check_legal(way):
         unit = [[int(axis == other) for other in order] for axis in order]
         place = order.index(way.mapped)
         sides = [list(row) for row in unit]  # row `place` of H includes the skew, that of P = 1 / H does not
-        sides[place] = [int(axis == way.mapped) - way.lean(sweep)[axis] for axis in order]
+        sides[place] = [int(axis == way.mapped) - way.skew(sweep)[axis] for axis in order]
         deps = [tuple(inner.by[axis] for axis in order) for inner in way.pipelined.inner[sweep.name]]
         if deps:
             hd = Tiling(tuple(zip(*deps, strict=True)), tuple(map(tuple, sides))).hd
@@ -489,7 +489,7 @@ class TestNarrowParts:
 
     def test_skewed_tiles(self):
         @nest(u=array("n", "m"))
-        def leaning(u, steps):
+        def skewed(u, steps):
             n, m = u.shape
             for _ in loop(steps):
                 for i in loop(3, n - 1):
@@ -497,7 +497,7 @@ class TestNarrowParts:
                         u[i, j] = u[i - 3, j + 1] + u[i - 1, j] + u[i, j - 1] - u[i + 1, j + 1]
 
         for cut in ((4, 1), (9, 1)):
-            check(operator_of(leaning)("9x11", 2), schedule(cut, 1, 3, True))
+            check(operator_of(skewed)("9x11", 2), schedule(cut, 1, 3, True))
 
     def test_no_more_is_sent_than_is_read(self):
         """Parts of one point each send each value once to each part that reads it."""
@@ -596,7 +596,7 @@ class TestFaultsOfSkewedTiles:
         from dovetail.pipeline import sweeps as pipelined
 
         self.check("seidel2d")
-        monkeypatch.setattr(pipelined, "least_lean", lambda *_: (0, 0))
+        monkeypatch.setattr(pipelined, "least_skew", lambda *_: (0, 0))
         with pytest.raises(AssertionError):
             self.check("seidel2d")
 
@@ -679,9 +679,9 @@ class TestSpace:
         for tile in way.tiles(sweep, 4):
             for part in range(way.num_parts):
                 if about := way.tile_of(sweep, part, tile):
-                    low, lean = about
+                    low, skew = about
                     for k, row in enumerate(range(*way.part_box(sweep, part)[across])):
-                        for at in range(*lean.row(way.lean(sweep)[across] * k)):
+                        for at in range(*skew.row(way.skew(sweep)[across] * k)):
                             assert shown[row, low + at] == (part, tile[0] // 4 + part * (1 + overlapped) + 1)
 
     def test_large_ones_in_part(self):

@@ -34,8 +34,7 @@ def line(start_s, slope, unit="bytes", low=0.0, high=float("inf")):
 
 def pair(ranks=2, comm=(20e-6, 1e-9), flops=1e-10, cil=(1.0, 1.0), start_s=0.0, **costs):
     """Return a full mesh of hosts: an all-reduce takes comm[0] + comm[1] * bytes seconds, a FLOP `flops` seconds;
-    slow-downs
-    are constant."""
+    slow-downs are constant."""
     known = {
         f"all_reduce:{ranks}": line(*comm),
         "p2p:tcp": line(comm[0] / 2, comm[1] / 2),

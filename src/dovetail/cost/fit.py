@@ -28,10 +28,10 @@ BOOTSTRAPS = 200  # resamplings
 def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Curve:
     """Return the Curve of `samples`: seconds against x, never falling.
 
-    1. If timings fall into several modes, the curve follows one: the one with the greatest share, or as `mode` says.
-    2. Take the median at each size; weight relative residuals by the noise among repeats.
-    3. Find break points by dynamic programming, as many as the noise justifies (`segments.segment`).
-    4. Fit all lines at once by non-negative least squares on start, slopes and jumps, reweighted for outliers: monotone
+    1. If timings fall into several modes, the curve follows one: the one with the greatest share, or as `mode` says. 2.
+    Take the median at each size; weight relative residuals by the noise among repeats. 3. Find break points by dynamic
+    programming, as many as the noise justifies (`segments.segment`). 4. Fit all lines at once by non-negative least
+    squares on start, slopes and jumps, reweighted for outliers: monotone
        by construction. If two lines cross between samples, the break is the crossing; else it is midway.
     5. Confidence interval: 95 % of refits to resampled repeats (200, from a fixed seed).
 

@@ -194,8 +194,7 @@ def _messages(
     program: Program, model: CostModel, sizes: _Sizes, routes: Routes, extrapolate: bool
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
     """Return seconds on the wire, seconds of latency, and which ops wait for their receive, for ops that send, put, get
-    or
-    signal."""
+    or signal."""
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
     carrier = carriers(program)

@@ -118,8 +118,7 @@ class AllGatherColumnsMatmul(AllGathering):
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
         """Return the specs of A (m, k_r) and every B (k, n_r), whose rows are grouped by the rank whose columns of A
-        they
-        are multiplied with."""
+        they are multiplied with."""
         heights, alike = self.heights(ranks), self._alike(ranks)
         a = [(self.m, height) for height in heights]
         b = [(self.k, columns) for columns in self.widths(ranks)]
@@ -149,8 +148,7 @@ class AllGatherColumnsMatmul(AllGathering):
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Yield the schedules of block-wise operators, except those that multiply several ranks' columns in one
-        product, since
-        each rank's product is a separate term of the sum."""
+        product, since each rank's product is a separate term of the sum."""
         return (each for each in super().schedules(costs) if not each.get("fused"))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
@@ -179,8 +177,7 @@ def _sizes(
     program: Program, name: str, heights: NDArray[np.int64], m: int, rank: int, columns: int
 ) -> NDArray[np.int64]:
     """Return the elements of each slot of a buffer on a rank, if ranks have different numbers of columns. Received data
-    are
-    ordered by rank, or by call of the library."""
+    are ordered by rank, or by call of the library."""
     if name == "A":
         return np.full(m, heights[rank])
     if name[0] == "B":

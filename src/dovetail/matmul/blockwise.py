@@ -37,8 +37,7 @@ def without_rings(kind: type[Product]) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Blockwise(Product):
     """A product of blocks of rows that travel between ranks. `kind`: the library's collective that moves them. `ways`:
-    all
-    ways to move them. `gathers`: whether they travel before the product, or after."""
+    all ways to move them. `gathers`: whether they travel before the product, or after."""
 
     kind: ClassVar[str] = ""
     ways: ClassVar[tuple[str, ...]] = ("library", "messages")
@@ -138,8 +137,7 @@ class Blockwise(Product):
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """Yield the best schedules by our own messages, with these sliced; then the best with other tile lengths (only
-        if the
-        product was measured); then neighbours of the best."""
+        if the product was measured); then neighbours of the best."""
         if costs.ranks == 1 or not self.row_bytes(costs.ranks):
             return
         tiled, found = hopeful(costs, ranked), list[Schedule]()

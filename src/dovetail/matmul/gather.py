@@ -252,8 +252,7 @@ class Gather:
 
     def _pass_on(self, step: int) -> None:
         """Forward parts around the ring: in each hop every rank sends what it received last to the rank before it and,
-        with two
-        rings, also to the rank after it."""
+        with two rings, also to the rank after it."""
         back, forth = self.hops
         for hop in range(max(back, forth)):
             for way, most in ((0, back), (1, forth)):
@@ -332,8 +331,7 @@ class Gather:
         self, rank: int, what: Region, parts: list[tuple[int, Part]], step: int | None, after: Sequence[int]
     ) -> None:
         """Append the product of `what` and every B, into the rows of these parts: in place if these are adjacent, else
-        via a
-        copy."""
+        via a copy."""
         slices = self.steps.slices
         blocks = Region("B0", 0, slices) if step is None or slices == 1 else Region("B0", step, 1)
         rows = [(self.blocks.place(q, rank) + part.first, part.rows) for q, part in parts]

@@ -96,8 +96,7 @@ class Gathering(Blockwise):
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
         """Return the elements of each slot if slices of K differ in width. Slots of A are ordered by row, those of
-        gathered
-        rows by step."""
+        gathered rows by step."""
         if name[0] == "B":
             return widths * columns
         each = count // len(widths)
@@ -128,8 +127,7 @@ class Gathering(Blockwise):
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
         """Yield schedules of FiCCO's eight families; also the pick of its rule if asked for, since fitting its
-        threshold takes
-        as long as a plan."""
+        threshold takes as long as a plan."""
         if RULE not in self.families:
             return
         asked = costs.options["ficco_threshold_s"] is not None or costs.family == RULE

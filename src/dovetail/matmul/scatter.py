@@ -116,8 +116,7 @@ class _Scatter:
 
     def made_at(self, q: int, r: int, step: int) -> Region:
         """Return the region where rank q puts the product for rank r. Products are stored by step, then by rank, so
-        that the
-        data of one call are contiguous."""
+        that the data of one call are contiguous."""
         return Region("P", self.part.made_before(q, r, step), self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
@@ -228,8 +227,7 @@ class _Scatter:
 
     def _send(self, step: int) -> None:
         """Send each part directly to its rank, on one lane per distance, so that messages travel at the same time if
-        links
-        allow; with `in_turn`, one after another."""
+        links allow; with `in_turn`, one after another."""
         for turn in range(1, self.ranks):
             send, recv = (self.b.lane(f"{name}{turn - 1 or ''}", "net") for name in ("send", "recv"))
             for rank in heard_by(self.doing, turn, self.ranks):
@@ -260,8 +258,7 @@ class _Scatter:
 
     def _pass_on(self) -> None:
         """Sum each part along its way around the ring, from the farthest rank on: each rank adds its own product to the
-        sum
-        that it forwards. With two rings, sums arrive from both sides. A rank computes its own part last."""
+        sum that it forwards. With two rings, sums arrive from both sides. A rank computes its own part last."""
         far, two = self.ranks - 1, self.by == "two_rings"
         ways = [(0, -1, far - far // 2), (1, 1, far // 2)] if two else [(0, -1, far)]
         passed: dict[tuple[int, int, int], int] = {}  # (rank, target, step) -> row of the op that made the sum

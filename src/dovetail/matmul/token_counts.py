@@ -19,8 +19,7 @@ Counts = tuple[tuple[int, ...], ...]
 
 def checked_counts(counts: Any, m: int) -> Counts | None:
     """Return counts as a square table of whole numbers; None if they are not given. Raises OperatorError if they do not
-    add
-    up to m."""
+    add up to m."""
     if counts is None:
         return None
     listed = isinstance(counts, list | tuple | np.ndarray) and all(np.iterable(row) for row in counts)

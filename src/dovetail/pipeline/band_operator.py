@@ -16,7 +16,7 @@ from dovetail.pipeline.band_program import came_name, held_name, line_program, o
 from dovetail.pipeline.bands import Line, kernel_name, kernels_of
 from dovetail.pipeline.names import whole
 from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator, halvings
-from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.skews import Skew
 
 BANDS = "bands"
 USUAL_DEPTH, LEAST_DEPTH = 64, 8  # steps of a band: if nothing was tuned, and the least that is tried
@@ -46,8 +46,7 @@ class BandOperator(PipelineOperator):
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
         """Return the schedule to use if nothing was tuned: equally many bands on every rank, in enough tiles that the
-        last
-        rank begins early."""
+        last rank begins early."""
         rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
         depth = max(-(-self._steps // (ranks * rounds)), 1)
         length = self._line(ranks, depth, 1).length_of_tiles(depth)
@@ -82,8 +81,8 @@ class BandOperator(PipelineOperator):
     def describe(self, schedule: Schedule, ranks: int) -> str:
         line = self.line(schedule, ranks)
         tiles = -(-line.length_of_tiles(line.depth) // line.grain)
-        leaning = f", leaning by {line.lean}" if line.lean else ""
-        return f"{len(line.bands)} bands of {line.depth} steps in turn, {tiles} tiles of {line.grain}{leaning}"
+        skewed = f", skewed by {line.skew}" if line.skew else ""
+        return f"{len(line.bands)} bands of {line.depth} steps in turn, {tiles} tiles of {line.grain}{skewed}"
 
     # Programs
 
@@ -152,8 +151,8 @@ class BandOperator(PipelineOperator):
         """Return benchmarks of tiles of some steps, by number of points."""
         line = self._line(ranks, 1, 1)
         low, high = line.box
-        depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.lean, 1), 1))
-        width = high - low - line.lean * (depth - 1)
+        depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.skew, 1), 1))
+        width = high - low - line.skew * (depth - 1)
         if width < 1:
             return []
         add = _TilesAlone(line, depth, width)
@@ -177,16 +176,16 @@ class _TilesAlone:
         for array in sweep.reads:
             moves = array in self.line.moving
             b.buffer(held_name(array) if moves else array, "scratch" if moves else "input", cutting.length(array))
-        leaning = self.line.lean * (self.depth - 1)
+        shift = self.line.skew * (self.depth - 1)
         for rank, amount in product(range(ranks), amounts):
             width = self.of(amount)
-            lean, low = Lean(width + leaning, leaning, width), self.line.box[0]
+            skew, low = Skew(width + shift, shift, width), self.line.box[0]
             reads = []
             for array in sweep.reads:
-                first, end = cutting.span(sweep, array, (low, low + lean.length))
+                first, end = cutting.span(sweep, array, (low, low + skew.length))
                 reads.append(Region(held_name(array) if array in self.line.moving else array, first, end - first))
-            writes = [Region(held_name(array), low, lean.length) for array in sweep.reads if array in sweep.targets]
-            call = b.kernel(kernel_name(sweep, self.depth, lean), whole(len(reads)))
+            writes = [Region(held_name(array), low, skew.length) for array in sweep.reads if array in sweep.targets]
+            call = b.kernel(kernel_name(sweep, self.depth, skew), whole(len(reads)))
             row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes)
             found.setdefault(rank, []).append(row)
         return found

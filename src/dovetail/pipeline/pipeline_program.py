@@ -237,11 +237,11 @@ class _Writer:
             self._tile(event.phase, event, line)
 
     def _tile(self, sweep: Sweep, event: Event, line: str) -> None:
-        regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.lean)
+        regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.skew)
         for array, region in zip(sweep.reads, regions.own, strict=True):
             self._enter(array, event.part, region.offset + region.count)
         reads = [*regions.own, *(region for _, _, region in regions.faces)]
-        self._computed(event.part, self.names.tile(sweep, event.part, event.lean), reads, regions.writes, line)
+        self._computed(event.part, self.names.tile(sweep, event.part, event.skew), reads, regions.writes, line)
 
     def _computed(
         self,

@@ -100,8 +100,7 @@ class _Recurrence:
 
     def _carries(self) -> bool:
         """Let the earliest message that can start on shared wires arrive; return whether there is one. All others start
-        later,
-        since they wait for messages that have not arrived."""
+        later, since they wait for messages that have not arrived."""
         starts = [(self._start(i, step), i) for i, step in self.shared.items() if step < self.steps]
         known = [(start, i) for start, i in starts if start is not None]
         if not known:

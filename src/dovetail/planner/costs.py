@@ -320,8 +320,7 @@ def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> b
 
 def _served(program: Program, prices: Prices, times: Times) -> Prices:
     """Return prices multiplied by the repeats. In a program without computations, no message waits for its receive,
-    since
-    executors post receives ahead."""
+    since executors post receives ahead."""
     each = np.ndim(times) > 0 or times != 1.0
     scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s) if each else prices
     if (program.kind == Kind.compute).any():

@@ -47,8 +47,7 @@ class _Channel:
 
 class _Simulation:
     """A run of the simulator. Order at one instant: immediate events, first in, first out; then contention; then events
-    by
-    (time, op)."""
+    by (time, op)."""
 
     def __init__(self, tables: Tables) -> None:
         n, prices = len(tables.task), tables.prices

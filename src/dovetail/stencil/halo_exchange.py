@@ -17,8 +17,7 @@ Rows = Mapping[tuple[int, int], frozenset[int]]  # ghost rows, by axis and by a 
 
 class Exchange(Parts):
     """Append ops that fill ghost rows, axis after axis. If corners are read, those of one axis include the ghosts of
-    the
-    axes before it."""
+    the axes before it."""
 
     def __init__(
         self, stencil: Stencil, how: Decomposition, ranks: int, owners: Sequence[int], given: Sequence[Box] = ()

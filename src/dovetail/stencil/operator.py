@@ -195,8 +195,7 @@ class StencilOperator(GridOperator):
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """Yield the schedules with ghosts for a step more or less, and with or without overlap; if tiled, with half and
-        twice
-        the depth or the tile."""
+        twice the depth or the tile."""
         depth, tile = schedule["depth"], schedule.get("tile")
         if tile:
             yield from (*self.scaled(schedule, "depth", self.steps), *self.scaled(schedule, "tile"))
@@ -297,8 +296,7 @@ class StencilOperator(GridOperator):
     @cached_property
     def kernels(self) -> tuple[RowKernel | ChangeKernel, ...]:
         """The kernels: of each sweep, for rows in a cache and for rows in memory; those that copy rows to and from
-        planes with
-        margins; and that of tests."""
+        planes with margins; and that of tests."""
         found: list[Any] = [self._kernel(sweep) for sweep in self.stencil.sweeps]
         found += [replace(kernel, name=far_name(kernel.name)) for kernel in found]
         for name, margins in self.stencil.margins.items():
@@ -353,8 +351,7 @@ class StencilOperator(GridOperator):
 
     def samples(self, ranks: int) -> Sequence[Sample]:
         """Return benchmarks of each sweep, up to a rank's number of rows: on the same rows again and again and, if
-        tiles
-        are tried, on changing rows; and of rows that enter and leave planes with margins."""
+        tiles are tried, on changing rows; and of rows that enter and leave planes with margins."""
         most = -(-prod(self.rows) // ranks)
         near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
         if self.test:

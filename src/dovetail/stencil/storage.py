@@ -98,8 +98,7 @@ class Parts:
 
     def _check_ends(self) -> None:
         """Raise PlanError if ghost rows of a periodic array beyond the grid's ends would be computed from a reflecting
-        array,
-        which is mirrored there."""
+        array, which is mirrored there."""
         boundary = self.stencil.boundary
         for block in self.blocks:
             for event, beyond in zip(block.events, block.beyond, strict=True):
@@ -116,8 +115,7 @@ class Parts:
 
     def _unread(self) -> dict[str, int]:
         """Return the final version of each array, if no sweep reads it and its rows have no margins in planes. Such
-        versions
-        are computed straight into the result."""
+        versions are computed straight into the result."""
         events = (event for block in self.blocks for event in block.events)
         read = {(o.array, version) for e in events for o, version in zip(e.sweep.operands, e.reads, strict=True)}
         last = {name: last_version(self.stencil, name, self.how.steps) for name in self.stencil.written}
@@ -236,8 +234,7 @@ class Parts:
 
     def leave(self, name: str, target: str) -> None:
         """Append copies of the last versions, as many as the user gave, out of their planes, unless they were computed
-        in the
-        result."""
+        in the result."""
         last, given = last_version(self.stencil, name, self.how.steps), self.stencil.given[name]
         for part in self.parts:
             outside = Layout(part.own)

@@ -32,8 +32,7 @@ def fingerprint_of(operator: Operator) -> str | None:
 
     It covers the operator's JSON document, its own `fingerprint` (see `Fingerprinted`), and the source code of its
     class and of what that imports. Returns None if a source cannot be read, for example of a class defined in a
-    notebook; the
-    operator's Programs are not saved then.
+    notebook; the operator's Programs are not saved then.
 
     >>> from dovetail.matmul import MatmulAllReduce
     >>> one, other = (fingerprint_of(MatmulAllReduce(4, 6, n)) for n in (2, 3))

@@ -67,8 +67,7 @@ class MadeOf:
 
     def reference(self, program: Program) -> tuple[Program, Workload] | None:
         """Return the reference program to compare results with, and its workload; None if post-conditions define the
-        results,
-        or the schedule, on which the reference depends, is unknown."""
+        results, or the schedule, on which the reference depends, is unknown."""
         if self.schedule is None:
             return None
         with reading("document of what a program was made of", PlanError):
