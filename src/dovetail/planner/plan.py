@@ -204,10 +204,12 @@ class Plan:
         """This plan on a communicator, cached as long as that lives."""
         from dovetail.call.bound import bind_on
         from dovetail.run.mpi.embedded import check_size, ranks_of
+        from dovetail.run.options import RunOptions
 
         for gone in [world for world in self._places if world and world.freed]:
             del self._places[gone]
-        world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
+        level = RunOptions.of(self.schedule).level
+        world = ranks_of(comm, level=level) if self.ranks > 1 or comm is not None else None
         if world not in self._places:
             if world:
                 check_size(world, self.ranks)  # the same on all ranks

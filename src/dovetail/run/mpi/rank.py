@@ -1,4 +1,7 @@
-"""rank: the command of each rank of an MPI job: `python -m dovetail.run.mpi.rank JOB_FOLDER SHIM [TRACE_FOLDER]`."""
+"""rank: the command of each rank of an MPI job: `python -m dovetail.run.mpi.rank JOB_FOLDER SHIM LEVEL [TRACE_FOLDER]`.
+
+LEVEL: of thread support that MPI is asked for, one of `run.options.LEVELS`.
+"""
 
 from __future__ import annotations
 
@@ -23,5 +26,6 @@ if __name__ == "__main__":
     with Pulse(Path(sys.argv[1])) as pulse:
         from dovetail.run.mpi.worker import serve
 
-        code = serve(sys.argv[1], sys.argv[2], pulse, *sys.argv[3:])
+        folder, shim, level, *trace = sys.argv[1:]
+        code = serve(folder, shim, level, pulse, *trace)  # type: ignore[arg-type]  # the launcher's own word
     sys.exit(code)

@@ -25,6 +25,7 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.mpi.heartbeat import Pulse
 from dovetail.run.mpi.world import World
+from dovetail.run.options import LEVELS, Level
 from dovetail.timeline import Timeline
 from dovetail.trace import init, interval
 from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
@@ -35,19 +36,20 @@ MOST_BY_REFERENCE = 2e9  # operations of a reference program, which NumPy does i
 KEPT = 4  # inputs of other ranks that are cached while a product is checked: each is as large as a rank's own
 
 
-def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int:
+def serve(folder: str, shim: str, level: Level, pulse: Pulse, trace: str | None = None) -> int:
     """Run this rank's part of the job in `folder`. Return 0, or 3 after a failure, which is written to the folder.
 
-    `trace`: a folder for a trace of its ops. A trace that is being recorded already gets them too.
+    `level`: of thread support that MPI is asked for. `trace`: a folder for a trace of its ops. A trace that is being
+    recorded already gets them too.
     """
     place = Path(folder)
-    world = World(Path(shim))
+    world = World(Path(shim), level=level)
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
     try:
         if trace is not None:
             init(trace)
             _native.trace_rank(world.rank, world.size)
-        job = pickle.loads(read_own(place / "job.pkl"))
+        job: Job = pickle.loads(read_own(place / "job.pkl"))
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
         rank = _Rank(world, job, place)
@@ -162,7 +164,7 @@ class _Rank:
         begin = _native.monotonic_s()
         self.latest = variant, begin
         with interval(variant.name, index):
-            (failure,) = run_engines([engine], variant.options)
+            (failure,) = run_engines([engine], variant.options.at(self.world.provided))
         mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
         if variant.options.spans:
             self.spans[variant.name].append(Spans(begin, *engine.spans()))
@@ -253,6 +255,7 @@ class _Rank:
             "host": platform.node(),
             "cpu": model,
             "mpi": self.world.library,
+            "thread_level": LEVELS[self.world.provided],
             "cores": len(os.sched_getaffinity(0)),
             "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
         }

@@ -16,6 +16,7 @@ from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi.library import ON_COMM, Shim
 from dovetail.run.mpi.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
+from dovetail.run.options import LEVELS, Level
 from dovetail.run.requests import RequestQueue
 
 if TYPE_CHECKING:
@@ -29,15 +30,16 @@ _ANYHOW = 0  # a send may end before the receiver has asked for it
 class World:
     """The ranks of one communicator, and small control messages between them.
 
-    Either all ranks of this MPI job (initialises MPI if nobody has), or those of `bound`, a user's communicator. Ranks
-    are numbered as in that communicator, in errors too.
+    Either all ranks of this MPI job (initialises MPI at `level` if nobody has), or those of `bound`, a user's
+    communicator. Ranks are numbered as in that communicator, in errors too. `provided`: the level that MPI has, of
+    `run.options.LEVELS` by number.
     """
 
-    def __init__(self, shim: Path, bound: _native.Communicator | None = None) -> None:
+    def __init__(self, shim: Path, bound: _native.Communicator | None = None, *, level: Level = "funneled") -> None:
         self._shim, self._bound = Shim(shim), bound  # kept: the duplicate lives as long
         reduce = _native.mpi_reduce_function()
         if bound is None:
-            self._comm, provided = ctypes.c_void_p(), ctypes.c_int()
+            self._comm, provided = ctypes.c_void_p(), ctypes.c_int(LEVELS.index(level))
             self._call("init", ctypes.byref(provided), ctypes.c_void_p(reduce), ctypes.byref(self._comm))
             self.provided = provided.value
             self.transport = _native.mpi_transport(self._shim.address, self._comm.value or 0)
