@@ -150,7 +150,7 @@ class TestWhatAFileLacks:
             (["--operator", "matmul_all_reduce --m -1 --k 9 --n 11"], "Invalid value for '--m'"),
             (["--operator", ""], "--operator is empty"),
             (["--operator", '"'], "--operator"),
-            (["--shape", "A=5"], "buffer 'B' has no slot size"),
+            (["--shape", "A=5"], "how large is a slot of buffer 'B'?"),
             (["--shape", "Q=5"], "no buffer 'Q'"),
             (["--shape", "A"], "--shape BUFFER="),
             (["--shape", "A=5x"], "--shape BUFFER="),

@@ -139,7 +139,7 @@ def schedule_for(product: str, *arguments: Any, out: Any = None, **options: Any)
     *arguments, out
         Arguments as in `dovetail.all_gather_matmul(a, b, comm, out=out)`; `comm` is the last.
     **options
-        The product's other keywords, such as `gathered` or `counts` (see its signature).
+        The other keywords of that call, which differ by product, such as `gathered` or `counts` (see its signature).
 
     Returns
     -------
