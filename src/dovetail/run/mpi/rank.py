@@ -21,7 +21,9 @@ def use_own_cores() -> None:
 if __name__ == "__main__":
     use_own_cores()
     with Pulse(Path(sys.argv[1])) as pulse:
+        from dovetail.run.mpi.library import Shim
         from dovetail.run.mpi.worker import serve
+        from dovetail.run.mpi.world import World
 
-        code = serve(sys.argv[1], sys.argv[2], pulse, *sys.argv[3:])
+        code = serve(sys.argv[1], World(Shim(Path(sys.argv[2]))), pulse, *sys.argv[3:])
     sys.exit(code)
