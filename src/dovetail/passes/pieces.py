@@ -237,7 +237,9 @@ def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
     row, owner = rows_of(program.columns["dep_start"], order.op)
     kept = np.flatnonzero(alike[row] | (order.turn[owner] == 0))
     row, owner = row[kept], owner[kept]
-    dep = order.begin[on[row]] + order.apart[on[row]] * np.where(alike[row], order.turn[owner], order.times[on[row]] - 1)
+    dep = order.begin[on[row]] + order.apart[on[row]] * np.where(
+        alike[row], order.turn[owner], order.times[on[row]] - 1
+    )
     return {"dep": dep, "dep_start": np.append(0, np.cumsum(np.bincount(owner, minlength=len(order.op))))}
 
 
