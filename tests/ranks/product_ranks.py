@@ -6,7 +6,6 @@ import sys
 import warnings
 
 import numpy as np
-from mpi4py import MPI
 
 import dovetail as dt
 from dovetail import (
@@ -25,7 +24,7 @@ from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, shard
 from dovetail.run.mpi.embedded import ranks_of
 from dovetail.store.tuned_schedules import save_schedule
 
-COMM = MPI.COMM_WORLD
+from any_ranks import WORLD as COMM
 RANK, RANKS = COMM.rank, COMM.size
 M, K, N = 37, 23, 19
 

@@ -266,7 +266,7 @@ def test_options_of_another_kind(comm):
         *[("gauss_seidel2d", about | {name: True}, f"{name} must be") for name in ("grain", "mapped")],
         *[("jacobi2d", about | {"shares": shares}, "shares must be several") for shares in (12, 1.5)],
         ("jacobi2d", about | {"shares": (12.0,)}, "number of shares must be"),
-        ("jacobi2d", about | {"dtype": 3}, "dtype must be that of"),
+        ("jacobi2d", about | {"dtype": 3}, "dtype must be a native"),
         ("jacobi2d", about | {"schedule": Schedule.of("serial")}, "takes no 'schedule'"),
         ("lcs", {"tile": 2}, "takes no 'tile'"),
         ("lcs", {"depth": 2}, "takes no 'depth'"),

@@ -285,7 +285,7 @@ def test_a_gain_that_few_rounds_leave_open_is_reported(planned: Plan) -> None:
         return found.notes
 
     (reported,) = notes(0.5, 0.98)
-    assert "took 26% less than serial at the median, but 6 rounds are few" in reported
+    assert "took 26% less than serial at the median, but 6 rounds are too few" in reported
     assert notes(0.5, 0.98, asked=6) == notes(1.1, 0.98) == ()
 
 

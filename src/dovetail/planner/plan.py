@@ -204,10 +204,12 @@ class Plan:
         """Return the plan bound to a communicator; cached as long as the communicator lives."""
         from dovetail.call.bound import bind_on
         from dovetail.run.mpi.embedded import check_size, ranks_of
+        from dovetail.run.options import RunOptions
 
         for freed in [world for world in self._places if world and world.freed]:
             del self._places[freed]
-        world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
+        level = RunOptions.of(self.schedule).level
+        world = ranks_of(comm, level=level) if self.ranks > 1 or comm is not None else None
         if world not in self._places:
             if world:
                 check_size(world, self.ranks)  # raises on all ranks alike
