@@ -136,7 +136,7 @@ class TestSizes:
         with pytest.raises(OperatorError, match="no whole numbers"):
             slot_sizes(ring, {"x": (np.array([1, 1.5]), np.array([1, 2]))})
         for ranks in (1, 3):
-            with pytest.raises(OperatorError, match=f"of {ranks} ranks"):
+            with pytest.raises(OperatorError, match=f"for {ranks} ranks"):
                 slot_sizes(ring, {"x": (np.array([1, 2]),) * ranks})
 
     def test_of_a_message_that_is_never_received(self):

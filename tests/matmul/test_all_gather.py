@@ -113,6 +113,6 @@ def test_a_part_is_never_sent_twice():
     operator = AllGatherMatmul(24, 8, 8)
     for by in WAYS[1:]:
         program = operator.program(Schedule.of("any", tiles=(3, 3), by=by, own_block="first", fused=False), 4)
-        came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
-        assert came.sum() == 4 * (24 - 6)
+        received = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
+        assert received.sum() == 4 * (24 - 6)
         assert verify(program).ok

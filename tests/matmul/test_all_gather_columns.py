@@ -84,8 +84,8 @@ def test_columns_are_sent_once():
     operator = AllGatherColumnsMatmul(24, 8, 8)
     for by in WAYS[1:]:
         program = operator.program(Schedule.of("any", tiles=(12, 12), by=by, own_block="first", fused=False), 4)
-        came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
-        assert came.sum() == 4 * 3 * 24
+        received = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
+        assert received.sum() == 4 * 3 * 24
         assert verify(program).ok
 
 

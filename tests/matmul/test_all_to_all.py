@@ -33,8 +33,8 @@ def check_dispatch(operator, schedule, ranks, seed):
         for q in range(ranks)
     ]
     for r, found in enumerate(run(operator, schedule, ranks, given, seed)):
-        came = np.concatenate([cut(given[q][0], counts[q])[r] for q in range(ranks)])
-        agree(found, wide(came) @ wide(given[r][1]), operator.dtype, operator.k, terms=ranks)
+        received = np.concatenate([cut(given[q][0], counts[q])[r] for q in range(ranks)])
+        agree(found, wide(received) @ wide(given[r][1]), operator.dtype, operator.k, terms=ranks)
 
 
 def check_combine(operator, schedule, ranks, seed):

@@ -425,7 +425,7 @@ class TestRefused:
 
     def test_cuts(self):
         operator = operator_class("gauss_seidel2d")("9x9", 2)
-        with pytest.raises(PlanError, match="gauss_seidel2d cannot be cut so"):
+        with pytest.raises(PlanError, match="gauss_seidel2d cannot be cut like this"):
             operator.program(schedule((2, 1), 0, 3), 2)
         with pytest.raises(PlanError, match="a part would have no points"):
             operator.program(schedule((1, 10), 0, 3), 10)

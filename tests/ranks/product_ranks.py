@@ -25,6 +25,7 @@ from dovetail.run.mpi.embedded import ranks_of
 from dovetail.store.tuned_schedules import save_schedule
 
 from any_ranks import WORLD as COMM
+
 RANK, RANKS = COMM.rank, COMM.size
 M, K, N = 37, 23, 19
 

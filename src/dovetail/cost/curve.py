@@ -157,7 +157,7 @@ class Curve:
         least, most = self._evaluate_one(self.low), self._evaluate_one(self.high)
         if not seconds >= least:
             found = f"{self.low:g} {self.x_unit} cost {least:g} s"
-            raise CostError(f"nothing costs as little as {seconds:g} s", found=found)
+            raise CostError(f"no size costs as little as {seconds:g} s", found=found)
         row = max(i for i, s in enumerate(self.segments) if i == 0 or s.seconds <= seconds)
         stop = self.segments[row + 1].start if row + 1 < len(self.segments) else math.inf
         x = max(_solve(self.segments[row], seconds, stop), self.low)

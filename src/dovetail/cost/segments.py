@@ -28,12 +28,12 @@ class Points:
 def segment(points: Points) -> list[tuple[int, int]]:
     """Return the segments: for each the indices of its first and last point in `points`.
 
-    Every possible segment gets its line with slope >= 0, by iteratively reweighted least squares on r = (line - y) / (y
-    · noise), quadratic within the noise and linear beyond, so that outliers weigh little; its loss is the sum of
-    abs(r). Dynamic programming finds the best cut into K segments for every K. K is chosen by the Schwarz criterion,
-    the least of 2·loss / b + p·log(n), where b is the mean abs(r) of normal noise (the noise is known, because every
-    size was timed repeatedly) and p = 2K + 2(K - 1): two for each line, and two for each break, since its place was
-    searched for (Zhang and Siegmund 2007).
+    A line with slope >= 0 is fitted to every possible segment, by iteratively reweighted least squares on r = (line -
+    y) / (y · noise). Its penalty is quadratic within the noise and linear beyond, so that outliers weigh little; the
+    loss of a segment is the sum of abs(r). Dynamic programming finds the best cut into K segments for every K. K is
+    chosen by the Schwarz criterion, the least of 2·loss / b + p·log(n), where b is the mean abs(r) of normal noise (the
+    noise is known, because every size was timed repeatedly) and p = 2K + 2(K - 1): two for each line, and two for each
+    break, since its place was searched for (Zhang and Siegmund 2007).
 
     >>> x = np.arange(1.0, 13.0)
     >>> segment(Points(x, np.where(x < 7, 10 + x, 40 + 5 * x), np.full(12, 1e-3)))

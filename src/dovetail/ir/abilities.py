@@ -119,8 +119,7 @@ class HasHeuristics(Protocol):
     heuristics: ClassVar[tuple[Heuristic, ...]]
 
     def counted_as(self, base: Schedule, found: Schedule) -> Schedule:
-        """Return `found`, the result of a local search from `base`, relabelled with the family that comparisons credit
-        it to."""
+        """Return `found`, the result of a local search from `base`, with the family as which comparisons count it."""
 
 
 @runtime_checkable

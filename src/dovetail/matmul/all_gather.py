@@ -67,5 +67,5 @@ class AllGatherMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:
-        """Return a small operator, to measure this machine's speed with."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512, 512 * ranks, dtype)

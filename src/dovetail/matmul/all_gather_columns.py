@@ -169,7 +169,7 @@ class AllGatherColumnsMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:
-        """Return a small operator, to measure this machine's speed with."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512 * ranks, 512 * ranks, dtype)
 
 

@@ -66,7 +66,7 @@ class _Scatter:
         self.part = Parts(blocks, self.steps, self.apart)
         self.b = Builder(name, self.ranks)
         self.made: dict[tuple[int, int, int], int] = {}  # (rank, r, step) -> row of the op that made it
-        self.came: dict[tuple[int, int, int], int] = {}  # (rank, q, step) -> row of the op that received the part
+        self.received: dict[tuple[int, int, int], int] = {}  # (rank, q, step) -> row of the op that received the part
         self.left: dict[int, list[tuple[int, int, int]]] = {
             r: [] for r in range(self.ranks)
         }  # received products to add
@@ -81,14 +81,14 @@ class _Scatter:
         """Build the Program. `asked`: add its post-conditions; a prediction needs none."""
         b, everyone = self.b, range(self.ranks)
         held, wanted = list(self.blocks.held), [self.wanted(rank) for rank in everyone]
-        came = [sum(self.blocks.counts[q][r] for q in everyone) for r in everyone]
+        received = [sum(self.blocks.counts[q][r] for q in everyone) for r in everyone]
         b.buffer("A", "input", held)
         b.buffer("B", "input", 1)
         b.buffer("P", "scratch", held)
         if self.fused and (self.steps.count > 1 or self.apart):
             b.buffer("G", "scratch", held)
         if self.sums and self.by == "messages":
-            b.buffer("R", "scratch", came)
+            b.buffer("R", "scratch", received)
         b.buffer("C", "output", wanted)
         self.compute = b.lane("compute", "compute")
         for rank in self.doing if asked else ():
@@ -239,12 +239,12 @@ class _Scatter:
                 if rank in self.doing:
                     reads, other = [self.made_at(rank, to, step)], before(rank, turn, step, self.ranks)
                     after = [self.made[rank, to, step]]
-                    after += [self.came[other]] if self.in_turn and other in self.came else []
+                    after += [self.received[other]] if self.in_turn and other in self.received else []
                     self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
                 if to in self.doing:
                     writes = [self.landing(rank, to, step)]
                     row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
-                    self.came[to, rank, step] = row
+                    self.received[to, rank, step] = row
                     self.left[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:

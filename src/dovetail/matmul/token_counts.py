@@ -1,5 +1,4 @@
-"""token_counts: how many rows go from each rank to each other, as given or shared evenly; operators with such
-counts."""
+"""token_counts: the number of rows that each rank sends to each other rank, given or even; operators with counts."""
 
 from __future__ import annotations
 
@@ -108,5 +107,5 @@ class Exchanging(Product):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:
-        """Return a small operator, to measure this machine's speed with."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512 * ranks, 512, 512, dtype)

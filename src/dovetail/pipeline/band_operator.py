@@ -12,7 +12,7 @@ from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, 
 from dovetail.ir.operator import Costs
 from dovetail.loops.analysis.check_counts import check_count
 from dovetail.pipeline.band_diagram import space_of_bands
-from dovetail.pipeline.band_program import came_name, held_name, line_program, own_name, plain_program
+from dovetail.pipeline.band_program import held_name, line_program, own_name, plain_program, received_name
 from dovetail.pipeline.bands import Line, kernel_name, kernels_of
 from dovetail.pipeline.names import whole
 from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator, halvings
@@ -121,7 +121,7 @@ class BandOperator(PipelineOperator):
     def workload(self, program: Program, schedule: Schedule) -> Workload:
         cutting, slots = self.cutting((1,), 0), dict[str, tuple[Slot, ...]]()
         for array, dtype in self.dtypes.items():
-            names = [array, f"{array}_out", held_name(array), came_name(array)]
+            names = [array, f"{array}_out", held_name(array), received_name(array)]
             names += [own_name(array, rank) for rank in range(program.num_ranks)]
             slot = (Slot(cutting.own_plane(array, 0), dtype),) * program.num_ranks
             slots |= dict.fromkeys(names, slot)

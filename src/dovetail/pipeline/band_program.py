@@ -124,7 +124,7 @@ class _Writer:
                 on_first = [length, *[0] * (self.line.ranks - 1)]
                 self.builder.buffer(held_name(array), "scratch", on_first if self.plain else length)
                 if not self.plain:
-                    self.builder.buffer(came_name(array), "scratch", length)
+                    self.builder.buffer(received_name(array), "scratch", length)
             elif self.plain and array in self.line.sweep.reads:
                 for rank in self.ranks:
                     self.builder.buffer(own_name(array, rank), "scratch", [1, *[0] * (self.line.ranks - 1)])
@@ -167,10 +167,10 @@ class _Writer:
         while wanted in queue:
             message = queue.popleft()
             channel, there = self.builder.channel(message.source, message.target), self._wanted(message)
-            came = there if message.user == END else there._replace(buffer=came_name(message.array))
-            self.builder.add(Kind.recv, message.target, lane, writes=[came], chan_in=channel, line=text)
-            if came != there:
-                self._local(message.target, came, there, text)
+            place = there if message.user == END else there._replace(buffer=received_name(message.array))
+            self.builder.add(Kind.recv, message.target, lane, writes=[place], chan_in=channel, line=text)
+            if place != there:
+                self._local(message.target, place, there, text)
         return None
 
     def _copy(self, message: Message, text: str) -> None:
@@ -227,9 +227,9 @@ def held_name(array: str) -> str:
     return f"{array}_held"
 
 
-def came_name(array: str) -> str:
+def received_name(array: str) -> str:
     """Return the name of the buffer of an array's received values, before they are needed."""
-    return f"{array}_came"
+    return f"{array}_received"
 
 
 def own_name(array: str, rank: int) -> str:

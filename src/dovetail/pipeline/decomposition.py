@@ -39,7 +39,7 @@ class Cutting:
             found = f"cut {'x'.join(map(str, self.cut))}, mapped {self.mapped}"
             axes = (", ".join(map(str, some)) for some in (forward, mappable))
             hint = "cut only axes {}, and map another axis, one of {}".format(*axes)
-            raise PlanError(f"{name} cannot be cut so", found=found, hint=hint)
+            raise PlanError(f"{name} cannot be cut like this", found=found, hint=hint)
         if any(parts > points for parts, points in zip(self.cut, self.grid, strict=True)):
             found = f"{'x'.join(map(str, self.grid))} points in {'x'.join(map(str, self.cut))} parts"
             raise PlanError(

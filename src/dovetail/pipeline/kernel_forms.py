@@ -67,11 +67,11 @@ def _slots(cutting: Cutting, dtypes: Dtypes) -> dict[str, tuple[Slot, ...]]:
             faces = [Slot(_sides(cutting, array, part, offset), dtype) for part in parts]
             back = tuple(-step for step in offset)
             there = (cutting.neighbour(part, back) for part in parts)
-            found[names.came(array, offset, 0)] = tuple(faces)
+            found[names.received(array, offset, 0)] = tuple(faces)
             found[names.goes(array, offset)] = tuple(
                 faces[part if other is None else other] for part, other in zip(parts, there, strict=True)
             )
-            found |= {plain.came(array, offset, part): (faces[part],) * len(parts) for part in parts}
+            found |= {plain.received(array, offset, part): (faces[part],) * len(parts) for part in parts}
     for phase in cutting.pipelined.phases:
         for number, read in enumerate(phase.statement.reads if isinstance(phase, Single) else ()):
             assert isinstance(phase, Single)
@@ -233,7 +233,7 @@ def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: S
         for name in dict.fromkeys(names.storage(array, part) for part in range(ranks)):
             b.buffer(name, "input" if name == array else "scratch", cutting.length(array))
         for offset in cutting.faces(array):
-            b.buffer(names.came(array, offset, 0), "scratch", cutting.length(array))
+            b.buffer(names.received(array, offset, 0), "scratch", cutting.length(array))
     for rank, (number, amount) in product(range(ranks), enumerate(amounts)):
         if about := cutting.typical(sweep, rank, amount, number):
             touched = tile_regions(names, sweep, rank, *about)

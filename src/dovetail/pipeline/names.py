@@ -33,7 +33,7 @@ class Names:
     def result(self, array: str, part: int) -> str:
         return f"{array}_out_of{part}" if self.plain else f"{array}_out"
 
-    def came(self, array: str, offset: Vector, part: int) -> str:
+    def received(self, array: str, offset: Vector, part: int) -> str:
         """The buffer of faces received from the part at `offset`."""
         return self._of(f"{array}_from{face_name(offset)}_{self.way}", part)
 
@@ -109,7 +109,7 @@ def tile_regions(names: Names, sweep: Sweep, part: int, first: int, skew: Skew) 
         if array in sweep.targets:
             found.writes.append(Region(names.storage(array, part), first, skew.length))
     for array, offset, (low, high) in spans(cutting, sweep, part, first, skew):
-        found.faces.append((array, offset, Region(names.came(array, offset, part), low, high - low)))
+        found.faces.append((array, offset, Region(names.received(array, offset, part), low, high - low)))
     return found
 
 

@@ -255,7 +255,7 @@ class PipelineOperator(GridOperator):
     # Programs
 
     def cutting(self, cut: tuple[int, ...], mapped: int) -> Cutting:
-        """Return the grid cut so. Raises PlanError if the nest does not allow it."""
+        """Return the decomposition of the grid. Raises PlanError if the nest does not allow it."""
         return _cutting(self, cut, mapped)
 
     def how(self, schedule: Schedule, ranks: int, steps: int | None = None, most_tiles: int | None = None) -> How:

@@ -105,7 +105,7 @@ class _Writer:
                     if array in written:
                         self._scratch(self.names.result(array, part), array)
                 for offset in self.cutting.faces(array):
-                    self._scratch(self.names.came(array, offset, part), array)
+                    self._scratch(self.names.received(array, offset, part), array)
                     if not self.plain:
                         self._scratch(self.names.goes(array, offset), array)
         for phase in self.cutting.pipelined.phases:
@@ -192,7 +192,7 @@ class _Writer:
             line = _line(event)
             for message in needed[number]:
                 self._receive(
-                    message.source, message.ghost[0], self._came(message), line, self._comes_back(message, event)
+                    message.source, message.ghost[0], self._received(message), line, self._comes_back(message, event)
                 )
             self._event(event, line)
             for message in made[number]:
@@ -227,7 +227,7 @@ class _Writer:
         for offset in self.cutting.faces(array):
             part = self.cutting.neighbour(source, tuple(-step for step in offset))
             if part is not None:
-                where = Region(self.names.came(array, offset, part), tile[0], tile[1] - tile[0])
+                where = Region(self.names.received(array, offset, part), tile[0], tile[1] - tile[0])
                 self._pack(array, offset, source, where, "")
 
     def _event(self, event: Event, line: str) -> None:
@@ -283,16 +283,16 @@ class _Writer:
 
     # Messages
 
-    def _came(self, message: Message) -> Region:
+    def _received(self, message: Message) -> Region:
         part, array, offset = message.ghost
-        return Region(self.names.came(array, offset, part), message.low, message.high - message.low)
+        return Region(self.names.received(array, offset, part), message.low, message.high - message.low)
 
     def _post(self, message: Message, line: str) -> None:
         """Copy a face out of its slots and send it."""
         part, array, offset = message.ghost
         goes = Region(self.names.goes(array, offset), message.low, message.high - message.low)
         self._pack(array, offset, message.source, goes, line)
-        self._message(message.source, goes, part, self._came(message), line)
+        self._message(message.source, goes, part, self._received(message), line)
 
     def _pack(self, array: str, offset: Vector, source: int, where: Region, line: str) -> None:
         slots = Region(self.names.storage(array, source), where.offset, where.count)

@@ -166,7 +166,7 @@ def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threa
             places[end] = _text(threads.at(*end))[1:-1]
         return places[end]
 
-    for i, (src, dst, left, came) in enumerate(zip(*ends, sent, taken, strict=True), number):
+    for i, (src, dst, left, arrived) in enumerate(zip(*ends, sent, taken, strict=True), number):
         head = f'{{"name":"message","cat":"message","id":{i}'
         yield f'{head},"ph":"s",{place(src)},"ts":{left!r}}}'
-        yield f'{head},"ph":"f","bp":"e",{place(dst)},"ts":{round(came - 1e-3, 3)!r}}}'
+        yield f'{head},"ph":"f","bp":"e",{place(dst)},"ts":{round(arrived - 1e-3, 3)!r}}}'

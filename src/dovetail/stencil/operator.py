@@ -141,7 +141,7 @@ class StencilOperator(GridOperator):
         return Schedule.of("asked", cut=own, depth=depth, overlapped=overlapped or None, tile=tile, shares=given)
 
     def _fits(self, cut: Sequence[int]) -> bool:
-        """Whether the grid can be cut so. One step shows it."""
+        """Return whether the grid can be cut this way, by trying one step."""
         try:
             _program(
                 self, Schedule.of(OVERLAP, cut=tuple(cut), depth=0).parameters, prod(cut), min(self._steps, 1), False

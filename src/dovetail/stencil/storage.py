@@ -107,7 +107,7 @@ class Parts:
                 if wide and source and boundary[name] == "periodic":
                     what = f"ghost rows of {name} go around the ends, but those of {source} are mirrored there"
                     hint = "use depth=0, which exchanges ghost rows before every sweep"
-                    raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
+                    raise PlanError(f"{self.stencil.name} cannot be cut like this: {what}", hint=hint)
 
     def _padded(self) -> set[str]:
         """Return the arrays whose rows have margins in planes."""
@@ -185,7 +185,7 @@ class Parts:
             else:
                 continue
             hint = "use fewer sweeps between exchanges, or fewer parts"
-            raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
+            raise PlanError(f"{self.stencil.name} cannot be cut like this: {what}", hint=hint)
 
     # Copies between the user's arrays and planes
 
