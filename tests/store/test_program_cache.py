@@ -120,9 +120,9 @@ class TestFingerprint:
 
     def test_with_sources(self, tmp_path, monkeypatch):
         """The sources of the operator's packages and of all that they import count, no others."""
-        house = tmp_path / "dovetail"
-        shutil.copytree(fingerprint.HOUSE, house, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        monkeypatch.setattr(fingerprint, "HOUSE", house)
+        package = tmp_path / "dovetail"
+        shutil.copytree(fingerprint.PACKAGE, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        monkeypatch.setattr(fingerprint, "PACKAGE", package)
 
         def found():
             fingerprint._sources.cache_clear()
@@ -130,11 +130,11 @@ class TestFingerprint:
 
         seen = [found()]
         for place in ("stencil/sweeps.py", "loops/nest.py", "ir/build.py", "core/units.py"):
-            with (house / place).open("a") as file:
+            with (package / place).open("a") as file:
                 file.write("# changed\n")
             seen.append(found())
         assert len(set(seen)) == 5
-        (house / "report/page/late.py").write_text("# changed\n")
+        (package / "report/page/late.py").write_text("# changed\n")
         assert found() == seen[-1]
         fingerprint._sources.cache_clear()
 

@@ -29,7 +29,7 @@ def space_of_bands(line: Line) -> Space | None:
 
 
 def _pieces(line: Line, steps: int, stride: int, low: int, high: int) -> Iterator[Piece]:
-    """The positions from `low` to `high` that each tile computes, of every `stride`-th step."""
+    """Yield the positions from `low` to `high` that each tile computes, in every `stride`-th step."""
     begins = np.cumsum([0, *(band.depth for band in line.bands)])
     short = replace(line, steps=int(begins[begins >= steps][0]))
     for tile, turn in _turns(short):
@@ -44,7 +44,7 @@ def _pieces(line: Line, steps: int, stride: int, low: int, high: int) -> Iterato
 
 
 def _turns(line: Line) -> Iterator[tuple[Tile, int]]:
-    """Each tile with its time step: later than its rank's previous tile and than the tiles that write what it reads."""
+    """Yield each tile with its time step, after its rank's previous tile and after the tiles whose results it reads."""
     ready = {array: np.zeros(line.cutting.grid[0], np.int64) for array in line.moving}
     done = [0] * line.ranks
     for tile in tiles_of(line):
