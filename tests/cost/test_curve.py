@@ -76,7 +76,7 @@ def test_inverse_at_a_jump_stays_below_it() -> None:
         flat.inverse(2.0, extrapolate=True)
 
 
-def test_inverse_reads_the_seed_both_ways() -> None:
+def test_inverse_of_the_curve_of_the_seed() -> None:
     assert SEED.inverse(SEED.seconds(6 * MIB)) == pytest.approx(6 * MIB)
     assert SEED.inverse(SEED.seconds(20 * MIB)) == pytest.approx(20 * MIB)
 
@@ -128,7 +128,7 @@ def test_n_half_comes_from_the_curve() -> None:
         ((Segment(0, 1.0, 1.0),), {"low": 5, "high": 4}, "from low to high"),
     ],
 )
-def test_a_curve_that_falls_or_lacks_sense_cannot_be_made(
+def test_a_curve_that_falls_or_is_invalid_is_refused(
     segments: tuple[Segment, ...], bounds: dict[str, float], message: str
 ) -> None:
     with pytest.raises(CostError, match=message):

@@ -50,7 +50,7 @@ def test_protocol_switches_are_found_where_they_are() -> None:
 
 
 @pytest.mark.slow
-def test_breaks_are_as_many_as_there_are() -> None:
+def test_as_many_breaks_are_found_as_exist() -> None:
     def straight(b: ArrayLike) -> Floats:
         return 50e-6 + 1e-9 * np.asarray(b, dtype=np.float64)
 
@@ -61,7 +61,7 @@ def test_breaks_are_as_many_as_there_are() -> None:
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_nine_sizes_are_joined_rather_than_missed(name: str) -> None:
+def test_nine_sizes_suffice_for_small_errors(name: str) -> None:
     """With too few sizes to find every protocol, the curve still passes all samples, with small errors between."""
     few = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
     samples = sweep(LINKS[name], 1, per_octave=1)
@@ -202,7 +202,7 @@ def test_samples_at_no_rows_are_allowed_if_free() -> None:
         fit(Samples.of({0: [0.0]}, "rows"))
 
 
-def test_one_size_is_known_there_only_and_rows_are_shared_out() -> None:
+def test_a_single_size_is_valid_only_there_and_rows_cost_in_proportion() -> None:
     one = fit(Samples.of({4096: [3e-6, 3.2e-6, 3.1e-6]}))
     assert one.seconds(4096) == pytest.approx(3.1e-6)
     with pytest.raises(CostError, match="known from 4096 to 4096"):
@@ -216,7 +216,7 @@ def test_two_sizes_give_the_line_through_them() -> None:
     assert falling.seconds(1) == falling.seconds(1001)
 
 
-def test_rows_below_the_least_measured_cost_their_share() -> None:
+def test_rows_below_the_least_measured_cost_in_proportion() -> None:
     """Even if a line through the samples would be negative for few rows."""
     rows = 63.0 * 2.0 ** np.arange(6)
     for beyond in (0.8, 1.2, 20.0):
@@ -249,7 +249,7 @@ def test_broken_columns_and_documents_are_refused() -> None:
         Samples.from_json({"schema": "dovetail.samples/1"})
 
 
-def test_thousands_of_sizes_are_thinned_before_breaks_are_sought() -> None:
+def test_thousands_of_sizes_are_thinned_before_breaks_are_searched() -> None:
     x = np.arange(1.0, 3001.0)
     y = np.where(x < 1500, 1.0 + 0.01 * x, 40.0 + 0.05 * x)
     parts = segment(Points(x, y, np.full(len(x), 1e-3)))

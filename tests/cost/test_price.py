@@ -97,7 +97,7 @@ def test_every_kind_costs_what_its_curve_says() -> None:
     assert np.all(prices.slow_by_compute == 1)
 
 
-def test_the_check_above_would_notice_a_dearer_machine() -> None:
+def test_planted_fault_a_dearer_machine_is_noticed() -> None:
     """Planted fault: a copy curve 1 % off changes the prices."""
     right, wrong = (price(one_of_each(), machine({**COSTS, "copy": curve(s)}), workload()) for s in (COPY, 1.01 * COPY))
     assert right.work_s[1] != pytest.approx(wrong.work_s[1])
@@ -110,7 +110,7 @@ def two_way(back: Kind = Kind.send) -> Program:
     return b.build()
 
 
-def test_messages_against_messages_go_by_the_exchange() -> None:
+def test_messages_in_both_directions_cost_the_exchange() -> None:
     n = 4 * SLOT
     both = price(two_way(), machine(), workload())
     assert both.wire_s == pytest.approx([EXCHANGE * n] * 2)
@@ -138,7 +138,7 @@ def ping_pong(waits: bool = True) -> Program:
     return b.build()
 
 
-def test_messages_that_answer_each_other_are_never_on_their_way_at_once() -> None:
+def test_messages_that_answer_each_other_are_no_exchange() -> None:
     n = 4 * SLOT
     for program, each in ((ping_pong(), P2P), (ping_pong(waits=False), EXCHANGE)):
         wire = price(program, machine(), workload()).wire_s
@@ -244,7 +244,7 @@ def test_contention_multiplies_communication_and_nothing_else() -> None:
             price(overlapped(), machine(), workload(), contention=bad)
 
 
-def test_the_seed_is_priced_as_it_printed() -> None:
+def test_prices_equal_those_of_the_seed() -> None:
     """Seed 000: 384 rows take 75 us to multiply; their all-reduce takes 142 us, times 1.15 the 164 us of its step 1."""
     b = Builder("mc2", 8)
     b.buffer("P", "scratch", 4096)
@@ -280,7 +280,7 @@ def test_work_follows_from_the_operands_of_each_op() -> None:
     assert prices.work_s == pytest.approx([4 * ROW, 4 * 9e-6, 0.0, 6 * ROW, 4 * ROW])
 
 
-def test_slots_that_differ_are_priced_by_their_elements() -> None:
+def test_slots_of_different_sizes_are_priced_by_their_elements() -> None:
     def elements(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         return Work("work", writes[0].elements, 0.0)
 
@@ -323,7 +323,7 @@ def test_a_collective_of_one_rank_is_a_copy() -> None:
     assert price(b.build(), machine(), workload()).work_s == pytest.approx([COPY * 4 * SLOT])
 
 
-def test_misfits_are_named() -> None:
+def test_inputs_that_do_not_fit_are_refused() -> None:
     program = one_of_each()
     with pytest.raises(CostError, match="needs 2 ranks"):
         price(program, Machine("one", 1, (0,)), workload())
@@ -386,7 +386,7 @@ def computing() -> Program:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [one_of_each, computing])
-def test_a_million_ops_cost_no_more_than_a_few_sorts_of_them(make: Callable[[], Program]) -> None:
+def test_pricing_a_million_ops_takes_no_longer_than_a_few_sorts(make: Callable[[], Program]) -> None:
     """Compares two times of one run; for scale, a stable sort of a million numbers takes under 0.1 s."""
     few, model = make(), machine()
     many = tiled(few, 1_000_000)

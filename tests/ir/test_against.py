@@ -120,7 +120,7 @@ def test_what_differs_is_reported(change: tuple[str, str], where: str, found: st
     assert check.schedule
 
 
-def test_where_a_value_goes_wrong_is_pointed_at() -> None:
+def test_the_op_at_which_a_value_goes_wrong_is_reported() -> None:
     wrong = stencil(OVERLAPPED.replace("step x[0:2] x[1:3] x[2:4]", "step x[0:2] x[1:3] x[1:3]"))
     check = certificate(wrong, serial).checks["result"]
     assert check.hint == "look at op 1 first: there it goes wrong"
@@ -272,7 +272,7 @@ def test_scratch_of_one_name_and_different_size_is_kept_apart() -> None:
     assert certificate(serial, other).ok
 
 
-def test_the_slot_that_differs_is_reported_where_rows_are_taken_together() -> None:
+def test_a_differing_slot_is_reported_although_rows_share_cells() -> None:
     head = "program {}\nbuffer A input 16\nbuffer B input 2\nbuffer y output 8\nbuffer t scratch 4\nlane a compute\n"
     head += "kernel product each_sum sum\nrank 0 lane a\n"
     head += "  compute product A[0:8] B[0:2] -> t[0:4]\n  copy A[0:8] -> y[0:8]\n"

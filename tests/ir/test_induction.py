@@ -36,13 +36,13 @@ def programs(name, steps=60):
     return operator.program(how, prod(cut)), operator.reference(how, prod(cut))
 
 
-def is_told(program, plain):
+def is_reported(program, plain):
     return judge(program, [Posts.of(())], plain)["by_induction"]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_is_reported(name):
-    assert is_told(*programs(name))
+    assert is_reported(*programs(name))
     assert verify(*programs(name)[:1], against=programs(name)[1]).ok
 
 
@@ -53,8 +53,8 @@ def test_twice_as_many_steps_are_no_more_work(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_few_steps_are_done_as_they_are(name):
-    assert not is_told(*programs(name, 5))
+def test_few_steps_are_executed_without_induction(name):
+    assert not is_reported(*programs(name, 5))
 
 
 def changed(program, rows, column, by):
@@ -126,5 +126,5 @@ def chain(taken, steps):
 def test_a_late_difference_is_not_overlooked():
     """All places hold equal values at first, and one place fewer after each step."""
     assert not verify(chain(0, 64), against=chain(1, 64)).ok
-    assert is_told(chain(0, 64), chain(0, 64))
-    assert not is_told(chain(0, 64), chain(1, 64))
+    assert is_reported(chain(0, 64), chain(0, 64))
+    assert not is_reported(chain(0, 64), chain(1, 64))

@@ -74,7 +74,7 @@ class TestBlocks:
     operator = operator_class("jacobi2d")("8x6", 2)
     signature = Signature.of(operator, operator.serial(2), 2)
 
-    def test_results_are_computed_in_place_where_they_can(self):
+    def test_results_are_computed_in_place_if_possible(self):
         given, out = np.ones((4, 6), "f4"), np.zeros((4, 6), "f4")
         inputs, wanted = self.signature.arguments(0, [given], out)
         assert np.shares_memory(inputs["u"], given)
@@ -94,19 +94,19 @@ class TestBlocks:
             ([np.ma.masked_array(np.ones((4, 6), "f4"))], "is a masked array"),
         ],
     )
-    def test_what_does_not_fit(self, given, what):
+    def test_arguments_that_do_not_fit_are_refused(self, given, what):
         with pytest.raises(OperatorError, match=what):
             self.signature.arguments(1, given, None)
 
-    def test_results_lie_apart(self):
+    def test_results_must_not_share_memory_with_inputs(self):
         given = np.ones((4, 6), "f4")
         with pytest.raises(OperatorError, match="shares memory with u"):
             self.signature.arguments(0, [given], given)
 
-    def test_where_blocks_lie(self):
+    def test_places_of_blocks(self):
         assert self.signature.blocks(1) == {"u": (slice(4, 8), slice(None))}
 
-    def test_what_out_cannot_take_comes_after_it(self):
+    def test_results_without_an_array_in_out_are_returned_after_it(self):
         operator = operator_class("jacobi2d")("8x6", 2, test=1)
         signature, out = Signature.of(operator, operator.serial(1), 1), np.zeros((8, 6), "f4")
         held = {"u_out": np.ones((8, 6), "f4"), "change": np.array([4.0, 9.0])}
@@ -115,7 +115,7 @@ class TestBlocks:
         assert changes.tolist() == [2.0, 3.0]
 
 
-def test_no_mask_is_lost_in_a_plan():
+def test_a_plan_refuses_masked_arrays():
     operator = operator_class("matmul_all_reduce")(2, 2, 2)
     signature, a = Signature.of(operator, operator.serial(1), 1), np.ones((2, 2), "f4")
     with pytest.raises(OperatorError, match="masked"):

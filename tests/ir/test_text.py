@@ -21,7 +21,7 @@ HEADER = "program p ranks 2\nbuffer x input 4\nbuffer y output 4\nlane net net\n
 
 
 @pytest.mark.parametrize("name", ["every_kind", "matmul_all_reduce", "ring_all_reduce"])
-def test_golden_texts_come_back_as_they_are(name: str) -> None:
+def test_golden_texts_survive_a_round_trip(name: str) -> None:
     text = (GOLDEN / f"ir_{name}.txt").read_text()
     assert to_text(parse(text)) == text
 
@@ -175,7 +175,7 @@ def test_errors_name_the_line_and_what_was_expected(text: str, where: int | None
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_no_text_brings_the_parser_down(data) -> None:
+def test_no_text_crashes_the_parser(data) -> None:
     """Randomly cut and spliced texts are parsed, or refused with a ProgramError."""
     text = (GOLDEN / "ir_every_kind.txt").read_text()
     start, end = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2)))

@@ -183,7 +183,7 @@ class TestOperator:
         works = op_works(program := operator.program(how, 2), operator.workload(program, how))
         assert sum(work.units for work in works.values()) == 398 * 12
 
-    def test_what_is_run_untuned(self):
+    def test_the_default_schedule(self):
         operator = operator_class("seidel1d")("1000000", 1000)
         how = operator.default_schedule(3)
         assert len(operator.line(how, 3).bands) % 3 == 0

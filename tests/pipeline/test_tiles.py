@@ -471,7 +471,7 @@ class TestNarrowParts:
 
     @pytest.mark.parametrize("overlapped", [False, True])
     @pytest.mark.parametrize(("cut", "mapped"), [((1, 6), 0), ((1, 13), 0), ((5, 1), 1), ((13, 1), 1)])
-    def test_right(self, cut, mapped, overlapped):
+    def test_correct(self, cut, mapped, overlapped):
         for back, on in ((4, 1), (3, 5)):
             check(self.far(back, on)("13x13", 2), schedule(cut, mapped, 4, overlapped))
 
@@ -512,7 +512,7 @@ class TestNarrowParts:
         sent = [op for op in program.ops() if op.kind == Kind.send]
         assert sum(op.reads[0].num_slots for op in sent) == 5 * (4 + 4)
 
-    def test_a_part_that_is_forgotten_is_missed(self):
+    def test_a_forgotten_part_is_found(self):
         operator, how = self.far()("13x13", 2), schedule((1, 6), 0, 4)
         program, plain = operator.program(how, 6), operator.reference(how, 6)
         far_ones = [row for row, channel in enumerate(program.channels) if channel.dst - channel.src == 2]
@@ -751,7 +751,7 @@ class TestOperator:
         assert operator_class("sync_p2p")("1000x1000").mapped == 0
         assert operator_class("sync_p2p")("400x1000").mapped == 1
 
-    def test_samples_have_the_points_that_they_are_reported_to_have(self):
+    def test_samples_have_the_stated_numbers_of_points(self):
         """Also skewed tiles, which end at the grid; several samples of one size are different tiles."""
         operator = pipeline_of(problems.seidel2d)("30x50", 2)
         sample = operator.samples(2)[0]

@@ -202,7 +202,7 @@ def test_every_plan_holds(operator, machine, noise, contention, by):
     comm=st.tuples(st.floats(0, 1e-4), st.floats(1e-11, 1e-8)),
     cil=st.tuples(st.floats(1, 3), st.floats(1, 3)),
 )
-def test_the_model_that_is_searched_is_what_sim_says(rows, comm, cil):
+def test_the_searched_model_equals_the_simulation(rows, comm, cil):
     operator, machine = MatmulAllReduce(sum(rows), 64, 200), pair(comm=comm, cil=cil)
     costs, _ = Costs.of(operator, machine, None)
     found = costs.predicted_s(Schedule.of("given", tiles=tuple(rows), by="library"))

@@ -83,7 +83,7 @@ def test_ranks_and_uneven_shares(ranks):
 @pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
 @pytest.mark.parametrize("cut", [(1, 1), (3, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_boundaries_with_corners_and_lopsided_reach(boundary, cut, depth):
+def test_boundaries_with_corners_and_asymmetric_reach(boundary, cut, depth):
     edge = 2 if boundary == "fixed" else 0
 
     @nest(u=array("n", "m", "l", time=True, boundary=boundary), c=array("n", "m", "l"))
@@ -177,7 +177,7 @@ class TestShares:
         check(box, schedule((3, 2), overlapped=True, shares=(9, 2, 4)))
 
     @pytest.mark.parametrize("shares", [(20, 9), (10, 10, 10), (31, -1)])
-    def test_none_of_so_many_rows(self, shares):
+    def test_impossible_shares_are_refused(self, shares):
         with pytest.raises(PlanError, match="invalid shares of 30 rows"):
             operator_class("jacobi2d")("30x7", 4).program(schedule((2,), shares=shares), 2)
 
@@ -202,7 +202,7 @@ class TestNarrowParts:
         return stencil_operator(far)(f"{rows}x2", steps, "float64")
 
     @pytest.mark.parametrize("shares", SHARES)
-    def test_right(self, boundary, shares):
+    def test_correct(self, boundary, shares):
         for low, high in ((4, 1), (0, 3)):
             check(self.operator(boundary, sum(shares), low, high), schedule((len(shares),), 0, low > 0, shares=shares))
         even = self.operator(boundary, sum(shares), 2, 2, 5)
@@ -296,7 +296,7 @@ class TestCopies:
         assert self.copied("jacobi2d", "32x8", (2,), depth=2)["enter u"] == 2
         assert self.copied("jacobi2d", "64x8", (2,), depth=3, tile=2)["enter u"] < 2 * 10
 
-    def test_of_two_levels_one_is_the_last(self):
+    def test_two_levels(self):
         copied = self.copied("acoustic3d", "16x8x8", (2, 1))
         assert copied["leave u"] == 16 * 8
         assert "enter u" not in copied
@@ -408,7 +408,7 @@ class TestPlantedFaults:
         assert not self.changed(forget).checks["races"].ok
 
     @pytest.mark.parametrize("kind", [Kind.send, Kind.compute])
-    def test_rows_beside_those_meant(self, kind):
+    def test_wrong_rows(self, kind):
         def shift(program, columns):
             row = next(op.index for op in program.ops() if op.kind == kind)
             columns["read_offset"][columns["read_start"][row]] += 1
@@ -492,7 +492,7 @@ class TestOperator:
         assert self.operator().serial(4)["cut"] == (2, 2)
         assert operator_class("jacobi3d")("64x4x8", 7).serial(4)["cut"] == (4, 1)
 
-    def test_prediction_of_a_long_run_is_of_a_short_one(self):
+    def test_a_long_run_is_predicted_from_a_short_one(self):
         operator = operator_class("jacobi2d")("32x8", 1000)
         program, workload, times = operator.prediction_model(schedule((2,), 4), 2)
         assert program.num_ops < operator.program(schedule((2,), 4), 2).num_ops / 10
@@ -516,7 +516,7 @@ def mirrored(u, steps):
 
 
 @pytest.mark.parametrize(("name", "grid"), [*SHIPPED, ("mirrored", "12x9")])
-def test_all_that_is_priced_is_probed(name, grid):
+def test_every_price_has_a_probe(name, grid):
     """For every family, and for copies into planes with margins too."""
     operator = (operator_of(mirrored) if name == "mirrored" else operator_class(name))(grid, 6)
     for ranks in (1, 2):

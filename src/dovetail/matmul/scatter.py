@@ -67,7 +67,7 @@ class _Scatter:
         self.b = Builder(name, self.ranks)
         self.made: dict[tuple[int, int, int], int] = {}  # (rank, r, step) -> row of the op that made it
         self.received: dict[tuple[int, int, int], int] = {}  # (rank, q, step) -> row of the op that received the part
-        self.left: dict[int, list[tuple[int, int, int]]] = {
+        self.to_add: dict[int, list[tuple[int, int, int]]] = {
             r: [] for r in range(self.ranks)
         }  # received products to add
 
@@ -184,18 +184,18 @@ class _Scatter:
         what = Region("A", parts[0].offset, count)
         if parts[-1].offset + parts[-1].count != parts[0].offset + count:
             what = Region("G", into[0].offset, count)
-            self._bring_together(rank, parts, what)
+            self._copy_together(rank, parts, what)
         row = self._product(rank, what, Region("P", into[0].offset, count), f"step {step + 1}: {count} rows")
         self.made.update({(rank, r, step): row for r in found})
         if rank in found and self.by != "library":
             reads, writes = [self.made_at(rank, rank, step)], [self.result(rank, rank, step)]
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="own part to its rows")
 
-    def _bring_together(self, rank: int, parts: Sequence[Region], what: Region) -> None:
+    def _copy_together(self, rank: int, parts: Sequence[Region], what: Region) -> None:
         offset = what.offset
         for part in parts:
             writes = [Region("G", offset, part.count)]
-            self.b.add(Kind.copy, rank, self.compute, reads=[part], writes=writes, line="rows brought together")
+            self.b.add(Kind.copy, rank, self.compute, reads=[part], writes=writes, line="rows copied together")
             offset += part.count
 
     def _product(self, rank: int, what: Region, into: Region, line: str) -> int:
@@ -245,13 +245,13 @@ class _Scatter:
                     writes = [self.landing(rank, to, step)]
                     row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
                     self.received[to, rank, step] = row
-                    self.left[to].append((rank, step, row))
+                    self.to_add[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:
         """Add the products received in R to the own product, in the order of arrival."""
         if not (self.sums and self.by == "messages"):
             return
-        for q, step, row in self.left[rank]:
+        for q, step, row in self.to_add[rank]:
             after, line = [row, self.made[rank, rank, step]], f"step {step + 1}: product of rank {q} added"
             reads, writes = [self.landing(q, rank, step)], [self.result(q, rank, step)]
             self.b.add(Kind.reduce, rank, self.compute, reads=reads, writes=writes, after=after, line=line)
