@@ -19,8 +19,8 @@ MACHINE = "shared-memory-2"
 @pytest.mark.parametrize(
     ("operator", "what"),
     [
-        (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "made of sizes: m is an array"),
-        (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "made of sizes: m is an array"),
+        (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "takes sizes, but m is an array"),
+        (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "takes sizes, but m is an array"),
         (lambda: dt.AllGatherMatmul(2.5, 3, 4), "m must be a whole number"),
         (lambda: dt.AllGatherMatmul(10**12, 10**12, 10**12), "a matrix of 1000000000000"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=4), "shares of rows are a list"),

@@ -44,7 +44,7 @@ def test_round_trip(rng: random.Random, num_ops: int) -> None:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32).map(random.Random), st.integers(1, 25))
-def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random, num_ops: int) -> None:
+def test_round_trip_of_faulty_programs_that_have_a_text(rng: random.Random, num_ops: int) -> None:
     program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
     try:
         text = to_text(program)
@@ -54,7 +54,7 @@ def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random
 
 
 @pytest.mark.parametrize("kind", [Kind.compute, Kind.collective])
-def test_an_op_that_calls_what_does_not_exist_is_listed_without_it(kind: Kind) -> None:
+def test_an_op_without_its_kernel_or_collective_is_listed_by_its_kind(kind: Kind) -> None:
     builder = Builder("p", 1)
     builder.add(Kind.nop, 0, builder.lane("only", "net"))
     made = builder.build()

@@ -37,7 +37,7 @@ MOST_RANKS = 1 << 16  # documents for more ranks are refused
 
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-# Attributes that are fields of a plan's document: how each is read and written.
+# Attributes that are fields of a plan's document: (read, write) functions of each.
 FIELDS: Mapping[str, Codec] = {
     **dict.fromkeys(("serial_s", "compute_s", "comm_s", "noise", "handling_s"), (float, float)),
     "losses": (lambda losses: {str(name): float(seconds) for name, seconds in losses.items()}, dict),
@@ -80,7 +80,7 @@ class Plan:
     notes : tuple of str
         Sentences for the user.
     published : dict
-        Figures that the machine's source printed for this operator; no prediction uses them.
+        Numbers that the machine's source published for this operator; predictions do not use them.
     noise : float
         Share of `serial_s`: a smaller gain counts as none.
     handling_s : float

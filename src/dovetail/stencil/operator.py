@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
 DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges to try
 WAVES = (2, 8, 32)  # steps between exchanges to try with tiles; measuring refines these
-TILES = (1, 4, 16, 64, 256)  # rows of a tile to try, likewise
+TILES = (1, 4, 16, 64, 256)  # rows of a tile to try; measuring refines these
 TILE_BYTES = 1 << 16, 1 << 22  # least and most bytes of a tile: overhead dominates smaller ones, no cache holds larger
 MODELLED = 64  # steps that are simulated; a longer run is predicted in proportion
 
@@ -70,7 +70,13 @@ class StencilOperator(GridOperator):
         Option("test", int, "Steps between tests of convergence; 0: none.", 0, least=0),
         Option("dtype", str, "Element type.", "float32", choices=DTYPES),
         Option("depth", int, "Steps between exchanges of ghost rows.", least=1, of="schedules"),
-        Option("tile", int, "Rows of a tile, which passes through these steps as a whole.", least=1, of="schedules"),
+        Option(
+            "tile",
+            int,
+            "Rows of a tile, which takes all these steps before the next tile begins.",
+            least=1,
+            of="schedules",
+        ),
     )
 
     steps: int = 10
@@ -235,7 +241,7 @@ class StencilOperator(GridOperator):
         return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
 
     def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
-        """Rows of each part along the first axis, if the schedule has unequal `shares`; else empty."""
+        """Return the rows of each part along the first axis if the schedule has `shares`; else ()."""
         found = schedule.get("shares", ())
         if found and (len(found) != schedule["cut"][0] or sum(found) != self.rows[0] or min(found) < 1):
             hint = f"{schedule['cut'][0]} positive numbers with sum {self.rows[0]}"
