@@ -67,7 +67,7 @@ def test_three_speeds_and_a_single_size() -> None:
     assert [mode.share for mode in modes(Samples.of({4096: list(times[:10])}))] == [1.0]
 
 
-def test_no_samples_have_no_modes() -> None:
+def test_modes_need_samples() -> None:
     with pytest.raises(CostError, match="no samples"):
         modes(Samples.of({}))
 

@@ -172,7 +172,7 @@ class Asked:
         self._modes: Modes = {name: kernel.modes for name, kernel in self._kernels.items()}
 
     def values(self, post: Post, places: Sequence[int] | None = None) -> list[int]:
-        """Return the values that a post-condition requires, at some places of its region or at all."""
+        """Return the values that a post-condition requires at `places` of its region; default: all."""
         slots = post.region.num_slots
         at = range(slots) if places is None else places
         terms = [self._term(term, slots, at) for term in post.terms]
