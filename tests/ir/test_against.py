@@ -110,7 +110,7 @@ def test_steps_in_another_order_and_in_parts_are_the_same() -> None:
         ),
     ],
 )
-def test_what_differs_is_reported(change: tuple[str, str], where: str, found: str) -> None:
+def test_differences_are_reported(change: tuple[str, str], where: str, found: str) -> None:
     assert change[0] in OVERLAPPED
     check = certificate(stencil(OVERLAPPED.replace(*change)), serial).checks["result"]
     assert not check.ok
@@ -239,7 +239,9 @@ GOOD = "compute f x[0:2] -> y[0:2]"
         ((1, 2, "each", "compute f x[0:3] -> y[0:3]"), "which is itself wrong: program 'plain' fails the bounds", None),
     ],
 )
-def test_what_cannot_be_compared(parts: tuple[object, ...], message: str, found: str | None) -> None:
+def test_programs_that_cannot_be_compared_are_refused(
+    parts: tuple[object, ...], message: str, found: str | None
+) -> None:
     checked, plain = parse(SMALL.format("p", 1, 2, "each", GOOD)), parse(SMALL.format("plain", *parts))
     for judge in (verify, verify_reference):
         with pytest.raises(ProgramError, match=message) as caught:

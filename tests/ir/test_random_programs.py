@@ -90,7 +90,7 @@ def test_messages_that_come_back_in_parts(rng: random.Random) -> None:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
-def test_what_is_proved_holds_in_other_orders(rng: random.Random, num_ops: int, changes: int) -> None:
+def test_proved_programs_are_correct_in_other_orders(rng: random.Random, num_ops: int, changes: int) -> None:
     """If neither a deadlock nor a race was found, every random order completes with the same result."""
     program = ir_programs.Maker(rng, num_ops).program()
     for _ in range(changes):

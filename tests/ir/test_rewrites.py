@@ -66,7 +66,7 @@ def test_a_method_passes_its_program_and_arguments_to_its_function(monkeypatch):
             assert getattr(SUM, name)(*given) == (name, SUM, *given)
 
 
-def test_what_methods_return_is_proved():
+def test_programs_that_methods_return_are_proved():
     ring = build("ring_all_reduce", 2)
     ours = SUM.inline_collectives(family("exchange"))
     assert not len(ours.collectives)

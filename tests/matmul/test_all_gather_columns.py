@@ -90,6 +90,6 @@ def test_columns_are_sent_once():
 
 
 @pytest.mark.parametrize("more", [{"fused": True}, {"slices": 2}])
-def test_what_does_not_apply_is_reported(more):
+def test_options_that_do_not_apply_are_refused(more):
     with pytest.raises(PlanError, match="one rank's at a time"):
         AllGatherColumnsMatmul(8, 4, 4).program(Schedule.of("any", tiles=(8,), by="ring", own_block="first", **more), 2)

@@ -187,7 +187,7 @@ class TestPython:
         found, _ = execute_local(asked, workload, inputs, kernels=kernels)
         assert (found["C"][0] == 7).all()
 
-    def test_of_slots_that_differ(self):
+    def test_slots_of_different_sizes(self):
         """Slots are flat arrays, as those of the reference executor."""
         b = Builder("flat", 1)
         b.buffer("x", "input", 4), b.buffer("y", "output", 4)
@@ -249,7 +249,7 @@ class TestForm:
             assert found.m == m
 
     @pytest.mark.parametrize("elements", [(6, 12, 9), (6, 0, 8), (0, 12, 8), (6, 12, 0)])
-    def test_no_shape_is_refused(self, elements):
+    def test_operands_without_a_shape_are_refused(self, elements):
         with pytest.raises(ProgramError, match="no matrices"):
             shape(*elements)
 
@@ -290,14 +290,14 @@ class TestCheckProduct:
             wrong[row, 5] += wrong.dtype.type(2 * np.std(c.astype(float)) + 1)
             assert check_product([(a, b)], wrong).num_wrong == 1
 
-    def test_of_terms_one_of_which_is_lost(self):
+    def test_a_lost_term_is_noticed(self):
         terms = [self.product("float32", 100, k, 20, seed=k) for k in (16, 0, 8)]
         total = sum(c for _, _, c in terms)
         assert check_product([term[:2] for term in terms], total).ok
         found = check_product([term[:2] for term in terms], total - terms[2][2])
         assert found.num_wrong > 100
 
-    def test_of_nothing(self):
+    def test_empty_products(self):
         for m, k, n in ((0, 3, 2), (2, 3, 0), (2, 0, 3)):
             assert check_product([(np.ones((m, k)), np.ones((k, n)))], np.zeros((m, n))).max_rel_error == 0
         assert not check_product([(np.ones((2, 0)), np.ones((0, 3)))], np.full((2, 3), 1.0)).ok

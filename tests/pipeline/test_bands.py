@@ -125,7 +125,7 @@ class TestSpace:
         tiles = sum(1 for band in line.bands for _ in line.tiles(band.depth))
         assert len({(p.rank, p.turn) for p in space.pieces}) == tiles > max(turns.values())  # ranks overlap
 
-    def test_of_a_long_run_some_bands(self):
+    def test_of_a_long_run_only_some_bands_are_shown(self):
         space = operator_of(problems.seidel1d)("100000", 4000).space(schedule(60, 2000), 2)
         assert (space.low, space.high, space.number(2) - space.number(1)) == (1, 32001, 5)
         assert len(space.pieces) < 2000
@@ -165,7 +165,7 @@ def test_too_little_skew_is_found(monkeypatch):
 
 
 class TestOperator:
-    def test_is_planned_for(self):
+    def test_a_plan(self):
         """Deep bands send few messages but start late; the search finds a depth between, whose neighbours are valid."""
         operator, machine = operator_class("seidel1d")("40000", 256), load("shared-memory-2")
         curve = Curve("points", (Segment(0.0, 1e-6, 2e-9),), label="prior", provenance={}).to_json()

@@ -327,7 +327,7 @@ class TestLevels:
         check(operator, schedule((1, 3), 0, 4, True), run=native)
 
     @pytest.mark.parametrize("beside", [0, 1])
-    def test_what_one_array_cannot_hold(self, beside):
+    def test_values_that_one_array_cannot_hold_are_refused(self, beside):
         """Reading the old value of a computed point is refused, whether or not the new one is read too."""
 
         @nest(u=array("n", "m", time=True, boundary="fixed"))
@@ -403,7 +403,7 @@ class TestRefused:
         with pytest.raises(OperatorError, match="the bounds of i change with other loops"):
             pipelined_of(later)
 
-    def test_no_box(self):
+    def test_a_grid_that_is_no_box_is_refused(self):
         @nest(u=array("n", "n"))
         def triangle(u):
             for i in loop(1, u.shape[0]):
@@ -782,7 +782,7 @@ class TestOperator:
         assert {PIPELINES_ALREADY} & {*blocking.notes} or "nothing to hide" in str(blocking.notes)
 
     @pytest.mark.parametrize(("point_s", "says"), [(1e-6, True), (1e-9, False)])
-    def test_nothing_to_hide(self, point_s, says):
+    def test_messages_too_short_to_hide(self, point_s, says):
         """If messages are much shorter than tiles, the plan says so, and sends overlap only on request."""
         operator, machine = operator_class("triple_nest")("16x16x512"), load("shared-memory-2")
         curve = Curve("rows", (Segment(0.0, 0.0, 128 * point_s),), label="prior", provenance={}).to_json()

@@ -141,7 +141,7 @@ def test_dark_theme_is_followed(browser, tmp_path):
         browser.page.emulate_media(color_scheme="light")
 
 
-def test_what_a_page_does_wrong_is_noticed(browser, tmp_path):
+def test_faults_of_a_page_are_noticed(browser, tmp_path):
     """Planted faults: an exception, a script that the page's policy forbids, and a request to another host."""
     path = tmp_path / "page.html"
     policy = "default-src http://x.invalid; script-src 'sha256-{}'"

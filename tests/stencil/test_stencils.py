@@ -330,7 +330,7 @@ class TestCopies:
 
 
 class TestRefused:
-    def test_no_stencils(self):
+    def test_nests_that_are_no_stencils_are_refused(self):
         for made, words in (
             (problems.gauss_seidel2d, "iterations of i need one another"),
             (problems.lcs, "array a has axes that the first array does not have"),
@@ -394,7 +394,7 @@ class TestPlantedFaults:
         change(program, columns)
         return verify(program.with_columns(columns), against=plain)
 
-    def test_nothing_planted(self):
+    def test_the_program_without_faults_passes(self):
         program, plain = self.program()
         assert verify(program, against=plain).ok
 

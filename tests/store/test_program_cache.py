@@ -118,7 +118,7 @@ def test_the_oldest_are_removed(own_cache, monkeypatch):
 class TestFingerprint:
     """The fingerprint changes with everything on which Programs depend."""
 
-    def test_with_sources(self, tmp_path, monkeypatch):
+    def test_changes_with_sources(self, tmp_path, monkeypatch):
         """The sources of the operator's packages and of all that they import count, no others."""
         package = tmp_path / "dovetail"
         shutil.copytree(fingerprint.PACKAGE, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
@@ -138,7 +138,7 @@ class TestFingerprint:
         assert found() == seen[-1]
         fingerprint._sources.cache_clear()
 
-    def test_with_the_file_of_another_package(self, tmp_path, monkeypatch):
+    def test_changes_with_the_file_of_another_package(self, tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(tmp_path)
         text = "from dovetail.matmul import MatmulAllReduce\nclass Mine(MatmulAllReduce):\n    name = 'mine'\n"
         seen = set()

@@ -69,7 +69,7 @@ def test_every_operator_runs_from_a_file_whatever_its_schedule(call, ran, tmp_pa
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_of_every_type(ran, tmp_path, dtype):
+def test_every_dtype(ran, tmp_path, dtype):
     file = serial_file(MatmulAllReduce(16, 9, 5, dtype), tmp_path)
     for place in ("numpy", "threads"):
         assert ran(file, "--on", place)["dtype"] == dtype
@@ -122,7 +122,7 @@ class TestWhatAFileLacks:
         (tmp_path / "bare.txt").write_text(to_text(operator.program(operator.serial(2), 2)))
         return tmp_path / "bare.txt"
 
-    def test_is_asked_for(self, call, bare):
+    def test_the_error_asks_for_it(self, call, bare):
         code, _, err = call("run", bare, "--on", "numpy")
         assert code == 2
         assert all(word in err for word in ("kernels matmul", "--operator", "--shape A=… --shape B=…"))

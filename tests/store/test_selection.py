@@ -198,7 +198,7 @@ def test_exported_instances_have_runs_of_chunks(tmp_path):
     assert msccl.certify(msccl.read(files[1]), "msccl").ok
 
 
-def test_what_a_runtime_cannot_do_is_reported(tmp_path):
+def test_rows_that_a_runtime_cannot_run_are_reported(tmp_path):
     def refusing(row):
         raise ProgramError("too many channels")
 

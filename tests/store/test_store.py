@@ -64,7 +64,7 @@ def warned(act: Callable[[], Any]) -> tuple[Any, list[str]]:
 # What is found
 
 
-def test_what_was_saved_is_found(place, kind):
+def test_saved_items_are_found(place, kind):
     door = DOORS[kind]
     assert warned(door.read) == (door.nothing, [])
     door.save()

@@ -212,7 +212,7 @@ class TestLosses:
         found = attribute(timeline, program, alone_of(prices, 3.0, 4.0))
         assert (found.rank, found.losses["imbalance"], timeline.makespan_s) == (0, 3.0, 7.0)
 
-    def test_nothing_at_all(self) -> None:
+    def test_empty_timelines(self) -> None:
         program = Builder("empty", 1).build()
         alone = alone_of(Prices.plain(program), 0.0, 0.0)
         assert check_sum(simulate(program, Prices.plain(program)), program, alone) == {}

@@ -28,13 +28,13 @@ class Ideal:
 
     @staticmethod
     def of(costs: Costs, serials: Sequence[Scored]) -> Ideal:
-        """Return compute and communication of the serial schedules: of each, the fastest."""
+        """Return the least time of computation and the least time of communication of the serial schedules."""
         calm = serials if costs.contention is None else costs.calm.score([s.schedule for s in serials])
         compute_s = min(compute_of(each) for each in calm)
         return Ideal(costs, compute_s, min(each.predicted_s - compute_of(each) for each in calm))
 
     def lost(self, each: Scored) -> dict[str, float]:
-        """Return what `each` loses its seconds above the ideal to (see `timeline.losses`)."""
+        """Return the losses of `each` against the ideal, in seconds by cause (see `timeline.losses`)."""
         prices = each.prices if self.costs.contention is None else self.costs.calm.scored(each.schedule).prices
         columns = prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous
         lost = losses(each.timeline, each.program, Alone(*columns, self.compute_s, self.comm_s))
