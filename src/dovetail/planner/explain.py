@@ -147,7 +147,7 @@ def _rivals(plan: Explained) -> Iterator[str]:
     if not plan.rivals:
         return
     width = max(len(rival.label) for rival in plan.rivals)
-    yield "Not taken:"
+    yield "Not chosen:"
     for rival in plan.rivals:
         measured = "" if rival.measured_s is None else f", measured {seconds_text(rival.measured_s)}"
         yield f"  {rival.label:<{width}}  predicted {seconds_text(rival.predicted_s)}{measured}: {rival.why_not}"
