@@ -82,7 +82,7 @@ def test_inverse_of_the_curve_of_the_seed() -> None:
 
 
 @pytest.mark.parametrize("x", [-1.0, math.nan, [5.0, math.nan], 10.5, [0.5, 3.0], 0.5])
-def test_outside_its_range_a_curve_refuses(x: object) -> None:
+def test_a_curve_refuses_sizes_outside_its_range(x: object) -> None:
     curve = Curve("rows", (Segment(1, 1.0, 1.0),), low=1, high=10)
     with pytest.raises(CostError, match=r"known from 1 to 10 rows|negative or NaN"):
         curve.seconds(x)
@@ -158,7 +158,7 @@ def test_a_factor_may_fall_but_has_no_inverse() -> None:
         Curve("bytes", (Segment(0, 1.0, -1.0),), high=2, rising=False)
 
 
-def test_documents_keep_everything() -> None:
+def test_a_curve_survives_a_round_trip() -> None:
     fields = {"x": (1.0,), "residuals": (0.01,), "interval": ((0.9, 1.1),), "samples": {"schema": "any"}}
     mode = Mode(0.4, 2.0, (8.0,), (1.5,))
     curve = Curve("bytes", SEED.segments, 0.0, 4e9, "emulated", modes=(mode,), provenance={"mpi": "mpich"}, **fields)
@@ -167,7 +167,7 @@ def test_documents_keep_everything() -> None:
     assert Curve.from_json(json.loads(json.dumps(SEED.to_json()))).high == math.inf
 
 
-def test_a_bad_document_is_named() -> None:
+def test_malformed_documents_are_refused() -> None:
     with pytest.raises(CostError, match="malformed curve"):
         Curve.from_json({"schema": "dovetail.curve/1"})
     with pytest.raises(CostError, match="malformed curve"):

@@ -80,7 +80,7 @@ def test_one_timing_per_size_is_not_overfitted() -> None:
     assert curve.interval == ()
 
 
-def test_a_line_behind_a_burst_keeps_times_positive_and_n_half_sane() -> None:
+def test_a_line_with_a_negative_intercept_keeps_times_and_n_half_positive() -> None:
     curve = fit(sweep(shaped_100mbit, 6))
     last = curve.segments[-1]
     assert last.at(0.0) < -200e-6  # the line starts below zero: latency x bandwidth is then not n_half
@@ -90,12 +90,12 @@ def test_a_line_behind_a_burst_keeps_times_positive_and_n_half_sane() -> None:
     assert curve.n_half() == pytest.approx(n_half, rel=0.1)
 
 
-def test_outliers_do_not_move_it() -> None:
+def test_outliers_do_not_move_the_fit() -> None:
     clean, dirty = (fit(sweep(shaped_100mbit, 7, outliers=share)) for share in (0.0, 0.2))
     assert np.median(np.abs(dirty.seconds(OFF_GRID) / clean.seconds(OFF_GRID) - 1.0)) <= 0.01
 
 
-def test_a_mean_in_place_of_the_median_would_be_caught() -> None:
+def test_planted_fault_a_mean_in_place_of_the_median() -> None:
     """Planted fault: with means, outliers shift the curve by far more than 1 %."""
     samples = sweep(shaped_100mbit, 7, outliers=0.2)
     means = Samples.of({x: [float(group.mean())] for x, group in zip(samples.sizes, samples.groups, strict=True)})

@@ -70,7 +70,7 @@ def test_a_refused_size_names_the_cost() -> None:
     assert model.seconds("p2p:tcp", 2e9, extrapolate=True) == pytest.approx(2.0)
 
 
-def test_a_bad_curve_is_named_by_machine_and_key() -> None:
+def test_the_error_for_a_bad_curve_names_machine_and_key() -> None:
     bad = {**line(1e-9), "segments": [[0, 1, 1], [5, 2, 1]]}
     with pytest.raises(CostError, match="machine 'pair', cost 'reduce': the cost falls at 5"):
         CostModel.of(machine({"reduce": bad}))
@@ -133,7 +133,7 @@ def test_the_eager_limit_is_one_number_or_one_per_kind(facts: dict[str, object],
     assert CostModel.of(machine({}, **facts)).eager_limit("tcp") == limit
 
 
-def test_asking_again_compares_no_machines(monkeypatch):
+def test_a_cached_model_is_found_without_comparing_machines(monkeypatch):
     """Machines of one name and topology, probed one after the other, differ in costs only and have equal hashes."""
     first = load("atlas-a2-8")
     alike = [replace(first, costs=dict(first.costs)) for _ in range(4)]

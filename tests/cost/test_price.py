@@ -145,7 +145,7 @@ def test_messages_that_answer_each_other_are_no_exchange() -> None:
         assert wire[wire > 0] == pytest.approx([each * n] * 6)
 
 
-def test_a_ring_goes_both_ways_where_ranks_share_a_switch() -> None:
+def test_a_ring_uses_both_directions_of_links_to_a_switch() -> None:
     b, _, net = builder(3)
     for rank in range(3):
         b.add(Kind.send, rank, net, reads=[A], chan_out=b.channel(rank, (rank + 1) % 3))
@@ -156,7 +156,7 @@ def test_a_ring_goes_both_ways_where_ranks_share_a_switch() -> None:
         assert price(b.build(), wired, workload(3)).wire_s == pytest.approx([each * 4 * SLOT] * 3)
 
 
-def test_two_pairs_on_the_same_two_nodes_share_the_links_and_the_rule() -> None:
+def test_two_pairs_of_ranks_on_two_nodes_share_links_and_cost_the_exchange() -> None:
     b, _, net = builder(4)
     b.add(Kind.send, 0, net, reads=[A], chan_out=b.channel(0, 2))
     b.add(Kind.send, 3, net, reads=[A], chan_out=b.channel(3, 1))

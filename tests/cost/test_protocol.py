@@ -40,7 +40,7 @@ def makespan(program: Program, begins: np.ndarray | bool = True, switch: int | N
     return simulate(program, prices).makespan_s
 
 
-def test_a_message_holds_a_port_and_then_a_lane() -> None:
+def test_a_message_occupies_a_port_and_then_a_lane() -> None:
     assert makespan(message()) == pytest.approx(WIRE_S + SLOW.latency_s + LANE_S)
 
 
@@ -92,7 +92,7 @@ class TestPublished:
         late = calibrate.with_values(machine, [("", "launch_s")], [2 * machine.facts["launch_s"]])  # the planted fault
         assert calibrate.median_error(calibrate.errors(late, rows)) > 0.15
 
-    def test_short_messages_go_by_ll_and_long_ones_by_ll128(self, calibrate: ModuleType, name: str) -> None:
+    def test_short_messages_use_ll_and_long_ones_ll128(self, calibrate: ModuleType, name: str) -> None:
         machine = load(name)
         low, high = (
             [calibrate.predicted(machine, f"ring 4x8 {protocol}", size) for protocol in ("LL", "LL128")]

@@ -68,7 +68,7 @@ def certificate(checked: Program, against: Program) -> Certificate:
 serial = stencil(SERIAL, "serial")
 
 
-def test_steps_in_another_order_and_in_parts_are_the_same() -> None:
+def test_steps_in_another_order_and_in_parts_are_equal() -> None:
     found = certificate(stencil(OVERLAPPED), serial)
     assert found.ok
     message = "every output that 'serial' writes is the same; 2 output slots were not checked"
@@ -187,7 +187,7 @@ def cut(computes: list[str], reduces: list[str], name: str = "cut") -> Program:
     return parse("\n".join(lines))
 
 
-def test_a_product_cut_along_what_it_contracts_and_another_all_reduce_are_the_same() -> None:
+def test_products_cut_along_k_and_with_another_all_reduce_are_equal() -> None:
     plain = cut([WHOLE], ALL_REDUCE, "plain")
     for computes in ([WHOLE], BLOCKS):
         for reduces in (ALL_REDUCE, TWO_STEPS):

@@ -56,7 +56,7 @@ def test_c_numbers_them_as_the_table_does(what):
     assert enum(header, names[0]) == names
 
 
-def test_a_kind_out_of_place_is_seen():
+def test_planted_fault_another_order_of_kinds_is_noticed():
     header, names = NUMBERED["collectives"]
     assert enum(header.replace("DT_REDUCE,", "").replace("DT_SCATTER,", "DT_SCATTER, DT_REDUCE,"), names[0]) != names
     header, names = NUMBERED["collectives of Programs"]
@@ -119,7 +119,7 @@ def test_a_new_kind_is_a_new_row(kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", OP_COLLECTIVES)
-def test_a_new_kind_of_an_op_is_proved_and_carried_out_by_its_row(kind, monkeypatch):
+def test_a_new_kind_of_an_op_is_proved_and_executed_by_its_row(kind, monkeypatch):
     monkeypatch.setitem(COLLECTIVES, "twin", COLLECTIVES[kind])
     given = [np.arange(1.0, 5.0), np.arange(5.0, 9.0)]
     sources = [np.split(each, 2) for each in given] if COLLECTIVES[kind].exchanges else given

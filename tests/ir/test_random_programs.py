@@ -43,7 +43,9 @@ def test_programs_valid_by_construction_pass(rng: random.Random, num_ops: int) -
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(RNG, SIZES, st.integers(1, 3))
-def test_mutated_programs_are_judged_alike(rng: random.Random, num_ops: int, changes: int) -> None:
+def test_verdicts_on_mutated_programs_equal_those_of_the_reference(
+    rng: random.Random, num_ops: int, changes: int
+) -> None:
     program = ir_programs.Maker(rng, num_ops).program()
     for _ in range(changes):
         program = ir_programs.mutated(program, rng)
@@ -64,7 +66,7 @@ def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: i
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
-def test_races_are_those_that_the_graph_shows(rng: random.Random, num_ops: int, changes: int) -> None:
+def test_races_equal_those_found_in_the_order_graph(rng: random.Random, num_ops: int, changes: int) -> None:
     program = ir_programs.Maker(rng, num_ops).program()
     for _ in range(changes):
         program = ir_programs.mutated(program, rng)
@@ -109,7 +111,7 @@ def test_proved_programs_are_correct_in_other_orders(rng: random.Random, num_ops
 
 @settings(max_examples=60, deadline=None)
 @given(RNG, SIZES)
-def test_the_least_depth_is_the_least(rng: random.Random, num_ops: int) -> None:
+def test_the_least_depth_is_minimal(rng: random.Random, num_ops: int) -> None:
     program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
     least = verify(program).min_fifo_depth
     if least is None:
@@ -139,7 +141,7 @@ def compared(program: Program, against: Program) -> Certificate | str:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
-def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: int) -> None:
+def test_comparisons_equal_those_of_the_reference(rng: random.Random, num_ops: int, changes: int) -> None:
     """A changed program is compared with the original; if they are found equal, so are all exact values."""
     against = ir_programs.Maker(rng, num_ops).program()
     program = against
@@ -161,7 +163,7 @@ def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG)
-def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
+def test_products_cut_in_any_way_equal_the_uncut_one(rng: random.Random) -> None:
     operator = ir_products.Products(rng)
     program, plain = operator.cut(), operator.plain()
     for one, other in ((program, plain), (plain, program)):
@@ -173,7 +175,7 @@ def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(RNG, st.integers(1, 2))
-def test_products_that_are_wrong_are_judged_alike(rng: random.Random, changes: int) -> None:
+def test_verdicts_on_wrong_products_equal_those_of_the_reference(rng: random.Random, changes: int) -> None:
     operator = ir_products.Products(rng)
     program, plain = operator.cut(), operator.plain()
     for _ in range(changes):

@@ -103,7 +103,7 @@ def test_bytes_of_regions(seed, num_ops):
         assert next(found, None) is None
 
 
-def test_bytes_of_regions_whose_slots_are_alike():
+def test_bytes_of_regions_whose_slots_have_equal_sizes():
     ring = ring_all_reduce(3, 2)
     work = Workload({"x": (Slot((5,), "int16"),) * 3})
     assert set(region_bytes(ring, work, "read")) == {10}

@@ -80,7 +80,7 @@ def test_a_valid_program_passes_every_check() -> None:
     assert Certificate.from_json(found.to_json()) == found
 
 
-def test_the_keys_that_other_programs_rely_on() -> None:
+def test_the_keys_of_the_json_document() -> None:
     document = certificate(program(COPIES)).to_json()
     assert list(document["checks"]) == ["bounds", "deadlock", "races", "result", "limits"]
     assert {"schema", "ok", "min_fifo_depth", "collective_found"} <= document.keys()
@@ -261,7 +261,7 @@ def test_the_least_depth_is_found_and_the_declared_one_must_suffice(messages: in
         assert found.checks["result"].ok
 
 
-def test_channels_of_different_depths_may_do_where_one_depth_for_all_would_not() -> None:
+def test_different_depths_may_suffice_if_a_common_one_does_not() -> None:
     checked = program(
         "0a: send x[0:1] to 1\n0a: send x[1:2] to 1\n0a: send x[2:3] to 1:1\n"
         "1a: recv from 0:1 -> y[2:3]\n1a: recv from 0 -> y[0:1]\n1a: recv from 0 -> y[1:2]"
@@ -304,7 +304,7 @@ def test_fused_ops_receive_and_send_in_one_step() -> None:
         ("0a: send x[0:1] to 1\n0b: send x[1:2] to 1\n1a: recv from 0 -> y[0:1]\n1a: recv from 0 -> y[1:2]", (0, 1)),
         ("0a: send x[0:1] to 1\n0a: send x[1:2] to 1\n1a: recv from 0 -> y[0:1]\n1b: recv from 0 -> y[1:2]", (2, 3)),
         ("0a: signal to 1\n0b: signal to 1\n1a: wait from 0\n1a: wait from 0", (0, 1)),
-        # after a collective call, the peer's accesses after its own call are not ordered
+        # a peer may still access its regions in the call when this rank's call has ended
         ("0a: collective all_reduce x[0:1] -> y[0:1] group 0 1\n0a: put x[0:1] -> y[0:1] to 1\n"
          "1a: collective all_reduce x[0:1] -> y[0:1] group 0 1", (2, 1)),
         # the root of a broadcast waits for nobody
@@ -315,7 +315,7 @@ def test_fused_ops_receive_and_send_in_one_step() -> None:
          "1a: recv from 0 -> y[0:1]\n1a: signal to 0\n1b: recv from 0 -> y[1:2]", (3, 5)),
         # messages travel in parts: t[1] is the second part of what leaves, and the first of what comes back
         ("0a: send t[0:2] to 1\n1a: recv_copy_send from 0 -> y[0:2] to 0\n0b: recv from 1 -> t[1:3]", (0, 2)),
-        # a member reads before it is ordered after its peers' accesses before their calls
+        # a member may read before its peers have done what precedes their calls
         ("0a: collective all_reduce t[0:1] -> y[0:1] group 0 1\n1a: put x[0:1] -> t[0:1] to 0\n"
          "1a: collective all_reduce x[0:1] -> y[0:1] group 0 1", (0, 1)),
         # a collective of nothing orders nothing
@@ -456,7 +456,7 @@ def test_collectives_of_the_library(kind: str, reads: int, writes: int, posts: l
     assert found.collective_found == (kind if reads == writes else None)
 
 
-def test_the_collective_is_found_whatever_was_asked() -> None:
+def test_the_collective_is_found_whatever_post_conditions_require() -> None:
     checked = parse((GOLDEN / "ir_ring_all_reduce.txt").read_text().replace(" + x@2[0:6]", ""))
     found = certificate(checked)
     assert not found.checks["result"].ok
@@ -479,7 +479,7 @@ def test_a_wrong_slot_comes_with_the_ops_that_made_it() -> None:
 
 
 @pytest.mark.parametrize(("times", "reported"), [(62, 1 << 62), (64, 1 << 64), (4000, "2^100 or more")])
-def test_doublings_are_not_zero(times: int, reported: object) -> None:
+def test_repeated_doubling_never_counts_as_zero(times: int, reported: object) -> None:
     """Counts saturate instead of wrapping around to zero."""
     doublings = "\n".join("0a: reduce t[0:1] -> t[0:1]" for _ in range(times))
     body = f"0a: copy x[0:1] -> t[0:1]\n{doublings}\n0a: reduce x[1:2] -> t[0:1]"

@@ -124,7 +124,7 @@ rank 1 lane recv
 """
 
 
-def test_the_exchange_reads_as_printed():
+def test_the_text_of_the_exchange():
     operator = MatmulAllReduce(6, 4, 4)
     assert to_text(program(operator, 2, [4, 2], "exchange", rows=2)) == EXCHANGE
 
@@ -137,12 +137,12 @@ def test_shards_differ_by_one_column_at_most():
 
 
 @pytest.mark.parametrize("sizes", [(-1, 1, 1), (1, 1.5, 1), (1, 1, True), ("4", 1, 1)])
-def test_operators_of_impossible_sizes_are_refused(sizes):
+def test_impossible_sizes_are_refused(sizes):
     with pytest.raises(OperatorError, match="must be"):
         MatmulAllReduce(*sizes)
 
 
-def test_operators_of_unknown_dtype_are_refused_with_the_known_ones():
+def test_unknown_dtypes_are_refused_with_a_list_of_known_ones():
     with pytest.raises(OperatorError, match="bfloat16"):
         MatmulAllReduce(1, 1, 1, "int8")
 
@@ -156,7 +156,7 @@ def test_an_operator_survives_json():
         MatmulAllReduce.from_json({})
 
 
-def test_workload_says_what_a_slot_is():
+def test_the_workload_describes_slots():
     operator = MatmulAllReduce(4096, 3072, 8192, "float16")
     workload = operator.workload(program(operator, 2, [4096]), operator.serial(2))
     assert workload.slot_bytes("A", 0) == 1536 * 2
@@ -182,7 +182,7 @@ def test_unknown_choices_are_refused():
         program(operator, 2, [10], "ring", rows=0)
 
 
-def test_every_op_says_which_tile_it_belongs_to():
+def test_the_line_of_every_op_names_its_tile():
     prog = program(MatmulAllReduce(4096, 64, 8), 2, [512, 896, 896, 896, 896], "exchange", 128)
     lines = {op.line for op in prog.ops()}
     assert lines == {f"tile {tile} of 5 ({512 if tile == 1 else 896} rows)" for tile in range(1, 6)}

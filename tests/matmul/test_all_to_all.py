@@ -93,7 +93,7 @@ def test_messages_take_turns_on_a_shared_link(kind):
 
 
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
-def test_rows_are_shared_evenly_unless_counted(kind):
+def test_rows_are_shared_evenly_unless_counts_are_given(kind):
     assert kind(10, 4, 4).blocks(3).counts == ((2, 1, 1), (1, 1, 1), (1, 1, 1))
     with pytest.raises(OperatorError, match="do not add up to m = 9"):
         kind(9, 4, 4, counts=[[1, 2], [3, 4]])

@@ -42,7 +42,7 @@ class TestSeed:
         assert found.notes == ()
         assert us(pipeline_s(found.tiles, matmul_s, all_reduce_s)) == 1283
 
-    def test_the_text_reading_takes_the_least(self):
+    def test_the_rule_as_in_the_text_takes_the_least_candidate(self):
         found = mc2(M, K, N, matmul_s, all_reduce_s, reading="min")
         assert found.tiles == (256, *[384] * 10)
         assert us(pipeline_s(found.tiles, matmul_s, all_reduce_s)) == 1580
@@ -50,7 +50,7 @@ class TestSeed:
     def test_serial_is_the_sum(self):
         assert us(pipeline_s(serial(M).tiles, matmul_s, all_reduce_s)) == 1734
 
-    def test_aligning_up_reaches_the_same_plan_but_other_steps(self):
+    def test_aligning_to_nearest_gives_the_same_tiles_by_other_steps(self):
         """Planted fault: with m1 rounded to nearest, the steps would contain 896."""
         steps = dict(mc2(M, K, N, matmul_s, all_reduce_s).steps)
         assert -(-steps["m1_raw"] // 128) * 128 == 896 != steps["m1"]
@@ -64,7 +64,7 @@ class TestSeed:
             (128, 1.15, None, 1342),
         ],
     )
-    def test_optimal_beats_it_on_its_own_model(self, floor, factor, tiles, micros):
+    def test_optimal_is_faster_than_mc2_on_the_model_of_mc2(self, floor, factor, tiles, micros):
         def comm(rows):
             return factor * all_reduce_s(rows)
 
@@ -85,7 +85,7 @@ class TestMc2:
         assert found.tiles == (*[1024] * 7, 1024)
 
     @pytest.mark.parametrize("m", [1, 127, 383, 384, 385, 1151])
-    def test_too_short_is_not_cut_and_says_so(self, m):
+    def test_a_short_product_is_not_cut_and_a_note_says_so(self, m):
         found = mc2(m, K, N, matmul_s, all_reduce_s)
         assert found.tiles == (m,)
         assert "not cut" in found.notes[0]
@@ -106,7 +106,7 @@ class TestMc2:
         assert mc2(64, 0, N, matmul_s, all_reduce_s).tiles == (64,)
         assert mc2(64, K, 0, matmul_s, all_reduce_s).tiles == (64,)
 
-    def test_misuse(self):
+    def test_invalid_arguments_are_refused(self):
         with pytest.raises(PlanError, match="reading"):
             mc2_short(K, N, "median")
         with pytest.raises(OperatorError):
@@ -189,7 +189,7 @@ def test_optimal_equals_brute_force(problem):
 
 @given(points=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40))
 def test_a_front_keeps_undominated_points_and_the_first_of_equal_ones(points):
-    """Also if many have equal times or equal rest."""
+    """Also if many partial tilings have equal times, or equal communication left."""
     beaten = [any(a <= c and b <= d and (a, b) != (c, d) for a, b in points) for c, d in points]
     wanted = [row for row, point in enumerate(points) if not beaten[row] and points.index(point) == row]
     first, second = np.array(points, dtype=float).reshape(-1, 2).T
@@ -225,7 +225,7 @@ def test_optimal_of_many_rows_takes_less_than_one_pass_over_all_pairs_would():
     assert found.steps["exact"] == 1
 
 
-def test_optimal_misuse():
+def test_invalid_arguments_of_optimal_are_refused():
     with pytest.raises(PlanError, match="at least 1"):
         optimal(8, matmul_s, all_reduce_s, comm_factor=0.5)
     with pytest.raises(OperatorError):

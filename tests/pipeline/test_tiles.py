@@ -276,7 +276,7 @@ class TestMessages:
         sends = [op for op in program.ops() if op.kind == Kind.send and "_to_" in op.reads[0].buffer]
         return sum(op.reads[0].num_slots * slots[op.reads[0].buffer][op.rank].num_bytes for op in sends), len(sends)
 
-    def test_least(self):
+    def test_messages_are_minimal(self):
         assert self.sent("lcs", "30x20", (1, 2), 0) == (30 * 4 + 0, 2)  # a column, its first row before it begins
         assert self.sent("gauss_seidel2d", "30x20", (1, 2), 0, 1) == (2 * 28 * 8, 2)  # either way, inner rows only
         assert self.sent("gauss_seidel2d", "30x20", (1, 2), 0, 5, 7) == ((5 + 5) * 28 * 8, 5 * 4 + 1 + 4 * 4)
@@ -341,7 +341,7 @@ class TestLevels:
         with pytest.raises(OperatorError, match=r"u\[t, i - 1, j\] is overwritten before it is read"):
             operator_of(backward)
 
-    def test_a_stencil_stays_one(self):
+    def test_a_stencil_is_no_pipeline(self):
         assert issubclass(operator_of(problems.jacobi2d), StencilOperator)
 
 
@@ -643,7 +643,7 @@ class TestFaultsOfSkewedTiles:
             check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)
 
     @pytest.mark.needs("compiler")
-    def test_two_rows_at_once_too_close_to_one_another(self, monkeypatch):
+    def test_two_rows_computed_too_close_to_one_another(self, monkeypatch):
         """In a nine-point stencil, the second row needs points of the first that are one point ahead."""
         right = pipeline_kernels.lag_of_rows
         operator = pipeline_of(problems.seidel2d)("12x14", 2)
@@ -684,7 +684,7 @@ class TestSpace:
                         for at in range(*skew.row(way.skew(sweep)[across] * k)):
                             assert shown[row, low + at] == (part, tile[0] // 4 + part * (1 + overlapped) + 1)
 
-    def test_large_ones_in_part(self):
+    def test_large_spaces_are_shown_in_part(self):
         space = operator_class("seidel2d")("500x4000").space(schedule((2, 1), 1, 100), 2)
         assert (space.first, space.number(49), space.stride) == (1, 1 + 1600 + 32, 34)
         assert space.cuts == (250,)

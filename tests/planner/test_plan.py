@@ -80,7 +80,7 @@ class TestSeed:
         assert us(made.predicted_s) == 1580
         assert any(rival.label == "mc2 (max reading)" for rival in made.rivals)
 
-    def test_optimal_beats_it(self):
+    def test_optimal_is_faster_than_mc2(self):
         made = plan(SEED, "atlas-a2-8", schedule="optimal", floor=384)
         assert us(made.predicted_s) <= 1218
         assert min(made.tiles) >= 384
@@ -153,7 +153,7 @@ class TestFallbackToSerial:
         assert second.certificate.ok
         assert any("refused by its certificate: planted" in note for note in second.notes)
 
-    def test_nothing_provable_is_an_error(self, monkeypatch):
+    def test_it_is_an_error_if_no_schedule_can_be_proved(self, monkeypatch):
         bad = {name: certificate.Check(False, "planted") for name in certificate.CHECKS}
         monkeypatch.setattr(search, "prove", lambda _operator, _schedule, made: certificate.Certificate(made.name, bad))
         with pytest.raises(ProgramError, match="planted"):
@@ -182,7 +182,7 @@ operators = st.builds(MatmulAllReduce, st.integers(0, 700), st.integers(0, 300),
     contention=st.sampled_from([None, 1.0, 1.3]),
     by=st.sampled_from(["auto", "library"]),
 )
-def test_every_plan_holds(operator, machine, noise, contention, by):
+def test_every_plan_is_consistent(operator, machine, noise, contention, by):
     made = plan(operator, machine, noise=noise, contention=contention, by=by)
     assert sum(made.tiles) == operator.m
     assert made.certificate.ok
@@ -295,12 +295,12 @@ class TestOptions:
             ({"contention": -1.0}, CostError, "contention"),
         ],
     )
-    def test_misuse_is_reported(self, options, error, what):
+    def test_invalid_arguments_are_reported(self, options, error, what):
         with pytest.raises(error, match=what):
             plan(SEED, "atlas-a2-8", **options)
         assert issubclass(error, DovetailError)
 
-    def test_unknown_dtype_lists_what_there_is(self):
+    def test_the_error_for_an_unknown_dtype_lists_the_known_ones(self):
         with pytest.raises(CostError, match="flops:matmul"):
             plan(MatmulAllReduce(64, 64, 64, "float32"), "atlas-a2-8")
 
@@ -346,7 +346,7 @@ def test_the_number_of_simulations_is_bounded(m):
 
 
 @pytest.mark.parametrize("edge", [(0, 8, 8), (1, 1, 1), (8, 0, 8), (8, 8, 0)])
-def test_edges(edge):
+def test_edge_cases(edge):
     for ranks in (1, 2, 3):
         made = plan(MatmulAllReduce(*edge), pair(ranks=ranks))
         assert made.certificate.ok

@@ -86,7 +86,7 @@ def test_chrome_trace_spans_of_a_thread_do_not_overlap_by_rounding(lengths):
         assert round(1e3 * before["ts"]) + round(1e3 * before["dur"]) <= round(1e3 * after["ts"])
 
 
-def test_overlapping_spans_get_threads_of_their_own():
+def test_overlapping_spans_get_separate_threads():
     columns = {name: np.zeros(2, dtype="i4") for name in ("rank", "lane", "name", "num_bytes")}
     columns |= {"op": np.array([-1, -1]), "start_s": np.array([0.0, 1.0]), "end_s": np.array([2.0, 3.0])}
     events = chrome_trace([Timeline("measured", 1, ("net",), ("poll",), columns)])["traceEvents"]

@@ -117,7 +117,7 @@ def test_a_name_cannot_control_the_terminal(make):
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
     ids=["terminal", "NO_COLOR", "empty NO_COLOR", "dumb"],
 )
-def test_colour_is_for_terminals_that_want_it(environ, wanted):
+def test_colours_are_only_for_terminals_that_show_them(environ, wanted):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -232,7 +232,7 @@ def test_names_cannot_become_html():
     assert hostile.text.count("{{data}}") >= 5  # filled-in text is not filled again
 
 
-def test_unescaped_names_would_be_caught(monkeypatch):
+def test_planted_fault_unescaped_names_are_noticed(monkeypatch):
     """Planted fault: without escaping, the test above fails."""
     monkeypatch.setattr("dovetail.report.html.escape", lambda text: text)
     tags = Tags(page(title=HOSTILE))

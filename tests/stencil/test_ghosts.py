@@ -278,7 +278,7 @@ def test_reads_beyond_the_end_where_a_loop_begins(boundary):
     check_ways(made, "8x4", [(2,)], steps=3, ways=[(0, None), (0, 1)], run=native)
 
 
-def test_reads_that_lie_the_further_outside_the_larger_arrays_are():
+def test_reads_outside_at_a_distance_that_grows_with_the_arrays():
     def fold(u, steps):
         n = u.shape[0]
         for t in loop(steps):
@@ -321,7 +321,7 @@ def test_several_columns_within_a_loop():
         _ = operator_of(with_chained_columns)
 
 
-def test_the_reason_of_a_loop_that_goes_back():
+def test_the_error_for_a_loop_that_goes_back():
     """The error names the direction of the loop."""
 
     @nest(u=array("n", "m", time=True, boundary="reflecting"), v=array("n", "m"))

@@ -167,7 +167,7 @@ def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, tile, s
 class TestShares:
     """Different numbers of rows for ranks of different speed."""
 
-    def test_uneven_on_purpose(self):
+    def test_given_shares(self):
         operator = operator_class("jacobi2d")("30x7", 4)
         for shares in ((21, 5, 4), (4, 4, 22)):
             for depth, tile in ((0, None), (2, None), (2, 3)):
@@ -255,7 +255,7 @@ class TestMessages:
         regions = col["read_start"][sends]
         return int((col["read_count"][regions] * col["read_blocks"][regions]).sum()), len(sends)
 
-    def test_least(self):
+    def test_messages_are_minimal(self):
         assert self.rows_sent("jacobi2d", "32x8", (2,)) == (2 * 6, 2 * 6)
         assert self.rows_sent("jacobi2d", "32x8", (4,)) == (6 * 6, 6 * 6)
         assert self.rows_sent("jacobi2d", "32x8", (2,), depth=3) == (
@@ -313,7 +313,7 @@ class TestCopies:
             for how in (schedule(cut_for(operator, 2)), schedule(cut_for(operator, 2), 2, tile=3)):
                 check(operator, how)
 
-    def test_a_row_that_was_not_copied_is_missed(self):
+    def test_a_missing_copy_is_found(self):
         operator = operator_class("jacobi2d")("16x6", 4)
         program = operator.program(schedule((2,), 2), 2)
         row = next(op.index for op in program.ops() if op.line == "enter u")
@@ -353,7 +353,7 @@ class TestRefused:
         ("grid", "words"),
         [("12", "a grid of 2 axes"), ("1x2x3", "a grid of 2 axes"), ("axb", "is no grid"), ("0x4", "is no grid")],
     )
-    def test_grids(self, grid, words):
+    def test_invalid_grids_are_refused(self, grid, words):
         with pytest.raises(OperatorError, match=words):
             operator_class("jacobi2d")(grid)
 
@@ -440,7 +440,7 @@ AT_ONCE = {"jacobi2d": "19x64", "jacobi3d": "9x8x33", "heat3d": "7x8x40", "acous
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(("name", "grid"), AT_ONCE.items())
-def test_rows_computed_as_one(name, grid):
+def test_rows_computed_in_one_loop(name, grid):
     """The ends of rows are as if computed row by row, and nothing beyond the last row is written."""
     operator = operator_class(name)(grid, 5, "float32")
     assert all(kernel.at_once for kernel in operator.kernels[: len(operator.stencil.sweeps)])
@@ -448,7 +448,7 @@ def test_rows_computed_as_one(name, grid):
         check(operator, schedule((cut, *(1,) * (len(operator.rows) - 1)), depth, True, tile), run=native)
 
 
-def test_rows_in_place_are_not_computed_as_one():
+def test_rows_in_place_are_not_computed_in_one_loop():
     assert not any(kernel.at_once for kernel in operator_class("fdtd2d")("17x64", 5, "float32").kernels)
 
 

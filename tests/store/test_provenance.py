@@ -81,7 +81,7 @@ def test_tokens_shared_unevenly(ran, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("jacobi2d", {"grid": "12x10", "steps": 2}), ("lcs", {"grid": "24x20"})])
-def test_nests_are_compared_with_their_serial_program(ran, tmp_path, name, sizes):
+def test_nests_are_compared_with_their_reference(ran, tmp_path, name, sizes):
     (operator,) = operator_class(name).points(**sizes)
     found = ran(serial_file(operator, tmp_path, 2), "--on", "threads")
     assert found["operator"] == operator.title

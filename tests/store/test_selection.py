@@ -130,7 +130,7 @@ def test_damaged_tables_are_refused_with_their_file(damage, tmp_path):
         Selection.load(path)
 
 
-def test_rows_of_dtypes_that_nothing_reduces_are_refused():
+def test_rows_of_dtypes_without_reductions_are_refused():
     with pytest.raises(PlanError, match="no dtype 'bool'"):
         Selection({}, (replace(table((RING, 4096)).rows[0], dtype="bool"),))
 
@@ -169,7 +169,7 @@ def test_a_file_of_the_users_own(tmp_path, monkeypatch):
 # Files of other tools
 
 
-def test_nccl_rows_say_only_what_nccl_can_do():
+def test_nccl_rows_contain_only_what_nccl_supports():
     rows = [Row("all_reduce", 8, 1, low, low + 64, name) for low, name in ((0, "ring_all_reduce"), (64, "made_up"))]
     rows += [Row("all_to_all", 8, 1, 0, 64, "direct_all_to_all"), Row("all_gather", 8, 2, 0, 9, "ring_all_gather", 4)]
     lines = nccl_tuner_csv(Selection({}, tuple(rows))).splitlines()

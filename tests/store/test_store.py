@@ -97,7 +97,7 @@ def with_text(path: Path, text: str) -> None:
     path.write_bytes(file.getvalue())
 
 
-def test_parts_that_differ_are_other_items():
+def test_items_of_different_parts_are_different():
     parts = [("a", "b"), ("ab",), ("a", ["b"]), ({"a": "b"},), ("a", 1), ("a", "1"), ("b", "a"), ("a", None)]
     keys = {item(each, *part).key for part in parts for each in KINDS.values()}
     assert len(keys) == len(parts) * len(KINDS)
@@ -163,7 +163,7 @@ READABLE = ("another document", "half a document", "changed bytes")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_file_that_cannot_be_used_costs_one_warning(place, kind, fault):
+def test_a_file_that_cannot_be_used_causes_one_warning(place, kind, fault):
     door = DOORS[kind]
     door.save()
     path = file_of(place, kind)
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_read(place, kind, monkeypatch):
     assert (found, "Permission denied" in text) == (door.nothing, True)
 
 
-def test_a_program_is_right_whatever_its_file_holds(place):
+def test_a_program_is_correct_whatever_its_file_contains(place):
     program_of(STENCIL, DEEP, 2)
     for fault in ("empty", "truncated", "changed bytes", "half a document"):
         FAULTS[fault](file_of(place, "programs"))

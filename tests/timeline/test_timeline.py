@@ -173,7 +173,7 @@ class TestLosses:
         assert found.losses["imbalance"] == 0.0
         assert check_sum(timeline, program, alone) == {"tail": 1.5}
 
-    def test_exchange_reads_the_receiving_lane(self) -> None:
+    def test_losses_of_an_exchange_are_those_of_the_receiving_lane(self) -> None:
         """Two ranks exchange two tiles; a receive is active from the start of its send, not from its posting."""
         b = Builder("exchange", 2)
         compute, send, recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
@@ -217,7 +217,7 @@ class TestLosses:
         alone = alone_of(Prices.plain(program), 0.0, 0.0)
         assert check_sum(simulate(program, Prices.plain(program)), program, alone) == {}
 
-    def test_foreign_inputs(self) -> None:
+    def test_inputs_of_another_program_are_refused(self) -> None:
         program = tiled(1)
         timeline = simulate(program, Prices.plain(program))
         with pytest.raises(DovetailError, match="is not for program"):

@@ -10,7 +10,7 @@ from dovetail.ir import Operator
 from dovetail.machine import Machine
 from dovetail.store.store import COSTS, MACHINES, Item, item, recall, save
 
-PROBE = 3  # raised when probes measure more, or otherwise: machines saved before are probed again
+PROBE = 3  # increased when probes change, so that saved machines are probed again
 
 
 def machine_item(launch: str | None, ranks: int) -> Item | None:

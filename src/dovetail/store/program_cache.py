@@ -24,7 +24,7 @@ from dovetail.ir.types import COLUMNS
 from dovetail.store.fingerprint import fingerprint_of
 from dovetail.store.store import PROGRAMS, PROOFS, Item, Kind, Recalled, item, recall, save
 
-MANY = 1000  # programs of fewer ops are not saved: building them takes less than some hundredths of a second
+MANY = 1000  # programs of fewer ops are not saved: building them takes a few hundredths of a second at most
 PROOF = "dovetail.proof/1"
 POSTS = "posts."  # prefix of the names of columns of post-conditions
 
