@@ -243,8 +243,7 @@ class Curve:
         return np.array([(*segment, cap) for segment, cap in zip(self.segments, caps, strict=True)], dtype=np.float64)
 
     def _evaluate(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Evaluate without a range check. Local coordinates and the cap keep the result non-decreasing despite
-        rounding."""
+        """Evaluate without a range check. Local coordinates and the cap keep the result non-decreasing when rounded."""
         table = self._table
         x = np.maximum(x, max(self.low, table[0, 0]))
         last = table[-1]

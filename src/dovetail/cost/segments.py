@@ -90,8 +90,7 @@ def _losses(points: Points, least: int) -> Floats:
 def _robust_lines(
     x: Floats, y: Floats, noise: Floats, lengths: NDArray[np.int64]
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return lines with slope >= 0 through the first `length` rows, for each of `lengths`: centre, value, slope,
-    loss."""
+    """Return (centre, value, slope, loss) of lines with slope >= 0 through the first `length` rows, for each length."""
     inside = np.arange(len(x)) < lengths[:, None]
     unit = 1.0 / (y * noise)
     weight = np.where(inside, unit * unit, 0.0)
@@ -112,8 +111,7 @@ def _robust_lines(
 
 
 def _cuts(losses: Floats, most: int) -> tuple[list[Floats], list[NDArray[np.int64]]]:
-    """Return best[k][j], the least loss of rows 0 to j - 1 in k segments, and cut[k][j], where the last of them
-    begins."""
+    """Return best[k][j], the least loss of rows 0 to j - 1 in k segments, and cut[k][j], where the last one begins."""
     n = len(losses) - 1
     start = np.full(n + 1, math.inf)
     start[0] = 0.0

@@ -117,8 +117,7 @@ class AllGatherColumnsMatmul(AllGathering):
         return Workload(slots, (MATMUL,), sizes)
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """Return the specs of A (m, k_r) and every B (k, n_r), whose rows are grouped by the rank whose columns of A
-        they are multiplied with."""
+        """Return the specs of A (m, k_r) and every B (k, n_r), with rows grouped by the rank of their columns of A."""
         heights, alike = self.heights(ranks), self._alike(ranks)
         a = [(self.m, height) for height in heights]
         b = [(self.k, columns) for columns in self.widths(ranks)]

@@ -100,8 +100,7 @@ class Blockwise(Product):
         yield from self.ficco(costs, at_once)
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """Yield FiCCO's schedules (or their mirror images) by these ways, in which all blocks travel at the same
-        time."""
+        """Yield FiCCO's schedules (or their mirror images) by these ways, which move all blocks at the same time."""
         return iter(())
 
     def _stepwise(self, family: str, tiles: tuple[int, ...], by: str) -> Schedule:
@@ -152,8 +151,7 @@ class Blockwise(Product):
             yield from better(costs, ranked, self.neighbours, align if measured else None, floor)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield schedules with other progress settings, fused or not, with other message slices, and other tile
-        lengths."""
+        """Yield schedules with other progress settings, message slices or tile lengths, or with `fused` changed."""
         yield from driven_otherwise(schedule)
         yield schedule.with_parameters(fused=not schedule.get("fused"))
         if schedule["by"] != "library" and not schedule.get("slices"):

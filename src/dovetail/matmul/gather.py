@@ -56,8 +56,7 @@ def gather_program(
 def gather_model(
     name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
 ) -> tuple[Program, Times]:
-    """Return (program, repeats) to predict the time of `gather_program`, without post-conditions. If ranks are alike,
-    rank 0's ops stand for all."""
+    """Return (program, repeats) to predict `gather_program`; rank 0's ops stand for all if ranks are alike."""
     several = schedule.get("fused") and schedule.get("own_block") == "first" and not apart_alike(blocks, schedule)
     alike = blocks.alike and not several
     made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks))
@@ -173,8 +172,7 @@ class Gather:
         return column_of(start + part.first, part.rows, step if slices > 1 else 0, slices)
 
     def landing(self, q: int, r: int, step: int) -> Region:
-        """Return the region where rank r receives that part: in the order of the result's rows, or by step and source
-        rank."""
+        """Return the region where rank r receives that part: by the result's rows, or by step and source rank."""
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
@@ -293,8 +291,7 @@ class Gather:
         return Region("A", start * slices, count * slices)
 
     def _order(self, rank: int) -> Iterator[int]:
-        """Yield ranks in the order in which their parts arrive; the own rank first, unless its block was multiplied
-        before."""
+        """Yield ranks in the order in which their parts arrive, after the own rank unless its block is done."""
         if not self.own_first:
             yield rank
         if self.by in ("ring", "two_rings"):
@@ -318,8 +315,7 @@ class Gather:
         self._product(rank, what, [(q, self.part(q, rank, step))], step, received)
 
     def _fused(self, rank: int, step: int, run: list[int]) -> None:
-        """Append one product of all parts of a run. The own part is first copied to its place, unless a call put it
-        there."""
+        """Append one product of all parts of a run, after copying the own part there unless a call did so."""
         after = [row for q in run for row in self.received.get((rank, q, step), [])]
         if rank in run and (rank, rank, step) not in self.received:
             reads, writes = [self.source(rank, rank, step)], [self.landing(rank, rank, step)]
@@ -333,8 +329,7 @@ class Gather:
     def _product(
         self, rank: int, what: Region, parts: list[tuple[int, Part]], step: int | None, after: Sequence[int]
     ) -> None:
-        """Append the product of `what` and every B, into the rows of these parts: in place if these are adjacent, else
-        via a copy."""
+        """Append the product of `what` and every B into these parts' rows: in place if adjacent, else via a copy."""
         slices = self.steps.slices
         blocks = Region("B0", 0, slices) if step is None or slices == 1 else Region("B0", step, 1)
         rows = [(self.blocks.place(q, rank) + part.first, part.rows) for q, part in parts]

@@ -59,8 +59,7 @@ def shard(size: int, ranks: int) -> tuple[int, ...]:
 
 
 def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None:
-    """Return shares as whole numbers; None if they are not given. Raises OperatorError if they do not add up to
-    `total`."""
+    """Return shares as whole numbers, or None. Raises OperatorError if they do not add up to `total`."""
     if shares is None:
         return None
     if not isinstance(shares, list | tuple | np.ndarray):

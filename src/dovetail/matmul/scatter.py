@@ -45,8 +45,7 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
 
 
 def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> tuple[Program, Times]:
-    """Return (program, repeats) to predict the time of `scatter_program`, without post-conditions. If ranks are alike,
-    rank 0's ops stand for all."""
+    """Return (program, repeats) to predict `scatter_program`; rank 0's ops stand for all if ranks are alike."""
     apart = schedule["by"] == "messages" and schedule.get("own_block") != "together"
     alike = blocks.alike and not (schedule.get("fused") and apart and not apart_alike(blocks, schedule))
     made = _Scatter(name, blocks, schedule, sums, range(1) if alike else range(blocks.ranks))
@@ -144,8 +143,7 @@ class _Scatter:
     # Products
 
     def _multiply(self, rank: int) -> None:
-        """Append, for each step, the products for the other ranks, the next rank's first; and the own product as `own`
-        says."""
+        """Append, for each step, the products for other ranks, the next rank's first; the own product as `own` says."""
         if self.apart and self.own == "first":
             self._own(rank)
         for step in range(self.steps.count):

@@ -39,14 +39,12 @@ class BandOperator(PipelineOperator):
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """Return the schedule with one band and one tile per rank: each rank begins when the one before has
-        finished."""
+        """Return the schedule with one band and tile per rank: each rank begins when the one before has finished."""
         depth = max(-(-self._steps // ranks), 1)
         return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """Return the schedule to use if nothing was tuned: equally many bands on every rank, in enough tiles that the
-        last rank begins early."""
+        """Return the untuned schedule: equally many bands per rank, in so many tiles that all ranks begin early."""
         rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
         depth = max(-(-self._steps // (ranks * rounds)), 1)
         length = self._line(ranks, depth, 1).length_of_tiles(depth)
@@ -60,8 +58,7 @@ class BandOperator(PipelineOperator):
         return max(LEAST_POINTS // depth, 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Yield the serial schedule; then bands of ever fewer steps (halved each time), each in tiles of ever fewer
-        positions."""
+        """Yield the serial schedule; then bands of ever fewer steps, each in tiles of ever fewer positions."""
         yield self.serial(costs.ranks)
         deepest = max(-(-self._steps // costs.ranks), 1)
         for depth in (asked,) if (asked := costs.options.get("depth")) else halvings(deepest, LEAST_DEPTH):
@@ -90,8 +87,7 @@ class BandOperator(PipelineOperator):
         return Line(self.cutting((1,), 0), ranks, self._steps if steps is None else steps, depth, grain)
 
     def line(self, schedule: Schedule, ranks: int) -> Line:
-        """Return how a schedule cuts the sweep into bands and tiles. Raises PlanError for a schedule of another kind,
-        or too many ranks."""
+        """Return how a schedule cuts the sweep into bands and tiles. Raises PlanError if it does not fit."""
         depth, grain = schedule.get("depth"), schedule.get("grain")
         if depth is None or grain is None:
             raise PlanError(

@@ -76,8 +76,7 @@ class Line:
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """The arrays that extend along the axis and that the sweep reads or writes; every rank has all of the
-        others."""
+        """The arrays along the axis that the sweep reads or writes; every rank has all of the others."""
         return tuple(name for name in self.sweep.reads if self.cutting.mapped_axis(name) is not None)
 
     @property
@@ -103,8 +102,7 @@ class Line:
             yield (low + first if self.sweep.signs[0] > 0 else high - last), skew
 
     def kinds(self) -> Iterator[tuple[int, Skew]]:
-        """Yield (steps, extent) of every kind of tile: first that of benchmarks, with whole rows, then those of a
-        run."""
+        """Yield (steps, extent) of every kind of tile: first that of benchmarks, with whole rows, then a run's."""
         shift = self.skew * (self.depth - 1)
         yield self.depth, Skew(self.grain + shift, shift, self.grain)
         for depth in dict.fromkeys([self.depth, *(band.depth for band in self.bands[:1])]):

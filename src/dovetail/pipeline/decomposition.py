@@ -249,8 +249,7 @@ class Cutting:
         return sum(factor * max(high - 1 - low, 0) for factor, (low, high) in pairs)
 
     def tiles(self, sweep: Sweep, grain: int) -> list[Range]:
-        """Return tiles as ranges of positions in the first row of the grid, in the order of the mapped loop. The last
-        one may be shorter."""
+        """Return tiles as ranges of positions in the grid's first row, in loop order; the last one may be shorter."""
         box = self.sweep_box(sweep)
         if volume(box) == 0:
             return []
@@ -258,8 +257,7 @@ class Cutting:
         return [(start, min(start + grain, end)) for start in range(0, end, grain)]
 
     def tile_of(self, sweep: Sweep, part: int, tile: Range) -> tuple[int, Skew] | None:
-        """The first position, in the array's order, that a tile touches on a part, and its extent there; None if it has
-        no point there."""
+        """Return a tile's first position on a part, in the array's order, and its extent there; None if it has none."""
         box = self.part_box(sweep, part)
         if volume(box) == 0:
             return None

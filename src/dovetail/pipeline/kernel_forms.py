@@ -245,8 +245,7 @@ def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: S
 
 
 def add_moves(cutting: Cutting, array: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append one move for each of `amounts` (positions) of an array into slots with room for faces; return the ops'
-    numbers by rank."""
+    """Append a copy of each of `amounts` positions of an array into slots with room for faces; return rows by rank."""
     names, lane, target = Names(cutting), b.lane("compute", "compute"), f"{array}_{cutting.way}"
     found = dict[int, list[int]]()
     b.buffer(array, "input", cutting.length(array)), b.buffer(target, "scratch", cutting.length(array))

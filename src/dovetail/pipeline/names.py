@@ -92,8 +92,7 @@ def skew_name(skew: Skew) -> str:
 
 
 class Touched(NamedTuple):
-    """Operands of a tile: regions of its own part that it reads, received faces (array, offset, region), and regions
-    that it writes."""
+    """Operands of a tile: regions of its part that it reads, faces (array, offset, region), regions that it writes."""
 
     own: list[Region]
     faces: list[tuple[str, Vector, Region]]

@@ -124,8 +124,7 @@ class PipelineOperator(GridOperator):
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """Return the schedule to use if nothing was tuned: overlapped, in enough tiles that the last rank begins
-        early."""
+        """Return the untuned schedule: overlapped, in so many tiles that the last rank begins early."""
         ways = list(self._ways(ranks, self.mapped if mapped is None else mapped))
         if not ways:
             self.serial(ranks)
@@ -168,8 +167,7 @@ class PipelineOperator(GridOperator):
 
     @staticmethod
     def _surface(cutting: Cutting) -> float:
-        """Return about how many elements of each position cross between parts; among equal cuts, even ones have the
-        least."""
+        """Return about how many elements of each position cross between parts; the least for the most even cut."""
         sides = [points / parts for points, parts in zip(cutting.grid, cutting.cut, strict=True)]
         return sum(prod(sides) / side for side, parts in zip(sides, cutting.cut, strict=True) if parts > 1)
 

@@ -47,8 +47,7 @@ class How(NamedTuple):
 
 
 def pipeline_program(how: How) -> Program:
-    """Return the program. Each rank has its block of every array as input, and of each array that is written as
-    output."""
+    """Return the program. Each rank has a block of every array as input, of every written array as output."""
 
     def make(steps: int) -> Program:
         writer = _Writer(how._replace(steps=steps), plain=False)
@@ -259,8 +258,7 @@ class _Writer:
         self.latest[rank].append(self.builder.add(Kind.compute, rank, self.compute, **about))  # type: ignore[arg-type]
 
     def _single(self, single: Single, event: Event, line: str) -> None:
-        """Append a single statement: the part that holds an element that it reads copies it out and, if need be, sends
-        it."""
+        """Append a single statement; parts that hold elements that it reads copy them out and send them if needed."""
         target, reads = single.statement.target.array, list[Region]()
         for number, read in enumerate(single.statement.reads):
             sides = [a for a in zip(self.cutting.axes(read.array), read.at, strict=True) if a[0] is not None]
@@ -329,8 +327,7 @@ class _Writer:
                 break
 
     def _sent(self, rank: int) -> list[int]:
-        """Return what a computation must wait for if sends block. Later ops need to wait only for the computation
-        itself."""
+        """Return what a computation must wait for if sends block; later ops then only wait for the computation."""
         found, self.latest[rank] = self.latest[rank], []
         return [] if self.how.overlapped or self.plain else found
 

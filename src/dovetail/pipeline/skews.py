@@ -42,8 +42,7 @@ def least_skew(deps: Sequence[Vector], order: Sequence[int], mapped: int, cut: V
 
 
 def _some_skew(deps: Sequence[Vector], before: Sequence[int], mapped: int) -> Vector:
-    """Return valid skew factors, not the least ones: axis by axis, from the innermost, as required by those dependences
-    whose first nonzero axis it is."""
+    """Return valid skew factors, not the least: each axis satisfies the dependences whose first nonzero axis it is."""
     skew = [0] * len(deps[0])
     for axis in reversed(before):
         outer = before[: before.index(axis)]

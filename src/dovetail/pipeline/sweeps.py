@@ -29,8 +29,7 @@ class Single:
 
 
 class Inner(NamedTuple):
-    """A dependence between iterations of one sweep within one step. `by`: its distance along each axis, counted in the
-    direction of the sweep's loops."""
+    """A dependence between iterations of a sweep in one step; `by`: its distance by axis, in the loops' direction."""
 
     by: Vector
     dependence: Dependence

@@ -52,8 +52,7 @@ class TileKernel(Tile):
             out[...] = held[rows.array][rows.back : rows.back + count]
 
     def _points(self, skew: Skew, counters: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return the points of a tile among those that the loops have counted: position, and place in the box, of
-        each."""
+        """Return the position and the place in the box of each point of a tile, among those that the loops counted."""
         shift = sum(turn.skew * counter for turn, counter in zip(self.turns, counters, strict=True))
         inside = (counters[0] >= skew.start - shift) & (counters[0] < skew.start + skew.width - shift)
         pairs = zip(self.turns, (skew.length, *self.sides), counters, strict=True)

@@ -23,8 +23,7 @@ GIVEN, NEVER = -1, -1 << 62  # numbers of "events": the one that makes the initi
 
 
 class Event(NamedTuple):
-    """A tile of a sweep on a part, with the positions that it touches and its extent; or a single statement, with the
-    position that it writes."""
+    """A tile of a sweep on a part with its positions and extent, or a single statement with its position."""
 
     step: int
     phase: Sweep | Single
@@ -93,8 +92,7 @@ def targets_of(event: Event) -> tuple[str, ...]:
 
 
 def messages_of(cutting: Cutting, events: list[Event]) -> list[Message]:
-    """Return all messages of faces, in the order in which they are first needed. Initial values are sent at the start,
-    as far as any event needs them."""
+    """Return all messages of faces, in the order of first need; needed initial values are sent at the start."""
     held = list(product(range(cutting.num_parts), cutting.pipelined.nest.arrays))
     ledger = Ledger({each: np.full(cutting.length(each[1]), GIVEN) for each in held})
     found = list[Message]()

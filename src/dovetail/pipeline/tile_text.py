@@ -110,8 +110,7 @@ class TileWriter(Expressions):
         yield f"const int64_t high{row} = most(least(start + width - skew{row}, count), low{row});"
 
     def _pair(self, rows: int | None, points: int | None) -> Iterator[str]:
-        """Yield loops over two rows at once, the second behind the first, so that each hides the latency of the
-        other."""
+        """Yield loops over two rows at once, the second behind the first, so that each hides the other's latency."""
         low, high = self._range(rows)
         if rows is None and self.is_skewed:
             yield from self._row("")

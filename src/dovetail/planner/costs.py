@@ -120,8 +120,7 @@ class Costs:
         return replace(self, contention=1.0)
 
     def in_turn(self, schedule: Schedule) -> Schedule:
-        """Slice the schedule's own messages, with a progress thread, if the machine interleaves long messages
-        (`machine.slice_bytes`)."""
+        """Slice own messages, with a progress thread, if the machine interleaves long ones (`machine.slice_bytes`)."""
         if not self.machine.slice_bytes or schedule.is_by_library:
             return schedule
         return replace(schedule, slice_bytes=self.machine.slice_bytes, progress="thread")
@@ -180,8 +179,7 @@ class Costs:
         return {self.machine.route(a, b)[0] for a, b in pairs}
 
     def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
-        """Return the seconds of the library's collective `kind` at each of `num_bytes`, contention included.
-        Extrapolates."""
+        """Return seconds of the library's collective `kind` for `num_bytes`, with contention; extrapolates."""
         key = f"{kind}:{self.ranks}" if self.ranks > 1 else "copy"
         seconds: Floats = (self.contention or 1.0) * self.model.seconds(key, np.asarray(num_bytes), extrapolate=True)
         return seconds

@@ -138,8 +138,7 @@ class Plan:
 
     @property
     def ideal_gain(self) -> float:
-        """Predicted share of (serial - ideal) that the plan gains: 1 is ideal, 0 is serial; 1 if there is nothing to
-        gain."""
+        """Predicted share of (serial - ideal) that the plan gains: 1 is ideal, or nothing to gain; 0 is serial."""
         room = self.serial_s - self.ideal_s
         return (self.serial_s - self.predicted_s) / room if room > 0 else 1.0
 

@@ -19,8 +19,7 @@ EQUAL = 1e-9  # relative difference below which predictions count as equal
 
 @dataclass(frozen=True)
 class Ideal:
-    """The lower bound that every candidate is compared with: all compute and all communication, each undivided, in
-    isolation and without contention."""
+    """The lower bound for all candidates: compute and communication, each undivided and without contention."""
 
     costs: Costs
     compute_s: float
@@ -94,8 +93,7 @@ def driven(costs: Costs, schedule: Schedule) -> Schedule:
 
 
 def why_not(asked: str, noise: float, each: Scored, taken: Scored, lost: Mapping[str, float], ideal: Ideal) -> str:
-    """Return the reason in one line: how much slower, and mostly due to what; or why it was passed over though
-    faster."""
+    """Return the reason in one line: how much slower, and mostly why; or why a faster schedule was not chosen."""
     ahead = taken.predicted_s - each.predicted_s
     if abs(ahead) <= EQUAL * taken.predicted_s:
         same = each.schedule.tiles and each.schedule.tiles == taken.schedule.tiles

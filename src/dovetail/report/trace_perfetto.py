@@ -84,8 +84,7 @@ _USED = ("kind", "name", *(name for name in DEFAULTS if name != "request"))
 
 
 def _spans(part: Trace, threads: _Threads) -> Iterator[str]:
-    """Yield an event for the first row of each interval, a metadata event for each later one. Text that rows share is
-    made once."""
+    """Yield an event for each interval's first row, metadata for later ones; text that rows share is made once."""
     col = part.columns
     start = np.rint(col["start_s"] * 1e9).astype("i8")
     end = np.rint(col["end_s"] * 1e9).astype("i8")
@@ -149,8 +148,7 @@ def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flows(found: Messages, threads: _Threads) -> Iterator[list[str]]:
-    """Yield an arrow for each message: from the start of its send to just before its receive is known to be
-    complete."""
+    """Yield an arrow for each message: from its send's start to just before its receive is known to be complete."""
     received = np.flatnonzero(~np.isnan(found.taken_s))
     for begin in range(0, len(received), _BATCH):
         yield list(_arrows(found, received[begin : begin + _BATCH], begin + 1, threads))

@@ -139,8 +139,7 @@ class StencilOperator(GridOperator):
         tile: int | None = None,
         shares: Sequence[int] | str | None = None,
     ) -> Schedule:
-        """Return the schedule with these options: cut into slabs if there are `shares`, else by default as the serial
-        one."""
+        """Return the schedule with these options: by default cut like the serial one, or into slabs for `shares`."""
         slabs = (ranks, *[1] * (len(self.rows) - 1)) if shares is not None else self.serial(ranks)["cut"]
         own = slabs if cut is None else tuple(cut)
         given = shares if shares is None or isinstance(shares, str) else tuple(map(int, shares))
@@ -162,8 +161,7 @@ class StencilOperator(GridOperator):
         return sum(min(parts - 1, 2) * prod(own) / side for side, parts in zip(own, cut, strict=True))
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Yield the serial schedule; then every cut, with ghosts for one step or several, overlapped or not, or
-        tiled."""
+        """Yield the serial schedule; then every cut with ghosts for some steps, overlapped or not, or tiled."""
         serial = self.serial(costs.ranks)
         yield serial
         for cut in cuts(costs.ranks, self.stencil.row_axes):
@@ -200,8 +198,7 @@ class StencilOperator(GridOperator):
         return True
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield the schedules with ghosts for a step more or less, and with or without overlap; if tiled, with half and
-        twice the depth or the tile."""
+        """Yield schedules with ghosts for a step more or less, or overlap changed; tiled ones halved and doubled."""
         depth, tile = schedule["depth"], schedule.get("tile")
         if tile:
             yield from (*self.scaled(schedule, "depth", self.steps), *self.scaled(schedule, "tile"))

@@ -233,8 +233,7 @@ class Parts:
                 self._move(part.rank, name, region, self._in_plane(part, name, version, part.own), "enter")
 
     def leave(self, name: str, target: str) -> None:
-        """Append copies of the last versions, as many as the user gave, out of their planes, unless they were computed
-        in the result."""
+        """Append copies of the last versions, as many as the user gave, unless they were computed in the result."""
         last, given = last_version(self.stencil, name, self.how.steps), self.stencil.given[name]
         for part in self.parts:
             outside = Layout(part.own)

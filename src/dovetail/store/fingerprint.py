@@ -23,8 +23,7 @@ class Fingerprinted(Protocol):
     """An operator whose Programs depend on more than its JSON document and the source code of its class."""
 
     def fingerprint(self) -> str:
-        """Return a text that changes with anything that the JSON document leaves out, such as the source text of a
-        nest."""
+        """Return a text of all that the JSON document leaves out, such as the source text of a nest."""
 
 
 def fingerprint_of(operator: Operator) -> str | None:

@@ -223,8 +223,7 @@ def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
 
 
 def selection_item(library: str, hosts: Sequence[str]) -> Item:
-    """Return the item of the table for these ranks: by the MPI library's name and version, and the host of every
-    rank."""
+    """Return the item of the table for these ranks: by the MPI library's name and version, and every rank's host."""
     return item(SELECTIONS, library, list(hosts))
 
 

@@ -26,8 +26,7 @@ class Wait(NamedTuple):
 
 
 class Standstill:
-    """The state of a program in which no op can run. `done`: number of ops run, by queue; `depths`: those of the
-    channels, None if unlimited."""
+    """A program in which no op can run. `done`: ops run, by queue; `depths`: of the channels (None: unlimited)."""
 
     def __init__(self, program: Program, done: Sequence[int], depths: Sequence[int] | None) -> None:
         self.program, self.depths = program, depths

@@ -34,8 +34,7 @@ def path_places(lists: OpLists, run: Run) -> dict[int, PathPlace]:
 
 
 def in_step(lists: OpLists, places: dict[int, PathPlace], first: int, second: int) -> bool:
-    """Return whether `second` comes after `first` on one path, and touches each slot in no earlier part of the
-    message."""
+    """Return whether `second` follows `first` on one path, and touches each slot in no earlier part of the message."""
     one, other = places.get(first), places.get(second)
     if one is None or other is None or one.path != other.path or one.ahead >= other.ahead:
         return False

@@ -92,8 +92,7 @@ def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) 
 
 
 def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Array]:
-    """Return the concatenated columns of all sets of post-conditions, with the program's numbers of buffers and
-    kernels."""
+    """Return the joined columns of all sets of post-conditions, with the program's numbers of buffers and kernels."""
     buffers = {buffer.name: row for row, buffer in enumerate(program.buffers)}
     kernels: dict[str, int] = {}
     for row, kernel in enumerate(program.kernels):

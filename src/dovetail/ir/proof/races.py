@@ -77,8 +77,7 @@ def happens_before(lists: OpLists, run: Run) -> Clocks:
 
 
 def _begin(lists: OpLists, run: Run, clocks: Clocks, row: int) -> None:
-    """Set the clocks of op `row` when it begins, and when it touches slots and has the clock of its message's
-    sender."""
+    """Set the clocks of op `row`: when it begins, and when it touches slots (with its message sender's clock)."""
     position, queue = lists.position[row], lists.queues[lists.queue_of[row]]
     causes = [*lists.ops[row].after, *queue[max(position - 1, 0) : position]]
     if causes:

@@ -47,8 +47,7 @@ def _wrong(program: Program, verdict: Mapping[str, Any]) -> Wrong:
 def _wanted(
     program: Program, wrong: Wrong, origin: Mapping[str, Any], exact: Symbols, reference: Program | None
 ) -> int | None:
-    """Return the value that a wrong slot should hold, or None if that is too large. `origin`: the slice of the
-    reference that defines it."""
+    """Return the value that a wrong slot should hold (`origin`: its slice of the reference); None if too large."""
     if wrong.post >= 0:
         return Asked(program, exact).values(program.posts[wrong.post], [wrong.place])[0]
     assert reference is not None

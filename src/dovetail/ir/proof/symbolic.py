@@ -29,8 +29,7 @@ class Wrong(NamedTuple):
 
 
 class Memory:
-    """Every slot's symbolic value, created at the first access. Unwritten slots of the reference equal no other
-    value."""
+    """The symbolic values of slots, created when first read. Unwritten slots of the reference equal no other value."""
 
     def __init__(self, program: Program, symbols: Symbols, *, is_reference: bool = False) -> None:
         self.symbols, self._whose = symbols, "the reference's " * is_reference
