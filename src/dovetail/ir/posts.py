@@ -75,12 +75,7 @@ class Posts(Sequence[Post]):
 
     @classmethod
     def regular(
-        cls,
-        to: ArrayLike,
-        target: tuple[str, ArrayLike],
-        sources: ArrayLike,
-        source: tuple[str, ArrayLike],
-        count: int,
+        cls, to: ArrayLike, target: tuple[str, ArrayLike], sources: ArrayLike, source: tuple[str, ArrayLike], count: int
     ) -> Posts:
         """Return posts that sum over ranks: on each rank in to[i], target = Σ source of the ranks in sources[i].
 

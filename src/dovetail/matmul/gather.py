@@ -22,13 +22,7 @@ DEPTH = 16  # depth of the channels of our own messages, before these are sliced
 
 
 def gather_program(
-    name: str,
-    blocks: Blocks,
-    schedule: Schedule,
-    *,
-    results: int = 1,
-    gathered: bool = False,
-    kind: str = "all_gather",
+    name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
 ) -> Program:
     """Return the program that sends blocks of A part by part and multiplies them as they arrive.
 

@@ -14,13 +14,7 @@ from dovetail.passes.slice_messages import slice_messages
 
 
 def gather_columns_program(
-    name: str,
-    m: int,
-    ranks: int,
-    schedule: Schedule,
-    *,
-    results: int = 1,
-    gathered: bool = False,
+    name: str, m: int, ranks: int, schedule: Schedule, *, results: int = 1, gathered: bool = False
 ) -> Program:
     """Return the program that sends each rank's columns of A, part by part, to all ranks, and multiplies them there.
 

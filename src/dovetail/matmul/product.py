@@ -9,18 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from dovetail.core import OperatorError, parse_count
-from dovetail.ir import (
-    Gemm,
-    Heuristic,
-    Option,
-    Program,
-    PublishedCase,
-    Schedule,
-    Slot,
-    Work,
-    Workload,
-    dtype_bytes,
-)
+from dovetail.ir import Gemm, Heuristic, Option, Program, PublishedCase, Schedule, Slot, Work, Workload, dtype_bytes
 from dovetail.ir.abilities import CallOption, RankArguments
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import OfFields

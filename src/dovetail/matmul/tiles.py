@@ -172,14 +172,7 @@ def mc2_shard(
 
 
 def mc2(
-    m: int,
-    k: int,
-    n: int,
-    compute_s: Seconds,
-    comm_s: Seconds,
-    *,
-    reading: Reading = "max",
-    prior: float = PRIOR,
+    m: int, k: int, n: int, compute_s: Seconds, comm_s: Seconds, *, reading: Reading = "max", prior: float = PRIOR
 ) -> Tiling:
     """Return MC²'s tiling with a short block B and long blocks A (seed 000, tiling steps 1 to 4).
 

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from dovetail.core import (
-    PlanError,
-    check_schema,
-    load_document,
-    parse_count,
-    reading,
-    save_json,
-    seconds_text,
-)
+from dovetail.core import PlanError, check_schema, load_document, parse_count, reading, save_json, seconds_text
 from dovetail.ir import Operator, Program, Schedule
 from dovetail.ir.proof.certificate import Certificate
 from dovetail.ir.registry import operator_from, prove

@@ -58,11 +58,7 @@ def run(tables: Tables) -> Result:
 
 
 def _timeline(
-    program: Program,
-    prices: Prices,
-    start_s: NDArray[np.float64],
-    end_s: NDArray[np.float64],
-    machine_name: str,
+    program: Program, prices: Prices, start_s: NDArray[np.float64], end_s: NDArray[np.float64], machine_name: str
 ) -> Timeline:
     col = program.columns
     num_bytes = np.zeros(program.num_ops, np.int64) if prices.num_bytes is None else prices.num_bytes

@@ -109,10 +109,7 @@ def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Arra
     if tables["arg_term"].any():
         outer = np.repeat(np.arange(len(inner)), np.diff(tables["term_arg_start"]))
         inner[(outer + tables["arg_term"])[tables["arg_term"] > 0]] = 1
-    return tables | {
-        "post_set": np.repeat(np.arange(len(post_sets), dtype="i4"), sizes),
-        "term_is_inner": inner,
-    }
+    return tables | {"post_set": np.repeat(np.arange(len(post_sets), dtype="i4"), sizes), "term_is_inner": inner}
 
 
 def _joined(parts: Sequence[Array], *, is_start: bool) -> Array:
