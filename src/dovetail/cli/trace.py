@@ -18,7 +18,11 @@ from dovetail.core import DovetailError
 if TYPE_CHECKING:
     from dovetail.trace import TraceFile
 
-PASSES_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}  # of a verb that runs a command
+PASSES_ON = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
 NAME = "trace.dovetail"
 TraceArgument = Annotated[Path, typer.Argument(help="A trace, or the folder of `trace run`.")]
 

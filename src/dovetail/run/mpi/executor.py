@@ -92,10 +92,11 @@ class MpiExecutor(Executor):
         launch = self.launched_by
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
-        more = [str(self.trace.resolve())] if self.trace else []
+        command += [sys.executable, "-m", "dovetail.run.mpi.rank"]
+        more = [str(shim), *([str(self.trace.resolve())] if self.trace else [])]
 
         def start(place: Path, output: Any) -> Launcher:
-            return _launched([*command, sys.executable, "-m", "dovetail.run.mpi.rank", str(place), str(shim), *more], output)
+            return _launched([*command, str(place), *more], output)
 
         return run_job(job, self.folder, num_ranks, start)
 
@@ -116,7 +117,7 @@ class Launcher(Protocol):
 
 
 def run_job(job: Job, folder: Path | None, ranks: int, start: Callable[[Path, Any], Launcher]) -> JobResult:
-    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a folder of its own under `folder`.
+    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a new folder under `folder`.
 
     `start` gets that folder, where it finds the job in `job.pkl`, and a file for the ranks' output."""
     place = _place_in(folder)

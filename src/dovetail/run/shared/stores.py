@@ -181,5 +181,3 @@ def _line_of(line: socket.socket) -> bytes:
             raise ValueError("no line")
         found += part
     return found
-
-
