@@ -47,7 +47,8 @@ def default_launch() -> str:
     mpiexec = find_tool("mpiexec", "mpirun")
     if mpiexec is None:
         raise EnvironmentFault(
-            "no MPI found: there is no mpiexec beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+            "no MPI found: there is no mpiexec beside this Python or on PATH",
+            hint="pip install 'dovetail[mpi]'; or --on shared, on one host",
         )
     return f"{shlex.quote(mpiexec)} {_flags(mpiexec)}-n {{ranks}}"
 
