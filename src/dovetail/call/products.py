@@ -1,10 +1,11 @@
 """products: operators on arrays, matrix products above all, in a user's MPI program, by the schedule tuned for them.
 
-Every rank of `comm` (of mpi4py, or `dovetail.world()`) makes the same call on arrays of its own:
-`all_gather_matmul(a, b, comm)`, its kin in `dovetail.matmul`, and operators of other packages that have `ir.abilities.OnArrays`; shapes, and what else
-may be said, are those of the operator of that name. Every call begins with 8 bytes of each rank for each other, by
-which all know whether these arguments, of all ranks, are new. If so, ranks compare them, and look up what `dovetail
-tune` found for them on these ranks; where nothing was tuned, it computes and communicates in turn, by the library.
+Every rank of `comm` (of mpi4py, or `dovetail.world()`) makes the same call on arrays of its own: `all_gather_matmul(a,
+b, comm)`, its kin in `dovetail.matmul`, and operators of other packages that have `ir.abilities.OnArrays`; shapes, and
+what else may be said, are those of the operator of that name. Every call begins with 8 bytes of each rank for each
+other, by which all know whether these arguments, of all ranks, are new. If so, ranks compare them, and look up what
+`dovetail tune` found for them on these ranks; where nothing was tuned, it computes and communicates in turn, by the
+library.
 """
 
 from __future__ import annotations
@@ -345,8 +346,8 @@ def _help(kind: type[OnArrays]) -> str:
 {listed}
 
 Called by every rank of `comm` (of mpi4py, or `dovetail.world()`), in the same order, with arrays of its own. Returns
-this rank's result, or a tuple where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart
-from the arguments.
+this rank's result, or a tuple where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same
+dtype, apart from the arguments.
 OperatorError on every rank, naming one whose arguments do not fit, before anything else moves; RunError where a rank
 stalls for ten minutes. A rank that does not call at all is waited for, as in any collective of MPI.
 """
