@@ -243,4 +243,4 @@ def test_the_command_tells_how_far_off_a_replay_is(tmp_path, capsys):
     assert (found["schema"], found["machine"]) == ("dovetail.replay/1", "pretended")
     assert found["off"] == pytest.approx(found["replayed_s"] / found["traced_s"] - 1)
     assert main(["trace", "replay", str(tmp_path / "trace")]) == 0
-    assert "Replayed as it was, the program takes" in capsys.readouterr().out
+    assert "Replayed unchanged, the program takes" in capsys.readouterr().out

@@ -181,7 +181,7 @@ def test_instances_and_options_reach_the_algorithm(call) -> None:
     one, two = (json.loads(call("prog.py", "--ranks", 2, *more, "--json")[1]) for more in ((), ("--channels", 2)))
     assert (one["channels"], two["channels"]) == (1, 2)
     assert call("prog.py:proved", "--ranks", 2)[0] == 0
-    assert "of 3 ranks" in call("one.py", "--ranks", 2)[2]
+    assert "for 3 ranks" in call("one.py", "--ranks", 2)[2]
     assert call("one.py")[0] == call("one.py:ring", "--ranks", 3)[0] == 0
 
 
@@ -224,11 +224,11 @@ def test_a_file_that_is_not_python(call) -> None:
         (("prog.py", "--ranks", 2, "--nodes", 2), "takes no nodes"),
         (("prog.py:number", "--ranks", 2), "returned int"),
         (("prog.py:nobody", "--ranks", 2), "takes no number of ranks"),
-        (("prog.py:others", "--ranks", 2), "what others in prog.py returned is of 3 ranks"),
+        (("prog.py:others", "--ranks", 2), "what others in prog.py returned is for 3 ranks"),
         (("prog.py:nix", "--ranks", 2), "has no nix"),
         (("pro.py", "--ranks", 2), "did you mean prog.py?"),
         (("one.py", "--channels", 2), "takes no channels"),
-        (("prog.txt", "--ranks", 3), "prog.txt is of 2 ranks"),
+        (("prog.txt", "--ranks", 3), "prog.txt is for 2 ranks"),
         (("prog.txt", "--instances", 3), "takes no instances"),
         (("nix.xml",), "cannot read nix.xml"),
         (("ring_all_reduc", "--ranks", 2), "did you mean 'ring_all_reduce'?"),

@@ -122,7 +122,7 @@ class TestRefusals:
         b.add(Kind.compute, 0, b.lane("c", "compute"), **regions, call=b.kernel("matmul", ("each",)))
         code, _, err = call("run", save_text(tmp_path / "k.txt", to_text(b.build())))
         assert code == 2
-        assert "does not say how large what it computes is" in err
+        assert "does not contain the sizes of its kernels" in err
         assert "kernels matmul" in err
 
     def test_other_words(self, call, tmp_path):

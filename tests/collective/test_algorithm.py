@@ -252,15 +252,15 @@ FAULTS = {
     _onto_input: "this writes input[0] of rank 0, which is the caller's data",
     _overlap: "source and destination overlap",
     _to_itself: "source and destination overlap",
-    _apart: "a group is of chunks that lie side by side",
-    _two_ranks: "a group is of chunks that lie side by side",
+    _apart: "only adjacent chunks can be grouped",
+    _two_ranks: "only adjacent chunks can be grouped",
     _uneven: "3 slots do not split into 2 equal parts",
     _channel: "channel is -1",
     _high_channel: "channel is 1099511627776",
     _lane: "send_lane is -2",
     _other_algorithm: "is no chunk of this algorithm",
     _no_chunk: "None is no chunk of this algorithm",
-    _no_name: "a buffer is named by a word, not 3",
+    _no_name: "a buffer's name must be a text, not 3",
     _vast: "scratch tmp[1099511627776] on rank 1",
 }
 
@@ -407,7 +407,7 @@ def test_manual_lanes_want_every_lane() -> None:
     p = Algorithm("swap", custom(2, 1, 1, lambda rank, slot: [(1 - rank, slot)]))
     p.chunk(0, "input", 0).copy(1, "output", 0, send_lane=0, recv_lane=0)
     p.chunk(1, "input", 0).copy(0, "output", 0, send_lane=1)
-    with pytest.raises(ProgramError, match="this recv on rank 0 asks for no lane") as caught:
+    with pytest.raises(ProgramError, match="this recv on rank 0 names no lane") as caught:
         p.compile(lanes="manual")
     assert str(caught.value.where).startswith("tests/collective/test_algorithm.py:")
     assert len(p.compile().lanes) == 2, "auto keeps the lanes that were asked for"

@@ -176,7 +176,7 @@ def test_where_somebody_took_the_name_of_the_private_folder(tmp_path) -> None:
     fallback(tmp_path).mkdir(mode=0o700)
     os.chown(fallback(tmp_path), OTHER, -1)
     (tmp_path / "cache").chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="serves instead"):
+    with pytest.warns(RuntimeWarning, match="is used instead"):
         place = cache_dir()
     assert place.parent == tmp_path / "tmp"
     assert place != fallback(tmp_path)

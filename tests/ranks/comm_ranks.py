@@ -310,7 +310,7 @@ def test_refusals(comm):
         f"counts of shape ({n}, {n})": lambda: dc.all_to_all_v(a, np.ones((n, n + 1), int), comm),
         "not negative": lambda: dc.reduce_scatter_v(a, [-1] * n, comm),
         "and not negative": lambda: dc.all_to_all_v(a, [-1] * n, comm),
-        "by its counts": lambda: dc.all_gather_v(a, [1] * n, comm),
+        "its counts ask for": lambda: dc.all_gather_v(a, [1] * n, comm),
         "has a result of": lambda: dc.all_gather_v(np.ones(1), [1] * n, comm, np.ones(n + 1)),
         "all_gather_v takes NumPy arrays": lambda: dc.all_gather_v(np.ones(1), [1] * n, comm, [0.0] * n),
         "all_to_next takes NumPy arrays": lambda: dc.all_to_next(None, comm),

@@ -144,7 +144,7 @@ def test_faults(dtype):
         ((a, b.astype(other) if odd else b), f"rank {RANKS - 1}: its A is"),
         (
             (a, b[0] if odd else b),
-            f"rank {RANKS - 1}: all_gather_matmul takes arrays of two axes, and its B has 1 axes",
+            f"rank {RANKS - 1}: all_gather_matmul takes arrays of two axes, but its B has 1 axes",
         ),
         ((a, b[:-1] if odd else b), f"rank {RANKS - 1}: A of (37, 23) and B of (22, 19) do not fit"),
     ):

@@ -108,7 +108,7 @@ def test_every_cut_is_refused(run, tmp_path):
     whole, path = run[1].path.read_bytes(), tmp_path / "cut.dovetail"
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(DovetailError, match=r"is cut short|is no trace"):
+        with pytest.raises(DovetailError, match=r"is truncated|is no trace"):
             open_trace(path)
 
 
@@ -170,7 +170,7 @@ def test_a_header_that_claims_ranks_without_files_is_left_out(run, tmp_path, num
     assert found.num_ranks == 1
     (fault,) = (text for text in found.meta["faults"] if "host-1.dvt" in text)
     assert fault == (
-        f"host-1.dvt is left out, its header is damaged: a job of {num_ranks} ranks, of which 1 left a file"
+        f"host-1.dvt is left out: its header is damaged: a job of {num_ranks} ranks, of which 1 left a file"
     )
     assert stats(found).matrix_bytes.shape == (1, 1)
     claim(tmp_path / "host-0.dvt", 0, num_ranks)
@@ -211,7 +211,7 @@ def test_a_trace_that_claims_ranks_without_rows_is_refused(run, tmp_path, is_old
             writer.add(few.columns)
             with pytest.raises(DovetailError, match="broken index") as refused:
                 writer.close(HUGE, few.names, few.comms, few.meta)
-    assert f"{HUGE} ranks, of which 2 left anything" in refused.value.found
+    assert f"{HUGE} ranks, of which only 2 have events" in refused.value.found
     assert "dovetail trace merge" in refused.value.hint
 
 
@@ -231,7 +231,7 @@ def test_a_tlog_with_a_rank_of_damage_is_refused(tmp_path):
     (tmp_path / "trace.log").write_bytes(records.tobytes())
     with pytest.raises(DovetailError, match=r"no trace\.log") as refused:
         read_tlog(tmp_path / "trace.log")
-    assert refused.value.found == "65536 ranks, of which 2 left anything"
+    assert refused.value.found == "65536 ranks, of which only 2 have events"
     assert refused.value.hint
 
 

@@ -78,7 +78,7 @@ def test_many_ranks_are_reported_together(tmp_path):
         left_open(write_process(tmp_path, rank, {1: call(3, 0, 4)}, num_ranks=12))
     reported = faults(tmp_path)
     assert len(reported) == 9
-    assert reported[-1] == "4 more ranks ended likewise: 8, 9, 10, 11"
+    assert reported[-1] == "4 more ranks ended badly: 8, 9, 10, 11"
 
 
 ABORT = {"name": 16, "text": "MPI_Abort"}
@@ -126,4 +126,4 @@ def test_what_the_parent_noted_first_of_a_process_holds(tmp_path):
 def test_of_very_many_ranks_some_are_named(tmp_path):
     for rank in range(18):
         left_open(write_process(tmp_path, rank, {1: call(3, 0, 4)}, num_ranks=18, capacity=32))
-    assert faults(tmp_path)[-1] == "10 more ranks ended likewise: 8, 9, 10, 11, 12, 13, 14, 15, …"
+    assert faults(tmp_path)[-1] == "10 more ranks ended badly: 8, 9, 10, 11, 12, 13, 14, 15, …"

@@ -10,11 +10,13 @@ from statistics import median
 from dovetail.advise.remedy import Remedy, Site, duration, gap_s, own_s
 from dovetail.trace.analysis.story import Step, Story
 
-UNEVEN, APART, ALIKE = 1.15, 1.3, 0.1  # ratios at which ranks and links are called so
+UNEVEN = 1.15  # slowest rank / mean of all ranks: work counts as uneven
+APART = 1.3  # slowest rank / median of the others: the rank counts as slow; a link, from twice this
+ALIKE = 0.1  # ranks count as equal if slowest / fastest is at most 1 + 2 * ALIKE
 
 
 def balance(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies that bring all ranks' own work to the mean; one slow rank among equals, to that of the others."""
+    """Yield remedies that level the ranks' work: one slow rank to the others' median, or each phase to its mean."""
     own = [own_s(steps) for steps in story.steps]
     usual, mean = median(own), sum(own) / len(own)
     slowest = max(range(len(own)), key=own.__getitem__)
@@ -25,18 +27,19 @@ def balance(story: Story, site: Site) -> Iterator[Remedy]:
     if is_alone and own[slowest] >= UNEVEN * mean:
         goal = [median(rest) if rank == slowest else value for rank, value in enumerate(own)]
         evidence = (
-            f"rank {slowest} computes {own[slowest] / median(rest):.2f} times as long as the others, which are alike"
+            f"rank {slowest} computes {own[slowest] / median(rest):.2f} times as long as the other ranks, "
+            "which take equally long"
         )
-        action = f"look at the host of rank {slowest} (clock, memory, other programs), or give it less"
+        action = f"check the host of rank {slowest} (clock, memory, other programs), or give the rank less work"
         yield Remedy("slow_rank", _rows(story, slowest), evidence, action, _levelled(story, own, goal))
         return
     yield from _by_phase(story, site)
 
 
 def _by_phase(story: Story, site: Site) -> Iterator[Remedy]:
-    """Level the work between two meetings of all ranks to its mean, for each pair of call sites.
+    """Yield a remedy that levels the work of each phase: between two collectives of all ranks, by their call sites.
 
-    Ranks may have equal work in total, but at different times, as when one goes ahead while all others wait.
+    Ranks may have equal work in total but at different times, for example if each in turn computes while others wait.
     """
     phases = [list(_phases(story, steps, site)) for steps in story.steps]
     spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(story.steps))
@@ -51,15 +54,15 @@ def _by_phase(story: Story, site: Site) -> Iterator[Remedy]:
     worst = max(waited, key=waited.__getitem__)
     rank = max(range(len(story.steps)), key=spent[worst].__getitem__)
     evidence = (
-        f"rank {rank} computes {duration(spent[worst][rank])} between {worst[0]} and {worst[1]}, the ranks "
-        f"{duration(mean[worst])} on the mean, and those that are there first wait"
+        f"rank {rank} computes {duration(spent[worst][rank])} between {worst[0]} and {worst[1]}, the mean of all ranks "
+        f"is {duration(mean[worst])}; ranks that end earlier wait"
     )
     rows = [s.row for s, phase in zip(story.steps[rank], phases[rank], strict=True) if phase == worst and s.row >= 0]
     yield Remedy("imbalance", tuple(rows[:3]), evidence, "share this work among the ranks", story.with_steps(changed))
 
 
 def _phases(story: Story, steps: Sequence[Step], site: Site) -> Iterator[tuple[str, str]]:
-    """Of each step, between which meetings of all ranks its work is done: where the last was called, and the next."""
+    """Yield each step's phase: the call sites of the collectives of all ranks before and after its work."""
     meets = [
         site(step.row) if step.does == "join" and len(story.gatherings[step.number].group) == len(story.steps) else ""
         for step in steps
@@ -80,7 +83,10 @@ def _phases_levelled(
     mean: Mapping[tuple[str, str], float],
     rank: int,
 ) -> list[Step]:
-    """A rank's steps with the work of each phase made longer or shorter; where it has none, put before the meeting."""
+    """Return a rank's steps with the work of each phase scaled to the mean.
+
+    If the rank has hardly any work in a phase, the missing work is inserted before the collective that ends the phase.
+    """
     meetings = Counter(phase for step, phase in zip(steps, phases, strict=True) if step.does in ("join", "end"))
     found = []
     for step, phase in zip(steps, phases, strict=True):
@@ -93,13 +99,13 @@ def _phases_levelled(
 
 
 def _rows(story: Story, rank: int) -> tuple[int, ...]:
-    """The calls that follow the most work of a rank."""
+    """Return the rows of the three calls that follow a rank's longest work."""
     steps = sorted((step for step in story.steps[rank] if step.row >= 0), key=lambda step: -step.seconds)
     return tuple(step.row for step in steps[:3])
 
 
 def _levelled(story: Story, own: list[float], goal: list[float]) -> Story:
-    """Every rank's own work, outside calls, made longer or shorter by one factor."""
+    """Return the story with each rank's work outside calls scaled from `own` to `goal` seconds."""
     changed = []
     for steps, now, then in zip(story.steps, own, goal, strict=True):
         factor = then / now if now > 0 else 1.0
@@ -108,7 +114,7 @@ def _levelled(story: Story, own: list[float], goal: list[float]) -> Story:
 
 
 def slow_link(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies for pairs of ranks whose messages take longer than others of the same size."""
+    """Yield a remedy for pairs of ranks whose messages take much longer than other ranks' messages of the same size."""
     by_size: dict[int, dict[tuple[int, int], list[float]]] = defaultdict(lambda: defaultdict(list))
     for message in story.messages:
         if message.delay_s is not None:
@@ -129,6 +135,6 @@ def slow_link(story: Story, site: Site) -> Iterator[Remedy]:
         for m in story.messages
     ]
     rows = tuple(s.row for s in story.steps[src] if s.does == "send" and story.messages[s.number].dst == dst)
-    evidence = f"messages from rank {src} to rank {dst} take {ratio:.1f} times as long as others of their sizes"
-    action = f"look at the way from rank {src}'s host to rank {dst}'s, or place the ranks otherwise"
+    evidence = f"messages from rank {src} to rank {dst} take {ratio:.1f} times as long as others of equal size"
+    action = f"check the link from rank {src}'s host to rank {dst}'s, or place the ranks differently"
     yield Remedy("slow_link", rows, evidence, action, replace(story, messages=tuple(fixed)))

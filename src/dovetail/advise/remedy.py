@@ -1,4 +1,4 @@
-"""remedy: a change to what the ranks of a trace do, in words and as a story that a replay can time."""
+"""remedy: a change to a traced program, in words and as a story (model of the trace) that a replay can time."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from dovetail.trace.analysis.story import Does, Step, Story
 
-# Ranks remedies that save about the same time. Those that cost the user little work come first; a remedy that always
-# helps comes before one that helps only if there is work that needs no message.
+# Order of remedies that save nearly the same time: little work for the user comes first. A remedy that always helps
+# comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
     *("slow_link", "slow_rank", "progress", "eager", "post_earlier", "merge", "block", "rendezvous", "nonblocking"),
     *("overlap", "temporal_block", "imbalance"),
 )
-GRAIN_S = 5e-6  # own work between two calls, below which they follow one another at once
+GRAIN_S = 5e-6  # calls with less work than this between them count as consecutive
 
 
 @dataclass(frozen=True)
@@ -32,23 +32,24 @@ class Remedy:
     changed: Story
 
 
-Site = Callable[[int], str]  # of a row of the trace: where it was called from
+Site = Callable[[int], str]  # row of the trace -> the call site
 
 
 def own_s(steps: Sequence[Step]) -> float:
-    """Seconds of a rank's own work outside MPI."""
+    """Return the seconds of a rank's work outside MPI."""
     return sum(step.seconds - step.within_s for step in steps)
 
 
 def gap_s(step: Step) -> float:
-    """Seconds of own work before a step, outside calls."""
+    """Return the seconds of a rank's work outside MPI directly before a step."""
     return step.seconds - step.within_s
 
 
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
-    """Yield the steps without those at the indices `gone`. Work and other calls before those stay; their own time goes.
+    """Yield the steps without those at the indices `gone`.
 
-    If a call did other things too, only its share goes.
+    The work before a removed step stays; the time within its call is removed. If the call also has other steps, only
+    the removed steps' share of its time is removed.
     """
     all_of, gone_of = Counter(step.row for step in steps), Counter(steps[i].row for i in gone)
     own_s, within_s, lost_share = 0.0, 0.0, 0.0
@@ -62,7 +63,7 @@ def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
 
 
 def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step]:
-    """Yield the steps with the waits that are `moved` after the work that follows them."""
+    """Yield the steps with each wait for which `moved(step)` holds moved behind the work that follows it."""
     held: list[Step] = []
     for step in steps:
         if moved(step):
@@ -80,7 +81,7 @@ def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step
 
 
 def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
-    """Yield the steps with the waits of the sends at these rows just before the rank next receives, or meets others."""
+    """Yield the steps with the waits of these rows' sends moved to the rank's next receive or collective."""
     held: list[Step] = []
     for step in steps:
         if step.row in rows and step.does == "sent":
@@ -97,7 +98,7 @@ def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
 
 
 def by_site(story: Story, site: Site, does: Sequence[Does]) -> dict[str, list[tuple[int, Step]]]:
-    """Group steps of these kinds, with their ranks, by call site."""
+    """Return the steps of these kinds as (rank, step), grouped by call site."""
     found: dict[str, list[tuple[int, Step]]] = {}
     for rank, steps in enumerate(story.steps):
         for step in steps:

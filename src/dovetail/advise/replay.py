@@ -1,4 +1,4 @@
-"""replay: the makespan of a traced program in the simulator, with message times of the trace or of a machine."""
+"""replay: simulate a traced program, with message times of the trace or of a machine."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ MOST_BYTES = 1 << 26  # end of the curve by which remedies are priced
 
 @dataclass(frozen=True)
 class Replay:
-    """A makespan as traced, and as the simulator predicts it.
+    """The traced and the simulated makespan of a program.
 
-    `machine`: name of the machine that priced messages and collectives; None: they took their traced times.
+    `machine`: name of the machine whose costs messages and collectives had; None: they had their traced times.
     """
 
     traced_s: float
@@ -36,7 +36,7 @@ class Replay:
 
     @property
     def off(self) -> float:
-        """Relative excess of the replay over the trace."""
+        """Return `replayed_s / traced_s - 1`."""
         return self.replayed_s / self.traced_s - 1 if self.traced_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -75,8 +75,8 @@ def makespan_s(story: Story) -> float:
 def on_machine(story: Story, machine: Machine) -> Story:
     """Return the story with every message and collective at a machine's costs.
 
-    Which messages progress only while a rank is in the library stays as traced. Raises MachineError if the machine has
-    too few ranks.
+    A message that, in the trace, progressed only while its rank was in the library still does. Raises MachineError if
+    the machine has fewer ranks than the trace.
     """
     ranks = len(story.steps)
     if machine.ranks < ranks:
@@ -93,7 +93,10 @@ def on_machine(story: Story, machine: Machine) -> Story:
 
 
 def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
-    """Collectives with the root of the previous call of that name on the same ranks: that root need not wait."""
+    """Return the collectives whose root is that of the previous call with the same name and ranks.
+
+    Such a root need not wait for the others, so that these calls are cheaper.
+    """
     last: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
     found = set()
     for it in sorted(gatherings, key=lambda it: it.meeting):
@@ -106,7 +109,7 @@ def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
 
 
 def with_curve(story: Story, machine: Machine) -> Story:
-    """Return the story with messages of unknown delay priced by a machine's curve."""
+    """Return the story with a machine's curve for the times of messages whose traced time is unknown."""
     kind = machine.route(0, machine.ranks - 1)[0]
     curve = CostModel.of(machine).curve(f"p2p:{kind}")
     priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
@@ -114,15 +117,17 @@ def with_curve(story: Story, machine: Machine) -> Story:
 
 
 class _Prices:
-    """Seconds of messages and collectives by a machine's curves."""
+    """Times of messages and collectives by a machine's cost curves."""
 
     def __init__(self, machine: Machine, ways: set[tuple[int, int]]) -> None:
         self.machine, self.model, self.ways = machine, CostModel.of(machine), ways
         self.known: dict[tuple[str, int], float] = {}
 
     def of(self, message: Message) -> Message:
-        """The message at this machine's costs; one of many takes as long as in a stream. A message that waits for its
-        receive needs its sender's progress too, unless the trace shows that it went without."""
+        """Return the message at this machine's costs.
+
+        A message that waits for its receive also needs its sender's progress, unless the trace shows that it did not.
+        """
         kind = self.machine.route(message.src, message.dst)[0]
         waits = message.synchronous or message.stalls or message.num_bytes > self.model.eager_limit(kind)
         seconds = self._one_way_s(kind, message.num_bytes, message.crossed)
@@ -130,17 +135,18 @@ class _Prices:
         return replace(message, delay_s=seconds, rendezvous=waits, held=held, gap_s=gap_s)
 
     def _gap_s(self, kind: str, message: Message) -> float:
-        """Seconds of each of many messages: those of a stream in both directions if a rank sends and receives, half of
-        them if it does only one."""
+        """Return seconds per message of a stream: half those of a stream in both directions if it goes one way only."""
         if f"exchange:{kind}" not in self.model:
             return 0.0
         both = self._seconds(f"exchange:{kind}", message.num_bytes)
         return both if (message.dst, message.src) in self.ways else both / 2
 
     def gathering_s(self, it: Gathering, again: bool = False) -> float:
-        """Seconds of a collective: by the measured curve of this call (`again`: with an unchanged root), or of its
-        counterpart. Without a curve: the latencies of a tree, plus the time of the other ranks' part of its largest
-        buffer, in both directions if all ranks send and receive."""
+        """Return seconds of a collective: by the curve of this call, else of the equivalent collective operator.
+
+        `again`: use the curve of calls with an unchanged root. Without a curve: ⌈log2 R⌉ latencies, plus the time of
+        moving the other ranks' part of the largest buffer, in both directions if all ranks send and receive.
+        """
         count = len(it.group)
         if count < 2:
             return 0.0
@@ -161,8 +167,10 @@ class _Prices:
         return ceil(log2(count)) * least + wire
 
     def _one_way_s(self, kind: str, num_bytes: int, crossed: bool = False) -> float:
-        """Seconds of a message one way: as programs send it, if measured, else as our engine does. `crossed`: while
-        another message comes back."""
+        """Return seconds of a message one way: of a blocking MPI_Send if measured, else of Dovetail's engine.
+
+        `crossed`: another message travels in the other direction meanwhile.
+        """
         for key in [f"call:Sendrecv:{kind}"] * crossed + [f"call:Send:{kind}"]:
             if key in self.model:
                 return self._seconds(key, num_bytes)

@@ -1,4 +1,4 @@
-"""traffic_remedies: remedies for traffic: fewer and larger collectives and messages, exchanges for several steps."""
+"""traffic_remedies: fewer and larger collectives and messages; one exchange of ghost zones for several steps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from math import log2
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, dropped, duration, gap_s, places
 from dovetail.trace.analysis.story import Does, Step, Story
 
-SHORT = 1.5  # times the delay of one border: longer messages are not mostly latency
-LITTLE, MOST_STEPS = 0.05, 8  # share of the makespan; with more steps, redundant work (not counted) is too much
+SHORT = 1.5  # a message is mostly latency if twice the bytes take less than this multiple of its time
+LITTLE = 0.05  # no more steps are merged once exchanges take this share of the makespan
+MOST_STEPS = 8  # with more steps, the redundant work, which the model does not count, is too much
 
 
 def merge(story: Story, site: Site) -> Iterator[Remedy]:
@@ -31,7 +32,7 @@ def _merged(story: Story, name: str, place: str, runs: Sequence[dict[int, list[i
     gone: list[set[int]] = [set() for _ in steps]
     calls: Counter[int] = Counter()
     for run in runs:
-        for rank, at in run.items():  # places of the joins of one rank, in their order
+        for rank, at in run.items():  # at: indices of the rank's steps that begin these collectives
             those = [story.gatherings[steps[rank][i].number] for i in at]
             more = sum(it.num_bytes for it in those[1:]) * story.delays.slope * max(log2(len(those[0].group)), 1)
             kept = steps[rank][at[0]].number
@@ -42,8 +43,8 @@ def _merged(story: Story, name: str, place: str, runs: Sequence[dict[int, list[i
     changed = [list(dropped(s, g)) for s, g in zip(steps, gone, strict=True)]
     rank, most = calls.most_common(1)[0]
     each = sum(calls.values()) / sum(len(run) for run in runs)
-    evidence = f"{most} calls of {name} on rank {rank}, {each:.3g} at a time from {place} on, with no work between"
-    action = f"one {name} of all their elements; or dovetail.all_reduce and its kin, which choose the algorithm by size"
+    evidence = f"{most} calls of {name} on rank {rank}, {each:.3g} in a row from {place} on, with no work between them"
+    action = f"one {name} of all elements; or dovetail.all_reduce and similar, which choose the algorithm by size"
     return Remedy("merge", tuple(rows), evidence, action, story.with_steps(changed, gatherings=tuple(gatherings)))
 
 
@@ -53,7 +54,7 @@ def _usual(story: Story, name: str) -> float:
 
 
 def _collective_runs(story: Story) -> list[dict[int, list[int]]]:
-    """Return runs of equal blocking collectives that directly follow one another on all ranks of a group."""
+    """Return runs of equal, consecutive blocking collectives, as indices of steps by rank of the group."""
     place = [
         {story.gatherings[s.number].meeting: i for i, s in enumerate(steps) if s.does == "join"}
         for steps in story.steps
@@ -73,7 +74,7 @@ def _collective_runs(story: Story) -> list[dict[int, list[int]]]:
 
 
 def _follows(story: Story, place: Sequence[dict[int, int]], rank: int, before: int, at: int) -> bool:
-    """Whether one collective directly follows the other on every rank of the group, and is of the same kind."""
+    """Return whether one collective directly follows another of the same kind on every rank of the group."""
     a, b = (story.gatherings[story.steps[rank][i].number] for i in (before, at))
     alike = (a.name, a.group, a.root, a.way) == (b.name, b.group, b.root, b.way) and a.blocking and b.blocking
     if not alike or a.name == "MPI_Barrier":
@@ -86,14 +87,14 @@ def _follows(story: Story, place: Sequence[dict[int, int]], rank: int, before: i
 
 
 def _whole(story: Story, place: Sequence[dict[int, int]], rank: int, run: list[int]) -> Iterator[dict[int, list[int]]]:
-    """A run as places on all ranks, where it is one of several."""
+    """Yield the run as indices of steps by rank, if it has several collectives."""
     if len(run) > 1:
         met = [story.gatherings[story.steps[rank][i].number] for i in run]
         yield {other: [place[other][it.meeting] for it in met] for other in met[0].group}
 
 
 def block(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies that merge consecutive messages from one rank to another."""
+    """Yield a remedy that merges consecutive messages from one rank to another."""
     messages, gone = list(story.messages), [set[int]() for _ in story.steps]
     where: list[dict[tuple[Does, int], int]]
     where = [{(s.does, s.number): i for i, s in enumerate(steps)} for steps in story.steps]
@@ -116,23 +117,23 @@ def block(story: Story, site: Site) -> Iterator[Remedy]:
         return
     changed = [list(dropped(s, g)) for s, g in zip(story.steps, gone, strict=True)]
     each = len(rows) / runs
-    evidence = f"{len(rows)} messages at {places(rows, site)} follow one another, {each:.3g} at a time on average, "
-    evidence += "with no work between"
+    evidence = f"{len(rows)} messages at {places(rows, site)} are sent in a row, {each:.3g} at a time on average, "
+    evidence += "with no work between them"
     action = "pack them into one message"
     yield Remedy("block", tuple(rows), evidence, action, story.with_steps(changed, messages=tuple(messages)))
 
 
 def _joint_s(story: Story, run: Sequence[int]) -> float:
-    """How long one message of all bytes takes: as the quickest of them, or of its size, and the bytes by the slope."""
+    """Return the seconds of one message with all bytes: of the fastest message, plus slope times the other bytes."""
     usual_s = float(story.delays(story.messages[run[0]].num_bytes))
     least = min(usual_s, *(story.messages[n].delay_s or 0.0 for n in run))
     return least + sum(story.messages[n].num_bytes for n in run[1:]) * story.delays.slope
 
 
 def _send_runs(story: Story, rank: int, where: Sequence[Mapping[tuple[Does, int], int]]) -> Iterator[list[int]]:
-    """Return runs of messages to one rank that directly follow one another on sender and receiver."""
+    """Yield runs of messages to one rank that are consecutive on both the sender and the receiver."""
     run: list[int] = []
-    since_s = 0.0  # own work since the last of them
+    since_s = 0.0  # the sender's work since the last message of the run
     for step in story.steps[rank]:
         since_s += gap_s(step)
         if step.does == "recv" or (step.does == "sent" and step.number in run):
@@ -160,7 +161,7 @@ def _next(story: Story, where: Sequence[Mapping[tuple[Does, int], int]], before:
 
 
 def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies that exchange halos every 2nd, 4th or 8th step, in larger messages, instead of every step."""
+    """Yield a remedy that exchanges halos every 2nd, 4th or 8th step, in larger messages, instead of every step."""
     series: dict[tuple[int, int, int], list[int]] = defaultdict(list)
     for steps in story.steps:
         for step in steps:
@@ -196,22 +197,25 @@ def temporal_block(story: Story, site: Site) -> Iterator[Remedy]:
     evidence = f"{len(sent)} messages of up to {size} bytes at {places(rows, site)} cross borders, "
     evidence += f"{duration(each)} each; " + _twice(story, size)
     action = (
-        f"exchange a border {every} times as wide every {every} steps, and compute what it needs on both sides "
+        f"exchange a halo {every} times as wide every {every} steps, and compute its points on both ranks "
         "(dovetail.loops: ghost zones)"
     )
     yield Remedy("temporal_block", tuple(rows), evidence, action, story.with_steps(changed, messages=tuple(messages)))
 
 
 def _twice(story: Story, size: int) -> str:
-    """Return a model of how the time of a message grows with its bytes."""
+    """Return a sentence on how the time of a message grows with its bytes."""
     if len(story.delays.num_bytes) < 2:
-        return "that they are mostly latency is supposed: the trace has no other size to show it (`--machine` does)"
+        return "assumed to be mostly latency: the trace has no other size to show it (`--machine` gives a curve)"
     more = float(story.delays(2 * size)) / float(story.delays(size)) - 1 if float(story.delays(size)) else 0.0
     return f"twice the bytes would take {100 * more:.0f} % longer"
 
 
 def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:
-    """Return how many steps to fold into one exchange, until little exchange time is left or messages grow long."""
+    """Return how many steps should share one exchange: 2, 4 or 8.
+
+    Stops at little exchange time (LITTLE), or at messages that are no longer mostly latency (SHORT).
+    """
     spent_s = max(sum(story.messages[n].delay_s or 0.0 for n in numbers) for numbers in halo)
     size = max(story.messages[numbers[0]].num_bytes for numbers in halo)
     steps = 2
@@ -223,7 +227,7 @@ def _steps_folded(story: Story, halo: Sequence[Sequence[int]]) -> int:
 
 
 def _is_halo(story: Story, numbers: Sequence[int]) -> bool:
-    """Whether these are many messages of one size, mostly latency, of which most do not wait for their receive."""
+    """Return whether these are 8 or more messages of one size, mostly latency, most of which are sent eagerly."""
     sizes = {story.messages[n].num_bytes for n in numbers}
     if len(numbers) < 8 or len(sizes) != 1:
         return False

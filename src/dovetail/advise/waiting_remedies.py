@@ -1,4 +1,4 @@
-"""waiting_remedies: remedies for waits: wait later, start earlier, let the library make progress."""
+"""waiting_remedies: remedies for waits: wait later, begin earlier, let the library make progress."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, duration, gap
 from dovetail.trace.analysis.story import SYNCHRONOUS, Does, Step, Story
 
 LEAST_WORK_S = 20e-6  # shorter work is not worth moving before a wait
-MOST_MOVED = 64  # most waits that a receive is moved ahead of
-SMALL_BYTES = 1 << 16  # libraries with a raised eager limit send messages up to this size at once
+MOST_MOVED = 64  # a receive is moved ahead of at most this many waits
+SMALL_BYTES = 1 << 16  # largest message for which raising the library's eager limit is suggested
 
 
 def overlap(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies that wait for receives after the work that follows, not before it."""
+    """Yield remedies, by call site, that wait for receives after the work that follows them."""
     for place, found in by_site(story, site, ("taken",)).items():
         rows = {step.row for _, step in found}
         if not _work_follows(story, rows):
@@ -29,7 +29,7 @@ def overlap(story: Story, site: Site) -> Iterator[Remedy]:
 
 
 def _are_posted_before(story: Story, rows: set[int]) -> bool:
-    """Whether other calls posted all receives that these calls wait for."""
+    """Return whether other calls posted all receives that these calls wait for."""
     taken = {s.number for steps in story.steps for s in steps if s.does == "taken" and s.row in rows}
     return not any(s.does == "recv" and s.number in taken and s.row in rows for steps in story.steps for s in steps)
 
@@ -62,9 +62,9 @@ def _names_of(story: Story, found: Sequence[tuple[int, Step]]) -> list[str]:
 
 
 def sends(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies for blocking sends that wait for their receive: do not wait, or raise the eager limit.
+    """Yield remedies for blocking sends that wait for their receive: send non-blocking, or raise the eager limit.
 
-    The eager limit helps small messages only, and only if messages of their size usually wait: else buffers were full.
+    Raising the limit helps only small messages whose size exceeds it. A smaller message waits because buffers are full.
     """
     for place, found in by_site(story, site, ("send",)).items():
         numbers = {s.number for _, s in found if story.messages[s.number].rendezvous}
@@ -74,20 +74,20 @@ def sends(story: Story, site: Site) -> Iterator[Remedy]:
         if not rows or not _are_blocking(story, rows):
             continue
         most = max(story.messages[n].num_bytes for n in blocked)
-        evidence = f"{len(rows)} sends at {place}, of up to {most} bytes, wait until they are received"
+        evidence = f"{len(rows)} sends at {place}, of up to {most} bytes, wait for their receive"
         is_full = most <= (story.delays.eager_bytes or 0)
-        evidence += ", though others of their size do not: buffers were full" if is_full else ""
+        evidence += ", although others of their size do not: buffers were full" if is_full else ""
         if most <= SMALL_BYTES and not is_full and not any(story.messages[n].synchronous for n in blocked):
             free = [replace(m, rendezvous=False) if n in blocked else m for n, m in enumerate(story.messages)]
             action = f"raise the library's eager limit above {most} bytes (docs/trace.md names the variables)"
             yield Remedy("eager", tuple(rows), evidence, action, replace(story, messages=tuple(free)))
         changed = story.with_steps([latest(steps, rows) for steps in story.steps])
-        action = "MPI_Isend from a buffer of its own, and MPI_Wait before the rank next receives or calls a collective"
+        action = "MPI_Isend from a separate buffer, and MPI_Wait before the rank next receives or calls a collective"
         yield Remedy("rendezvous", tuple(rows), evidence, action, changed)
 
 
 def _are_blocking(story: Story, rows: set[int]) -> bool:
-    """Whether the calls that send also wait."""
+    """Return whether the calls that send also wait for the send's end."""
     return any(step.row in rows and step.does == "sent" for steps in story.steps for step in steps)
 
 
@@ -101,13 +101,13 @@ def post_earlier(story: Story, site: Site) -> Iterator[Remedy]:
         if not late or all(list(a) == list(b) for a, b in zip(moved, story.steps, strict=True)):
             continue
         rows = {s.row for _, s in found if s.number in late}
-        evidence = f"{len(rows)} receives at {place} are posted while their senders wait already"
+        evidence = f"{len(rows)} receives at {place} are posted after their senders have begun to wait"
         action = "MPI_Irecv before the rank waits for anything else, MPI_Wait where the message is needed"
         yield Remedy("post_earlier", tuple(rows), evidence, action, story.with_steps(moved))
 
 
 def _earlier(story: Story, steps: Sequence[Step], late: set[int]) -> Iterator[Step]:
-    """Return the story with each late receive posted before the waits directly before it, without own work between."""
+    """Yield the steps with each `late` receive moved ahead of the waits directly before it."""
     moved: list[Step] = []
     for step in steps:
         at = len(moved)
@@ -122,8 +122,10 @@ def _earlier(story: Story, steps: Sequence[Step], late: set[int]) -> Iterator[St
 
 
 def _first_of_waits(story: Story, steps: Sequence[Step], number: int) -> int:
-    """Index of the first of the receives and waits at the end of `steps` that a receive of message `number` can be
-    moved ahead of: without own work between them, and without an earlier message from the same sender."""
+    """Return the index in `steps` to which the receive of message `number`, which follows them, can be moved.
+
+    Moves it ahead of receives and waits, but not ahead of work, nor of a receive from the same sender with equal tag.
+    """
     at, it = len(steps), story.messages[number]
     while at and len(steps) - at < MOST_MOVED and steps[at - 1].does in ("taken", "recv"):
         other = story.messages[steps[at - 1].number]
@@ -136,7 +138,7 @@ def _first_of_waits(story: Story, steps: Sequence[Step], number: int) -> int:
 
 
 def progress(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies for messages that progressed only when they were waited for, though started long before."""
+    """Yield remedies for messages that progressed only in the wait for them, although begun long before."""
     for place, found in by_site(story, site, ("taken",)).items():
         stalled = {s.number for _, s in found if story.messages[s.number].stalls}
         if not stalled:
@@ -144,15 +146,15 @@ def progress(story: Story, site: Site) -> Iterator[Remedy]:
         free = [replace(m, stalls=False) if n in stalled else m for n, m in enumerate(story.messages)]
         spent = sum(story.messages[n].delay_s or 0.0 for n in stalled)
         each = spent / len(stalled)
-        evidence = f"{len(stalled)} messages waited for at {place} took {duration(spent)} there, though begun before"
+        evidence = f"{len(stalled)} messages took {duration(spent)} in the wait at {place}, although begun before work"
         action = f"call MPI_Test about every {duration(max(each / 8, 1e-4))} during the work, or run a progress thread"
         yield Remedy("progress", tuple(s.row for _, s in found), evidence, action, replace(story, messages=tuple(free)))
 
 
 def collective_progress(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies for collectives that progressed only when all ranks waited, though started long before.
+    """Yield remedies for collectives that progressed only when all ranks waited, although begun long before.
 
-    The ranks' own share of their time then falls into the work.
+    With progress, each rank's CPU share of the collective's time is added to its work.
     """
     for place, found in by_site(story, site, ("joined",)).items():
         quiet = {s.row: story.gatherings[s.number] for _, s in found if story.gatherings[s.number].stalls}
@@ -168,8 +170,8 @@ def collective_progress(story: Story, site: Site) -> Iterator[Remedy]:
         spent = max(it.seconds for it in quiet.values())
         names = ", ".join(sorted({it.name for it in quiet.values()}))
         evidence = (
-            f"{names}, waited for {len(quiet)} times at {place}, took up to {duration(spent)} there, though all ranks "
-            "had begun it long before"
+            f"{names}: {len(quiet)} waits at {place} took up to {duration(spent)}, although all ranks had begun the "
+            "collective long before"
         )
         action = f"call MPI_Test about every {duration(max(spent / 8, 1e-4))} during the work, or run a progress thread"
         yield Remedy("progress", tuple(quiet), evidence, action, story.with_steps(steps, gatherings=moved))
@@ -183,14 +185,14 @@ def _busier(step: Step, own_s: dict[int, float]) -> Step:
 
 
 def sender_progress(story: Story, site: Site) -> Iterator[Remedy]:
-    """Yield remedies for messages that left late: their sender was back in the library only after the receive."""
+    """Yield remedies for messages that left late: their sender called the library again only after the receive."""
     for place, found in by_site(story, site, ("send",)).items():
         held = {s.number for _, s in found if story.messages[s.number].held}
         if not held:
             continue
         free = [replace(m, held=False) if n in held else m for n, m in enumerate(story.messages)]
         each = sum(story.messages[n].delay_s or 0.0 for n in held) / len(held)
-        evidence = f"{len(held)} messages sent at {place} set out only when their sender called MPI again, after work"
+        evidence = f"{len(held)} messages sent at {place} left only when their sender called MPI again, after work"
         action = f"call MPI_Test about every {duration(max(each / 8, 1e-4))} during the work, or run a progress thread"
         rows = tuple(s.row for _, s in found if s.number in held)
         yield Remedy("progress", rows, evidence, action, replace(story, messages=tuple(free)))
@@ -201,7 +203,7 @@ def _work_follows(story: Story, rows: set[int]) -> bool:
 
 
 def _follows_s(story: Story, rows: set[int]) -> float:
-    """Mean seconds of own work after the calls at these rows."""
+    """Return the mean seconds of work directly after the calls at these rows."""
     spent, count = 0.0, 0
     for steps in story.steps:
         for step, after in pairwise(steps):

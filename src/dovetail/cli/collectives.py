@@ -1,4 +1,4 @@
-"""Collectives on the command line: tuned, or timed as nccl-tests time them, and printed as tables."""
+"""collectives: `dovetail tune` of a collective, and tables of tuned and timed collectives."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def tune(
     *,
     json: bool,
 ) -> int:
-    """Choose at each size, and print that; 1 where something computed wrong elements. `asked`: options of the
-    operator."""
+    """Tune a collective at each size and print the table. Return exit code 1 if some schedule computed wrong elements.
+
+    `asked`: options of the operator.
+    """
     from dovetail.report.selections import write_for_others
     from dovetail.tuner.collectives import collectives_of, tune_collective
 
@@ -45,7 +47,7 @@ def tune(
 
 
 def print_tuned(result: TunedCollective) -> None:
-    """The table by size, the notes, and last where the table for later runs is."""
+    """Print the table by size, the notes, and last the path of the selection table."""
     from dovetail.report import num_bytes, seconds
     from dovetail.store.selection import Choice
     from dovetail.tuner.collectives import point_of
@@ -63,7 +65,7 @@ def print_tuned(result: TunedCollective) -> None:
 
 
 def print_timed(timed: Sequence[Timed]) -> None:
-    """The table of nccl-tests."""
+    """Print timings in the columns of nccl-tests."""
     output.table(
         ["bytes", "count", "type", "algorithm", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"],
         [

@@ -23,6 +23,7 @@ from dovetail.run.engine import DTYPES
 from dovetail.run.mpi.library import Calls, SharedCalls, Shim, build_shim
 from dovetail.run.mpi.together import common, of_all
 from dovetail.run.mpi.world import World
+from dovetail.run.options import LEVELS
 from dovetail.run.reduce import REDUCE_OPS
 
 KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
@@ -30,7 +31,7 @@ REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library on
 Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
 call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
 _ALL_GATHER = KINDS.index("all_gather")
-_SERIALIZED = 2  # thread level, as MPICH and Open MPI number it
+_SERIALIZED = LEVELS.index("serialized")  # as MPICH and Open MPI number it
 
 
 class CollectiveCall(NamedTuple):

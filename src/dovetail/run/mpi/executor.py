@@ -24,6 +24,7 @@ from dovetail.run.executor import Executor, verify_job
 from dovetail.run.job import Job, JobResult
 from dovetail.run.mpi.heartbeat import SLOWEST, Deaths, Watch, slowness, terminate_ranks
 from dovetail.run.mpi.library import build_shim
+from dovetail.run.options import Level
 
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
@@ -65,11 +66,14 @@ class MpiExecutor(Executor):
 
     Each job gets a folder of its own under `folder` (a temporary one unless given); it stays after a failure, and holds
     the reason, the ranks' output and their partial timelines. The ranks are traced into `trace`, op by op, where given.
+    `level`: of thread support that they ask MPI for; default: the least that the job needs, "multiple" only for
+    helper threads.
     """
 
     launch: str | None = None
     folder: Path | None = None
     trace: Path | None = None
+    level: Level | None = None
     takes: ClassVar[tuple[str, ...]] = ("launch", "trace")
 
     @property
@@ -94,7 +98,7 @@ class MpiExecutor(Executor):
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
         command += [sys.executable, "-m", "dovetail.run.mpi.rank"]
-        more = [str(shim), *([str(self.trace.resolve())] if self.trace else [])]
+        more = [str(shim), self.level or job.level, *([str(self.trace.resolve())] if self.trace else [])]
 
         def start(place: Path, output: Any) -> Launcher:
             return _launched([*command, str(place), *more], output)

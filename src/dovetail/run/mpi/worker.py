@@ -25,6 +25,7 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.mpi.heartbeat import Pulse
 from dovetail.run.mpi.world import World
+from dovetail.run.options import LEVELS
 from dovetail.timeline import Timeline
 from dovetail.trace import init, interval
 from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
@@ -46,7 +47,7 @@ def serve(folder: str, world: World, pulse: Pulse, trace: str | None = None) -> 
         if trace is not None:
             init(trace)
             _native.trace_rank(world.rank, world.size)
-        job = pickle.loads(read_own(place / "job.pkl"))
+        job: Job = pickle.loads(read_own(place / "job.pkl"))
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
         rank = _Rank(world, job, place)
@@ -161,7 +162,7 @@ class _Rank:
         begin = _native.monotonic_s()
         self.latest = variant, begin
         with interval(variant.name, index):
-            (failure,) = run_engines([engine], variant.options)
+            (failure,) = run_engines([engine], variant.options.at(self.world.provided))
         mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
         if variant.options.spans:
             self.spans[variant.name].append(Spans(begin, *engine.spans()))
@@ -252,6 +253,7 @@ class _Rank:
             "host": platform.node(),
             "cpu": model,
             "mpi": self.world.library,
+            "thread_level": LEVELS[self.world.provided],
             "cores": len(os.sched_getaffinity(0)),
             "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
         }

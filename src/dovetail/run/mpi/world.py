@@ -15,6 +15,7 @@ from dovetail import _native
 from dovetail.core import RunError
 from dovetail.run.mpi.library import ON_COMM, Calls
 from dovetail.run.mpi.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
+from dovetail.run.options import LEVELS, Level
 from dovetail.run.requests import RequestQueue
 
 if TYPE_CHECKING:
@@ -28,15 +29,18 @@ _ANYHOW = 0  # a send may end before the receiver has asked for it
 class World:
     """The ranks of one communicator, and small control messages between them.
 
-    Either all ranks of this MPI job (initialises MPI if nobody has), or those of `bound`, a user's communicator, or
-    those of the native communicator at `address`. Ranks are numbered as in that communicator, in errors too.
+    Either all ranks of this MPI job (initialises MPI at `level` if nobody has), or those of `bound`, a user's
+    communicator, or those of the native communicator at `address`. Ranks are numbered as in that communicator, in
+    errors too. `provided`: the level that MPI has, of `run.options.LEVELS` by number.
     """
 
-    def __init__(self, calls: Calls, bound: _native.Communicator | None = None, address: int = 0) -> None:
+    def __init__(
+        self, calls: Calls, bound: _native.Communicator | None = None, address: int = 0, *, level: Level = "funneled"
+    ) -> None:
         self._calls, self._bound = calls, bound  # kept: the duplicate lives as long
         reduce = _native.mpi_reduce_function()
         if bound is None and not address:
-            self._comm, provided = ctypes.c_void_p(), ctypes.c_int()
+            self._comm, provided = ctypes.c_void_p(), ctypes.c_int(LEVELS.index(level))
             self._call("init", ctypes.byref(provided), ctypes.c_void_p(reduce), ctypes.byref(self._comm))
             self.provided = provided.value
         else:

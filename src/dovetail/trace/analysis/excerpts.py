@@ -1,4 +1,4 @@
-"""excerpts: cut excerpts from the middle of equal parts of a long trace, with their messages and collectives."""
+"""excerpts: cut a long trace into equal parts, and take an excerpt from the middle of each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.trace.trace import Trace
 
 
 class Excerpt(NamedTuple):
-    """Consecutive rows of a trace, and the messages and meetings that lie wholly within them."""
+    """Consecutive rows of a trace, and the messages and collectives all of whose calls lie within them."""
 
     trace: Trace
     found: Messages
@@ -21,7 +21,7 @@ class Excerpt(NamedTuple):
 
 
 def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
-    """Cut `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
+    """Return `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
     matcher, gatherer = Matcher(), Gatherer()
     for part in file.parts():
         matcher.take(part.columns)
@@ -29,7 +29,7 @@ def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
     middles = ((2 * i + 1) * file.num_rows // (2 * count) for i in range(count))
     parts = [_rows(file, max(middle - num_rows // 2, 0), num_rows) for middle in middles]
     met = gatherer.meetings(file.names, file.comms)
-    del gatherer  # it is large
+    del gatherer  # frees its memory
     meetings = [_meetings(met, first, first + trace.num_rows) for trace, first in parts]
     del met
     found, _ = matcher.messages(file.names, file.comms)
@@ -40,7 +40,7 @@ def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
 
 
 def _messages(found: Messages, first: int, last: int) -> Messages:
-    """The messages all of whose calls lie in these rows."""
+    """Return the messages all of whose calls lie in the rows from `first` to before `last`."""
     rows = (found.sent_row, found.posted_row, found.taken_row)
     whole = np.all([(row >= first) & (row < last) for row in rows], axis=0)
     whole &= (found.probe_row < 0) | ((found.probe_row >= first) & (found.probe_row < last))
@@ -50,7 +50,7 @@ def _messages(found: Messages, first: int, last: int) -> Messages:
 
 
 def _meetings(met: Meetings, first: int, last: int) -> Meetings:
-    """The meetings all of whose calls lie in these rows."""
+    """Return the collectives all of whose calls lie in the rows from `first` to before `last`."""
     inside = (met.row >= first) & (met.row < last)
     sizes = np.bincount(met.meeting)
     whole = inside & (np.bincount(met.meeting[inside], minlength=len(sizes))[met.meeting] == sizes[met.meeting])
@@ -59,7 +59,7 @@ def _meetings(met: Meetings, first: int, last: int) -> Meetings:
 
 
 def _rows(file: TraceFile, first: int, num_rows: int) -> tuple[Trace, int]:
-    """Rows from about `first` on, whole calls only, and the number of the first."""
+    """Return about `num_rows` rows from about `first` on, with whole calls only, and the number of the first row."""
     starts = np.cumsum([0, *(chunk.num_rows for chunk in file.chunks)])
     begin = max(int(np.searchsorted(starts, first, side="right")) - 1, 0)
     end = int(np.searchsorted(starts, first + num_rows))

@@ -19,37 +19,37 @@ _USED = ("kind", "name", "rank", "thread", "peer", "tag", "comm", "start_s", "en
 
 
 class Messages(NamedTuple):
-    """One entry for each sent message; fields of its receive are NaN or -1 if no receive matched."""
+    """One entry per sent message. If no receive matched, the fields of the receive are NaN or -1."""
 
     src: Array
     src_thread: Array
     dst: Array
     dst_thread: Array
     sent_s: Array  # the sending call begins
-    sent_end_s: Array  # and ends
-    away_s: Array  # the call that finds it to be sent ends: this one, or one that waits for its request, NaN for none
-    away_from_s: Array  # and begins
+    sent_end_s: Array  # the sending call ends
+    away_s: Array  # the call that completes the send (this call, or one that waits for its request) ends; NaN: none
+    away_from_s: Array  # that call begins
     away_thread: Array
     away_name: Array
-    posted_s: Array  # the call that asks for it begins
-    waited_s: Array  # the call in which it was found to be there begins
-    taken_s: Array  # and ends
+    posted_s: Array  # the call that posts the receive begins
+    waited_s: Array  # the call that completes the receive begins
+    taken_s: Array  # the call that completes the receive ends
     num_bytes: Array
-    sent_name: Array  # the sending call's, a row of the trace's names
+    sent_name: Array  # name of the sending call: an index into the trace's names
     taken_name: Array
-    sent_row: Array  # of the trace
+    sent_row: Array  # row of the trace
     posted_row: Array
     taken_row: Array
-    probe_s: Array  # a blocking probe for it begins
+    probe_s: Array  # a blocking probe for the message begins
     probe_end_s: Array
     probe_name: Array
     probe_row: Array
 
 
 class Matcher:
-    """Collects sends and receives, and pairs those of one sender, receiver, communicator and tag in their order.
+    """Collects sends and receives; pairs those with equal sender, receiver, communicator and tag, in order.
 
-    A receive stands where it was posted in that order, and ends where it was found to be complete.
+    The order of receives is the order in which they were posted.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Matcher:
         self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
-        """Rows in the order of their ends."""
+        """Add rows, in the order of their ends."""
         about = np.isin(columns["kind"], (SEND, RECV, DONE)) | (
             (columns["kind"] == REQUEST) & (columns["request"] >= 0)
         )
@@ -67,7 +67,7 @@ class Matcher:
         self._num_rows += len(about)
 
     def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
-        """The messages, and how many receives are of none of them. What was collected is given up for it."""
+        """Return the messages, and the number of receives that match no send. Clears what was collected."""
         if not len(self._kept):
             return Messages(*no_columns(Messages._fields)), 0
         rows = self._kept.give()
@@ -77,13 +77,13 @@ class Matcher:
         probes = np.flatnonzero(is_probe & (rows["kind"] == RECV))
         sides = _sides(rows, is_init, is_start, np.array(alike(comms), "i4"))
         if not len(probes):
-            rows.clear()  # they are large
+            rows.clear()  # frees its memory
         found, strays = _paired(*sides)
         return _with_probes(found, rows, probes) if len(probes) else found, strays
 
 
 def messages(trace: Trace) -> Messages:
-    """The messages of a trace."""
+    """Return the messages of a trace."""
     matcher = Matcher()
     matcher.take(trace.columns)
     return matcher.messages(trace.names, trace.comms)[0]
@@ -101,17 +101,17 @@ def check(found: Messages, strays: int) -> dict[str, Any]:
 
 
 def no_columns(names: Sequence[str]) -> Iterator[Array]:
-    """Empty columns: of seconds those whose names say so, else of whole numbers."""
+    """Yield an empty column per name: floats for names that end in `_s`, else integers."""
     return (np.zeros(0, "f8" if name.endswith("_s") else "i8") for name in names)
 
 
 def of_name(names: Sequence[str], test: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Of each name, whether it passes."""
+    """Return `test(name)` for each name, as an array."""
     return np.array([test(name) for name in names], bool)
 
 
 def alike(comms: Sequence[Comm]) -> list[int]:
-    """A number for each communicator, equal for both sides of an intercommunicator; 0 for unknown ones."""
+    """Return a number per communicator, equal for both sides of an intercommunicator; last, 0 for an unknown one."""
     numbers: dict[object, int] = {}
     keys = [(*sorted((comm.ranks, comm.remote)), comm.number) for comm in comms]
     return [numbers.setdefault(key, len(numbers) + 1) for key in keys] + [0]
@@ -120,7 +120,7 @@ def alike(comms: Sequence[Comm]) -> list[int]:
 def _sides(
     rows: dict[str, Array], is_init: Array, is_start: Array, alike: Array
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Messages as sent and as received: communicator, sender, receiver, tag, bytes, and when."""
+    """Return the columns of all sends, and those of all receives: communicator, sender, receiver, tag, bytes, times."""
     made, started = _beginnings(rows, is_start)
     has_start = np.isin(rows["kind"], (REQUEST, DONE)) & (made >= 0)
     of_send = has_start & (rows["kind"][made] == SEND)
@@ -130,7 +130,7 @@ def _sides(
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
     sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
     over = np.flatnonzero((rows["kind"] == DONE) & of_send & (started >= 0))
-    ended_by = np.where(rows["request"] >= 0, -1, np.arange(len(made)))  # the row that finds a send to be over
+    ended_by = np.where(rows["request"] >= 0, -1, np.arange(len(made)))  # the row that completes a send
     ended_by[started[over]] = over
     by_end, known = ended_by[sent], ended_by[sent] >= 0
     for name, column in (("away_s", "end_s"), ("away_from_s", "start_s")):
@@ -147,7 +147,7 @@ def _sides(
 
 
 def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
-    """For each row with a request: the row that created it, and the latest row that started it; -1 for none."""
+    """Return for each row the row that created its request, and the latest row that started it; -1 for none."""
     count = len(rows["kind"])
     made, started = np.full(count, -1, "i8"), np.full(count, -1, "i8")
     at = np.flatnonzero(rows["request"] >= 0)
@@ -165,7 +165,10 @@ def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
 
 
 def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages, int]:
-    """The k-th send of each sender, receiver, communicator and tag with the k-th receive."""
+    """Pair the k-th send with the k-th receive of equal sender, receiver, communicator and tag.
+
+    Returns the messages and the number of receives without a send.
+    """
     count = len(sends["src"])
     keys = ("comm", "src", "dst", "tag", "at_s")
     both = {name: np.concatenate([sends[name], takes[name]]) for name in keys}
@@ -211,7 +214,10 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
 
 
 def _with_probes(found: Messages, rows: dict[str, Array], probes: Array) -> Messages:
-    """The messages with the probes (of `rows`) that waited for them: MPI_Mprobe asks for its message itself."""
+    """Return the messages with the probes that waited for them; `probes`: their indices in `rows`.
+
+    MPI_Probe waits for the message that its thread receives next. MPI_Mprobe posts the receive itself.
+    """
     taken = np.flatnonzero(found.taken_row >= 0)
     by = np.searchsorted(rows["row"], found.taken_row[taken])
     takes = {name: rows[name][by] for name in ("rank", "comm", "peer", "tag")}
@@ -225,7 +231,7 @@ def _with_probes(found: Messages, rows: dict[str, Array], probes: Array) -> Mess
     met[~asks] = np.append(posted, -1)[place]
     same = found.posted_row[taken[met]] == rows["row"][probes] if len(taken) else asks
     met[~asks & ~same] = -1
-    matched = np.flatnonzero(met >= 0)[::-1]  # the first of several for one message waited
+    matched = np.flatnonzero(met >= 0)[::-1]  # reversed, so that the first of several probes for a message wins
     columns = {"probe_s": "start_s", "probe_end_s": "end_s", "probe_name": "name", "probe_row": "row"}
     for field, name in columns.items():
         getattr(found, field)[taken[met[matched]]] = rows[name][probes[matched]]

@@ -1,4 +1,4 @@
-"""meetings: find the calls of the ranks that form one collective, and the rank that arrived last."""
+"""collective_calls: find which calls of the ranks form one collective, and which rank called last."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _ENDS = ("request", "start_s", "end_s", "name", "thread")
 
 
 class Meetings(NamedTuple):
-    """One entry for each call of a rank; those of one collective have the same `meeting`, a number from 0 on."""
+    """One entry per call of a rank. Calls of one collective have the same number `meeting`, counted from 0."""
 
     meeting: Array
     name: Array
     rank: Array
-    root: Array  # a rank of the job, or -1
+    root: Array  # a rank of the job; -1: none
     start_s: Array
     end_s: Array
     num_bytes: Array
     received_bytes: Array
-    last_start_s: Array  # of all calls of the meeting
-    last_rank: Array  # whose call that is
-    root_start_s: Array  # NaN if there is no root, or its call is not known
+    last_start_s: Array  # start of the collective's last call
+    last_rank: Array  # the rank that called last
+    root_start_s: Array  # start of the root's call; NaN: no root, or its call is missing
     comm: Array
     request: Array
-    row: Array  # of the trace
+    row: Array  # row of the trace
     thread: Array
-    waited_s: Array  # the call that finds it over begins: this one, or one that waits for its request, NaN for none
-    waited_end_s: Array  # and ends
+    waited_s: Array  # the call that completes it (this call, or one that waits for its request) begins; NaN: none
+    waited_end_s: Array  # that call ends
     waited_name: Array
     waited_thread: Array
 
 
 class Gatherer:
-    """Collects collective calls; the n-th of each rank on a communicator meets the n-th of the other ranks."""
+    """Collects collective calls. The n-th calls of all ranks on a communicator form one collective."""
 
     def __init__(self) -> None:
         self._kept, self._ends = Grown(), Grown()
@@ -54,7 +54,7 @@ class Gatherer:
         self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
-        """Rows in the order of their ends."""
+        """Add rows, in the order of their ends."""
         at = np.flatnonzero(columns["kind"] == COLLECTIVE)
         if len(at):
             self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
@@ -66,8 +66,10 @@ class Gatherer:
         self._num_rows += len(columns["kind"])
 
     def meetings(self, names: Sequence[str], comms: Sequence[Comm]) -> Meetings:
-        """All calls but those that only make a persistent request, in the order of meetings. What was collected is
-        given up for it."""
+        """Return all calls in the order of their collectives, without those that only make a persistent request.
+
+        Clears what was collected.
+        """
         if not len(self._kept):
             return Meetings(*no_columns(Meetings._fields))
         rows = self._kept.give()
@@ -81,7 +83,7 @@ class Gatherer:
         return _met(rows | self._waited(rows), meeting)
 
     def _waited(self, rows: dict[str, Array]) -> dict[str, Array]:
-        """Of each collective call, the call that finds it over: start, end, name, thread."""
+        """Return start, end, name and thread of the call that completes each collective call."""
         found = {name: np.array(rows[name]) for name in _ENDS[1:]}
         later = np.flatnonzero(rows["request"] >= 0)
         for name in ("start_s", "end_s"):
@@ -98,14 +100,14 @@ class Gatherer:
 
 
 def meetings(trace: Trace) -> Meetings:
-    """The collectives of a trace."""
+    """Return the collective calls of a trace."""
     gatherer = Gatherer()
     gatherer.take(trace.columns)
     return gatherer.meetings(trace.names, trace.comms)
 
 
 def _number_within(*keys: Array) -> Array:
-    """0, 1, 2, … within each stretch of equal keys."""
+    """Return 0, 1, 2, … within each run of equal keys."""
     count = len(keys[0])
     changed = np.zeros(count, bool)
     changed[:1] = True
@@ -115,7 +117,7 @@ def _number_within(*keys: Array) -> Array:
 
 
 def _met(rows: dict[str, Array], meeting: Array) -> Meetings:
-    """Calls in the order of meetings and starts, each with the start of the last and of the root's."""
+    """Return the calls ordered by collective and start, with the start of the last call and of the root's."""
     order = np.lexsort((rows["start_s"], meeting))
     rows, meeting = {name: column[order] for name, column in rows.items()}, meeting[order]
     last = np.append(np.flatnonzero(np.diff(meeting)), len(meeting) - 1)[: len(meeting)]

@@ -11,10 +11,9 @@ Array = NDArray[Any]
 
 
 def next_taken(probes: dict[str, Array], takes: dict[str, Array]) -> Array:
-    """Return for each probe the row of `takes` that its thread receives next; -1 if there is none, or if it does not
-    match the probe.
+    """Return for each probe the row of `takes` that its thread receives next; -1: none, or it does not match the probe.
 
-    Columns: rank, thread, comm, peer, tag (below 0 in probes: any), and `at_s`.
+    Columns of both: rank, thread, comm, peer, tag, `at_s`. In probes, a negative peer or tag matches any.
     """
     count = len(probes["rank"])
     both = {name: np.concatenate([probes[name], takes[name]]) for name in ("rank", "thread", "at_s")}

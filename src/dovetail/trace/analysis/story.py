@@ -1,8 +1,8 @@
-"""story: a trace as steps of each rank and the time of each message, which a replay may change.
+"""replay_model: a model of a trace, which a replay can time and a remedy can change.
 
-A rank's story is a list of steps: seconds of its own, then a message or collective begun or waited for. How long a
-message took is known where its receiver waited for it; from these times a curve gives what other messages may have
-taken. Time within calls that did not wait is the rank's own.
+Each rank is a list of steps. A step is some seconds of the rank's own work, then the begin of, or the wait for, a
+message or collective. The time of a message is known if its receiver waited for it; a curve through these times
+estimates the others. Time within calls that did not wait counts as the rank's own work.
 """
 
 from __future__ import annotations
@@ -32,11 +32,23 @@ _PROBES = ("MPI_Probe", "MPI_Iprobe", "MPI_Mprobe", "MPI_Improbe")
 
 
 class Step(NamedTuple):
-    """`seconds` of the rank's own, `within_s` of them in calls before, `after_s` of these in the call of the step
-    before; then what it does in the call at `row`.
+    """Own work of a rank, then one action in the call at row `row` of the trace.
 
-    `send` and `recv` begin message `number`, `sent` and `taken` wait for it; `join` begins the rank's part in
-    collective `number`, `joined` waits for it to be over; `own` and `end` do nothing.
+    Attributes
+    ----------
+    seconds : float
+        Own work before the action.
+    does : str
+        "send", "recv": begin message `number`. "sent", "taken": wait for its send, or its receive. "join": begin the
+        rank's part of collective `number`; "joined": wait for it. "own", "end": no action.
+    number : int
+        Index of a message or collective; -1: none.
+    row : int
+        Row of the trace; -1: none.
+    within_s : float
+        Part of `seconds` within calls that precede the action's call.
+    after_s : float
+        Part of `within_s` within the call of the previous step.
     """
 
     seconds: float
@@ -51,15 +63,33 @@ class Step(NamedTuple):
 class Message:
     """One message.
 
-    `delay_s`: measured delay; None: the fitted curve's. `rendezvous`: it waited for its receive. `stalls`: without
-    progress, it moved only while its receiver waited for it. `synchronous`: its sender waits for it at any size, as in
-    MPI_Ssend, or until it has passed a slow link. `came_back`: its receiver waited for it until its sender's next call.
-    `held`: without progress, it starts only at its sender's next call. `gap_s`: time until the next message may start.
+    Attributes
+    ----------
+    src, dst, num_bytes : int
+        Source and destination rank, and bytes.
+    key : int
+        A number per communicator and tag. Messages of equal `src`, `dst` and `key` keep their order.
+    delay_s : float or None
+        Measured delay; None: use the fitted curve.
+    rendezvous : bool
+        It waits for its receive.
+    stalls : bool
+        For lack of progress, it moves only while its receiver waits for it.
+    synchronous : bool
+        Its sender waits for it at any size, as in MPI_Ssend, or until it has passed a slow link.
+    came_back : bool
+        Its receiver waited for it until its sender's next call.
+    held : bool
+        For lack of progress, it leaves only at its sender's next call.
+    gap_s : float
+        Time until the next message may leave.
+    crossed : bool
+        Another message travels in the opposite direction at the same time.
     """
 
     src: int
     dst: int
-    key: int  # of communicator and tag: those of one key, source and destination keep their order
+    key: int
     num_bytes: int
     delay_s: float | None
     rendezvous: bool
@@ -73,11 +103,28 @@ class Message:
 
 @dataclass(frozen=True)
 class Gathering:
-    """One collective, which is complete `seconds` after the last rank joined.
+    """One rank's call of a collective. The collective is complete `seconds` after the last rank's call.
 
-    Rooted ones: after the root joined, or for the root after each other rank. `stalls`: it progressed only when the
-    last rank waited for it, though started long before. `own_s`: part of its time that the ranks themselves spend on
-    copies, whoever drives it, since they share a host.
+    Attributes
+    ----------
+    meeting : int
+        Number of the collective, equal for the calls of all its ranks.
+    name : str
+        Name of the call, "MPI_Bcast".
+    group : tuple of int
+        The ranks.
+    way : str
+        SYNCHRONOUS: all wait for all. FROM_ROOT: the others wait for the root. TO_ROOT: the root waits for the others.
+    root, num_bytes : int
+        Root (-1: none), and bytes of the largest buffer.
+    seconds : float
+        From the last call that a rank waits for until the rank may continue.
+    blocking : bool
+        Whether the call waits for the collective.
+    stalls : bool
+        For lack of progress, it moves only when the last rank waits for it, although begun long before.
+    own_s : float
+        Part of `seconds` that the ranks' own CPUs spend on copies (all of it if all ranks share a host).
     """
 
     meeting: int
@@ -94,7 +141,11 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Story:
-    """What all ranks did. `steps[r]` are rank r's; `makespan_s` from the first step to the last, as traced."""
+    """A traced program as the replay sees it.
+
+    `steps[r]`: steps of rank r. `delays`: curve of message times. `makespan_s`: traced seconds from the first step to
+    the last. `names`: names of calls.
+    """
 
     steps: tuple[tuple[Step, ...], ...]
     messages: tuple[Message, ...]
@@ -104,12 +155,12 @@ class Story:
     names: tuple[str, ...] = field(repr=False)
 
     def with_steps(self, steps: Any, **changes: Any) -> Story:
-        """The same with other steps, messages or collectives."""
+        """Return the model with other steps and, by `changes`, other messages or collectives."""
         return replace(self, steps=tuple(map(tuple, steps)), **changes)
 
 
 class _Call(NamedTuple):
-    """One MPI call, or several that looked in vain, `pause_s` between them: its first row, its name, and when."""
+    """One MPI call, or several consecutive unsuccessful polls with `pause_s` seconds between them."""
 
     row: int
     name: int
@@ -119,16 +170,16 @@ class _Call(NamedTuple):
 
 
 def story_of(trace: Trace) -> Story:
-    """Return the story of a trace, from the end of MPI_Init to the start of MPI_Finalize.
+    """Return the model of a trace, from the end of MPI_Init to the start of MPI_Finalize.
 
-    Each rank is represented by the thread that makes most MPI calls. Messages with another thread, or without a
+    Each rank is represented by the thread that makes most MPI calls. Messages with other threads, or without a
     partner, are left out.
     """
     return story_with(trace, messages(trace), meetings(trace))
 
 
 def story_with(trace: Trace, found: Messages, met: Meetings) -> Story:
-    """The story of a trace whose messages and meetings are known."""
+    """Return the model of a trace whose messages and collective calls are known."""
     made = _StoryBuilder(trace, found, met)
     steps = [made.steps(rank) for rank in range(trace.num_ranks)]
     return Story(tuple(steps), made.messages(), made.gatherings(), made.delays, made.makespan_s, trace.names)
@@ -173,7 +224,7 @@ class _StoryBuilder:
         self.makespan_s = max((calls[-1].end_s for calls in self.calls if calls), default=0.0) - self.start_s
 
     def _send_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
-        """Of each call: the messages whose sending it finds to be over."""
+        """Return, by row of a call, the messages whose send the call completes."""
         col = self.trace.columns
         done = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["peer"] == -1) & (col["request"] >= 0))
         done = done[np.argsort(col["end_s"][done], kind="stable")]
@@ -189,7 +240,7 @@ class _StoryBuilder:
         return ends
 
     def _join_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
-        """Of each call: the collective calls (rows of `met`) that it finds to be over."""
+        """Return, by row of a call, the collective calls (rows of `met`) that the call completes."""
         col = self.trace.columns
         of_request = {int(self.met.request[i]): i for i in self.meets.values() if self.met.request[i] >= 0}
         ends: dict[int, list[int]] = defaultdict(list)
@@ -201,25 +252,25 @@ class _StoryBuilder:
 
     @cached_property
     def _is_call(self) -> NDArray[np.bool_]:
-        """Of each row, whether it is an MPI call that came back."""
+        """Return for each row whether it is an MPI call that returned."""
         col = self.trace.columns
         is_mpi = of_name(self.trace.names, lambda name: name.startswith("MPI_"))[col["name"]]
         found: NDArray[np.bool_] = is_mpi & (col["part"] == 0) & ~col["is_open"] & ~self.trace.of_kind("point")
         return found
 
     def _main_rows(self) -> NDArray[np.bool_]:
-        """Of each row, whether it lies in the thread of its rank that makes most MPI calls."""
+        """Return for each row whether it belongs to the thread of its rank that makes most MPI calls."""
         col, main = self.trace.columns, np.full(self.trace.num_ranks, -1)
         at = np.flatnonzero(self._is_call)
         both = np.stack([col["rank"][at], col["thread"][at]])
         (ranks, threads), count = np.unique(both, axis=1, return_counts=True)
-        order = np.lexsort((-threads, count, ranks))  # the last of each rank is written last
+        order = np.lexsort((-threads, count, ranks))  # the thread with most calls comes last, and so overwrites others
         main[ranks[order]] = threads[order]
         found: NDArray[np.bool_] = col["thread"] == main[col["rank"]]
         return found
 
     def _calls(self) -> list[list[_Call]]:
-        """The MPI calls of each rank's main thread, without its first and its last."""
+        """Return the MPI calls of each rank's main thread; MPI_Init and MPI_Finalize as empty intervals."""
         col, names = self.trace.columns, self.trace.names
         rows = np.flatnonzero(self.is_main & self._is_call)
         rows = rows[np.lexsort((col["start_s"][rows], col["rank"][rows]))]
@@ -234,8 +285,10 @@ class _StoryBuilder:
         return calls
 
     def _probed(self) -> Messages:
-        """The messages; who probes for one just before it is received waits from then on, and the receiving call begins
-        there."""
+        """Return the messages, with a probe directly before a receive merged into the receiving call.
+
+        The receive then counts as posted, and waited for, from the probe's begin.
+        """
         waited_s, posted_s = np.array(self.found.waited_s), np.array(self.found.posted_s)
         for rank, calls in enumerate(self.calls):
             merged: list[_Call] = []
@@ -267,7 +320,7 @@ class _StoryBuilder:
         return (*steps, Step(max(own, 0.0), "end", -1, -1, within, after))
 
     def _deeds(self, call: _Call) -> list[tuple[Does, int]]:
-        """What a call begins, then what it waits for."""
+        """Return what a call begins, then what it waits for."""
         row = call.row
         deeds: list[tuple[Does, int]] = [("send", i) for i in self.sends.get(row, ())]
         deeds += [("recv", i) for i in self.posts.get(row, ())]
@@ -281,8 +334,10 @@ class _StoryBuilder:
         return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
 
     def _back_s(self) -> NDArray[Any]:
-        """Of each message: when its sender, whose call did not wait, was in the library again, in a call that begins
-        something or waits for it: one that only looks leaves no sign of how the message got on."""
+        """Return for each message when its sender was in the library again, if the sending call did not wait for it.
+
+        Only the next call counts, and only if it begins or completes something: a mere test shows no progress.
+        """
         back_s = np.full(len(self.found.src), np.inf)
         deeds: tuple[Mapping[int, Any], ...] = (self.sends, self.posts, self.meets, self.joined, self.takes, self.ends)
         for call, after in (pair for calls in self.calls for pair in pairwise(calls)):
@@ -292,7 +347,7 @@ class _StoryBuilder:
         return back_s
 
     def _waited(self, call: _Call) -> bool:
-        """Whether a call waited for something: its time is then not the rank's own."""
+        """Return whether a call waited for something; if so, its time is not the rank's own work."""
         if call.row in self.meets or call.row in self.joined:
             return True
         awaited = [i for i in self.sends.get(call.row, ()) if self.blocks[i]] + self.ends.get(call.row, [])
@@ -300,7 +355,7 @@ class _StoryBuilder:
         return any(self.arrived_s[i] > call.start_s + 1e-9 for i in awaited)
 
     def _after(self, call: _Call) -> float:
-        """Time of the rank's own within a call that waited: what is left after all that it waited for."""
+        """Return the rank's own time within a call that waited: what follows the last event it waited for."""
         over = [call.start_s, *(self._over_s(i) for i in self.joined.get(call.row, ()))]
         i = self.meets.get(call.row)
         if i is not None and self.met.request[i] < 0:
@@ -312,7 +367,7 @@ class _StoryBuilder:
         return max(call.end_s - max(over), 0.0)
 
     def _over_s(self, i: int) -> float:
-        """When a collective let this rank go on, as far as its own kind of waiting goes."""
+        """Return when a rank could continue after its collective call `i`, by the collective's `way`."""
         number, way = int(self.met.meeting[i]), self._way(i)
         is_root = self.met.root[i] == self.met.rank[i]
         seconds = self._seconds[number]
@@ -327,9 +382,9 @@ class _StoryBuilder:
 
     @cached_property
     def quiet(self) -> dict[int, tuple[float, float]]:
-        """Meetings that progressed only when all ranks waited, though all had started them long enough before.
+        """Return the collectives that progressed only when all ranks waited, although begun long before.
 
-        For each: when the last rank came to wait, and how long the meeting then took.
+        For each: when the last rank began to wait, and the seconds that the collective then took.
         """
         met, col = self.met, self.trace.columns
         looked: dict[int, list[float]] = defaultdict(list)
@@ -356,7 +411,7 @@ class _StoryBuilder:
 
     @cached_property
     def _seconds(self) -> NDArray[Any]:
-        """Of each meeting: the least time that any rank was seen to wait from when it could be over."""
+        """Return for each collective its seconds: the shortest wait of any rank after the last call it depends on."""
         count, met = int(self.met.meeting.max(initial=-1)) + 1, self.met
         ways = np.array([self._way(i) for i in range(len(met.meeting))], "U9")
         is_root, looked, ends = met.root == met.rank, np.array(met.start_s, "f8"), np.array(met.end_s, "f8")
@@ -386,7 +441,7 @@ class _StoryBuilder:
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in columns), strict=True))
 
     def gatherings(self) -> tuple[Gathering, ...]:
-        """One for each call in `met`; those of one meeting are equal."""
+        """Return one entry per call in `met`; the entries of one collective are equal but for `blocking`."""
         comms, seconds = self.trace.comms, self._seconds
         hosts = {about["rank"]: about.get("host") for about in self.trace.meta.get("ranks", ())}
         most = np.zeros(len(seconds), "i8")
