@@ -162,7 +162,7 @@ class Plan:
             This rank's arguments; for shapes and dtypes see the operator.
         out : array, optional
             Receives the result. It must not share memory with the inputs.
-        comm : mpi4py communicator, optional
+        comm : communicator of mpi4py or dovetail.world(), optional
             Its ranks run the plan. Default: all ranks of the program (mpi4py is then not needed). A plan for one rank
             needs no MPI.
         allow_nonfinite : bool

@@ -48,7 +48,8 @@ def default_launch() -> str:
     mpiexec = find_tool("mpiexec", "mpirun")
     if mpiexec is None:
         raise EnvironmentFault(
-            "no MPI found: there is no mpiexec beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+            "no MPI found: there is no mpiexec beside this Python or on PATH",
+            hint="pip install 'dovetail[mpi]'; or --on shared, on one host",
         )
     return f"{shlex.quote(mpiexec)} {_flags(mpiexec)}-n {{ranks}}"
 
@@ -96,12 +97,11 @@ class MpiExecutor(Executor):
         launch = self.launched_by
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
-        more = [self.level or job.level, *([str(self.trace.resolve())] if self.trace else [])]
+        command += [sys.executable, "-m", "dovetail.run.mpi.rank"]
+        more = [str(shim), self.level or job.level, *([str(self.trace.resolve())] if self.trace else [])]
 
         def start(place: Path, output: Any) -> Launcher:
-            return _launched(
-                [*command, sys.executable, "-m", "dovetail.run.mpi.rank", str(place), str(shim), *more], output
-            )
+            return _launched([*command, str(place), *more], output)
 
         return run_job(job, self.folder, num_ranks, start)
 
@@ -122,7 +122,7 @@ class Launcher(Protocol):
 
 
 def run_job(job: Job, folder: Path | None, ranks: int, start: Callable[[Path, Any], Launcher]) -> JobResult:
-    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a folder of its own under `folder`.
+    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a new folder under `folder`.
 
     `start` gets that folder, where it finds the job in `job.pkl`, and a file for the ranks' output."""
     place = _place_in(folder)
