@@ -14,6 +14,7 @@ from dovetail.collective.operators import AllReduce, AllToAll, ReduceScatter
 from dovetail.core import PlanError, ProgramError
 from dovetail.report.selections import nccl_tuner_csv, write_for_others, write_msccl
 from dovetail.store.selection import (
+    LEVELS,
     Choice,
     Point,
     Row,
@@ -64,6 +65,26 @@ def test_lookup_uses_collective_ranks_and_nodes():
     assert found.lookup("all_reduce", 4, 4096) is not None
     assert found.lookup("all_reduce", 4, 4096, nodes=4) is None
     assert found.lookup("all_reduce", 3, 4096) is found.lookup("all_gather", 4, 4096) is None
+
+
+def test_rows_serve_programs_of_their_level():
+    """Of a program's own level, else of any; a table of any level replaces those of levels."""
+    point = Point(4096, 1e-5)
+    both = [
+        rows_of("all_reduce", 4, 1, [(made, point)], level=at)
+        for made, at in ((RING, "serialized"), (TREE, "multiple"))
+    ]
+    found = Selection({}, (*both[0], *both[1]))
+    assert Selection.from_json(found.to_json()) == found
+    assert [found.at(level).lookup("all_reduce", 4, 4096).choice for level in LEVELS] == [RING, TREE]
+    assert found.lookup("all_reduce", 4, 4096).choice == RING
+    anyone = Selection({}, rows_of("all_reduce", 4, 1, [(Choice(), point)]))
+    assert found.merged(anyone).rows == anyone.rows
+    part = Selection({}, both[0]).merged(Selection({}, both[1]))
+    assert part.rows == found.rows
+    assert anyone.merged(Selection({}, both[1])).at("serialized").rows == anyone.rows
+    with pytest.raises(PlanError, match="no level 'double'"):
+        Selection({}, (replace(both[0][0], level="double"),))
 
 
 def test_newer_rows_replace_all_of_a_group():
