@@ -150,13 +150,13 @@ def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _flows(found: Messages, threads: _Threads) -> Iterator[list[str]]:
     """An arrow for each message: from the begin of its send to just before its receive was seen to be complete."""
-    whole = np.flatnonzero(~np.isnan(found.taken_s))
+    whole = np.flatnonzero(~np.isnan(found.received_s))
     for begin in range(0, len(whole), _BATCH):
         yield list(_arrows(found, whole[begin : begin + _BATCH], begin + 1, threads))
 
 
 def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threads) -> Iterator[str]:
-    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.taken_s))
+    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.received_s))
     ends = (zip(found[i][at].tolist(), found[i + 1][at].tolist(), strict=True) for i in (0, 2))
     places: dict[tuple[int, int], str] = {}
 
