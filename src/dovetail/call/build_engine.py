@@ -22,9 +22,9 @@ from dovetail.run.options import RunOptions
 
 
 def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service:
-    """Return what serves all requests like this one: an engine for `choice`.
+    """Return a service for all calls with this request's shape: an engine that runs the algorithm of `choice`.
 
-    If `choice` cannot serve the request, rank 0 warns, and the MPI library's own collective serves it.
+    If the algorithm cannot serve the request, rank 0 warns, and the MPI library's own collective serves it.
     """
     options = native_options(RunOptions(slice_bytes=choice.slice_bytes, stall_s=STALL_S, spans=False))
     asked = request.kind, choice, made.size, made.nodes, request.root
@@ -45,7 +45,7 @@ def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service
 
 @lru_cache(maxsize=256)
 def program_of(kind: str, choice: Any, ranks: int, nodes: int, root: int = 0) -> Program:
-    """Return the proved Program of the algorithm that `choice` names. Raise OperatorError or ProgramError for none.
+    """Return the proved Program of the algorithm that `choice` names. Raise OperatorError or ProgramError if it fails.
 
     A choice for a collective also serves its v-variant, if the algorithm has a form for uneven parts.
     """

@@ -151,7 +151,7 @@ def mpi(launch: str | None) -> str:
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"
 
 
-NEVER_RUN = "graphs, interpreter, one real rank, ranks on several devices: never run on a device yet"
+NEVER_RUN = "not yet run on any device: graphs, the interpreter, one real rank, ranks on several devices"
 
 
 def cuda() -> str:

@@ -116,7 +116,7 @@ def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, sta
             raise RunError(
                 f"measuring collectives hangs: no measurement ended for {silent_s:g} s",
                 found=f"the last to end was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",
-                hint=f"does `{started_by} hostname` end, and do hosts reach each other? --launch: another launcher",
+                hint=f"check that `{started_by} hostname` ends and hosts reach each other, or try another --launch",
             )
 
 

@@ -164,12 +164,12 @@ class _Writer:
     def _messages(self, keys: Array) -> list[Batch]:
         """Return the records of each message in the call that sends it and in the call that receives it."""
         col, found = self.trace.columns, messages(self.trace)
-        i = np.flatnonzero(found.taken_row >= 0)
-        row, taken = found.sent_row[i], found.taken_row[i]
+        i = np.flatnonzero(found.received_row >= 0)
+        row, taken = found.sent_row[i], found.received_row[i]
         number = np.where(col["comm"][taken] >= 0, col["comm"][taken], col["comm"][row])
         src, dst, tag = found.src[i].astype("i8"), found.dst[i].astype("i8"), np.maximum(col["tag"][taken], 0)
         to, of = self._places(number, dst), self._places(number, src)
-        sent, arrived, waited = (np.rint(each[i] * 1e9) for each in (found.sent_s, found.taken_s, found.waited_s))
+        sent, arrived, waited = (np.rint(each[i] * 1e9) for each in (found.sent_s, found.received_s, found.waited_s))
         arrived = np.maximum(arrived, waited + 1)
         ends = []
         for kind, rank, thread, at_ns, order, other in (

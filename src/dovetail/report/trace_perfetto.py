@@ -149,13 +149,13 @@ def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 def _flows(found: Messages, threads: _Threads) -> Iterator[list[str]]:
     """Yield an arrow for each message: from its send's start to just before its receive is known to be complete."""
-    received = np.flatnonzero(~np.isnan(found.taken_s))
+    received = np.flatnonzero(~np.isnan(found.received_s))
     for begin in range(0, len(received), _BATCH):
         yield list(_arrows(found, received[begin : begin + _BATCH], begin + 1, threads))
 
 
 def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threads) -> Iterator[str]:
-    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.taken_s))
+    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.received_s))
     ends = (zip(found[i][at].tolist(), found[i + 1][at].tolist(), strict=True) for i in (0, 2))
     places: dict[tuple[int, int], str] = {}
 

@@ -20,7 +20,7 @@ from dovetail.timeline import Timeline
 from dovetail.tuner.measure import LAUNCHES, Clock, Entry, Measurer, groups
 from dovetail.tuner.neighbourhood import search
 
-FINALISTS = 3  # schedules of an entry's own heats, and of its neighbours', that meet serial in the final
+FINALISTS = 3  # schedules of an entry that its final compares with serial, winners of neighbouring entries included
 HEATS = 0.5  # share of the budget for heats
 LEAST_GAIN = 0.01  # least gain that counts, as a share of the serial time
 LEAST_GAIN_S = 5e-6  # least gain of a single run: smaller ones are noise of the clock, the barrier and the call

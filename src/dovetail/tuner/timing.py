@@ -20,7 +20,7 @@ from dovetail.tuner.collectives import BESIDE
 from dovetail.tuner.measure import Entry, repeats_worth
 from dovetail.tuner.tune import fresh_seed
 
-Rule = Callable[[CollectiveOperator], Schedule]
+Rule = Callable[[CollectiveOperator], Schedule]  # which schedule to time for an operator
 TUNED = "tuned"
 SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
 
@@ -157,7 +157,7 @@ def time_collective(
 
 
 def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
-    """Return the rule by the cached selection table. Raise DovetailError if the collective was not tuned here."""
+    """Return the rule that the cached selection table defines. Raise DovetailError if the collective was not tuned."""
     table, group = recall_selection(library, hosts).warned(), (operator.name, ranks, operator.nodes)
     if table is None or not any(row.group[:3] == group for row in table.rows):
         hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
