@@ -47,8 +47,13 @@ class CollectiveOperator(Operator):
 
     Notes
     -----
+<<<<<<< ours
     A schedule has the parameter `algorithm` and, if they differ from the defaults, `channels`, `instances` and
     `protocol`. The executor cuts messages into slices of `slice_bytes`.
+=======
+    Schedules have the parameters `algorithm`, and where they are not the usual ones `channels`, `instances` and
+    `protocol` and `transport`. The executor cuts their messages by `slice_bytes`.
+>>>>>>> theirs
 
     >>> operator = AllGather(1000)
     >>> operator.by("ring_all_gather", channels=2), operator.resolve({}, 4)[0].num_bytes
@@ -144,7 +149,13 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return max(self.num_bytes // dtype_bytes(self.dtype) // self.parts(ranks), 1)
 
     def by(
-        self, algorithm: str, channels: int = 1, instances: int = 1, protocol: str = "Simple", slice_bytes: int = 0
+        self,
+        algorithm: str,
+        channels: int = 1,
+        instances: int = 1,
+        protocol: str = "Simple",
+        slice_bytes: int = 0,
+        transport: str = "mpi",
     ) -> Schedule:
         """Return the schedule by an algorithm's name, or by "library". Raise OperatorError for other names."""
         if algorithm == LIBRARY:
@@ -160,6 +171,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             channels=None if channels == 1 else channels,
             instances=None if instances == 1 else instances,
             protocol=None if protocol == "Simple" else protocol,
+            transport=None if transport == "mpi" else transport,
         )
         return replace(schedule, slice_bytes=slice_bytes)
 
@@ -171,7 +183,12 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return self.serial(ranks)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
+<<<<<<< ours
         """Return the algorithm's Program, proved and cached. The executor, not the Program, slices messages."""
+=======
+        """The algorithm's Program; slices are the executor's business."""
+        schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
+>>>>>>> theirs
         key = self.nodes, ranks, schedule.parameters
         if key not in self.made:
             self.check_ranks(ranks)
