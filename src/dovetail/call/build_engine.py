@@ -46,8 +46,8 @@ def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service
             text = f"MPI's own {request.kind} is used, because the selection's choice cannot serve it: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return Service(None, options)
-    in_place, *rows = _homes(program, arrays, bool(request.dst))
-    return Service(bound.get("engine"), options, in_place, *rows, bound.get("script"))
+    homes = _homes(program, arrays, bool(request.dst))
+    return Service(bound.get("engine"), options, *homes, script=bound.get("script"))
 
 
 def _script(program: Program, made: Communicator, arrays: dict[str, Array], work: Workload) -> _native.Script:

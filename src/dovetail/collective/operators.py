@@ -47,13 +47,9 @@ class CollectiveOperator(Operator):
 
     Notes
     -----
-<<<<<<< ours
     A schedule has the parameter `algorithm` and, if they differ from the defaults, `channels`, `instances` and
     `protocol`. The executor cuts messages into slices of `slice_bytes`.
-=======
-    Schedules have the parameters `algorithm`, and where they are not the usual ones `channels`, `instances` and
-    `protocol` and `transport`. The executor cuts their messages by `slice_bytes`.
->>>>>>> theirs
+        schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
 
     >>> operator = AllGather(1000)
     >>> operator.by("ring_all_gather", channels=2), operator.resolve({}, 4)[0].num_bytes
@@ -183,12 +179,8 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return self.serial(ranks)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-<<<<<<< ours
         """Return the algorithm's Program, proved and cached. The executor, not the Program, slices messages."""
-=======
-        """The algorithm's Program; slices are the executor's business."""
         schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
->>>>>>> theirs
         key = self.nodes, ranks, schedule.parameters
         if key not in self.made:
             self.check_ranks(ranks)

@@ -223,7 +223,7 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
         try:
             opened = of_all(comm, lambda: _remember(bound, hosts, names[0] if one_host else "", calls))
             if one_host and not all(opened):
-                names = of_all(comm, lambda: memory.made(named=True))
+                names = tuple(of_all(comm, lambda: memory.made(named=True)))
                 opened = of_all(comm, lambda: _share(bound, names[0]))
         except BaseException:
             _known.pop(bound.key, None)  # on all ranks, which begin again the next time
