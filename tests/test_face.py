@@ -92,7 +92,7 @@ def test_a_plan_is_simulated_as_it_was_predicted_and_compared(made):
 
 def test_a_program_is_simulated_by_the_bytes_of_its_slots(made):
     program = dt.AllReduce(1 << 16).program(dt.AllReduce(1 << 16).serial(2), 2)
-    with pytest.raises(OperatorError, match=r"sizes of program .* are not known"):
+    with pytest.raises(OperatorError, match=r"sizes of program .* are unknown"):
         dt.simulate(program, "shared-memory-2")
     small, large = (dt.simulate(program, "shared-memory-2", slot_bytes=n, extrapolate=True) for n in (64, 1 << 20))
     assert 0 < small.makespan_s < large.makespan_s

@@ -316,7 +316,7 @@ def test_tracing_overhead_of_removed_calls_does_not_count_as_saved(tmp_path):
 def test_advice_in_words_and_json():
     advice = advised("merge", repaired=False)
     text = advice_text(advice)
-    for words in ("1. merge: saves", "one MPI_Allreduce of all elements", "Replayed as it was"):
+    for words in ("1. merge: saves", "one MPI_Allreduce of all elements", "Replayed unchanged"):
         assert words in text
     assert set(advice.to_json()["findings"][0]) == {"kind", "where", "evidence", "action", "saves_s"}
 

@@ -185,7 +185,7 @@ def test_an_unchanged_root_need_not_wait_between_two_calls(tmp_path):
 
 
 @pytest.mark.mpi
-def test_a_probe_measures_what_the_library_itself_takes():
+def test_a_probe_measures_calls_of_the_library():
     needs.need("mpich")
     bare = machine()
     found = probe_calls(bare, default_launch(), most_bytes=64)
@@ -243,4 +243,4 @@ def test_the_command_reports_the_error_of_a_replay(tmp_path, capsys):
     assert (found["schema"], found["machine"]) == ("dovetail.replay/1", "pretended")
     assert found["off"] == pytest.approx(found["replayed_s"] / found["traced_s"] - 1)
     assert main(["trace", "replay", str(tmp_path / "trace")]) == 0
-    assert "Replayed as it was, the program takes" in capsys.readouterr().out
+    assert "Replayed unchanged, the program takes" in capsys.readouterr().out

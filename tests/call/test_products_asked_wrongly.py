@@ -22,7 +22,7 @@ MACHINE = "shared-memory-2"
         (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "made of sizes: m is an array"),
         (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "made of sizes: m is an array"),
         (lambda: dt.AllGatherMatmul(2.5, 3, 4), "m must be a whole number"),
-        (lambda: dt.AllGatherMatmul(10**12, 10**12, 10**12), "no memory holds a matrix of 1000000000000"),
+        (lambda: dt.AllGatherMatmul(10**12, 10**12, 10**12), "a matrix of 1000000000000"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=4), "shares of rows are a list"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=[1, 2]), "do not add up to 4"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=[5, -1]), "a share of rows must be at least 0"),
@@ -68,7 +68,7 @@ def test_a_transposed_b_raises_if_slices_differ():
     made = dt.plan(operator, MACHINE, ranks=1, schedule="serial", extrapolate=True)
     a, b = np.ones((4, 5), "f4"), np.ones((5, 3), "f4")
     assert made.run(a, b).shape == (4, 3)
-    with pytest.raises(OperatorError, match=r"'B0' has shape \(3, 5\), and the plan wants \(5, 3\)"):
+    with pytest.raises(OperatorError, match=r"'B0' has shape \(3, 5\), but the plan needs \(5, 3\)"):
         made.run(a, b.T)
     sliced = dt.plan(operator, MACHINE, schedule="uniform-fused-2D", extrapolate=True).schedule
     with pytest.raises(OperatorError, match="'B0' has shape"):

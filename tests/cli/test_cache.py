@@ -30,7 +30,7 @@ def test_list(call, kept):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].split() == ["kind", "about", "size", "age"]
-    assert "cannot be used: it is cut short, or changed" in out
+    assert "cannot be used: the file is truncated or corrupted" in out
     [old] = [line for line in lines if "shared-memory-2, 2 ranks" in line]
     assert old.split()[0] == "machines"
     assert old.endswith("3 days")

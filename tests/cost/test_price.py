@@ -11,7 +11,7 @@ from effort import ratio
 from dovetail.core import CostError
 from dovetail.cost import CostModel, Curve, Samples, fit_factor, price
 from dovetail.ir import Builder, KernelForm, Kind, Operand, Program, Region, Slot, Work, Workload
-from dovetail.ir.alike import alike
+from dovetail.ir.unique_rows import unique_rows
 from dovetail.machine import SWITCH, Link, Machine, load
 
 LATENCY, P2P, EXCHANGE, REDUCE, COPY, ROW = 10e-6, 1e-9, 2e-9, 3e-9, 4e-9, 5e-6
@@ -294,11 +294,11 @@ def test_slots_that_differ_are_priced_by_their_elements() -> None:
     assert price(b.build(), machine(), sizes).work_s == pytest.approx([5 * ROW, 2 * ROW])
 
 
-def test_alike_tells_rows_apart_that_hash_alike() -> None:
+def test_unique_rows_separates_rows_of_equal_hashes() -> None:
     """Planted: two rows whose sums of products with the factors agree."""
     factors = np.random.default_rng(0).integers(1 << 62, size=2) | 1
     table = np.array([[factors[1], 0], [0, factors[0]], [factors[1], 0], [3, 4]])
-    first, which = alike(list(table.T))
+    first, which = unique_rows(list(table.T))
     assert len(first) == 3
     np.testing.assert_array_equal(table[first][which], table)
 

@@ -88,7 +88,7 @@ class TestBlocks:
         ("given", "what"),
         [
             ([], "takes 1 array: u"),
-            ([np.ones((4, 5), "f4")], r"'u' of rank 1 must be its block, of shape \(4, 6\)"),
+            ([np.ones((4, 5), "f4")], r"'u' of rank 1 must be the rank's block, of shape \(4, 6\)"),
             ([np.ones((4, 6))], "must be float32"),
             ([[[1.0]]], "must be a NumPy array"),
             ([np.ma.masked_array(np.ones((4, 6), "f4"))], "is a masked array"),

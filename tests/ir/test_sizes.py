@@ -159,7 +159,7 @@ class TestAllCounts:
     def test_that_meet_in_one_slot_are_a_fault(self):
         spec, through = all_to_all(3, swapped=True)
         fault = sizes_fault(through)
-        assert "must have one size, and the collective lets them differ" in fault.what
+        assert "must have one size, but the collective allows them to differ" in fault.what
         even = slot_sizes(through, spec.sizes(np.full((3, 3), 4)))
         assert even["s"][0].tolist() == [4]
         with pytest.raises(ProgramError, match="moves slots of"):

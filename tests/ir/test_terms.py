@@ -123,7 +123,7 @@ def test_terms_nest_only_so_deep() -> None:
     ("post", "message"),
     [
         ("0 y[0:2] = f(f(x@0[0:3]))", "x[0:3] and f(...) differ in size"),
-        ("0 y[0:2] = f(g(x@0[0:2]))", "a term of g takes 2 regions, not 1"),
+        ("0 y[0:2] = f(g(x@0[0:2]))", "a term of g has 2 operands, not 1"),
         ("0 y[0:2] = f(f(t@0[0:2]))", "'t' is not an input"),
         ("0 y[0:2] = f(f(x@0[3:5]))", "x[3:5], but buffer x has 4 slots on rank 0"),
         ("0 y[0:2] = f(none(x@0[0:2]))", "no kernel 'none'"),
@@ -137,7 +137,7 @@ def test_terms_nest_only_so_deep() -> None:
             "0 y[0:2] = product(f(A@0[0:5]), B@0[0:2])",
             "A[0:5] and f(...) differ in size",
         ),
-        ("0 y[0:2] = product(A@0[0:0], B@0[0:0])", "it sums over no slot at all, for 2 slots"),
+        ("0 y[0:2] = product(A@0[0:0], B@0[0:0])", "it sums over zero slots for a result of 2 slots"),
         (
             "0 y[0:2] = product(A@0[0:4], f(B@0[0:3]))",
             "its operand A[0:4] of mode each_sum has 4 slots, where 6, 2 x 3,",
@@ -154,7 +154,7 @@ def test_sums_that_the_text_has_no_form_for_are_refused() -> None:
         checked = program("nop")
         post = Post((0,), Region("y", 0, 1), (Term("f", (arg,)),))
         checked = Program(**{**vars(checked), "posts": (post,)})
-        assert "a sum within a term is of two operands or more" in failing(checked)["bounds"]
+        assert "a sum that is an operand of a kernel has two operands or more" in failing(checked)["bounds"]
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_sums_that_the_text_has_no_form_for_are_refused() -> None:
             "product A[0:5] B[0:2] -> y[0:2]",
             "its operand A[0:5] of mode each_sum has 5 slots, where 4, 2 x 2, are summed",
         ),
-        ("product A[0:0] B[0:0] -> y[0:2]", "it sums over no slot at all, for 2 slots"),
+        ("product A[0:0] B[0:0] -> y[0:2]", "it sums over zero slots for a result of 2 slots"),
         ("rows A[0:5] -> y[0:2]", "its operand A[0:5] of mode each_sum has 5 slots, where 4, 2 x 2, are summed"),
         ("rows A[0:1] -> y[0:2]", "its operand A[0:1] of mode each_sum has 1 slots, where 0, 2 x 0, are summed"),
-        ("scaled B[0:0] x[0:2] -> y[0:2]", "it sums over no slot at all, for 2 slots"),
+        ("scaled B[0:0] x[0:2] -> y[0:2]", "it sums over zero slots for a result of 2 slots"),
         ("scaled B[0:3] x[0:3] -> y[0:2]", "it reads B[0:3] and x[0:3], writes y[0:2]: sizes differ"),
         ("product A[0:4] B[0:2]", "its operand A[0:4] of mode each_sum has 4 slots, where 2, 1 x 2, are summed"),
     ],

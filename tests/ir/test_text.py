@@ -150,7 +150,7 @@ BODY = HEADER + "rank 0 lane net\n"
         (BODY + "  send x@0[0:4] to 1", 8, "expected a region of this rank, without '@'", "'x@0[0:4] to 1'"),
         (BODY + "  send x[0:4] to", 8, "expected a peer", "the end of the line"),
         (BODY + "  send x[0:4] to 1:3", 8, "no channel 0->1 3 in the header", None),
-        (BODY + "  compute g x[0:4] -> y[0:4]", 8, "no one kernel 'g'", None),
+        (BODY + "  compute g x[0:4] -> y[0:4]", 8, "no kernel 'g'", None),
         (BODY + "  collective all_reduce x[0:1] -> y[0:1]", 8, "expected 'group'", "the end of the line"),
         (
             BODY + "  collective all_reduce x[0:1] -> y[0:1] group 0 1",

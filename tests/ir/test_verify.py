@@ -75,7 +75,7 @@ def test_a_valid_program_passes_every_check() -> None:
     found = certificate(program(COPIES, "1 y[0:4] = x@0[0:4]"))
     assert found.ok
     assert found.min_fifo_depth == 1
-    assert found.checks["result"].message == "every post-condition holds; 4 output slots are asked for by none"
+    assert found.checks["result"].message == "every post-condition holds; 4 output slots were not checked"
     found.raise_if_bad()
     assert Certificate.from_json(found.to_json()) == found
 
@@ -84,7 +84,7 @@ def test_the_keys_that_other_programs_rely_on() -> None:
     document = certificate(program(COPIES)).to_json()
     assert list(document["checks"]) == ["bounds", "deadlock", "races", "result", "limits"]
     assert {"schema", "ok", "min_fifo_depth", "collective_found"} <= document.keys()
-    assert document["checks"]["result"]["message"] == "the program has no post-condition: nothing was asked"
+    assert document["checks"]["result"]["message"] == "the program has no post-condition: nothing was checked"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_bounds_of_post_conditions() -> None:
         ("0 y[0:4] = x@0[0:3]", "x[0:3] and y[0:4] differ in size"),
         ("0 y[0:4] = t@0[0:4]", "'t' is not an input"),
         ("0 y[0:4] = nothing(x@0[0:4])", "no kernel 'nothing'"),
-        ("0 y[0:4] = g(x@0[0:4])", "a term of g takes 2 regions, not 1"),
+        ("0 y[0:4] = g(x@0[0:4])", "a term of g has 2 operands, not 1"),
     ):
         assert message in failing(program("0a: nop", post))["bounds"]
 
@@ -151,7 +151,7 @@ def test_a_malformed_program_is_a_certificate_not_an_exception() -> None:
     builder.add(Kind.nop, 5, builder.lane("net", "net"))
     found = certificate(builder.build())
     assert not found.ok
-    assert found.checks["bounds"].message == "malformed program: column 'rank' leaves its table"
+    assert found.checks["bounds"].message == "malformed program: column 'rank' has values outside its table"
 
 
 def test_regions_whose_ends_overflow_are_out_of_bounds() -> None:
@@ -491,7 +491,7 @@ def test_limits_of_targets() -> None:
     assert certificate(ring, "msccl").ok
     assert certificate(ring, "msccl").checks["limits"].message == "within the limits of msccl"
     long = ring_all_reduce(4, 20)
-    assert "has 240 steps; rccl takes 64" in certificate(long, "rccl").checks["limits"].message
+    assert "has 240 steps; rccl allows 64" in certificate(long, "rccl").checks["limits"].message
     assert certificate(long, "msccl").ok
     wide = certificate(ring_all_reduce(2, 1, 33), "msccl").checks["limits"].message
     assert "msccl has 32 channels" in wide
@@ -518,7 +518,7 @@ def _star(peers: int) -> Program:
 
 def test_a_channel_serves_32_threadblocks_each_way() -> None:
     assert certificate(_star(32), "msccl").checks["limits"].ok
-    reported = "33 threadblocks of rank 0 send on channel 0; msccl takes 32 of a channel"
+    reported = "33 threadblocks of rank 0 send on channel 0; msccl allows 32 on a channel"
     assert certificate(_star(33), "msccl").checks["limits"].message == reported
 
 

@@ -41,7 +41,7 @@ def test_more_costs_make_another_machine() -> None:
         ({"ranks": True, "nodes": (0,), "links": ()}, "whole number"),
         ({"ranks": 3}, "2 nodes, 3 ranks"),
         ({"nodes": (0, -2)}, "numbered from 0"),
-        ({"links": (Link(0, 1, "tcp"),)}, "node 1 has no way to node 0"),
+        ({"links": (Link(0, 1, "tcp"),)}, "no links lead from node 1 to node 0"),
         ({"links": (Link(0, 1, "tcp"), Link(0, 1, "shm"), Link(1, 0, "tcp"))}, "given twice"),
         ({"links": (Link(0, 7, "tcp"),)}, "ends at node 7"),
         ({"links": (Link(0, 1, ""), Link(1, 0, "tcp"))}, "needs a kind"),

@@ -132,7 +132,7 @@ def test_a_periodic_array_that_is_computed_from_a_mirrored_one():
     """Right before every sweep; refused for several sweeps, for ghost rows of both differ."""
     check_ways(three_ends, "12", [(1,), (3,)], ways=[(0, None), (0, 2)])
     operator = operator_of(three_ends)("12", steps=5)
-    with pytest.raises(PlanError, match="go around the ends, and those of u are mirrored there"):
+    with pytest.raises(PlanError, match="go around the ends, but those of u are mirrored there"):
         operator.program(schedule((2,), 2), 2)
     assert operator.serial(2)["depth"] == 0
 

@@ -144,13 +144,13 @@ class TestWhatAFileLacks:
         ("words", "said"),
         [
             (["--operator", "matmul_all_reduce --m 14 --k 9 --n 11"], "the operator has 70"),
-            (["--operator", "all_gather_matmul --m 13 --k 9 --n 11"], "is not of all_gather_matmul"),
+            (["--operator", "all_gather_matmul --m 13 --k 9 --n 11"], "is not one of all_gather_matmul"),
             (["--operator", "matmul_all_reduced --m 1"], "did you mean 'matmul_all_reduce'"),
             (["--operator", "matmul_all_reduce --m 13 --k 9"], "--n"),
             (["--operator", "matmul_all_reduce --m -1 --k 9 --n 11"], "Invalid value for '--m'"),
             (["--operator", ""], "--operator is empty"),
             (["--operator", '"'], "--operator"),
-            (["--shape", "A=5"], "how large is a slot of buffer 'B'?"),
+            (["--shape", "A=5"], "the shape of a slot of buffer 'B' is missing"),
             (["--shape", "Q=5"], "no buffer 'Q'"),
             (["--shape", "A"], "--shape BUFFER="),
             (["--shape", "A=5x"], "--shape BUFFER="),
@@ -168,7 +168,7 @@ class TestWhatAFileLacks:
     def test_kernels_that_only_their_operator_knows(self):
         (operator,) = operator_class("jacobi2d").points(grid="12x10", steps=2)
         program = operator.program(operator.serial(2), 2)
-        with pytest.raises(OperatorError, match="does not follow from its name"):
+        with pytest.raises(OperatorError, match="is unknown without the program's operator"):
             shaped(program, {buffer.name: [[2]] for buffer in program.buffers}, "float32")
 
 

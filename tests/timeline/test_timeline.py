@@ -220,7 +220,7 @@ class TestLosses:
     def test_foreign_inputs(self) -> None:
         program = tiled(1)
         timeline = simulate(program, Prices.plain(program))
-        with pytest.raises(DovetailError, match="Alone was made for another program"):
+        with pytest.raises(DovetailError, match="is not for program"):
             losses(timeline, program, alone_of(Prices.plain(tiled(2)), 1.0, 1.0))
         with pytest.raises(DovetailError, match="timeline is of another program"):
             losses(simulate(tiled(2), Prices.plain(tiled(2))), program, alone_of(Prices.plain(program), 1.0, 1.0))

@@ -299,7 +299,7 @@ def test_the_command(mpi, tmp_path, capfd, monkeypatch):
     assert main(["trace", "advise", str(out), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["schema"] == "dovetail.advice/1"
     assert main(["trace", "advise", str(out), "--machine", "shared-memory-2"]) == 0
-    assert "Replayed as it was" in capfd.readouterr().out
+    assert "Replayed unchanged" in capfd.readouterr().out
     assert main(["trace", "export", str(out), "--perfetto", str(tmp_path / "p.json")]) == 0
     events = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 8

@@ -190,7 +190,7 @@ def test_compared_json_has_the_rules_reasons():
     scenario = next(iter(drawn(MatmulAllReduce, 1, seed=3)))
     found: Compared = compare(scenario, seed=3)
     silent = [pick for pick in found.to_json()["picks"] if "why_not" in pick]
-    assert silent == [{"chooser": "FiCCO", "why_not": "is for operators that communicate before they multiply"}]
+    assert silent == [{"chooser": "FiCCO", "why_not": "applies to operators that communicate before they multiply"}]
 
 
 FOUND = [  # found by a longer search only: an uneven tile, few long pieces

@@ -242,7 +242,7 @@ def test_a_plan_must_beat_serial_by_more_than_the_noise(planned: Plan, planned_s
 
 
 def test_a_serial_plan_is_always_kept(serial: Plan) -> None:
-    assert "what is predicted to be faster was measured slower" in explain(serial)
+    assert "the schedules predicted to be faster were measured slower" in explain(serial)
     assert judged(serial, 1.0, 1.5).speedup == 1.0
 
 
@@ -388,7 +388,7 @@ def test_a_kept_serial_has_a_reason_and_no_gain(serial: Plan, machine: Machine, 
     assert result.to_json()["ideal_gain"] is result.to_json()["shared_gain"] is None
     print_tuned(result)
     out = capsys.readouterr().out
-    assert "; serial kept: what is predicted to be faster was measured slower." in out
+    assert "; serial kept: the schedules predicted to be faster were measured slower." in out
     assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
 
 
@@ -398,8 +398,8 @@ def test_a_schedule_faster_within_the_noise_is_not_called_slower(planned: Plan, 
     assert kept.schedule == planned.serial
     assert kept.rivals[0].why_not == WITHIN_NOISE
     print_tuned(result_of(kept, found, machine))
-    assert "serial kept: what was measured to be faster was not so beyond the noise" in capsys.readouterr().out
-    assert "Serial is kept: what was measured to be faster was not so beyond the noise" in explain(kept)
+    assert "serial kept: no schedule was faster by more than the noise" in capsys.readouterr().out
+    assert "Serial is kept: no schedule was faster by more than the noise" in explain(kept)
     assert chosen(planned, judged(planned, 1.0, 1.2), costs).rivals[0].why_not == MEASURED_SLOWER
 
 
@@ -423,7 +423,7 @@ def test_a_rival_that_seems_faster_names_the_job_that_timed_it(planned: Plan, co
 def test_a_kept_serial_reports_if_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:
     result = replace(result_of(serial, judged(serial, 1.0, 1.0), machine), adjusted_ideal_s=0.99, cil=(1.9, 1.7))
     print_tuned(result)
-    assert "side by side compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
+    assert "at the same time, compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
     print_tuned(replace(result, adjusted_ideal_s=0.9))
     assert "side by side" not in capsys.readouterr().out
 

@@ -14,7 +14,7 @@ from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.faults import Door
-from dovetail.run.mpi.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
+from dovetail.run.mpi.comm import KINDS, REDUCED, Communicator, Rules, communicator_of
 from dovetail.run.mpi.together import common
 from dovetail.store import Recalled
 from dovetail.store.selection import LIBRARY, Choice, Row, Selection, recall_selection
@@ -113,7 +113,7 @@ def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, 
 
 def _begin(made: Communicator) -> None:
     """Use the cached selection for these ranks. If it cannot be read, every rank warns and uses MPI's own calls."""
-    found, fault = _rank_0s(made, lambda: recall_selection(shim().library, made.hosts))
+    found, fault = _rank_0s(made, lambda: recall_selection(made.calls.library, made.hosts))
     if fault:
         warnings.warn(f"no selection table is used: {fault}", RuntimeWarning, stacklevel=5)
     _set_rules(made, found)

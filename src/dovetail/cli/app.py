@@ -24,6 +24,7 @@ from dovetail.cli.compare import compare
 from dovetail.cli.compile import compile
 from dovetail.cli.diff import diff
 from dovetail.cli.doctor import doctor
+from dovetail.cli.launch import launch
 from dovetail.cli.machines import machines
 from dovetail.cli.operators import HELP, Verb
 from dovetail.cli.plan import plan
@@ -32,6 +33,7 @@ from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
 from dovetail.cli.tile import tile
+from dovetail.cli.trace import PASSES_ON
 from dovetail.cli.trace import group as trace_group
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
@@ -44,7 +46,7 @@ OF_OPERATORS = (
     Verb(plan, limits=True, compares=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
-ORDER = (*RIVER, "trace", "show", "diff", "machines", "cache", "doctor")
+ORDER = (*RIVER, "launch", "trace", "show", "diff", "machines", "cache", "doctor")
 _ALLOCATIONS = 100_000  # between garbage collections; with Python's 700 they take a tenth of a short command's time
 _UsageError: Any = typer.BadParameter.__bases__[0]  # a class of typer or of click, depending on typer's version
 _ClickException: Any = _UsageError.__bases__[0]
@@ -68,6 +70,7 @@ app = typer.Typer(
 )
 for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
+app.command("launch", context_settings={**HELP, **PASSES_ON})(launch)
 for _group in OF_OPERATORS:
     app.add_typer(_group.group(), name=_group.name)
 app.add_typer(trace_group(), name="trace", no_args_is_help=True)

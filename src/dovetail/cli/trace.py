@@ -18,6 +18,11 @@ from dovetail.core import DovetailError
 if TYPE_CHECKING:
     from dovetail.trace import TraceFile
 
+PASSES_ON = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}  # of a verb that runs a command
 NAME = "trace.dovetail"
 TraceArgument = Annotated[Path, typer.Argument(help="A trace, or the folder of `trace run`.")]
 
@@ -252,8 +257,7 @@ def group() -> typer.Typer:
     """Return the verbs of `trace`."""
     about = "Trace an unmodified MPI program, and analyse what its ranks did."
     made = typer.Typer(cls=Verbs, help=about, context_settings=HELP)
-    passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-    made.command("run", context_settings={**HELP, **passes_on})(run)
+    made.command("run", context_settings={**HELP, **PASSES_ON})(run)
     for verb in (merge, stats, view, replay, advise):
         made.command(verb.__name__)(verb)
     made.command("import")(take)

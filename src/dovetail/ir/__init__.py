@@ -1,4 +1,4 @@
-"""ir: Program, the only schedule IR, its text form, and the certificate that proves it."""
+"""ir: Program, the only schedule IR; its text form; and its proof, the certificate."""
 
 from dovetail.ir.abilities import Heuristic, PublishedCase
 from dovetail.ir.build import Builder

@@ -26,5 +26,6 @@ def rows_of(start: Ints, ops: Ints) -> tuple[Ints, Ints]:
     >>> [each.tolist() for each in rows_of(np.array([0, 2, 3]), np.array([1, 0, 1]))]
     [[2, 0, 1, 2], [0, 1, 1, 2]]
     """
-    owner, number = runs(np.diff(start)[ops])
-    return start[:-1][ops][owner] + number, owner
+    count = np.diff(start)[ops]
+    owner = np.repeat(np.arange(len(ops)), count)
+    return np.repeat(start[ops] - np.cumsum(count) + count, count) + np.arange(len(owner)), owner

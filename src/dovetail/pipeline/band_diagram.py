@@ -11,12 +11,13 @@ from dovetail.ir import Piece, Space
 from dovetail.pipeline.band_program import Tile, tiles_of
 from dovetail.pipeline.bands import Line
 
-STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # shown at most: strips upwards, tiles across, rounds of all ranks' bands
+STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # most that is shown: steps upwards, tiles to the right, bands of each rank
 
 
 def space_of_bands(line: Line) -> Space | None:
-    """The part of the iteration space that the page shows: a few tiles from where the sweep begins, and a few bands of
-    steps. In a time step (a turn) every rank may compute one tile."""
+    """Return the part of the iteration space that the page shows: the first tiles of the sweep, and a few bands of
+    steps.
+    In a time step (a turn) every rank may compute one tile."""
     low, high = line.box
     count = min(high - low, MOST_TILES * line.grain)
     if line.steps == 0 or count <= 0:

@@ -25,8 +25,9 @@ MODELLED = 4  # rounds of bands that a prediction simulates; longer runs are ext
 
 
 class BandOperator(PipelineOperator):
-    """A sweep over a grid of one axis, e.g. "1000000", in every step. Ranks compute bands of steps in rotation, tile by
-    tile, and send each tile's results to the next rank.
+    """A sweep over a grid of one axis, e.g. "1000000", in every step.
+
+    Ranks compute bands of steps in rotation, tile by tile, and send each tile's results to the next rank.
 
     Schedules have the parameters `depth` (steps of a band) and `grain` (positions of a tile).
     """
@@ -38,13 +39,15 @@ class BandOperator(PipelineOperator):
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """One band and one tile per rank: each rank begins when the one before it has finished."""
+        """Return the schedule with one band and one tile per rank: each rank begins when the one before has
+        finished."""
         depth = max(-(-self._steps // ranks), 1)
         return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """The schedule used if nothing was tuned: equally many bands on every rank, in enough tiles that the last rank
-        begins early."""
+        """Return the schedule to use if nothing was tuned: equally many bands on every rank, in enough tiles that the
+        last
+        rank begins early."""
         rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
         depth = max(-(-self._steps // (ranks * rounds)), 1)
         length = self._line(ranks, depth, 1).length_of_tiles(depth)
@@ -54,11 +57,12 @@ class BandOperator(PipelineOperator):
         return Schedule.of(family, depth=depth, grain=max(grain, 1))
 
     def _least(self, depth: int) -> int:
-        """The shortest tile that is tried."""
+        """Return the shortest tile that is tried."""
         return max(LEAST_POINTS // depth, 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; then bands of ever fewer steps (halved each time), each in tiles of ever fewer positions."""
+        """Yield the serial schedule; then bands of ever fewer steps (halved each time), each in tiles of ever fewer
+        positions."""
         yield self.serial(costs.ranks)
         deepest = max(-(-self._steps // costs.ranks), 1)
         for depth in (asked,) if (asked := costs.options.get("depth")) else halvings(deepest, LEAST_DEPTH):
@@ -71,7 +75,7 @@ class BandOperator(PipelineOperator):
         return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Schedules with tiles, or bands, half and twice as long."""
+        """Yield schedules with tiles, or bands, half and twice as long."""
         for name, most in (("grain", self.grid[0]), ("depth", self._steps)):
             yield from (other.as_of(BANDS) for other in self.scaled(schedule, name, most))
 
@@ -87,10 +91,13 @@ class BandOperator(PipelineOperator):
         return Line(self.cutting((1,), 0), ranks, self._steps if steps is None else steps, depth, grain)
 
     def line(self, schedule: Schedule, ranks: int) -> Line:
-        """How a schedule runs it. Raises PlanError for a schedule of another kind, or too many ranks."""
+        """Return how a schedule cuts the sweep into bands and tiles. Raises PlanError for a schedule of another kind,
+        or too many ranks."""
         depth, grain = schedule.get("depth"), schedule.get("grain")
         if depth is None or grain is None:
-            raise PlanError(f"the schedule is none of {self.name}", found=str(schedule), hint="a depth and a grain")
+            raise PlanError(
+                f"the schedule does not fit {self.name}", found=str(schedule), hint="give a depth and a grain"
+            )
         return self._line(ranks, parse_count(depth, "depth", least=1), parse_count(grain, "grain", least=1))
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
@@ -106,7 +113,7 @@ class BandOperator(PipelineOperator):
         return space_of_bands(self.line(schedule, ranks))
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """A program of at most MODELLED rounds of bands."""
+        """Simulate at most MODELLED rounds of bands."""
         depth = int(schedule["depth"])
         steps = min(self._steps, MODELLED * ranks * depth)
         program = _program(self._line(ranks, depth, int(schedule["grain"]), steps))
@@ -139,10 +146,10 @@ class BandOperator(PipelineOperator):
         line = self._line(ranks, 1, 1)
         return [line.block(name, rank) for rank in range(ranks)]
 
-    # What must be measured
+    # Benchmarks
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Benchmarks of tiles of some steps, by number of points."""
+        """Return benchmarks of tiles of some steps, by number of points."""
         line = self._line(ranks, 1, 1)
         low, high = line.box
         depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.lean, 1), 1))
@@ -155,13 +162,13 @@ class BandOperator(PipelineOperator):
 
 
 class _TilesAlone:
-    """Appends tiles of given numbers of points to a program, on every rank."""
+    """Append tiles of given numbers of points to a program, on every rank."""
 
     def __init__(self, line: Line, depth: int, most: int) -> None:
         self.line, self.depth, self.most = line, depth, most
 
     def of(self, points: int) -> int:
-        """Positions of a tile of `points` points."""
+        """Return the positions of a tile of `points` points."""
         return min(max(points // self.depth, 1), self.most)
 
     def __call__(self, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:

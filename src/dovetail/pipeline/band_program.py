@@ -18,11 +18,11 @@ from dovetail.pipeline.names import whole
 from dovetail.pipeline.skews import Lean
 from dovetail.pipeline.tile_messages import GIVEN, Ledger, Message
 
-END = 1 << 62  # what needs results
+END = 1 << 62  # the `user` of messages that carry final results
 
 
 class Tile(NamedTuple):
-    """A tile of a band on a rank, from the first position that it touches."""
+    """A tile of a band on a rank. `low`: the first position that it touches."""
 
     number: int
     band: int
@@ -49,7 +49,7 @@ def plain_program(line: Line) -> Program:
     """The reference program: the same tiles on rank 0, band after band."""
 
     def make(bands: int) -> Program:
-        return _Writer(_of_bands(line, bands), plain=True).run_plainly()
+        return _Writer(_of_bands(line, bands), plain=True).run_on_rank_0()
 
     return repeated(make, len(line.bands), line.ranks)
 
@@ -70,8 +70,11 @@ def tiles_of(line: Line) -> list[Tile]:
 
 
 def messages_of(line: Line, tiles: Sequence[Tile]) -> Iterator[Message]:
-    """Yield all messages, in the order in which they are needed; at the end what ranks give back. A rank gets all that
-    a tile, or the rank to which it was given, has left around what it needs, needed yet or not."""
+    """Yield all messages, in the order in which tiles need them, and last those that carry final results.
+
+    A message holds all values that one tile (or, at the start, one rank's block) left around those that are needed, so
+    that later tiles need no message of their own for these.
+    """
     given = GIVEN - np.repeat(np.arange(line.ranks), [high - low for low, high in line.owned])
     ledger = Ledger({array: given.copy() for array in line.moving})
 
@@ -155,8 +158,9 @@ class _Writer:
                 self._copy(message, text)
 
     def _take(self, wanted: Message, text: str) -> None:
-        """Receive a message, and first those sent before it on the same channel. Messages back to the first rank are
-        received as soon as there is room, in a lane of their own."""
+        """Receive a message, and before it those sent earlier on the same channel. Messages back to lower ranks are
+        received
+        as soon as there is room, in a lane of their own."""
         if wanted.source == wanted.target:
             return self._copy(wanted, text) if wanted.user != END else None
         queue = self.under_way[wanted.source, wanted.target]
@@ -199,9 +203,10 @@ class _Writer:
         call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.lean), whole(len(reads)))
         self.builder.add(Kind.compute, rank, self.compute, reads=reads, writes=writes, call=call, line=text)
 
-    # Plainly
+    # Reference
 
-    def run_plainly(self) -> Program:
+    def run_on_rank_0(self) -> Program:
+        """Return the reference program: rank 0 collects all blocks, computes all tiles, and sends the results."""
         arrays, targets = self.line.cutting.pipelined.nest.arrays, self.line.sweep.targets
         for array, (rank, (low, high)) in product(arrays, enumerate(self.line.owned)):
             if array in self.line.moving:
@@ -219,17 +224,17 @@ class _Writer:
 
 
 def held_name(array: str) -> str:
-    """The buffer of all positions of an array, while bands are computed."""
+    """Return the name of the buffer that holds all positions of an array while bands are computed."""
     return f"{array}_held"
 
 
 def came_name(array: str) -> str:
-    """The buffer of received values of an array, before they are needed."""
+    """Return the name of the buffer of an array's received values, before they are needed."""
     return f"{array}_came"
 
 
 def own_name(array: str, rank: int) -> str:
-    """The buffer, on rank 0, of another rank's input of an array that is not cut."""
+    """Return the name of the buffer, on rank 0, of another rank's input of an array that is not cut."""
     return f"{array}_of{rank}"
 
 

@@ -22,11 +22,11 @@ from dovetail.pipeline.sweeps import Inner, Pipelined
 from dovetail.pipeline.tile_kernels import TileKernel
 from dovetail.pipeline.tiles import Turn
 
-ORDER = (0, 1)  # steps around points
+ORDER = (0, 1)  # order of the loops: steps outside, points inside
 
 
 class Band(NamedTuple):
-    """So many steps, which one rank does tile by tile."""
+    """A number of steps, which one rank computes tile by tile."""
 
     depth: int
     rank: int
@@ -37,10 +37,10 @@ MOST_BANDS = 1 << 20  # of a program
 
 @dataclass(frozen=True)
 class Line:
-    """`depth` steps at a time on one rank after the other, round and round, in tiles of `grain` positions.
+    """A sweep over one axis, cut into bands of `depth` steps, each in tiles of `grain` positions.
 
-    Rank r does the bands r, r + ranks, …, and holds all positions meanwhile: a tile of a band needs what the last band
-    has left at its positions, and a little beyond. `cutting`: of one part, for what is known of arrays.
+    Rank r computes bands r, r + ranks, … and holds all positions: a tile reads what the band before left at its
+    positions and slightly beyond. `cutting`: the grid as a single part, which describes the arrays.
     """
 
     cutting: Cutting
@@ -61,22 +61,23 @@ class Line:
 
     @cached_property
     def owned(self) -> list[Range]:
-        """The positions of each rank's blocks."""
+        """The positions that each rank's block contains."""
         return shares(self.cutting.grid[0], self.ranks)
 
     @cached_property
     def bands(self) -> list[Band]:
-        """In turn; the first one is short where they do not divide evenly."""
+        """The bands, in order; the first one is shorter if `depth` does not divide `steps`."""
         count = -(-self.steps // self.depth)
         if count > MOST_BANDS:
-            hint = "fewer steps, and several calls, or deeper bands"
+            hint = "use deeper bands, or several calls of fewer steps"
             raise PlanError(f"{self.steps} steps would be {count} bands", found=f"depth {self.depth}", hint=hint)
         depths = [self.steps - (count - 1) * self.depth, *[self.depth] * (count - 1)] if count else []
         return [Band(depth, number % self.ranks) for number, depth in enumerate(depths)]
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """The arrays that go along the axis and are touched; of others every rank has its own."""
+        """The arrays that extend along the axis and that the sweep reads or writes; every rank has all of the
+        others."""
         return tuple(name for name in self.sweep.reads if self.cutting.mapped_axis(name) is not None)
 
     @property
@@ -84,7 +85,7 @@ class Line:
         return lean_of(self.cutting.pipelined)
 
     def length_of_tiles(self, depth: int) -> int:
-        """Positions of a band as its tiles count them."""
+        """Return the positions that a band's tiles must cover: more than the sweep has, as tiles lean."""
         low, high = self.box
         return high - low + self.lean * (depth - 1) if high > low else 0
 
@@ -93,7 +94,7 @@ class Line:
         return self.cutting.sweep_box(self.sweep)[0]
 
     def tiles(self, depth: int) -> Iterator[tuple[int, Lean]]:
-        """The first position that each touches, in the order of the array, and what it has there."""
+        """Yield the first position, in the array's order, that each tile touches, and the tile's extent."""
         (low, high), leaning, end = self.box, self.lean * (depth - 1), self.length_of_tiles(depth)
         for start in range(0, end, self.grain):
             beyond = min(start + self.grain, end)
@@ -102,46 +103,47 @@ class Line:
             yield (low + first if self.sweep.signs[0] > 0 else high - last), lean
 
     def kinds(self) -> Iterator[tuple[int, Lean]]:
-        """Steps and lean of every tile: first of whole rows, as it is measured, then of those of a run."""
+        """Yield (steps, extent) of every kind of tile: first that of benchmarks, with whole rows, then those of a
+        run."""
         leaning = self.lean * (self.depth - 1)
         yield self.depth, Lean(self.grain + leaning, leaning, self.grain)
         for depth in dict.fromkeys([self.depth, *(band.depth for band in self.bands[:1])]):
             yield from ((depth, lean) for _, lean in self.tiles(depth))
 
     def block(self, array: str, rank: int) -> tuple[slice, ...]:
-        """Where a rank's block lies in the whole array."""
+        """Return where a rank's block lies in the whole array."""
         axes = self.cutting.axes(array)
         return tuple(slice(None) if axis is None else slice(*self.owned[rank]) for axis in axes)
 
 
 def check_line(pipelined: Pipelined) -> None:
-    """OperatorError where a nest over one axis cannot be run in bands of steps."""
+    """Raise OperatorError if a nest over one axis cannot run in bands of steps."""
     name = pipelined.name
     if pipelined.steps is None:
-        hint = "ranks take bands of steps, so write a loop of steps around it, or call it on whole arrays"
+        hint = "ranks compute bands of steps: write a loop of steps around the sweep, or call the nest on whole arrays"
         raise OperatorError(f"{name} is no pipeline: its grid has one axis, and it has no loop of steps", hint=hint)
     if len(pipelined.phases) > 1:
         what = "its grid has one axis, and a step has more than one loop or statement beside the loop"
         raise OperatorError(
-            f"{name} is no pipeline: {what}", hint="one loop over the points, which may do several things"
+            f"{name} is no pipeline: {what}", hint="write one loop over the points; it may contain several statements"
         )
 
 
 @lru_cache(maxsize=256)
 def inner_of(pipelined: Pipelined) -> tuple[Inner, ...]:
-    """All dependences, those of memory too, by steps and points."""
+    """Return all dependences, anti- and output dependences included, with their distances in steps and points."""
     found = dependences(pipelined.nest, pipelined.sweeps[0].statements)
     return tuple(Inner(each.distance, each) for each in found if any(each.distance))
 
 
 @lru_cache(maxsize=256)
 def lean_of(pipelined: Pipelined) -> int:
-    """How far tiles of a band lean for each step."""
+    """Return how many positions the tiles of a band shift from one step to the next."""
     return least_lean([inner.by for inner in inner_of(pipelined)], ORDER, 1, (1, 1))[0]
 
 
 class BandKernel(TileKernel):
-    """A tile of a band. Its cost goes by points, however many steps they are of."""
+    """A kernel that computes a tile of a band. Its cost depends on its number of points, in however many steps."""
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         of_rows = super().work(reads, writes)
@@ -150,12 +152,12 @@ class BandKernel(TileKernel):
 
 
 def kernel_name(sweep: Sweep, depth: int, lean: Lean) -> str:
-    """The name of the kernel of a tile of a band of `depth` steps."""
+    """Return the name of the kernel of a tile of a band of `depth` steps."""
     return f"{sweep.name}_band{depth}{lean_name(lean)}"
 
 
 def kernels_of(line: Line, dtypes: Mapping[str, str], names: Iterable[str]) -> Iterator[BandKernel]:
-    """The kernels of these names, of the tiles of a line."""
+    """Yield the kernels with these names, of the tiles of a line."""
     wanted = {*names}
     for depth, lean in line.kinds() if wanted else ():
         if (name := kernel_name(line.sweep, depth, lean)) in wanted:

@@ -1,4 +1,4 @@
-"""decomposition: a pipeline's grid, cut into parts along some axes and tiles along another, and faces between parts."""
+"""decomposition: a pipeline's grid, cut into parts along some axes and into tiles along another; and faces of parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from dovetail.pipeline.sweeps import Pipelined
 
 @dataclass(frozen=True)
 class Cutting:
-    """`cut`: parts by axis of the grid, one along the `mapped` axis, whose positions are the slots of buffers.
+    """A grid cut into parts. `cut`: number of parts along each axis; 1 along the `mapped` axis, whose positions are the
+    slots of buffers.
 
     A face is what a part needs of the part at an `offset` from it, counted in parts along each axis. A part may have
     fewer points than a face needs.
@@ -37,11 +38,13 @@ class Cutting:
         if wrong or self.mapped not in mappable or self.cut[self.mapped] != 1:
             found = f"cut {'x'.join(map(str, self.cut))}, mapped {self.mapped}"
             axes = (", ".join(map(str, some)) for some in (forward, mappable))
-            hint = "cut axes among {}, and map another, among {}".format(*axes)
+            hint = "cut only axes {}, and map another axis, one of {}".format(*axes)
             raise PlanError(f"{name} cannot be cut so", found=found, hint=hint)
         if any(parts > points for parts, points in zip(self.cut, self.grid, strict=True)):
             found = f"{'x'.join(map(str, self.grid))} points in {'x'.join(map(str, self.cut))} parts"
-            raise PlanError(f"{name}: a part would have no points", found=found, hint="fewer ranks, or a larger grid")
+            raise PlanError(
+                f"{name}: a part would have no points", found=found, hint="use fewer ranks, or a larger grid"
+            )
 
     @property
     def way(self) -> str:
@@ -241,13 +244,14 @@ class Cutting:
         return max(self.grid[self.mapped], 1) + max(most, default=0)
 
     def _leaning(self, sweep: Sweep, box: Box) -> int:
-        """How far the last row of a box leans, counted from its first one."""
+        """Return how far the last row of a box is shifted against its first one."""
         pairs = zip(self.lean(sweep), box, strict=True)
         return sum(factor * max(high - 1 - low, 0) for factor, (low, high) in pairs)
 
     def tiles(self, sweep: Sweep, grain: int) -> list[Range]:
-        """Tiles as ranges of the first row of the grid, in the order of the mapped loop, counted from its begin. The
-        last one may be shorter."""
+        """Return tiles as ranges of positions in the first row of the grid, in the order of the mapped loop. The last
+        one may
+        be shorter."""
         box = self.sweep_box(sweep)
         if volume(box) == 0:
             return []
@@ -269,7 +273,7 @@ class Cutting:
         return (low + begin if sweep.signs[self.mapped] > 0 else high - end), lean
 
     def _first_row(self, sweep: Sweep, part: int) -> int:
-        """How far the first row of a part leans, counted from the first one of the grid."""
+        """Return how far the first row of a part is shifted against the first row of the grid."""
         found = 0
         sides = zip(self.lean(sweep), self.part_box(sweep, part), self.sweep_box(sweep), sweep.signs, strict=True)
         for factor, own, whole, sign in sides:
@@ -335,7 +339,9 @@ def _needs(cutting: Cutting, sweep: Sweep, array: str, part: int) -> dict[Vector
 
 
 def _rows_that_read(cutting: Cutting, sweep: Sweep, part: int, offset: Mapping[int, int], face: Vector) -> Range | None:
-    """The lean of the first and the last row of a part that read an element in a face; None if no row does."""
+    """Return how far the first and the last row of a part that read an element of a face are shifted; None if no row
+    does.
+    """
     least = most = 0
     other = cutting.neighbour(part, face)
     if other is None:

@@ -20,12 +20,12 @@ from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.pipeline.tiles import Element, Face, Rows, Turn
 
 Dtypes = tuple[tuple[str, str], ...]
-LONG = 4  # cycles; in fewer a processor does the rest of a point, too
+LONG = 4  # cycles of latency between dependent points from which interleaving two rows pays
 AnyKernel = TileKernel | BoxKernel | SingleKernel
 
 
 def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program, grain: int) -> Workload:
-    """Slots of those buffers that a program in tiles of `grain` positions has, and the forms of its kernels."""
+    """Describe a program in tiles of `grain` positions: the slots of its buffers, and the forms of its kernels."""
     known, kernels = _slots(cutting, tuple(dtypes.items())), _kernels(cutting, tuple(dtypes.items()))
     slots = {buffer.name: known[buffer.name] for buffer in program.buffers if buffer.name in known}
     wanted = {kernel.name for kernel in program.kernels}
@@ -41,7 +41,7 @@ def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program, g
 
 
 def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Lean]]:
-    """All tiles of `grain` positions that lean: a typical one, as it is measured, then those of a run."""
+    """Yield all tiles of `grain` positions that lean: first a typical one, as in benchmarks, then those of a run."""
     leaning = [sweep for sweep in cutting.pipelined.sweeps if any(cutting.lean(sweep))]
     for sweep, part in product(leaning, range(cutting.num_parts)):
         tiles = (cutting.tile_of(sweep, part, tile) for tile in cutting.tiles(sweep, grain))
@@ -52,7 +52,7 @@ def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Lean]]:
 
 @lru_cache(maxsize=64)
 def _slots(cutting: Cutting, dtypes: Dtypes) -> dict[str, tuple[Slot, ...]]:
-    """Of the programs on ranks and of the plain one, where each buffer is on rank 0 alone."""
+    """Return the slots of the buffers of programs on ranks, and of the reference, whose buffers are all on rank 0."""
     parts, found = range(cutting.num_parts), dict[str, tuple[Slot, ...]]()
     names, plain = Names(cutting), Names(cutting, plain=True)
     for array, dtype in dtypes:
@@ -97,7 +97,7 @@ def _kernels(cutting: Cutting, dtypes: Dtypes) -> dict[str, AnyKernel]:
 
 
 def _moves(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
-    """To and from slots that have room for faces."""
+    """Yield the kernels that copy to and from slots with room for faces."""
     names = Names(cutting)
     for array, dtype in dtypes.items():
         for part in range(cutting.num_parts):
@@ -109,7 +109,7 @@ def _moves(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
 
 
 def _packs(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
-    """A face out of the slots of the part that has it."""
+    """Yield the kernels that copy a face out of the slots of the part that owns it."""
     for array, dtype in dtypes.items():
         for offset in cutting.faces(array):
             for part in range(cutting.num_parts):
@@ -144,7 +144,7 @@ def _single(cutting: Cutting, single: Single, dtypes: Mapping[str, str]) -> list
 
 
 def rows_of(cutting: Cutting, sweep: Sweep, part: int) -> tuple[Rows, ...]:
-    """The slots that a tile of a sweep reads, of each array."""
+    """Return the slots of each array that a tile of a sweep reads."""
     found = []
     for array in sweep.reads:
         (back, ahead), moves = cutting.reach(sweep, array), cutting.mapped_axis(array) is not None
@@ -153,7 +153,7 @@ def rows_of(cutting: Cutting, sweep: Sweep, part: int) -> tuple[Rows, ...]:
 
 
 def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None) -> TileKernel:
-    """Computes the tiles of a part; those that lean so, if they do."""
+    """Return the kernel that computes the tiles of a part; if tiles lean, those with this extent."""
     own = cutting.owned[part]
     loops = [axis for axis in sweep.order if axis != cutting.mapped]
     box = cutting.part_box(sweep, part)
@@ -181,8 +181,12 @@ def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], 
 
 
 def ways_of_points(inner: Sequence[Inner], order: Sequence[int], dtypes: Mapping[str, str]) -> tuple[int | None, bool]:
-    """Where a statement must wait long for what it makes of the point before, two rows at once, so that a processor
-    need not wait. Where points of a row need one another but for this, they must not be vectors."""
+    """Return (lag, in_turn) of a `Tile`.
+
+    `lag`: if each point waits long for the result of the point before, two rows are computed at once, the second one
+    this far behind, so that the processor need not wait; else None. `in_turn`: whether points of a row depend on one
+    another in another way, so that the loop must not be vectorised.
+    """
     needs = [each for each in inner if each.dependence.kind == "flow" and not any(each.by[axis] for axis in order[:-1])]
     chains = [each for each in needs if each.by[order[-1]] == 1 and each.dependence.source is each.dependence.sink]
     waits = (_cycles(each.dependence, dtypes) for each in chains)
@@ -192,7 +196,7 @@ def ways_of_points(inner: Sequence[Inner], order: Sequence[int], dtypes: Mapping
 
 
 def _cycles(chain: Dependence, dtypes: Mapping[str, str]) -> int:
-    """What a point waits for the one before it, about: operators on reals take four cycles, on whole numbers one."""
+    """Return the approximate latency between dependent points, in cycles: per operator 4 for reals, 1 for integers."""
     each = 4 if is_real(dtypes[chain.sink.target.array]) else 1
     return each * depth_of(chain.sink.value, chain.sink_access)
 
@@ -207,7 +211,7 @@ def _turns(cutting: Cutting, sweep: Sweep, loops: Sequence[int]) -> tuple[Turn, 
 
 
 def elements(cutting: Cutting, sweep: Sweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
-    """Where each element lies that the statements touch, in the part's slots."""
+    """Return where in the part's slots each element lies that the statements access."""
     found = {}
     for statement in sweep.statements:
         for access in (*statement.reads, statement.target):

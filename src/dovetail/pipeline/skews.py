@@ -42,7 +42,8 @@ def least_lean(deps: Sequence[Vector], order: Sequence[int], mapped: int, cut: V
 
 
 def _some_lean(deps: Sequence[Vector], before: Sequence[int], mapped: int) -> Vector:
-    """A valid lean, not the least: axis by axis, the innermost first, as far as the dependences require whose first
+    """Return a valid lean, not the least: axis by axis, innermost first, as much as those dependences require whose
+    first
     nonzero axis it is."""
     lean = [0] * len(deps[0])
     for axis in reversed(before):
@@ -97,7 +98,7 @@ class Lean(NamedTuple):
     width: int
 
     def row(self, lean: int) -> Range:
-        """The positions, first and end, of the row that leans by `lean`.
+        """Return the positions (first, end) of the row that leans by `lean`.
 
         >>> [Lean(5, 2, 3).row(lean) for lean in range(4)]
         [(2, 5), (1, 4), (0, 3), (0, 2)]

@@ -36,7 +36,7 @@ class TileKernel(Tile):
         return KernelForm(self.name, self.call, self.work, self.native)
 
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
-        """The reference: on copies, one diagonal of points after the other."""
+        """Compute the tile by NumPy, on copies, one diagonal of points after the other: the kernel's reference."""
         count = len(writes[0])
         lean = self.lean or Lean(count, 0, count)
         held = {rows.array: np.array(array) for rows, array in zip(self.rows, reads, strict=False)}
@@ -52,7 +52,8 @@ class TileKernel(Tile):
             out[...] = held[rows.array][rows.back : rows.back + count]
 
     def _points(self, lean: Lean, counters: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Those of a tile: position, and place from the beginning of the box, of what the loops count."""
+        """Return the points of a tile among those that the loops have counted: position, and place in the box, of
+        each."""
         leans = sum(turn.lean * counter for turn, counter in zip(self.turns, counters, strict=True))
         inside = (counters[0] >= lean.start - leans) & (counters[0] < lean.start + lean.width - leans)
         pairs = zip(self.turns, (lean.length, *self.sides), counters, strict=True)
@@ -71,7 +72,7 @@ class TileKernel(Tile):
             held[statement.target.array][index(statement.target)] = value
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        """Positions, on the curve of this sweep for slots of this size."""
+        """Return the work in positions; its cost curve is specific to this sweep and the size of its slots."""
         units = float(writes[0].slots) if self.lean is None else self._mean_row
         points = units * prod(self.sides)
         num_bytes = sum(operand.slots * operand.slot.num_bytes for operand in (*reads, *writes))
@@ -86,12 +87,12 @@ class TileKernel(Tile):
 
     @cached_property
     def mark(self) -> str:
-        """Tells what is computed: costs of one kernel are not for another of the same name."""
+        """A hash of the computation, so that kernels of equal names do not share costs."""
         texts, faces = [str(statement) for statement in self.statements], () if self.lean else self.faces
         return sha256(repr((texts, self.rows, self.turns, faces)).encode()).hexdigest()[:6]
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
-        """The compiled C; None, with a warning, where it cannot be compiled."""
+        """Return the compiled C function; None, with a warning, if it cannot be compiled."""
         found = address(self.c_text(), self.label)
         return CFunction(found, self.lean or (writes[0].slots,)) if found else None
 
@@ -101,7 +102,7 @@ class TileKernel(Tile):
 
 @lru_cache(maxsize=64)
 def diagonals(sides: Vector, weights: Vector) -> list[tuple[Array, ...]]:
-    """The points of a box, those of the same sum of weights together, the least sum first.
+    """Return the points of a box, grouped by their weighted sums, in increasing order.
 
     >>> [[points.tolist() for points in each] for each in diagonals((2, 2), (1, 1))]
     [[[0], [0]], [[0, 1], [1, 0]], [[1], [1]]]
@@ -115,8 +116,10 @@ def diagonals(sides: Vector, weights: Vector) -> list[tuple[Array, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class BoxKernel:
-    """Moves a box of each slot into a box of another, of which the rest stays. `priced`: whether it counts as work, by
-    positions; else it is held to be free."""
+    """A kernel that copies a box of each slot into a box of another slot, whose other elements it leaves.
+
+    `priced`: whether its cost is that of its positions, or zero.
+    """
 
     name: str
     dtype: str
@@ -144,7 +147,7 @@ class BoxKernel:
         return CFunction(found, (writes[0].slots,)) if found else None
 
     def c_text(self) -> str:
-        """Loops over all axes but the last, and a row at a time."""
+        """Return the C code: loops over all axes of the box."""
         kind = c_type(self.dtype)
         sides = [high - low for low, high in self.source_box]
         lines, indent = [], "        "
@@ -174,7 +177,7 @@ class BoxKernel:
 
 @dataclass(frozen=True, eq=False)
 class SingleKernel:
-    """One statement on one element of a slot, from elements that were picked for it."""
+    """A kernel that executes one statement on one element of a slot. It reads elements that were copied out for it."""
 
     name: str
     label: str
@@ -189,7 +192,7 @@ class SingleKernel:
 
     @property
     def number(self) -> Mapping[str, int]:
-        """Which operand each element that is read is; the first is the slot that is written."""
+        """The number of the operand that holds each element that is read; operand 0 is the slot that is written."""
         return {str(read): 1 + k for k, read in enumerate(self.statement.reads)}
 
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
@@ -213,7 +216,7 @@ class SingleKernel:
 
 
 class _SingleWriter(Expressions):
-    """The C of a single statement."""
+    """Write the C code of a single statement."""
 
     def __init__(self, kernel: SingleKernel) -> None:
         super().__init__(kernel.dtypes)

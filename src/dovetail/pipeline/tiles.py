@@ -53,8 +53,7 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A unit of computation of a sweep, in place, after the received faces are copied beside the part's own points.
-
+    """A tile of a sweep: computed in place, after received faces are copied beside the part's own points.
     `box`: range of every loop except the one over positions, outermost first, in the numbering of the part's slots.
     `turns`: the loop over positions, then the loops of `box`. `lean`: extent of a leaning tile; the loop over
     positions then is within the first `outer` others. `lag`: C computes two rows at once, the second `lag` points

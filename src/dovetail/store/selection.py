@@ -21,8 +21,8 @@ from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/1"
-DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
-MOST = 1 << 62  # greatest count or size, so that the sum of two fits 64 bits
+DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # dtypes that collectives reduce
+MOST = 1 << 62  # greatest count or size: the sum of two fits in 64 bits
 
 
 class Choice(NamedTuple):
@@ -105,7 +105,7 @@ class Row:
 
     @property
     def group(self) -> tuple[str, int, int]:
-        """Rows of one group exclude each other by their sizes."""
+        """Collective, ranks and nodes: rows that agree in these are for different sizes."""
         return self.collective, self.ranks, self.nodes
 
     def to_json(self) -> dict[str, Any]:
@@ -191,10 +191,10 @@ class Selection:
 def rows_of(
     collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]], dtype: str = ""
 ) -> tuple[Row, ...]:
-    """Return rows from the choice at each measured size, with equal neighbours joined.
+    """Return rows from the choice at each measured size; equal neighbouring choices share a row.
 
-    Two algorithms of ours meet at the geometric mean of their sizes. Between ours and the library's, the library's
-    serves. The table ends at the measured sizes: ours serves only between two sizes at which it is faster.
+    Between sizes with two different algorithms of ours, the border is their geometric mean. Between a size where ours
+    is faster and one where the library is, the library serves. The table ends at the measured sizes.
 
     >>> ring, tree = Choice("ring_all_reduce"), Choice("double_tree_all_reduce")
     >>> sizes = [(choice, Point(4**i, 1e-5)) for i, choice in enumerate([Choice(), tree, tree, ring, Choice()], 5)]
@@ -215,7 +215,7 @@ def rows_of(
 
 
 def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
-    """The least size, in bytes, that the second of two neighbouring choices serves."""
+    """Return the least size, in bytes, that the second of two neighbouring choices serves."""
     (choice, point), (following, later) = one, other
     if choice.is_library != following.is_library:
         return later.num_bytes if choice.is_library else point.num_bytes + 1
@@ -246,7 +246,7 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
     Returns the file; None, with a warning, if it cannot be written.
     """
-    known = recall_selection(library, hosts).value  # one that is broken is replaced whole
+    known = recall_selection(library, hosts).value  # a broken table is replaced completely
     merged = known.merged(selection) if known else selection
     if given := os.environ.get("DOVETAIL_SELECTION"):
         try:
@@ -260,7 +260,7 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
 
 def _read_row(place: int, document: Any) -> Row:
-    """Row number `place` of a document. PlanError names the row and, where one field is wrong, that field."""
+    """Return row number `place` of a document. Raises PlanError, naming the row and, if one is invalid, the field."""
     try:
         with reading(f"row {place} of a selection", PlanError):
             points = tuple(Point(**point) for point in document.get("points", ()))
@@ -270,7 +270,7 @@ def _read_row(place: int, document: Any) -> Row:
 
 
 def _checked_row(row: Row) -> Row:
-    """The row itself. PlanError where a field has a wrong type or value."""
+    """Return the row. Raises PlanError if a field has a wrong type or value."""
     for name, known in (("collective", tuple(COLLECTIVES)), ("protocol", PROTOCOLS), ("dtype", ("", *DTYPES))):
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
@@ -283,7 +283,9 @@ def _checked_row(row: Row) -> Row:
             raise PlanError(f"`{name}` of a row of {row.collective} is out of range", found=repr(value))
     if row.min_bytes >= row.max_bytes:
         found = f"{row.min_bytes} to {row.max_bytes} bytes"
-        raise PlanError(f"a row of {row.collective} is out of range: it serves no size", found=found)
+        raise PlanError(
+            f"a row of {row.collective} is out of range: min_bytes must be less than max_bytes", found=found
+        )
     for point in row.points:
         if not all(_is_time(value) for value in point):
             raise PlanError(f"a row of {row.collective} has a malformed point", found=str(point))
@@ -291,5 +293,5 @@ def _checked_row(row: Row) -> Row:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether a value can be a time, a size or a spread: a finite number that is not negative, or None."""
+    """Whether a value can be a time, a size or a spread: finite and not negative, or None."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf)
