@@ -113,8 +113,8 @@ int Messages::isend(const void* data, long long num_bytes, int dst, Label label,
 int Messages::irecv(void* data, long long num_bytes, int src, Label label) {
     const int handle = make(Request::Use::receive, data, num_bytes, src, label);
     Peer& from = peer(src);
-    const auto found = std::find_if(from.early.begin(), from.early.end(),
-                                    [&](const Early& early) { return early.label == label; });
+    const auto found =
+        std::find_if(from.early.begin(), from.early.end(), [&](const Early& early) { return early.label == label; });
     if (found == from.early.end()) return from.posted.push_back(handle), handle;
     if (!found->asks)
         take_whole(handle, found->num_bytes, found->data.data(), nullptr);
@@ -129,9 +129,8 @@ int Messages::irecv(void* data, long long num_bytes, int src, Label label) {
 void Messages::send_to_self(int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     Peer& own = peer(rank_);
-    const auto found = std::find_if(own.posted.begin(), own.posted.end(), [&](int taken) {
-        return at(static_cast<std::size_t>(taken)).label == sent.label;
-    });
+    const auto found = std::find_if(own.posted.begin(), own.posted.end(),
+                                    [&](int taken) { return at(static_cast<std::size_t>(taken)).label == sent.label; });
     if (found != own.posted.end()) {
         const int taken = *found;
         own.posted.erase(found);
@@ -235,9 +234,8 @@ void Messages::arrived(int src, const Head& head) {
     Peer& from = peer(src);
     const Label label{head.context, head.tag};
     const auto num_bytes = static_cast<long long>(head.num_bytes);
-    const auto found = std::find_if(from.posted.begin(), from.posted.end(), [&](int taken) {
-        return at(static_cast<std::size_t>(taken)).label == label;
-    });
+    const auto found = std::find_if(from.posted.begin(), from.posted.end(),
+                                    [&](int taken) { return at(static_cast<std::size_t>(taken)).label == label; });
     if (found != from.posted.end()) {
         const int handle = *found;
         from.posted.erase(found);

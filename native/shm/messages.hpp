@@ -49,7 +49,7 @@ class Messages {
     bool test(int handle, int& code);
     void cancel(int handle);  // of a receive that nobody waits for; a send is forgotten once it has ended
     void hide() { memory_->hide(); }
-    void leave(State how);    // sends out what is still here first, unless this rank has failed
+    void leave(State how);  // sends out what is still here first, unless this rank has failed
 
     static constexpr std::size_t longest_short = 8192;  // bytes of a message that is copied at once
 
@@ -57,7 +57,7 @@ class Messages {
     enum class Kind : std::uint32_t { whole, ask, grant, data };
     struct Head {
         Kind kind;
-        std::uint32_t request;  // of the sender: ask, grant; of the receiver: data
+        std::uint32_t request;       // of the sender: ask, grant; of the receiver: data
         std::uint64_t context, tag;  // tag of a grant: the receiver's request
         std::uint64_t num_bytes;     // of the message; of data: of this piece
     };

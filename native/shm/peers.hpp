@@ -22,15 +22,15 @@ class Peers {
     Peers& operator=(const Peers&) = delete;
 
     void arrive();
-    void leave(State how);       // left or failed; the first one stays
-    State look(int rank);        // asks the kernel: a microsecond
+    void leave(State how);  // left or failed; the first one stays
+    State look(int rank);   // asks the kernel: a microsecond
     State state(int rank) const { return rows_[rank].state.load(std::memory_order_acquire); }
 
   private:
     struct alignas(128) Row {
         std::atomic<State> state;
         std::int32_t pid;
-        std::uint64_t started;    // by /proc, in ticks since the host's start: a number that comes again is another's
+        std::uint64_t started;     // by /proc, in ticks since the host's start: a number that comes again is another's
         std::uint64_t namespace_;  // of its PID
     };
     bool lives(int rank);

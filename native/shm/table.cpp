@@ -11,12 +11,13 @@
 #include "shm/transport.hpp"
 
 struct dt_comm {
-    dt_comm(std::shared_ptr<dovetail::shm::Segment> memory, int rank, int size) : transport(std::move(memory), rank, size) {}
+    dt_comm(std::shared_ptr<dovetail::shm::Segment> memory, int rank, int size)
+        : transport(std::move(memory), rank, size) {}
     dovetail::shm::SharedTransport transport;
     void* owner = nullptr;
     void (*ends)(void*) = nullptr;
     void (*freed)(void*) = nullptr;
-    dt_comm* adopted = nullptr;  // what `find` finds for it
+    dt_comm* adopted = nullptr;             // what `find` finds for it
     std::map<std::vector<int>, int> turns;  // groups of these ranks that were made
 };
 

@@ -1,5 +1,5 @@
-// SharedTransport: see transport.hpp. Its collectives send each part straight to whom it concerns; reductions add in the
-// order of ranks, so that all ranks get the same bits.
+// SharedTransport: see transport.hpp. Its collectives send each part straight to whom it concerns; reductions add in
+// the order of ranks, so that all ranks get the same bits.
 #include "shm/transport.hpp"
 
 #include <sched.h>
@@ -116,7 +116,7 @@ void SharedTransport::cancel(int handle) {
 int SharedTransport::wait(int handle) {
     int code = 0;
     for (int polls = 0; !test(handle, code); ++polls)
-        has_core_each_ && polls < spins ? relax() : static_cast<void>(sched_yield());
+        has_core_each_&& polls < spins ? relax() : static_cast<void>(sched_yield());
     return code;
 }
 

@@ -84,7 +84,7 @@ class SharedTransport final : public run::Transport {
     bool advance(Collective& call, int& code);
 
     Messages messages_;
-    std::deque<Group> groups_;  // the first one: all ranks
+    std::deque<Group> groups_;                               // the first one: all ranks
     std::map<std::pair<std::vector<int>, int>, int> known_;  // groups, by ranks and turn
     std::deque<Collective> collectives_;
     std::vector<int> unused_;

@@ -71,12 +71,14 @@ struct Rank {
         for (int peer = 0; peer < size && !late; ++peer) post(peer);
         for (int peer = 0; peer < size; ++peer)
             for (const int tag : {0, 1})
-                handles.push_back(on.isend(out[static_cast<std::size_t>(tag)].data(), 8 * counts[tag], peer, tag, matched));
+                handles.push_back(
+                    on.isend(out[static_cast<std::size_t>(tag)].data(), 8 * counts[tag], peer, tag, matched));
         for (int peer = 0; peer < size && late; ++peer) post(peer);
         finish(handles);
         for (int peer = 0; peer < size; ++peer)
             for (const int tag : {1, 0})
-                if (in[static_cast<std::size_t>(2 * peer + 1 - tag)] != array(turn + tag, peer, counts[tag])) return false;
+                if (in[static_cast<std::size_t>(2 * peer + 1 - tag)] != array(turn + tag, peer, counts[tag]))
+                    return false;
         return true;
     }
 
@@ -95,10 +97,12 @@ struct Rank {
         const Values part = array(turn, on.rank(), lengths[static_cast<std::size_t>(own_place)]);
         if (kind == DT_BROADCAST && own_place == root) dst = src;
         const bool is_whole = kind == DT_ALL_REDUCE || kind == DT_BROADCAST || kind == DT_REDUCE;
-        const auto first = on.icollective({kind, src.data(), dst.data(), is_whole ? whole : each, nullptr, DT_INT64,
-                                           DT_SUM, group, root});
-        finish({first, on.icollective({DT_ALL_REDUCE, total.data(), total.data(), whole, nullptr, DT_INT64, DT_SUM, group}),
-                on.icollective({DT_ALL_GATHER_V, part.data(), all.data(), 0, lengths.data(), DT_INT64, DT_SUM, group})});
+        const auto first = on.icollective(
+            {kind, src.data(), dst.data(), is_whole ? whole : each, nullptr, DT_INT64, DT_SUM, group, root});
+        finish(
+            {first,
+             on.icollective({DT_ALL_REDUCE, total.data(), total.data(), whole, nullptr, DT_INT64, DT_SUM, group}),
+             on.icollective({DT_ALL_GATHER_V, part.data(), all.data(), 0, lengths.data(), DT_INT64, DT_SUM, group})});
         long long at = 0;
         for (int member = 0; member < n; ++member)
             for (long long i = 0; i < lengths[static_cast<std::size_t>(member)]; ++i)

@@ -199,7 +199,7 @@ def test_a_probe_measures_calls_of_the_library():
 
 def test_a_probe_that_hangs_is_ended_with_all_its_processes(tmp_path, monkeypatch):
     """Planted fault: a launcher that reports one call, then waits for a child process for ever."""
-    monkeypatch.setattr("dovetail.prober.calls._compiled", str)
+    monkeypatch.setattr("dovetail.prober.calls.compiled", lambda source, target: str(target))
     script = "echo Barrier 16 0 1e-6; sleep 1000 & echo $! > " + str(tmp_path / "child") + "; wait"
     with pytest.raises(RunError, match=r"(?s)hangs.* for 0.3 s.*MPI_Barrier of 16 bytes.*sh -c .* hostname"):
         probe_calls(machine(), f"sh -c {shlex.quote(script)} sh", silent_s=0.3)

@@ -19,8 +19,8 @@ MACHINE = "shared-memory-2"
 @pytest.mark.parametrize(
     ("operator", "what"),
     [
-        (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "made of sizes: m is an array"),
-        (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "made of sizes: m is an array"),
+        (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "takes sizes, but m is an array"),
+        (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "takes sizes, but m is an array"),
         (lambda: dt.AllGatherMatmul(2.5, 3, 4), "m must be a whole number"),
         (lambda: dt.AllGatherMatmul(10**12, 10**12, 10**12), "a matrix of 1000000000000"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=4), "shares of rows are a list"),
@@ -31,9 +31,9 @@ MACHINE = "shared-memory-2"
         (lambda: dt.AllToAllMatmul(4, 2, 2, counts=4), "a row and a column for each rank"),
         (lambda: dt.AllToAllMatmul(4, 2, 2, counts=[2, 2]), "a row and a column for each rank"),
         (lambda: dt.MatmulAllToAll(4, 2, 2, counts=[[1, 1.5], [1, 1]]), "a count of rows must be a whole number"),
-        (lambda: dt.plan("all_gather_matmul", MACHINE), "no operator, but str"),
-        (lambda: dt.plan(dt.AllGatherMatmul, MACHINE), "no operator, but a class"),
-        (lambda: dt.tune("all_gather_matmul", ranks=2), "no operator, but str"),
+        (lambda: dt.plan("all_gather_matmul", MACHINE), "expected an operator, not str"),
+        (lambda: dt.plan(dt.AllGatherMatmul, MACHINE), "expected an operator, not a class"),
+        (lambda: dt.tune("all_gather_matmul", ranks=2), "expected an operator, not str"),
         (lambda: dt.tune(dt.AllGatherMatmul(4, 2, 2), ranks=0), "ranks must be at least 1"),
         (lambda: dt.tune(dt.AllGatherMatmul(0, 2, 2), ranks=2), "there is nothing to tune"),
         (lambda: dt.plan(dt.AllGatherMatmul(8, 8, 8), MACHINE, schedule="x"), "no schedule 'x'"),

@@ -362,7 +362,7 @@ def test_plan_takes_every_option(document):
 def test_plan_explains_itself(call):
     code, out, err = call("plan", "matmul_all_reduce", *ATLAS)
     assert (code, err) == (0, "")
-    assert "Not taken:" in out
+    assert "Not chosen:" in out
 
 
 def test_plan_writes_plan_timeline_and_page(planned, call):

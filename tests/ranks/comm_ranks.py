@@ -1,4 +1,4 @@
-"""Run by every rank, of an MPI or without: the collectives of dovetail on communicators of 1 to 4 ranks, held against NumPy."""
+"""Run by every rank, of an MPI or not: the collectives of dovetail on 1 to 4 ranks, held against NumPy."""
 
 import json
 import os

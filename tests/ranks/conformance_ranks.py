@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from any_ranks import WORLD as COMM
 from registered import names_in, small
 
 import dovetail as dt
 from dovetail.ir.abilities import OnArrays
 from dovetail.ir.registry import OPERATORS
 from dovetail.run import execute, fresh_inputs
-
-from any_ranks import WORLD as COMM
 
 
 def check(name):

@@ -6,6 +6,7 @@ import sys
 import warnings
 
 import numpy as np
+from any_ranks import WORLD as COMM
 
 import dovetail as dt
 from dovetail import (
@@ -24,7 +25,6 @@ from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, shard
 from dovetail.run.mpi.embedded import ranks_of
 from dovetail.store.tuned_schedules import save_schedule
 
-from any_ranks import WORLD as COMM
 RANK, RANKS = COMM.rank, COMM.size
 M, K, N = 37, 23, 19
 

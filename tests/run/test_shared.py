@@ -9,14 +9,12 @@ import threading
 import time
 from pathlib import Path
 
-import needs
-import numpy as np
 import pytest
 from shared_ranks import run_shared
 
 from dovetail import _native
 from dovetail.collective import AllReduce
-from dovetail.core import EnvironmentFault, RunError
+from dovetail.core import EnvironmentFault, RunError, load_json
 from dovetail.run.job import Job, Variant
 from dovetail.run.mpi.library import SharedCalls
 from dovetail.run.mpi.world import World
@@ -223,12 +221,12 @@ def test_a_killed_rank_of_a_job_is_named_and_its_part_is_kept(tmp_path):
     job = Job((Variant("one", program, operator.workload(program, schedule)),), rounds=10**6, budget_s=60.0)
     killer = threading.Thread(target=kill_rank_1, args=(tmp_path,))
     killer.start()
-    with pytest.raises(RunError, match="rank 1 on .* died") as raised:
+    with pytest.raises(RunError, match=r"rank 1 on .* died") as raised:
         SharedExecutor(folder=tmp_path).execute(job)
     killer.join()
     assert "partial timelines are in" in str(raised.value)
     (place,) = tmp_path.glob("job-*")
-    assert Timeline.load(place / "partial.0.json").meta["partial"]
+    assert Timeline.from_json(load_json(place / "partial.0.json")).meta["partial"]
 
 
 def kill_rank_1(folder):
@@ -269,7 +267,7 @@ def test_messages_are_matched_and_wrong_sizes_refused(tmp_path):
     assert other.recv(0) == [1]
     calls = SharedCalls()
     assert "without MPI" in calls.library
-    with pytest.raises(RunError, match="join by dovetail.world"):
+    with pytest.raises(RunError, match=r"join by dovetail\.world"):
         World(calls)
 
 

@@ -22,7 +22,8 @@ def overlaps():
 def meet():
     """A barrier of all ranks that leaves the cores to those who still work."""
     if is_rank():
-        return WORLD.barrier()
+        WORLD.barrier()
+        return
     waiting = WORLD.Ibarrier()
     while not waiting.Test():
         time.sleep(1e-3)

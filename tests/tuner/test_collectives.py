@@ -141,8 +141,13 @@ def test_tune_then_bench(mpi, collective, ranks, tmp_path):
     assert document["rows"]
     assert all(row["measured_s"] <= row["library_s"] for row in document["rows"])
     assert all(not row["wrong"] for row in document["rows"])
+    beside = [row["beside"] for row in document["rows"] if row["beside"]]
+    assert beside
+    assert all(each["best_knobs_s"] <= each["installed_s"] and each["ours_s"] > 0 for each in beside)
+    assert document["rows"][0]["at_multiple"]["num_bytes"] == document["rows"][0]["num_bytes"]
     assert all(row["max_rel_error"] is not None for row in document["rows"])
     found = Selection.load(tmp_path / "o" / "selection.json")
+    assert {row.level for row in found.rows} == {"serialized", "multiple"}
     assert found.lookup(collective, ranks, 64) is not None
     assert (tmp_path / "o" / "nccl_tuner.conf").read_text().startswith("# collective_type")
     timed = dovetail(mpi, "bench", collective, *span, "--rounds", 2, "--json")

@@ -192,6 +192,23 @@ def test_a_serial_schedule_that_breaks_the_job_raises():
     assert "16777216" in found.notes[0]
 
 
+@pytest.mark.parametrize(("alone_s", "wins"), [(0.5e-5, False), (2e-5, True), (9e-5, True)])
+def test_a_helper_thread_must_beat_serial_at_the_level_of_serial(alone_s, wins):
+    """Planted: serial takes 40 µs in jobs of the level that the helper thread needs, `alone_s` in a job of its own."""
+
+    class OfMpi(Planted):
+        starts_mpi = True
+
+        def execute(self, job: Job) -> JobResult:
+            self.seconds = lambda size, name: alone_s if len(job.variants) == 1 else times[name]
+            return super().execute(job)
+
+    times = {"serial": 4e-5, RING.family: 1e-5}
+    found = contest([entry(1024, {replace(RING, progress="thread"): 1e-5})], OfMpi(None)).judged[0]
+    assert found.keeps_serial is not wins
+    assert found.serial.median_s == min(alone_s, 4e-5)
+
+
 # How a budget is divided
 
 

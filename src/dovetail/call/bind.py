@@ -120,8 +120,8 @@ def bind(
     ----------
     what : Operator or Nest
         An operator holds its own sizes and takes only `schedule`. A nest takes `grid` and all other options.
-    comm : mpi4py communicator, optional
-        Default: all ranks of the MPI program.
+    comm : communicator, optional
+        Of mpi4py or `dovetail.world()`. Default: all ranks that `dovetail launch` started, or those of the MPI program.
     grid : tuple of int
         Points along each axis of a nest.
     schedule : Schedule, optional

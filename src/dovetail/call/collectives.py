@@ -1,4 +1,4 @@
-"""The collectives, in PyTorch's spelling, on NumPy arrays and mpi4py communicators.
+"""The collectives, in PyTorch's spelling, on NumPy arrays and communicators: of mpi4py, or dovetail.world().
 
 Every rank of `comm` makes the same calls, with C-contiguous arrays of one dtype and of matching shapes. Ranks share
 arrays along axis 0. Results are returned, and written to `out` if one is given. `op`: sum, prod, min, max, or avg (of

@@ -1,6 +1,6 @@
 """products: call matrix products, and other operators on arrays, inside a user's MPI program.
 
-Every rank of `comm` (an mpi4py communicator) makes the same call on its own arrays: `all_gather_matmul(a, b, comm)`,
+Every rank of `comm` makes the same call on its own arrays: `all_gather_matmul(a, b, comm)`,
 the other products of `dovetail.matmul`, and operators of other packages that inherit `ir.abilities.OnArrays`. The
 operator of the same name defines the arrays' shapes and the other keywords.
 
@@ -348,7 +348,7 @@ def _help(kind: type[OnArrays]) -> str:
     return f"""{(inspect.getdoc(kind) or "").split(chr(10) * 2)[0]}
 {listed}
 
-Every rank of `comm`, an mpi4py communicator, calls it with its own arrays, in the same order of calls. Returns this
+Every rank of `comm`, a communicator, calls it with its own arrays, in the same order of calls. Returns this
 rank's result, or a tuple of several. `out`: an array for the result (or a tuple), C-contiguous, of the same dtype,
 without memory in common with the arguments.
 Raises OperatorError on every rank, before data moves, if some rank's arguments do not fit; RunError if a rank stalls

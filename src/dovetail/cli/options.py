@@ -98,8 +98,8 @@ On = Annotated[
     str,
     _option(
         "--on",
-        help="What runs the ranks: mpi; shared, processes of this host without MPI; threads of this process; numpy, one "
-        "rank after the other; cuda; or an executor of a package.",
+        help="What runs the ranks: mpi; shared, processes of this host without MPI; threads of this process; numpy, "
+        "one rank after the other; cuda; or an executor of a package.",
         callback=known_executor,
     ),
 ]

@@ -22,7 +22,7 @@ PASSES_ON = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
-}  # of a verb that runs a command
+}
 NAME = "trace.dovetail"
 TraceArgument = Annotated[Path, typer.Argument(help="A trace, or the folder of `trace run`.")]
 

@@ -193,9 +193,7 @@ def _work_of(kernel: str, workload: Workload, kind: Call) -> Work:
 def _messages(
     program: Program, model: CostModel, sizes: _Sizes, routes: Routes, extrapolate: bool
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Return seconds on the wire, seconds of latency, and which ops wait for their receive, for ops that send, put, get
-    or
-    signal."""
+    """Return wire seconds, latency, and whether an op waits for its receive, for sends, puts, gets and signals."""
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
     carrier = carriers(program)
@@ -280,8 +278,7 @@ def _beside_traffic(
 def _typical_message(
     program: Program, num_bytes: Ints, traffic: NDArray[np.bool_], times: Ints | None
 ) -> tuple[Floats, Floats]:
-    """Return the mean bytes of the messages that begin or end at each rank, weighted by bytes, and their sum; 0 if
-    none."""
+    """Return the mean bytes (weighted by bytes) of the messages at each rank, and their sum; 0 if none."""
     rows = np.flatnonzero(traffic)
     carrier = carriers(program)
     sent = rows[carrier[rows] >= 0]

@@ -40,7 +40,7 @@ class Contracting(Product):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:
-        """Return a small operator, to measure this machine's speed with."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512 * ranks, 512, dtype)
 
     @classmethod

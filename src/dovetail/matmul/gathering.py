@@ -95,9 +95,7 @@ class Gathering(Blockwise):
         return Workload(slots, (MATMUL,), sizes)
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
-        """Return the elements of each slot if slices of K differ in width. Slots of A are ordered by row, those of
-        gathered
-        rows by step."""
+        """Return the elements of each slot if slices of K differ in width: of A by row, of gathered rows by step."""
         if name[0] == "B":
             return widths * columns
         each = count // len(widths)
@@ -127,9 +125,7 @@ class Gathering(Blockwise):
         return [*found, self.array("gathered", ((count, self.k) for count in rows), slots=slots)]
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """Yield schedules of FiCCO's eight families; also the pick of its rule if asked for, since fitting its
-        threshold takes
-        as long as a plan."""
+        """Yield FiCCO's eight families, and the pick of its rule on request, since fitting its threshold is slow."""
         if RULE not in self.families:
             return
         asked = costs.options["ficco_threshold_s"] is not None or costs.family == RULE
@@ -165,8 +161,7 @@ class Gathering(Blockwise):
         return best_threshold([each for each in found if each])
 
     def _outcome(self, costs: Costs, rows: int, depth: int, width: int) -> Outcome | None:
-        """Return the predicted seconds of FiCCO's families if each rank multiplies `rows` rows; None if costs are
-        missing."""
+        """Return the predicted seconds of FiCCO's families for `rows` rows per rank; None if costs are missing."""
         other = self._sized_like(rows, depth, width, costs.ranks)
         there, longest, taken = costs.for_operator(other), other.blocks(costs.ranks).longest, dict[str, float]()
         try:

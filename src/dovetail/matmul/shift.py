@@ -71,7 +71,7 @@ class MatmulShift(Scattering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> MatmulShift:
-        """Return a small operator, to measure this machine's speed with."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512 * ranks, 512, 512, dtype)
 
     @classmethod

@@ -34,8 +34,7 @@ _SHIFT = 0.25  # edges are drawn this far below the points on them
 
 
 class _Panel(NamedTuple):
-    """A panel: its upper left corner and height in pixels, pixels per unit, and the range of coordinates that it
-    shows."""
+    """A panel: upper left corner and height in pixels, pixels per unit, and the range of coordinates shown."""
 
     x: float
     y: float

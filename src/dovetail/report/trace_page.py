@@ -64,8 +64,8 @@ def _summed(found: Aggregate) -> tuple[Timeline, OpDetails, str]:
     ]
     start = np.zeros(count + 1, "i8")
     details = OpDetails("trace", (), texts, np.full(count, -1), none, none, start, none, found.classes)
-    note = f"The timeline shows sums of {found.num_calls} calls: for each thread and {seconds(found.bin_s)}, "
-    note += "the time in each class of calls. Single calls and messages are not drawn."
+    note = f"The timeline shows sums of {found.num_calls} calls: each thread's time in each class of calls, in "
+    note += f"intervals of {bin_}. Single calls and messages are not drawn."
     return found.timeline, details, note
 
 

@@ -67,8 +67,7 @@ class MadeOf:
 
     def reference(self, program: Program) -> tuple[Program, Workload] | None:
         """Return the reference program to compare results with, and its workload; None if post-conditions define the
-        results,
-        or the schedule, on which the reference depends, is unknown."""
+        results, or the schedule, on which the reference depends, is unknown."""
         if self.schedule is None:
             return None
         with reading("document of what a program was made of", PlanError):
@@ -76,8 +75,7 @@ class MadeOf:
         return None if right is None else (right, self.operator.workload(right, self.schedule))
 
     def _check_totals(self, program: Program, found: Workload) -> None:
-        """Check that inputs and outputs are as large as those of the serial schedule, if all schedules have the same
-        ones."""
+        """Check that inputs and outputs are as large as the serial schedule's, if equal in all schedules."""
         ranks = program.num_ranks
         serial = self.operator.serial(ranks)
         if self.operator.reference(serial, ranks) is not None:

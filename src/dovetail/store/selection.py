@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from math import inf, isqrt
@@ -22,6 +22,8 @@ from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/1"
 DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # dtypes that collectives reduce
+LEVELS = ("serialized", "multiple")  # of thread support; the first also stands for those below
+_RANKED = ("", *LEVELS)
 MOST = 1 << 62  # greatest count or size: the sum of two fits in 64 bits
 
 
@@ -82,7 +84,8 @@ class Row:
     """One choice for messages of [min_bytes, max_bytes) of a collective on `ranks` ranks of `nodes` nodes.
 
     Bytes are counted as in nccl-tests: the larger of one rank's input and output. `dtype`: the only dtype that the row
-    serves; empty: any, for collectives that do not reduce.
+    serves; empty: any, for collectives that do not reduce. `level`: of MPI's thread support that the row was measured
+    at, of `LEVELS`; empty: it serves any.
     """
 
     collective: str
@@ -97,6 +100,7 @@ class Row:
     slice_bytes: int = 0
     points: tuple[Point, ...] = field(default=(), repr=False)
     dtype: str = ""
+    level: str = ""
 
     @property
     def choice(self) -> Choice:
@@ -104,9 +108,9 @@ class Row:
         return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
 
     @property
-    def group(self) -> tuple[str, int, int]:
-        """Collective, ranks and nodes: rows that agree in these are for different sizes."""
-        return self.collective, self.ranks, self.nodes
+    def group(self) -> tuple[str, int, int, str]:
+        """Collective, ranks, nodes and level: rows that agree in these are for different sizes."""
+        return self.collective, self.ranks, self.nodes, self.level
 
     def to_json(self) -> dict[str, Any]:
         """Return all attributes by name."""
@@ -136,10 +140,24 @@ class Selection:
                 found = f"{one.min_bytes} to {one.max_bytes}, and {other.min_bytes} to {other.max_bytes} bytes"
                 raise PlanError(f"two rows of {one.collective} on {one.ranks} ranks overlap", found=found)
 
+    def at(self, level: str) -> Selection:
+        """Return the rows that serve programs at a level of MPI's thread support: measured there, else at any.
+
+        >>> both = [Row("all_reduce", 2, 1, 0, 64, name, level=level) for name, level in (("a", ""), ("b", "multiple"))]
+        >>> [row.algorithm for level in LEVELS for row in Selection({}, tuple(both)).at(level).rows]
+        ['a', 'b']
+        """
+        own = {row.group[:3] for row in self.rows if row.level == level}
+        rows = (row for row in self.rows if row.level == level or (not row.level and row.group[:3] not in own))
+        return Selection(self.facts, tuple(rows))
+
     def lookup(
         self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None, dtype: str = ""
     ) -> Row | None:
-        """Return the row for a message of `num_bytes`; None if not measured: use the library's call."""
+        """Return the row for a message of `num_bytes`; None if not measured: use the library's call.
+
+        Rows of several levels: those of the first in `LEVELS` (see `at`).
+        """
         rows = self._groups.get((collective, ranks, nodes))
         if rows is None:
             return None
@@ -150,7 +168,7 @@ class Selection:
     @cached_property
     def _groups(self) -> dict[tuple[str, int, int | None], tuple[list[int], list[Row]]]:
         groups: dict[tuple[str, int, int | None], tuple[list[int], list[Row]]] = {}
-        for (collective, ranks, nodes), found in groupby(self.rows, key=lambda row: row.group):
+        for (collective, ranks, nodes), found in groupby(_of_first_level(self.rows), key=lambda row: row.group[:3]):
             rows = list(found)
             groups[collective, ranks, nodes] = [row.min_bytes for row in rows], rows
             groups.setdefault((collective, ranks, None), groups[collective, ranks, nodes])
@@ -159,7 +177,8 @@ class Selection:
     def merged(self, newer: Selection) -> Selection:
         """Return the rows of both tables; `newer` wins where both have rows of a collective on the same ranks."""
         fresh = {row.group for row in newer.rows}
-        return Selection({**self.facts, **newer.facts}, (*(r for r in self.rows if r.group not in fresh), *newer.rows))
+        older = [r for r in self.rows if r.group not in fresh and (*r.group[:3], "") not in fresh]
+        return Selection({**self.facts, **newer.facts}, (*older, *newer.rows))
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field and one row per range of sizes."""
@@ -188,8 +207,21 @@ class Selection:
             raise PlanError(f"selection {path}: {error.what}", found=error.found, hint=error.hint) from error
 
 
+def _of_first_level(rows: Sequence[Row]) -> list[Row]:
+    """Of each collective the rows of one level: any, else the first in LEVELS."""
+    first: dict[tuple[str, int, int], str] = {}
+    for row in sorted(rows, key=lambda row: _RANKED.index(row.level)):
+        first.setdefault(row.group[:3], row.level)
+    return [row for row in rows if row.level == first[row.group[:3]]]
+
+
 def rows_of(
-    collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]], dtype: str = ""
+    collective: str,
+    ranks: int,
+    nodes: int,
+    picked: Iterable[tuple[Choice, Point]],
+    dtype: str = "",
+    level: str = "",
 ) -> tuple[Row, ...]:
     """Return rows from the choice at each measured size; equal neighbouring choices share a row.
 
@@ -209,7 +241,8 @@ def rows_of(
         points = tuple(point for _, point in group)
         end = start + len(points)
         span = edges[start], edges[end]
-        rows.append(Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict()))
+        row = Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict())
+        rows.append(replace(row, level=level))
         start = end
     return tuple(rows)
 
@@ -223,8 +256,7 @@ def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
 
 
 def selection_item(library: str, hosts: Sequence[str]) -> Item:
-    """Return the item of the table for these ranks: by the MPI library's name and version, and the host of every
-    rank."""
+    """Return the item of the table for these ranks: by the MPI library's name and version, and every rank's host."""
     return item(SELECTIONS, library, list(hosts))
 
 
@@ -271,7 +303,12 @@ def _read_row(place: int, document: Any) -> Row:
 
 def _checked_row(row: Row) -> Row:
     """Return the row. Raises PlanError if a field has a wrong type or value."""
-    for name, known in (("collective", tuple(COLLECTIVES)), ("protocol", PROTOCOLS), ("dtype", ("", *DTYPES))):
+    for name, known in (
+        ("collective", tuple(COLLECTIVES)),
+        ("protocol", PROTOCOLS),
+        ("dtype", ("", *DTYPES)),
+        ("level", _RANKED),
+    ):
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
     if not isinstance(row.algorithm, str):

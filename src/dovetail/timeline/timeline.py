@@ -30,7 +30,7 @@ class Timeline:
     Attributes
     ----------
     label : {"predicted", "emulated", "measured"}
-        How the times came about.
+        Where the times come from.
     num_ranks : int
         Number of ranks.
     lanes, names : tuple of str

@@ -233,7 +233,8 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
 def known(comm: Any) -> Communicator | None:
     """Ours for the user's communicator where its ranks have made it; None where not, or where that cannot be asked."""
     try:
-        bound = _native.comm_find(_calls(comm).address, _fortran(comm))
+        fortran = _fortran(comm)  # first: MPI may not have begun where this is no communicator of it
+        bound = _native.comm_find(_calls(comm).address, fortran)
     except Exception:
         return None
     return _known.get(bound.key) if bound is not None else None
@@ -285,9 +286,8 @@ def _said(name: str, number: int) -> object:
 
 def _fortran(comm: Any) -> int:
     if not hasattr(comm, "py2f"):
-        raise OperatorError(
-            f"no communicator, but {type(comm).__name__}", hint="dovetail.world(), or mpi4py.MPI.COMM_WORLD"
-        )
+        hint = "dovetail.world(), or mpi4py.MPI.COMM_WORLD"
+        raise OperatorError(f"no communicator, but {type(comm).__name__}", hint=hint)
     if not comm:
         raise OperatorError("the communicator is null", hint="was it freed, or is this rank not in it?")
     if comm.Is_inter():

@@ -48,7 +48,8 @@ def default_launch() -> str:
     mpiexec = find_tool("mpiexec", "mpirun")
     if mpiexec is None:
         raise EnvironmentFault(
-            "no MPI found: there is no mpiexec beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+            "no MPI found: there is no mpiexec beside this Python or on PATH",
+            hint="pip install 'dovetail[mpi]'; or --on shared, on one host",
         )
     return f"{shlex.quote(mpiexec)} {_flags(mpiexec)}-n {{ranks}}"
 
@@ -80,6 +81,14 @@ class MpiExecutor(Executor):
         """The command that starts its ranks."""
         return self.launch or default_launch()
 
+    @property
+    def starts_mpi(self) -> bool:
+        return True
+
+    def at_level(self, level: Level) -> MpiExecutor:
+        """Return an executor like this one whose ranks ask MPI for a level of thread support."""
+        return replace(self, level=level)
+
     def in_folder(self, folder: Path) -> MpiExecutor:
         """Return an executor like this one whose jobs leave their files in `folder`."""
         return replace(self, folder=folder)
@@ -96,12 +105,11 @@ class MpiExecutor(Executor):
         launch = self.launched_by
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
-        more = [self.level or job.level, *([str(self.trace.resolve())] if self.trace else [])]
+        command += [sys.executable, "-m", "dovetail.run.mpi.rank"]
+        more = [str(shim), self.level or job.level, *([str(self.trace.resolve())] if self.trace else [])]
 
         def start(place: Path, output: Any) -> Launcher:
-            return _launched(
-                [*command, sys.executable, "-m", "dovetail.run.mpi.rank", str(place), str(shim), *more], output
-            )
+            return _launched([*command, str(place), *more], output)
 
         return run_job(job, self.folder, num_ranks, start)
 
@@ -122,7 +130,7 @@ class Launcher(Protocol):
 
 
 def run_job(job: Job, folder: Path | None, ranks: int, start: Callable[[Path, Any], Launcher]) -> JobResult:
-    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a folder of its own under `folder`.
+    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a new folder under `folder`.
 
     `start` gets that folder, where it finds the job in `job.pkl`, and a file for the ranks' output."""
     place = _place_in(folder)

@@ -18,7 +18,8 @@ def build_shim() -> Path:
     mpicc = find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault(
-            "no MPI found: there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+            "no MPI found: there is no mpicc beside this Python or on PATH",
+            hint="pip install 'dovetail[mpi]'; or --on shared, on one host",
         )
     sources = sorted(SOURCE.parent.glob("mpi_*.[ch]"))
     return compile_c(mpicc, sources, "mpi_shim", "the MPI shim", about="-show")

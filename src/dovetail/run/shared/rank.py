@@ -1,4 +1,4 @@
-"""rank: the command of each rank of a job without MPI: `python -m dovetail.run.shared.rank JOB_FOLDER [TRACE_FOLDER]`."""
+"""rank: the command of each rank without MPI: `python -m dovetail.run.shared.rank JOB_FOLDER [TRACE_FOLDER]`."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from dovetail.run.shared.stores import FileStore, Store, wait_for
 
 ARRIVE_S = 60.0  # seconds for all ranks to come; $DOVETAIL_ARRIVE_S where a launcher queues
 STALL_S = 600.0  # seconds that a call of a communicator waits for a rank
+FAREWELL_S = 2.0  # seconds that rank 0 waits, where ranks cannot meet, until the others know it
 NAMED_BUDGET = 4 << 20  # bytes of all rings in /dev/shm, which may be small
 
 
@@ -43,15 +44,15 @@ class Comm:
         """The number of ranks."""
         return self.world.size
 
-    def Get_rank(self) -> int:  # noqa: N802
+    def Get_rank(self) -> int:
         """Return this process's number."""
         return self.world.rank
 
-    def Get_size(self) -> int:  # noqa: N802
+    def Get_size(self) -> int:
         """Return the number of ranks."""
         return self.world.size
 
-    def Is_inter(self) -> bool:  # noqa: N802
+    def Is_inter(self) -> bool:
         """Return False: there are no intercommunicators."""
         return False
 
@@ -85,7 +86,7 @@ class Comm:
 
     Barrier = barrier
 
-    def Split(self, color: int | None = 0, key: int = 0) -> Comm | None:  # noqa: N802
+    def Split(self, color: int | None = 0, key: int = 0) -> Comm | None:
         """Return a communicator of the ranks that give the same `color`, in the order of `key`, then of their ranks.
 
         None where the color is None. All ranks call it together.
@@ -98,13 +99,13 @@ class Comm:
             return None
         return Comm(join(FileStore(Path(folders[members[0]])), members.index(self.rank), len(members)))
 
-    def Dup(self) -> Comm:  # noqa: N802
+    def Dup(self) -> Comm:
         """Return another communicator of the same ranks."""
         made = self.Split(0)
         assert made is not None
         return made
 
-    def Free(self) -> None:  # noqa: N802
+    def Free(self) -> None:
         """Free the communicator, and what Dovetail keeps for it. Other ranks do not wait for this one any more."""
         if self._number:
             self.world.requests.drain()
@@ -161,8 +162,7 @@ def join(store: Store, rank: int, size: int, limit_s: float | None = None) -> in
         number, faults = _join_by(store, kind, rank, size, limit_s)
         if number:
             return number
-    if rank == 0:
-        store.close()
+    _give_up(store, rank, size)
     raise EnvironmentFault("the ranks cannot share memory", found="; ".join(dict.fromkeys(faults)))
 
 
@@ -191,10 +191,19 @@ def _join_by(store: Store, kind: str, rank: int, size: int, limit_s: float) -> t
     if number:
         _native.shared_part(number)
     if agreed.startswith("missing "):
+        _give_up(store, rank, size)
         which = agreed.removeprefix("missing ")
         plural = "ranks" if "," in which else "rank"
         raise RunError(f"{plural} {which} of {size} did not come within {limit_s:.0f} s", hint="look at their output")
     return 0, agreed.splitlines()
+
+
+def _give_up(store: Store, rank: int, size: int) -> None:
+    """Let rank 0 close the store once the others have read it, those that are there."""
+    store.set(f"heard.{rank}", "")
+    if rank == 0:
+        wait_for(store, [f"heard.{each}" for each in range(size)], FAREWELL_S)
+        store.close()
 
 
 def _made(store: Store, kind: str, size: int) -> _native.Segment:
@@ -227,8 +236,6 @@ def _heard(store: Store, key: str, limit_s: float) -> str:
 
 def _end_meeting(store: Store, number: int, rank: int, size: int, limit_s: float) -> None:
     """Let rank 0 close the store once all ranks have read it, before any goes on: the next job may meet there."""
-    if size == 1:
-        return store.close()
     ranks = World(calls(), address=_native.shared_communicator(number))
     ranks.barrier(limit_s)
     if rank == 0:
