@@ -82,7 +82,7 @@ def _print_level(found: Contest, compared: Mapping[int, Compared]) -> None:
 
 
 def print_timed(timed: Sequence[Timed]) -> None:
-    """Print timings in the columns of nccl-tests, and, if it was measured, those of the library's own program."""
+    """Print timings in the columns of nccl-tests, and the times of the library's own program if it was measured."""
     has_more = any(each.beside for each in timed)
     names = ["bytes", "count", "type", "algorithm", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"]
     names += ["installed (µs)", "best knobs (µs)", "speed-up"] if has_more else []

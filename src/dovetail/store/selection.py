@@ -20,7 +20,9 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
-SCHEMA = "dovetail.selection/1"
+SCHEMA = "dovetail.selection/2"
+EARLIER = "dovetail.selection/1"  # without `transport`: every row is for the library's messages
+MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
 DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # dtypes that collectives reduce
 LEVELS = ("serialized", "multiple")  # of thread support; the first also stands for those below
 _RANKED = ("", *LEVELS)
@@ -30,7 +32,8 @@ MOST = 1 << 62  # greatest count or size: the sum of two fits in 64 bits
 class Choice(NamedTuple):
     """An algorithm for a collective: a built-in one with its parameters, or the library's own call.
 
-    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole.
+    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole. `transport`: "mpi", or
+    "shared" where all ranks share a host's memory.
     """
 
     algorithm: str = LIBRARY
@@ -38,6 +41,7 @@ class Choice(NamedTuple):
     instances: int = 1
     protocol: str = "Simple"
     slice_bytes: int = 0
+    transport: str = MPI
 
     @staticmethod
     def of(schedule: Schedule) -> Choice:
@@ -63,6 +67,8 @@ class Choice(NamedTuple):
             parts.append(self.protocol)
         if self.slice_bytes:
             parts.append(f"slices of {self.slice_bytes // 1024}K")
+        if self.transport != MPI:
+            parts.append("shared memory")
         return ", ".join([self.algorithm, *parts])
 
 
@@ -98,6 +104,7 @@ class Row:
     instances: int = 1
     protocol: str = "Simple"
     slice_bytes: int = 0
+    transport: str = MPI
     points: tuple[Point, ...] = field(default=(), repr=False)
     dtype: str = ""
     level: str = ""
@@ -105,7 +112,7 @@ class Row:
     @property
     def choice(self) -> Choice:
         """The algorithm and its parameters."""
-        return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
+        return Choice(*(getattr(self, name) for name in Choice._fields))
 
     @property
     def group(self) -> tuple[str, int, int, str]:
@@ -187,7 +194,7 @@ class Selection:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Selection:
         """Return the Selection that `to_json` wrote. Raises PlanError, naming the fault, for any other document."""
-        check_schema(document, SCHEMA)
+        check_schema(document, EARLIER if document.get("schema") == EARLIER else SCHEMA)
         with reading("selection document", PlanError):
             if not isinstance(facts := document["facts"], dict) or not isinstance(document["rows"], list):
                 raise PlanError("malformed selection document", found="`facts` is an object, `rows` is a list")
@@ -303,12 +310,8 @@ def _read_row(place: int, document: Any) -> Row:
 
 def _checked_row(row: Row) -> Row:
     """Return the row. Raises PlanError if a field has a wrong type or value."""
-    for name, known in (
-        ("collective", tuple(COLLECTIVES)),
-        ("protocol", PROTOCOLS),
-        ("dtype", ("", *DTYPES)),
-        ("level", _RANKED),
-    ):
+    words = {"collective": tuple(COLLECTIVES), "protocol": PROTOCOLS, "dtype": ("", *DTYPES)}
+    for name, known in (words | {"transport": TRANSPORTS, "level": _RANKED}).items():
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
     if not isinstance(row.algorithm, str):
