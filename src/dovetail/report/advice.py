@@ -22,7 +22,7 @@ def advice_text(advice: Advice) -> str:
         )
     if advice.num_runs == 1:
         parts.append(f"Two such runs may differ by {seconds(advice.spread_s)}, as calls in this one do (`--again`).")
-    return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
+    return "\n\n".join([*parts, *advice.notes, replay_text(Replay(advice.traced_s, advice.replayed_s))])
 
 
 def _least(advice: Advice) -> str:
