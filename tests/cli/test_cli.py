@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import warnings
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ from sim_executor import SimExecutor, two_hosts
 
 import dovetail
 from dovetail import trace
-from dovetail.cli import main
+from dovetail.cli import doctor, main
 from dovetail.cli.app import ORDER, exit_code
 from dovetail.cli.operators import OperatorRequest, Verb
 from dovetail.core import CostError, EnvironmentFault, MachineError, OperatorError, PlanError, ProgramError, RunError
@@ -33,6 +33,7 @@ from dovetail.ir.registry import OPERATORS
 from dovetail.machine import Machine
 from dovetail.matmul import MatmulAllReduce
 from dovetail.planner import plan
+from dovetail.prober.baselines import Timing
 from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
 from dovetail.trace import open_trace
 
@@ -640,6 +641,18 @@ def test_doctor_if_everything_works(document):
     found = document("doctor")
     assert found["ok"]
     assert {check["name"] for check in found["checks"]} >= {"executor local", "executor mpi", "BLAS"}
+
+
+@pytest.mark.parametrize(("many_s", "costs"), [(1.4e-6, True), (2.7e-7, False)])
+def test_doctor_says_what_the_thread_level_costs(monkeypatch, many_s, costs):
+    program = SimpleNamespace(
+        time=lambda *_, level, **__: {8: Timing(8, ({"single": 2.6e-7, "multiple": many_s}[level], 1.0), 0)}
+    )
+    monkeypatch.setattr("dovetail.prober.baselines.baselines", lambda launch: nullcontext(program))
+    found = doctor.examined("level", False, lambda: doctor.level("mpiexec"))
+    assert found.found.startswith("all_reduce of 8 B: 260 ns by MPI_Init")
+    assert ("5.4 times as slow" in found.hint) is costs
+    assert ('thread_level = "serialized"' in found.hint) is costs
 
 
 # Streams

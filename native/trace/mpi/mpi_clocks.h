@@ -65,6 +65,22 @@ static void dm_before_init(void) {
     dm_starts = 1;
 }
 
+/* The library, and the level of thread support that it was started at: a note, for these decide what calls take. */
+static void dm_note_library(void) {
+    const int codes[] = {MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE};
+    const char* const levels[] = {"single", "funneled", "serialized", "multiple"};
+    char library[MPI_MAX_LIBRARY_VERSION_STRING] = "", line[MPI_MAX_LIBRARY_VERSION_STRING + 64];
+    int level = 0, length = 0, found = 0;
+    real_Query_thread(&level);
+    real_Get_library_version(library, &length);
+    library[strcspn(library, "\n,\"\\")] = 0;
+    for (char* c = library; *c; ++c)
+        if ((unsigned char)*c < ' ') *c = ' ';
+    while (found < 3 && codes[found] != level) ++found;
+    snprintf(line, sizeof line, "{\"library\": \"%s\", \"thread_level\": \"%s\"}", library, levels[found]);
+    dovetail_trace_note(line);
+}
+
 /* Ranks that are not traced, for example because of a full disk, compare clocks, too: other ranks wait for them. */
 static void dm_after_init(void) {
     real_Comm_rank(MPI_COMM_WORLD, &dm_world_rank);
@@ -73,6 +89,7 @@ static void dm_after_init(void) {
     dm_has_world = 1;
     dm_check_statuses();
     dovetail_trace_rank(dm_world_rank, dm_world_size);
+    if (dm_starts) dm_note_library();
     dm_define_comm(MPI_COMM_WORLD);
     dm_define_comm(MPI_COMM_SELF);
     dm_inside = 1;

@@ -16,6 +16,7 @@ from dovetail.advise import waiting_remedies as remedies_waiting
 from dovetail.advise.remedy import KINDS, Remedy, Site, duration
 from dovetail.advise.replay import makespan_s, with_curve
 from dovetail.advise.spread import Cost, chance_s
+from dovetail.advise.thread_level import level_notes
 from dovetail.machine import Machine
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.analysis.excerpts import excerpts
@@ -82,6 +83,8 @@ class Advice:
         Number of given runs.
     num_rows, read_rows : int
         Rows of the traces, and how many of them were replayed: fewer if excerpts represent a long trace.
+    notes : tuple of str
+        Further advice, whose effect no replay predicts.
     """
 
     findings: tuple[Finding, ...]
@@ -92,13 +95,15 @@ class Advice:
     num_runs: int = 1
     num_rows: int = 0
     read_rows: int = 0
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field; findings as objects."""
         times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "spread_s": self.spread_s}
         findings, doubtful = ([it.to_json() for it in those] for those in (self.findings, self.doubtful))
         rows = {"rows": self.num_rows, "replayed_rows": self.read_rows}
-        return {"schema": SCHEMA, **times, "runs": self.num_runs, **rows, "findings": findings, "doubtful": doubtful}
+        found = {"findings": findings, "doubtful": doubtful, "notes": list(self.notes)}
+        return {"schema": SCHEMA, **times, "runs": self.num_runs, **rows, **found}
 
 
 def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequence[Trace | TraceFile] = ()) -> Advice:
@@ -123,7 +128,8 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     Unchanged messages and work keep their traced times. The tracer's overhead in calls that a remedy removes does not
     count as saved. A trace does not show whether work depends on a message; check this before moving work ahead of it.
     """
-    return together([advise_run(run, machine) for run in (trace, *again)])
+    found = together([advise_run(run, machine) for run in (trace, *again)])
+    return replace(found, notes=level_notes(trace))
 
 
 def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advice:

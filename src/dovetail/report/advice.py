@@ -23,7 +23,7 @@ def advice_text(advice: Advice) -> str:
     if advice.num_runs == 1:
         spread = seconds(advice.spread_s)
         parts.append(f"By the spread of its calls, a second run may differ by {spread}; `--again` compares with one.")
-    return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
+    return "\n\n".join([*parts, *advice.notes, replay_text(Replay(advice.traced_s, advice.replayed_s))])
 
 
 def _least(advice: Advice) -> str:

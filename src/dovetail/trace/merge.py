@@ -207,6 +207,8 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
         "event_s": [ticks * clock.line.rate * 1e-9 for ticks in _event_ticks(process)],
         **({"lines": lines} if lines else {}),
     }
+    library = next((note for note in process.notes if "thread_level" in note), {})
+    about |= {name: str(library[name]) for name in ("library", "thread_level") if name in library}
     return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
 
 

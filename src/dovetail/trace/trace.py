@@ -70,8 +70,8 @@ class Trace:
     columns : dict of ndarray
         One array per entry of `COLUMNS`, all of one length; times in seconds since the first event.
     meta : dict
-        Provenance: `ranks` (host, pid, program, finalized, lost events, clock error, names of `lanes`), `faults`, and
-        `clocks`, the check of the clocks.
+        Provenance: `ranks` (host, pid, program, finalized, lost events, clock error, names of `lanes`, and of a program
+        of MPI `library` and its `thread_level`), `faults`, and `clocks`, the check of the clocks.
     """
 
     num_ranks: int

@@ -22,7 +22,7 @@ from dovetail.prober.baselines import (
 )
 from dovetail.run.executor import Executor
 from dovetail.run.job import Job, Outcome
-from dovetail.run.options import REMEDY, Level
+from dovetail.run.options import LEVEL_REMEDY, Level
 from dovetail.tuner.contest import pooled
 from dovetail.tuner.measure import LAUNCHES, Clock, Entry, repeats_worth
 
@@ -220,5 +220,5 @@ def level_note(compared: Mapping[int, Compared], library: str) -> tuple[str, ...
     what = f"{' '.join(library.split())} takes {plain_us:.3g} µs for {size} bytes in a program of MPI_Init"
     return (
         f"The level of thread support alone costs: {what}, and {slow_us:.3g} µs ({factors[size]:.1f} times) at "
-        f"MPI_THREAD_MULTIPLE, which mpi4py asks for by default. {REMEDY}",
+        f"MPI_THREAD_MULTIPLE, which mpi4py asks for by default. {LEVEL_REMEDY}",
     )
