@@ -25,7 +25,8 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int32", "uint64"
 LENGTHS = ((0.04, 0, 0), (0.7, 1, 100), (0.97, 100, 5000), (0.997, 5000, 100_000), (1.0, 100_000, 300_000))
 POOL = 1 << 21  # elements that all data are cut from
 MOST_COMMS, MOST_BEGUN = 5, 4
-CHANGES, BEGINS, PRODUCTS, TABLES = 0.004, 0.06, 0.02, 0.01  # shares of the calls
+CHANGES, BEGINS, PRODUCTS, TABLES = 0.004, 0.06, 0.02, 0.01  # shares of the steps
+AGAIN = (0, 0, 1, 5, 100)  # how often a call is repeated, the longer ones by the first three; engines serve the second
 OTHERS = {"sum", "prod", "min", "max"}
 HOST_ONLY = "sccl_122_all_gather"  # of 8 ranks
 
@@ -73,7 +74,7 @@ class Soak:
         return self.now.randint(least, most)
 
     def asked(self, place):
-        """A call on a communicator that this rank is in."""
+        """A call on a communicator that this rank is in, and whether it is a short one."""
         kind = self.now.choice(EVEN + ROOTED + UNEVEN)
         n, dtype, length = len(place.members), self.now.choice(DTYPES), self.length()
         op = self.now.choice(sorted(OTHERS)) if dtype != "complex64" else self.now.choice(("sum", "prod"))
@@ -82,10 +83,12 @@ class Soak:
         root, width = self.now.randrange(n), self.now.choice((1, 3)) if length < 100_000 else 1
         counts = np.array([[self.now.choice((0, length, length // 2)) // 2 for _ in range(n)] for _ in range(n)])
         if kind in EVEN:
-            return self.even(place, kind, length, width, dtype, op)
-        if kind in ROOTED:
-            return self.rooted(place, kind, length, dtype, root, op)
-        return self.uneven(place, kind, counts, width, dtype, op)
+            made = self.even(place, kind, length, width, dtype, op)
+        elif kind in ROOTED:
+            made = self.rooted(place, kind, length, dtype, root, op)
+        else:
+            made = self.uneven(place, kind, counts, width, dtype, op)
+        return made, length < 5000
 
     def even(self, place, kind, rows, width, dtype, op):
         n, cut = len(place.members), kind in ("reduce_scatter", "all_to_all")
@@ -143,13 +146,13 @@ class Soak:
         return Asked(kind, [mine], said | {"op": op}, expected, True)
 
     def product(self, place):
-        """A product that is bound again and again, of few shapes."""
+        """A product that is bound again and again, of few shapes; it is short."""
         m, k, n = self.now.choice(((24, 8, 5), (7, 3, 2), (64, 16, 33)))
         size = len(place.members)
         a, b = (self.data([x] * size, y, "float64") for x, y in ((m, k), (k, n)))
         total = sum((x @ y for x, y in zip(a, b, strict=True)), np.zeros((m, n)))
         rank = place.comm.rank
-        return Asked("matmul_all_reduce", [a[rank].copy(), b[rank].copy()], {}, total, True)
+        return Asked("matmul_all_reduce", [a[rank].copy(), b[rank].copy()], {}, total, True), True
 
     def step(self):
         self.steps += 1
@@ -161,10 +164,10 @@ class Soak:
             return None
         if share < CHANGES + TABLES:
             return self.tune(place)
-        asked = self.product(place) if self.now.random() < PRODUCTS else self.asked(place)
+        asked, is_short = self.product(place) if self.now.random() < PRODUCTS else self.asked(place)
         self.count += 1
         held = [None if each is None else each.copy() for each in asked.arguments]
-        again = self.now.random() < 0.3  # an engine comes in the second time
+        again = self.now.choice(AGAIN if is_short else AGAIN[:3])
         if self.now.random() < BEGINS:
             request = getattr(dt, f"begin_{asked.name}")(*asked.arguments, comm=place.comm, **asked.keywords)
             self.begun.append((request, asked, held))
@@ -172,7 +175,7 @@ class Soak:
                 self.end_one()
             return None
         check(asked, getattr(dt, asked.name)(*asked.arguments, comm=place.comm, **asked.keywords), held)
-        if again:
+        for _ in range(again):
             self.count += 1
             for array, before in zip(asked.arguments, held, strict=True):
                 if array is not None:
