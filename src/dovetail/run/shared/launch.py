@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from dovetail.core import EnvironmentFault
+from dovetail.run.shared.stores import ENDED
 
 POLL_S = 0.01
 HANG_S = 3.0  # seconds that other ranks have to end by themselves after one has failed
@@ -57,6 +59,8 @@ class Ranks:
         for rank, process in list(self._running.items()):
             if (code := process.poll()) is not None:
                 del self._running[rank]
+                with suppress(OSError):  # once all have met, there is no such folder
+                    Path(self._meeting, f"{ENDED}.{rank}").touch(0o600)
                 if code and self.first is None:
                     self.first = rank, code
         if not self._running and self.returncode is None:

@@ -18,6 +18,7 @@ from dovetail.core import EnvironmentFault, RunError
 from dovetail.core.trust import folder_danger, read_own
 
 POLL_S = 0.005
+ENDED = "ended"  # with a rank: the key by which a launcher says that it has ended
 CALL_S = 5.0  # seconds that one exchange with the socket of rank 0 may take
 
 
@@ -60,11 +61,13 @@ class Job:
     Raises
     ------
     RunError
-        On other ranks, if rank 0 gives none within `limit_s` seconds.
+        On other ranks, if rank 0 gives none within `limit_s` seconds. In every call, if the launcher has written that a
+        rank has ended, as `dovetail launch` does in a folder.
     """
 
     def __init__(self, store: Store, rank: int, size: int, limit_s: float) -> None:
-        self._store, self._rank, self._prefix = store, rank, secrets.token_hex(8)
+        self._store, self._rank, self._size, self._prefix = store, rank, size, secrets.token_hex(8)
+        self._is_told = isinstance(store, FileStore)
         self._others, self._answered = [f"knock.{other}" for other in range(1, size)], [""]
         if rank:
             self._prefix = self._heard(secrets.token_hex(8), limit_s)
@@ -72,7 +75,7 @@ class Job:
     def _heard(self, own: str, limit_s: float) -> str:
         self._store.set(f"knock.{self._rank}", own)
         until = time.monotonic() + limit_s
-        while own not in (answer := (self._store.get("job") or "").split()):
+        while own not in (answer := (self._get("job") or "").split()):
             if time.monotonic() > until:
                 raise RunError(f"rank 0 did not come within {limit_s:.0f} s", hint="look at its output")
             time.sleep(POLL_S)
@@ -92,7 +95,13 @@ class Job:
         """Return the value of a key of this job; None while it is not set."""
         if self._rank == 0:
             self._answer()
-        return self._store.get(f"{self._prefix}.{key}")
+        return self._get(f"{self._prefix}.{key}")
+
+    def _get(self, key: str) -> str | None:
+        for rank in range(self._size if self._is_told else 0):
+            if self._store.get(f"{ENDED}.{rank}") is not None:
+                raise RunError(f"rank {rank} of {self._size} has ended before all ranks had met")
+        return self._store.get(key)
 
     def close(self) -> None:
         """Forget all keys, those of earlier jobs too."""
