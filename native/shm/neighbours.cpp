@@ -59,6 +59,10 @@ std::size_t Neighbours::bytes(int size, const Geometry& geometry) {
     return rows_bytes(size) + geometry.bytes(static_cast<Count>(size));
 }
 
+Geometry Neighbours::geometry(int size, std::size_t bytes) {
+    return Geometry::within(size, bytes - std::min(bytes, rows_bytes(size)));
+}
+
 Neighbours::Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry)
     : rank_(rank),
       size_(size),
@@ -83,13 +87,14 @@ bool Neighbours::each_has_a_core() const {
 void Neighbours::fail() { rows_[rank_].failed.store(true); }
 
 std::string Neighbours::gone() const {
+    std::string failed;  // on account of a rank that has ended, perhaps, which is the one to name
     for (int rank = 0; rank < size_; ++rank) {
         const Row& row = rows_[rank];
         if (rank == rank_ || row.pid.load() == 0) continue;
         if (!lives(row.pid.load(), row.started.load())) return "rank " + std::to_string(rank) + " has ended";
-        if (row.failed.load()) return "rank " + std::to_string(rank) + " has failed";
+        if (failed.empty() && row.failed.load()) failed = "rank " + std::to_string(rank) + " has failed";
     }
-    return "";
+    return failed;
 }
 
 bool Patience::wait(bool rests) {

@@ -15,6 +15,7 @@ namespace dovetail::shm {
 class Neighbours {
   public:
     static std::size_t bytes(int size, const Geometry& geometry);
+    static Geometry geometry(int size, std::size_t bytes);  // the inverse, of as many as `bytes` came to
     // `memory` is zeroed before the first rank comes. All ranks give the same geometry.
     Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry);
     ~Neighbours();

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -116,13 +117,14 @@ void Script::add_steps(const std::vector<Starts>& starts) {
         };
         if (!op.reads.empty()) step.read = placed(op.reads[0]);
         if (!op.writes.empty()) step.write = placed(op.writes[0]);
+        if (op.kind == Kind::reduce) step.sum = step.write;
         lanes_[static_cast<std::size_t>(op.lane)].steps.push_back(std::move(step));
     }
 }
 
 // The span's slots one by one, or in one piece. Empty slots are left out, as they are at the other end.
 Script::Place Script::place(const Span& span, const Starts& starts, bool whole) const {
-    Place found{span.base, {}};
+    Place found{span.base, {}, span.buffer};
     if (whole) {
         found.cuts.push_back({span.offset, span.num_bytes()});
         return found;
@@ -190,7 +192,9 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
             part.each(step.read, step.write, [](auto* from, auto* to, auto, auto n) { store(to, from, n); });
             break;
         case Kind::reduce:
-            part.each(step.read, step.write, [&](auto* from, auto* to, auto, auto n) { combine(to, from, to, n); });
+            part.each(step.read, step.write, [&](auto* from, auto* to, auto, auto n) {
+                combine(*step.sum.base + (to - *step.write.base), from, to, n);
+            });
             break;
         case Kind::send:
             part.each(step.read, [&](auto* from, auto at, auto n) { store(out + at, from, n); });
@@ -236,11 +240,16 @@ bool Script::is_ready(const Step& step, std::int64_t tile) const {
 }
 
 bool Script::step(Lane& lane) {
-    const Step& step = lane.steps[lane.next];
+    Step& step = lane.steps[lane.next];
     const auto bytes = static_cast<Count>(lane.bytes);
     if (step.in && !step.in->has_come(bytes)) return false;
     if (step.out && !step.out->has_room(bytes)) return false;
     if (!step.after.empty() && !is_ready(step, lane.tile)) return false;
+    if (survey_.buffer >= 0 && lane.tile == 0) {
+        survey_.read(step.read);
+        survey_.read(step.sum);
+        survey_.write(step.write);
+    }
     perform(step, lane.tile, lane.bytes);
     ++lane.done;
     if (++lane.next == lane.steps.size()) {
@@ -251,7 +260,54 @@ bool Script::step(Lane& lane) {
     return true;
 }
 
-void Script::begin() {
+// Bytes of a cut that were written.
+std::int64_t Script::Survey::count(const Cut& cut) const {
+    std::int64_t total = 0;
+    auto it = written.upper_bound(cut.offset);
+    if (it != written.begin()) --it;
+    for (; it != written.end() && it->first < cut.offset + cut.bytes; ++it)
+        total +=
+            std::max<std::int64_t>(0, std::min(it->second, cut.offset + cut.bytes) - std::max(it->first, cut.offset));
+    return total;
+}
+
+void Script::Survey::read(Place& place) {
+    if (place.buffer != buffer) return;
+    std::int64_t all = 0, before = 0;
+    for (const Cut& cut : place.cuts) all += cut.bytes, before += count(cut);
+    if (before == 0)
+        early.push_back(&place);
+    else
+        mixed = mixed || before < all;
+}
+
+void Script::Survey::write(const Place& place) {
+    if (place.buffer != buffer) return;
+    for (const Cut& cut : place.cuts) {
+        std::int64_t begin = cut.offset, end = cut.offset + cut.bytes;
+        auto it = written.upper_bound(begin);
+        if (it != written.begin() && std::prev(it)->second >= begin) --it;
+        while (it != written.end() && it->first <= end) {
+            begin = std::min(begin, it->first), end = std::max(end, it->second);
+            it = written.erase(it);
+        }
+        if (begin < end) written[begin] = end;
+    }
+}
+
+// Two accesses that conflict come in the same order in every run, as was proved: what one run read early, all do.
+void Script::end_survey() {
+    const Survey found = std::exchange(survey_, {});
+    surveyed_ = true;
+    if (found.mixed || found.written.size() != 1 || found.written.begin()->first != 0) return;
+    borrows_ = found.written.begin()->second;
+    for (Place* place : found.early) place->base = &source_;
+}
+
+void Script::begin(const Options& options) {
+    if (!surveyed_) survey_ = {input_ = options.input};
+    if (input_ >= 0) source_ = share_.bases[static_cast<std::size_t>(input_)];
+    if (options.source && borrows_) source_ = const_cast<std::byte*>(options.source);
     left_ = 0;
     for (Lane& lane : lanes_) {
         lane.next = 0, lane.tile = lane.done = 0;
@@ -270,7 +326,7 @@ bool Script::advance() {
 
 std::string Script::run(const Options& options) {
     reduce_op_ = options.reduce_op;
-    begin();
+    begin(options);
     patience_.moved();
     while (left_ > 0) {
         if (advance())
@@ -282,6 +338,7 @@ std::string Script::run(const Options& options) {
             return why;
         }
     }
+    if (survey_.buffer >= 0) end_survey();
     if (reduce_op_ == DT_AVG)
         for (const auto& [where, divisor] : share_.quotients)
             run::divide(where.dtype, where.data(), run::elements(where), divisor);

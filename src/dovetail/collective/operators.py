@@ -49,7 +49,7 @@ class CollectiveOperator(Operator):
     Notes
     -----
     Schedules have the parameters `algorithm`, and where they are not the usual ones `channels`, `instances` and
-    `protocol`. The executor cuts their messages by `slice_bytes`.
+    `protocol` and `transport`. The executor cuts their messages by `slice_bytes`.
 
     >>> operator = AllGather(1000)
     >>> operator.by("ring_all_gather", channels=2), operator.resolve({}, 4)[0].num_bytes
@@ -142,7 +142,13 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return max(self.num_bytes // dtype_bytes(self.dtype) // self.parts(ranks), 1)
 
     def by(
-        self, algorithm: str, channels: int = 1, instances: int = 1, protocol: str = "Simple", slice_bytes: int = 0
+        self,
+        algorithm: str,
+        channels: int = 1,
+        instances: int = 1,
+        protocol: str = "Simple",
+        slice_bytes: int = 0,
+        transport: str = "mpi",
     ) -> Schedule:
         """The schedule by an algorithm, or by the library; OperatorError where it is none for this collective."""
         if algorithm == LIBRARY:
@@ -158,6 +164,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             channels=None if channels == 1 else channels,
             instances=None if instances == 1 else instances,
             protocol=None if protocol == "Simple" else protocol,
+            transport=None if transport == "mpi" else transport,
         )
         return replace(schedule, slice_bytes=slice_bytes)
 
@@ -170,6 +177,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """The algorithm's Program; slices are the executor's business."""
+        schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
         key = self.nodes, ranks, schedule.parameters
         if key not in self.made:
             self.check_ranks(ranks)

@@ -18,11 +18,11 @@ from dovetail.core import DovetailError, PlanError, check_schema, load_json, rea
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.slots import DTYPE_BYTES
+from dovetail.run.options import MPI, TRANSPORTS
 from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/2"
 EARLIER = "dovetail.selection/1"  # without `transport`: every row is for the library's messages
-MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
 DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
 MOST = 1 << 62  # greatest count or size, so that the sum of two fits 64 bits
 
@@ -278,7 +278,12 @@ def _read_row(place: int, document: Any) -> Row:
 
 def _checked_row(row: Row) -> Row:
     """The row itself. PlanError where a field has a wrong type or value."""
-    words = {"collective": COLLECTIVES, "protocol": PROTOCOLS, "dtype": ("", *DTYPES), "transport": TRANSPORTS}
+    words: dict[str, Iterable[str]] = {
+        "collective": COLLECTIVES,
+        "protocol": PROTOCOLS,
+        "dtype": ("", *DTYPES),
+        "transport": TRANSPORTS,
+    }
     for name, known in words.items():
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")

@@ -76,6 +76,10 @@ class MpiExecutor(Executor):
         """The command that starts its ranks."""
         return self.launch or default_launch()
 
+    @property
+    def shares_memory(self) -> bool:
+        return True
+
     def in_folder(self, folder: Path) -> MpiExecutor:
         """Return an executor like this one whose jobs leave their files in `folder`."""
         return replace(self, folder=folder)
