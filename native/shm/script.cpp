@@ -305,7 +305,7 @@ void Script::end_survey() {
 }
 
 void Script::begin(const Options& options) {
-    if (!surveyed_) survey_ = {input_ = options.input};
+    if (!surveyed_ && options.input >= 0) survey_ = {input_ = options.input};
     if (input_ >= 0) source_ = share_.bases[static_cast<std::size_t>(input_)];
     if (options.source && borrows_) source_ = const_cast<std::byte*>(options.source);
     left_ = 0;

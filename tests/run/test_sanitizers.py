@@ -23,8 +23,8 @@ from dovetail.run.arrays import allocate_buffer
 from dovetail.trace import merge
 
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
-SOURCES = [*(f"run/{name}" for name in RUN), "cuda/load"]
-PROGRAMS = ("run", "products", "collectives", "interpreter")
+SOURCES = [*(f"run/{name}" for name in RUN), "cuda/load", "shm/script", "shm/neighbours"]
+PROGRAMS = ("run", "products", "collectives", "interpreter", "scripts")
 SANITIZERS = ("thread", "address,undefined")
 EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
 
@@ -193,10 +193,20 @@ def test_collectives_in_random_timings(binaries, collectives):
 
 
 @pytest.mark.slow
-def test_a_wrong_element_is_noticed(binaries, tmp_path):
+def test_scripts_in_random_timings(binaries, collectives):
+    """Ranks are threads on channels in their memory, so short that every ring runs full."""
+    done = ran(binaries / "scripts", collectives, 4, 1)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "0 of " in done.stdout
+    assert "all others as expected" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["collectives", "scripts"])
+def test_a_wrong_element_is_noticed(binaries, tmp_path, name):
     """Planted: one element of what must come is another."""
     (tmp_path / "programs").write_text("1\n" + written(build("ring_all_reduce", 3), 0, spoil=True))
-    done = ran(binaries / "collectives", tmp_path / "programs", 1, 1)
+    done = ran(binaries / name, tmp_path / "programs", 1, 1)
     assert done.returncode == 1
     assert "is wrong" in done.stdout
 
