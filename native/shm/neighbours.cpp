@@ -86,15 +86,11 @@ bool Neighbours::each_has_a_core() const {
 
 void Neighbours::fail() { rows_[rank_].failed.store(true); }
 
-std::string Neighbours::gone() const {
-    std::string failed;  // on account of a rank that has ended, perhaps, which is the one to name
-    for (int rank = 0; rank < size_; ++rank) {
-        const Row& row = rows_[rank];
-        if (rank == rank_ || row.pid.load() == 0) continue;
-        if (!lives(row.pid.load(), row.started.load())) return "rank " + std::to_string(rank) + " has ended";
-        if (failed.empty() && row.failed.load()) failed = "rank " + std::to_string(rank) + " has failed";
-    }
-    return failed;
+bool Neighbours::has_failed(int rank) const { return rows_[rank].failed.load(); }
+
+bool Neighbours::has_ended(int rank) const {
+    const int pid = rows_[rank].pid.load();
+    return pid != 0 && !lives(pid, rows_[rank].started.load());
 }
 
 bool Patience::wait(bool rests) {

@@ -27,8 +27,9 @@ class Neighbours {
     Ends& ends() { return ends_; }
     // Whether the cores that the ranks may run on are at least as many as they. After all ranks have come.
     bool each_has_a_core() const;
-    void fail();               // other ranks need not wait for this one
-    std::string gone() const;  // "rank 2 has ended", or "" where all are well
+    void fail();  // sends nothing any more
+    bool has_failed(int rank) const;
+    bool has_ended(int rank) const;  // its process
 
   private:
     struct alignas(128) Row {

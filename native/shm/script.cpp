@@ -345,8 +345,30 @@ std::string Script::run(const Options& options) {
     return "";
 }
 
+int Script::awaited(const Lane& lane) {
+    const Step& step = lane.steps[lane.next];
+    const auto bytes = static_cast<Count>(lane.bytes);
+    if (step.in && !step.in->has_come(bytes)) return step.op->in_peer;
+    return step.out && !step.out->has_room(bytes) ? step.op->out_peer : -1;
+}
+
+// Who will never do what a lane waits for. A rank that has done its part may end; so look again what has come once it
+// is known to send nothing more. Of a rank that failed because another one ended, the latter is named.
+std::string Script::lost() const {
+    for (const Lane& lane : lanes_) {
+        const int peer = lane.steps.empty() || lane.tile == tiles_ ? -1 : awaited(lane);
+        if (peer < 0) continue;
+        const bool ended = ranks_->has_ended(peer);
+        if (!(ended || ranks_->has_failed(peer)) || awaited(lane) != peer) continue;
+        for (int rank = 0; rank < ranks_->size() && !ended; ++rank)
+            if (ranks_->has_ended(rank)) return "rank " + std::to_string(rank) + " has ended";
+        return "rank " + std::to_string(peer) + (ended ? " has ended" : " has failed");
+    }
+    return "";
+}
+
 std::string Script::stalled(const Options& options) const {
-    const std::string gone = ranks_->gone();
+    const std::string gone = lost();
     if (gone.empty() && patience_.waited_s() < options.stall_s) return "";
     std::string text = "rank " + std::to_string(ranks_->rank()) + " stalled: ";
     text +=
@@ -355,15 +377,15 @@ std::string Script::stalled(const Options& options) const {
         const Lane& lane = lanes_[i];
         if (lane.steps.empty() || lane.tile == tiles_) continue;
         const Step& step = lane.steps[lane.next];
-        const auto bytes = static_cast<Count>(lane.bytes);
+        const int peer = awaited(lane);
         text += "\n  lane " + std::to_string(share_.lanes[i].first) + " waits at its op " + std::to_string(lane.next) +
                 " '" + run::kind_name(step.kind) + "' (row " + std::to_string(step.op->row) + ")";
-        if (step.in && !step.in->has_come(bytes))
-            text += " for a message from rank " + std::to_string(step.op->in_peer);
-        else if (step.out && !step.out->has_room(bytes))
-            text += " for rank " + std::to_string(step.op->out_peer) + " to take earlier messages";
-        else
+        if (peer < 0)
             text += " for an op of another lane";
+        else if (step.in && peer == step.op->in_peer)
+            text += " for a message from rank " + std::to_string(peer);
+        else
+            text += " for rank " + std::to_string(peer) + " to take earlier messages";
     }
     return text;
 }

@@ -97,6 +97,8 @@ class Script {
     bool step(Lane& lane);
     bool is_ready(const Step& step, std::int64_t tile) const;
     void perform(const Step& step, std::int64_t tile, std::int64_t bytes);
+    static int awaited(const Lane& lane);  // the rank whose message or room the next step wants; -1: another lane
+    std::string lost() const;
     std::string stalled(const Options& options) const;
 
     std::shared_ptr<Neighbours> ranks_;

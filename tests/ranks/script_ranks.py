@@ -41,7 +41,7 @@ def main(name, rank, size, algorithm, elements, calls):
             print(failure, flush=True)
             return
         total = sum(r + call for r in range(int(size)))
-        if not (arrays["input"] == total).all():
+        if "all_reduce" in algorithm and not (arrays["input"] == total).all():
             print(f"call {call} is wrong", flush=True)
             return
     print("right", flush=True)

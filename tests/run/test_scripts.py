@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+import time
 from contextlib import ExitStack, contextmanager
 
 import needs
@@ -65,6 +66,16 @@ def test_a_killed_rank_is_named():
         for rank in (0, 1):
             assert found[rank].stdout.readline() == f"rank {rank} stalled: rank 2 has ended\n"
             assert "waits at its op" in found[rank].stdout.readline()
+
+
+def test_a_rank_may_end_once_it_has_done_its_part():
+    """Rank 2 waits for rank 1 alone, for longer than it takes to look at others."""
+    with ranks(3, "direct_all_to_next", 1000, 1) as found:
+        begin([found[0], found[2]])
+        found[0].wait(timeout=60)
+        time.sleep(0.3)
+        begin([found[1]])
+        assert [each.stdout.readline() for each in found] == ["right\n"] * 3
 
 
 def single(program, elements, fifo_bytes=1 << 24):

@@ -19,6 +19,7 @@ Make = Callable[..., Algorithm]
 FILES = {  # of every algorithm, the file here that has its function; a new one is a row
     "ring_all_reduce": "ring",
     "all_pairs_all_reduce": "pairs",
+    "flat_all_reduce": "pairs",
     "recursive_halving_doubling_all_reduce": "recursive",
     "recursive_doubling_all_reduce": "recursive",
     "binomial_tree_all_reduce": "tree",
