@@ -33,7 +33,12 @@ def kept():
     maps = Path("/proc/self/maps").read_text().count("dovetail")
     own = Path("/proc/self/status").read_text()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return maps, len(os.listdir("/proc/self/fd")), own.split("Threads:")[1].split()[0], pages * os.sysconf("SC_PAGESIZE")
+    return (
+        maps,
+        len(os.listdir("/proc/self/fd")),
+        own.split("Threads:")[1].split()[0],
+        pages * os.sysconf("SC_PAGESIZE"),
+    )
 
 
 def main(turns, calls):

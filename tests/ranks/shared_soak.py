@@ -49,7 +49,7 @@ class Asked(NamedTuple):
 
 
 class Soak:
-    """Draws steps: `drawn` equally on all ranks, `own` by each rank; `now`: anew for a step, equally on a communicator."""
+    """Draws steps: `drawn` equally on all ranks, `own` by each rank, `now` anew for each step of a communicator."""
 
     def __init__(self, seed):
         self.drawn, self.own = random.Random(seed), random.Random(1000 * seed + WORLD.rank)

@@ -1,20 +1,10 @@
-"""Ranks without MPI under strain: random calls, ranks that die at random moments, strange places, and what is left behind."""
+"""Ranks without MPI under strain: random calls, ranks that die, strange places, and what is left behind."""
 
-import os
-import random
 import re
 import signal
-import subprocess
-import sys
-import tempfile
-import time
-from pathlib import Path
 
-import needs
 import pytest
 from shared_ranks import run_shared
-
-from dovetail.run.shared.launch import Ranks
 
 NAMED = re.compile(r"rank (\d+) learns: .*rank (\d+) has (?:died|ended|failed)")
 
