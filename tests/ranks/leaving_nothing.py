@@ -1,4 +1,4 @@
-"""Run by every rank, without MPI: communicators come and go, and calls run, and nothing is left of them in the process."""
+"""Run by every rank, without MPI: communicators come and go, calls run, and nothing of them is left in the process."""
 
 import gc
 import os

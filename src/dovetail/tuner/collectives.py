@@ -186,7 +186,7 @@ def entries_of(
 
 
 def through_memory(ranked: Sequence[Scored]) -> dict[Schedule, float]:
-    """Return each algorithm's default schedule through shared memory, with the seconds predicted of the library's messages.
+    """Return each algorithm's default schedule through shared memory, with the seconds predicted for MPI's messages.
 
     These are too high, for no model of this transport is fitted: they only set the order of measuring.
     """

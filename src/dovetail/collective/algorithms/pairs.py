@@ -22,8 +22,8 @@ def all_pairs_all_reduce(num_ranks: int, *, in_place: bool = True, aside: bool =
 
 
 def flat_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Each rank sends all it has to every other one and adds what comes, in the order of ranks: 1 step, for the shortest
-    messages, with equal bits on all ranks."""
+    """Each rank sends its whole input to every other rank and adds what comes in the order of ranks: 1 step, for the
+    shortest messages, with equal bits on all ranks."""
     p = Algorithm("flat_all_reduce", "all_reduce", num_ranks, in_place=in_place, **settings)
     ranks, all_parts = range(num_ranks), []
     for rank in ranks:
