@@ -5,8 +5,10 @@
 
 Needs root and iproute2 for hosts (see bench/testbed). For each collective and each MPI: `dovetail tune`, then, in a job
 of its own, the tuned choice and the library's blocking call in turn, at every size, each held against float64. What is
-compared comes from those jobs alone. Results are saved after every collective; nothing is begun once the budget is
-spent. Tables name the fastest library of all MPIs at a size, and the fastest tuned choice.
+compared comes from those jobs alone, and `beside` from the tuning: the library in C programs of MPI_Init, as installed
+and with its best knobs, and at MPI_THREAD_MULTIPLE, launched alternately with the choice. On shared memory, `limits`
+are those of two processes without any library (bench/limits.c). Results are saved after every collective; nothing is
+begun once the budget is spent. Tables name the fastest library of all MPIs at a size, and the fastest tuned choice.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ def main() -> None:
         frames = ["--mtu", str(args.mtu)] if args.mtu else []
         testbed(args.name, "up", str(args.hosts), args.rate, "--nics", str(args.nics), *frames)
     try:
-        with tempfile.TemporaryDirectory() as cache:
+        with tempfile.TemporaryDirectory() as folder:
+            cache = str(args.cache.resolve() if args.cache else folder)
+            limits = [] if args.hosts else limits_of(folder, args)
             for mpi in mpis:
                 ask(args, PROBE, mpi, args.budget, cache)
             tasks = [(name, mpi) for name in args.collectives.split(",") for mpi in mpis]
@@ -59,12 +63,12 @@ def main() -> None:
                     print(f"not begun within the budget: {name} on {mpi}", file=sys.stderr)
                     continue
                 found.setdefault(name, {})[mpi] = ask(args, name, mpi, left_s / (len(tasks) - place), cache)
-                save(out, args, found)
+                save(out, args, found, limits)
                 print_summary(name, mpi, found[name])
     finally:
         if args.hosts:
             testbed(args.name, "down")
-    print(json.dumps(save(out, args, found)["summary"], indent=1))
+    print(json.dumps(save(out, args, found, limits)["summary"], indent=1))
 
 
 def arguments() -> argparse.Namespace:
@@ -83,9 +87,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--budget", type=float, default=900.0, help="seconds for everything")
     parser.add_argument("--name", default="collectives", help="of the testbed")
+    parser.add_argument("--cache", type=Path, help="folder for what is tuned, by MPI; default: a temporary one")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def limits_of(folder: str, args: argparse.Namespace) -> list[dict]:
+    """Seconds of two processes that exchange a word, and that each add both buffers from shared memory."""
+    from dovetail.collective.operators import AllReduce
+
+    program = Path(folder) / "limits"
+    subprocess.run(["cc", "-O3", "-march=native", HERE / "limits.c", "-o", program], check=True)
+    sizes = [str(each.num_bytes) for each in AllReduce.points(min=args.min, max=args.max, factor=args.factor)]
+    done = subprocess.run([program, str(args.rounds), *sizes], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 def ask(args: argparse.Namespace, name: str, mpi: str, budget_s: float, cache: str) -> dict:
@@ -129,7 +145,7 @@ def worker(args: argparse.Namespace) -> dict:
     """Tune one collective with the MPI of this Python, then compare what was chosen with the library."""
     from dovetail.planner import operator_class
     from dovetail.run.mpi.executor import MpiExecutor
-    from dovetail.tuner.collectives import tune_collective
+    from dovetail.tuner.collectives import point_of, tune_collective
     from dovetail.tuner.machines import machine_of
 
     begin, ranks = time.monotonic(), args.hosts * args.ppn or args.ranks or 2
@@ -142,7 +158,14 @@ def worker(args: argparse.Namespace) -> dict:
         tuned = tune_collective(operators, ranks, out=Path(folder), executor=MpiExecutor(), **budget)
     tune_s = time.monotonic() - begin
     rows, facts = compared(tuned.contest.judged, args.rounds, max(args.budget - tune_s, 10.0))
-    kept = {key: facts.get(key) for key in ("mpi", "cpu", "cores", "host")}
+    many = {
+        point_of(each).num_bytes: point_of(each) for each in (tuned.at_multiple.judged if tuned.at_multiple else ())
+    }
+    for row in rows:
+        beside, at = tuned.compared.get(row["num_bytes"]), many.get(row["num_bytes"])
+        row["beside"] = beside and beside.to_json()
+        row["at_multiple"] = at and {"tuned_s": at.measured_s, "library_s": at.library_s, "tuned_spread": at.spread}
+    kept = {key: facts.get(key) for key in ("mpi", "cpu", "cores", "host", "thread_level")}
     return {
         "asked": len({operator.resolve({}, ranks)[0].num_bytes for operator in operators}),
         "rows": rows,
@@ -228,7 +251,7 @@ def row_of(judged, outcomes: dict, results: list) -> dict:
     }
 
 
-def save(out: Path, args: argparse.Namespace, found: dict) -> dict:
+def save(out: Path, args: argparse.Namespace, found: dict, limits: list) -> dict:
     """The document so far, on disk."""
     described = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=HERE, capture_output=True, text=True)
     head = {
@@ -243,6 +266,7 @@ def save(out: Path, args: argparse.Namespace, found: dict) -> dict:
         **where,
         "cores": os.cpu_count(),
         "summary": summary(found, args.mpi.split(",")),
+        "limits": limits,
         "collectives": found,
     }
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -302,6 +326,10 @@ def print_summary(name: str, mpi: str, by_mpi: dict) -> None:
             f"  {row['num_bytes']:>9} B  {times}  {row['library_s'] / row['tuned_s']:5.2f}  {row['algorithm']}",
             flush=True,
         )
+        if beside := row.get("beside"):
+            names = ("installed", "multiple", "best_knobs", "ours")
+            told = "  ".join(f"{name} {beside[name + '_s'] * 1e6:.2f}" for name in names)
+            print(f"              {told} µs  {beside['knobs']}", flush=True)
 
 
 def label(args: argparse.Namespace) -> str:

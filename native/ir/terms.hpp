@@ -22,7 +22,7 @@ class TermView {
     Region region(std::int64_t i) const { return p_.posts.arg[arg(i)]; }
     std::int32_t rank(std::int64_t i) const { return p_.posts.arg_rank[arg(i)]; }
 
-    // The slots of operand i if it determines them itself; else 1.
+    // The slots of operand i if they follow from the operand alone; else 1.
     std::int64_t own_slots(std::int64_t i) const {
         const std::int64_t stated = stated_slots(i);
         return stated < 0 ? 1 : stated;
@@ -49,7 +49,7 @@ class TermView {
     }
 
   private:
-    // The slots that operand i states; -1 if none.
+    // The slots of operand i if they follow from the operand alone; else -1.
     std::int64_t stated_slots(std::int64_t i) const {
         if (!is_term(i)) return region(i).slots();
         const TermView inner = term(i);

@@ -80,7 +80,7 @@ def test_what_a_worker_says_names_how_many_sizes_were_asked_for(collectives, mon
     monkeypatch.setattr("sys.argv", ["collectives.py", "--hosts", "0", "--ranks", "2", "--min", "1K", "--max", "4K"])
     args = collectives.arguments()
     args.worker = "all_gather"
-    tuned = SimpleNamespace(contest=SimpleNamespace(judged=()), notes=())
+    tuned = SimpleNamespace(contest=SimpleNamespace(judged=()), notes=(), at_multiple=None, compared={})
     monkeypatch.setattr("dovetail.tuner.collectives.tune_collective", lambda *_, **__: tuned)
     monkeypatch.setattr(collectives, "compared", lambda *_: ([], {}))
     assert collectives.worker(args)["asked"] == 2

@@ -200,6 +200,37 @@ def test_dtypes(comm):
     every_call(comm, ("all_gather_v",), (7,), ("float32", "complex128", "int16"))
 
 
+def test_shared_memory(comm):
+    """Every algorithm by scripts; whatever went back to the library would warn. The longest arrays take several
+    tiles."""
+    if comm.size == 1:
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for kind in EVEN + ROOTED + UNEVEN:
+            for name in algorithms_for(kind) if comm.size in (2, 3) else ():
+                if name == "sccl_122_all_gather":  # of 8 ranks
+                    continue
+                use(comm, forced(comm, name, transport="shared"))
+                every_call(comm, (kind,), (1, 5, 40_000), ("float32",))
+                assert communicator(comm).bound.num_engines > 0, name
+        names = ("ring_all_reduce", "ring_all_gather", "ring_reduce_scatter", "direct_all_to_all")
+        use(comm, forced(comm, *names, instances=2, transport="shared"))
+        every_call(comm, ("all_reduce", "all_gather", "reduce_scatter", "all_to_all"), (0, 7, 50), DTYPES)
+        use(comm, forced(comm, *names[:3], channels=2, protocol="LL", transport="shared"))
+        every_call(comm, ("all_reduce", "all_gather", "reduce_scatter"), (50,), ("float32",))
+
+
+def test_fewer_elements_than_ranks(comm):
+    for source, table in product(range(comm.size), (LIBRARY, forced(comm, "direct_all_to_all_v"))):
+        use(comm, table)
+        counts = np.zeros((comm.size, comm.size), int)
+        counts[source, -1 - source] = 1
+        for _ in range(2):
+            found = dc.all_to_all_v(np.full(counts[comm.rank].sum(), 7.0), counts, comm)
+            assert found.tolist() == [7.0] * counts[:, comm.rank].sum(), (source, found)
+
+
 def test_odd_elements(comm):
     """What is only moved may be of any fixed size."""
     for table in (LIBRARY, forced(comm, "ring_all_gather")):

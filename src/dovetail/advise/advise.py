@@ -16,18 +16,19 @@ from dovetail.advise import waiting_remedies as remedies_waiting
 from dovetail.advise.remedy import KINDS, Remedy, Site, duration
 from dovetail.advise.replay import makespan_s, with_curve
 from dovetail.advise.spread import Cost, chance_s
+from dovetail.advise.thread_level import level_notes
 from dovetail.machine import Machine
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.analysis.excerpts import Excerpt, excerpts
+from dovetail.trace.analysis.excerpts import excerpts
+from dovetail.trace.analysis.replay_model import ReplayModel, model_of, model_with
 from dovetail.trace.analysis.sites import call_sites
-from dovetail.trace.analysis.story import Story, story_of, story_with
 
 SCHEMA = "dovetail.advice/1"
 LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
 MOST_ROWS = 1 << 18  # a longer trace is represented by excerpts
 EXCERPTS, EXCERPT_ROWS = 8, 20_000  # number of excerpts, and rows of each
 MUCH_THE_SAME = 0.2  # savings that differ by less than this share are ranked by effort
-SOURCES: tuple[Callable[[Story, Site], Iterator[Remedy]], ...] = (
+SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
     *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
     *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
     *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
@@ -82,6 +83,8 @@ class Advice:
         Number of given runs.
     num_rows, read_rows : int
         Rows of the traces, and how many of them were replayed: fewer if excerpts represent a long trace.
+    notes : tuple of str
+        Further advice, whose effect no replay predicts.
     """
 
     findings: tuple[Finding, ...]
@@ -92,13 +95,15 @@ class Advice:
     num_runs: int = 1
     num_rows: int = 0
     read_rows: int = 0
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field; findings as objects."""
         times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "spread_s": self.spread_s}
         findings, doubtful = ([it.to_json() for it in those] for those in (self.findings, self.doubtful))
         rows = {"rows": self.num_rows, "replayed_rows": self.read_rows}
-        return {"schema": SCHEMA, **times, "runs": self.num_runs, **rows, "findings": findings, "doubtful": doubtful}
+        found = {"findings": findings, "doubtful": doubtful, "notes": list(self.notes)}
+        return {"schema": SCHEMA, **times, "runs": self.num_runs, **rows, **found}
 
 
 def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequence[Trace | TraceFile] = ()) -> Advice:
@@ -123,7 +128,8 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     Unchanged messages and work keep their traced times. The tracer's overhead in calls that a remedy removes does not
     count as saved. A trace does not show whether work depends on a message; check this before moving work ahead of it.
     """
-    return together([advise_run(run, machine) for run in (trace, *again)])
+    found = together([advise_run(run, machine) for run in (trace, *again)])
+    return replace(found, notes=level_notes(trace))
 
 
 def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advice:
@@ -132,23 +138,22 @@ def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advi
         if trace.num_rows > MOST_ROWS:
             return _from_excerpts(trace, machine)
         trace = trace.read()
-    found = _advise_part(trace, story_of(trace), machine)
+    found = _advise_part(trace, model_of(trace), machine)
     return replace(found, num_rows=trace.num_rows, read_rows=trace.num_rows)
 
 
-def _advise_part(trace: Trace, story: Story, machine: Machine | None) -> Advice:
+def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None) -> Advice:
     where = _Places(trace)
-    spread_s = chance_s(trace, story, where.site)
+    spread_s = chance_s(trace, model, where.site)
     if machine is not None:
-        story = with_curve(story, machine)
-    return replace(advise_story(story, where.site, where.of, Cost(trace)), spread_s=spread_s)
+        model = with_curve(model, machine)
+    return replace(advise_model(model, where.site, where.of, Cost(trace)), spread_s=spread_s)
 
 
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     """Advise by excerpts of a long trace; each excerpt's savings are scaled to the time that it represents."""
-    parts = []
-    for it in excerpts(file, EXCERPTS, EXCERPT_ROWS):
-        parts.append((it.trace.num_rows, _advise_excerpt(it, machine)))
+    pieces = excerpts(file, EXCERPTS, EXCERPT_ROWS)
+    parts = [(it.trace.num_rows, _advise_part(it.trace, model_with(*it), machine)) for it in pieces]
     traced_s = max(c.end_s for c in file.chunks) - min(c.start_s for c in file.chunks)
     times = [(rows, part, traced_s / len(parts) / part.traced_s) for rows, part in parts if part.traced_s > 0]
     seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
@@ -166,20 +171,18 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     return Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows)
 
 
-def _advise_excerpt(excerpt: Excerpt, machine: Machine | None) -> Advice:
-    return _advise_part(excerpt.trace, story_with(*excerpt), machine)
-
-
-def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None) -> Advice:
-    """Advise on a story. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call."""
-    replayed = makespan_s(story)
+def advise_model(
+    model: ReplayModel, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None
+) -> Advice:
+    """Advise on a model. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call."""
+    replayed = makespan_s(model)
     found, cost = [], cost or Cost()
     for source in SOURCES:
-        for remedy in source(story, site):
-            saved = replayed - makespan_s(remedy.changed) - cost.of_gone_s(story, remedy.changed)
+        for remedy in source(model, site):
+            saved = replayed - makespan_s(remedy.changed) - cost.of_removed_s(model, remedy.changed)
             if saved >= LEAST_SHARE * replayed:
                 found.append(Finding(remedy.kind, where(remedy.rows), remedy.evidence, remedy.action, saved))
-    return Advice(tuple(_ranked(found)), story.makespan_s, replayed)
+    return Advice(tuple(_ranked(found)), model.makespan_s, replayed)
 
 
 def together(runs: Sequence[Advice]) -> Advice:

@@ -16,7 +16,7 @@ from dovetail.machine import Machine
 from dovetail.sim import simulate
 from dovetail.trace import Trace
 from dovetail.trace.analysis.delays import from_curve
-from dovetail.trace.analysis.story import SYNCHRONOUS, Gathering, Message, Story, story_of
+from dovetail.trace.analysis.replay_model import SYNCHRONOUS, CollectiveCall, Message, ReplayModel, model_of
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
@@ -62,58 +62,60 @@ def replay(trace: Trace, machine: Machine | None = None) -> Replay:
     Replay
         Both makespans in seconds, and their relative difference `off`.
     """
-    story = story_of(trace)
-    replayed = story if machine is None else on_machine(story, machine)
-    return Replay(story.makespan_s, makespan_s(replayed), None if machine is None else machine.name)
+    model = model_of(trace)
+    replayed = model if machine is None else on_machine(model, machine)
+    return Replay(model.makespan_s, makespan_s(replayed), None if machine is None else machine.name)
 
 
-def makespan_s(story: Story) -> float:
-    """Return the simulated makespan of a story, in seconds."""
-    return simulate(*to_program(story)).makespan_s
+def makespan_s(model: ReplayModel) -> float:
+    """Return the simulated makespan of a model, in seconds."""
+    return simulate(*to_program(model)).makespan_s
 
 
-def on_machine(story: Story, machine: Machine) -> Story:
-    """Return the story with every message and collective at a machine's costs.
+def on_machine(model: ReplayModel, machine: Machine) -> ReplayModel:
+    """Return the model with every message and collective at a machine's costs.
 
     A message that, in the trace, progressed only while its rank was in the library still does. Raises MachineError if
     the machine has fewer ranks than the trace.
     """
-    ranks = len(story.steps)
+    ranks = len(model.steps)
     if machine.ranks < ranks:
         raise MachineError(
             f"machine '{machine.name}' has fewer ranks than the trace",
             found=f"{machine.ranks} and {ranks}",
             hint=f"dovetail probe --ranks {ranks}",
         )
-    prices = _Prices(machine, {(message.src, message.dst) for message in story.messages})
-    messages = tuple(map(prices.of, story.messages))
-    again = with_same_root(story.gatherings)
-    gatherings = tuple(replace(it, seconds=prices.gathering_s(it, it.meeting in again)) for it in story.gatherings)
-    return replace(story, messages=messages, gatherings=gatherings, delays=with_curve(story, machine).delays)
+    prices = _Prices(machine, {(message.src, message.dst) for message in model.messages})
+    messages = tuple(map(prices.of, model.messages))
+    again = with_same_root(model.collectives)
+    collectives = tuple(
+        replace(it, seconds=prices.collective_s(it, it.collective in again)) for it in model.collectives
+    )
+    return replace(model, messages=messages, collectives=collectives, delays=with_curve(model, machine).delays)
 
 
-def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
+def with_same_root(collectives: Iterable[CollectiveCall]) -> set[int]:
     """Return the collectives whose root is that of the previous call with the same name and ranks.
 
     Such a root need not wait for the others, so that these calls are cheaper.
     """
     last: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
     found = set()
-    for it in sorted(gatherings, key=lambda it: it.meeting):
-        meeting, root = last.get((it.name, it.group), (-1, -1))
-        if it.meeting != meeting:
-            last[it.name, it.group] = it.meeting, it.root
+    for it in sorted(collectives, key=lambda it: it.collective):
+        number, root = last.get((it.name, it.group), (-1, -1))
+        if it.collective != number:
+            last[it.name, it.group] = it.collective, it.root
             if it.way != SYNCHRONOUS and it.root == root:
-                found.add(it.meeting)
+                found.add(it.collective)
     return found
 
 
-def with_curve(story: Story, machine: Machine) -> Story:
-    """Return the story with a machine's curve for the times of messages whose traced time is unknown."""
+def with_curve(model: ReplayModel, machine: Machine) -> ReplayModel:
+    """Return the model with a machine's curve for the times of messages whose traced time is unknown."""
     kind = machine.route(0, machine.ranks - 1)[0]
     curve = CostModel.of(machine).curve(f"p2p:{kind}")
-    priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
-    return replace(story, delays=priced)
+    priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, model.delays)
+    return replace(model, delays=priced)
 
 
 class _Prices:
@@ -141,7 +143,7 @@ class _Prices:
         both = self._seconds(f"exchange:{kind}", message.num_bytes)
         return both if (message.dst, message.src) in self.ways else both / 2
 
-    def gathering_s(self, it: Gathering, again: bool = False) -> float:
+    def collective_s(self, it: CollectiveCall, again: bool = False) -> float:
         """Return seconds of a collective: by the curve of this call, else of the equivalent collective operator.
 
         `again`: use the curve of calls with an unchanged root. Without a curve: ⌈log2 R⌉ latencies, plus the time of

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace import Trace
-from dovetail.trace.analysis.story import Step, Story
+from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
 LAGS = 8  # longest period of a periodic pattern that does not count as noise
 SURE = 1.96 * 2**0.5  # two runs differ by less than SURE standard deviations of a run with 95 % probability
 
 
-def chance_s(trace: Trace, story: Story, site: Callable[[int], str]) -> float:
+def chance_s(trace: Trace, model: ReplayModel, site: Callable[[int], str]) -> float:
     """Estimate from one run the difference of two runs' makespans, in seconds, that chance exceeds in 5 % of cases.
 
     For every pair of consecutive call sites, estimate the variance of the time between them from differences at lags 1
     to LAGS. The smallest estimate counts, so that neither a trend nor a periodic pattern counts as noise. Variances add
     up over the run. Returns the median over ranks.
     """
-    found = [_deviation_s(trace.columns["end_s"], steps, site) for steps in story.steps]
+    found = [_deviation_s(trace.columns["end_s"], steps, site) for steps in model.steps]
     return SURE * float(np.median(found)) if found else 0.0
 
 
@@ -56,7 +56,7 @@ class Cost:
         row_s = event_s[rank, 1] + np.where(part == 0, 2 * event_s[rank, 0], 0.0)  # begin, end, and one event per row
         self.call_s = np.bincount(np.arange(trace.num_rows) - part, row_s, trace.num_rows).astype("f8")
 
-    def of_gone_s(self, before: Story, after: Story) -> float:
+    def of_removed_s(self, before: ReplayModel, after: ReplayModel) -> float:
         """Return the tracing overhead, in seconds, of the calls that a change removes: the largest over ranks."""
         return max(map(self._of_rank_s, before.steps, after.steps), default=0.0)
 

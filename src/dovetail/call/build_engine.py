@@ -9,22 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from dovetail import _native
 from dovetail.collective import algorithms_for, build, spec_of
 from dovetail.core import DovetailError, OperatorError
-from dovetail.ir import Program, Sizes
+from dovetail.ir import Program, Sizes, Workload
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.proof.sizes import uneven
 from dovetail.run.arrays import Array, numpy_dtype
-from dovetail.run.engine import bind, native_options, needs_order
+from dovetail.run.engine import bind, bind_script, native_options, needs_order
 from dovetail.run.mpi.comm import CollectiveCall, Communicator, Service
 from dovetail.run.mpi.embedded import STALL_S
 from dovetail.run.options import RunOptions
+from dovetail.store.selection import SHARED
 
 
 def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service:
-    """Return what serves all requests like this one: an engine for `choice`.
+    """Return a service for all calls with this request's shape: an engine that runs the algorithm of `choice`.
 
-    If `choice` cannot serve the request, rank 0 warns, and the MPI library's own collective serves it.
+    If the algorithm cannot serve the request, rank 0 warns, and the MPI library's own collective serves it.
     """
     options = native_options(RunOptions(slice_bytes=choice.slice_bytes, stall_s=STALL_S, spans=False))
     asked = request.kind, choice, made.size, made.nodes, request.root
@@ -33,19 +35,39 @@ def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service
         work = uneven(program, _sizes(program, request), request.dtype)
         dtype = numpy_dtype(request.dtype)
         arrays = {name: np.empty(int(sizes[made.rank].sum()), dtype) for name, sizes in (work.sizes or {}).items()}
-        ordered = _in_order(*asked)
-        engine = bind(made.bound.transport, program, made.rank, arrays, in_order=ordered, workload=work)
+        bound: dict[str, Any] = {}
+        if choice.transport == SHARED:
+            bound["script"] = _script(program, made, arrays, work)
+        else:
+            ordered = _in_order(*asked)
+            bound["engine"] = bind(made.bound.transport, program, made.rank, arrays, in_order=ordered, workload=work)
     except DovetailError as error:  # the same on every rank
         if made.rank == 0:
             text = f"MPI's own {request.kind} is used, because the selection's choice cannot serve it: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return Service(None, options)
-    return Service(engine, options, *_homes(program, arrays, bool(request.dst)))
+    homes = _homes(program, arrays, bool(request.dst))
+    return Service(bound.get("engine"), options, *homes, script=bound.get("script"))
+
+
+def _script(program: Program, made: Communicator, arrays: dict[str, Array], work: Workload) -> _native.Script:
+    """The program in shared memory; collective. OperatorError on all ranks if it cannot run there on one of them."""
+    found, fault = None, ""
+    try:
+        if made.bound.neighbours is None:
+            raise OperatorError("the ranks share no memory")
+        found = bind_script(made.bound.neighbours, program, made.rank, arrays, work)
+    except OperatorError as error:
+        fault = str(error)
+    failed = np.flatnonzero(np.frombuffer(made.gather_number(int(bool(fault))), np.int64))
+    if found is None or len(failed):
+        raise OperatorError(fault or f"rank {failed[0]} cannot run it in shared memory")
+    return found
 
 
 @lru_cache(maxsize=256)
 def program_of(kind: str, choice: Any, ranks: int, nodes: int, root: int = 0) -> Program:
-    """Return the proved Program of the algorithm that `choice` names. Raise OperatorError or ProgramError for none.
+    """Return the proved Program of the algorithm that `choice` names. Raise OperatorError or ProgramError if it fails.
 
     A choice for a collective also serves its v-variant, if the algorithm has a form for uneven parts.
     """

@@ -16,8 +16,9 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.faults import Door
 from dovetail.run.mpi.comm import KINDS, REDUCED, Communicator, Rules, communicator_of
 from dovetail.run.mpi.together import common
+from dovetail.run.requests import THREAD_MULTIPLE
 from dovetail.store import Recalled
-from dovetail.store.selection import LIBRARY, Choice, Row, Selection, recall_selection
+from dovetail.store.selection import LEVELS, LIBRARY, Choice, Row, Selection, recall_selection
 
 
 def use(comm: Any, selection: Selection | None) -> None:
@@ -126,4 +127,5 @@ def _rank_0s(made: Communicator, read: Callable[[], Recalled[Selection]]) -> Rec
 
 
 def _set_rules(made: Communicator, selection: Selection | None) -> None:
-    made.set_rules(rules_of(selection, made.size, made.nodes), dtypes_of(selection, made.size, made.nodes))
+    mine = selection and selection.at(LEVELS[made.world.provided >= THREAD_MULTIPLE])
+    made.set_rules(rules_of(mine, made.size, made.nodes), dtypes_of(mine, made.size, made.nodes))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def compare_choices(
     request: OperatorRequest, machine: Machine | None, ranks: int | None, drawn: int, seed: int | None, json: bool
 ) -> None:
-    """Print the schedule that each chooser takes, and its seconds, where the machine's costs count as the true ones.
+    """Print the schedule that each chooser takes, and its time, simulated with the machine's costs.
 
     Without sizes: compare on the published scenarios, and on `drawn` random ones.
     """
@@ -51,7 +51,7 @@ def scenarios_of(
 
     if not request.is_bare:
         if machine is None:
-            raise OperatorError("no machine to judge the choices by", hint="--machine: its costs count as true")
+            raise OperatorError("no machine to simulate the choices on", hint="give --machine; its costs are used")
         operator = request.operator(machine)
         yield sets.Scenario(operator.title, operator, machine, ranks)
         return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from dovetail.cli import output
 from dovetail.cli.options import Json, Launch
-from dovetail.core import DovetailError, Say
+from dovetail.core import DovetailError, EnvironmentFault, Say
 
 if TYPE_CHECKING:
     from dovetail.ir import Program, Workload
@@ -47,7 +47,7 @@ def doctor(launch: Launch = None, json: Json = False) -> int:
     else:
         output.table(["what", "verdict", "found"], [[f.name, f.verdict, f.found] for f in findings])
         for finding in findings:
-            if not finding.ok and finding.hint:
+            if finding.hint:
                 print(f"\n{finding.name}: {finding.hint}")
     return 0 if ok else 2
 
@@ -62,6 +62,7 @@ def examine(launch: str | None, say: Say) -> Iterator[Finding]:
         ("mpicc", True, mpicc),
         ("launcher", True, lambda: launcher(launch)),
         ("executor mpi", True, lambda: mpi(launch)),
+        ("MPI thread level", False, lambda: level(launch)),
         ("executor cuda", False, cuda),
         ("testbed (root, ip, tc)", False, testbed),
     ]
@@ -70,13 +71,14 @@ def examine(launch: str | None, say: Say) -> Iterator[Finding]:
         yield examined(name, needed, look)
 
 
-def examined(name: str, needed: bool, look: Callable[[], str]) -> Finding:
-    """Run one check. `look` returns what it found, or raises an error, which becomes the finding."""
+def examined(name: str, needed: bool, look: Callable[[], str | tuple[str, str]]) -> Finding:
+    """Run one check. `look` returns what it found, perhaps with a hint, or raises an error: the finding."""
     try:
-        return Finding(name, True, needed, look())
+        found = look()
+        return Finding(name, True, needed, *([found] if isinstance(found, str) else found))
     except DovetailError as error:
-        found = f"{error.what}: {error.found}" if error.found else error.what
-        return Finding(name, False, needed, found.splitlines()[0], error.hint or "")
+        what = f"{error.what}: {error.found}" if error.found else error.what
+        return Finding(name, False, needed, what.splitlines()[0], error.hint or "")
     except Exception as error:  # a broken installation may raise anything
         return Finding(name, False, needed, f"{type(error).__name__}: {error}".splitlines()[0], "reinstall dovetail")
 
@@ -151,7 +153,33 @@ def mpi(launch: str | None) -> str:
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"
 
 
-NEVER_RUN = "graphs, interpreter, one real rank, ranks on several devices: never run on a device yet"
+LEVEL_COSTS = 1.25  # times as long, from which a lower level is recommended
+LEVEL_BYTES = 8
+
+
+def level(launch: str | None) -> str | tuple[str, str]:
+    """Time the library's all_reduce in C programs of two ranks, at the least level of thread support and the highest.
+
+    Returns both, and where the level alone costs, what to do.
+    """
+    from dovetail.prober.baselines import baselines
+    from dovetail.run.mpi.executor import default_launch
+    from dovetail.run.options import LEVEL_REMEDY, Level
+
+    asked: tuple[Level, Level] = ("single", "multiple")
+    with baselines(launch or default_launch()) as program:
+        timed = [program.time("all_reduce", [LEVEL_BYTES], 2, level=each, rounds=9, most_s=1.0) for each in asked]
+    if not all(timed):
+        raise EnvironmentFault("the library's all_reduce could not be timed", hint="does the launcher start 2 ranks?")
+    plain_s, many_s = (min(each[LEVEL_BYTES].seconds) for each in timed)  # undisturbed
+    found = f"all_reduce of {LEVEL_BYTES} B: {_ms(plain_s)} by MPI_Init, {_ms(many_s)} at MPI_THREAD_MULTIPLE"
+    if many_s < LEVEL_COSTS * plain_s:
+        return found
+    cost = f"MPI_THREAD_MULTIPLE alone makes it {many_s / plain_s:.1f} times as slow; mpi4py asks for it by default."
+    return found, f"{cost} {LEVEL_REMEDY}"
+
+
+NEVER_RUN = "not yet run on any device: graphs, the interpreter, one real rank, ranks on several devices"
 
 
 def cuda() -> str:
@@ -176,8 +204,6 @@ def cuda() -> str:
 
 def testbed() -> str:
     """Check what shaped links between network namespaces need (bench/testbed)."""
-    from dovetail.core import EnvironmentFault
-
     if os.geteuid() != 0:
         raise EnvironmentFault("not root", hint="only shaped links need root; everything else works without")
     absent = [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]

@@ -32,6 +32,7 @@ KINDS = Registry[Kind](
         "dovetail.certificate/1": "dovetail.cli.file_kinds:CERTIFICATE",
         "dovetail.comparison/1": "dovetail.cli.file_kinds:COMPARISON",
         "dovetail.selection/1": "dovetail.cli.file_kinds:SELECTION",
+        "dovetail.selection/2": "dovetail.cli.file_kinds:SELECTION",
         "dovetail.tune/2": "dovetail.cli.file_kinds:TUNE",
         "dovetail.run/1": "dovetail.cli.file_kinds:RUN",
         "dovetail.program_run/1": "dovetail.cli.file_kinds:RUN",

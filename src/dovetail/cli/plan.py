@@ -73,7 +73,7 @@ def probe_command(operator: Operator, ranks: int) -> str:
 
 
 def _with_hint(error: CostError, operator: Operator, ranks: int | None) -> CostError:
-    """Return the error with a hint what to type: --extrapolate beyond the measured range, else the missing probe."""
+    """Return the error with a hint on what to type: --extrapolate beyond the measured range, else the missing probe."""
     if "extrapolat" in (error.hint or ""):
         hint = f"{error.hint} (--extrapolate)"
     elif ranks is not None:

@@ -22,7 +22,7 @@ def known(operator: Operator, ranks: int, launch: str | None) -> Machine | None:
 
 
 def planned_for(document: Mapping[str, Any]) -> Machine:
-    """Return the machine that a plan or tune result was made for: a preset, or a probed machine with operator's costs.
+    """Return the machine of a plan or tune result: a preset, or a probed machine with the costs of the operator.
 
     Prefers the costs of the probe that the plan used over those of a later probe. Raises MachineError if no machine has
     the name.
@@ -42,4 +42,4 @@ def planned_for(document: Mapping[str, Any]) -> Machine:
         if links.name == name:
             return recall_machine(costs_on(links, operator, ranks)) or links
     what = f"the plan is for machine '{name}', which was not probed here"
-    raise MachineError(what, hint="--machine: another, or its JSON file; or tune the operator on this one")
+    raise MachineError(what, hint="pass another name or a machine's JSON file as --machine, or tune on this machine")

@@ -84,4 +84,4 @@ def _check_lanes(program: Program, hints: Hints) -> None:
     if len(unasked):
         op = program.op(int(unasked[0]))
         what = f"this {op.kind.name} on rank {op.rank} names no lane, but lanes are 'manual'"
-        raise ProgramError(what, where=op.line, hint="send_lane and recv_lane, or lanes='auto'")
+        raise ProgramError(what, where=op.line, hint="name send_lane and recv_lane, or use lanes='auto'")

@@ -49,6 +49,7 @@ class CollectiveOperator(Operator):
     -----
     A schedule has the parameter `algorithm` and, if they differ from the defaults, `channels`, `instances` and
     `protocol`. The executor cuts messages into slices of `slice_bytes`.
+        schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
 
     >>> operator = AllGather(1000)
     >>> operator.by("ring_all_gather", channels=2), operator.resolve({}, 4)[0].num_bytes
@@ -144,7 +145,13 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return max(self.num_bytes // dtype_bytes(self.dtype) // self.parts(ranks), 1)
 
     def by(
-        self, algorithm: str, channels: int = 1, instances: int = 1, protocol: str = "Simple", slice_bytes: int = 0
+        self,
+        algorithm: str,
+        channels: int = 1,
+        instances: int = 1,
+        protocol: str = "Simple",
+        slice_bytes: int = 0,
+        transport: str = "mpi",
     ) -> Schedule:
         """Return the schedule by an algorithm's name, or by "library". Raise OperatorError for other names."""
         if algorithm == LIBRARY:
@@ -160,6 +167,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             channels=None if channels == 1 else channels,
             instances=None if instances == 1 else instances,
             protocol=None if protocol == "Simple" else protocol,
+            transport=None if transport == "mpi" else transport,
         )
         return replace(schedule, slice_bytes=slice_bytes)
 
@@ -172,6 +180,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
         """Return the algorithm's Program, proved and cached. The executor, not the Program, slices messages."""
+        schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
         key = self.nodes, ranks, schedule.parameters
         if key not in self.made:
             self.check_ranks(ranks)

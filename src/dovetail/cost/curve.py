@@ -157,7 +157,7 @@ class Curve:
         least, most = self._evaluate_one(self.low), self._evaluate_one(self.high)
         if not seconds >= least:
             found = f"{self.low:g} {self.x_unit} cost {least:g} s"
-            raise CostError(f"nothing costs as little as {seconds:g} s", found=found)
+            raise CostError(f"no size costs as little as {seconds:g} s", found=found)
         row = max(i for i, s in enumerate(self.segments) if i == 0 or s.seconds <= seconds)
         stop = self.segments[row + 1].start if row + 1 < len(self.segments) else math.inf
         x = max(_solve(self.segments[row], seconds, stop), self.low)
@@ -243,8 +243,7 @@ class Curve:
         return np.array([(*segment, cap) for segment, cap in zip(self.segments, caps, strict=True)], dtype=np.float64)
 
     def _evaluate(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Evaluate without a range check. Local coordinates and the cap keep the result non-decreasing despite
-        rounding."""
+        """Evaluate without a range check. Local coordinates and the cap keep the result non-decreasing when rounded."""
         table = self._table
         x = np.maximum(x, max(self.low, table[0, 0]))
         last = table[-1]

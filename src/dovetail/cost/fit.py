@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Which = Literal["most", "fastest", "slowest"]
 WORD_BYTES = 64  # messages that fit in a cache line all cost the same
-ROUNDS = 20  # of reweighting
-BOOTSTRAPS = 200  # resamplings
+ROUNDS = 20  # rounds of reweighting
+BOOTSTRAPS = 200  # resamplings for the confidence interval
 
 
 def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Curve:
@@ -31,8 +31,8 @@ def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Cu
     1. If timings fall into several modes, the curve follows one: the one with the greatest share, or as `mode` says.
     2. Take the median at each size; weight relative residuals by the noise among repeats.
     3. Find break points by dynamic programming, as many as the noise justifies (`segments.segment`).
-    4. Fit all lines at once by non-negative least squares on start, slopes and jumps, reweighted for outliers: monotone
-       by construction. If two lines cross between samples, the break is the crossing; else it is midway.
+    4. Fit all lines at once by non-negative least squares on start, slopes and jumps, reweighted for outliers. The
+       curve is thus monotone. If two lines cross between samples, the break is the crossing; else it is midway.
     5. Confidence interval: 95 % of refits to resampled repeats (200, from a fixed seed).
 
     A curve against rows or FLOP starts at 0 s for 0. A curve against bytes is valid from 0 if the smallest measured

@@ -137,7 +137,6 @@ def _check_sizes(program: Program, workload: Workload) -> None:
 
 
 def _by_op(values: Ints, start: Ints) -> Ints:
-    """Return the sum over all regions of each op."""
     total = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=total[1:])
     by_op: Ints = total[start[1:]] - total[start[:-1]]
@@ -193,9 +192,7 @@ def _work_of(kernel: str, workload: Workload, kind: Call) -> Work:
 def _messages(
     program: Program, model: CostModel, sizes: _Sizes, routes: Routes, extrapolate: bool
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Return seconds on the wire, seconds of latency, and which ops wait for their receive, for ops that send, put, get
-    or
-    signal."""
+    """Return wire seconds, latency, and whether an op waits for its receive, for sends, puts, gets and signals."""
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
     carrier = carriers(program)
@@ -280,8 +277,7 @@ def _beside_traffic(
 def _typical_message(
     program: Program, num_bytes: Ints, traffic: NDArray[np.bool_], times: Ints | None
 ) -> tuple[Floats, Floats]:
-    """Return the mean bytes of the messages that begin or end at each rank, weighted by bytes, and their sum; 0 if
-    none."""
+    """Return the mean bytes (weighted by bytes) of the messages at each rank, and their sum; 0 if none."""
     rows = np.flatnonzero(traffic)
     carrier = carriers(program)
     sent = rows[carrier[rows] >= 0]

@@ -21,7 +21,7 @@ class Protocol(NamedTuple):
     Parameters
     ----------
     latency_s : float
-        Time before a message's data, during which its receiver is busy, too.
+        Time before a message's data arrive, during which its receiver is busy.
     lane_bytes_per_s : float
         Rate at which a lane receives a message, adds it and forwards it.
     efficiency : float
@@ -88,9 +88,9 @@ def price_protocol(
     """Return the costs of each op if ranks are GPUs on one non-blocking switch.
 
     A message occupies its sender's port for bytes / (efficiency · `link_bytes_per_s`, a fact of the machine). The op
-    that receives it keeps its lane busy for bytes / `lane_bytes_per_s`, and `latency_s` more if `begins` (a message
-    begins with this op, which is no later piece of one). Local additions and copies cost what the machine's curves say.
-    `num_bytes`: of each op, see `op_bytes`. Rank `switch` stands for a switch that reduces and multicasts messages
+    that receives it keeps its lane busy for bytes / `lane_bytes_per_s`, and `latency_s` more if `begins`: if the op
+    receives the first piece of a message. Local additions and copies cost what the machine's curves say. `num_bytes`:
+    bytes of each op, see `op_bytes`. Rank `switch` stands for a switch that reduces and multicasts messages
     itself (NVLS): its lanes take no time, and its messages occupy the receiver's port. The time to launch a kernel
     (fact `launch_s`) is not included.
     """

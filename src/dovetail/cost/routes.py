@@ -27,8 +27,7 @@ class Routes:
 
     @staticmethod
     def of(program: Program, machine: Machine) -> Routes:
-        """Return the routes of all channels of `program`. Raises MachineError if the machine has no link between two
-        nodes."""
+        """Return the routes of all channels of `program`. Raises MachineError if two nodes have no link."""
         routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
         ends = [(False, *link[:2]) for link in machine.links]  # (is within a node, nodes or ranks) of each link
         for src, dst, _, _ in program.channels:

@@ -28,12 +28,12 @@ class Points:
 def segment(points: Points) -> list[tuple[int, int]]:
     """Return the segments: for each the indices of its first and last point in `points`.
 
-    Every possible segment gets its line with slope >= 0, by iteratively reweighted least squares on
-    r = (line - y) / (y · noise), quadratic within the noise and linear beyond, so that outliers weigh little; its loss
-    is the sum of abs(r). Dynamic programming finds the best cut into K segments for every K. K is chosen by the
-    Schwarz criterion, the least of 2·loss / b + p·log(n), where b is the mean abs(r) of normal noise (the noise is
-    known, because every size was timed repeatedly) and p = 2K + 2(K - 1): two for each line, and two for each break,
-    since its place was searched for (Zhang and Siegmund 2007).
+    A line with slope >= 0 is fitted to every possible segment, by iteratively reweighted least squares on r = (line -
+    y) / (y · noise). Its penalty is quadratic within the noise and linear beyond, so that outliers weigh little; the
+    loss of a segment is the sum of abs(r). Dynamic programming finds the best cut into K segments for every K. K is
+    chosen by the Schwarz criterion, the least of 2·loss / b + p·log(n), where b is the mean abs(r) of normal noise (the
+    noise is known, because every size was timed repeatedly) and p = 2K + 2(K - 1): two for each line, and two for each
+    break, since its place was searched for (Zhang and Siegmund 2007).
 
     >>> x = np.arange(1.0, 13.0)
     >>> segment(Points(x, np.where(x < 7, 10 + x, 40 + 5 * x), np.full(12, 1e-3)))
@@ -90,8 +90,7 @@ def _losses(points: Points, least: int) -> Floats:
 def _robust_lines(
     x: Floats, y: Floats, noise: Floats, lengths: NDArray[np.int64]
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return lines with slope >= 0 through the first `length` rows, for each of `lengths`: centre, value, slope,
-    loss."""
+    """Return (centre, value, slope, loss) of lines with slope >= 0 through the first `length` rows, for each length."""
     inside = np.arange(len(x)) < lengths[:, None]
     unit = 1.0 / (y * noise)
     weight = np.where(inside, unit * unit, 0.0)
@@ -112,8 +111,7 @@ def _robust_lines(
 
 
 def _cuts(losses: Floats, most: int) -> tuple[list[Floats], list[NDArray[np.int64]]]:
-    """Return best[k][j], the least loss of rows 0 to j - 1 in k segments, and cut[k][j], where the last of them
-    begins."""
+    """Return best[k][j], the least loss of rows 0 to j - 1 in k segments, and cut[k][j], where the last one begins."""
     n = len(losses) - 1
     start = np.full(n + 1, math.inf)
     start[0] = 0.0

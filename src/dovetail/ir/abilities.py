@@ -56,8 +56,7 @@ class OnArrays(Protocol):
 
     @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> Operator:
-        """Return the operator that all ranks' arguments ask for. Raises OperatorError, naming the rank, if the
-        arguments do not fit together."""
+        """Return the operator of all ranks' arguments. Raises OperatorError, naming a rank that does not fit."""
 
 
 @runtime_checkable
@@ -70,13 +69,11 @@ class BalancedSizes(Protocol):
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Operator:
-        """Return an operator whose compute and communication take equally long, if a rank computes `flop_per_s` and the
-        collective moves `bytes_per_s`."""
+        """Return an operator whose compute and communication take equally long at these speeds of a rank."""
 
 
 class PublishedCase(NamedTuple):
-    """An operator of which others published timings. `name`: their name for it. `machine`: the preset of the machine
-    that they measured on."""
+    """An operator with published timings: its published `name`, and the preset of the `machine` measured."""
 
     name: str
     operator: Operator
@@ -119,8 +116,7 @@ class HasHeuristics(Protocol):
     heuristics: ClassVar[tuple[Heuristic, ...]]
 
     def counted_as(self, base: Schedule, found: Schedule) -> Schedule:
-        """Return `found`, the result of a local search from `base`, relabelled with the family that comparisons credit
-        it to."""
+        """Return `found`, the result of a local search from `base`, with the family as which comparisons count it."""
 
 
 @runtime_checkable

@@ -81,8 +81,7 @@ class Traits(NamedTuple):
 
     @property
     def fills_output(self) -> bool:
-        """Whether every rank's output has room for all that the rank sends and receives, so that an algorithm may work
-        in it."""
+        """Whether each output has room for all that its rank sends and receives, so that algorithms may work in it."""
         return not (self.cut or self.to_root or self.to_next)
 
     @property

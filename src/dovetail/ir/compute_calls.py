@@ -60,8 +60,7 @@ def compute_calls(
 
 
 def op_works(program: Program, workload: Workload) -> dict[int, Work]:
-    """Return the work (FLOP, bytes) of each compute op, by row. Ops whose kernel has no form in the workload are left
-    out."""
+    """Return the work (FLOP, bytes) of each compute op, by row, unless its kernel has no form in the workload."""
     calls = compute_calls(program, workload)
     forms = [workload.form(program.kernels[call.kernel].name) for call in calls.kinds]
     works = [form and form.work(call.reads, call.writes) for form, call in zip(forms, calls.kinds, strict=True)]

@@ -38,8 +38,7 @@ class Work(NamedTuple):
 
 
 class Gemm(NamedTuple):
-    """C (m, n) = A (m, k) · B (k, n). The elements of each operand's region, in the order of slots, are its matrix row
-    by row."""
+    """C (m, n) = A (m, k) · B (k, n). Each operand's elements, in the order of slots, are its matrix row by row."""
 
     m: int
     k: int

@@ -49,8 +49,7 @@ class Option:
 
 
 class LibraryCall(NamedTuple):
-    """A call of the collective library that some schedule makes: its kind, and the bytes of the larger of a rank's
-    input and output."""
+    """A call of the collective library: its kind, and the bytes of the larger of a rank's input and output."""
 
     kind: str
     num_bytes: int
@@ -134,8 +133,7 @@ class Costs(Protocol):
         """Return whether all messages of a rank leave by one link (as to a switch)."""
 
     def unknown(self, kind: str) -> CostError:
-        """Return the error that the machine has no cost for this collective: neither for the library's call nor for
-        messages."""
+        """Return the error that the machine has no cost for this collective, as a library call or by messages."""
 
     def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
         """Return the seconds of the library's calls, by the bytes of the larger of a rank's input and output."""
@@ -151,22 +149,19 @@ class Costs(Protocol):
         """Return whether all of these were measured; False if any time comes from a FLOP rate."""
 
     def messages_s(self, operator: Operator, schedule: Schedule) -> float:
-        """Return the predicted seconds of a schedule whose computations take no time. `operator`: the planned operator,
-        or one that is a part of it."""
+        """Return the predicted seconds of a schedule of `operator` whose computations take no time."""
 
     def predicted_s(self, schedule: Schedule) -> float:
         """Return the simulated seconds of a schedule; infinity if the machine lacks a cost."""
 
     def busy_s(self, schedule: Schedule) -> float:
-        """Return the seconds that the busiest lane or link of a schedule works, without contention: a lower bound of
-        the schedule's time."""
+        """Return the seconds of a schedule's busiest lane or link without contention, a lower bound of its time."""
 
     def effort(self, schedule: Schedule) -> int:
         """Return the cost of predicting a schedule, in simulated ops; building its Program is included."""
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
-        """Return the factors by which the compute and the messages of a schedule slow each other: (compute,
-        messages)."""
+        """Return the factors by which compute and messages of a schedule slow each other: (compute, messages)."""
 
 
 @runtime_checkable
@@ -206,8 +201,7 @@ class Operator(Protocol):
 
     @classmethod
     def points(cls, **asked: Any) -> Sequence[Self]:
-        """Return the operators that these values of the options ask for: one, or one for each size. None stands for an
-        option that was not given."""
+        """Return an operator for each size that these values of the options give. None: the option was not given."""
 
     @property
     def title(self) -> str:
@@ -242,8 +236,7 @@ class Operator(Protocol):
         """Return the Program of a schedule. Raises PlanError if the schedule does not fit the operator."""
 
     def reference(self, schedule: Schedule, ranks: int) -> Program | None:
-        """Return a correct program with the same inputs and outputs; None if the Program's post-conditions define the
-        results."""
+        """Return a correct program with the same inputs and outputs; None if post-conditions define the results."""
         return None
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
@@ -278,8 +271,7 @@ class Operator(Protocol):
         """Yield every schedule worth simulating, serial ones first."""
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """Yield further schedules, derived from those ranked best so far. The planner calls it with turn 0, 1, … until
-        it yields none."""
+        """Yield schedules derived from the best so far. The planner calls it with turn 0, 1, … until none is left."""
         return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:

@@ -1,4 +1,4 @@
-"""posts: post-conditions as columns of arrays (a thousand ranks may have a million), which read as a list of Post."""
+"""posts: post-conditions stored as columns, since a program may have a million; they behave as a sequence of Post."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS: dict[str, str] = {
     "post_term_start": "i8",
     "term_kernel": "i4",  # row of `kernels`; -1: an input itself, or (as an operand of another term) a sum
     "term_arg_start": "i8",
-    "arg_term": "i4",  # 0: the operand is a region; n: it is the term n rows after the one that has it as operand
+    "arg_term": "i4",  # 0: the operand is a region; n > 0: it is the term n rows after the term that it belongs to
     "arg_rank": "i4",
     **{f"{side}_{part}": "i4" if part == "buffer" else "i8" for side in ("post", "arg") for part in _REGION},
 }
@@ -75,12 +75,7 @@ class Posts(Sequence[Post]):
 
     @classmethod
     def regular(
-        cls,
-        to: ArrayLike,
-        target: tuple[str, ArrayLike],
-        sources: ArrayLike,
-        source: tuple[str, ArrayLike],
-        count: int,
+        cls, to: ArrayLike, target: tuple[str, ArrayLike], sources: ArrayLike, source: tuple[str, ArrayLike], count: int
     ) -> Posts:
         """Return posts that sum over ranks: on each rank in to[i], target = Σ source of the ranks in sources[i].
 
@@ -187,7 +182,8 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
         return [[made[row] for row in range(a, b) if not inner[row]] for a, b in pairwise(ends)]
 
     def _part(self, name: str, first: int, last: int) -> tuple[slice, list[int]]:
-        """Return the rows that entries first to last - 1 of a column of starts refer to, and the starts within them."""
+        """Return the rows of all lists first to last - 1, and where each list starts among them; `name`: column of
+        starts."""
         ends = self.columns[name][first : last + 1]
         return slice(int(ends[0]), int(ends[-1])), (ends - ends[0]).tolist()
 

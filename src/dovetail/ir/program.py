@@ -202,8 +202,7 @@ class Program(Rewrites):
 
     @classmethod
     def load(cls, path: str | Path) -> Program:
-        """Return the program in a JSON file (`dovetail.ir.parse` reads the text form). Raises DovetailError for other
-        files."""
+        """Return the program in a JSON file (for text: `dovetail.ir.parse`). Raises DovetailError for other files."""
         return load_document(path, cls.from_json, "program")
 
     @classmethod

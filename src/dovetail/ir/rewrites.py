@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from dovetail.core.registry import at
 
-PASSES = "dovetail.passes"  # imports this room, so it is loaded only when a method is called
+PASSES = "dovetail.passes"  # imports this package, so it is loaded only when a method is called
 
 
 class Rewrites:

@@ -75,8 +75,7 @@ class Schedule:
 
     @property
     def way(self) -> str:
-        """How its messages travel: "library", or one of the operator's own algorithms; "" if it has no parameter
-        `by`."""
+        """How messages travel: "library", or an algorithm of the operator; "" without a parameter `by`."""
         return str(self.get("by", ""))
 
     @property

@@ -16,10 +16,9 @@ from dovetail.ir.types import COLUMNS, Kind, Region, Term
 def ring_all_reduce(num_ranks: int, chunks_per_rank: int, lanes: int = 1) -> Program:
     """Return an in-place ring all_reduce: each of `num_ranks * chunks_per_rank * lanes` slots goes around twice.
 
-    Buffer `x` (input) has that many slots on each rank and ends with their sum over ranks. Lane l of a rank owns
-    one run of `num_ranks * chunks_per_rank` slots, cut into `num_ranks` parts, and a channel id. An op moves one slot.
-    There are
-    `lanes * chunks_per_rank * 4 * (num_ranks - 1) * num_ranks` ops, sends and receives alternating.
+    Buffer `x` (input) has that many slots on each rank and ends with their sum over ranks. Lane l of a rank owns one
+    run of `num_ranks * chunks_per_rank` slots, cut into `num_ranks` parts, and a channel id. An op moves one slot.
+    There are `lanes * chunks_per_rank * 4 * (num_ranks - 1) * num_ranks` ops, sends and receives alternating.
 
     >>> ring_all_reduce(64, 62).num_ops
     999936

@@ -1,5 +1,4 @@
-"""signature: all arrays of a call of an operator: check them, lay them out in buffers, and return results from
-buffers."""
+"""signature: the arrays of a call of an operator: check them, lay them out in buffers, and return results."""
 
 from __future__ import annotations
 

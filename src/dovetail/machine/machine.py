@@ -90,7 +90,7 @@ class Machine:
       computations slow traffic. `cil:compute:library`, `cil:net:library`: the same for the library's collectives;
       default: the former.
 
-    Facts that other rooms read:
+    Facts that other packages read:
 
     - `eager_limit_bytes`: a number, or one for each link kind. Larger messages wait for their receive. 0: all wait.
     - `slice_bytes`: on this machine concurrent long messages interleave, unless they are sent in slices of this size;
@@ -130,7 +130,6 @@ class Machine:
 
     @property
     def num_nodes(self) -> int:
-        """Number of distinct nodes."""
         return len(set(self.nodes))
 
     def kind_within(self, node: int) -> str:

@@ -53,8 +53,7 @@ class AllGatherMatmul(AllGathering):
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """Return FiCCO's scenarios g1 to g16, in bfloat16 (the paper names no dtype); g13 to g16 as if A were
-        gathered."""
+        """Return FiCCO's scenarios in bfloat16 (the paper names no dtype); g13 to g16 as if A were gathered."""
         return [PublishedCase(name, cls(m, k, n, "bfloat16"), MI300X) for name, (m, n, k) in SCENARIOS.items()]
 
     @classmethod
@@ -67,5 +66,4 @@ class AllGatherMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:
-        """Return a small operator, to measure this machine's speed with."""
         return cls(512, 512, 512 * ranks, dtype)

@@ -80,7 +80,6 @@ class AllGatherColumnsMatmul(AllGathering):
         return [row_work(deepest, n, self.dtype) for n in self.widths(ranks)]
 
     def row_bytes(self, ranks: int) -> int:
-        """Bytes of one row of a rank's columns."""
         return max(self.heights(ranks)) * self.element_bytes
 
     def part(self, rows: int, ranks: int) -> AllGatherColumnsMatmul:
@@ -117,9 +116,7 @@ class AllGatherColumnsMatmul(AllGathering):
         return Workload(slots, (MATMUL,), sizes)
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """Return the specs of A (m, k_r) and every B (k, n_r), whose rows are grouped by the rank whose columns of A
-        they
-        are multiplied with."""
+        """Return the specs of A (m, k_r) and every B (k, n_r), with rows grouped by the rank of their columns of A."""
         heights, alike = self.heights(ranks), self._alike(ranks)
         a = [(self.m, height) for height in heights]
         b = [(self.k, columns) for columns in self.widths(ranks)]
@@ -136,7 +133,6 @@ class AllGatherColumnsMatmul(AllGathering):
         return [*found, self.array("gathered", [(self.m, self.k)] * ranks, slots=(whole,) * ranks)]
 
     def _alike(self, ranks: int) -> bool:
-        """Whether all ranks have equally many columns of A."""
         return len(set(self.heights(ranks))) == 1
 
     def _serial(self, by: str, ranks: int) -> Schedule:
@@ -149,8 +145,7 @@ class AllGatherColumnsMatmul(AllGathering):
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Yield the schedules of block-wise operators, except those that multiply several ranks' columns in one
-        product, since
-        each rank's product is a separate term of the sum."""
+        product, since each rank's product is a separate term of the sum."""
         return (each for each in super().schedules(costs) if not each.get("fused"))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
@@ -171,7 +166,6 @@ class AllGatherColumnsMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:
-        """Return a small operator, to measure this machine's speed with."""
         return cls(512, 512 * ranks, 512 * ranks, dtype)
 
 
@@ -179,8 +173,7 @@ def _sizes(
     program: Program, name: str, heights: NDArray[np.int64], m: int, rank: int, columns: int
 ) -> NDArray[np.int64]:
     """Return the elements of each slot of a buffer on a rank, if ranks have different numbers of columns. Received data
-    are
-    ordered by rank, or by call of the library."""
+    are ordered by rank, or by call of the library."""
     if name == "A":
         return np.full(m, heights[rank])
     if name[0] == "B":

@@ -93,9 +93,7 @@ class MatmulAllReduce(Contracting):
         return slice_messages(_inlined(tiled, by), most)
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """Simulate one tile of each length in place of all of that length. With our own messages, that tile is a short
-        one,
-        scaled up."""
+        """Simulate one tile of each length for all of that length; with our own messages a short one, scaled up."""
         by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
         if by not in WAYS or ranks == 1 or not tiles or (by == "library" and most is not None):
             program = self.program(schedule, ranks)
@@ -140,8 +138,7 @@ class MatmulAllReduce(Contracting):
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
         """Yield the best schedules with sliced messages; then with other tile lengths (only if the product was
-        measured: with a
-        published rate, lengths finer than `align` make no difference)."""
+        measured: with a published rate, lengths finer than `align` make no difference)."""
         ranked, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
             ours = [by for by in self._ways(costs) if by != "library"]
@@ -176,7 +173,6 @@ class MatmulAllReduce(Contracting):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of the result."""
         return self.n * self.element_bytes
 
     def _pipeline(self, costs: Costs, by: str) -> Pipeline:
@@ -198,8 +194,7 @@ class MatmulAllReduce(Contracting):
         return max(1, min(least, self.m))
 
     def _ways(self, costs: Costs) -> tuple[str, ...]:
-        """Return the all-reduces among those asked for that the machine has costs for. Raises CostError if there are
-        none."""
+        """Return the requested all-reduces for which the machine has costs. Raises CostError if there are none."""
         asked = WAYS if costs.options["by"] == "auto" else (costs.options["by"],)
         if costs.ranks == 1 and "library" in asked:
             return ("library",)

@@ -69,8 +69,7 @@ class ProductAlone:
 
     def ways(self) -> tuple[Sample, ...]:
         """Return the ways to split the product: by rows; by columns of B and of the result; by slices of K, whose
-        products are
-        added. The operands of a piece are contiguous, as they are after a transfer."""
+        products are added. The operands of a piece are contiguous, as they are after a transfer."""
         return (
             Sample("rows", self.m, self._add_rows),
             Sample("columns", self.n, self._add_columns),
@@ -89,8 +88,7 @@ class ProductAlone:
 
     def workload(self, program: Program) -> Workload:
         """Describe a program of samples: the slots of the buffers of each split. By rows: A, B, P (rows). By columns:
-        BN, CN
-        (columns). By K: AK, BK (indices of K). Slices of K: G, B0 (slices, which may differ in width)."""
+        BN, CN (columns). By K: AK, BK (indices of K). Slices of K: G, B0 (slices, which may differ in width)."""
         m, k, n = self.m, self.k, self.n
         shapes: dict[str, tuple[int, ...]] = {"A": (k,), "B": (k, n), "P": (n,)}
         shapes |= {"BN": (k, 1), "CN": (m, 1), "AK": (m, 1), "BK": (n,)}

@@ -18,11 +18,11 @@ from dovetail.matmul.product import Product
 from dovetail.matmul.tiles import Seconds, Tiling, mc2_shard, mc2_short_shard, uniform
 from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
 
-OURS_RANKS = 16  # most ranks for which our own messages are considered: with more, predictions take seconds
+OURS_RANKS = 16  # with more ranks, schedules with our own messages are not tried: predictions would take seconds
 MC2 = Heuristic("MC²", "mc2")
-AT_ONCE = ("library", "messages")  # ways in which all blocks travel at the same time: those of serial schedules
+AT_ONCE = ("library", "messages")  # ways that send all blocks at the same time, as serial schedules do
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
-MANY_OPS = 4000  # about the most ops of a program that the search considers for uniform tiles by our own messages
+MANY_OPS = 4000  # uniform tiles with our own messages are not tried if a program would have more ops, roughly
 
 
 def without_rings(kind: type[Product]) -> tuple[str, ...]:
@@ -37,8 +37,7 @@ def without_rings(kind: type[Product]) -> tuple[str, ...]:
 @dataclass(frozen=True)
 class Blockwise(Product):
     """A product of blocks of rows that travel between ranks. `kind`: the library's collective that moves them. `ways`:
-    all
-    ways to move them. `gathers`: whether they travel before the product, or after."""
+    all ways to move them. `gathers`: whether they travel before the product, or after."""
 
     kind: ClassVar[str] = ""
     ways: ClassVar[tuple[str, ...]] = ("library", "messages")
@@ -101,8 +100,7 @@ class Blockwise(Product):
         yield from self.ficco(costs, at_once)
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """Yield FiCCO's schedules (or their mirror images) by these ways, in which all blocks travel at the same
-        time."""
+        """Yield FiCCO's schedules (or their mirror images) by these ways, which move all blocks at the same time."""
         return iter(())
 
     def _stepwise(self, family: str, tiles: tuple[int, ...], by: str) -> Schedule:
@@ -137,9 +135,8 @@ class Blockwise(Product):
         return learned(alone_s, self._floor(costs), self.blocks(costs.ranks).longest)
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """Yield the best schedules by our own messages, with these sliced; then the best with other tile lengths (only
-        if the
-        product was measured); then neighbours of the best."""
+        """Yield the best schedules with our own messages, with sliced messages; then the best schedules with other tile
+        lengths (only if the product was measured); then neighbours of the best."""
         if costs.ranks == 1 or not self.row_bytes(costs.ranks):
             return
         tiled, found = hopeful(costs, ranked), list[Schedule]()
@@ -154,8 +151,7 @@ class Blockwise(Product):
             yield from better(costs, ranked, self.neighbours, align if measured else None, floor)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield schedules with other progress settings, fused or not, with other message slices, and other tile
-        lengths."""
+        """Yield schedules with other progress settings, message slices or tile lengths, or with `fused` changed."""
         yield from driven_otherwise(schedule)
         yield schedule.with_parameters(fused=not schedule.get("fused"))
         if schedule["by"] != "library" and not schedule.get("slices"):
@@ -172,12 +168,12 @@ class Blockwise(Product):
         return max(1, min(least, self.blocks(costs.ranks).longest))
 
     def known_ways(self, costs: Costs) -> tuple[str, ...]:
-        """Return the ways among those asked for that the machine has costs for. Raises CostError if there are none."""
+        """Return the requested ways for which the machine has costs. Raises CostError if there are none."""
         asked = costs.options["by"]
         return self._known(costs, self.ways if asked == "auto" else (asked,))
 
     def _known(self, costs: Costs, ways: Sequence[str]) -> tuple[str, ...]:
-        """Return those of `ways` that the machine has costs for. Raises CostError if there are none."""
+        """Return those of `ways` for which the machine has costs. Raises CostError if there are none."""
         if costs.ranks == 1:
             return ("library",)
         known = tuple(

@@ -65,8 +65,7 @@ class Pipeline:
             )
 
     def rules(self, reading: Reading) -> list[Tiling]:
-        """Return MC²'s tiling by the reading asked for; also that of the other reading, as a separate family, if it
-        differs."""
+        """Return MC²'s tiling by the requested reading, and by the other reading as a separate family if it differs."""
         readings: tuple[Reading, ...] = ("max", "min") if reading == "max" else ("min", "max")
         one, other = (mc2(self.rows, self.k, self.n, self.compute_s, self.comm_s, reading=each) for each in readings)
         return [one] if one.tiles == other.tiles else [one, other.renamed(f"mc2 ({readings[1]} reading)")]

@@ -54,8 +54,8 @@ class Ruled(NamedTuple):
 def ficco_rule(m: int, k: int, flops: float, flop_per_s: float, threshold_s: float) -> Ruled:
     """Choose a schedule by FiCCO's rule: 2-D if M ≤ K, else by x = `flops` / (`flop_per_s` · `threshold_s`).
 
-    x < 1: uniform-fused-1D; x > 5: hetero-unfused-1D; between: hetero-fused-1D. The paper's op-to-byte ratio times
-    memory traffic is `flops`, for any dtype; it does not give `threshold_s`.
+    x < 1: uniform-fused-1D; x > 5: hetero-unfused-1D; between: hetero-fused-1D. The paper multiplies an op-to-byte
+    ratio by the memory traffic, which gives `flops`. It does not state `threshold_s`.
 
     `m`, `k` of one rank's product, `flops` its floating-point operations, `flop_per_s` the machine's peak.
 

@@ -22,13 +22,7 @@ DEPTH = 16  # depth of the channels of our own messages, before these are sliced
 
 
 def gather_program(
-    name: str,
-    blocks: Blocks,
-    schedule: Schedule,
-    *,
-    results: int = 1,
-    gathered: bool = False,
-    kind: str = "all_gather",
+    name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
 ) -> Program:
     """Return the program that sends blocks of A part by part and multiplies them as they arrive.
 
@@ -56,8 +50,7 @@ def gather_program(
 def gather_model(
     name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
 ) -> tuple[Program, Times]:
-    """Return (program, repeats) to predict the time of `gather_program`, without post-conditions. If ranks are alike,
-    rank 0's ops stand for all."""
+    """Return (program, repeats) to predict `gather_program`; rank 0's ops stand for all if ranks are alike."""
     several = schedule.get("fused") and schedule.get("own_block") == "first" and not apart_alike(blocks, schedule)
     alike = blocks.alike and not several
     made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks))
@@ -65,10 +58,10 @@ def gather_model(
 
 
 def apart_alike(blocks: Blocks, schedule: Schedule) -> bool:
-    """Return whether the products of all parts but the own one are alike on all ranks.
+    """Return whether all ranks make equal products of the parts of other ranks.
 
-    They are not for whole blocks: these lie side by side on the first and the last rank; on other ranks the own block
-    lies between them.
+    They do not for whole blocks, which are adjacent on the first and the last rank only: on other ranks, the rank's own
+    block lies between them.
     """
     ours = schedule["by"] != "library" and schedule.get("slices", 1) == 1
     return ours and (len(schedule.tiles) > 1 or blocks.ranks == 2)
@@ -97,7 +90,8 @@ def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:
 
 
 def heard_by(doing: Sequence[int], towards: int, ranks: int) -> Sequence[int]:
-    """Return the ranks whose message to the rank `towards` places after them begins or ends at a rank of `doing`.
+    """Return the ranks that must send to the rank `towards` places after them so that the ranks `doing` send and
+    receive all their messages.
 
     >>> heard_by([0], 1, 4), heard_by(range(4), 1, 4)
     ([0, 3], range(0, 4))
@@ -125,7 +119,9 @@ class Gather:
         self.alike = ours and not self.fused
         self.without_own = ours and self.fused and self.own_first  # others' parts are stored side by side
         self.part = Parts(blocks, self.steps, self.without_own)
-        self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> row of the op that received the part
+        self.received: dict[
+            tuple[int, int, int], list[int]
+        ] = {}  # (rank, q, step) -> row of the op that received the part
         self.lanes: dict[int, tuple[int, int]] = {}  # lanes (send, receive) by way
         self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that already hold a product
 
@@ -170,8 +166,7 @@ class Gather:
         return column_of(start + part.first, part.rows, step if slices > 1 else 0, slices)
 
     def landing(self, q: int, r: int, step: int) -> Region:
-        """Return the region where rank r receives that part: in the order of the result's rows, or by step and source
-        rank."""
+        """Return the region where rank r receives that part: by the result's rows, or by step and source rank."""
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
@@ -222,13 +217,13 @@ class Gather:
                 Kind.collective, rank, net, reads=reads, writes=writes, call=call, line=f"step {step + 1}: {self.kind}"
             )
             for q in everyone:
-                self.came[rank, q, step] = [row]
+                self.received[rank, q, step] = [row]
 
     def _send(self, step: int) -> None:
         """Send a step's parts directly to each rank, in a lane for each: at the same time, or one after another."""
         for turn in range(1, self.ranks):
             for rank in heard_by(self.doing, turn, self.ranks):
-                after = self.came.get(before(rank, turn, step, self.ranks), []) if self.in_turn else []
+                after = self.received.get(before(rank, turn, step, self.ranks), []) if self.in_turn else []
                 self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1, after)
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
@@ -242,7 +237,7 @@ class Gather:
             self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
         if dst in self.doing:
             writes = [self.landing(q, dst, step)]
-            self.came[dst, q, step] = [self.b.add(Kind.recv, dst, recv, writes=writes, chan_in=channel, line=line)]
+            self.received[dst, q, step] = [self.b.add(Kind.recv, dst, recv, writes=writes, chan_in=channel, line=line)]
 
     def _lanes(self, way: int) -> tuple[int, int]:
         """Return the lanes on which messages of a way are sent and received."""
@@ -252,15 +247,14 @@ class Gather:
 
     def _pass_on(self, step: int) -> None:
         """Forward parts around the ring: in each hop every rank sends what it received last to the rank before it and,
-        with two
-        rings, also to the rank after it."""
+        with two rings, also to the rank after it."""
         back, forth = self.hops
         for hop in range(max(back, forth)):
             for way, most in ((0, back), (1, forth)):
                 towards = -1 if way == 0 else 1
                 for rank in heard_by(self.doing, towards, self.ranks) if hop < most else ():
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
-                    after = [] if hop == 0 else self.came.get((rank, q, step), [])
+                    after = [] if hop == 0 else self.received.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)
 
     @property
@@ -291,8 +285,7 @@ class Gather:
         return Region("A", start * slices, count * slices)
 
     def _order(self, rank: int) -> Iterator[int]:
-        """Yield ranks in the order in which their parts arrive; the own rank first, unless its block was multiplied
-        before."""
+        """Yield ranks in the order in which their parts arrive, after the own rank unless its block is done."""
         if not self.own_first:
             yield rank
         if self.by in ("ring", "two_rings"):
@@ -311,15 +304,14 @@ class Gather:
         yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
-        came = self.came.get((rank, q, step), [])
-        what = self.source(rank, rank, step) if q == rank and not came else self.landing(q, rank, step)
-        self._product(rank, what, [(q, self.part(q, rank, step))], step, came)
+        received = self.received.get((rank, q, step), [])
+        what = self.source(rank, rank, step) if q == rank and not received else self.landing(q, rank, step)
+        self._product(rank, what, [(q, self.part(q, rank, step))], step, received)
 
     def _fused(self, rank: int, step: int, run: list[int]) -> None:
-        """Append one product of all parts of a run. The own part is first copied to its place, unless a call put it
-        there."""
-        after = [row for q in run for row in self.came.get((rank, q, step), [])]
-        if rank in run and (rank, rank, step) not in self.came:
+        """Append one product of all parts of a run, after copying the own part there unless a call did so."""
+        after = [row for q in run for row in self.received.get((rank, q, step), [])]
+        if rank in run and (rank, rank, step) not in self.received:
             reads, writes = [self.source(rank, rank, step)], [self.landing(rank, rank, step)]
             line = f"step {step + 1}: own part beside the others"
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line=line)
@@ -331,9 +323,7 @@ class Gather:
     def _product(
         self, rank: int, what: Region, parts: list[tuple[int, Part]], step: int | None, after: Sequence[int]
     ) -> None:
-        """Append the product of `what` and every B, into the rows of these parts: in place if these are adjacent, else
-        via a
-        copy."""
+        """Append the product of `what` and every B into these parts' rows: in place if adjacent, else via a copy."""
         slices = self.steps.slices
         blocks = Region("B0", 0, slices) if step is None or slices == 1 else Region("B0", step, 1)
         rows = [(self.blocks.place(q, rank) + part.first, part.rows) for q, part in parts]
@@ -357,7 +347,6 @@ class Gather:
         return adds
 
     def _move(self, rank: int, i: int, offset: int, rows: list[tuple[int, int]]) -> None:
-        """Append copies of results to their rows."""
         for first, count in rows:
             reads, writes = [Region(f"T{i}", offset, count)], [Region(f"C{i}", first, count)]
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="results to their rows")
@@ -366,7 +355,7 @@ class Gather:
     def _keep(self, rank: int) -> None:
         """Append copies of the gathered rows to the buffer `gathered`, in order."""
         slices = self.steps.slices
-        own = (rank, rank, 0) not in self.came
+        own = (rank, rank, 0) not in self.received
         for q in range(self.ranks):
             count, there = self.blocks.counts[q][rank], self.blocks.place(q, rank)
             if count and q == rank and own:
@@ -380,7 +369,7 @@ class Gather:
                 if slices > 1:
                     into = Region("gathered", at * slices + step, 1, slices, part.rows)
                 if part.rows:
-                    after = self.came.get((rank, q, step), [])
+                    after = self.received.get((rank, q, step), [])
                     reads = [self.landing(q, rank, step)]
                     self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=[into], after=after, line="rows kept")
 

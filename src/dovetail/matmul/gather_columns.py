@@ -14,13 +14,7 @@ from dovetail.passes.slice_messages import slice_messages
 
 
 def gather_columns_program(
-    name: str,
-    m: int,
-    ranks: int,
-    schedule: Schedule,
-    *,
-    results: int = 1,
-    gathered: bool = False,
+    name: str, m: int, ranks: int, schedule: Schedule, *, results: int = 1, gathered: bool = False
 ) -> Program:
     """Return the program that sends each rank's columns of A, part by part, to all ranks, and multiplies them there.
 
@@ -89,8 +83,8 @@ class _GatherColumns(Gather):
     def _keep(self, rank: int) -> None:
         for q in range(self.ranks):
             for step in range(self.steps.count):
-                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])
+                part, received = self.part(q, rank, step), self.received.get((rank, q, step), [])
                 if part.rows:
-                    reads = [self.source(q, rank, step) if q == rank and not came else self.landing(q, rank, step)]
+                    reads = [self.source(q, rank, step) if q == rank and not received else self.landing(q, rank, step)]
                     writes, line = [self._column(q, part)], "columns kept"
-                    self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, after=came, line=line)
+                    self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, after=received, line=line)

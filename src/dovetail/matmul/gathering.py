@@ -56,7 +56,6 @@ class Gathering(Blockwise):
 
     @property
     def wants_gathered(self) -> bool:
-        """Whether the gathered A is a result, too."""
         return False
 
     def widths(self, ranks: int) -> tuple[int, ...]:
@@ -95,16 +94,13 @@ class Gathering(Blockwise):
         return Workload(slots, (MATMUL,), sizes)
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
-        """Return the elements of each slot if slices of K differ in width. Slots of A are ordered by row, those of
-        gathered
-        rows by step."""
+        """Return the elements of each slot if slices of K differ in width: of A by row, of gathered rows by step."""
         if name[0] == "B":
             return widths * columns
         each = count // len(widths)
         return np.repeat(widths, each) if name == "G" else np.tile(widths, each)
 
     def works(self, ranks: int) -> list[Work]:
-        """Return the work of one row, on each rank."""
         return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
@@ -127,9 +123,7 @@ class Gathering(Blockwise):
         return [*found, self.array("gathered", ((count, self.k) for count in rows), slots=slots)]
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """Yield schedules of FiCCO's eight families; also the pick of its rule if asked for, since fitting its
-        threshold takes
-        as long as a plan."""
+        """Yield FiCCO's eight families, and the pick of its rule on request, since fitting its threshold is slow."""
         if RULE not in self.families:
             return
         asked = costs.options["ficco_threshold_s"] is not None or costs.family == RULE
@@ -165,8 +159,7 @@ class Gathering(Blockwise):
         return best_threshold([each for each in found if each])
 
     def _outcome(self, costs: Costs, rows: int, depth: int, width: int) -> Outcome | None:
-        """Return the predicted seconds of FiCCO's families if each rank multiplies `rows` rows; None if costs are
-        missing."""
+        """Return the predicted seconds of FiCCO's families for `rows` rows per rank; None if costs are missing."""
         other = self._sized_like(rows, depth, width, costs.ranks)
         there, longest, taken = costs.for_operator(other), other.blocks(costs.ranks).longest, dict[str, float]()
         try:
@@ -214,7 +207,6 @@ class Gathering(Blockwise):
         return whole, Sample("slices of K, by rows", rows, partial(_add_slices, rows, ranks))
 
     def row_bytes(self, ranks: int) -> int:
-        """Return the bytes of one row of A."""
         return self.k * self.element_bytes
 
 

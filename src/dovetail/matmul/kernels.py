@@ -58,8 +58,7 @@ def shape(a: int, b: int, c: int, rows: int = 0) -> Gemm:
 
 
 def shape_of(reads: Sequence[Operand], writes: Sequence[Operand]) -> Gemm:
-    """Return the shape of an op's product. Raises ProgramError if the last axis of a slot divides no row of its
-    matrix."""
+    """Return the shape of an op's product. Raises ProgramError if slots do not divide the rows of a matrix."""
     if (len(reads), len(writes)) != (2, 1):
         raise ProgramError("matmul reads two regions and writes one", found=f"{len(reads)} and {len(writes)}")
     (a, b), (c,) = reads, writes
@@ -126,8 +125,7 @@ def tolerance_of(dtype: str, k: int, terms: int) -> float:
 
 
 class _Sums:
-    """Exact values for a result of m rows and n elements: some whole rows, and for each row its sum with random
-    signs."""
+    """Exact values of a result of m rows and n elements: some whole rows, and the sum of each row with random signs."""
 
     def __init__(self, m: int, n: int, rows: int, seed: int) -> None:
         rng = np.random.default_rng([m, n, seed])

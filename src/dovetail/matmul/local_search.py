@@ -42,8 +42,7 @@ def better(
     costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, align: int | None, floor: int
 ) -> Iterator[Schedule]:
     """Yield the best schedule of each of the fastest kinds, improved by local search; with `align`, also the new best
-    with
-    its tiles moved.
+    with its tiles moved.
 
     Kinds differ in parameters other than tile lengths, or in having one tile or several. Yields nothing if the user
     asked for particular lengths.

@@ -118,8 +118,7 @@ def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, comput
 
 def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int]) -> tuple[list[int], bool]:
     """Return the boundaries of the best tiling, and whether it is proved to be the best. Narrow passes give upper
-    bounds to
-    wider ones, until a pass proves its result."""
+    bounds to wider ones, until a pass proves its result."""
     lower = _lower_bounds(costs)
     whole = [0, len(points) - 1]
     mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
@@ -148,8 +147,7 @@ def _pass(
     costs: Costs, lower: tuple[Floats, Floats], most: int | None, mark_s: float, best: list[int], width: int
 ) -> tuple[float, list[int], bool]:
     """Search once, with at most `width` partial tilings at each boundary. Return seconds and boundaries of the best
-    tiling,
-    and whether none had to be dropped."""
+    tiling, and whether none had to be dropped."""
     last, exact = len(costs.compute_s) - 1, True
     states = States(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64), NO_PARENT)
     for point in range(1, last + 1):

@@ -9,18 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from dovetail.core import OperatorError, parse_count
-from dovetail.ir import (
-    Gemm,
-    Heuristic,
-    Option,
-    Program,
-    PublishedCase,
-    Schedule,
-    Slot,
-    Work,
-    Workload,
-    dtype_bytes,
-)
+from dovetail.ir import Gemm, Heuristic, Option, Program, PublishedCase, Schedule, Slot, Work, Workload, dtype_bytes
 from dovetail.ir.abilities import CallOption, RankArguments
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import OfFields
@@ -59,8 +48,7 @@ def shard(size: int, ranks: int) -> tuple[int, ...]:
 
 
 def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None:
-    """Return shares as whole numbers; None if they are not given. Raises OperatorError if they do not add up to
-    `total`."""
+    """Return shares as whole numbers, or None. Raises OperatorError if they do not add up to `total`."""
     if shares is None:
         return None
     if not isinstance(shares, list | tuple | np.ndarray):
@@ -189,7 +177,6 @@ class Product(OfFields):
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """Return products of which others published timings."""
         return ()
 
     @classmethod
@@ -266,5 +253,4 @@ def workload_of(program: Program, slots: Mapping[str, tuple[Slot, ...]]) -> Work
 
 
 def row_work(k: int, n: int, dtype: str) -> Work:
-    """Return the work of one row of a product."""
     return work_of(Gemm(1, k, n), dtype)

@@ -45,8 +45,7 @@ def scatter_program(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool
 
 
 def scatter_model(name: str, blocks: Blocks, schedule: Schedule, *, sums: bool) -> tuple[Program, Times]:
-    """Return (program, repeats) to predict the time of `scatter_program`, without post-conditions. If ranks are alike,
-    rank 0's ops stand for all."""
+    """Return (program, repeats) to predict `scatter_program`; rank 0's ops stand for all if ranks are alike."""
     apart = schedule["by"] == "messages" and schedule.get("own_block") != "together"
     alike = blocks.alike and not (schedule.get("fused") and apart and not apart_alike(blocks, schedule))
     made = _Scatter(name, blocks, schedule, sums, range(1) if alike else range(blocks.ranks))
@@ -66,8 +65,8 @@ class _Scatter:
         self.part = Parts(blocks, self.steps, self.apart)
         self.b = Builder(name, self.ranks)
         self.made: dict[tuple[int, int, int], int] = {}  # (rank, r, step) -> row of the op that made it
-        self.came: dict[tuple[int, int, int], int] = {}  # (rank, q, step) -> row of the op that received the part
-        self.left: dict[int, list[tuple[int, int, int]]] = {
+        self.received: dict[tuple[int, int, int], int] = {}  # (rank, q, step) -> row of the op that received the part
+        self.to_add: dict[int, list[tuple[int, int, int]]] = {
             r: [] for r in range(self.ranks)
         }  # received products to add
 
@@ -81,14 +80,14 @@ class _Scatter:
         """Build the Program. `asked`: add its post-conditions; a prediction needs none."""
         b, everyone = self.b, range(self.ranks)
         held, wanted = list(self.blocks.held), [self.wanted(rank) for rank in everyone]
-        came = [sum(self.blocks.counts[q][r] for q in everyone) for r in everyone]
+        received = [sum(self.blocks.counts[q][r] for q in everyone) for r in everyone]
         b.buffer("A", "input", held)
         b.buffer("B", "input", 1)
         b.buffer("P", "scratch", held)
         if self.fused and (self.steps.count > 1 or self.apart):
             b.buffer("G", "scratch", held)
         if self.sums and self.by == "messages":
-            b.buffer("R", "scratch", came)
+            b.buffer("R", "scratch", received)
         b.buffer("C", "output", wanted)
         self.compute = b.lane("compute", "compute")
         for rank in self.doing if asked else ():
@@ -116,8 +115,7 @@ class _Scatter:
 
     def made_at(self, q: int, r: int, step: int) -> Region:
         """Return the region where rank q puts the product for rank r. Products are stored by step, then by rank, so
-        that the
-        data of one call are contiguous."""
+        that the data of one call are contiguous."""
         return Region("P", self.part.made_before(q, r, step), self.part(q, r, step).rows)
 
     def result(self, q: int, r: int, step: int) -> Region:
@@ -145,8 +143,7 @@ class _Scatter:
     # Products
 
     def _multiply(self, rank: int) -> None:
-        """Append, for each step, the products for the other ranks, the next rank's first; and the own product as `own`
-        says."""
+        """Append, for each step, the products for other ranks, the next rank's first; the own product as `own` says."""
         if self.apart and self.own == "first":
             self._own(rank)
         for step in range(self.steps.count):
@@ -185,18 +182,18 @@ class _Scatter:
         what = Region("A", parts[0].offset, count)
         if parts[-1].offset + parts[-1].count != parts[0].offset + count:
             what = Region("G", into[0].offset, count)
-            self._bring_together(rank, parts, what)
+            self._copy_together(rank, parts, what)
         row = self._product(rank, what, Region("P", into[0].offset, count), f"step {step + 1}: {count} rows")
         self.made.update({(rank, r, step): row for r in found})
         if rank in found and self.by != "library":
             reads, writes = [self.made_at(rank, rank, step)], [self.result(rank, rank, step)]
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="own part to its rows")
 
-    def _bring_together(self, rank: int, parts: Sequence[Region], what: Region) -> None:
+    def _copy_together(self, rank: int, parts: Sequence[Region], what: Region) -> None:
         offset = what.offset
         for part in parts:
             writes = [Region("G", offset, part.count)]
-            self.b.add(Kind.copy, rank, self.compute, reads=[part], writes=writes, line="rows brought together")
+            self.b.add(Kind.copy, rank, self.compute, reads=[part], writes=writes, line="rows copied together")
             offset += part.count
 
     def _product(self, rank: int, what: Region, into: Region, line: str) -> int:
@@ -228,8 +225,7 @@ class _Scatter:
 
     def _send(self, step: int) -> None:
         """Send each part directly to its rank, on one lane per distance, so that messages travel at the same time if
-        links
-        allow; with `in_turn`, one after another."""
+        links allow; with `in_turn`, one after another."""
         for turn in range(1, self.ranks):
             send, recv = (self.b.lane(f"{name}{turn - 1 or ''}", "net") for name in ("send", "recv"))
             for rank in heard_by(self.doing, turn, self.ranks):
@@ -241,27 +237,26 @@ class _Scatter:
                 if rank in self.doing:
                     reads, other = [self.made_at(rank, to, step)], before(rank, turn, step, self.ranks)
                     after = [self.made[rank, to, step]]
-                    after += [self.came[other]] if self.in_turn and other in self.came else []
+                    after += [self.received[other]] if self.in_turn and other in self.received else []
                     self.b.add(Kind.send, rank, send, reads=reads, chan_out=channel, after=after, line=line)
                 if to in self.doing:
                     writes = [self.landing(rank, to, step)]
                     row = self.b.add(Kind.recv, to, recv, writes=writes, chan_in=channel, line=line)
-                    self.came[to, rank, step] = row
-                    self.left[to].append((rank, step, row))
+                    self.received[to, rank, step] = row
+                    self.to_add[to].append((rank, step, row))
 
     def _add_up(self, rank: int) -> None:
         """Add the products received in R to the own product, in the order of arrival."""
         if not (self.sums and self.by == "messages"):
             return
-        for q, step, row in self.left[rank]:
+        for q, step, row in self.to_add[rank]:
             after, line = [row, self.made[rank, rank, step]], f"step {step + 1}: product of rank {q} added"
             reads, writes = [self.landing(q, rank, step)], [self.result(q, rank, step)]
             self.b.add(Kind.reduce, rank, self.compute, reads=reads, writes=writes, after=after, line=line)
 
     def _pass_on(self) -> None:
         """Sum each part along its way around the ring, from the farthest rank on: each rank adds its own product to the
-        sum
-        that it forwards. With two rings, sums arrive from both sides. A rank computes its own part last."""
+        sum that it forwards. With two rings, sums arrive from both sides. A rank computes its own part last."""
         far, two = self.ranks - 1, self.by == "two_rings"
         ways = [(0, -1, far - far // 2), (1, 1, far // 2)] if two else [(0, -1, far)]
         passed: dict[tuple[int, int, int], int] = {}  # (rank, target, step) -> row of the op that made the sum

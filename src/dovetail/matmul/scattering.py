@@ -23,8 +23,7 @@ SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "het
 
 @dataclass(frozen=True)
 class Scattering(Blockwise):
-    """A product whose rows go to other ranks. Derived classes define which rows go where, and whether they are
-    summed."""
+    """A product whose rows go to other ranks. Derived classes define where, and whether they are summed."""
 
     gathers: ClassVar[bool] = False
     sums: ClassVar[bool] = False
@@ -66,8 +65,7 @@ class Scattering(Blockwise):
         )
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """Return the spec of C (rows, n): rows of the sum of all ranks' products, or rows of each rank's product in
-        order."""
+        """Return the spec of C (rows, n): rows of the sum of all products, or of each rank's product in order."""
         blocks = self.blocks(ranks)
         rows = blocks.counts[0] if self.sums else [blocks.rows(rank) for rank in range(ranks)]
         return (self.array("C", ((count, self.n) for count in rows)),)

@@ -34,7 +34,7 @@ class Tiling:
 
 
 def serial(m: int) -> Tiling:
-    """Return one tile of all `m` rows: compute
+    """Return one tile of all `m` rows: compute everything, then communicate everything.
 
     >>> serial(4096).tiles, serial(0).tiles
     ((4096,), ())
@@ -138,12 +138,15 @@ def mc2_short_shard(k: int, n: int, ranks: int, row_bytes: int) -> dict[str, int
 def mc2_shard(
     rows: int, short: Mapping[str, int], own_s: float, compute_s: Seconds, comm_s: Seconds, *, gathers: bool
 ) -> Tiling:
-    """Return MC²'s tiles of a rank's shard. The own product hides the first transfer (of a scatter, the last one).
+    """Return MC²'s tiles of a rank's shard.
 
-    The shard is not cut if it is shorter than two short blocks, or the own product hides all communication. Otherwise
-    an all-gather has long blocks that take as long to arrive as the own product takes, if computation-bound, and blocks
-    as short as the short one, if communication-bound. A reduce-scatter follows the rule of all-reduce with this short
-    block. The short block travels last in an all-gather; in a reduce-scatter first, if communication-bound, else last.
+    The product of the rank's own shard hides the first transfer (in a reduce-scatter, the last one). The shard is not
+    cut if it is shorter than two short blocks, or if the own product hides all communication. Otherwise:
+
+    - all-gather, computation-bound: long blocks take as long to arrive as the own product takes;
+    - all-gather, communication-bound: all blocks are as short as the short one. In both cases the short block is last;
+    - reduce-scatter: by the rule of all-reduce with this short block, which is first if communication-bound, else last.
+
     There are at most 16 blocks.
 
     >>> compute, comm = lambda r: 1e-6 * r, lambda r: 20e-6 + 0.25e-6 * r
@@ -169,19 +172,13 @@ def mc2_shard(
 
 
 def mc2(
-    m: int,
-    k: int,
-    n: int,
-    compute_s: Seconds,
-    comm_s: Seconds,
-    *,
-    reading: Reading = "max",
-    prior: float = PRIOR,
+    m: int, k: int, n: int, compute_s: Seconds, comm_s: Seconds, *, reading: Reading = "max", prior: float = PRIOR
 ) -> Tiling:
-    """Return MC²'s tiling with two lengths: BAAA when
+    """Return MC²'s tiling with a short block B and long blocks A (seed 000, tiling steps 1 to 4).
 
-    `compute_s` and `comm_s` give the seconds of a tile by its rows. The seed leaves open, and here holds: M < m0 + m1
-    is not cut; a long block below 128 rows becomes 128; rows beyond a multiple of 128 go to the short block.
+    The order is BAAA if communication-bound, AAAB if computation-bound. `compute_s` and `comm_s` give the seconds of a
+    tile by its rows. The seed does not define three cases; here, M < m0 + m1 is not cut, a long block below 128 rows
+    becomes 128, and rows beyond a multiple of 128 go to the short block.
 
     >>> compute, comm = lambda r: 0.196e-6 * r, lambda r: 60e-6 + 0.21e-6 * r
     >>> mc2(4096, 3072, 8192, compute, comm).tiles

@@ -1,5 +1,4 @@
-"""token_counts: how many rows go from each rank to each other, as given or shared evenly; operators with such
-counts."""
+"""token_counts: the number of rows that each rank sends to each other rank, given or even; operators with counts."""
 
 from __future__ import annotations
 
@@ -18,9 +17,7 @@ Counts = tuple[tuple[int, ...], ...]
 
 
 def checked_counts(counts: Any, m: int) -> Counts | None:
-    """Return counts as a square table of whole numbers; None if they are not given. Raises OperatorError if they do not
-    add
-    up to m."""
+    """Return counts as a square table of whole numbers, or None. Raises OperatorError if their sum is not m."""
     if counts is None:
         return None
     listed = isinstance(counts, list | tuple | np.ndarray) and all(np.iterable(row) for row in counts)
@@ -37,8 +34,7 @@ def checked_counts(counts: Any, m: int) -> Counts | None:
 
 
 def counts_for(counts: Counts | None, m: int, ranks: int) -> Counts:
-    """Return the counts for `ranks` ranks: as given, else each rank's share of the rows, split evenly among all
-    ranks."""
+    """Return the counts for `ranks` ranks: as given, else each rank's rows, shared evenly among all ranks."""
     if counts is None:
         return tuple(shard(rows, ranks) for rows in shard(m, ranks))
     if len(counts) != ranks:
@@ -109,5 +105,4 @@ class Exchanging(Product):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:
-        """Return a small operator, to measure this machine's speed with."""
         return cls(512 * ranks, 512, 512, dtype)

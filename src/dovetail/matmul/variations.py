@@ -35,8 +35,7 @@ def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def cut_otherwise(schedule: Schedule, longest: int) -> Iterator[Schedule]:
-    """Yield schedules whose messages are cut into two and four times as many parts, and whole; whole messages also into
-    MANY_PARTS."""
+    """Yield schedules with messages in twice or four times as many parts, or whole; whole ones also in MANY_PARTS."""
     if longest < 4:
         return
     most = schedule.get("rows_per_message")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -10,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Channel, Program
+from dovetail.ir.build import REGION
 from dovetail.ir.types import RECVS, SENDS, is_one_of
-from dovetail.passes.op_rows import rows_of, runs
+from dovetail.passes.op_rows import SIDES, rows_of, runs, taken
 from dovetail.passes.regions import round_units
 from dovetail.timeline.partners import message_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-_SIDES = ("read", "write")
-_OP = ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")
-_PARTS = ("buffer", "offset", "count", "stride", "blocks")
 
 
 class Cut(NamedTuple):
@@ -52,9 +51,9 @@ class Cut(NamedTuple):
             return cut
         origin, block, whole = origins(program), np.ones_like(slots), _on_shared_channels(program)
         long = np.flatnonzero((slots > 0) & (np.maximum(slots, slots[origin]) > most))
-        for side in _SIDES:
+        for side in SIDES:
             row, place = rows_of(program.columns[f"{side}_start"], long)
-            count, stride, blocks = (program.columns[f"{side}_{part}"][row] for part in _PARTS[2:])
+            count, stride, blocks = (program.columns[f"{side}_{part}"][row] for part in REGION[2:])
             of = origin[long[place]]
             np.lcm.at(block, of[stride > 0], count[stride > 0])
             whole[of[count * blocks != slots[of]]] = True
@@ -135,7 +134,7 @@ def _message_slots(program: Program) -> Ints:
     """Slots of the message that each op sends or receives; 0 for other ops."""
     col, found = program.columns, np.zeros(program.num_ops, np.int64)
     moves = is_one_of(col["kind"], SENDS | RECVS)
-    for side in reversed(_SIDES):
+    for side in reversed(SIDES):
         has = np.flatnonzero((np.diff(col[f"{side}_start"]) > 0) & moves)
         row = col[f"{side}_start"][has]
         found[has] = col[f"{side}_count"][row] * col[f"{side}_blocks"][row]
@@ -187,9 +186,12 @@ def _cut(program: Program, cut: Cut, *, chained: bool = False) -> tuple[Program,
     """`program` with the pieces of its messages, or the first of each length; and how many each op stands for."""
     longer, shorter = cut.lengths()
     count = 1 + (longer > 0) if chained else cut.pieces
-    if (count == 1).all():  # the first pieces, in place of their messages
-        first, size = np.zeros_like(count), shorter * cut.unit
-        return program.with_columns(program.columns | _regions(program, cut, None, first, size, chained)), cut.pieces
+    if chained and (count == 1).all():  # the first pieces, in place of their messages
+        new, ops = {name: column.copy() for name, column in program.columns.items()}, np.flatnonzero(cut.slots)
+        for side in SIDES:
+            place, owner = rows_of(new[f"{side}_start"], ops)
+            _narrow(new, side, place, np.zeros_like(owner), (shorter * cut.unit)[ops[owner]])
+        return program.with_columns(new), cut.pieces
     order = _Order.of(program, count)
     op, piece = order.op, order.turn
     first, size = piece * (shorter * cut.unit)[op], (shorter * cut.unit)[op]
@@ -201,32 +203,14 @@ def _cut(program: Program, cut: Cut, *, chained: bool = False) -> tuple[Program,
             piece = piece * more
             first = piece * size
         first, size = first + np.minimum(piece, more) * unit, size + (piece < more) * unit
-    new = {name: program.columns[name][op] for name in _OP} | _dependencies(program, cut, order)
-    return program.with_columns(new | _regions(program, cut, op, first, size, chained)), times
-
-
-def _regions(
-    program: Program, cut: Cut, op: Ints | None, first: Ints, size: Ints, chained: bool
-) -> dict[str, NDArray[Any]]:
-    """The columns of what the new ops read and write: of messages `size` slots from slot `first` on. `op`: the op that
-    each of them was; None: they are the ops themselves. Chains keep the stride of single blocks, for the pieces that
-    follow."""
-    new, col, is_cut = dict[str, NDArray[Any]](), program.columns, cut.slots > 0
-    for side in _SIDES:
-        start, parts = col[f"{side}_start"], [col[f"{side}_{part}"] for part in _PARTS]
-        if op is None:
-            place, owner = rows_of(start, np.flatnonzero(is_cut))
-            owner, parts = np.flatnonzero(is_cut)[owner], [column.copy() for column in parts]
-        else:
-            row, owner = rows_of(start, op)
-            start, parts = np.append(0, np.cumsum(np.diff(start)[op])), [column[row] for column in parts]
-            place = np.flatnonzero(is_cut[op][owner])
-            owner = owner[place]
-        _narrow(parts, place, first[owner], size[owner])
-        if not chained:
-            parts[3][parts[4] == 1] = 0
-        new |= {f"{side}_start": start} | {f"{side}_{part}": column for part, column in zip(_PARTS, parts, strict=True)}
-    return new
+    new, owners = taken(program.columns, op)
+    for side in SIDES:
+        place = np.flatnonzero((cut.slots > 0)[op][owners[side]])
+        owner = owners[side][place]
+        _narrow(new, side, place, first[owner], size[owner])
+        if not chained:  # chains keep the stride of single blocks, for the pieces that follow
+            new[f"{side}_stride"][new[f"{side}_blocks"] == 1] = 0
+    return program.with_columns(new | _dependencies(program, cut, order)), times
 
 
 def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
@@ -243,9 +227,9 @@ def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
     return {"dep": dep, "dep_start": np.append(0, np.cumsum(np.bincount(owner, minlength=len(order.op))))}
 
 
-def _narrow(parts: list[Ints], cut: Ints, first: Ints, size: Ints) -> None:
-    """Leave of the regions `cut` `size` slots from slot `first` on: whole blocks of strided ones."""
-    _, offset, count, stride, blocks = parts
+def _narrow(columns: Mapping[str, NDArray[Any]], side: str, cut: Ints, first: Ints, size: Ints) -> None:
+    """Leave of the regions `cut` of a side `size` slots from slot `first` on: whole blocks of strided ones."""
+    _, offset, count, stride, blocks = (columns[f"{side}_{part}"] for part in REGION)
     if (stride[cut] == 0).all():
         offset[cut] += first
         count[cut] = size
@@ -261,11 +245,11 @@ def _narrow(parts: list[Ints], cut: Ints, first: Ints, size: Ints) -> None:
 def _piece_by_piece(program: Program, one: Ints, other: Ints) -> Bools:
     """Whether no piece of an op shares slots with a piece of another number of the other op, pair by pair."""
     col, found = program.columns, np.ones(len(one), np.bool_)
-    for side, beside in product(_SIDES, repeat=2):
+    for side, beside in product(SIDES, repeat=2):
         row, pair = rows_of(col[f"{side}_start"], one)
         facing, which = rows_of(col[f"{beside}_start"], other[pair])
-        x = [col[f"{side}_{part}"][row[which]] for part in _PARTS]
-        y = [col[f"{beside}_{part}"][facing] for part in _PARTS]
+        x = [col[f"{side}_{part}"][row[which]] for part in REGION]
+        y = [col[f"{beside}_{part}"][facing] for part in REGION]
         equal = np.logical_and.reduce([a == b for a, b in zip(x, y, strict=True)])
         apart = (x[0] != y[0]) | (_end(*x) <= y[1]) | (_end(*y) <= x[1])
         found[pair[which[~(equal | apart)]]] = False

@@ -12,11 +12,11 @@ from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, 
 from dovetail.ir.operator import Costs
 from dovetail.loops.analysis.check_counts import check_count
 from dovetail.pipeline.band_diagram import space_of_bands
-from dovetail.pipeline.band_program import came_name, held_name, line_program, own_name, plain_program
+from dovetail.pipeline.band_program import held_name, line_program, own_name, plain_program, received_name
 from dovetail.pipeline.bands import Line, kernel_name, kernels_of
 from dovetail.pipeline.names import whole
 from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator, halvings
-from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.skews import Skew
 
 BANDS = "bands"
 USUAL_DEPTH, LEAST_DEPTH = 64, 8  # steps of a band: if nothing was tuned, and the least that is tried
@@ -39,15 +39,12 @@ class BandOperator(PipelineOperator):
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """Return the schedule with one band and one tile per rank: each rank begins when the one before has
-        finished."""
+        """Return the schedule with one band and tile per rank: each rank begins when the one before has finished."""
         depth = max(-(-self._steps // ranks), 1)
         return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """Return the schedule to use if nothing was tuned: equally many bands on every rank, in enough tiles that the
-        last
-        rank begins early."""
+        """Return the untuned schedule: equally many bands per rank, in so many tiles that all ranks begin early."""
         rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
         depth = max(-(-self._steps // (ranks * rounds)), 1)
         length = self._line(ranks, depth, 1).length_of_tiles(depth)
@@ -61,8 +58,7 @@ class BandOperator(PipelineOperator):
         return max(LEAST_POINTS // depth, 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Yield the serial schedule; then bands of ever fewer steps (halved each time), each in tiles of ever fewer
-        positions."""
+        """Yield the serial schedule; then bands of ever fewer steps, each in tiles of ever fewer positions."""
         yield self.serial(costs.ranks)
         deepest = max(-(-self._steps // costs.ranks), 1)
         for depth in (asked,) if (asked := costs.options.get("depth")) else halvings(deepest, LEAST_DEPTH):
@@ -82,8 +78,8 @@ class BandOperator(PipelineOperator):
     def describe(self, schedule: Schedule, ranks: int) -> str:
         line = self.line(schedule, ranks)
         tiles = -(-line.length_of_tiles(line.depth) // line.grain)
-        leaning = f", leaning by {line.lean}" if line.lean else ""
-        return f"{len(line.bands)} bands of {line.depth} steps in turn, {tiles} tiles of {line.grain}{leaning}"
+        skewed = f", skewed by {line.skew}" if line.skew else ""
+        return f"{len(line.bands)} bands of {line.depth} steps in turn, {tiles} tiles of {line.grain}{skewed}"
 
     # Programs
 
@@ -91,8 +87,7 @@ class BandOperator(PipelineOperator):
         return Line(self.cutting((1,), 0), ranks, self._steps if steps is None else steps, depth, grain)
 
     def line(self, schedule: Schedule, ranks: int) -> Line:
-        """Return how a schedule cuts the sweep into bands and tiles. Raises PlanError for a schedule of another kind,
-        or too many ranks."""
+        """Return how a schedule cuts the sweep into bands and tiles. Raises PlanError if it does not fit."""
         depth, grain = schedule.get("depth"), schedule.get("grain")
         if depth is None or grain is None:
             raise PlanError(
@@ -122,7 +117,7 @@ class BandOperator(PipelineOperator):
     def workload(self, program: Program, schedule: Schedule) -> Workload:
         cutting, slots = self.cutting((1,), 0), dict[str, tuple[Slot, ...]]()
         for array, dtype in self.dtypes.items():
-            names = [array, f"{array}_out", held_name(array), came_name(array)]
+            names = [array, f"{array}_out", held_name(array), received_name(array)]
             names += [own_name(array, rank) for rank in range(program.num_ranks)]
             slot = (Slot(cutting.own_plane(array, 0), dtype),) * program.num_ranks
             slots |= dict.fromkeys(names, slot)
@@ -138,7 +133,6 @@ class BandOperator(PipelineOperator):
         return self.cutting((1,), 0).mapped_axis(name)
 
     def asked(self, ranks: int, depth: int | None = None, grain: int | None = None) -> Schedule:  # type: ignore[override]
-        """Return the default schedule with these options."""
         usual = self.default_schedule(ranks)
         return usual.with_parameters(depth=depth or usual["depth"], grain=grain or usual["grain"])
 
@@ -152,8 +146,8 @@ class BandOperator(PipelineOperator):
         """Return benchmarks of tiles of some steps, by number of points."""
         line = self._line(ranks, 1, 1)
         low, high = line.box
-        depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.lean, 1), 1))
-        width = high - low - line.lean * (depth - 1)
+        depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.skew, 1), 1))
+        width = high - low - line.skew * (depth - 1)
         if width < 1:
             return []
         add = _TilesAlone(line, depth, width)
@@ -177,16 +171,16 @@ class _TilesAlone:
         for array in sweep.reads:
             moves = array in self.line.moving
             b.buffer(held_name(array) if moves else array, "scratch" if moves else "input", cutting.length(array))
-        leaning = self.line.lean * (self.depth - 1)
+        shift = self.line.skew * (self.depth - 1)
         for rank, amount in product(range(ranks), amounts):
             width = self.of(amount)
-            lean, low = Lean(width + leaning, leaning, width), self.line.box[0]
+            skew, low = Skew(width + shift, shift, width), self.line.box[0]
             reads = []
             for array in sweep.reads:
-                first, end = cutting.span(sweep, array, (low, low + lean.length))
+                first, end = cutting.span(sweep, array, (low, low + skew.length))
                 reads.append(Region(held_name(array) if array in self.line.moving else array, first, end - first))
-            writes = [Region(held_name(array), low, lean.length) for array in sweep.reads if array in sweep.targets]
-            call = b.kernel(kernel_name(sweep, self.depth, lean), whole(len(reads)))
+            writes = [Region(held_name(array), low, skew.length) for array in sweep.reads if array in sweep.targets]
+            call = b.kernel(kernel_name(sweep, self.depth, skew), whole(len(reads)))
             row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes)
             found.setdefault(rank, []).append(row)
         return found

@@ -15,7 +15,7 @@ from dovetail.loops.grid.ordered_builder import OrderedBuilder
 from dovetail.loops.grid.repeat_steps import repeated
 from dovetail.pipeline.bands import Line, kernel_name
 from dovetail.pipeline.names import whole
-from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.skews import Skew
 from dovetail.pipeline.tile_messages import GIVEN, Ledger, Message
 
 END = 1 << 62  # the `user` of messages that carry final results
@@ -29,11 +29,11 @@ class Tile(NamedTuple):
     depth: int
     rank: int
     low: int
-    lean: Lean
+    skew: Skew
 
     @property
     def touched(self) -> Range:
-        return self.low, self.low + self.lean.length
+        return self.low, self.low + self.skew.length
 
 
 def line_program(line: Line) -> Program:
@@ -64,8 +64,8 @@ def tiles_of(line: Line) -> list[Tile]:
     """All tiles, in a valid sequential order."""
     found = list[Tile]()
     for number, band in enumerate(line.bands):
-        for low, lean in line.tiles(band.depth):
-            found.append(Tile(len(found), number, band.depth, band.rank, low, lean))
+        for low, skew in line.tiles(band.depth):
+            found.append(Tile(len(found), number, band.depth, band.rank, low, skew))
     return found
 
 
@@ -124,7 +124,7 @@ class _Writer:
                 on_first = [length, *[0] * (self.line.ranks - 1)]
                 self.builder.buffer(held_name(array), "scratch", on_first if self.plain else length)
                 if not self.plain:
-                    self.builder.buffer(came_name(array), "scratch", length)
+                    self.builder.buffer(received_name(array), "scratch", length)
             elif self.plain and array in self.line.sweep.reads:
                 for rank in self.ranks:
                     self.builder.buffer(own_name(array, rank), "scratch", [1, *[0] * (self.line.ranks - 1)])
@@ -159,8 +159,7 @@ class _Writer:
 
     def _take(self, wanted: Message, text: str) -> None:
         """Receive a message, and before it those sent earlier on the same channel. Messages back to lower ranks are
-        received
-        as soon as there is room, in a lane of their own."""
+        received as soon as there is room, in a lane of their own."""
         if wanted.source == wanted.target:
             return self._copy(wanted, text) if wanted.user != END else None
         queue = self.under_way[wanted.source, wanted.target]
@@ -168,10 +167,10 @@ class _Writer:
         while wanted in queue:
             message = queue.popleft()
             channel, there = self.builder.channel(message.source, message.target), self._wanted(message)
-            came = there if message.user == END else there._replace(buffer=came_name(message.array))
-            self.builder.add(Kind.recv, message.target, lane, writes=[came], chan_in=channel, line=text)
-            if came != there:
-                self._local(message.target, came, there, text)
+            place = there if message.user == END else there._replace(buffer=received_name(message.array))
+            self.builder.add(Kind.recv, message.target, lane, writes=[place], chan_in=channel, line=text)
+            if place != there:
+                self._local(message.target, place, there, text)
         return None
 
     def _copy(self, message: Message, text: str) -> None:
@@ -199,8 +198,8 @@ class _Writer:
             own = own_name(array, tile.rank) if self.plain else array
             reads.append(Region(held_name(array) if array in self.line.moving else own, low, high - low))
             if array in self.line.sweep.targets:
-                writes.append(Region(held_name(array), tile.low, tile.lean.length))
-        call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.lean), whole(len(reads)))
+                writes.append(Region(held_name(array), tile.low, tile.skew.length))
+        call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.skew), whole(len(reads)))
         self.builder.add(Kind.compute, rank, self.compute, reads=reads, writes=writes, call=call, line=text)
 
     # Reference
@@ -228,9 +227,9 @@ def held_name(array: str) -> str:
     return f"{array}_held"
 
 
-def came_name(array: str) -> str:
+def received_name(array: str) -> str:
     """Return the name of the buffer of an array's received values, before they are needed."""
-    return f"{array}_came"
+    return f"{array}_received"
 
 
 def own_name(array: str, rank: int) -> str:
@@ -239,4 +238,4 @@ def own_name(array: str, rank: int) -> str:
 
 
 def _line(tile: Tile) -> str:
-    return f"band {tile.band}, positions {tile.low} to {tile.low + tile.lean.length}"
+    return f"band {tile.band}, positions {tile.low} to {tile.low + tile.skew.length}"

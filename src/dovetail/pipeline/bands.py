@@ -16,8 +16,8 @@ from dovetail.loops.grid.blocks import Range, shares
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.kernel_forms import elements, rows_of, ways_of_points
-from dovetail.pipeline.names import lean_name
-from dovetail.pipeline.skews import Lean, least_lean, waves
+from dovetail.pipeline.names import skew_name
+from dovetail.pipeline.skews import Skew, least_skew, waves
 from dovetail.pipeline.sweeps import Inner, Pipelined
 from dovetail.pipeline.tile_kernels import TileKernel
 from dovetail.pipeline.tiles import Turn
@@ -76,39 +76,37 @@ class Line:
 
     @property
     def moving(self) -> tuple[str, ...]:
-        """The arrays that extend along the axis and that the sweep reads or writes; every rank has all of the
-        others."""
+        """The arrays along the axis that the sweep reads or writes; every rank has all of the others."""
         return tuple(name for name in self.sweep.reads if self.cutting.mapped_axis(name) is not None)
 
     @property
-    def lean(self) -> int:
-        return lean_of(self.cutting.pipelined)
+    def skew(self) -> int:
+        return skew_of(self.cutting.pipelined)
 
     def length_of_tiles(self, depth: int) -> int:
-        """Return the positions that a band's tiles must cover: more than the sweep has, as tiles lean."""
+        """Return the positions that a band's tiles must cover: more than the sweep has if tiles are skewed."""
         low, high = self.box
-        return high - low + self.lean * (depth - 1) if high > low else 0
+        return high - low + self.skew * (depth - 1) if high > low else 0
 
     @property
     def box(self) -> Range:
         return self.cutting.sweep_box(self.sweep)[0]
 
-    def tiles(self, depth: int) -> Iterator[tuple[int, Lean]]:
+    def tiles(self, depth: int) -> Iterator[tuple[int, Skew]]:
         """Yield the first position, in the array's order, that each tile touches, and the tile's extent."""
-        (low, high), leaning, end = self.box, self.lean * (depth - 1), self.length_of_tiles(depth)
+        (low, high), shift, end = self.box, self.skew * (depth - 1), self.length_of_tiles(depth)
         for start in range(0, end, self.grain):
             beyond = min(start + self.grain, end)
-            first, last = max(start - leaning, 0), min(beyond, high - low)
-            lean = Lean(last - first, start - first, beyond - start)
-            yield (low + first if self.sweep.signs[0] > 0 else high - last), lean
+            first, last = max(start - shift, 0), min(beyond, high - low)
+            skew = Skew(last - first, start - first, beyond - start)
+            yield (low + first if self.sweep.signs[0] > 0 else high - last), skew
 
-    def kinds(self) -> Iterator[tuple[int, Lean]]:
-        """Yield (steps, extent) of every kind of tile: first that of benchmarks, with whole rows, then those of a
-        run."""
-        leaning = self.lean * (self.depth - 1)
-        yield self.depth, Lean(self.grain + leaning, leaning, self.grain)
+    def kinds(self) -> Iterator[tuple[int, Skew]]:
+        """Yield (steps, extent) of every kind of tile: first that of benchmarks, with whole rows, then a run's."""
+        shift = self.skew * (self.depth - 1)
+        yield self.depth, Skew(self.grain + shift, shift, self.grain)
         for depth in dict.fromkeys([self.depth, *(band.depth for band in self.bands[:1])]):
-            yield from ((depth, lean) for _, lean in self.tiles(depth))
+            yield from ((depth, skew) for _, skew in self.tiles(depth))
 
     def block(self, array: str, rank: int) -> tuple[slice, ...]:
         """Return where a rank's block lies in the whole array."""
@@ -137,9 +135,9 @@ def inner_of(pipelined: Pipelined) -> tuple[Inner, ...]:
 
 
 @lru_cache(maxsize=256)
-def lean_of(pipelined: Pipelined) -> int:
+def skew_of(pipelined: Pipelined) -> int:
     """Return how many positions the tiles of a band shift from one step to the next."""
-    return least_lean([inner.by for inner in inner_of(pipelined)], ORDER, 1, (1, 1))[0]
+    return least_skew([inner.by for inner in inner_of(pipelined)], ORDER, 1, (1, 1))[0]
 
 
 class BandKernel(TileKernel):
@@ -151,28 +149,28 @@ class BandKernel(TileKernel):
         return of_rows._replace(key=f"{self.label}-{self.mark}:{writes[0].slot.dtype}", units=points)
 
 
-def kernel_name(sweep: Sweep, depth: int, lean: Lean) -> str:
+def kernel_name(sweep: Sweep, depth: int, skew: Skew) -> str:
     """Return the name of the kernel of a tile of a band of `depth` steps."""
-    return f"{sweep.name}_band{depth}{lean_name(lean)}"
+    return f"{sweep.name}_band{depth}{skew_name(skew)}"
 
 
 def kernels_of(line: Line, dtypes: Mapping[str, str], names: Iterable[str]) -> Iterator[BandKernel]:
     """Yield the kernels with these names, of the tiles of a line."""
     wanted = {*names}
-    for depth, lean in line.kinds() if wanted else ():
-        if (name := kernel_name(line.sweep, depth, lean)) in wanted:
+    for depth, skew in line.kinds() if wanted else ():
+        if (name := kernel_name(line.sweep, depth, skew)) in wanted:
             wanted.remove(name)
-            yield _kernel(line.cutting, dtypes, name, depth, lean)
+            yield _kernel(line.cutting, dtypes, name, depth, skew)
         if not wanted:
             break
 
 
-def _kernel(cutting: Cutting, dtypes: Mapping[str, str], name: str, depth: int, lean: Lean) -> BandKernel:
+def _kernel(cutting: Cutting, dtypes: Mapping[str, str], name: str, depth: int, skew: Skew) -> BandKernel:
     sweep, pipelined = cutting.pipelined.sweeps[0], cutting.pipelined
     inner = inner_of(pipelined)
     weights: Vector = waves([each.by for each in inner], ORDER)
-    turns = Turn(sweep.signs[0], 0, weights[1]), Turn(1, lean_of(pipelined), weights[0])
+    turns = Turn(sweep.signs[0], 0, weights[1]), Turn(1, skew_of(pipelined), weights[0])
     ways = ways_of_points(inner, ORDER, dtypes)
     places = elements(cutting, sweep, 0, ())
-    about = (rows_of(cutting, sweep, 0), (), ((0, depth),), dtypes, turns, lean, 1)
+    about = (rows_of(cutting, sweep, 0), (), ((0, depth),), dtypes, turns, skew, 1)
     return BandKernel(name, sweep.name, sweep.statements, places, *about, *ways)

@@ -14,7 +14,7 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.types import is_real
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
-from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
+from dovetail.pipeline.skews import Skew, lag_of_rows, span_of, waves
 from dovetail.pipeline.sweeps import Inner, Single
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.pipeline.tiles import Element, Face, Rows, Turn
@@ -31,19 +31,19 @@ def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program, g
     wanted = {kernel.name for kernel in program.kernels}
     found = [kernel for name, kernel in kernels.items() if name in wanted]
     names, wanted = Names(cutting), wanted - {*kernels}
-    for sweep, part, lean in _leaning(cutting, grain) if wanted else ():
-        if (name := names.tile(sweep, part, lean)) in wanted:
+    for sweep, part, skew in _skewed(cutting, grain) if wanted else ():
+        if (name := names.tile(sweep, part, skew)) in wanted:
             wanted.remove(name)
-            found.append(_tile(cutting, sweep, part, dtypes, lean))
+            found.append(_tile(cutting, sweep, part, dtypes, skew))
         if not wanted:
             break
     return Workload(slots, tuple(kernel.form for kernel in found))
 
 
-def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Lean]]:
-    """Yield all tiles of `grain` positions that lean: first a typical one, as in benchmarks, then those of a run."""
-    leaning = [sweep for sweep in cutting.pipelined.sweeps if any(cutting.lean(sweep))]
-    for sweep, part in product(leaning, range(cutting.num_parts)):
+def _skewed(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Skew]]:
+    """Yield all skewed tiles of `grain` positions: first a typical one, as in benchmarks, then those of a run."""
+    skewed = [sweep for sweep in cutting.pipelined.sweeps if any(cutting.skew(sweep))]
+    for sweep, part in product(skewed, range(cutting.num_parts)):
         tiles = (cutting.tile_of(sweep, part, tile) for tile in cutting.tiles(sweep, grain))
         for found in chain([cutting.typical(sweep, part, grain, 0)], tiles):
             if found:
@@ -67,11 +67,11 @@ def _slots(cutting: Cutting, dtypes: Dtypes) -> dict[str, tuple[Slot, ...]]:
             faces = [Slot(_sides(cutting, array, part, offset), dtype) for part in parts]
             back = tuple(-step for step in offset)
             there = (cutting.neighbour(part, back) for part in parts)
-            found[names.came(array, offset, 0)] = tuple(faces)
+            found[names.received(array, offset, 0)] = tuple(faces)
             found[names.goes(array, offset)] = tuple(
                 faces[part if other is None else other] for part, other in zip(parts, there, strict=True)
             )
-            found |= {plain.came(array, offset, part): (faces[part],) * len(parts) for part in parts}
+            found |= {plain.received(array, offset, part): (faces[part],) * len(parts) for part in parts}
     for phase in cutting.pipelined.phases:
         for number, read in enumerate(phase.statement.reads if isinstance(phase, Single) else ()):
             assert isinstance(phase, Single)
@@ -91,7 +91,7 @@ def _kernels(cutting: Cutting, dtypes: Dtypes) -> dict[str, AnyKernel]:
         if isinstance(phase, Single):
             found += _single(cutting, phase, dict(dtypes))
         else:
-            upright = range(0 if any(cutting.lean(phase)) else cutting.num_parts)
+            upright = range(0 if any(cutting.skew(phase)) else cutting.num_parts)
             found += [_tile(cutting, phase, part, dict(dtypes)) for part in upright]
     return {kernel.name: kernel for kernel in found}
 
@@ -152,20 +152,20 @@ def rows_of(cutting: Cutting, sweep: Sweep, part: int) -> tuple[Rows, ...]:
     return tuple(found)
 
 
-def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None) -> TileKernel:
-    """Return the kernel that computes the tiles of a part; if tiles lean, those with this extent."""
+def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], skew: Skew | None = None) -> TileKernel:
+    """Return the kernel that computes the tiles of a part; if tiles are skewed, those with this extent."""
     own = cutting.owned[part]
     loops = [axis for axis in sweep.order if axis != cutting.mapped]
     box = cutting.part_box(sweep, part)
     rows, faces = rows_of(cutting, sweep, part), []
     for array, moves in ((each.array, each.moves) for each in rows):
         for offset, needs in cutting.needs(sweep, array, part).items():
-            comes = lean is None or span_of(lean, needs, sweep.signs[cutting.mapped])
+            comes = skew is None or span_of(skew, needs, sweep.signs[cutting.mapped])
             if comes and cutting.neighbour(part, offset) is not None:
                 ghost = cutting.within(array, part, cutting.ghost_box(array, part, offset))
                 faces.append(Face(array, needs, ghost, moves))
     return TileKernel(
-        Names(cutting).tile(sweep, part, lean),
+        Names(cutting).tile(sweep, part, skew),
         sweep.name,
         sweep.statements,
         elements(cutting, sweep, part, loops),
@@ -174,8 +174,8 @@ def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], 
         tuple((box[axis][0] - own[axis][0], max(box[axis][1], box[axis][0]) - own[axis][0]) for axis in loops),
         dtypes,
         _turns(cutting, sweep, loops),
-        lean,
-        outer := sweep.order.index(cutting.mapped) if lean else 0,
+        skew,
+        outer := sweep.order.index(cutting.mapped) if skew else 0,
         *ways_of_points(cutting.pipelined.inner[sweep.name], (*loops[:outer], cutting.mapped, *loops[outer:]), dtypes),
     )
 
@@ -207,7 +207,7 @@ def _deps(cutting: Cutting, sweep: Sweep) -> list[Vector]:
 
 def _turns(cutting: Cutting, sweep: Sweep, loops: Sequence[int]) -> tuple[Turn, ...]:
     weights = waves(_deps(cutting, sweep), sweep.order)
-    return tuple(Turn(sweep.signs[axis], cutting.lean(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
+    return tuple(Turn(sweep.signs[axis], cutting.skew(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
 
 
 def elements(cutting: Cutting, sweep: Sweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
@@ -233,7 +233,7 @@ def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: S
         for name in dict.fromkeys(names.storage(array, part) for part in range(ranks)):
             b.buffer(name, "input" if name == array else "scratch", cutting.length(array))
         for offset in cutting.faces(array):
-            b.buffer(names.came(array, offset, 0), "scratch", cutting.length(array))
+            b.buffer(names.received(array, offset, 0), "scratch", cutting.length(array))
     for rank, (number, amount) in product(range(ranks), enumerate(amounts)):
         if about := cutting.typical(sweep, rank, amount, number):
             touched = tile_regions(names, sweep, rank, *about)
@@ -245,8 +245,7 @@ def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: S
 
 
 def add_moves(cutting: Cutting, array: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append one move for each of `amounts` (positions) of an array into slots with room for faces; return the ops'
-    numbers by rank."""
+    """Append a copy of each of `amounts` positions of an array into slots with room for faces; return rows by rank."""
     names, lane, target = Names(cutting), b.lane("compute", "compute"), f"{array}_{cutting.way}"
     found = dict[int, list[int]]()
     b.buffer(array, "input", cutting.length(array)), b.buffer(target, "scratch", cutting.length(array))

@@ -102,7 +102,7 @@ class PipelineOperator(GridOperator):
         """The axis along which one rank's tiles follow one another, unless another is asked for.
 
         It is the first eligible axis at least half as long as the longest, so that slots lie as the arrays do. Axes
-        along which tiles need not lean are preferred.
+        along which tiles need no skew are preferred.
         """
         mappable = self.pipelined.mappable
         upright = [axis for axis in mappable if axis in self.pipelined.forward]
@@ -111,8 +111,7 @@ class PipelineOperator(GridOperator):
 
     def serial(self, ranks: int) -> Schedule:
         """Return the schedule with one tile per rank: each rank begins when the one before has finished. It is cut so
-        that the
-        fewest elements cross between parts."""
+        that the fewest elements cross between parts."""
         fitting = list(self._ways(ranks, self.mapped))
         if not fitting:
             found = (
@@ -125,8 +124,7 @@ class PipelineOperator(GridOperator):
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """Return the schedule to use if nothing was tuned: overlapped, in enough tiles that the last rank begins
-        early."""
+        """Return the untuned schedule: overlapped, in so many tiles that the last rank begins early."""
         ways = list(self._ways(ranks, self.mapped if mapped is None else mapped))
         if not ways:
             self.serial(ranks)
@@ -145,7 +143,6 @@ class PipelineOperator(GridOperator):
         grain: int | None = None,
         overlapped: bool = True,
     ) -> Schedule:
-        """Return the default schedule with these options."""
         usual = self.default_schedule(ranks, mapped)
         own = usual["cut"] if cut is None else tuple(cut)
         return usual.with_parameters(cut=own, overlapped=overlapped or None, grain=grain or usual["grain"])
@@ -169,8 +166,7 @@ class PipelineOperator(GridOperator):
 
     @staticmethod
     def _surface(cutting: Cutting) -> float:
-        """Return about how many elements of each position cross between parts; among equal cuts, even ones have the
-        least."""
+        """Return about how many elements of each position cross between parts; the least for the most even cut."""
         sides = [points / parts for points, parts in zip(cutting.grid, cutting.cut, strict=True)]
         return sum(prod(sides) / side for side, parts in zip(sides, cutting.cut, strict=True) if parts > 1)
 
@@ -185,8 +181,7 @@ class PipelineOperator(GridOperator):
 
     def _of_grain(self, costs: Costs, cut: tuple[int, ...], mapped: int, grain: int) -> Iterator[Schedule]:
         """Yield the overlapped and, on several ranks, the blocking schedule. Yields only the blocking one, with a note,
-        if it
-        is predicted to be as fast and the user did not ask for overlap."""
+        if it is predicted to be as fast and the user did not ask for overlap."""
         over = Schedule.of(OVERLAPPED, cut=cut, mapped=mapped, grain=grain, overlapped=True)
         why = self._why_blocking(costs, over) if costs.ranks > 1 else ""
         if not why or costs.family == OVERLAPPED:
@@ -211,8 +206,8 @@ class PipelineOperator(GridOperator):
         length = cutting.length_of_tiles
         points = prod(cutting.grid) // (max(cutting.grid[cutting.mapped], 1) * cutting.num_parts)
         least = min(max(LEAST_POINTS // max(points, 1), 1), length)
-        if any(any(cutting.lean(sweep)) for sweep in self.pipelined.sweeps):
-            least = max(least, -(-length // MODELLED))  # the first leaning tiles do not represent the others
+        if any(any(cutting.skew(sweep)) for sweep in self.pipelined.sweeps):
+            least = max(least, -(-length // MODELLED))  # the first skewed tiles do not represent the others
         return [max(each, least) for each in halvings(length, least)]
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
@@ -244,20 +239,20 @@ class PipelineOperator(GridOperator):
         if tiles == 1:
             return f"{parts} parts, one after the other"
         how = "messages meanwhile" if schedule.get("overlapped") else "receive, compute, send"
-        along = f"along axis {schedule['mapped']}{self._leaning(schedule)}"
+        along = f"along axis {schedule['mapped']}{self._skew_text(schedule)}"
         return f"{parts} parts, {tiles} tiles of {schedule['grain']} {along}, {how}"
 
-    def _leaning(self, schedule: Schedule) -> str:
-        """Return how tiles lean, as text; "" if they do not."""
+    def _skew_text(self, schedule: Schedule) -> str:
+        """Return the skew of tiles as text; "" if there is none."""
         cutting = self._cutting_of(schedule)
-        most = [max(factors) for factors in zip(*map(cutting.lean, self.pipelined.sweeps), strict=True)]
+        most = [max(factors) for factors in zip(*map(cutting.skew, self.pipelined.sweeps), strict=True)]
         words = [f"{by} along axis {axis}" for axis, by in enumerate(most) if by]
-        return f", leaning by {' and '.join(words)}" if words else ""
+        return f", skewed by {' and '.join(words)}" if words else ""
 
     # Programs
 
     def cutting(self, cut: tuple[int, ...], mapped: int) -> Cutting:
-        """Return the grid cut so. Raises PlanError if the nest does not allow it."""
+        """Return the decomposition of the grid. Raises PlanError if the nest does not allow it."""
         return _cutting(self, cut, mapped)
 
     def how(self, schedule: Schedule, ranks: int, steps: int | None = None, most_tiles: int | None = None) -> How:
@@ -272,7 +267,6 @@ class PipelineOperator(GridOperator):
 
     @property
     def _steps(self) -> int:
-        """Iterations of the step loop."""
         loop = self.pipelined.steps
         return 1 if loop is None else max((loop.high - loop.low).at(self.sizes), 0)
 
@@ -374,7 +368,6 @@ def pipeline_operator(
 
 
 def _tiles_of(cutting: Cutting, grain: int) -> Schedule:
-    """Return the schedule in tiles of `grain` positions."""
     return Schedule.of(BLOCKING, cut=cutting.cut, mapped=cutting.mapped, grain=grain)
 
 

@@ -47,8 +47,7 @@ class How(NamedTuple):
 
 
 def pipeline_program(how: How) -> Program:
-    """Return the program. Each rank has its block of every array as input, and of each array that is written as
-    output."""
+    """Return the program. Each rank has a block of every array as input, of every written array as output."""
 
     def make(steps: int) -> Program:
         writer = _Writer(how._replace(steps=steps), plain=False)
@@ -105,7 +104,7 @@ class _Writer:
                     if array in written:
                         self._scratch(self.names.result(array, part), array)
                 for offset in self.cutting.faces(array):
-                    self._scratch(self.names.came(array, offset, part), array)
+                    self._scratch(self.names.received(array, offset, part), array)
                     if not self.plain:
                         self._scratch(self.names.goes(array, offset), array)
         for phase in self.cutting.pipelined.phases:
@@ -192,7 +191,7 @@ class _Writer:
             line = _line(event)
             for message in needed[number]:
                 self._receive(
-                    message.source, message.ghost[0], self._came(message), line, self._comes_back(message, event)
+                    message.source, message.ghost[0], self._received(message), line, self._comes_back(message, event)
                 )
             self._event(event, line)
             for message in made[number]:
@@ -227,7 +226,7 @@ class _Writer:
         for offset in self.cutting.faces(array):
             part = self.cutting.neighbour(source, tuple(-step for step in offset))
             if part is not None:
-                where = Region(self.names.came(array, offset, part), tile[0], tile[1] - tile[0])
+                where = Region(self.names.received(array, offset, part), tile[0], tile[1] - tile[0])
                 self._pack(array, offset, source, where, "")
 
     def _event(self, event: Event, line: str) -> None:
@@ -237,11 +236,11 @@ class _Writer:
             self._tile(event.phase, event, line)
 
     def _tile(self, sweep: Sweep, event: Event, line: str) -> None:
-        regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.lean)
+        regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.skew)
         for array, region in zip(sweep.reads, regions.own, strict=True):
             self._enter(array, event.part, region.offset + region.count)
         reads = [*regions.own, *(region for _, _, region in regions.faces)]
-        self._computed(event.part, self.names.tile(sweep, event.part, event.lean), reads, regions.writes, line)
+        self._computed(event.part, self.names.tile(sweep, event.part, event.skew), reads, regions.writes, line)
 
     def _computed(
         self,
@@ -259,8 +258,7 @@ class _Writer:
         self.latest[rank].append(self.builder.add(Kind.compute, rank, self.compute, **about))  # type: ignore[arg-type]
 
     def _single(self, single: Single, event: Event, line: str) -> None:
-        """Append a single statement: the part that holds an element that it reads copies it out and, if need be, sends
-        it."""
+        """Append a single statement; parts that hold elements that it reads copy them out and send them if needed."""
         target, reads = single.statement.target.array, list[Region]()
         for number, read in enumerate(single.statement.reads):
             sides = [a for a in zip(self.cutting.axes(read.array), read.at, strict=True) if a[0] is not None]
@@ -283,16 +281,15 @@ class _Writer:
 
     # Messages
 
-    def _came(self, message: Message) -> Region:
+    def _received(self, message: Message) -> Region:
         part, array, offset = message.ghost
-        return Region(self.names.came(array, offset, part), message.low, message.high - message.low)
+        return Region(self.names.received(array, offset, part), message.low, message.high - message.low)
 
     def _post(self, message: Message, line: str) -> None:
-        """Copy a face out of its slots and send it."""
         part, array, offset = message.ghost
         goes = Region(self.names.goes(array, offset), message.low, message.high - message.low)
         self._pack(array, offset, message.source, goes, line)
-        self._message(message.source, goes, part, self._came(message), line)
+        self._message(message.source, goes, part, self._received(message), line)
 
     def _pack(self, array: str, offset: Vector, source: int, where: Region, line: str) -> None:
         slots = Region(self.names.storage(array, source), where.offset, where.count)
@@ -329,8 +326,7 @@ class _Writer:
                 break
 
     def _sent(self, rank: int) -> list[int]:
-        """Return what a computation must wait for if sends block. Later ops need to wait only for the computation
-        itself."""
+        """Return what a computation must wait for if sends block; later ops then only wait for the computation."""
         found, self.latest[rank] = self.latest[rank], []
         return [] if self.how.overlapped or self.plain else found
 

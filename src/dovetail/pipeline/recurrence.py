@@ -80,7 +80,7 @@ class _Recurrence:
         self.posted, self.asked, self.computed, self.done = (_unknown(len(ranks), steps) for _ in range(4))
         self.sent, self.arrived = (_unknown(len(links), steps) for _ in range(2))
         self.shared = {i: 0 for i, link in enumerate(links) if link.leaves or link.enters}  # link -> its next step
-        self.left, self.came = [-inf for _ in ranks], [-inf for _ in ranks]  # last arrival on each rank's wires
+        self.left, self.entered = [-inf for _ in ranks], [-inf for _ in ranks]  # last arrival on each rank's wires
 
     def ends(self) -> list[float]:
         """Return when all ranks have ended each step."""
@@ -89,19 +89,18 @@ class _Recurrence:
         while any(step < self.steps for step in at):
             before = list(at)
             for rank in ranks:
-                while at[rank] < self.steps and self._does(rank, at[rank]):
+                while at[rank] < self.steps and self._step(rank, at[rank]):
                     at[rank] += 1
-            assert at != before or self._carries(), "the links form a cycle"
-        while self._carries():
+            assert at != before or self._deliver(), "the links form a cycle"
+        while self._deliver():
             continue
         last = [self._last(rank) for rank in ranks]
         ends = [max(self.done[rank][step] or 0.0 for rank in ranks) for step in range(self.steps)]
         return [*ends[:-1], max(last)] if self.steps else [0.0]
 
-    def _carries(self) -> bool:
+    def _deliver(self) -> bool:
         """Let the earliest message that can start on shared wires arrive; return whether there is one. All others start
-        later,
-        since they wait for messages that have not arrived."""
+        later, since they wait for messages that have not arrived."""
         starts = [(self._start(i, step), i) for i, step in self.shared.items() if step < self.steps]
         known = [(start, i) for start, i in starts if start is not None]
         if not known:
@@ -109,12 +108,12 @@ class _Recurrence:
         start, i = min(known)
         link, step = self.links[i], self.shared[i]
         before = self.arrived[i][step - 1] if step else None
-        came = max(start + link.half_s, start if before is None else before + link.gap_s)
+        arrival = max(start + link.half_s, start if before is None else before + link.gap_s)
         if link.leaves:
-            came = self.left[link.source] = max(came, self.left[link.source] + link.gap_s)
+            arrival = self.left[link.source] = max(arrival, self.left[link.source] + link.gap_s)
         if link.enters:
-            came = self.came[link.target] = max(came, self.came[link.target] + link.gap_s)
-        self.arrived[i][step] = came
+            arrival = self.entered[link.target] = max(arrival, self.entered[link.target] + link.gap_s)
+        self.arrived[i][step] = arrival
         self.shared[i] += 1
         return True
 
@@ -124,7 +123,7 @@ class _Recurrence:
         waited = [self._arrival(i, self.steps - 1) for i in self.out[rank] if self.links[i].waits and self.steps]
         return max([end or 0.0, *(time or 0.0 for time in waited)])
 
-    def _does(self, rank: int, step: int) -> bool:
+    def _step(self, rank: int, step: int) -> bool:
         """Compute the times of one step of a rank as far as they can be known; return whether all of them are."""
         if self.computed[rank][step] is None and not self._computes(rank, step):
             return False

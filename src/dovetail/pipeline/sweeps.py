@@ -17,7 +17,7 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.recording import Loop, Recording, Statement
 from dovetail.loops.taken import check_untaken
-from dovetail.pipeline.skews import least_lean
+from dovetail.pipeline.skews import least_skew
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,8 +29,7 @@ class Single:
 
 
 class Inner(NamedTuple):
-    """A dependence between iterations of one sweep within one step. `by`: its distance along each axis, counted in the
-    direction of the sweep's loops."""
+    """A dependence between iterations of a sweep in one step; `by`: its distance by axis, in the loops' direction."""
 
     by: Vector
     dependence: Dependence
@@ -68,16 +67,15 @@ class Pipelined:
     @cached_property
     def mappable(self) -> tuple[int, ...]:
         """The axes along which one rank's tiles may follow one another while another axis is cut; those of upright
-        tiles
-        first. The only axis of a grid may, as steps are cut then."""
+        tiles first. The only axis of a grid may, as steps are cut then."""
         if len(self.shape) == 1:
             return (0,)
         axes = [*self.forward, *(axis for axis in range(len(self.shape)) if axis not in self.forward)]
         return tuple(axis for axis in axes if set(self.forward) - {axis})
 
-    def lean(self, sweep: Sweep, mapped: int, cut: Vector) -> Vector:
-        """Return how far the tiles of a sweep lean, by axis (see `skews`)."""
-        return least_lean([inner.by for inner in self.inner[sweep.name]], sweep.order, mapped, cut)
+    def skew(self, sweep: Sweep, mapped: int, cut: Vector) -> Vector:
+        """Return the skew factors of a sweep's tiles, by axis (see `skews`)."""
+        return least_skew([inner.by for inner in self.inner[sweep.name]], sweep.order, mapped, cut)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -167,8 +165,7 @@ def _single(nest: Recording, statement: Statement, steps: Loop | None) -> Single
 
 def _check_axes(nest: Recording, sweep: Sweep, axes: dict[str, tuple[int | None, ...]]) -> None:
     """Record which axis of the grid each axis of an array extends along. Raises OperatorError if it is not the same in
-    all
-    statements, or two axes of an array extend along one axis."""
+    all statements, or two axes of an array extend along one axis."""
     for statement in sweep.statements:
         for access in (*statement.reads, statement.target):
             own = tuple(place.axis for place in sweep.places[str(access)])

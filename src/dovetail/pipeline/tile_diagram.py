@@ -19,14 +19,14 @@ STRIPS, MOST_TILES = 48, 16  # most rows and tiles shown upwards
 
 
 def space_of_tiles(cutting: Cutting, grain: int, overlapped: bool) -> Space | None:
-    """Return the picture of the first tiles of a sweep: the first sweep whose tiles lean, else the first of all.
+    """Return the picture of the first tiles of a sweep: the first sweep with skewed tiles, else the first of all.
 
     A turn is a time step. A tile takes one step; so does a message that travels while tiles are computed.
     """
     sweeps = [sweep for sweep in cutting.pipelined.sweeps if volume(cutting.sweep_box(sweep))]
     if not sweeps:
         return None
-    sweep = next((each for each in sweeps if any(cutting.lean(each))), sweeps[0])
+    sweep = next((each for each in sweeps if any(cutting.skew(each))), sweeps[0])
     shown = _Shown(cutting, sweep, _across(cutting), grain, 1 + overlapped)
     low, high = cutting.sweep_box(sweep)[shown.across]
     first, end = cutting.sweep_box(sweep)[cutting.mapped]
@@ -77,5 +77,5 @@ class _Shown:
         (low, high), (first, end) = box[self.across], box[self.cutting.mapped]
         before = rows - low if signs[self.across] > 0 else high - 1 - rows
         done = position - first if signs[self.cutting.mapped] > 0 else end - 1 - position
-        found: Ints = (done + self.cutting.lean(self.sweep)[self.across] * before) // self.grain
+        found: Ints = (done + self.cutting.skew(self.sweep)[self.across] * before) // self.grain
         return found

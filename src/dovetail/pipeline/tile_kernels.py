@@ -20,7 +20,7 @@ from dovetail.loops.expressions import Read, operations
 from dovetail.loops.grid.blocks import Box
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import Statement
-from dovetail.pipeline.skews import Lean, mean_row, span_of
+from dovetail.pipeline.skews import Skew, mean_row, span_of
 from dovetail.pipeline.tile_text import INCLUDES, STRUCT, TileWriter
 from dovetail.pipeline.tiles import Tile
 
@@ -38,25 +38,24 @@ class TileKernel(Tile):
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
         """Compute the tile by NumPy, on copies, one diagonal of points after the other: the kernel's reference."""
         count = len(writes[0])
-        lean = self.lean or Lean(count, 0, count)
+        skew = self.skew or Skew(count, 0, count)
         held = {rows.array: np.array(array) for rows, array in zip(self.rows, reads, strict=False)}
         back = {rows.array: rows.back if rows.moves else 0 for rows in self.rows}
         for face, array in zip(self.faces, reads[len(self.rows) :], strict=True):
-            span = span_of(lean, face.needs, self.turns[0].sign)
+            span = span_of(skew, face.needs, self.turns[0].sign)
             first = back[face.array] + span[0] if span and face.moves else 0
             held[face.array][(slice(first, first + len(array)), *(slice(*side) for side in face.box))] = array
         with np.errstate(all="ignore"):
             for counters in diagonals((count, *self.sides), tuple(turn.weight for turn in self.turns)):
-                self._compute(held, back, self._points(lean, counters))
+                self._compute(held, back, self._points(skew, counters))
         for rows, out in zip(self.written, writes, strict=True):
             out[...] = held[rows.array][rows.back : rows.back + count]
 
-    def _points(self, lean: Lean, counters: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Return the points of a tile among those that the loops have counted: position, and place in the box, of
-        each."""
-        leans = sum(turn.lean * counter for turn, counter in zip(self.turns, counters, strict=True))
-        inside = (counters[0] >= lean.start - leans) & (counters[0] < lean.start + lean.width - leans)
-        pairs = zip(self.turns, (lean.length, *self.sides), counters, strict=True)
+    def _points(self, skew: Skew, counters: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the position and the place in the box of each point of a tile, among those that the loops counted."""
+        shift = sum(turn.skew * counter for turn, counter in zip(self.turns, counters, strict=True))
+        inside = (counters[0] >= skew.start - shift) & (counters[0] < skew.start + skew.width - shift)
+        pairs = zip(self.turns, (skew.length, *self.sides), counters, strict=True)
         return tuple((each if turn.sign > 0 else side - 1 - each)[inside] for turn, side, each in pairs)
 
     def _compute(self, held: Mapping[str, Array], back: Mapping[str, int], points: tuple[Array, ...]) -> None:
@@ -73,7 +72,7 @@ class TileKernel(Tile):
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         """Return the work in positions; its cost curve is specific to this sweep and the size of its slots."""
-        units = float(writes[0].slots) if self.lean is None else self._mean_row
+        units = float(writes[0].slots) if self.skew is None else self._mean_row
         points = units * prod(self.sides)
         num_bytes = sum(operand.slots * operand.slot.num_bytes for operand in (*reads, *writes))
         flops = points * sum(operations(statement.value) for statement in self.statements)
@@ -82,19 +81,19 @@ class TileKernel(Tile):
 
     @cached_property
     def _mean_row(self) -> float:
-        assert self.lean is not None
-        return mean_row(self.lean, [(turn.lean, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
+        assert self.skew is not None
+        return mean_row(self.skew, [(turn.skew, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
 
     @cached_property
     def mark(self) -> str:
         """A hash of the computation, so that kernels of equal names do not share costs."""
-        texts, faces = [str(statement) for statement in self.statements], () if self.lean else self.faces
+        texts, faces = [str(statement) for statement in self.statements], () if self.skew else self.faces
         return sha256(repr((texts, self.rows, self.turns, faces)).encode()).hexdigest()[:6]
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
         """Return the compiled C function; None, with a warning, if it cannot be compiled."""
         found = address(self.c_text(), self.label)
-        return CFunction(found, self.lean or (writes[0].slots,)) if found else None
+        return CFunction(found, self.skew or (writes[0].slots,)) if found else None
 
     def c_text(self) -> str:
         return TileWriter(self).text()

@@ -14,7 +14,7 @@ from dovetail.loops.analysis.sweeps import Sweep
 from dovetail.loops.grid.blocks import Range
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.decomposition import Cutting
-from dovetail.pipeline.skews import Lean, span_of
+from dovetail.pipeline.skews import Skew, span_of
 from dovetail.pipeline.sweeps import Single
 
 Ints = NDArray[np.int64]
@@ -23,14 +23,13 @@ GIVEN, NEVER = -1, -1 << 62  # numbers of "events": the one that makes the initi
 
 
 class Event(NamedTuple):
-    """A tile of a sweep on a part, with the positions that it touches and its extent; or a single statement, with the
-    position that it writes."""
+    """A tile of a sweep on a part with its positions and extent, or a single statement with its position."""
 
     step: int
     phase: Sweep | Single
     part: int
     tile: Range
-    lean: Lean
+    skew: Skew
 
 
 class Message(NamedTuple):
@@ -57,21 +56,20 @@ class Message(NamedTuple):
 
 def events_of(cutting: Cutting, steps: int, grain: int, most_tiles: int | None = None) -> list[Event]:
     """Return all events, in a valid sequential order: tile after tile, each on all parts. A single statement is
-    executed by
-    every part that holds a copy of the element that it writes."""
+    executed by every part that holds a copy of the element that it writes."""
     found = []
     for step in range(steps):
         for phase in cutting.pipelined.phases:
             if isinstance(phase, Single):
                 at = target_place(cutting, phase)
                 holders = cutting.holders(_grid_place(cutting, phase))
-                found += [Event(step, phase, part, (at, at + 1), Lean(1, 0, 1)) for part in holders]
+                found += [Event(step, phase, part, (at, at + 1), Skew(1, 0, 1)) for part in holders]
                 continue
             for tile in cutting.tiles(phase, grain)[:most_tiles]:
                 for part in cutting.parts_in_turn(phase):
                     if about := cutting.tile_of(phase, part, tile):
-                        low, lean = about
-                        found.append(Event(step, phase, part, (low, low + lean.length), lean))
+                        low, skew = about
+                        found.append(Event(step, phase, part, (low, low + skew.length), skew))
     return found
 
 
@@ -94,15 +92,13 @@ def targets_of(event: Event) -> tuple[str, ...]:
 
 
 def messages_of(cutting: Cutting, events: list[Event]) -> list[Message]:
-    """Return all messages of faces, in the order in which they are first needed. Initial values are sent at the start,
-    as
-    far as any event needs them."""
+    """Return all messages of faces, in the order of first need; needed initial values are sent at the start."""
     held = list(product(range(cutting.num_parts), cutting.pipelined.nest.arrays))
     ledger = Ledger({each: np.full(cutting.length(each[1]), GIVEN) for each in held})
     found = list[Message]()
     for number, event in enumerate(events):
         part, phase = event.part, event.phase
-        wanted = spans(cutting, phase, part, event.tile[0], event.lean) if isinstance(phase, Sweep) else ()
+        wanted = spans(cutting, phase, part, event.tile[0], event.skew) if isinstance(phase, Sweep) else ()
         for array, offset, where in wanted:
             source = cutting.neighbour(part, offset)
             assert source is not None
@@ -159,11 +155,11 @@ def _around(newest: Ints, at: int, where: Range) -> Range:
     return int(others[place - 1]) + 1 if place else where[0], int(others[place]) if place < len(others) else where[1]
 
 
-def spans(cutting: Cutting, sweep: Sweep, part: int, low: int, lean: Lean) -> Iterator[tuple[str, Vector, Range]]:
+def spans(cutting: Cutting, sweep: Sweep, part: int, low: int, skew: Skew) -> Iterator[tuple[str, Vector, Range]]:
     """Yield (array, offset, positions) of each face that a tile reads."""
     for array in sweep.reads:
         for offset, needs in cutting.needs(sweep, array, part).items():
-            found = span_of(lean, needs, sweep.signs[cutting.mapped])
+            found = span_of(skew, needs, sweep.signs[cutting.mapped])
             if found and cutting.neighbour(part, offset) is not None:
                 moves = cutting.mapped_axis(array) is not None
                 yield array, offset, (low + found[0], low + found[1]) if moves else (0, 1)

@@ -47,7 +47,6 @@ class Scored:
 
     @property
     def family(self) -> str:
-        """Family of the schedule."""
         return self.schedule.family
 
     @property
@@ -111,7 +110,6 @@ class Costs:
 
     @property
     def model(self) -> CostModel:
-        """The machine's cost model."""
         return CostModel.of(self.machine)
 
     @property
@@ -120,8 +118,7 @@ class Costs:
         return replace(self, contention=1.0)
 
     def in_turn(self, schedule: Schedule) -> Schedule:
-        """Slice the schedule's own messages, with a progress thread, if the machine interleaves long messages
-        (`machine.slice_bytes`)."""
+        """Slice own messages, with a progress thread, if the machine interleaves long ones (`machine.slice_bytes`)."""
         if not self.machine.slice_bytes or schedule.is_by_library:
             return schedule
         return replace(schedule, slice_bytes=self.machine.slice_bytes, progress="thread")
@@ -180,8 +177,7 @@ class Costs:
         return {self.machine.route(a, b)[0] for a, b in pairs}
 
     def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
-        """Return the seconds of the library's collective `kind` at each of `num_bytes`, contention included.
-        Extrapolates."""
+        """Return seconds of the library's collective `kind` for `num_bytes`, with contention; extrapolates."""
         key = f"{kind}:{self.ranks}" if self.ranks > 1 else "copy"
         seconds: Floats = (self.contention or 1.0) * self.model.seconds(key, np.asarray(num_bytes), extrapolate=True)
         return seconds
@@ -320,8 +316,7 @@ def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> b
 
 def _served(program: Program, prices: Prices, times: Times) -> Prices:
     """Return prices multiplied by the repeats. In a program without computations, no message waits for its receive,
-    since
-    executors post receives ahead."""
+    since executors post receives ahead."""
     each = np.ndim(times) > 0 or times != 1.0
     scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s) if each else prices
     if (program.kind == Kind.compute).any():

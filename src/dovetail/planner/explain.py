@@ -1,4 +1,4 @@
-"""explain: describe a plan: the chosen schedule, its rivals, and what the rest of the ideal gain is lost to."""
+"""explain: describe a plan: the chosen schedule, its predicted times, its losses against the ideal, and its rivals."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ def _times(plan: Explained) -> str:
     if plan.schedule.is_serial:
         return f"{line} Serial is kept: {why_serial(plan)}."
     if not plan.overlaps:
-        beyond = "slower than" if gain < 0 else "no faster, beyond the noise, than"
-        return f"{line} This is {beyond} serial; it was asked for by name."
+        slower = "slower than serial" if gain < 0 else "not faster than serial by more than the noise"
+        return f"{line} This is {slower}; it was asked for by name."
     reached = "> 200 %" if plan.ideal_gain > 2 else share_text(plan.ideal_gain)
     return f"{line} That is {share_text(gain)} less than serial, and {reached} of the ideal gain."
 
@@ -147,7 +147,7 @@ def _rivals(plan: Explained) -> Iterator[str]:
     if not plan.rivals:
         return
     width = max(len(rival.label) for rival in plan.rivals)
-    yield "Not taken:"
+    yield "Not chosen:"
     for rival in plan.rivals:
         measured = "" if rival.measured_s is None else f", measured {seconds_text(rival.measured_s)}"
         yield f"  {rival.label:<{width}}  predicted {seconds_text(rival.predicted_s)}{measured}: {rival.why_not}"

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from dovetail.core import (
-    PlanError,
-    check_schema,
-    load_document,
-    parse_count,
-    reading,
-    save_json,
-    seconds_text,
-)
+from dovetail.core import PlanError, check_schema, load_document, parse_count, reading, save_json, seconds_text
 from dovetail.ir import Operator, Program, Schedule
 from dovetail.ir.proof.certificate import Certificate
 from dovetail.ir.registry import operator_from, prove
@@ -37,7 +29,7 @@ MOST_RANKS = 1 << 16  # documents for more ranks are refused
 
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-# Attributes that are fields of a plan's document: how each is read and written.
+# Attributes that are fields of a plan's document: (read, write) functions of each.
 FIELDS: Mapping[str, Codec] = {
     **dict.fromkeys(("serial_s", "compute_s", "comm_s", "noise", "handling_s"), (float, float)),
     "losses": (lambda losses: {str(name): float(seconds) for name, seconds in losses.items()}, dict),
@@ -80,7 +72,7 @@ class Plan:
     notes : tuple of str
         Sentences for the user.
     published : dict
-        Figures that the machine's source printed for this operator; no prediction uses them.
+        Numbers that the machine's source published for this operator; predictions do not use them.
     noise : float
         Share of `serial_s`: a smaller gain counts as none.
     handling_s : float
@@ -118,7 +110,6 @@ class Plan:
 
     @property
     def family(self) -> str:
-        """Family of the schedule."""
         return self.schedule.family
 
     @property
@@ -138,8 +129,7 @@ class Plan:
 
     @property
     def ideal_gain(self) -> float:
-        """Predicted share of (serial - ideal) that the plan gains: 1 is ideal, 0 is serial; 1 if there is nothing to
-        gain."""
+        """Predicted share of (serial - ideal) that the plan gains: 1 is ideal, or nothing to gain; 0 is serial."""
         room = self.serial_s - self.ideal_s
         return (self.serial_s - self.predicted_s) / room if room > 0 else 1.0
 

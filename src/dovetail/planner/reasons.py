@@ -19,8 +19,7 @@ EQUAL = 1e-9  # relative difference below which predictions count as equal
 
 @dataclass(frozen=True)
 class Ideal:
-    """The lower bound that every candidate is compared with: all compute and all communication, each undivided, in
-    isolation and without contention."""
+    """The lower bound for all candidates: compute and communication, each undivided and without contention."""
 
     costs: Costs
     compute_s: float
@@ -28,13 +27,13 @@ class Ideal:
 
     @staticmethod
     def of(costs: Costs, serials: Sequence[Scored]) -> Ideal:
-        """Return compute and communication of the serial schedules: of each, the fastest."""
+        """Return the least time of computation and the least time of communication of the serial schedules."""
         calm = serials if costs.contention is None else costs.calm.score([s.schedule for s in serials])
         compute_s = min(compute_of(each) for each in calm)
         return Ideal(costs, compute_s, min(each.predicted_s - compute_of(each) for each in calm))
 
     def lost(self, each: Scored) -> dict[str, float]:
-        """Return what `each` loses its seconds above the ideal to (see `timeline.losses`)."""
+        """Return the losses of `each` against the ideal, in seconds by cause (see `timeline.losses`)."""
         prices = each.prices if self.costs.contention is None else self.costs.calm.scored(each.schedule).prices
         columns = prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous
         lost = losses(each.timeline, each.program, Alone(*columns, self.compute_s, self.comm_s))
@@ -94,8 +93,7 @@ def driven(costs: Costs, schedule: Schedule) -> Schedule:
 
 
 def why_not(asked: str, noise: float, each: Scored, taken: Scored, lost: Mapping[str, float], ideal: Ideal) -> str:
-    """Return the reason in one line: how much slower, and mostly due to what; or why it was passed over though
-    faster."""
+    """Return the reason in one line: how much slower, and mostly why; or why a faster schedule was not chosen."""
     ahead = taken.predicted_s - each.predicted_s
     if abs(ahead) <= EQUAL * taken.predicted_s:
         same = each.schedule.tiles and each.schedule.tiles == taken.schedule.tiles

@@ -7,8 +7,10 @@ import shlex
 import subprocess
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from dovetail.core import EnvironmentFault, RunError, cache_dir, find_tool, native_folder
 from dovetail.cost import as_measured
@@ -58,8 +60,8 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as place:  # a folder that all hosts share
         pairs = [f"{kind}:{a}:{b}" for kind, (a, b) in pairs_of(machine).items()]
-        program = [_compiled(Path(place) / "calls"), str(most_bytes), *pairs]
-        lines = _measured(command, program, Path(place), silent_s)
+        program = [compiled(SOURCE, Path(place) / "calls"), str(most_bytes), *pairs]
+        lines = measured(command, program, Path(place), silent_s)
     rows = defaultdict(list)
     for line in lines:
         name, num_bytes, repeat, seconds = line.split()
@@ -68,11 +70,20 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
     return machine.with_costs({key: as_measured(as_samples(found)).to_json() for key, found in rows.items()})
 
 
-def _measured(command: list[str], program: list[str], place: Path, silent_s: float) -> list[str]:
-    """Run the program by the launcher, in a new process group; return the lines that it prints."""
+def measured(
+    command: list[str],
+    program: list[str],
+    place: Path,
+    silent_s: float,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Run the program by the command, in a new process group; return the lines that it prints.
+
+    Raises RunError if it fails, or prints nothing for `silent_s`; EnvironmentFault if the launcher cannot be started.
+    """
     printed, errors = place / "output.txt", place / "errors.txt"
     with printed.open("wb") as out, errors.open("wb") as err:
-        env = OPEN_MPI | os.environ
+        env = {**OPEN_MPI, **os.environ, **environment}
         try:
             launcher = subprocess.Popen(
                 [*command, *program], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
@@ -105,16 +116,16 @@ def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, sta
             raise RunError(
                 f"measuring collectives hangs: no measurement ended for {silent_s:g} s",
                 found=f"the last to end was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",
-                hint=f"does `{started_by} hostname` end, and do hosts reach each other? --launch: another launcher",
+                hint=f"check that `{started_by} hostname` ends and hosts reach each other, or try another --launch",
             )
 
 
-def _compiled(target: Path) -> str:
-    """Compile the program with the installed mpicc."""
+def compiled(source: Path, target: Path) -> str:
+    """Compile a program with the installed mpicc; return `target`. EnvironmentFault where that fails."""
     mpicc = find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault("there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'")
-    done = subprocess.run([mpicc, "-O2", str(SOURCE), "-o", str(target)], capture_output=True, text=True, check=False)
+    done = subprocess.run([mpicc, "-O2", str(source), "-o", str(target)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise EnvironmentFault(f"{mpicc} could not compile {SOURCE.name}", found=done.stderr.strip()[-200:])
+        raise EnvironmentFault(f"{mpicc} could not compile {source.name}", found=done.stderr.strip()[-200:])
     return str(target)

@@ -22,7 +22,7 @@ from dovetail.run.job import Job, Outcome
 CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)  # message sizes that are streamed beside computations
 LARGER = 4  # each further message size is this multiple of the one before, up to the operator's own collective
 LEAST_MESSAGES = 4
-MOST_AGAIN = 16  # most repeats of a computation, so that LEAST_MESSAGES end beside it
+MOST_AGAIN = 16  # most repeats of a computation until LEAST_MESSAGES are complete
 LEAST_AMOUNT = 128  # smallest absolute amount (rows of a product): shorter tiles are limited by memory
 LEAST_CALL = 64 << 10  # bytes
 PIECES = 10  # most pieces of the computation that runs beside messages

@@ -18,13 +18,12 @@ def advice_text(advice: Advice) -> str:
         parts += [_finding(number, finding, advice) for number, finding in numbered]
     if advice.read_rows < advice.num_rows:
         parts.append(
-            f"The replay took excerpts, {advice.read_rows} of {advice.num_rows} rows; savings are scaled to the whole."
+            f"The replay used excerpts, {advice.read_rows} of {advice.num_rows} rows; savings are scaled to the whole."
         )
     if advice.num_runs == 1:
-        parts.append(
-            f"Two such runs may differ by {seconds(advice.spread_s)}, the spread of this run's calls (`--again`)."
-        )
-    return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
+        spread = seconds(advice.spread_s)
+        parts.append(f"By the spread of its calls, a second run may differ by {spread}; `--again` compares with one.")
+    return "\n\n".join([*parts, *advice.notes, replay_text(Replay(advice.traced_s, advice.replayed_s))])
 
 
 def _least(advice: Advice) -> str:

@@ -35,8 +35,7 @@ def scenario_table(compared: Compared, *, terminal: bool = False, width: int = 1
 
 
 def scenarios_table(compared: Sequence[Compared]) -> str:
-    """Return a table with a row for each scenario: each chooser's family, and how much longer it takes than the
-    best."""
+    """Return a table with a row per scenario: each chooser's family, and its excess over the best time."""
     choosers = [pick.chooser for pick in compared[0].picks]
     rows = []
     for each in compared:

@@ -205,8 +205,7 @@ def _totals(losses: Sequence[Losses]) -> str:
 
 
 def _loss_table(losses: Sequence[Losses]) -> str:
-    """Return a row for each loss, the largest first, with a bar for each label; causes that lost nothing are listed
-    below."""
+    """Return a row per loss, the largest first, with a bar per label; below, causes that lost nothing."""
     largest: dict[str, float] = {}
     for entry in losses:
         for name, value in entry.lost_s.items():

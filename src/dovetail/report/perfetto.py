@@ -25,9 +25,7 @@ Event = dict[str, Any]
 
 
 def write_perfetto(
-    path: str | Path,
-    timelines: Sequence[Timeline],
-    program: Program | Sequence[Program | None] | None = None,
+    path: str | Path, timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None = None
 ) -> Path:
     """Write `chrome_trace` to `path`, completely or not at all; return the path."""
     document = chrome_trace(timelines, program)

@@ -65,8 +65,7 @@ def svg(
     provenance: Provenance | None = None,
     width: int = 960,
 ) -> str:
-    """Return the picture as text, `width` pixels wide, as high as its lanes need, in the viewer's light or dark
-    theme."""
+    """Return the picture as text, `width` pixels wide, as high as needed, in the viewer's light or dark theme."""
     top = 40 if title else 12
     sorted_tracks = [tracks(timeline) for timeline in timelines]
     rows = _rows([found for found, _ in sorted_tracks], timelines, top + 24)
@@ -90,8 +89,7 @@ def svg(
 
 
 def document(parts: Sequence[str], width: int, height: int, title: str) -> str:
-    """Return an SVG of these parts, with a class g0, g1, … for each group's colour, light or dark by the viewer's
-    theme."""
+    """Return an SVG of these parts, with a class g0, g1, … per group for its light or dark colour."""
     light = "".join(f".g{i} {{ fill: {g.light}; stroke: {g.light}; }}" for i, g in enumerate(GROUPS))
     dark = "".join(f".g{i} {{ fill: {g.dark}; stroke: {g.dark}; }}" for i, g in enumerate(GROUPS))
     pale = ".predicted { fill-opacity: .38; } .emulated { fill-opacity: .66; }"

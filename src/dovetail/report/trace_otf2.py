@@ -115,7 +115,6 @@ class _Writer:
         return made.comm(f"communicator {number}", group=group)
 
     def write(self) -> None:
-        """Write every location's events."""
         col = self.trace.columns
         keys = np.array([rank << 32 | thread for rank, thread in self.threads], "i8")
         self.location = np.searchsorted(keys, col["rank"].astype("i8") << 32 | col["thread"]).astype("i4")
@@ -164,17 +163,17 @@ class _Writer:
     def _messages(self, keys: Array) -> list[Batch]:
         """Return the records of each message in the call that sends it and in the call that receives it."""
         col, found = self.trace.columns, messages(self.trace)
-        i = np.flatnonzero(found.taken_row >= 0)
-        row, taken = found.sent_row[i], found.taken_row[i]
+        i = np.flatnonzero(found.received_row >= 0)
+        row, taken = found.sent_row[i], found.received_row[i]
         number = np.where(col["comm"][taken] >= 0, col["comm"][taken], col["comm"][row])
         src, dst, tag = found.src[i].astype("i8"), found.dst[i].astype("i8"), np.maximum(col["tag"][taken], 0)
         to, of = self._places(number, dst), self._places(number, src)
-        sent, came, waited = (np.rint(each[i] * 1e9) for each in (found.sent_s, found.taken_s, found.waited_s))
-        came = np.maximum(came, waited + 1)
+        sent, arrived, waited = (np.rint(each[i] * 1e9) for each in (found.sent_s, found.received_s, found.waited_s))
+        arrived = np.maximum(arrived, waited + 1)
         ends = []
         for kind, rank, thread, at_ns, order, other in (
             ("send", src, found.src_thread[i], sent, ENTER + 1, to),
-            ("recv", dst, found.dst_thread[i], came, LEAVE - 1, of),
+            ("recv", dst, found.dst_thread[i], arrived, LEAVE - 1, of),
         ):
             where = np.searchsorted(keys, rank << 32 | thread.astype("i8"))
             args = (other, self.comm_rows[number], tag, found.num_bytes[i])

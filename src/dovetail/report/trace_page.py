@@ -21,8 +21,8 @@ from dovetail.timeline import Timeline
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.analysis.aggregate import Aggregate, aggregate
 from dovetail.trace.analysis.call_classes import CLASSES, class_of
+from dovetail.trace.analysis.collective_calls import collective_calls
 from dovetail.trace.analysis.matching import messages
-from dovetail.trace.analysis.meetings import meetings
 from dovetail.trace.analysis.sites import call_sites
 from dovetail.trace.analysis.stats import Stats, stats
 from dovetail.trace.decode import KINDS
@@ -64,8 +64,8 @@ def _summed(found: Aggregate) -> tuple[Timeline, OpDetails, str]:
     ]
     start = np.zeros(count + 1, "i8")
     details = OpDetails("trace", (), texts, np.full(count, -1), none, none, start, none, found.classes)
-    note = f"The timeline shows sums of {found.num_calls} calls: for each thread and {seconds(found.bin_s)}, "
-    note += "the time in each class of calls. Single calls and messages are not drawn."
+    note = f"The timeline shows sums of {found.num_calls} calls: each thread's time in each class of calls, in "
+    note += f"intervals of {bin_}. Single calls and messages are not drawn."
     return found.timeline, details, note
 
 
@@ -85,9 +85,9 @@ def trace_details(trace: Trace) -> OpDetails:
     number = {line: i for i, line in enumerate(lines)}
     line = np.array([number.get(site, -1) for site in sites], "i4")
     found = messages(trace)
-    both = found.taken_row >= 0
+    both = found.received_row >= 0
     first = np.arange(trace.num_rows) - trace.columns["part"]  # the first row of each row's call
-    sender, taker = span[first[found.sent_row[both]]], span[first[found.taken_row[both]]]
+    sender, taker = span[first[found.sent_row[both]]], span[first[found.received_row[both]]]
     dep_start, dep = _waited_for(trace, span, first, len(rows))
     classes = np.array([class_of(name) for name in trace.names], "u1")[trace.columns["name"][rows]]
     return OpDetails("trace", lines, span_texts(trace, rows), line, sender, taker, dep_start, dep, classes)
@@ -97,11 +97,11 @@ def _waited_for(
     trace: Trace, span: NDArray[Any], first: NDArray[Any], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, in compressed rows, for each call of a collective the call of the rank that came last."""
-    met = meetings(trace)
-    of_last = np.full(int(met.meeting.max(initial=-1)) + 1, -1, "i8")
-    is_last = met.start_s == met.last_start_s
-    of_last[met.meeting[is_last]] = span[first[met.row[is_last]]]
-    waiting, cause = span[first[met.row]], of_last[met.meeting]
+    joins = collective_calls(trace)
+    of_last = np.full(int(joins.collective.max(initial=-1)) + 1, -1, "i8")
+    is_last = joins.start_s == joins.last_start_s
+    of_last[joins.collective[is_last]] = span[first[joins.row[is_last]]]
+    waiting, cause = span[first[joins.row]], of_last[joins.collective]
     at = np.flatnonzero((waiting != cause) & (waiting >= 0) & (cause >= 0))
     at = at[np.argsort(waiting[at], kind="stable")]
     start = np.searchsorted(waiting[at], np.arange(count + 1))

@@ -84,8 +84,7 @@ _USED = ("kind", "name", *(name for name in DEFAULTS if name != "request"))
 
 
 def _spans(part: Trace, threads: _Threads) -> Iterator[str]:
-    """Yield an event for the first row of each interval, a metadata event for each later one. Text that rows share is
-    made once."""
+    """Yield an event for each interval's first row, metadata for later ones; text that rows share is made once."""
     col = part.columns
     start = np.rint(col["start_s"] * 1e9).astype("i8")
     end = np.rint(col["end_s"] * 1e9).astype("i8")
@@ -149,15 +148,14 @@ def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flows(found: Messages, threads: _Threads) -> Iterator[list[str]]:
-    """Yield an arrow for each message: from the start of its send to just before its receive is known to be
-    complete."""
-    received = np.flatnonzero(~np.isnan(found.taken_s))
+    """Yield an arrow for each message: from its send's start to just before its receive is known to be complete."""
+    received = np.flatnonzero(~np.isnan(found.received_s))
     for begin in range(0, len(received), _BATCH):
         yield list(_arrows(found, received[begin : begin + _BATCH], begin + 1, threads))
 
 
 def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threads) -> Iterator[str]:
-    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.taken_s))
+    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.received_s))
     ends = (zip(found[i][at].tolist(), found[i + 1][at].tolist(), strict=True) for i in (0, 2))
     places: dict[tuple[int, int], str] = {}
 
@@ -166,7 +164,7 @@ def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threa
             places[end] = _text(threads.at(*end))[1:-1]
         return places[end]
 
-    for i, (src, dst, left, came) in enumerate(zip(*ends, sent, taken, strict=True), number):
+    for i, (src, dst, left, arrived) in enumerate(zip(*ends, sent, taken, strict=True), number):
         head = f'{{"name":"message","cat":"message","id":{i}'
         yield f'{head},"ph":"s",{place(src)},"ts":{left!r}}}'
-        yield f'{head},"ph":"f","bp":"e",{place(dst)},"ts":{round(came - 1e-3, 3)!r}}}'
+        yield f'{head},"ph":"f","bp":"e",{place(dst)},"ts":{round(arrived - 1e-3, 3)!r}}}'

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 from dovetail.core import OperatorError, Registry
 from dovetail.ir import verify
 from dovetail.run.job import Job, JobResult
+from dovetail.run.options import Level
 
 
 class Executor(Protocol):
@@ -30,6 +31,15 @@ class Executor(Protocol):
         """Whether a short send may end before its receive is posted, so that a probe looks for the limit. Default:
         True."""
         return True
+
+    @property
+    def starts_mpi(self) -> bool:
+        """Whether its ranks are processes of the installed MPI, which `launched_by` starts. Default: False."""
+        return False
+
+    def at_level(self, level: Level) -> Executor:
+        """Return an executor like this one whose ranks ask MPI for a level of thread support. Default: itself."""
+        return self
 
     @property
     def trace(self) -> Path | None:

@@ -12,6 +12,10 @@ from dovetail.run.reduce import REDUCE_OPS, ReduceOp
 Progress = Literal["thread", "poll"]
 Level = Literal["single", "funneled", "serialized", "multiple"]
 LEVELS: tuple[Level, ...] = get_args(Level)  # of MPI's thread support, in its order: level i is number i
+LEVEL_REMEDY = (
+    'If one thread at a time calls MPI, ask for less: mpi4py.rc.thread_level = "serialized" before '
+    "`from mpi4py import MPI`; in C, MPI_Init."
+)
 
 
 @dataclass(frozen=True)

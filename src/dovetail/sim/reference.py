@@ -32,8 +32,7 @@ def run(tables: Tables) -> Result:
 
 @dataclass
 class _Channel:
-    """The FIFO of a channel: a send waits for a free place, then its message is in flight until the oldest posted
-    receive takes it."""
+    """The FIFO of a channel: sends wait for a free place; messages are in flight until a posted receive takes one."""
 
     posted: deque[int] = field(default_factory=deque)  # receives without a message so far
     senders: deque[int] = field(default_factory=deque)  # sends without a place so far
@@ -46,9 +45,7 @@ class _Channel:
 
 
 class _Simulation:
-    """A run of the simulator. Order at one instant: immediate events, first in, first out; then contention; then events
-    by
-    (time, op)."""
+    """A run. Order at an instant: immediate events, first in, first out; contention; then events by (time, op)."""
 
     def __init__(self, tables: Tables) -> None:
         n, prices = len(tables.task), tables.prices

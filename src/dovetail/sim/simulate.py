@@ -23,15 +23,16 @@ def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeli
     - send: waits for a free place in the channel's FIFO (for rendezvous also for the posted receive), then for every
       link of the route, first come first served; occupies them for wire_s, and ends. The message arrives latency_s
       later.
-    - recv: waits for the oldest message, which frees the place, then works. A fused op has one span for both.
-    - put: as a send without a FIFO, but ends on arrival. signal: takes no time, arrives after latency_s. wait: takes a
-      signal.
+    - recv: waits for the oldest message, whose place is then free, then does its local work. A fused op has one span
+      for its receive and its send.
+    - put: as a send without a FIFO, but ends on arrival.
+    - signal: takes no time, arrives after latency_s. wait: waits for a signal.
     - collective: begins when the k-th call of every member can start, ends for all members at the same time.
     - contention: compute work advances at rate 1 / slow_by_net while messages, collectives or copies keep its rank
       busy; these advance at rate 1 / slow_by_compute while one of their ranks computes.
 
-    Deterministic. Raises ProgramError, which names who waits for what, if the program cannot finish, and CostError for
-    prices of another program.
+    Results are deterministic. Raises ProgramError, which names ops and what they wait for, if the program cannot
+    finish, and CostError for prices of another program.
 
     >>> from dovetail.ir import Builder, Kind
     >>> b = Builder("ping", 2)
@@ -57,11 +58,7 @@ def run(tables: Tables) -> Result:
 
 
 def _timeline(
-    program: Program,
-    prices: Prices,
-    start_s: NDArray[np.float64],
-    end_s: NDArray[np.float64],
-    machine_name: str,
+    program: Program, prices: Prices, start_s: NDArray[np.float64], end_s: NDArray[np.float64], machine_name: str
 ) -> Timeline:
     col = program.columns
     num_bytes = np.zeros(program.num_ops, np.int64) if prices.num_bytes is None else prices.num_bytes

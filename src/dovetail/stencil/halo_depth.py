@@ -59,8 +59,8 @@ def _block(stencil: Stencil, some: list[Event], edged: Collection[str]) -> Block
 def keeps(stencil: Stencil, edged: Collection[str], event: Event, leaving: Mapping[str, int] | None = None) -> bool:
     """Return whether the rows that a sweep does not compute must be copied from the version before.
 
-    They must if the plane that the sweep writes does not hold them yet, or if the sweep writes to another place than a
-    plane: `leaving`, versions by array.
+    They must if the plane that the sweep writes does not hold them yet, or if the sweep writes directly to the result.
+    `leaving`: the version of each array that is written there.
     """
     name = event.sweep.target
     is_new = event.version < stencil.given[name] + stencil.depth[name] or (leaving or {}).get(name) == event.version

@@ -17,8 +17,7 @@ Rows = Mapping[tuple[int, int], frozenset[int]]  # ghost rows, by axis and by a 
 
 class Exchange(Parts):
     """Append ops that fill ghost rows, axis after axis. If corners are read, those of one axis include the ghosts of
-    the
-    axes before it."""
+    the axes before it."""
 
     def __init__(
         self, stencil: Stencil, how: Decomposition, ranks: int, owners: Sequence[int], given: Sequence[Box] = ()
@@ -30,8 +29,7 @@ class Exchange(Parts):
         )
 
     def exchange(self, block: Block, line: str) -> bool:
-        """Append the exchange before a block, of all versions that lack some ghost rows; return whether there are
-        any."""
+        """Append the exchange before a block, of all versions that lack ghost rows; return whether there are any."""
         wanted = {key: self._wanted(block, key) for key in block.needs}
         fresh = {key: rows for key, rows in wanted.items() if any(rows[at] - self._had(key, at) for at in rows)}
         for axis in range(self.axes):
@@ -153,8 +151,7 @@ class Exchange(Parts):
         swept: bool = False,
         slab: Range | None = None,
     ) -> None:
-        """Append copies of rows that repeat other rows (periodic or reflecting). `slab`: only these rows of the first
-        axis."""
+        """Append copies of rows that repeat others (periodic, reflecting). `slab`: only these of the first axis."""
         pairs = ((row, same) for row, same in self.along(part, key[0], axis).once(rows).items() if row != same)
         for both in runs(pairs):
             boxes = [self._box(part, key[0], width, axis, each, swept) for each in both]

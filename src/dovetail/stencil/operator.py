@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
 DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges to try
 WAVES = (2, 8, 32)  # steps between exchanges to try with tiles; measuring refines these
-TILES = (1, 4, 16, 64, 256)  # rows of a tile to try, likewise
+TILES = (1, 4, 16, 64, 256)  # rows of a tile to try; measuring refines these
 TILE_BYTES = 1 << 16, 1 << 22  # least and most bytes of a tile: overhead dominates smaller ones, no cache holds larger
 MODELLED = 64  # steps that are simulated; a longer run is predicted in proportion
 
@@ -70,7 +70,13 @@ class StencilOperator(GridOperator):
         Option("test", int, "Steps between tests of convergence; 0: none.", 0, least=0),
         Option("dtype", str, "Element type.", "float32", choices=DTYPES),
         Option("depth", int, "Steps between exchanges of ghost rows.", least=1, of="schedules"),
-        Option("tile", int, "Rows of a tile, which passes through these steps as a whole.", least=1, of="schedules"),
+        Option(
+            "tile",
+            int,
+            "Rows of a tile, which takes all these steps before the next tile begins.",
+            least=1,
+            of="schedules",
+        ),
     )
 
     steps: int = 10
@@ -133,15 +139,14 @@ class StencilOperator(GridOperator):
         tile: int | None = None,
         shares: Sequence[int] | str | None = None,
     ) -> Schedule:
-        """Return the schedule with these options: cut into slabs if there are `shares`, else by default as the serial
-        one."""
+        """Return the schedule with these options: by default cut like the serial one, or into slabs for `shares`."""
         slabs = (ranks, *[1] * (len(self.rows) - 1)) if shares is not None else self.serial(ranks)["cut"]
         own = slabs if cut is None else tuple(cut)
         given = shares if shares is None or isinstance(shares, str) else tuple(map(int, shares))
         return Schedule.of("asked", cut=own, depth=depth, overlapped=overlapped or None, tile=tile, shares=given)
 
     def _fits(self, cut: Sequence[int]) -> bool:
-        """Whether the grid can be cut so. One step shows it."""
+        """Return whether the grid can be cut this way, by trying one step."""
         try:
             _program(
                 self, Schedule.of(OVERLAP, cut=tuple(cut), depth=0).parameters, prod(cut), min(self._steps, 1), False
@@ -156,8 +161,7 @@ class StencilOperator(GridOperator):
         return sum(min(parts - 1, 2) * prod(own) / side for side, parts in zip(own, cut, strict=True))
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Yield the serial schedule; then every cut, with ghosts for one step or several, overlapped or not, or
-        tiled."""
+        """Yield the serial schedule; then every cut with ghosts for some steps, overlapped or not, or tiled."""
         serial = self.serial(costs.ranks)
         yield serial
         for cut in cuts(costs.ranks, self.stencil.row_axes):
@@ -194,9 +198,7 @@ class StencilOperator(GridOperator):
         return True
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield the schedules with ghosts for a step more or less, and with or without overlap; if tiled, with half and
-        twice
-        the depth or the tile."""
+        """Yield schedules with ghosts for a step more or less, or overlap changed; tiled ones halved and doubled."""
         depth, tile = schedule["depth"], schedule.get("tile")
         if tile:
             yield from (*self.scaled(schedule, "depth", self.steps), *self.scaled(schedule, "tile"))
@@ -236,7 +238,7 @@ class StencilOperator(GridOperator):
         return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
 
     def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
-        """Rows of each part along the first axis, if the schedule has unequal `shares`; else empty."""
+        """Return the rows of each part along the first axis if the schedule has `shares`; else ()."""
         found = schedule.get("shares", ())
         if found and (len(found) != schedule["cut"][0] or sum(found) != self.rows[0] or min(found) < 1):
             hint = f"{schedule['cut'][0]} positive numbers with sum {self.rows[0]}"
@@ -245,11 +247,9 @@ class StencilOperator(GridOperator):
 
     @property
     def _steps(self) -> int:
-        """Iterations of the step loop."""
         return max(self.stencil.steps.at(self.sizes), 0)
 
     def _boxes(self) -> dict[str, Box]:
-        """The rows that each sweep computes."""
         axes = range(self.stencil.row_axes)
         return {s.name: tuple(self._range(s, axis) for axis in axes) for s in self.stencil.sweeps}
 
@@ -297,8 +297,7 @@ class StencilOperator(GridOperator):
     @cached_property
     def kernels(self) -> tuple[RowKernel | ChangeKernel, ...]:
         """The kernels: of each sweep, for rows in a cache and for rows in memory; those that copy rows to and from
-        planes with
-        margins; and that of tests."""
+        planes with margins; and that of tests."""
         found: list[Any] = [self._kernel(sweep) for sweep in self.stencil.sweeps]
         found += [replace(kernel, name=far_name(kernel.name)) for kernel in found]
         for name, margins in self.stencil.margins.items():
@@ -353,8 +352,7 @@ class StencilOperator(GridOperator):
 
     def samples(self, ranks: int) -> Sequence[Sample]:
         """Return benchmarks of each sweep, up to a rank's number of rows: on the same rows again and again and, if
-        tiles
-        are tried, on changing rows; and of rows that enter and leave planes with margins."""
+        tiles are tried, on changing rows; and of rows that enter and leave planes with margins."""
         most = -(-prod(self.rows) // ranks)
         near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
         if self.test:

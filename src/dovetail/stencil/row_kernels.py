@@ -15,13 +15,7 @@ from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
 from dovetail.loops.code.evaluate import evaluated
 from dovetail.loops.code.generate import Expressions, c_type
 from dovetail.loops.code.run import address
-from dovetail.loops.expressions import (
-    FUNCTIONS,
-    Read,
-    Value,
-    names_of,
-    operations,
-)
+from dovetail.loops.expressions import FUNCTIONS, Read, Value, names_of, operations
 from dovetail.stencil.sweeps import Element
 
 Array = NDArray[Any]

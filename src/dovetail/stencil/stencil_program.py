@@ -28,8 +28,7 @@ class Computed(NamedTuple):
 
 
 def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
-    """Return the program. Each rank has its block of every array as input, and of each array that is written as
-    output."""
+    """Return the program. Each rank has a block of every array as input, of every written array as output."""
 
     def make(steps: int) -> Program:
         ranks = len(how.owned)
@@ -111,8 +110,7 @@ class _Writer(Exchange):
             self.swept((event.sweep.target, event.version), beyond)
 
     def _in_tiles(self, block: Block) -> None:
-        """Append one tile of rows (along the first axis) after another, each by all sweeps; these lag as `lags`
-        computes."""
+        """Append one tile of rows (along the first axis) after another, each by all sweeps, which lag (see `lags`)."""
         mirrored = [name for name, boundary in self.stencil.boundary.items() if boundary == "reflecting"]
         behind = lags(block.events, self.stencil.depth, mirrored)
         for part in self.parts:
@@ -162,8 +160,7 @@ class _Writer(Exchange):
                 self._compute(part, event, piece)
 
     def _computed(self, part: Part, sweep: RowSweep, beyond: Widths) -> list[Box]:
-        """Return the boxes that a sweep computes of a part: its own rows and those `beyond`, also past periodic
-        ends."""
+        """Return the boxes that a sweep computes of a part: own rows and those `beyond`, also past periodic ends."""
         wide, box = self.wide(part, sweep.target, beyond), self.how.boxes[sweep.name]
         if sweep.name not in self.edged and self.stencil.boundary[sweep.target] == "periodic":
             return [wide]
@@ -171,8 +168,7 @@ class _Writer(Exchange):
         return [each for each in found if volume(each)]
 
     def _turns(self, name: str, wide: Box) -> Iterator[tuple[int, ...]]:
-        """Yield the shifts by which images of the grid meet a box: (0, …), and for a periodic array those past its
-        ends."""
+        """Yield the shifts by which images of the grid meet a box: (0, …), and for periodic arrays those past ends."""
         sides = zip(wide, self.how.rows, strict=True)
         around_ends = self.stencil.boundary[name] == "periodic"
         yield from product(*(range(low // n * n, high, n) if around_ends else (0,) for (low, high), n in sides))

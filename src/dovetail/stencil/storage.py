@@ -56,7 +56,6 @@ class Decomposition:
 
     @property
     def owned(self) -> list[Box]:
-        """The box that each part owns."""
         return boxes(self.rows, self.cut, self.shares)
 
 
@@ -98,8 +97,7 @@ class Parts:
 
     def _check_ends(self) -> None:
         """Raise PlanError if ghost rows of a periodic array beyond the grid's ends would be computed from a reflecting
-        array,
-        which is mirrored there."""
+        array, which is mirrored there."""
         boundary = self.stencil.boundary
         for block in self.blocks:
             for event, beyond in zip(block.events, block.beyond, strict=True):
@@ -108,7 +106,7 @@ class Parts:
                 if wide and source and boundary[name] == "periodic":
                     what = f"ghost rows of {name} go around the ends, but those of {source} are mirrored there"
                     hint = "use depth=0, which exchanges ghost rows before every sweep"
-                    raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
+                    raise PlanError(f"{self.stencil.name} cannot be cut like this: {what}", hint=hint)
 
     def _padded(self) -> set[str]:
         """Return the arrays whose rows have margins in planes."""
@@ -116,8 +114,7 @@ class Parts:
 
     def _unread(self) -> dict[str, int]:
         """Return the final version of each array, if no sweep reads it and its rows have no margins in planes. Such
-        versions
-        are computed straight into the result."""
+        versions are computed straight into the result."""
         events = (event for block in self.blocks for event in block.events)
         read = {(o.array, version) for e in events for o, version in zip(e.sweep.operands, e.reads, strict=True)}
         last = {name: last_version(self.stencil, name, self.how.steps) for name in self.stencil.written}
@@ -187,7 +184,7 @@ class Parts:
             else:
                 continue
             hint = "use fewer sweeps between exchanges, or fewer parts"
-            raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
+            raise PlanError(f"{self.stencil.name} cannot be cut like this: {what}", hint=hint)
 
     # Copies between the user's arrays and planes
 
@@ -235,9 +232,7 @@ class Parts:
                 self._move(part.rank, name, region, self._in_plane(part, name, version, part.own), "enter")
 
     def leave(self, name: str, target: str) -> None:
-        """Append copies of the last versions, as many as the user gave, out of their planes, unless they were computed
-        in the
-        result."""
+        """Append copies of the last versions, as many as the user gave, unless they were computed in the result."""
         last, given = last_version(self.stencil, name, self.how.steps), self.stencil.given[name]
         for part in self.parts:
             outside = Layout(part.own)
@@ -300,7 +295,6 @@ def move_name(way: str, array: str) -> str:
 
 
 def plane_name(name: str, plane: int) -> str:
-    """Return the name of a plane's buffer."""
     return f"{name}_level{plane}"
 
 

@@ -23,8 +23,7 @@ class Fingerprinted(Protocol):
     """An operator whose Programs depend on more than its JSON document and the source code of its class."""
 
     def fingerprint(self) -> str:
-        """Return a text that changes with anything that the JSON document leaves out, such as the source text of a
-        nest."""
+        """Return a text of all that the JSON document leaves out, such as the source text of a nest."""
 
 
 def fingerprint_of(operator: Operator) -> str | None:
@@ -32,8 +31,7 @@ def fingerprint_of(operator: Operator) -> str | None:
 
     It covers the operator's JSON document, its own `fingerprint` (see `Fingerprinted`), and the source code of its
     class and of what that imports. Returns None if a source cannot be read, for example of a class defined in a
-    notebook; the
-    operator's Programs are not saved then.
+    notebook; the operator's Programs are not saved then.
 
     >>> from dovetail.matmul import MatmulAllReduce
     >>> one, other = (fingerprint_of(MatmulAllReduce(4, 6, n)) for n in (2, 3))
@@ -51,34 +49,34 @@ def fingerprint_of(operator: Operator) -> str | None:
 
 @cache
 def _sources(modules: tuple[str, ...]) -> str:
-    """Return the digest of Dovetail's version and source code: of every room (subpackage) of Dovetail with one of these
-    modules, and of every room that one of these imports; of other modules, their files."""
+    """Return the digest of Dovetail's version and of source code: of every subpackage of Dovetail that has one of these
+    modules or is imported by one; of modules outside Dovetail, their files."""
     found = sha256(dovetail.__version__.encode())
-    rooms = {name.split(".")[1] for name in modules if name.startswith("dovetail.")}
+    packages = {name.split(".")[1] for name in modules if name.startswith("dovetail.")}
     for name in modules:
         if name.partition(".")[0] not in {"dovetail", *sys.stdlib_module_names}:
             text = Path(str(sys.modules[name].__file__)).read_bytes()
             found.update(text)
-            rooms |= _named(text)
+            packages |= _named(text)
     done = set[str]()
-    while todo := sorted(rooms - done):
-        for room in todo:
-            for text in _texts(room):
+    while todo := sorted(packages - done):
+        for package in todo:
+            for text in _texts(package):
                 found.update(text)
-                rooms |= _named(text)
+                packages |= _named(text)
         done.update(todo)
     return found.hexdigest()
 
 
 def _named(text: bytes) -> set[str]:
-    """Return the rooms of Dovetail that a source imports; all of them if it imports `dovetail` itself."""
-    rooms = {room.decode() for room in _IMPORTED.findall(text)}
-    return rooms if "" not in rooms else {place.name for place in PACKAGE.iterdir() if place.is_dir()}
+    """Return the subpackages of Dovetail that a source imports; all of them if it imports `dovetail` itself."""
+    packages = {package.decode() for package in _IMPORTED.findall(text)}
+    return packages if "" not in packages else {place.name for place in PACKAGE.iterdir() if place.is_dir()}
 
 
-def _texts(room: str) -> list[bytes]:
-    """Return the Python sources of a room."""
+def _texts(package: str) -> list[bytes]:
+    """Return the Python sources of a subpackage."""
     found = []
-    for folder, _, names in os.walk(PACKAGE / room):
+    for folder, _, names in os.walk(PACKAGE / package):
         found += [os.path.join(folder, name) for name in names if name.endswith(".py")]
     return [Path(path).read_bytes() for path in sorted(found)]

@@ -10,7 +10,7 @@ from dovetail.ir import Operator
 from dovetail.machine import Machine
 from dovetail.store.store import COSTS, MACHINES, Item, item, recall, save
 
-PROBE = 3  # raised when probes measure more, or otherwise: machines saved before are probed again
+PROBE = 3  # increased when probes change, so that saved machines are probed again
 
 
 def machine_item(launch: str | None, ranks: int) -> Item | None:
@@ -34,8 +34,7 @@ def recall_machine(place: Item | None) -> Machine | None:
 
 
 def save_machine(place: Item | None, machine: Machine, what: str = "") -> Path | None:
-    """Save a machine, and return its file; None, with a warning, if it cannot be written. `what`: whose costs it
-    has."""
+    """Save a machine, and return its file; None, with a warning, if not writable. `what`: whose costs it has."""
     about = f"{machine.name}, {machine.ranks} ranks on {machine.num_nodes} nodes"
     return None if place is None else save(place, f"{what} on {about}" if what else about, machine.to_json())
 

@@ -24,14 +24,13 @@ from dovetail.ir.types import COLUMNS
 from dovetail.store.fingerprint import fingerprint_of
 from dovetail.store.store import PROGRAMS, PROOFS, Item, Kind, Recalled, item, recall, save
 
-MANY = 1000  # programs of fewer ops are not saved: building them takes less than some hundredths of a second
+MANY = 1000  # programs of fewer ops are not saved: building them takes a few hundredths of a second at most
 PROOF = "dovetail.proof/1"
 POSTS = "posts."  # prefix of the names of columns of post-conditions
 
 
 def program_of(operator: Operator, schedule: Schedule, ranks: int) -> Program:
-    """Return `operator.program(schedule, ranks)`, from the cache if it was saved. It is not proved, unless `known_of`
-    says so."""
+    """Return `operator.program(schedule, ranks)`, from the cache if saved; for its proof see `known_of`."""
     found = recall_program(operator, schedule, ranks).warned()
     if found is None:
         found = operator.program(schedule, ranks)
@@ -77,8 +76,7 @@ def recall_proof(operator: Operator, schedule: Schedule, program: Program) -> Re
 
 
 def save_proof(operator: Operator, schedule: Schedule, program: Program, *, in_order: bool) -> None:
-    """Save that a Program, if it has many ops, was proved, and whether its net lanes need order; warn if it cannot be
-    written."""
+    """Save the proof of a Program with many ops, and whether its net lanes need order; warn if not writable."""
     if program.num_ops < MANY or (place := _item(PROOFS, operator, schedule, program.num_ranks)) is None:
         return
     document = {"schema": PROOF, "digest": _digest(program), "in_order": in_order}

@@ -47,8 +47,7 @@ class MadeOf:
         >>> MadeOf(MatmulAllReduce(8, 6, 2)).workload(program)
         Traceback (most recent call last):
         ...
-        dovetail.core.errors.OperatorError: program 'matmul_all_reduce' is not one of matmul_all_reduce 8 × 6 × 2
-        float32
+        dovetail.core.errors.OperatorError: program 'matmul_all_reduce' is not for matmul_all_reduce 8 × 6 × 2 float32
           found       12 elements of buffer 'A' on rank 0; the operator has 24
         """
         try:
@@ -67,8 +66,7 @@ class MadeOf:
 
     def reference(self, program: Program) -> tuple[Program, Workload] | None:
         """Return the reference program to compare results with, and its workload; None if post-conditions define the
-        results,
-        or the schedule, on which the reference depends, is unknown."""
+        results, or the schedule, on which the reference depends, is unknown."""
         if self.schedule is None:
             return None
         with reading("document of what a program was made of", PlanError):
@@ -76,8 +74,7 @@ class MadeOf:
         return None if right is None else (right, self.operator.workload(right, self.schedule))
 
     def _check_totals(self, program: Program, found: Workload) -> None:
-        """Check that inputs and outputs are as large as those of the serial schedule, if all schedules have the same
-        ones."""
+        """Check that inputs and outputs are as large as the serial schedule's, if equal in all schedules."""
         ranks = program.num_ranks
         serial = self.operator.serial(ranks)
         if self.operator.reference(serial, ranks) is not None:
@@ -93,7 +90,7 @@ class MadeOf:
                     raise self._mismatch(program, what)
 
     def _mismatch(self, program: Program, found: str) -> OperatorError:
-        return OperatorError(f"program '{program.name}' is not one of {self.operator.title}", found=found)
+        return OperatorError(f"program '{program.name}' is not for {self.operator.title}", found=found)
 
 
 def elements(program: Program, workload: Workload, buffer: str, rank: int) -> int:

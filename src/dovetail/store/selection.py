@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from math import inf, isqrt
@@ -20,15 +20,20 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
-SCHEMA = "dovetail.selection/1"
+SCHEMA = "dovetail.selection/2"
+EARLIER = "dovetail.selection/1"  # without `transport`: every row is for the library's messages
+MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
 DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # dtypes that collectives reduce
+LEVELS = ("serialized", "multiple")  # of thread support; the first also stands for those below
+_RANKED = ("", *LEVELS)
 MOST = 1 << 62  # greatest count or size: the sum of two fits in 64 bits
 
 
 class Choice(NamedTuple):
     """An algorithm for a collective: a built-in one with its parameters, or the library's own call.
 
-    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole.
+    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole. `transport`: "mpi", or
+    "shared" where all ranks share a host's memory.
     """
 
     algorithm: str = LIBRARY
@@ -36,6 +41,7 @@ class Choice(NamedTuple):
     instances: int = 1
     protocol: str = "Simple"
     slice_bytes: int = 0
+    transport: str = MPI
 
     @staticmethod
     def of(schedule: Schedule) -> Choice:
@@ -51,7 +57,6 @@ class Choice(NamedTuple):
 
     @property
     def is_library(self) -> bool:
-        """Whether the choice is the library's own call."""
         return self.algorithm == LIBRARY
 
     def __str__(self) -> str:
@@ -61,6 +66,8 @@ class Choice(NamedTuple):
             parts.append(self.protocol)
         if self.slice_bytes:
             parts.append(f"slices of {self.slice_bytes // 1024}K")
+        if self.transport != MPI:
+            parts.append("shared memory")
         return ", ".join([self.algorithm, *parts])
 
 
@@ -82,7 +89,8 @@ class Row:
     """One choice for messages of [min_bytes, max_bytes) of a collective on `ranks` ranks of `nodes` nodes.
 
     Bytes are counted as in nccl-tests: the larger of one rank's input and output. `dtype`: the only dtype that the row
-    serves; empty: any, for collectives that do not reduce.
+    serves; empty: any, for collectives that do not reduce. `level`: of MPI's thread support that the row was measured
+    at, of `LEVELS`; empty: it serves any.
     """
 
     collective: str
@@ -95,18 +103,20 @@ class Row:
     instances: int = 1
     protocol: str = "Simple"
     slice_bytes: int = 0
+    transport: str = MPI
     points: tuple[Point, ...] = field(default=(), repr=False)
     dtype: str = ""
+    level: str = ""
 
     @property
     def choice(self) -> Choice:
         """The algorithm and its parameters."""
-        return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
+        return Choice(*(getattr(self, name) for name in Choice._fields))
 
     @property
-    def group(self) -> tuple[str, int, int]:
-        """Collective, ranks and nodes: rows that agree in these are for different sizes."""
-        return self.collective, self.ranks, self.nodes
+    def group(self) -> tuple[str, int, int, str]:
+        """Collective, ranks, nodes and level: rows that agree in these are for different sizes."""
+        return self.collective, self.ranks, self.nodes, self.level
 
     def to_json(self) -> dict[str, Any]:
         """Return all attributes by name."""
@@ -136,10 +146,24 @@ class Selection:
                 found = f"{one.min_bytes} to {one.max_bytes}, and {other.min_bytes} to {other.max_bytes} bytes"
                 raise PlanError(f"two rows of {one.collective} on {one.ranks} ranks overlap", found=found)
 
+    def at(self, level: str) -> Selection:
+        """Return the rows that serve programs at a level of MPI's thread support: measured there, else at any.
+
+        >>> both = [Row("all_reduce", 2, 1, 0, 64, name, level=level) for name, level in (("a", ""), ("b", "multiple"))]
+        >>> [row.algorithm for level in LEVELS for row in Selection({}, tuple(both)).at(level).rows]
+        ['a', 'b']
+        """
+        own = {row.group[:3] for row in self.rows if row.level == level}
+        rows = (row for row in self.rows if row.level == level or (not row.level and row.group[:3] not in own))
+        return Selection(self.facts, tuple(rows))
+
     def lookup(
         self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None, dtype: str = ""
     ) -> Row | None:
-        """Return the row for a message of `num_bytes`; None if not measured: use the library's call."""
+        """Return the row for a message of `num_bytes`; None if not measured: use the library's call.
+
+        Rows of several levels: those of the first in `LEVELS` (see `at`).
+        """
         rows = self._groups.get((collective, ranks, nodes))
         if rows is None:
             return None
@@ -150,7 +174,7 @@ class Selection:
     @cached_property
     def _groups(self) -> dict[tuple[str, int, int | None], tuple[list[int], list[Row]]]:
         groups: dict[tuple[str, int, int | None], tuple[list[int], list[Row]]] = {}
-        for (collective, ranks, nodes), found in groupby(self.rows, key=lambda row: row.group):
+        for (collective, ranks, nodes), found in groupby(_of_first_level(self.rows), key=lambda row: row.group[:3]):
             rows = list(found)
             groups[collective, ranks, nodes] = [row.min_bytes for row in rows], rows
             groups.setdefault((collective, ranks, None), groups[collective, ranks, nodes])
@@ -159,7 +183,8 @@ class Selection:
     def merged(self, newer: Selection) -> Selection:
         """Return the rows of both tables; `newer` wins where both have rows of a collective on the same ranks."""
         fresh = {row.group for row in newer.rows}
-        return Selection({**self.facts, **newer.facts}, (*(r for r in self.rows if r.group not in fresh), *newer.rows))
+        older = [r for r in self.rows if r.group not in fresh and (*r.group[:3], "") not in fresh]
+        return Selection({**self.facts, **newer.facts}, (*older, *newer.rows))
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field and one row per range of sizes."""
@@ -168,7 +193,7 @@ class Selection:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Selection:
         """Return the Selection that `to_json` wrote. Raises PlanError, naming the fault, for any other document."""
-        check_schema(document, SCHEMA)
+        check_schema(document, EARLIER if document.get("schema") == EARLIER else SCHEMA)
         with reading("selection document", PlanError):
             if not isinstance(facts := document["facts"], dict) or not isinstance(document["rows"], list):
                 raise PlanError("malformed selection document", found="`facts` is an object, `rows` is a list")
@@ -188,8 +213,21 @@ class Selection:
             raise PlanError(f"selection {path}: {error.what}", found=error.found, hint=error.hint) from error
 
 
+def _of_first_level(rows: Sequence[Row]) -> list[Row]:
+    """Of each collective the rows of one level: any, else the first in LEVELS."""
+    first: dict[tuple[str, int, int], str] = {}
+    for row in sorted(rows, key=lambda row: _RANKED.index(row.level)):
+        first.setdefault(row.group[:3], row.level)
+    return [row for row in rows if row.level == first[row.group[:3]]]
+
+
 def rows_of(
-    collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]], dtype: str = ""
+    collective: str,
+    ranks: int,
+    nodes: int,
+    picked: Iterable[tuple[Choice, Point]],
+    dtype: str = "",
+    level: str = "",
 ) -> tuple[Row, ...]:
     """Return rows from the choice at each measured size; equal neighbouring choices share a row.
 
@@ -209,7 +247,8 @@ def rows_of(
         points = tuple(point for _, point in group)
         end = start + len(points)
         span = edges[start], edges[end]
-        rows.append(Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict()))
+        row = Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict())
+        rows.append(replace(row, level=level))
         start = end
     return tuple(rows)
 
@@ -223,8 +262,7 @@ def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
 
 
 def selection_item(library: str, hosts: Sequence[str]) -> Item:
-    """Return the item of the table for these ranks: by the MPI library's name and version, and the host of every
-    rank."""
+    """Return the item of the table for these ranks: by the MPI library's name and version, and every rank's host."""
     return item(SELECTIONS, library, list(hosts))
 
 
@@ -271,7 +309,8 @@ def _read_row(place: int, document: Any) -> Row:
 
 def _checked_row(row: Row) -> Row:
     """Return the row. Raises PlanError if a field has a wrong type or value."""
-    for name, known in (("collective", tuple(COLLECTIVES)), ("protocol", PROTOCOLS), ("dtype", ("", *DTYPES))):
+    words = {"collective": tuple(COLLECTIVES), "protocol": PROTOCOLS, "dtype": ("", *DTYPES)}
+    for name, known in (words | {"transport": TRANSPORTS, "level": _RANKED}).items():
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
     if not isinstance(row.algorithm, str):

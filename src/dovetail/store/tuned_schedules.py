@@ -19,8 +19,7 @@ def schedule_item(operator: Operator, library: str, hosts: Sequence[str]) -> Ite
 
 
 def save_schedule(operator: Operator, schedule: Schedule, library: str, hosts: Sequence[str]) -> Path | None:
-    """Save the schedule of an operator on these ranks; return the file; None, with a warning, if it cannot be
-    written."""
+    """Save the schedule of an operator on these ranks; return the file, or None with a warning if not writable."""
     document = {"schema": SCHEMA, "operator": operator.to_json(), "schedule": schedule.to_json()}
     about = f"{operator.title} on {len(hosts)} ranks: {schedule}"
     return save(schedule_item(operator, library, hosts), about, document)

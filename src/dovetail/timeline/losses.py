@@ -46,8 +46,7 @@ class Alone:
 
     @property
     def ideal_s(self) -> float:
-        """Seconds with perfect overlap: those of the longer resource, in isolation and undivided, on its slowest
-        rank."""
+        """Seconds with perfect overlap: of the longer resource, in isolation and undivided, on its slowest rank."""
         return max(self.largest_s("compute"), self.largest_s("comm"))
 
     @property
@@ -165,8 +164,7 @@ def _check(program: Program, alone: Alone) -> None:
 
 
 def _is_comm(program: Program) -> NDArray[np.bool_]:
-    """Return which ops communicate: those that involve other ranks, and all on copy and net lanes. Other ops
-    compute."""
+    """Return which ops communicate: those that involve other ranks, and all on copy and net lanes."""
     computes = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     col = program.columns
     on_compute = computes[col["lane"]] if program.num_ops else np.zeros(0, np.bool_)
@@ -191,8 +189,7 @@ def _alone_s(program: Program, message: Ints, alone: Alone, active: Floats, end:
 
 
 def _critical_rank(program: Program, end: Floats, work_s: Floats, makespan: float) -> int:
-    """Return the rank that ends last; of several (as after a collective), the one with most of the bound work; then the
-    lowest."""
+    """Return the rank that ends last; of several, the one with most of the bound work; then the lowest."""
     rank = program.columns["rank"]
     last = {int(r) for r in rank[np.nan_to_num(end) >= makespan * (1 - 1e-9)]} or {0}
     return max(sorted(last), key=lambda r: float(work_s[rank == r].sum()))
@@ -233,8 +230,7 @@ def _sweep(start: Floats, active: Floats, end: Floats, on_lane: NDArray[np.bool_
 
 
 def _exact(parts: dict[str, float], total: float) -> dict[str, float]:
-    """Return the parts with rounding errors corrected in one of them, the smallest possible, so that they sum to
-    `total`."""
+    """Return the parts so that they sum to `total`: the least possible rounding error is corrected in one of them."""
     left = float(Fraction(total) - sum(map(Fraction, parts.values())))
     for name in sorted(parts, key=lambda name: (parts[name] == 0, abs(parts[name]))):
         corrected = parts | {name: parts[name] + left}

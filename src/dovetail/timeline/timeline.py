@@ -30,7 +30,7 @@ class Timeline:
     Attributes
     ----------
     label : {"predicted", "emulated", "measured"}
-        How the times came about.
+        Where the times come from.
     num_ranks : int
         Number of ranks.
     lanes, names : tuple of str
@@ -55,7 +55,6 @@ class Timeline:
 
     @property
     def num_spans(self) -> int:
-        """Number of rows."""
         return len(self.columns["op"])
 
     @property

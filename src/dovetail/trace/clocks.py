@@ -152,7 +152,7 @@ def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
     if len(found) == len(processes):
         return [found[process.rank] for process in processes]
     day = min((process.first.real_ns for process in processes), default=0)
-    return [_dated(process, day) for process in processes]
+    return [_by_date(process, day) for process in processes]
 
 
 def _way(readers: Mapping[int, Reader], rank: int) -> list[Sequence[Meeting]] | None:
@@ -179,12 +179,12 @@ def _event_line(process: ProcessFile) -> Line:
     return Line(first.clock, float(first.raw_ns), rate)
 
 
-def _dated(process: ProcessFile, day_ns: int) -> RankClock:
+def _by_date(process: ProcessFile, day_ns: int) -> RankClock:
     line = _event_line(process).then(Line(process.first.raw_ns, float(process.first.real_ns - day_ns)))
     return RankClock(line, None, False)
 
 
-def _most_wrong(line: Line, meetings: Sequence[Meeting]) -> float:
+def _error_bound(line: Line, meetings: Sequence[Meeting]) -> float:
     """Return a bound of a line's error between the first and the last comparison.
 
     The error at a comparison is at most half its round trip plus its distance from the line. Uses the two surest
@@ -204,6 +204,6 @@ def _met(line: Line, way: Sequence[Sequence[Meeting]]) -> RankClock:
     for meetings in way:
         step = line_through(meetings)
         line = line.then(step)
-        error += _most_wrong(step, meetings)
+        error += _error_bound(step, meetings)
         has_drift = has_drift and len(meetings) > 1
     return RankClock(line, error, has_drift)

@@ -63,7 +63,7 @@ class ThreadDecoder:
     _open: NDArray[Any] = field(default_factory=lambda: np.zeros(0, [("word", "u8"), ("about", "u8")]))
 
     def take(self, events: NDArray[Any], lost: int = 0) -> Rows:
-        """Return the rows of intervals that end in this piece, in the order of their ends.
+        """Return the rows of intervals that end in this piece, ordered by end time.
 
         If `lost` events follow the piece, open intervals are discarded.
         """
@@ -130,7 +130,7 @@ class _Piece:
         return self.events[open_ | details]
 
     def rows(self) -> Rows:
-        """Return rows of points and closed intervals, in the order of their ends."""
+        """Return rows of points and closed intervals, ordered by end time."""
         details = self._details()
         plain = self._plain(details["begin"])
         points = self._points()

@@ -20,7 +20,7 @@ _OF_LAUNCHERS = (int(signal.SIGKILL), int(signal.SIGTERM))
 
 
 class Ends:
-    """Reads the rows of a trace, in the order of their ends, to report what each rank did last."""
+    """Reads the rows of a trace, ordered by end time, to report what each rank did last."""
 
     def __init__(self, processes: Sequence[ProcessFile], numbers: Mapping[str, int]) -> None:
         self.processes, self.numbers = processes, numbers  # numbers: of the names in the merged trace

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dovetail.core import DovetailError
 from dovetail.trace.analysis.matching import DONE, RECV, Matcher, check
+from dovetail.trace.clock_bounds import Moved, Quickest, clock_moves, moved, quickest
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
 from dovetail.trace.ended import Ends
-from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
 from dovetail.trace.process_file import MOST_UNSEEN, Piece, ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
@@ -84,10 +84,10 @@ def _held(processes: Sequence[ProcessFile], faults: list[str], target: Path) -> 
         found = merging.write(target)
         if is_last or merging.quickest is None:
             break
-        again = held_to(merging.quickest, clocks, processes)
+        again = clock_moves(merging.quickest, clocks, processes)
         if again is None:
             break
-        span_s = float(merging.quickest.taken_s.max())
+        span_s = float(merging.quickest.received_s.max())
         clocks = [moved(clock, by, merging.start_ns, span_s) for clock, by in zip(clocks, again, strict=True)]
         moves = [Moved(*map(sum, zip(*both, strict=True))) for both in zip(moves, again, strict=True)]
     return found
@@ -169,7 +169,7 @@ class _Merge:
         """Yield the rows of a thread, piece by piece."""
         decoder = ThreadDecoder()
         for piece in pieces:
-            for events, lost in _bites(process, piece):
+            for events, lost in _parts_of(process, piece):
                 yield self._columns(decoder.take(events, lost), process, thread, line, numbers)
         self.unmatched += decoder.unmatched
         yield self._columns(decoder.rest(process.last.clock), process, thread, line, numbers)
@@ -186,7 +186,7 @@ class _Merge:
         return numbers.settle(columns, rows)
 
 
-def _bites(process: ProcessFile, piece: Piece) -> Iterator[tuple[NDArray[Any], int]]:
+def _parts_of(process: ProcessFile, piece: Piece) -> Iterator[tuple[NDArray[Any], int]]:
     """Yield a piece in parts of at most PIECE_EVENTS events, each with the number of events lost after it."""
     events = process.events(piece)
     for at in range(0, max(len(events), 1), PIECE_EVENTS):
@@ -207,6 +207,8 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
         "event_s": [ticks * clock.line.rate * 1e-9 for ticks in _event_ticks(process)],
         **({"lines": lines} if lines else {}),
     }
+    library = next((note for note in process.notes if "thread_level" in note), {})
+    about |= {name: str(library[name]) for name in ("library", "thread_level") if name in library}
     return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
 
 

@@ -1,4 +1,4 @@
-"""store: a Trace on disk: chunks of rows, ordered by their ends, then a JSON index.
+"""store: a Trace on disk: chunks of rows, ordered by end time, then a JSON index.
 
 8 bytes   "dovetrac"
 chunks    columns one after the other, in the order and with the types of the index, little-endian
@@ -37,7 +37,7 @@ LATER = ("repeats", "pause_s")  # columns that older files lack
 _TAIL, _CHECK = struct.Struct("<Q8s"), struct.Struct("<8sI")
 _CHECKED = b"dovecrc1"
 _ANEW = "merge the trace again: `dovetail trace merge`"
-_FAR_S = 1e9  # about thirty years; later times are damage
+_FAR_S = 1e9  # about thirty years; larger times must be damaged
 Columns = dict[str, NDArray[Any]]
 
 
@@ -53,7 +53,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A trace on disk, of which only the chunks asked for are read. Methods raise DovetailError for damaged chunks."""
+    """A trace on disk; methods read only the chunks they need, and raise DovetailError for damaged ones."""
 
     path: Path
     num_ranks: int
@@ -193,7 +193,7 @@ def _file(path: Path, document: dict[str, Any], rows_end: int) -> TraceFile:
 def _chunk(offset: int, num_rows: int, start_s: float, end_s: float, checksum: int | None = None) -> Chunk:
     whole = all(type(number) is int for number in (offset, num_rows, checksum or 0))
     if not whole or not isfinite(start_s) or not isfinite(end_s):
-        raise ValueError("a chunk without whole numbers")
+        raise ValueError("a chunk's place, rows or checksum is no whole number, or its times are not finite")
     return Chunk(offset, num_rows, float(start_s), float(end_s), checksum)
 
 
@@ -227,7 +227,7 @@ def _index(path: Path, file: Any) -> tuple[int, dict[str, Any]]:
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
-            raise ValueError("it is no object")
+            raise ValueError("not a JSON object")
     except (ValueError, RecursionError) as error:
         raise DovetailError(f"the trace {path} has a broken index", found=str(error), hint=_ANEW) from error
     return at, document
@@ -262,7 +262,7 @@ class TraceWriter:
             raise EnvironmentFault(f"cannot write {self.path}", found=error.strerror, hint=full) from error
 
     def add(self, columns: Columns) -> None:
-        """Append rows, in the order of their ends."""
+        """Append rows, which must be ordered by end time."""
         for start in range(0, len(columns["kind"]), CHUNK_ROWS):
             rows = {name: column[start : start + CHUNK_ROWS] for name, column in columns.items()}
             self._waiting.append(rows)

@@ -9,35 +9,35 @@ import numpy as np
 
 from dovetail.cost.prices import Prices
 from dovetail.ir import Builder, Kind, Program
-from dovetail.trace.analysis.story import FROM_ROOT, SYNCHRONOUS, Story, story_of
+from dovetail.trace.analysis.replay_model import FROM_ROOT, SYNCHRONOUS, ReplayModel, model_of
 from dovetail.trace.trace import Trace
 
 
-def to_program(trace: Trace | Story) -> tuple[Program, Prices]:
+def to_program(trace: Trace | ReplayModel) -> tuple[Program, Prices]:
     """Return a Program that repeats the calls and work of a trace's ranks, and its Prices as traced.
 
     Each rank has a compute lane, and a net lane per channel and direction. Compute ops are the ranks' own work. Sends
     and receives begin after the compute op that precedes their call; the compute op after a wait depends on the ops
     waited for. A collective in which all ranks wait for all is one op per rank; a rooted collective becomes messages.
     """
-    story = trace if isinstance(trace, Story) else story_of(trace)
-    return _Writer(story).written()
+    model = trace if isinstance(trace, ReplayModel) else model_of(trace)
+    return _Writer(model).written()
 
 
 class _Writer:
-    def __init__(self, story: Story) -> None:
-        self.story = story
-        self.builder = Builder("trace", len(story.steps))
+    def __init__(self, model: ReplayModel) -> None:
+        self.model = model
+        self.builder = Builder("trace", len(model.steps))
         self.cpu = self.builder.lane("own", "compute")
         self.own = self.builder.kernel("own", ())
         self.costs: list[tuple[float, float, float, bool, int]] = []  # of each op: work, wire, latency, …
-        self.depth = Counter((m.src, m.dst, m.key) for m in story.messages)
+        self.depth = Counter((m.src, m.dst, m.key) for m in model.messages)
         self.lanes: dict[tuple[int, Any], int] = {}
         self.num_lanes: Counter[int] = Counter()
         self.rooted: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def written(self) -> tuple[Program, Prices]:
-        for rank, steps in enumerate(self.story.steps):
+        for rank, steps in enumerate(self.model.steps):
             _Rank(self, rank).add(steps)
         program = self.builder.build()
         work_s, wire_s, *given = (
@@ -73,10 +73,10 @@ class _Writer:
 
     def times(self, number: int) -> tuple[float, float]:
         """Return the seconds of a message on the wire, and its latency in seconds."""
-        message = self.story.messages[number]
+        message = self.model.messages[number]
         if message.delay_s is None:
-            least = min(self.story.delays.latency_s, float(self.story.delays(message.num_bytes)))
-            return float(self.story.delays(message.num_bytes)) - least, least
+            least = min(self.model.delays.latency_s, float(self.model.delays(message.num_bytes)))
+            return float(self.model.delays(message.num_bytes)) - least, least
         if message.rendezvous:
             return message.delay_s, 0.0
         gap = min(message.gap_s, message.delay_s)
@@ -105,7 +105,7 @@ class _Rank:
             if step.row != self.row:
                 self._set_out()
             self.row = step.row
-            getattr(self, f"_{step.does}")(step.number)
+            getattr(self, f"_{step.kind}")(step.number)
 
     def _here(self) -> list[int]:
         """Return the rank's latest compute op, after adding one for the work and waits so far."""
@@ -122,12 +122,12 @@ class _Rank:
     _end = _own
 
     def _channel(self, number: int) -> tuple[int, tuple[int, int, int]]:
-        message = self.to.story.messages[number]
+        message = self.to.model.messages[number]
         key = (message.src, message.dst, message.key)
         return self.to.builder.channel(*key, depth=self.to.depth[key] + 1), key
 
     def _send(self, number: int) -> None:
-        if self.to.story.messages[number].held:
+        if self.to.model.messages[number].held:
             self.held.append(number)
         else:
             self._set_out()  # messages of one channel keep their order
@@ -141,7 +141,7 @@ class _Rank:
 
     def _give(self, number: int) -> None:
         channel, key = self._channel(number)
-        message, (wire, latency) = self.to.story.messages[number], self.to.times(number)
+        message, (wire, latency) = self.to.model.messages[number], self.to.times(number)
         lane = self.to.lane(self.rank, ("send", key))
         row = self.to.add(
             *(Kind.send, self.rank, lane),
@@ -155,7 +155,7 @@ class _Rank:
         self.begun["sent", number] = [row]
 
     def _recv(self, number: int) -> None:
-        if self.to.story.messages[number].stalls:
+        if self.to.model.messages[number].stalls:
             self.stalled.setdefault(self._channel(number)[1], []).append(number)
             return
         self._here()
@@ -172,9 +172,9 @@ class _Rank:
         """Post a receive, independent of the ops that the rank waits for."""
         channel, key = self._channel(number)
         lane = self.to.lane(self.rank, ("recv", key))
-        after, num_bytes = self.last or self._here(), self.to.story.messages[number].num_bytes
+        after, num_bytes = self.last or self._here(), self.to.model.messages[number].num_bytes
         row = self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=after, num_bytes=num_bytes)
-        self.begun["taken", number] = [row]
+        self.begun["received", number] = [row]
 
     def _let_on(self) -> None:
         """Let stalled receives and collectives progress, as the library does in every wait."""
@@ -185,24 +185,24 @@ class _Rank:
 
     def _sent(self, number: int) -> None:
         self._let_on()
-        if self.to.story.messages[number].rendezvous:
+        if self.to.model.messages[number].rendezvous:
             self.waiting += self.begun.get(("sent", number), [])
 
-    def _taken(self, number: int) -> None:
+    def _received(self, number: int) -> None:
         self._let_on()
-        if ("taken", number) not in self.begun:
+        if ("received", number) not in self.begun:
             self._post(number)
-        self.waiting += self.begun["taken", number]
+        self.waiting += self.begun["received", number]
 
     def _join(self, number: int) -> None:
         self.quiet.append(number)
-        if not self.to.story.gatherings[number].stalls:
+        if not self.to.model.collectives[number].stalls:
             quiet, self.quiet = self.quiet, []  # collectives of one group keep their order
             for each in quiet:
                 self._meet(each)
 
     def _meet(self, number: int) -> None:
-        it = self.to.story.gatherings[number]
+        it = self.to.model.collectives[number]
         if it.way == SYNCHRONOUS:
             call = self.to.builder.collective(it.name, it.group)
             lane = self.to.lane(self.rank, ("collective", it.group))

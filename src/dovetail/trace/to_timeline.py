@@ -13,7 +13,7 @@ from dovetail.trace.trace import Trace, thread_title
 
 
 def span_rows(trace: Trace) -> NDArray[Any]:
-    """Return the rows that are spans, in the order of their starts; of simultaneous ones the outer first."""
+    """Return the rows that are spans, ordered by start time; of rows that start together, the longest comes first."""
     col = trace.columns
     chosen = np.flatnonzero((col["part"] == 0) & ~trace.of_kind("point"))
     ordered: NDArray[Any] = chosen[np.lexsort((-col["end_s"][chosen], col["start_s"][chosen]))]

@@ -57,7 +57,7 @@ class Comm:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """The calls and events of a program's ranks: rows in the order of their ends, with times on the clock of rank 0.
+    """The calls and events of a program's ranks: rows ordered by end time, with times on the clock of rank 0.
 
     Attributes
     ----------
@@ -70,8 +70,8 @@ class Trace:
     columns : dict of ndarray
         One array per entry of `COLUMNS`, all of one length; times in seconds since the first event.
     meta : dict
-        Provenance: `ranks` (host, pid, program, finalized, lost events, clock error, names of `lanes`), `faults`, and
-        `clocks`, the check of the clocks.
+        Provenance: `ranks` (host, pid, program, finalized, lost events, clock error, names of `lanes`, and of a program
+        of MPI `library` and its `thread_level`), `faults`, and `clocks`, the check of the clocks.
     """
 
     num_ranks: int
@@ -156,7 +156,7 @@ def _ranks(found: Any) -> tuple[int, ...]:
 def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
     """Return a trace's meta. Raise ValueError if it lacks fields that its readers need."""
     if not isinstance(meta, dict):
-        raise ValueError("its meta is no object")
+        raise ValueError("its meta is not a JSON object")
     ranks, faults = meta.get("ranks", []), meta.get("faults", [])
     kinds = {"rank": int, "host": str, "maps": list, "lanes": dict, "lines": dict, "event_s": list}
     is_sound = isinstance(ranks, list) and isinstance(faults, list) and all(isinstance(text, str) for text in faults)

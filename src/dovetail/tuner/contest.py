@@ -17,10 +17,10 @@ from dovetail.run.executor import Executor
 from dovetail.run.job import Outcome
 from dovetail.run.load import Load
 from dovetail.timeline import Timeline
-from dovetail.tuner.measure import Clock, Entry, Measurer, groups
+from dovetail.tuner.measure import LAUNCHES, Clock, Entry, Measurer, groups
 from dovetail.tuner.neighbourhood import search
 
-FINALISTS = 3  # schedules of an entry's own heats, and of its neighbours', that meet serial in the final
+FINALISTS = 3  # schedules of an entry that its final compares with serial, winners of neighbouring entries included
 HEATS = 0.5  # share of the budget for heats
 LEAST_GAIN = 0.01  # least gain that counts, as a share of the serial time
 LEAST_GAIN_S = 5e-6  # least gain of a single run: smaller ones are noise of the clock, the barrier and the call
@@ -226,6 +226,7 @@ def _finals(
         rounds, disturbed = sum(result.rounds for result in results), sum(result.disturbed for result in results)
         for at in group:
             one = judge(entries[at], [found[at] for found, _ in launches], tried.get(at, {}), keep=keep)
+            one = one if keep else _without_thread(measurer, at, one, limit_s / LAUNCHES)
             beside = {
                 name: pooled([r[each.name] for r in results]).median_s for name, each in entries[at].beside.items()
             }
@@ -263,6 +264,28 @@ def judge(
     known = {**{schedule: outcome.median_s for schedule, outcome in outcomes.items()}, **tried}
     wrong = {schedule: outcome.num_wrong or 1 for schedule, outcome in outcomes.items() if outcome.is_wrong}
     return Judged(entry, best, outcomes[best], serial, known, wrong, unsure)
+
+
+def _without_thread(measurer: Measurer, at: int, judged: Judged, limit_s: float) -> Judged:
+    """Measure serial alone if the schedule taken has a helper thread, and take serial if it is then as fast.
+
+    A helper thread raises the level of thread support that all schedules of its job were measured at; a program of
+    serial asks for less, and the library may be faster there.
+    """
+    if judged.schedule.progress != "thread" or not measurer.executor.starts_mpi:
+        return judged
+    rounds, seed = -(-measurer.rounds // LAUNCHES), measurer.seed + 1 + LAUNCHES
+    try:
+        found, _ = measurer.measure({at: ()}, rounds, limit_s, seed)
+    except RunError:  # the launches before decide
+        return judged
+    alone = replace(judged.serial, seconds=found[at][judged.entry.serial].seconds)
+    if alone.median_s >= judged.serial.median_s:
+        return judged
+    if alone.median_s > judged.taken.median_s:
+        return replace(judged, serial=alone)
+    tried = {**judged.tried, judged.entry.serial: alone.median_s}
+    return replace(judged, schedule=judged.entry.serial, taken=alone, serial=alone, tried=tried, unsure=None)
 
 
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:

@@ -26,7 +26,7 @@ TOGETHER = 24  # most variants in one job of short runs
 SHORT_S = 2e-3  # runs below this share a job with those of other entries
 LONG_S = 0.25  # longer runs without computation need no round to warm up
 START_S = 1.0  # approximate seconds to start a job
-STALL_S = 30.0  # seconds without progress that count as a stall; long, for ranks that share few cores are slow
+STALL_S = 30.0  # seconds without progress that count as a stall; long, because ranks that share few cores are slow
 PATIENCE = 4.0  # a stall lasts at least this many times the slowest run, because ranks wait for a rank that computes
 MOST_FAILURES = 4  # attempts at a job that fails
 LEAST_HEAT = 2  # fewer schedules than this go to the final without a heat
@@ -203,7 +203,7 @@ class Measurer:
             for (at, schedule), outcome in zip(runs, result.outcomes, strict=False):
                 found[at][schedule] = outcome
             return found, result
-        raise RunError(f"{MOST_FAILURES} jobs failed, each by another schedule", found="; ".join(self.failed.values()))
+        raise RunError(f"{MOST_FAILURES} jobs failed, each for another schedule", found="; ".join(self.failed.values()))
 
     def _note_failure(self, runs: Mapping[tuple[int, Schedule], Variant], error: RunError) -> None:
         names = {f"variant '{i} {each.name}'": key for i, (key, each) in enumerate(runs.items())}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.collective.library import LIBRARY
@@ -15,10 +15,12 @@ from dovetail.prober import find_ranks
 from dovetail.run.executor import Executor, executor_on
 from dovetail.run.job import Job
 from dovetail.store.selection import Choice, recall_selection
+from dovetail.tuner.baselines import Compared, compare
+from dovetail.tuner.collectives import BESIDE
 from dovetail.tuner.measure import Entry, repeats_worth
 from dovetail.tuner.tune import fresh_seed
 
-Rule = Callable[[CollectiveOperator], Schedule]
+Rule = Callable[[CollectiveOperator], Schedule]  # which schedule to time for an operator
 TUNED = "tuned"
 SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
 
@@ -27,7 +29,8 @@ SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
 class Timed:
     """One size of a timed collective: operator, ranks, algorithm, median seconds, relative spread.
 
-    `num_wrong`: wrong elements over all ranks; None if the result was not checked.
+    `num_wrong`: wrong elements over all ranks; None if the result was not checked. `beside`: the library's own program
+    and the algorithm, launched alternately; None if not reached, or where ranks are no processes of MPI.
     """
 
     operator: CollectiveOperator
@@ -36,6 +39,7 @@ class Timed:
     seconds: float
     spread: float
     num_wrong: int | None
+    beside: Compared | None = None
 
     @property
     def count(self) -> int:
@@ -51,7 +55,9 @@ class Timed:
         """Return the row of one size: bytes, seconds, GB/s."""
         rates = dict(zip(("algbw_gb_per_s", "busbw_gb_per_s"), self.bandwidths, strict=True))
         head = {"num_bytes": self.operator.num_bytes, "count": self.count, **self.choice._asdict()}
-        return {**head, "measured_s": self.seconds, "spread": self.spread, **rates, "num_wrong": self.num_wrong}
+        return {**head, "measured_s": self.seconds, "spread": self.spread, **rates, "num_wrong": self.num_wrong} | {
+            "beside": self.beside and self.beside.to_json()
+        }
 
 
 def bus_factor(collective: str, ranks: int) -> float:
@@ -128,7 +134,7 @@ def time_collective(
     for operator in operators:  # before anything runs
         operator.check_ranks(ranks)
         operator.by(*given)
-    notify, runner = say or (lambda what, done: None), executor or executor_on()
+    notify, runner = say or (lambda what, done: None), (executor or executor_on()).at_level("serialized")
     hosts, facts = find_ranks(runner, ranks)
     resolved = [operator.resolve({"nodes": hosts}, ranks)[0] for operator in operators]
     wanted = sorted(
@@ -142,15 +148,18 @@ def time_collective(
     for group in [short, *([operator] for operator in long)]:
         if group:
             notify(group[-1].title, len(timed) / len(wanted))
-            limit_s = budget_s / len(wanted) * len(group)
+            limit_s = (1 - BESIDE) * budget_s / len(wanted) * len(group)
             timed += _time(group, ranks, rule, runner, rounds, limit_s, fresh_seed(seed))
-    return timed
+    entries = [(_entry(each.operator, ranks, rule), rule(each.operator), each.seconds) for each in timed]
+    about: dict[str, Any] = {"rounds": rounds, "budget_s": BESIDE * budget_s, "seed": fresh_seed(seed), "say": notify}
+    beside, _ = compare(entries, runner, str(facts["mpi"]), **about)
+    return [replace(each, beside=beside.get(each.operator.num_bytes)) for each in timed]
 
 
 def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
-    """Return the rule by the cached selection table. Raise DovetailError if the collective was not tuned here."""
+    """Return the rule that the cached selection table defines. Raise DovetailError if the collective was not tuned."""
     table, group = recall_selection(library, hosts).warned(), (operator.name, ranks, operator.nodes)
-    if table is None or not any(row.group == group for row in table.rows):
+    if table is None or not any(row.group[:3] == group for row in table.rows):
         hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
         raise DovetailError(f"{operator.name} on {ranks} ranks has not been tuned here", hint=hint)
 
@@ -170,7 +179,7 @@ def _time(
     budget_s: float,
     seed: int,
 ) -> list[Timed]:
-    entries = [Entry(operator.title, operator, ranks, rule(operator), {}) for operator in operators]
+    entries = [_entry(operator, ranks, rule) for operator in operators]
     repeats = (repeats_worth(hoped_s(operator)) for operator in operators)
     variants = (each.variant(each.serial, count, check=True) for each, count in zip(entries, repeats, strict=True))
     result = executor.execute(Job(tuple(variants), rounds=rounds, seed=seed, budget_s=budget_s))
@@ -178,6 +187,10 @@ def _time(
         Timed(operator, ranks, Choice.of(each.serial), outcome.median_s, outcome.spread, outcome.num_wrong)
         for operator, each, outcome in zip(operators, entries, result.outcomes, strict=True)
     ]
+
+
+def _entry(operator: CollectiveOperator, ranks: int, rule: Rule) -> Entry:
+    return Entry(operator.title, operator, ranks, rule(operator), {})
 
 
 def hoped_s(operator: CollectiveOperator) -> float:

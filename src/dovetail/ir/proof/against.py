@@ -51,8 +51,7 @@ def _buffer_text(buffer: Buffer | None) -> str:
 
 
 def unasked_slots(program: Program, against: Program | None = None) -> int:
-    """Return the number of output slots, over all ranks, that nothing checks: no post-condition covers them, and
-    `against` does not write them."""
+    """Return the number of output slots that nothing checks: neither post-conditions nor writes of `against`."""
     outputs = {b.name: b.slots for b in program.buffers if b.role == "output"}
     posts = Posts.of(program.posts)
     post = np.repeat(np.arange(len(posts)), np.diff(posts.columns["post_rank_start"]))

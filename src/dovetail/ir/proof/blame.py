@@ -151,8 +151,7 @@ def _innermost(
 
 
 def _operands_apart(one: Atom, other: Atom) -> list[tuple[list[str], int, int]]:
-    """Return the operands in which two results of one kernel differ: (path, one, other) of each. Empty if the results
-    differ in anything else."""
+    """Return the operands (path, one, other) in which two results of one kernel differ; none if more differs."""
     if one[0] != "kernel" or one[:4] != other[:4]:
         return []
     found: list[tuple[list[str], int, int]] = []

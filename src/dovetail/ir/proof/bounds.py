@@ -47,8 +47,7 @@ SHAPES = {
 
 
 def bounds_fault(program: Program) -> Fault | None:
-    """Return the fault of the first invalid op, in the order of rows, else of the first invalid post-condition; None if
-    all are valid."""
+    """Return the fault of the first invalid op by row, else of the first invalid post-condition; None if all fit."""
     for op in program.ops():
         fault = op_fault(program, op)
         if fault:
@@ -193,8 +192,7 @@ def posts_fault(program: Program) -> Fault | None:
 
 
 def _are_simple(program: Program, posts: Posts) -> Flags:
-    """Return which posts sum contiguous slots of inputs, without kernels, and are valid. Nearly all are such posts, and
-    they are checked all at once."""
+    """Return which posts sum contiguous slots of inputs, and are valid: nearly all, and they are checked at once."""
     col, number, simple = posts.columns, np.arange(len(posts)), np.ones(len(posts), dtype=bool)
     terms, ranks = (np.repeat(number, np.diff(col[f"post_{part}_start"])) for part in ("term", "rank"))
     args = np.repeat(terms, np.diff(col["term_arg_start"]))
@@ -241,8 +239,7 @@ def _post_fault(program: Program, post: Post, modes: Modes, roles: dict[str, Rol
 
 
 def _shape_of_term_fault(term: Term, modes: Modes) -> str | None:
-    """Return why a term, or one nested in it, is invalid whatever its sizes: an unknown kernel, or a wrong number of
-    operands; None if it is valid."""
+    """Return why a term has an unknown kernel or a wrong number of operands (or a nested term has); None if valid."""
     if term.kernel is not None and term.kernel not in modes:
         return f"no kernel '{term.kernel}'"
     if len(term.args) != len(modes_of(term, modes)):

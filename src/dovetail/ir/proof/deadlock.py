@@ -26,8 +26,7 @@ class Wait(NamedTuple):
 
 
 class Standstill:
-    """The state of a program in which no op can run. `done`: number of ops run, by queue; `depths`: those of the
-    channels, None if unlimited."""
+    """A program in which no op can run. `done`: ops run, by queue; `depths`: of the channels (None: unlimited)."""
 
     def __init__(self, program: Program, done: Sequence[int], depths: Sequence[int] | None) -> None:
         self.program, self.depths = program, depths
@@ -164,13 +163,13 @@ def _at_line(program: Program, row: int) -> str:
 
 
 def unmatched_fault(program: Program, row: int) -> Fault:
-    """Describe a message or signal that no op takes."""
+    """Describe a message or signal that no op receives."""
     op = program.op(row)
     return Fault(
-        f"{name_op(program, row)}: nobody takes what it sends, and it would meet the next run",
+        f"{name_op(program, row)}: no op receives what it sends, so that the next run would receive it",
         (row,),
         traffic_text(program, op),
-        f"let rank {program.channels[op.chan_out].dst} take it, or drop this op",
+        f"let rank {program.channels[op.chan_out].dst} receive it, or remove this op",
     )
 
 

@@ -26,7 +26,7 @@ class Run:
     done: list[int] = field(default_factory=list)  # for each queue, the number of ops run
     depth: int = 1  # channel depth reached so far; if complete, the least that suffices
     complete: bool = False
-    unmatched: list[int] = field(default_factory=list)  # ops whose message or signal nobody took
+    unmatched: list[int] = field(default_factory=list)  # ops whose message or signal was never received
 
 
 class Greedy:

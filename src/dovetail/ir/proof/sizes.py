@@ -22,10 +22,7 @@ from dovetail.ir.workload import Sizes, Workload, owners
 Ints = NDArray[np.int64]
 # The message of these ops consists of slots that they read; the message of other ops, of slots that they write.
 _MOVES_READS = (Kind.send, Kind.recv_reduce_send, Kind.copy, Kind.reduce, Kind.put, Kind.get)
-_READS_LIKE_WRITES = (
-    *(Kind.copy, Kind.reduce, Kind.put, Kind.get),
-    *(Kind.recv_reduce, Kind.recv_reduce_copy_send),
-)
+_READS_LIKE_WRITES = (*(Kind.copy, Kind.reduce, Kind.put, Kind.get), *(Kind.recv_reduce, Kind.recv_reduce_copy_send))
 
 
 def uneven(program: Program, known: Sizes, dtype: str) -> Workload:

@@ -29,8 +29,7 @@ class Wrong(NamedTuple):
 
 
 class Memory:
-    """Every slot's symbolic value, created at the first access. Unwritten slots of the reference equal no other
-    value."""
+    """The symbolic values of slots, created when first read. Unwritten slots of the reference equal no other value."""
 
     def __init__(self, program: Program, symbols: Symbols, *, is_reference: bool = False) -> None:
         self.symbols, self._whose = symbols, "the reference's " * is_reference
@@ -172,7 +171,7 @@ class Asked:
         self._modes: Modes = {name: kernel.modes for name, kernel in self._kernels.items()}
 
     def values(self, post: Post, places: Sequence[int] | None = None) -> list[int]:
-        """Return the values that a post-condition requires, at some places of its region or at all."""
+        """Return the values that a post-condition requires at `places` of its region; default: all."""
         slots = post.region.num_slots
         at = range(slots) if places is None else places
         terms = [self._term(term, slots, at) for term in post.terms]

@@ -104,8 +104,7 @@ def least_depth(program: Program) -> int | None:
 
 
 def verify_reference(program: Program, target: str | None = None, *, against: Program | None = None) -> Certificate:
-    """Return the certificate of `verify`, computed in Python: exact values, vector clocks, tens of thousands of ops a
-    second."""
+    """Return the certificate of `verify`, computed in Python with exact values: tens of thousands of ops a second."""
     check_target(target)
     if against is not None:
         check_comparable(program, against, certify(against, _reference(against), None))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import os
 import platform
-import secrets
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -31,6 +30,8 @@ REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library on
 Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
 call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
 _ALL_GATHER = KINDS.index("all_gather")
+_MOST_SHARED = 1 << 30  # bytes that channels may take: of these, the pages that messages have touched exist
+_MOST_NAMED = 1 << 24  # all of these exist, and a container's /dev/shm may have 64 MiB
 _SERIALIZED = LEVELS.index("serialized")  # as MPICH and Open MPI number it
 
 
@@ -53,8 +54,8 @@ class CollectiveCall(NamedTuple):
 
 
 class Service(NamedTuple):
-    """A bound engine (none: the library's call must do), and rows of its Program's buffers: input and output (-1: empty
-    on this rank), and what is scratch, with bytes."""
+    """A bound engine or script (neither: the library's call must do), and rows of its Program's buffers: input and
+    output (-1: empty on this rank), and what is scratch, with bytes."""
 
     engine: _native.Engine | None
     options: _native.EngineOptions
@@ -62,6 +63,7 @@ class Service(NamedTuple):
     input: int = -1
     output: int = -1
     scratch: Sequence[tuple[int, int]] = ()
+    script: _native.Script | None = None
 
 
 class Communicator:
@@ -212,21 +214,24 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
         if bound.has_begun and not begins:
             made.world.requests.drain()
         return made
-    board = _Board(comm)
+    memory = _SharedMemory(comm)
     try:
-        hosts, boards = zip(*of_all(comm, lambda: (platform.node(), board.made()), fault), strict=True)
-        shared = boards[0] if len(set(hosts)) == 1 else ""
+        hosts, names = zip(*of_all(comm, lambda: (platform.node(), memory.made()), fault), strict=True)
+        one_host = len(set(hosts)) == 1 and comm.Get_size() > 1
         assert calls is not None
         bound = _native.comm_adopt(calls.address, fortran) if bound is None else bound
         try:
-            opened = of_all(comm, lambda: _remember(bound, hosts, shared, calls))
+            opened = of_all(comm, lambda: _remember(bound, hosts, names[0] if one_host else "", calls))
+            if one_host and not all(opened):
+                names = tuple(of_all(comm, lambda: memory.made(named=True)))
+                opened = of_all(comm, lambda: _share(bound, names[0]))
         except BaseException:
             _known.pop(bound.key, None)  # on all ranks, which begin again the next time
             raise
         if not all(opened):
-            bound.drop_board()
+            bound.unshare()
     finally:
-        board.unlink()
+        memory.hide()
     return _known[bound.key]
 
 
@@ -245,32 +250,46 @@ def known_by(bound: _native.Communicator) -> Communicator | None:
     return _known.get(bound.key)
 
 
-class _Board:
-    """The name of the memory that all ranks are to open, made by rank 0; it is taken away when they have."""
+class _SharedMemory:
+    """Memory of one host that all ranks are to open, made by rank 0 and hidden when they have."""
 
     def __init__(self, comm: Any) -> None:
-        self._size, self._makes, self._name = comm.Get_size(), comm.Get_rank() == 0, ""
+        self._size, self._makes = comm.Get_size(), comm.Get_rank() == 0
+        self._made: _native.Segment | None = None
 
-    def made(self) -> str:
+    def made(self, named: bool = False) -> str:
         """Return its name, on rank 0; an empty one where there is no such memory, or only one rank."""
-        name = f"/dovetail-{os.getpid()}-{secrets.token_hex(8)}"
-        if self._makes and self._size > 1 and _native.board_make(name, self._size):
-            self._name = name
-        return self._name
+        self.hide()
+        if self._makes and self._size > 1:
+            with suppress(RuntimeError):
+                most = _MOST_NAMED if named else _MOST_SHARED
+                self._made = _native.Segment.make(_native.comm_shared_bytes(self._size, most), named)
+        return self._made.name if self._made is not None else ""
 
-    def unlink(self) -> None:
-        if self._name:
-            _native.board_unlink(self._name)
+    def hide(self) -> None:
+        if self._made is not None:
+            self._made.hide()
+            self._made = None
 
 
-def _remember(bound: _native.Communicator, hosts: Sequence[str], board: str, calls: Calls) -> bool:
-    """Return whether the board was opened."""
+def _remember(bound: _native.Communicator, hosts: Sequence[str], name: str, calls: Calls) -> bool:
+    """Return whether the ranks' memory of that name was opened."""
     for key in [key for key, old in list(_known.items()) if old.bound.freed]:
         _known.pop(key, None)
     made = Communicator(bound, hosts, calls)
     assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where a failure reaches all ranks
     _known[bound.key] = made
-    return bool(board) and bool(bound.open_board(board))
+    return _share(bound, name)
+
+
+def _share(bound: _native.Communicator, name: str) -> bool:
+    if not name:
+        return False
+    try:
+        bound.share(_native.Segment.open(name))
+    except RuntimeError:
+        return False
+    return True
 
 
 def _numbers(request: CollectiveCall) -> list[int]:

@@ -81,6 +81,14 @@ class MpiExecutor(Executor):
         """The command that starts its ranks."""
         return self.launch or default_launch()
 
+    @property
+    def starts_mpi(self) -> bool:
+        return True
+
+    def at_level(self, level: Level) -> MpiExecutor:
+        """Return an executor like this one whose ranks ask MPI for a level of thread support."""
+        return replace(self, level=level)
+
     def in_folder(self, folder: Path) -> MpiExecutor:
         """Return an executor like this one whose jobs leave their files in `folder`."""
         return replace(self, folder=folder)

@@ -77,7 +77,7 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
     wait for the receive at every size. `doubtful`: per message, whether the receiving call may have waited for
     something else.
     """
-    whole = found.taken_row >= 0
+    whole = found.received_row >= 0
     if doubtful is not None:
         whole &= ~doubtful
     late = whole & (found.sent_s >= found.waited_s)
@@ -85,7 +85,7 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
         late, since_s = whole, np.fmax(found.sent_s, found.waited_s)
     else:
         since_s = found.sent_s
-    size, took = found.num_bytes[late], np.fmin(found.taken_s - since_s, _shares_s(found))[late]
+    size, took = found.num_bytes[late], np.fmin(found.received_s - since_s, _shares_s(found))[late]
     sizes, means = of_sizes(size, took, _trimmed)
     shows = _shows(found, plain)
     shown, held = of_sizes(found.num_bytes[shows], is_held(found, plain)[shows], lambda those: float(those.mean()))
@@ -104,7 +104,7 @@ def _shares_s(found: Messages) -> NDArray[np.float64]:
     call = call.ravel()
     first_s = np.full(len(count), np.inf)
     np.minimum.at(first_s, call, found.sent_s)
-    return np.where(count[call] >= MANY, (found.taken_s - first_s[call]) / count[call], np.inf)
+    return np.where(count[call] >= MANY, (found.received_s - first_s[call]) / count[call], np.inf)
 
 
 def _shows(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
@@ -112,15 +112,15 @@ def _shows(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
     The receive must have been posted late, and the send must be blocking, or seen complete before the receive.
     """
-    blocking = (found.sent_end_s == found.away_s) & plain
-    late: NDArray[np.bool_] = (found.taken_row >= 0) & (found.posted_s > found.sent_s + LEAST_HELD_S)
-    shows: NDArray[np.bool_] = late & (blocking | (found.away_s < found.posted_s))
+    blocking = (found.sent_end_s == found.done_end_s) & plain
+    late: NDArray[np.bool_] = (found.received_row >= 0) & (found.posted_s > found.sent_s + LEAST_HELD_S)
+    shows: NDArray[np.bool_] = late & (blocking | (found.done_end_s < found.posted_s))
     return shows
 
 
 def is_held(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return whether the trace shows that a message waited for its receive: its send ended after the receive began."""
-    held: NDArray[np.bool_] = _shows(found, plain) & (found.away_s > found.posted_s)
+    held: NDArray[np.bool_] = _shows(found, plain) & (found.done_end_s > found.posted_s)
     return held
 
 
@@ -129,20 +129,20 @@ def crossed(found: Messages) -> NDArray[np.bool_]:
 
     The other message was sent before this one was received, and received after this one was sent.
     """
-    met = np.zeros(len(found.src), bool)
-    taken_s = np.where(np.isnan(found.taken_s), -np.inf, found.taken_s)
-    ways = {way: np.array(rows) for way, rows in _by_way(found).items()}
+    crosses = np.zeros(len(found.src), bool)
+    received_s = np.where(np.isnan(found.received_s), -np.inf, found.received_s)
+    ways = {way: np.array(rows) for way, rows in _by_pair(found).items()}
     for (src, dst), rows in ways.items():
         back = ways.get((dst, src))
         if back is None or src == dst:
             continue
         back = back[np.argsort(found.sent_s[back], kind="stable")]
-        latest_s = np.append(-np.inf, np.maximum.accumulate(taken_s[back]))  # latest arrival of those sent so far
-        met[rows] = latest_s[np.searchsorted(found.sent_s[back], taken_s[rows])] > found.sent_s[rows]
-    return met
+        latest_s = np.append(-np.inf, np.maximum.accumulate(received_s[back]))  # latest arrival of those sent so far
+        crosses[rows] = latest_s[np.searchsorted(found.sent_s[back], received_s[rows])] > found.sent_s[rows]
+    return crosses
 
 
-def _by_way(found: Messages) -> dict[tuple[int, int], list[int]]:
+def _by_pair(found: Messages) -> dict[tuple[int, int], list[int]]:
     pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, way in enumerate(zip(found.src.tolist(), found.dst.tolist(), strict=True)):
         pairs[way].append(i)

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.trace.analysis.collective_calls import CollectiveCalls, CollectiveMatcher
 from dovetail.trace.analysis.matching import Matcher, Messages
-from dovetail.trace.analysis.meetings import Gatherer, Meetings
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
 
@@ -17,45 +17,46 @@ class Excerpt(NamedTuple):
 
     trace: Trace
     found: Messages
-    met: Meetings
+    joins: CollectiveCalls
 
 
 def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
     """Return `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
-    matcher, gatherer = Matcher(), Gatherer()
+    matcher, collectives_matcher = Matcher(), CollectiveMatcher()
     for part in file.parts():
         matcher.take(part.columns)
-        gatherer.take(part.columns)
+        collectives_matcher.take(part.columns)
     middles = ((2 * i + 1) * file.num_rows // (2 * count) for i in range(count))
     parts = [_rows(file, max(middle - num_rows // 2, 0), num_rows) for middle in middles]
-    met = gatherer.meetings(file.names, file.comms)
-    del gatherer  # frees its memory
-    meetings = [_meetings(met, first, first + trace.num_rows) for trace, first in parts]
-    del met
+    joins = collectives_matcher.calls(file.names, file.comms)
+    del collectives_matcher  # frees its memory
+    calls = [_collective_calls(joins, first, first + trace.num_rows) for trace, first in parts]
+    del joins
     found, _ = matcher.messages(file.names, file.comms)
     return [
-        Excerpt(t, _messages(found, first, first + t.num_rows), m)
-        for (t, first), m in zip(parts, meetings, strict=True)
+        Excerpt(t, _messages(found, first, first + t.num_rows), m) for (t, first), m in zip(parts, calls, strict=True)
     ]
 
 
 def _messages(found: Messages, first: int, last: int) -> Messages:
     """Return the messages all of whose calls lie in the rows from `first` to before `last`."""
-    rows = (found.sent_row, found.posted_row, found.taken_row)
+    rows = (found.sent_row, found.posted_row, found.received_row)
     whole = np.all([(row >= first) & (row < last) for row in rows], axis=0)
     whole &= (found.probe_row < 0) | ((found.probe_row >= first) & (found.probe_row < last))
     mine = Messages(*(column[whole] for column in found))
-    moved = {name: getattr(mine, name) - first for name in ("sent_row", "posted_row", "taken_row")}
+    moved = {name: getattr(mine, name) - first for name in ("sent_row", "posted_row", "received_row")}
     return mine._replace(**moved, probe_row=np.where(mine.probe_row >= 0, mine.probe_row - first, -1))
 
 
-def _meetings(met: Meetings, first: int, last: int) -> Meetings:
+def _collective_calls(joins: CollectiveCalls, first: int, last: int) -> CollectiveCalls:
     """Return the collectives all of whose calls lie in the rows from `first` to before `last`."""
-    inside = (met.row >= first) & (met.row < last)
-    sizes = np.bincount(met.meeting)
-    whole = inside & (np.bincount(met.meeting[inside], minlength=len(sizes))[met.meeting] == sizes[met.meeting])
-    mine = Meetings(*(column[whole] for column in met))
-    return mine._replace(meeting=np.unique(mine.meeting, return_inverse=True)[1], row=mine.row - first)
+    inside = (joins.row >= first) & (joins.row < last)
+    sizes = np.bincount(joins.collective)
+    whole = inside & (
+        np.bincount(joins.collective[inside], minlength=len(sizes))[joins.collective] == sizes[joins.collective]
+    )
+    mine = CollectiveCalls(*(column[whole] for column in joins))
+    return mine._replace(collective=np.unique(mine.collective, return_inverse=True)[1], row=mine.row - first)
 
 
 def _rows(file: TraceFile, first: int, num_rows: int) -> tuple[Trace, int]:

@@ -22,7 +22,7 @@ Calls = Mapping[int, Sequence[int]]  # row of a call -> indices of messages
 
 
 def delayed_by(
-    found: Messages, takes: Calls, sends: Calls, sent: Calls, blocks: Sequence[bool]
+    found: Messages, receives: Calls, sends: Calls, sent: Calls, blocks: Sequence[bool]
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return for each message the index of the message that really delayed it (-1: none), and its own transfer time.
 
@@ -31,13 +31,13 @@ def delayed_by(
     others of their size count as delayed. The transfer time is the 10th percentile of undelayed messages of the size.
     """
     cause = np.full(len(found.src), -1, "i8")
-    for row, taken in takes.items():
+    for row, taken in receives.items():
         own = [*(i for i in sends.get(row, ()) if blocks[i]), *sent.get(row, ())]
         if own:
-            cause[taken] = max(own, key=lambda i: found.taken_s[i])
-    took = found.taken_s - found.sent_s
-    cause[np.abs(found.taken_s[cause] - found.taken_s) > 0.1 * took] = -1
-    likely_s, sure = np.full(len(took), np.inf), (cause < 0) & (found.taken_row >= 0)
+            cause[taken] = max(own, key=lambda i: found.received_s[i])
+    took = found.received_s - found.sent_s
+    cause[np.abs(found.received_s[cause] - found.received_s) > 0.1 * took] = -1
+    likely_s, sure = np.full(len(took), np.inf), (cause < 0) & (found.received_row >= 0)
     sizes, tenth_s = of_sizes(found.num_bytes[sure], took[sure], lambda those: float(np.percentile(those, 10)))
     known = np.isin(found.num_bytes, sizes)
     likely_s[known] = tenth_s[np.searchsorted(sizes, found.num_bytes[known])]
@@ -92,7 +92,7 @@ def message_delays(
     `delayed`: the result of `delayed_by`. `back_s`: see `MessageDelays`.
     """
     made = _without_progress(found, usual(found.num_bytes), rendezvous, delayed, back_s)
-    made.came_back = (found.taken_s >= back_s) & (made.arrived_s() > found.waited_s)
+    made.came_back = (found.received_s >= back_s) & (made.arrived_s() > found.waited_s)
     _hold(made)
     return made
 
@@ -109,15 +109,15 @@ def _without_progress(
     """Return the delays before `_hold` has found the messages that left only at their sender's next call."""
     cause, likely_s = delayed
     ready = np.where(rendezvous, np.fmax(f.sent_s, f.posted_s), f.sent_s)
-    spent = f.taken_s - f.waited_s
+    spent = f.received_s - f.waited_s
     under_way = ready + usual_s > f.waited_s
     stalls = ~under_way & (spent > np.maximum(0.5 * usual_s, LEAST_HELD_S)) & (f.num_bytes >= LEAST_STALLED)
     stalls &= cause < 0
-    delay = np.where(stalls, spent, f.taken_s - ready)
+    delay = np.where(stalls, spent, f.received_s - ready)
     arrived = ~under_way & ~stalls
     delay[arrived] = np.minimum(usual_s, f.waited_s - ready)[arrived]
-    blocks = rendezvous & ~stalls & (f.away_s == f.sent_end_s)  # the sender's call shows its time, too
-    delay = np.where(blocks, np.fmin(delay, f.away_s - ready), delay)
+    blocks = rendezvous & ~stalls & (f.done_end_s == f.sent_end_s)  # the sender's call shows its time, too
+    delay = np.where(blocks, np.fmin(delay, f.done_end_s - ready), delay)
     delay = np.where(cause >= 0, np.minimum(delay, likely_s), delay)
     none = np.zeros(len(stalls), bool)
     return MessageDelays(f, back_s, np.maximum(delay, 0.0), rendezvous | stalls, stalls, none, none)
@@ -132,10 +132,10 @@ def _hold(made: MessageDelays) -> None:
     ready = np.fmax(f.sent_s, f.posted_s)
     waited = ~made.stalls & (f.num_bytes >= LEAST_STALLED) & np.isfinite(back_s)
     waited &= np.fmax(ready, f.waited_s) + LEAST_HELD_S < back_s
-    soon = waited & made.came_back & (f.taken_s - back_s < SOON * (f.taken_s - ready))
+    soon = waited & made.came_back & (f.received_s - back_s < SOON * (f.received_s - ready))
     _, like = np.unique(np.stack([f.src, f.dst, f.num_bytes]), axis=1, return_inverse=True)
     like = like.ravel()
     often = np.bincount(like, soon) >= MOSTLY * np.maximum(np.bincount(like, waited), LEAST_OFTEN)
     made.held = soon & often[like]
     made.rendezvous = made.rendezvous | made.held
-    made.seconds = np.where(made.held, f.taken_s - np.where(made.held, back_s, 0.0), made.seconds)
+    made.seconds = np.where(made.held, f.received_s - np.where(made.held, back_s, 0.0), made.seconds)

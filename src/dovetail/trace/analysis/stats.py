@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.analysis.call_classes import SETUP, class_of
+from dovetail.trace.analysis.collective_calls import CollectiveMatcher
 from dovetail.trace.analysis.delays import delays_of
-from dovetail.trace.analysis.flights import Log
 from dovetail.trace.analysis.matching import Matcher, Messages, of_name
-from dovetail.trace.analysis.meetings import Gatherer
 from dovetail.trace.analysis.polls import POLLS, Polls
+from dovetail.trace.analysis.requests_in_flight import Log
 from dovetail.trace.analysis.site_sums import SiteStats, SiteSums
 from dovetail.trace.analysis.wait_rows import joined
 from dovetail.trace.analysis.waits import (
@@ -171,12 +171,12 @@ class Stats:
         `hta` = C / T, `imb_nbc` = (P + C - T) / max(P, C), `imb` = (P + C - T) / min(P, C), `osu` = 1 - (T - C) / P;
         each clipped to 0 … 1.
         """
-        together, work, pure = (
+        together, work, transfer_s = (
             sum(getattr(rank, name) for rank in self.ranks) for name in ("under_way_s", "hidden_s", "pure_s")
         )
-        saved = pure + work - together
-        shares = {"hta": work / (together or 1.0), "imb_nbc": saved / (max(pure, work) or 1.0)}
-        shares |= {"imb": saved / (min(pure, work) or 1.0), "osu": saved / (pure or 1.0)}
+        saved = transfer_s + work - together
+        shares = {"hta": work / (together or 1.0), "imb_nbc": saved / (max(transfer_s, work) or 1.0)}
+        shares |= {"imb": saved / (min(transfer_s, work) or 1.0), "osu": saved / (transfer_s or 1.0)}
         return {name: min(max(share, 0.0), 1.0) for name, share in shares.items()}
 
 
@@ -185,25 +185,30 @@ def stats(trace: Trace | TraceFile) -> Stats:
     is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
     is_poll = of_name(trace.names, lambda name: name in POLLS)
     is_setup = of_name(trace.names, lambda name: class_of(name) == SETUP)
-    sums, matcher, gatherer, log = _Sums(trace.num_ranks, is_mpi, is_setup), Matcher(), Gatherer(), Log()
+    sums, matcher, collectives_matcher, log = (
+        _Sums(trace.num_ranks, is_mpi, is_setup),
+        Matcher(),
+        CollectiveMatcher(),
+        Log(),
+    )
     polls: list[Polls] = []
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         sums.add(part.columns)
         matcher.take(part.columns)
-        gatherer.take(part.columns)
+        collectives_matcher.take(part.columns)
         log.take(part.columns, is_mpi & ~sums.is_setup)
         polls.append(Polls.of(part.columns, is_poll))
     sums.forget_unseen()
     hidden = log.hidden(trace.names, trace.num_ranks)
     del log  # frees its memory
-    at_collectives = waits_of_collectives(gatherer.meetings(trace.names, trace.comms), trace.names)
-    del gatherer
+    at_collectives = waits_of_collectives(collectives_matcher.calls(trace.names, trace.comms), trace.names)
+    del collectives_matcher
     found, _ = matcher.messages(trace.names, trace.comms)
     seen = joined(waits_of_messages(found, trace.names), at_collectives)
     path = critical_path(by_call(seen).waits, sums.first, sums.last).seconds_of(trace.num_ranks)
     waited = by_call(seen, Polls.joined(polls) if polls else None)
-    pure = _pure(found, trace.num_ranks)
-    spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
+    transfer_s = _transfer_s(found, trace.num_ranks)
+    spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, transfer_s
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
     sent = np.concatenate([np.stack([found.src, found.dst, found.num_bytes]).astype("i8"), *sums.one_sided], axis=1)
     totals = _wait_stats(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
@@ -211,9 +216,9 @@ def stats(trace: Trace | TraceFile) -> Stats:
     return Stats(trace.num_ranks, calls, ranks, *totals, trace.meta, sites)
 
 
-def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
+def _transfer_s(found: Messages, num_ranks: int) -> NDArray[Any]:
     """Return by rank the seconds that its received messages take in isolation."""
-    whole = found.taken_row >= 0
+    whole = found.received_row >= 0
     took = delays_of(found, np.ones(len(whole), bool))(found.num_bytes[whole])
     return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)
 

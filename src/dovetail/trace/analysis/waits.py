@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.collectives import kind_of_mpi, traits_of
+from dovetail.trace.analysis.collective_calls import CollectiveCalls
 from dovetail.trace.analysis.matching import Messages, of_name
-from dovetail.trace.analysis.meetings import Meetings
 from dovetail.trace.analysis.polls import POLLS, Polls
 from dovetail.trace.analysis.wait_rows import Waits, joined
 
@@ -38,7 +38,7 @@ def waits_of_messages(found: Messages, names: Sequence[str]) -> Waits:
     return joined(_of_receivers(found, is_poll), _of_probes(found), _of_senders(found, names, is_poll))
 
 
-def waits_of_collectives(met: Meetings, names: Sequence[str]) -> Waits:
+def waits_of_collectives(met: CollectiveCalls, names: Sequence[str]) -> Waits:
     """Return every wait that the collectives of a trace show."""
     return _of_collectives(met, names, _polls(names))
 
@@ -69,18 +69,18 @@ def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
 
 def _of_receivers(found: Messages, is_poll: Array) -> Waits:
     """Return the waits of receivers that began before the send."""
-    since = np.where(is_poll[found.taken_name.astype("i8")], found.posted_s, found.waited_s)
-    at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > since))
-    until = np.minimum(found.sent_s, found.taken_s)[at]
+    since = np.where(is_poll[found.received_name.astype("i8")], found.posted_s, found.waited_s)
+    at = np.flatnonzero((found.received_row >= 0) & (found.sent_s > since))
+    until = np.minimum(found.sent_s, found.received_s)[at]
     return Waits(
-        *(np.full(len(at), LATE_SENDER), found.taken_name[at], found.dst[at], found.dst_thread[at]),
-        *(found.waited_s[at], until, found.taken_s[at], found.src[at], found.posted_s[at]),
+        *(np.full(len(at), LATE_SENDER), found.received_name[at], found.dst[at], found.dst_thread[at]),
+        *(found.waited_s[at], until, found.received_s[at], found.src[at], found.posted_s[at]),
     )
 
 
 def _of_probes(found: Messages) -> Waits:
     """Return the waits of probes that began before the send."""
-    at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > found.probe_s))
+    at = np.flatnonzero((found.received_row >= 0) & (found.sent_s > found.probe_s))
     until = np.minimum(found.sent_s, found.probe_end_s)[at]
     return Waits(
         *(np.full(len(at), LATE_SENDER), found.probe_name[at], found.dst[at], found.dst_thread[at]),
@@ -96,31 +96,31 @@ def _of_senders(found: Messages, names: Sequence[str], is_poll: Array) -> Waits:
     """
     buffered = of_name([*names, ""], lambda name: "bsend" in name.lower())[found.sent_name.astype("i8")]
     strict = of_name([*names, ""], lambda name: "ssend" in name.lower())[found.sent_name.astype("i8")]
-    eager = found.num_bytes[found.away_s < found.posted_s].max(initial=-1)
-    since = np.where(is_poll[found.away_name.astype("i8")], found.sent_end_s, found.away_from_s)
-    late = (found.taken_row >= 0) & (found.posted_s > since) & (found.away_s > found.posted_s) & ~buffered
-    sure = strict | (found.num_bytes > eager) | ~_takes_too(found, late)
+    eager = found.num_bytes[found.done_end_s < found.posted_s].max(initial=-1)
+    since = np.where(is_poll[found.done_name.astype("i8")], found.sent_end_s, found.done_s)
+    late = (found.received_row >= 0) & (found.posted_s > since) & (found.done_end_s > found.posted_s) & ~buffered
+    sure = strict | (found.num_bytes > eager) | ~_receives_too(found, late)
     at = np.flatnonzero(late & sure)
     return Waits(
-        *(np.full(len(at), LATE_RECEIVER), found.away_name[at], found.src[at], found.away_thread[at]),
-        *(found.away_from_s[at], found.posted_s[at], found.away_s[at], found.dst[at], found.sent_s[at]),
+        *(np.full(len(at), LATE_RECEIVER), found.done_name[at], found.src[at], found.done_thread[at]),
+        *(found.done_s[at], found.posted_s[at], found.done_end_s[at], found.dst[at], found.sent_s[at]),
     )
 
 
-def _takes_too(found: Messages, chosen: Array) -> Array:
+def _receives_too(found: Messages, chosen: Array) -> Array:
     """Return for each chosen message whether the call that completes its send also receives messages."""
     kind = np.dtype([("rank", "i8"), ("thread", "i8"), ("start", "f8")])
     both = [np.zeros(len(chosen), kind) for _ in range(2)]
-    columns = (found.src, found.away_thread, found.away_from_s), (found.dst, found.dst_thread, found.waited_s)
+    columns = (found.src, found.done_thread, found.done_s), (found.dst, found.dst_thread, found.waited_s)
     for calls, values in zip(both, columns, strict=True):
         for name, value in zip(kind.names or (), values, strict=True):
             calls[name] = value
-    takes = np.zeros(len(chosen), bool)
-    takes[chosen] = np.isin(both[0][chosen], both[1][found.taken_row >= 0])
-    return takes
+    receives = np.zeros(len(chosen), bool)
+    receives[chosen] = np.isin(both[0][chosen], both[1][found.received_row >= 0])
+    return receives
 
 
-def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Waits:
+def _of_collectives(met: CollectiveCalls, names: Sequence[str], is_poll: Array) -> Waits:
     """Return the waits of ranks that called a collective before the ranks that they need: all others, or the root."""
     direction = np.zeros(len(names), "i8")
     for i, name in enumerate(names):

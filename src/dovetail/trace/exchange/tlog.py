@@ -104,7 +104,7 @@ def write_tlog(path: str | Path, trace: Trace) -> dict[str, int]:
     The format has nine numbers for intervals and nine for points: for the intervals that take most time, and for the
     most frequent points. Others are left out. Raises EnvironmentFault if the file cannot be written.
     """
-    chosen = {**_longest(trace), **_commonest(trace)}
+    chosen = {**_longest(trace), **_most_frequent(trace)}
     blocks = [block for rank in range(trace.num_ranks) for block in _blocks(trace, rank, chosen)]
     lines = [
         f"{'event' if is_point else 'interval'} {number} {trace.names[name]}".replace("\n", " ")
@@ -133,7 +133,7 @@ def _longest(trace: Trace) -> dict[tuple[bool, int], int]:
     return {(False, name): number for number, name in enumerate(sorted(order), 1)}
 
 
-def _commonest(trace: Trace) -> dict[tuple[bool, int], int]:
+def _most_frequent(trace: Trace) -> dict[tuple[bool, int], int]:
     counts = np.bincount(trace.columns["name"][trace.of_kind("point")], minlength=len(trace.names))
     order = [name for name in np.argsort(-counts, kind="stable").tolist() if counts[name]][:COUNT]
     return {(True, name): number for number, name in enumerate(sorted(order), 1)}
@@ -156,7 +156,7 @@ def _blocks(trace: Trace, rank: int, chosen: dict[tuple[bool, int], int]) -> Ite
         (into[col["name"][ins]] + 1, col["end_s"][ins], col["arg"][ins], -col["start_s"][ins]),
     ]
     event, time_s, arg, _ = (np.concatenate([part[i] for part in events]) for i in range(4))
-    order = np.lexsort((_inside_out(events), time_s))
+    order = np.lexsort((_order_of_simultaneous(events), time_s))
     records = np.zeros(len(order) + 1, RECORD)
     records["rank"] = rank
     records["event"][:-1], records["time_s"][:-1] = event[order], time_s[order]
@@ -166,7 +166,7 @@ def _blocks(trace: Trace, rank: int, chosen: dict[tuple[bool, int], int]) -> Ite
     yield data + bytes(-len(data) % BLOCK)
 
 
-def _inside_out(events: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[Any]:
+def _order_of_simultaneous(events: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[Any]:
     """Return a sort key for simultaneous events: ends (inner first), then points, then begins (outer first)."""
     points, begins, ends = (part[3] for part in events)
     far = max(np.abs(np.concatenate([begins, ends, [0.0]])).max(), 1.0) * 2

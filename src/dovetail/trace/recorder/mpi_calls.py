@@ -252,6 +252,7 @@ HELPERS = (
     *("Group_size", "Group_translate_ranks", "Group_free", "Win_get_group", "Get_count", "Get_elements_x"),
     "Status_set_elements_x",
     "Test_cancelled",
+    *("Query_thread", "Get_library_version"),
     *("Topo_test", "Cartdim_get", "Graph_neighbors_count", "Dist_graph_neighbors_count"),
 )  # MPI functions that the wrappers call themselves
 

@@ -72,7 +72,7 @@ def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
         raise EnvironmentFault(f"MPI_{name} has other parameters in this mpi.h", found=", ".join(declared))
     typed = ", ".join(_renamed(text, param) for text, param in zip(declared, params, strict=True))
     real = f"real_{name}({', '.join(params)})"
-    lines = [*_own_status(call), *_begun(number, call), f"const int code = {real};", *_ended(number, call)]
+    lines = [*_status_lines(call), *_begin_lines(number, call), f"const int code = {real};", *_ended(number, call)]
     head = f'__attribute__((visibility("default"))) int MPI_{name}({typed or "void"}) {{'
     body = [head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"]
     return "\n".join([*body, _for_fortran(name, typed, params)])
@@ -127,13 +127,13 @@ def _alone(call: Call, real: str) -> list[str]:
     return [f"if (dm_leave_alone()) return {real};", "dm_inside = 1;"]
 
 
-def _own_status(call: Call) -> list[str]:
+def _status_lines(call: Call) -> list[str]:
     if not call.status:
         return []
     return ["MPI_Status own;", f"if ({call.status} == MPI_STATUS_IGNORE) {call.status} = &own;"]
 
 
-def _begun(number: int, call: Call) -> list[str]:
+def _begin_lines(number: int, call: Call) -> list[str]:
     begun = "const uint64_t begun = dovetail_trace_clock();"
     lines = [begun if call.found else f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
     if call.waits:
@@ -146,7 +146,7 @@ def _begun(number: int, call: Call) -> list[str]:
 
 
 def _ended(number: int, call: Call) -> list[str]:
-    lines = _looked(number, call) if call.found else _done(number, call)
+    lines = _end_of_test(number, call) if call.found else _done(number, call)
     if call.name in _END:
         lines.append(_END[call.name])
     return [*lines, *([] if call.name in _BEGIN else ["dm_inside = 0;"]), "return code;"]
@@ -160,7 +160,7 @@ def _done(number: int, call: Call) -> list[str]:
     return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});"]
 
 
-def _looked(number: int, call: Call) -> list[str]:
+def _end_of_test(number: int, call: Call) -> list[str]:
     """Return the last lines of the wrapper of a test: consecutive unsuccessful tests are recorded as one interval.
 
     A successful call that creates a handle is recorded as a separate interval.

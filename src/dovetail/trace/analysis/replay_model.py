@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.collectives import kind_of_mpi, traits_of
+from dovetail.trace.analysis.collective_calls import CollectiveCalls, collective_calls
 from dovetail.trace.analysis.delays import LEAST_HELD_S, Delays, crossed, delays_of
 from dovetail.trace.analysis.matching import Messages, messages, of_name
-from dovetail.trace.analysis.meetings import Meetings, meetings
 from dovetail.trace.analysis.message_delays import delayed_by, is_rendezvous, message_delays
 from dovetail.trace.decode import KINDS
 from dovetail.trace.trace import Trace
 
-Does = Literal["send", "recv", "sent", "taken", "join", "joined", "own", "end"]
+StepKind = Literal["send", "recv", "sent", "received", "join", "joined", "own", "end"]
 SYNCHRONOUS, FROM_ROOT, TO_ROOT = "all", "from_root", "to_root"
 _PROBES = ("MPI_Probe", "MPI_Iprobe", "MPI_Mprobe", "MPI_Improbe")
 
@@ -38,8 +37,8 @@ class Step(NamedTuple):
     ----------
     seconds : float
         Own work before the action.
-    does : str
-        "send", "recv": begin message `number`. "sent", "taken": wait for its send, or its receive. "join": begin the
+    kind : str
+        "send", "recv": begin message `number`. "sent", "received": wait for its send, or its receive. "join": begin the
         rank's part of collective `number`; "joined": wait for it. "own", "end": no action.
     number : int
         Index of a message or collective; -1: none.
@@ -52,7 +51,7 @@ class Step(NamedTuple):
     """
 
     seconds: float
-    does: Does
+    kind: StepKind
     number: int
     row: int
     within_s: float = 0.0
@@ -72,13 +71,13 @@ class Message:
     delay_s : float or None
         Measured delay; None: use the fitted curve.
     rendezvous : bool
-        It waits for its receive.
+        The send is complete only after the receive was posted.
     stalls : bool
         For lack of progress, it moves only while its receiver waits for it.
     synchronous : bool
-        Its sender waits for it at any size, as in MPI_Ssend, or until it has passed a slow link.
+        The sender waits for the message whatever its size, as in MPI_Ssend, or until it has passed a slow link.
     came_back : bool
-        Its receiver waited for it until its sender's next call.
+        The message arrived only when its sender had called MPI again.
     held : bool
         For lack of progress, it leaves only at its sender's next call.
     gap_s : float
@@ -102,12 +101,12 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Gathering:
+class CollectiveCall:
     """One rank's call of a collective. The collective is complete `seconds` after the last rank's call.
 
     Attributes
     ----------
-    meeting : int
+    collective : int
         Number of the collective, equal for the calls of all its ranks.
     name : str
         Name of the call, "MPI_Bcast".
@@ -127,7 +126,7 @@ class Gathering:
         Part of `seconds` that the ranks' own CPUs spend on copies (all of it if all ranks share a host).
     """
 
-    meeting: int
+    collective: int
     name: str
     group: tuple[int, ...]
     way: str
@@ -140,8 +139,8 @@ class Gathering:
 
 
 @dataclass(frozen=True)
-class Story:
-    """A traced program as the replay sees it.
+class ReplayModel:
+    """A traced program, simplified for the replay.
 
     `steps[r]`: steps of rank r. `delays`: curve of message times. `makespan_s`: traced seconds from the first step to
     the last. `names`: names of calls.
@@ -149,12 +148,12 @@ class Story:
 
     steps: tuple[tuple[Step, ...], ...]
     messages: tuple[Message, ...]
-    gatherings: tuple[Gathering, ...]
+    collectives: tuple[CollectiveCall, ...]
     delays: Delays
     makespan_s: float
     names: tuple[str, ...] = field(repr=False)
 
-    def with_steps(self, steps: Any, **changes: Any) -> Story:
+    def with_steps(self, steps: Any, **changes: Any) -> ReplayModel:
         """Return the model with other steps and, by `changes`, other messages or collectives."""
         return replace(self, steps=tuple(map(tuple, steps)), **changes)
 
@@ -169,52 +168,51 @@ class _Call(NamedTuple):
     pause_s: float
 
 
-def story_of(trace: Trace) -> Story:
+def model_of(trace: Trace) -> ReplayModel:
     """Return the model of a trace, from the end of MPI_Init to the start of MPI_Finalize.
 
     Each rank is represented by the thread that makes most MPI calls. Messages with other threads, or without a
     partner, are left out.
     """
-    return story_with(trace, messages(trace), meetings(trace))
+    return model_with(trace, messages(trace), collective_calls(trace))
 
 
-def story_with(trace: Trace, found: Messages, met: Meetings) -> Story:
+def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayModel:
     """Return the model of a trace whose messages and collective calls are known."""
-    made = _StoryBuilder(trace, found, met)
+    made = _ModelBuilder(trace, found, joins)
     steps = [made.steps(rank) for rank in range(trace.num_ranks)]
-    return Story(tuple(steps), made.messages(), made.gatherings(), made.delays, made.makespan_s, trace.names)
+    return ReplayModel(tuple(steps), made.messages(), made.collectives(), made.delays, made.makespan_s, trace.names)
 
 
-class _StoryBuilder:
-    def __init__(self, trace: Trace, found: Messages, met: Meetings) -> None:
-        self.trace, self.met = trace, met
+class _ModelBuilder:
+    def __init__(self, trace: Trace, found: Messages, joins: CollectiveCalls) -> None:
+        self.trace, self.joins = trace, joins
         self.synchronous = of_name([*trace.names, ""], lambda name: "ssend" in name.lower())[found.sent_name]
         combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
         plain = ~combined & ~self.synchronous
         first = np.arange(trace.num_rows) - trace.columns["part"]
         self.is_main = self._main_rows()
-        both_main = [self.is_main[row] for row in (found.sent_row, found.posted_row, found.taken_row)]
-        self.whole = whole = np.flatnonzero((found.taken_row >= 0) & np.all(both_main, axis=0))
+        both_main = [self.is_main[row] for row in (found.sent_row, found.posted_row, found.received_row)]
+        self.whole = whole = np.flatnonzero((found.received_row >= 0) & np.all(both_main, axis=0))
         self.sends = _grouped(first[found.sent_row[whole]], whole)
         self.posts = _grouped(first[found.posted_row[whole]], whole)
-        self.takes = _grouped(first[found.taken_row[whole]], whole)
-        self.blocks = (
-            trace.columns["request"][found.sent_row] < 0
-        ).tolist()  # whether the call that sends waits for it
+        self.receives = _grouped(first[found.received_row[whole]], whole)
+        self.blocks = (trace.columns["request"][found.sent_row] < 0).tolist()  # whether the sending call waits
         self.found, self.calls = found, self._calls()
         self.found = found = self._probed()
         self.ends = self._send_ends(first)
-        delayed = delayed_by(found, self.takes, self.sends, self.ends, self.blocks)
+        delayed = delayed_by(found, self.receives, self.sends, self.ends, self.blocks)
         is_delayed = delayed[0] >= 0
         self.synchronous[delayed[0][is_delayed]] = True
         self.delays = delays_of(found, plain, is_delayed)
         ranks = range(trace.num_ranks)
         strangers = np.array([not all(r in ranks for r in (*c.ranks, *c.remote)) for c in trace.comms] + [False])
         members = np.array([0 if comm.remote else len(comm.ranks) for comm in trace.comms] + [0])
-        lacks = np.bincount(met.meeting)[met.meeting] < members[met.comm]  # a rank ended before, or left no file
-        apart = np.unique(met.meeting[~self.is_main[met.row] | strangers[met.comm] | lacks])
-        whole_meetings = np.flatnonzero(~np.isin(met.meeting, apart))
-        self.meets = {int(first[met.row[i]]): i for i in whole_meetings.tolist()}
+        counts = np.bincount(joins.collective)  # fewer than members: a rank ended before, or left no file
+        is_partial = counts[joins.collective] < members[joins.comm]
+        left_out = np.unique(joins.collective[~self.is_main[joins.row] | strangers[joins.comm] | is_partial])
+        kept = np.flatnonzero(~np.isin(joins.collective, left_out))
+        self.collective_at = {int(first[joins.row[i]]): i for i in kept.tolist()}
         self.joined = self._join_ends(first)
         rendezvous = is_rendezvous(found, self.delays, plain, self.synchronous)
         self.delayed = message_delays(found, self.delays, rendezvous, delayed, self._back_s())
@@ -231,18 +229,17 @@ class _StoryBuilder:
         over = _grouped(col["request"][done], done)
         ends_s = {request: col["end_s"][rows].tolist() for request, rows in over.items()}
         ends: dict[int, list[int]] = defaultdict(list)
-        for i, request in zip(
-            self.whole.tolist(), col["request"][self.found.sent_row[self.whole]].tolist(), strict=True
-        ):
+        requests = col["request"][self.found.sent_row[self.whole]].tolist()
+        for i, request in zip(self.whole.tolist(), requests, strict=True):
             at = bisect_left(ends_s.get(request, []), self.found.sent_s[i])
             if at < len(over.get(request, [])):
                 ends[int(first[over[request][at]])].append(i)
         return ends
 
     def _join_ends(self, first: NDArray[Any]) -> dict[int, list[int]]:
-        """Return, by row of a call, the collective calls (rows of `met`) that the call completes."""
+        """Return, by row of a call, the collective calls (rows of `joins`) that the call completes."""
         col = self.trace.columns
-        of_request = {int(self.met.request[i]): i for i in self.meets.values() if self.met.request[i] >= 0}
+        of_request = {int(self.joins.request[i]): i for i in self.collective_at.values() if self.joins.request[i] >= 0}
         ends: dict[int, list[int]] = defaultdict(list)
         for row in np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["request"] >= 0)).tolist():
             i = of_request.get(int(col["request"][row]))
@@ -296,7 +293,7 @@ class _StoryBuilder:
                 posted = self.posts.get(call.row, [])
                 if merged and self.trace.names[merged[-1].name] in _PROBES:
                     posted = posted + self.posts.get(merged[-1].row, [])
-                    if mine := [i for i in self.takes.get(call.row, ()) if i in posted]:
+                    if mine := [i for i in self.receives.get(call.row, ()) if i in posted]:
                         call = call._replace(start_s=merged.pop().start_s)
                         waited_s[mine] = posted_s[mine] = call.start_s
                         self.posts[call.row] = posted
@@ -309,58 +306,58 @@ class _StoryBuilder:
         own, within, after, before = 0.0, 0.0, 0.0, self.start_s
         for call in self.calls[rank]:
             own += call.start_s - before
-            waited, deeds = self._waited(call), self._deeds(call)
-            for does, number in deeds:
-                steps.append(Step(max(own, 0.0), does, number, call.row, within, after))
+            waited, actions = self._waited(call), self._actions(call)
+            for kind, number in actions:
+                steps.append(Step(max(own, 0.0), kind, number, call.row, within, after))
                 own = within = after = 0.0
             spent = self._after(call) if waited else call.end_s - call.start_s
             inside = spent if waited else max(spent - call.pause_s, 0.0)
             own, within, before = own + spent, within + inside, call.end_s
-            after = spent if deeds else after
+            after = spent if actions else after
         return (*steps, Step(max(own, 0.0), "end", -1, -1, within, after))
 
-    def _deeds(self, call: _Call) -> list[tuple[Does, int]]:
+    def _actions(self, call: _Call) -> list[tuple[StepKind, int]]:
         """Return what a call begins, then what it waits for."""
         row = call.row
-        deeds: list[tuple[Does, int]] = [("send", i) for i in self.sends.get(row, ())]
-        deeds += [("recv", i) for i in self.posts.get(row, ())]
-        if row in self.meets:
-            deeds.append(("join", self.meets[row]))
-            if self.met.request[self.meets[row]] < 0:
-                deeds.append(("joined", self.meets[row]))
-        deeds += [("joined", i) for i in self.joined.get(row, ())]
-        deeds += [("taken", i) for i in self.takes.get(row, ())]
+        actions: list[tuple[StepKind, int]] = [("send", i) for i in self.sends.get(row, ())]
+        actions += [("recv", i) for i in self.posts.get(row, ())]
+        if row in self.collective_at:
+            actions.append(("join", self.collective_at[row]))
+            if self.joins.request[self.collective_at[row]] < 0:
+                actions.append(("joined", self.collective_at[row]))
+        actions += [("joined", i) for i in self.joined.get(row, ())]
+        actions += [("received", i) for i in self.receives.get(row, ())]
         blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self.blocks[i]]
-        return deeds + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
+        return actions + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
 
     def _back_s(self) -> NDArray[Any]:
-        """Return for each message when its sender was in the library again, if the sending call did not wait for it.
+        """Return for each message when its sender next called MPI; infinity if the sending call waited for the message.
 
-        Only the next call counts, and only if it begins or completes something: a mere test shows no progress.
+        Also infinity if that next call neither begins nor completes anything, as a test: it shows no progress.
         """
         back_s = np.full(len(self.found.src), np.inf)
-        deeds: tuple[Mapping[int, Any], ...] = (self.sends, self.posts, self.meets, self.joined, self.takes, self.ends)
+        active = {*self.sends, *self.posts, *self.collective_at, *self.joined, *self.receives, *self.ends}
         for call, after in (pair for calls in self.calls for pair in pairwise(calls)):
-            for i in self.sends.get(call.row, ()):
-                if not self.blocks[i] and any(after.row in each for each in deeds):
-                    back_s[i] = after.start_s
+            if after.row in active:
+                unblocked = [i for i in self.sends.get(call.row, ()) if not self.blocks[i]]
+                back_s[unblocked] = after.start_s
         return back_s
 
     def _waited(self, call: _Call) -> bool:
         """Return whether a call waited for something; if so, its time is not the rank's own work."""
-        if call.row in self.meets or call.row in self.joined:
+        if call.row in self.collective_at or call.row in self.joined:
             return True
         awaited = [i for i in self.sends.get(call.row, ()) if self.blocks[i]] + self.ends.get(call.row, [])
-        awaited = [i for i in awaited if self.rendezvous[i]] + self.takes.get(call.row, [])
+        awaited = [i for i in awaited if self.rendezvous[i]] + self.receives.get(call.row, [])
         return any(self.arrived_s[i] > call.start_s + 1e-9 for i in awaited)
 
     def _after(self, call: _Call) -> float:
         """Return the rank's own time within a call that waited: what follows the last event it waited for."""
         over = [call.start_s, *(self._over_s(i) for i in self.joined.get(call.row, ()))]
-        i = self.meets.get(call.row)
-        if i is not None and self.met.request[i] < 0:
+        i = self.collective_at.get(call.row)
+        if i is not None and self.joins.request[i] < 0:
             over.append(self._over_s(i))
-        over += [self.arrived_s[i] for i in self.takes.get(call.row, ())]
+        over += [self.arrived_s[i] for i in self.receives.get(call.row, ())]
         blocked = [i for i in self.sends.get(call.row, ()) if self.blocks[i]]
         waits = [i for i in (*blocked, *self.ends.get(call.row, ())) if self.rendezvous[i]]
         over += [self.arrived_s[i] for i in waits]
@@ -368,17 +365,17 @@ class _StoryBuilder:
 
     def _over_s(self, i: int) -> float:
         """Return when a rank could continue after its collective call `i`, by the collective's `way`."""
-        number, way = int(self.met.meeting[i]), self._way(i)
-        is_root = self.met.root[i] == self.met.rank[i]
+        number, way = int(self.joins.collective[i]), self._way(i)
+        is_root = self.joins.root[i] == self.joins.rank[i]
         seconds = self._seconds[number]
         if number in self.quiet:
             return sum(self.quiet[number])
         if way == FROM_ROOT:
-            begun = float(self.met.start_s[i])
-            return begun if is_root else max(float(self.met.root_start_s[i]) + seconds, begun)
+            begun = float(self.joins.start_s[i])
+            return begun if is_root else max(float(self.joins.root_start_s[i]) + seconds, begun)
         if way == TO_ROOT:
-            return float(self.met.last_start_s[i] + seconds if is_root else self.met.start_s[i])
-        return float(self.met.last_start_s[i] + seconds)
+            return float(self.joins.last_start_s[i] + seconds if is_root else self.joins.start_s[i])
+        return float(self.joins.last_start_s[i] + seconds)
 
     @cached_property
     def quiet(self) -> dict[int, tuple[float, float]]:
@@ -386,15 +383,15 @@ class _StoryBuilder:
 
         For each: when the last rank began to wait, and the seconds that the collective then took.
         """
-        met, col = self.met, self.trace.columns
+        joins, col = self.joins, self.trace.columns
         looked: dict[int, list[float]] = defaultdict(list)
         ends: dict[int, list[float]] = defaultdict(list)
         for row, waited in self.joined.items():
-            for number in met.meeting[waited].tolist():
+            for number in joins.collective[waited].tolist():
                 looked[number].append(float(col["start_s"][row]))
                 ends[number].append(float(col["end_s"][row]))
-        sizes, begun_s = np.bincount(met.meeting), np.zeros(int(met.meeting.max(initial=-1)) + 1)
-        begun_s[met.meeting] = met.last_start_s
+        sizes, begun_s = np.bincount(joins.collective), np.zeros(int(joins.collective.max(initial=-1)) + 1)
+        begun_s[joins.collective] = joins.last_start_s
         found = {}
         for number, those in looked.items():
             last_s, spent_s = max(those), min(ends[number]) - max(those)
@@ -403,8 +400,8 @@ class _StoryBuilder:
         return found
 
     def _way(self, i: int) -> str:
-        name = self.trace.names[self.met.name[i]].removeprefix("MPI_").removesuffix("_c")
-        if np.isnan(self.met.root_start_s[i]):
+        name = self.trace.names[self.joins.name[i]].removeprefix("MPI_").removesuffix("_c")
+        if np.isnan(self.joins.root_start_s[i]):
             return SYNCHRONOUS
         traits = traits_of(kind_of_mpi(name))
         return FROM_ROOT if traits.from_root else TO_ROOT if traits.to_root else SYNCHRONOUS
@@ -412,17 +409,17 @@ class _StoryBuilder:
     @cached_property
     def _seconds(self) -> NDArray[Any]:
         """Return for each collective its seconds: the shortest wait of any rank after the last call it depends on."""
-        count, met = int(self.met.meeting.max(initial=-1)) + 1, self.met
-        ways = np.array([self._way(i) for i in range(len(met.meeting))], "U9")
-        is_root, looked, ends = met.root == met.rank, np.array(met.start_s, "f8"), np.array(met.end_s, "f8")
+        count, joins = int(self.joins.collective.max(initial=-1)) + 1, self.joins
+        ways = np.array([self._way(i) for i in range(len(joins.collective))], "U9")
+        is_root, looked, ends = joins.root == joins.rank, np.array(joins.start_s, "f8"), np.array(joins.end_s, "f8")
         for row, waited in self.joined.items():
             looked[waited], ends[waited] = self.trace.columns["start_s"][row], self.trace.columns["end_s"][row]
-        since = np.where(ways == FROM_ROOT, np.fmax(met.root_start_s, met.start_s), met.last_start_s)
+        since = np.where(ways == FROM_ROOT, np.fmax(joins.root_start_s, joins.start_s), joins.last_start_s)
         waits = np.select([ways == FROM_ROOT, ways == TO_ROOT], [~is_root, is_root], True)
-        waits &= (met.request < 0) | (ends - looked > LEAST_HELD_S)
+        waits &= (joins.request < 0) | (ends - looked > LEAST_HELD_S)
         least, most = np.full(count, np.inf), np.full(count, np.inf)
-        np.minimum.at(least, met.meeting[waits], np.maximum(ends - np.fmax(since, looked), 0.0)[waits])
-        np.minimum.at(most, met.meeting, np.maximum(looked - since, 0.0))
+        np.minimum.at(least, joins.collective[waits], np.maximum(ends - np.fmax(since, looked), 0.0)[waits])
+        np.minimum.at(most, joins.collective, np.maximum(looked - since, 0.0))
         seen = np.isfinite(least)
         least[~seen] = np.minimum(np.median(least[seen]) if seen.any() else 0.0, most[~seen])
         for number, (_, spent_s) in self.quiet.items():
@@ -440,19 +437,20 @@ class _StoryBuilder:
         )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in columns), strict=True))
 
-    def gatherings(self) -> tuple[Gathering, ...]:
-        """Return one entry per call in `met`; the entries of one collective are equal but for `blocking`."""
+    def collectives(self) -> tuple[CollectiveCall, ...]:
+        """Return one entry per call in `joins`; the entries of one collective are equal but for `blocking`."""
         comms, seconds = self.trace.comms, self._seconds
         hosts = {about["rank"]: about.get("host") for about in self.trace.meta.get("ranks", ())}
         most = np.zeros(len(seconds), "i8")
-        np.maximum.at(most, self.met.meeting, np.maximum(self.met.num_bytes, self.met.received_bytes))
+        np.maximum.at(most, self.joins.collective, np.maximum(self.joins.num_bytes, self.joins.received_bytes))
         found = []
-        for i, number in enumerate(self.met.meeting.tolist()):
-            group = comms[int(self.met.comm[i])].ranks if self.met.comm[i] >= 0 else ()
-            name = self.trace.names[self.met.name[i]]
-            head = (number, name, group, self._way(i), int(self.met.root[i]), int(most[number]), float(seconds[number]))
-            own_s = float(seconds[number]) if len({hosts.get(rank) for rank in group}) == 1 else 0.0
-            found.append(Gathering(*head, bool(self.met.request[i] < 0), number in self.quiet, own_s))
+        for i, number in enumerate(self.joins.collective.tolist()):
+            group = comms[int(self.joins.comm[i])].ranks if self.joins.comm[i] >= 0 else ()
+            name = self.trace.names[self.joins.name[i]]
+            took_s = float(seconds[number])
+            head = number, name, group, self._way(i), int(self.joins.root[i]), int(most[number]), took_s
+            own_s = took_s if len({hosts.get(rank) for rank in group}) == 1 else 0.0
+            found.append(CollectiveCall(*head, bool(self.joins.request[i] < 0), number in self.quiet, own_s))
         return tuple(found)
 
 

@@ -21,10 +21,10 @@ _USED = ("name", "rank", "thread", "comm", "peer", "start_s", "end_s", "num_byte
 _ENDS = ("request", "start_s", "end_s", "name", "thread")
 
 
-class Meetings(NamedTuple):
-    """One entry per call of a rank. Calls of one collective have the same number `meeting`, counted from 0."""
+class CollectiveCalls(NamedTuple):
+    """One entry per call of a rank. Calls of one collective have the same number `collective`, counted from 0."""
 
-    meeting: Array
+    collective: Array
     name: Array
     rank: Array
     root: Array  # a rank of the job; -1: none
@@ -45,7 +45,7 @@ class Meetings(NamedTuple):
     waited_thread: Array
 
 
-class Gatherer:
+class CollectiveMatcher:
     """Collects collective calls. The n-th calls of all ranks on a communicator form one collective."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Gatherer:
         self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
-        """Add rows, in the order of their ends."""
+        """Add rows, ordered by end time."""
         at = np.flatnonzero(columns["kind"] == COLLECTIVE)
         if len(at):
             self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
@@ -65,13 +65,13 @@ class Gatherer:
             self._ends.add({name: columns[name][over] for name in _ENDS})
         self._num_rows += len(columns["kind"])
 
-    def meetings(self, names: Sequence[str], comms: Sequence[Comm]) -> Meetings:
+    def calls(self, names: Sequence[str], comms: Sequence[Comm]) -> CollectiveCalls:
         """Return all calls in the order of their collectives, without those that only make a persistent request.
 
         Clears what was collected.
         """
         if not len(self._kept):
-            return Meetings(*no_columns(Meetings._fields))
+            return CollectiveCalls(*no_columns(CollectiveCalls._fields))
         rows = self._kept.give()
         is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
         rows = {name: column[~is_init] for name, column in rows.items()}
@@ -79,8 +79,8 @@ class Gatherer:
         order = np.lexsort((rows["start_s"], rows["rank"], comm))
         rows, comm = {name: column[order] for name, column in rows.items()}, comm[order]
         nth = _number_within(comm, rows["rank"])
-        _, meeting = np.unique(comm.astype("i8") << 32 | nth, return_inverse=True)
-        return _met(rows | self._waited(rows), meeting)
+        _, collective = np.unique(comm.astype("i8") << 32 | nth, return_inverse=True)
+        return _met(rows | self._waited(rows), collective)
 
     def _waited(self, rows: dict[str, Array]) -> dict[str, Array]:
         """Return start, end, name and thread of the call that completes each collective call."""
@@ -99,11 +99,11 @@ class Gatherer:
         return {f"waited_{name}": column for name, column in found.items()}
 
 
-def meetings(trace: Trace) -> Meetings:
+def collective_calls(trace: Trace) -> CollectiveCalls:
     """Return the collective calls of a trace."""
-    gatherer = Gatherer()
-    gatherer.take(trace.columns)
-    return gatherer.meetings(trace.names, trace.comms)
+    collectives_matcher = CollectiveMatcher()
+    collectives_matcher.take(trace.columns)
+    return collectives_matcher.calls(trace.names, trace.comms)
 
 
 def _number_within(*keys: Array) -> Array:
@@ -116,17 +116,22 @@ def _number_within(*keys: Array) -> Array:
     return np.arange(count) - np.maximum.accumulate(np.where(changed, np.arange(count), 0))
 
 
-def _met(rows: dict[str, Array], meeting: Array) -> Meetings:
+def _met(rows: dict[str, Array], collective: Array) -> CollectiveCalls:
     """Return the calls ordered by collective and start, with the start of the last call and of the root's."""
-    order = np.lexsort((rows["start_s"], meeting))
-    rows, meeting = {name: column[order] for name, column in rows.items()}, meeting[order]
-    last = np.append(np.flatnonzero(np.diff(meeting)), len(meeting) - 1)[: len(meeting)]
+    order = np.lexsort((rows["start_s"], collective))
+    rows, collective = {name: column[order] for name, column in rows.items()}, collective[order]
+    last = np.append(np.flatnonzero(np.diff(collective)), len(collective) - 1)[: len(collective)]
     root_start = np.full(len(last), np.nan)
     is_root = (rows["rank"] == rows["peer"]) & (rows["peer"] >= 0)
-    root_start[meeting[is_root]] = rows["start_s"][is_root]
-    return Meetings(
-        *(meeting, rows["name"], rows["rank"], rows["peer"], rows["start_s"], rows["end_s"], rows["num_bytes"]),
-        *(rows["received_bytes"], rows["start_s"][last][meeting], rows["rank"][last][meeting], root_start[meeting]),
+    root_start[collective[is_root]] = rows["start_s"][is_root]
+    return CollectiveCalls(
+        *(collective, rows["name"], rows["rank"], rows["peer"], rows["start_s"], rows["end_s"], rows["num_bytes"]),
+        *(
+            rows["received_bytes"],
+            rows["start_s"][last][collective],
+            rows["rank"][last][collective],
+            root_start[collective],
+        ),
         *(rows["comm"], rows["request"], rows["row"], rows["thread"]),
         *(rows[f"waited_{name}"] for name in _ENDS[1:]),
     )

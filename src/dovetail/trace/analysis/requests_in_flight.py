@@ -35,7 +35,7 @@ class Log:
         self._requests, self._calls = Grown(), Grown()
 
     def take(self, columns: dict[str, Array], is_mpi: Array) -> None:
-        """Add rows, in the order of their ends. `is_mpi`: for each name, whether it is an MPI call."""
+        """Add rows, ordered by end time. `is_mpi`: for each name, whether it is an MPI call."""
         about = np.flatnonzero(columns["request"] >= 0)
         if len(about):
             self._requests.add({name: columns[name][about] for name in _USED})

@@ -25,7 +25,7 @@ class Quickest(NamedTuple):
     src: Array
     dst: Array
     sent_s: Array
-    taken_s: Array
+    received_s: Array
 
 
 class Moved(NamedTuple):
@@ -37,19 +37,19 @@ class Moved(NamedTuple):
 
 def quickest(found: Messages) -> Quickest:
     """Return the fastest message between each two ranks in each of PARTS parts of the trace."""
-    whole = np.flatnonzero(~np.isnan(found.taken_s))
+    whole = np.flatnonzero(~np.isnan(found.received_s))
     columns = Quickest(*(getattr(found, name)[whole] for name in Quickest._fields))
     if not len(whole):
         return columns
     span = max(float(columns.sent_s.max()), 1e-9)
     part = np.clip(columns.sent_s / span * PARTS, 0, PARTS - 1).astype("i8")
-    order = np.lexsort((columns.taken_s - columns.sent_s, part, columns.dst, columns.src))
+    order = np.lexsort((columns.received_s - columns.sent_s, part, columns.dst, columns.src))
     keys = np.stack([columns.src, columns.dst, part])[:, order]
-    least = order[np.append(True, np.any(np.diff(keys, axis=1) != 0, axis=0))]
-    return Quickest(*(column[least] for column in columns))
+    first = order[np.append(True, np.any(np.diff(keys, axis=1) != 0, axis=0))]
+    return Quickest(*(column[first] for column in columns))
 
 
-def held_to(seen: Quickest, clocks: Sequence[RankClock], processes: Sequence[ProcessFile]) -> list[Moved] | None:
+def clock_moves(seen: Quickest, clocks: Sequence[RankClock], processes: Sequence[ProcessFile]) -> list[Moved] | None:
     """Return how to move each clock within its error, so that the fastest message takes as long as possible.
 
     Solves a linear program in the seconds by which each clock is moved at the trace's begin and end. Returns None if no
@@ -61,8 +61,7 @@ def held_to(seen: Quickest, clocks: Sequence[RankClock], processes: Sequence[Pro
     if any(clock.error_ns is None for clock in clocks) or not set(np.unique([seen.src, seen.dst])) <= set(at):
         return None
     room = [_room_s(clocks, i, over) for i, over in enumerate(above)]
-    limits, least = _limits(seen, at, len(clocks))
-    moved = _solved(above, room, limits, least)
+    moved = _solved(above, room, *_limits(seen, at, len(clocks)))
     return None if moved is None else [Moved(*moved[2 * i : 2 * i + 2]) for i in range(len(clocks))]
 
 
@@ -92,15 +91,19 @@ def _room_s(clocks: Sequence[RankClock], i: int, above: int | None) -> float:
 
 
 def _limits(seen: Quickest, at: dict[int, int], count: int) -> tuple[Array, Array]:
-    """Return the linear constraints: per message, its loss of time by moving each clock at either end; and its time."""
-    span = max(float(np.max(seen.taken_s, initial=0.0)), 1e-9)
+    """Return the linear constraints `A @ moves + fastest <= took`, one row per message.
+
+    Column 2i of A is the move of clock i at the trace's begin, column 2i + 1 the one at its end; a move of the sender's
+    clock shortens the message, one of the receiver's lengthens it. `took`: how long the messages took, in s.
+    """
+    span = max(float(np.max(seen.received_s, initial=0.0)), 1e-9)
     rows, table = np.zeros((len(seen.src), 2 * count)), np.arange(len(seen.src))
     index = np.vectorize(at.__getitem__, otypes=["i8"])
-    for rank, when, sign in ((seen.src, seen.sent_s, 1.0), (seen.dst, seen.taken_s, -1.0)):
+    for rank, when, sign in ((seen.src, seen.sent_s, 1.0), (seen.dst, seen.received_s, -1.0)):
         share, i = np.clip(when / span, 0, 1), index(rank)
         rows[table, 2 * i] += sign * (1 - share)
         rows[table, 2 * i + 1] += sign * share
-    return rows, seen.taken_s - seen.sent_s
+    return rows, seen.received_s - seen.sent_s
 
 
 def _solved(above: Sequence[int | None], room: Sequence[float], limits: Array, took: Array) -> list[float] | None:
