@@ -7,6 +7,7 @@ import pickle
 import platform
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -60,6 +61,8 @@ def serve(folder: str, world: World, pulse: Pulse, trace: str | None = None) -> 
         world.barrier(SETUP_LIMIT_S)
     except Exception as error:
         tell_failure(place, world.rank, error)
+        with suppress(Exception):  # what it had measured when another rank was gone
+            pulse.last_words()
         world.abort(3)
         return 3
     world.finalize()
