@@ -281,11 +281,11 @@ bool run_words(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, l
 void add_words(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long count, int dtype, int op,
                int root, long long num_bytes, std::vector<long long> counts, const nb::bytes& all_counts,
                std::shared_ptr<BoundEngine> engine, const Options& options, bool in_place, int input, int output,
-               std::vector<std::pair<int, std::size_t>> scratch) {
+               std::vector<std::pair<int, std::size_t>> scratch, std::shared_ptr<dovetail::shm::Script> script) {
     std::shared_ptr<Engine> held;
     if (engine) held = {engine, engine->engine.get()};
     bound.comm.add(call_of(kind, src, dst, count, dtype, op, root, num_bytes, std::move(counts), all_counts),
-                   {std::move(held), options, in_place, input, output, std::move(scratch), 0});
+                   {std::move(held), std::move(script), options, in_place, input, output, std::move(scratch), 0});
 }
 
 void by_library(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long num_bytes) {
@@ -304,25 +304,6 @@ void by_library(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, 
     } catch (const OtherRankFailed&) {
     }
     raise_fault(bound);
-}
-
-bool open_board(Bound& bound, const std::string& name) {
-    try {
-        bound.comm.board = std::make_unique<Board>(name, bound.comm.rank(), bound.comm.size(), false);
-    } catch (const std::runtime_error&) {
-        return false;
-    }
-    return true;
-}
-
-// Its memory, or an empty name where none can be had: opened by the ranks, then its name is taken away.
-bool make_board(const std::string& name, int size) {
-    try {
-        const Board made(name, 0, size, true);
-    } catch (const std::runtime_error&) {
-        return false;
-    }
-    return true;
 }
 
 Board& board_of(Bound& bound) {
@@ -385,7 +366,7 @@ std::pair<int, bool> setup(std::uintptr_t table, std::uintptr_t reduce) {
     const int code = mpi->setup(&provided, &is_main, reinterpret_cast<dt_reduce_fn>(reduce));
     if (code) raise_run_error("MPI refuses calls: has it begun, or ended?");
     constexpr int serialized = 2;  // as MPICH and Open MPI number it
-    state().one_thread = provided < serialized;
+    state().one_thread = state().one_thread || provided < serialized;  // ranks without MPI may come later
     if (is_main) state().main_thread = std::this_thread::get_id();
     return {provided, is_main != 0};
 }
@@ -424,8 +405,12 @@ void bind_comm(nb::module_& m) {
         .def(
             "clear", [](Bound& b) { b.comm.clear(); }, "Forgets its engines.")
         .def_prop_ro("has_board", [](const Bound& b) { return b.comm.board != nullptr; })
-        .def("open_board", &open_board, "name"_a, "Whether the memory of that name could be opened.")
-        .def("drop_board", [](Bound& b) { b.comm.board.reset(); })
+        .def(
+            "share", [](Bound& b, dovetail::shm::Segment& memory) { b.comm.share(std::move(memory)); }, "memory"_a,
+            "Takes a segment of `comm_shared_bytes` that all ranks have mapped.")
+        .def("unshare", [](Bound& b) { b.comm.unshare(); })
+        .def_prop_ro(
+            "neighbours", [](const Bound& b) { return b.comm.neighbours(); }, "Channels between all ranks, or None.")
         .def(
             "post",
             [](Bound& b, const std::string& kind, const std::string& text) {
@@ -452,11 +437,12 @@ void bind_comm(nb::module_& m) {
              "counts"_a, "all_counts"_a, "Returns False if the caller must add an engine first.")
         .def("add", &add_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "engine"_a.none(), "options"_a, "in_place"_a, "input"_a, "output"_a,
-             "scratch"_a, "The engine for such calls from now on; without one, the library's call.");
+             "scratch"_a, "script"_a.none() = nb::none(),
+             "The engine or script for such calls from now on; without one, the library's call.");
     m.def("comm_setup", &setup, "table"_a, "reduce"_a, "The thread level of MPI, and whether this is its main thread.");
     m.def("comm_adopt", &adopt, "table"_a, "fortran"_a, "Collective over the user's communicator.");
-    m.def("board_make", &make_board, "name"_a, "size"_a, "Whether memory of that name was made for `size` ranks.");
-    m.def("board_unlink", &Board::unlink, "name"_a);
+    m.def("comm_shared_bytes", &Communicator::shared_bytes, "size"_a, "most_bytes"_a,
+          "Of the memory that so many ranks share, if their channels take `most_bytes` at most.");
     m.def("comm_find", &find, "table"_a, "fortran"_a, "What was adopted for the user's communicator, or None.");
     m.def("comm_remember", &remember, "object"_a, "communicator"_a, "`call` knows this Python object from now on.");
     m.def("comm_let_go", &let_go, "Forgets all that is Python's, at its end.");

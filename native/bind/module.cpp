@@ -5,6 +5,8 @@ void bind_ir(nanobind::module_& m);
 void bind_sim(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
 void bind_comm(nanobind::module_& m);
+void bind_shm(nanobind::module_& m);
+void bind_ranks(nanobind::module_& m);
 void bind_trace(nanobind::module_& m);
 void bind_interpreter(nanobind::module_& m);
 
@@ -13,7 +15,9 @@ NB_MODULE(_core, m) {
     bind_ir(m);
     bind_sim(m);
     bind_run(m);
+    bind_shm(m);
     bind_comm(m);
+    bind_ranks(m);
     bind_trace(m);
     bind_interpreter(m);
 }

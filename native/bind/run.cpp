@@ -25,6 +25,7 @@
 #include "run/mpi_table.h"
 #include "run/order.hpp"
 #include "run/reduce.hpp"
+#include "shm/script.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -81,12 +82,10 @@ void add_products(Share& share, const Products& products) {
     }
 }
 
-std::shared_ptr<BoundEngine> make_engine(
-    Transports transport, int rank, const Table& columns, const std::vector<bool>& lane_is_net, bool in_order,
-    const std::vector<ChannelTuple>& channels, const std::vector<CollectiveRow>& collectives,
-    const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
-    const std::vector<PartsTuple>& parts, const Products& products, std::tuple<std::uintptr_t, std::uintptr_t> blas,
-    const Functions& functions, nb::object python, std::tuple<Texts, Texts, Texts> titles) {
+// One rank's share of a Program on these buffers.
+Share read_share(int rank, const Table& columns, const std::vector<bool>& lane_is_net,
+                 const std::vector<ChannelTuple>& channels, const std::vector<MemoryRow>& memory,
+                 const std::vector<QuotientTuple>& quotients, const std::vector<PartsTuple>& parts) {
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
@@ -96,9 +95,36 @@ std::shared_ptr<BoundEngine> make_engine(
     for (const auto& [buffer, offset, count, divisor] : quotients) divided.push_back({buffer, offset, count, divisor});
     std::vector<PartsRow> collective_parts;
     for (const auto& [row, in_place, counts] : parts) collective_parts.push_back({row, in_place, counts});
+    return load(rank, read_columns(columns), lane_is_net, rows, homes, divided, collective_parts);
+}
+
+using dovetail::shm::Neighbours;
+using dovetail::shm::Script;
+
+// ValueError, with the reason, where it cannot be one. `slot_bytes`: of the largest slot on any rank.
+std::shared_ptr<Script> make_script(std::shared_ptr<Neighbours> ranks, const Table& columns,
+                                    const std::vector<bool>& lane_is_net, const std::vector<ChannelTuple>& channels,
+                                    const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
+                                    std::int64_t slot_bytes) {
+    std::vector<Script::Starts> all_starts;
+    for (const auto& [base, slot, dtype, starts] : memory)
+        all_starts.push_back(starts ? Script::Starts(starts->data(), starts->data() + starts->size())
+                                    : Script::Starts());
+    Share share = read_share(ranks->rank(), columns, lane_is_net, channels, memory, quotients, {});
+    const std::int64_t slots = dovetail::shm::most_slots(read_columns(columns));
+    return std::make_shared<Script>(std::move(ranks), std::move(share), all_starts,
+                                    dovetail::shm::Extent{slots, slot_bytes});
+}
+
+std::shared_ptr<BoundEngine> make_engine(
+    Transports transport, int rank, const Table& columns, const std::vector<bool>& lane_is_net, bool in_order,
+    const std::vector<ChannelTuple>& channels, const std::vector<CollectiveRow>& collectives,
+    const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
+    const std::vector<PartsTuple>& parts, const Products& products, std::tuple<std::uintptr_t, std::uintptr_t> blas,
+    const Functions& functions, nb::object python, std::tuple<Texts, Texts, Texts> titles) {
     auto bound = std::make_shared<BoundEngine>();
     bound->transport = transport;
-    Share share = load(rank, read_columns(columns), lane_is_net, rows, homes, divided, collective_parts);
+    Share share = read_share(rank, columns, lane_is_net, channels, memory, quotients, parts);
     add_products(share, products);
     const auto call_python = [python](std::int64_t row) {
         const nb::gil_scoped_acquire gil;
@@ -225,6 +251,9 @@ void bind_run(nb::module_& m) {
     m.def("make_engine", &make_engine, "transport"_a, "rank"_a, "columns"_a, "lane_is_net"_a, "in_order"_a,
           "channels"_a, "collectives"_a, "memory"_a, "quotients"_a, "parts"_a, "products"_a, "blas"_a, "functions"_a,
           "python"_a, "titles"_a);
+    m.def("make_script", &make_script, "neighbours"_a, "columns"_a, "lane_is_net"_a, "channels"_a, "memory"_a,
+          "quotients"_a, "slot_bytes"_a,
+          "One rank's share as a Script; ValueError with the reason where it cannot be one.");
     m.def(
         "ordered_locally",
         [](int num_ranks, const Table& columns) { return ordered_locally(num_ranks, read_columns(columns)); },

@@ -1,15 +1,10 @@
 // Board: see board.hpp.
 #include "run/board.hpp"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <stdexcept>
 
 #include "run/mpi_table.h"
 
@@ -23,8 +18,6 @@ void put(char (&to)[N], const std::string& text) {
     std::memcpy(to, text.data(), size);
     to[size] = 0;
 }
-
-[[noreturn]] void refuse(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
 
 }  // namespace
 
@@ -43,29 +36,23 @@ class Board::Lock {
     std::atomic<std::uint32_t>& locked_;
 };
 
-Board::Board(const std::string& name, int rank, int size, bool create) : rank_(rank), size_(size) {
+std::size_t Board::counts_room(int size) {
     const auto ranks = static_cast<std::size_t>(size);
-    counts_room_ = size <= most_ranks_v ? ranks * ranks * sizeof(std::int64_t) : 0;
-    num_bytes_ = sizeof(Head) + ranks * (sizeof(Row) + counts_room_);
-    const int file = shm_open(name.c_str(), O_RDWR | O_CLOEXEC | (create ? O_CREAT | O_EXCL : 0), 0600);
-    if (file < 0) refuse("shm_open");
-    const int code = create ? posix_fallocate(file, 0, static_cast<off_t>(num_bytes_)) : 0;
-    memory_ = code ? MAP_FAILED : mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    close(file);
-    if (memory_ == MAP_FAILED) {
-        if (create) unlink(name);
-        errno = code ? code : errno;
-        refuse(code ? "posix_fallocate" : "mmap");
-    }
-    head_ = static_cast<Head*>(memory_);  // zeroed by the system, which is how all of it begins
-    rows_ = reinterpret_cast<Row*>(static_cast<std::byte*>(memory_) + sizeof(Head));
-    own_ = rows_ + rank;
-    counts_ = reinterpret_cast<std::byte*>(rows_ + size);
+    return size <= most_ranks_v ? ranks * ranks * sizeof(std::int64_t) : 0;
 }
 
-Board::~Board() { munmap(memory_, num_bytes_); }
+std::size_t Board::bytes(int size) {
+    return sizeof(Head) + static_cast<std::size_t>(size) * (sizeof(Row) + counts_room(size));
+}
 
-void Board::unlink(const std::string& name) { shm_unlink(name.c_str()); }
+Board::Board(std::byte* memory, int rank, int size)
+    : rank_(rank),
+      size_(size),
+      counts_room_(counts_room(size)),
+      head_(reinterpret_cast<Head*>(memory)),  // zeros are how all of it begins
+      rows_(reinterpret_cast<Row*>(memory + sizeof(Head))),
+      own_(rows_ + rank),
+      counts_(reinterpret_cast<std::byte*>(rows_ + size)) {}
 
 void Board::keep_counts(std::string_view all_counts) {
     if (all_counts.size() > counts_room_) return;

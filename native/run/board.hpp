@@ -37,12 +37,11 @@ struct Posted {
 // total order. So either the fault's `through` counts the call, or the rank that enters sees the fault.
 class Board {
   public:
-    // Creates the memory `name` of shm_open, or opens it. std::runtime_error where it cannot.
-    Board(const std::string& name, int rank, int size, bool create);
-    ~Board();
+    static std::size_t bytes(int size);
+    // `memory`: the same `bytes(size)` on every rank, zeroed before the first of them comes.
+    Board(std::byte* memory, int rank, int size);
     Board(const Board&) = delete;
     Board& operator=(const Board&) = delete;
-    static void unlink(const std::string& name);  // those who have it open keep it
 
     // Begins the next call. False where a fault is to be raised in its place: then it has not begun.
     bool enter(const Recorded& call, std::string_view all_counts) {
@@ -105,12 +104,13 @@ class Board {
     Row& row(int rank) const { return rows_[rank]; }
     std::byte* counts(int rank) const { return counts_ + static_cast<std::size_t>(rank) * counts_room_; }
 
+    static std::size_t counts_room(int size);
+
     const int rank_, size_;
-    std::size_t counts_room_ = 0, num_bytes_ = 0;
-    void* memory_ = nullptr;
-    Head* head_ = nullptr;
-    Row *rows_ = nullptr, *own_ = nullptr;
-    std::byte* counts_ = nullptr;
+    const std::size_t counts_room_;
+    Head* const head_;
+    Row *const rows_, *const own_;
+    std::byte* const counts_;
     std::uint64_t number_ = 0, acked_ = 0;  // of this rank: the latest call, and how many faults it has raised
 };
 

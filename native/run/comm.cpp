@@ -11,6 +11,8 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
+#include <stdexcept>
 #include <thread>
 
 #include "run/reduce.hpp"
@@ -19,7 +21,7 @@ namespace dovetail::run {
 
 namespace {
 
-constexpr std::size_t alignment = 64;
+constexpr std::size_t alignment = 128;
 
 double clock_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -113,7 +115,7 @@ bool Communicator::run(const Call& call) {
     } else {
         engines_.splice(engines_.begin(), engines_, found->second);
         Service& service = found->second->second;
-        service.engine ? serve(call, service) : transfer(call);
+        service.engine || service.script ? serve(call, service) : transfer(call);
     }
     leave();
     return true;
@@ -253,23 +255,51 @@ void Communicator::await(int handle) {
 // A Program in place works on one array, the caller's result, into which the caller's own part is copied first.
 void Communicator::serve(const Call& call, Service& service) {
     if (!broken_.empty()) throw TransportError{"an earlier call failed on this communicator: " + broken_};
+    const auto rebase = [&](int row, std::byte* base) {
+        service.script ? service.script->rebase(row, base) : service.engine->rebase(row, base);
+    };
     const auto [src_bytes, dst_bytes] = sides(call);
     std::size_t needed = 0;
     for (const auto& [row, num_bytes] : service.scratch) needed += aligned(num_bytes);
     const bool spare_src = !service.in_place && overlap(call.src, src_bytes, call.dst, dst_bytes);
     std::byte* next = room(needed + (spare_src ? aligned(static_cast<std::size_t>(src_bytes)) : 0));
     for (const auto& [row, num_bytes] : service.scratch) {
-        service.engine->rebase(row, next);
+        rebase(row, next);
         next += aligned(num_bytes);
     }
     if (service.in_place) copy(call.dst + own_part(call), call.src, src_bytes);
     if (spare_src) copy(next, call.src, src_bytes);
     std::byte* input = service.in_place ? call.dst : spare_src ? next : const_cast<std::byte*>(call.src);
-    if (service.input >= 0) service.engine->rebase(service.input, input);
-    if (service.output >= 0) service.engine->rebase(service.output, call.dst);
-    service.options.reduce_op = call.op;
-    broken_ = service.engine->run(service.options, clock_s);
+    if (service.input >= 0) rebase(service.input, input);
+    if (service.output >= 0) rebase(service.output, call.dst);
+    if (service.script) {
+        broken_ = service.script->run({service.options.stall_s, call.op, transport_->rests});
+    } else {
+        service.options.reduce_op = call.op;
+        broken_ = service.engine->run(service.options, clock_s);
+    }
     if (!broken_.empty()) throw TransportError{broken_};
+}
+
+std::size_t Communicator::shared_bytes(int size, std::size_t most_bytes) {
+    return aligned(Board::bytes(size)) + shm::Neighbours::bytes(size, shm::Geometry::within(size, most_bytes));
+}
+
+void Communicator::share(shm::Segment memory) {
+    const std::size_t first = aligned(Board::bytes(size())), rows = first + shm::Neighbours::bytes(size(), {0});
+    if (memory.size() <= rows) throw std::runtime_error("the memory that the ranks share is too small");
+    const auto geometry = shm::Geometry::within(size(), memory.size() - rows);
+    auto shared = std::make_shared<std::pair<shm::Segment, std::optional<shm::Neighbours>>>();
+    std::byte* data = memory.data();
+    shared->first = std::move(memory);
+    shared->second.emplace(data + first, rank(), size(), geometry);
+    neighbours_ = {shared, &*shared->second};
+    board = std::make_unique<Board>(data, rank(), size());
+}
+
+void Communicator::unshare() {
+    board.reset();
+    neighbours_.reset();
 }
 
 std::byte* Communicator::room(std::size_t num_bytes) {

@@ -13,6 +13,8 @@
 #include "run/board.hpp"
 #include "run/engine.hpp"
 #include "run/mpi.hpp"
+#include "shm/script.hpp"
+#include "shm/segment.hpp"
 
 namespace dovetail::run {
 
@@ -40,6 +42,7 @@ struct Rule {
 // scratch.
 struct Service {
     std::shared_ptr<Engine> engine;
+    std::shared_ptr<shm::Script> script;  // in place of the engine
     Options options;
     bool in_place = false;
     int input = -1, output = -1;
@@ -79,8 +82,13 @@ class Communicator {
     std::size_t num_engines() const;
     std::size_t most_engines = 64;  // the least lately used go; by their calls' bytes too, for engines keep buffers
     long long most_bytes = 1LL << 28;
+    // Of memory that all ranks share: for a board and for channels, which take at most `most_bytes`.
+    static std::size_t shared_bytes(int size, std::size_t most_bytes);
+    void share(shm::Segment memory);
+    void unshare();
     std::unique_ptr<Board> board;  // where all ranks share memory
-    bool standing_in = false;      // doing a call that this rank was to do before it raises a fault
+    const std::shared_ptr<shm::Neighbours>& neighbours() const { return neighbours_; }
+    bool standing_in = false;  // doing a call that this rank was to do before it raises a fault
 
   private:
     struct Key {
@@ -116,6 +124,7 @@ class Communicator {
     long long total_bytes_ = 0;
     std::unordered_map<Key, Engines::iterator, Hash> find_;
     std::vector<std::byte> arena_;
+    std::shared_ptr<shm::Neighbours> neighbours_;
     std::string broken_;  // why no engine runs here any more
 };
 

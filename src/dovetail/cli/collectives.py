@@ -1,4 +1,4 @@
-"""Collectives on the command line: tuned, or timed as nccl-tests time them, and printed as tables."""
+"""collectives: `dovetail tune` of a collective, and tables of tuned and timed collectives."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ def tune(
     *,
     json: bool,
 ) -> int:
-    """Choose at each size, and print that; 1 where something computed wrong elements. `asked`: options of the
-    operator."""
+    """Tune a collective at each size and print the table. Return exit code 1 if some schedule computed wrong elements.
+
+    `asked`: options of the operator.
+    """
     from dovetail.report.selections import write_for_others
     from dovetail.tuner.collectives import collectives_of, tune_collective
 
@@ -47,7 +49,7 @@ def tune(
 
 
 def print_tuned(result: TunedCollective) -> None:
-    """The table by size, the notes, and last where the table for later runs is."""
+    """Print the table by size, the notes, and last the path of the selection table."""
     _print_level(result.contest, result.compared)
     if result.at_multiple:
         output.note("\nIn programs at MPI_THREAD_MULTIPLE, which mpi4py asks for by default:\n")
@@ -58,7 +60,7 @@ def print_tuned(result: TunedCollective) -> None:
 
 
 def _print_level(found: Contest, compared: Mapping[int, Compared]) -> None:
-    """The table by size. Where the library's own program was `compared`, the speed-up is over its best."""
+    """Print the table by size. Where the library's own program was `compared`, the speed-up is over its best."""
     from dovetail.report import num_bytes, seconds
     from dovetail.store.selection import Choice
     from dovetail.tuner.collectives import point_of
@@ -80,7 +82,7 @@ def _print_level(found: Contest, compared: Mapping[int, Compared]) -> None:
 
 
 def print_timed(timed: Sequence[Timed]) -> None:
-    """The table of nccl-tests; where the library's own program was measured too, its times and the speed-up."""
+    """Print timings in the columns of nccl-tests, and the times of the library's own program if it was measured."""
     has_more = any(each.beside for each in timed)
     names = ["bytes", "count", "type", "algorithm", "time (µs)", "algbw (GB/s)", "busbw (GB/s)", "#wrong"]
     names += ["installed (µs)", "best knobs (µs)", "speed-up"] if has_more else []

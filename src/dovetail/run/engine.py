@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -13,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail import _native
-from dovetail.core import RunError
+from dovetail.core import OperatorError, RunError
 from dovetail.ir import (
     CFunction,
     Gemm,
@@ -85,11 +88,7 @@ def bind(
         [(c.src, c.dst, c.id, c.depth) for c in program.channels],
         [(OP_COLLECTIVES.index(c.kind), list(c.group)) for c in program.collectives],
         [_memory(arrays[buffer.name], starts[buffer.name]) for buffer in program.buffers],
-        [
-            (row, start, stop - start, divisor)
-            for row, buffer in enumerate(program.buffers)
-            for start, stop, divisor in quotients(program, buffer.name, rank)
-        ],
+        _quotient_rows(program, rank),
         collective_parts(program, rank, as_held),
         products,
         blas_functions() if len(products) else (0, 0),
@@ -97,6 +96,53 @@ def bind(
         call,
         titles(program, lanes_of),
     )
+
+
+def bind_script(
+    neighbours: _native.Neighbours,
+    program: Program,
+    rank: int,
+    arrays: dict[str, Array],
+    workload: Workload | None = None,
+) -> _native.Script:
+    """Return a script for one rank's share of `program` on `arrays`, which the caller must keep alive and in place.
+
+    It moves data through memory that all ranks share. Raises OperatorError if a script cannot do what the program does.
+    """
+    given = workload or Workload({})
+    starts = {buffer.name: given.starts(buffer.name, rank) for buffer in program.buffers}
+    try:
+        return _native.make_script(
+            neighbours,
+            _columns(program),
+            [lane.engine == "net" for lane in program.lanes],
+            [(c.src, c.dst, c.id, c.depth) for c in program.channels],
+            [_memory(arrays[buffer.name], starts[buffer.name]) for buffer in program.buffers],
+            _quotient_rows(program, rank),
+            _largest_slot(program, given, arrays),
+        )
+    except ValueError as error:
+        raise OperatorError(f"{program.name} does not run in shared memory", found=str(error)) from None
+
+
+def _largest_slot(program: Program, workload: Workload, arrays: Mapping[str, Array]) -> int:
+    """Bytes of the largest slot of any rank: elements of uneven slots, else what a row of an array takes."""
+    sizes, most = workload.sizes or {}, 0
+    for buffer in program.buffers:
+        array = arrays[buffer.name]
+        row_bytes = math.prod(array.shape[1:]) * array.itemsize
+        elements = [int(part.max(initial=0)) for part in sizes[buffer.name]] if buffer.name in sizes else [1]
+        most = max(most, row_bytes * max(elements, default=0))
+    return most
+
+
+def _quotient_rows(program: Program, rank: int) -> list[tuple[int, int, int, int]]:
+    """Where an average divides the sums, as rows for C++."""
+    return [
+        (row, start, stop - start, divisor)
+        for row, buffer in enumerate(program.buffers)
+        for start, stop, divisor in quotients(program, buffer.name, rank)
+    ]
 
 
 def titles(program: Program, lanes_of: str = "") -> tuple[list[str], list[str], list[str]]:
@@ -289,6 +335,23 @@ def blas() -> ctypes.CDLL:
     import scipy_openblas32 as wheel
 
     return ctypes.CDLL(f"{wheel.get_lib_dir()}/{wheel.get_library(fullname=True)}")
+
+
+@contextmanager
+def blas_threads(ranks: int) -> Iterator[None]:
+    """While `ranks` ranks compute in this process, give each product its share of the cores, and no more.
+
+    Otherwise each product uses all cores, and ranks that compute side by side wait for each other inside OpenBLAS.
+    """
+    if not blas.cache_info().currsize:  # no engine here has products
+        yield
+        return
+    before = int(blas().scipy_openblas_get_num_threads())
+    blas().scipy_openblas_set_num_threads(min(before, max(1, len(os.sched_getaffinity(0)) // ranks)))
+    try:
+        yield
+    finally:
+        blas().scipy_openblas_set_num_threads(before)
 
 
 def blas_functions() -> tuple[int, int]:

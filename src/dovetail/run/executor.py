@@ -76,6 +76,7 @@ EXECUTORS = Registry[type[Executor]](
     "an executor",
     {
         "mpi": "dovetail.run.mpi.executor:MpiExecutor",
+        "shared": "dovetail.run.shared.executor:SharedExecutor",
         "threads": "dovetail.run.in_process:ThreadsExecutor",
         "numpy": "dovetail.run.in_process:NumpyExecutor",
         "cuda": "dovetail.run.cuda.executor:CudaExecutor",

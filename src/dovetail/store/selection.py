@@ -20,20 +20,20 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
-SCHEMA = "dovetail.selection/1"
-DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
-LEVELS = (
-    "serialized",
-    "multiple",
-)  # of thread support: calls of one thread at a time, by whatever level; of any thread
+SCHEMA = "dovetail.selection/2"
+EARLIER = "dovetail.selection/1"  # without `transport`: every row is for the library's messages
+MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
+DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # dtypes that collectives reduce
+LEVELS = ("serialized", "multiple")  # of thread support; the first also stands for those below
 _RANKED = ("", *LEVELS)
-MOST = 1 << 62  # greatest count or size, so that the sum of two fits 64 bits
+MOST = 1 << 62  # greatest count or size: the sum of two fits in 64 bits
 
 
 class Choice(NamedTuple):
     """An algorithm for a collective: a built-in one with its parameters, or the library's own call.
 
-    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole.
+    `slice_bytes`: longer messages are cut so that forwarding pipelines; 0 leaves them whole. `transport`: "mpi", or
+    "shared" where all ranks share a host's memory.
     """
 
     algorithm: str = LIBRARY
@@ -41,6 +41,7 @@ class Choice(NamedTuple):
     instances: int = 1
     protocol: str = "Simple"
     slice_bytes: int = 0
+    transport: str = MPI
 
     @staticmethod
     def of(schedule: Schedule) -> Choice:
@@ -66,6 +67,8 @@ class Choice(NamedTuple):
             parts.append(self.protocol)
         if self.slice_bytes:
             parts.append(f"slices of {self.slice_bytes // 1024}K")
+        if self.transport != MPI:
+            parts.append("shared memory")
         return ", ".join([self.algorithm, *parts])
 
 
@@ -101,6 +104,7 @@ class Row:
     instances: int = 1
     protocol: str = "Simple"
     slice_bytes: int = 0
+    transport: str = MPI
     points: tuple[Point, ...] = field(default=(), repr=False)
     dtype: str = ""
     level: str = ""
@@ -108,11 +112,11 @@ class Row:
     @property
     def choice(self) -> Choice:
         """The algorithm and its parameters."""
-        return Choice(self.algorithm, self.channels, self.instances, self.protocol, self.slice_bytes)
+        return Choice(*(getattr(self, name) for name in Choice._fields))
 
     @property
     def group(self) -> tuple[str, int, int, str]:
-        """Rows of one group exclude each other by their sizes."""
+        """Collective, ranks, nodes and level: rows that agree in these are for different sizes."""
         return self.collective, self.ranks, self.nodes, self.level
 
     def to_json(self) -> dict[str, Any]:
@@ -190,7 +194,7 @@ class Selection:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Selection:
         """Return the Selection that `to_json` wrote. Raises PlanError, naming the fault, for any other document."""
-        check_schema(document, SCHEMA)
+        check_schema(document, EARLIER if document.get("schema") == EARLIER else SCHEMA)
         with reading("selection document", PlanError):
             if not isinstance(facts := document["facts"], dict) or not isinstance(document["rows"], list):
                 raise PlanError("malformed selection document", found="`facts` is an object, `rows` is a list")
@@ -226,10 +230,10 @@ def rows_of(
     dtype: str = "",
     level: str = "",
 ) -> tuple[Row, ...]:
-    """Return rows from the choice at each measured size, with equal neighbours joined.
+    """Return rows from the choice at each measured size; equal neighbouring choices share a row.
 
-    Two algorithms of ours meet at the geometric mean of their sizes. Between ours and the library's, the library's
-    serves. The table ends at the measured sizes: ours serves only between two sizes at which it is faster.
+    Between sizes with two different algorithms of ours, the border is their geometric mean. Between a size where ours
+    is faster and one where the library is, the library serves. The table ends at the measured sizes.
 
     >>> ring, tree = Choice("ring_all_reduce"), Choice("double_tree_all_reduce")
     >>> sizes = [(choice, Point(4**i, 1e-5)) for i, choice in enumerate([Choice(), tree, tree, ring, Choice()], 5)]
@@ -251,7 +255,7 @@ def rows_of(
 
 
 def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
-    """The least size, in bytes, that the second of two neighbouring choices serves."""
+    """Return the least size, in bytes, that the second of two neighbouring choices serves."""
     (choice, point), (following, later) = one, other
     if choice.is_library != following.is_library:
         return later.num_bytes if choice.is_library else point.num_bytes + 1
@@ -259,8 +263,7 @@ def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
 
 
 def selection_item(library: str, hosts: Sequence[str]) -> Item:
-    """Return the item of the table for these ranks: by the MPI library's name and version, and the host of every
-    rank."""
+    """Return the item of the table for these ranks: by the MPI library's name and version, and every rank's host."""
     return item(SELECTIONS, library, list(hosts))
 
 
@@ -282,7 +285,7 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
     Returns the file; None, with a warning, if it cannot be written.
     """
-    known = recall_selection(library, hosts).value  # one that is broken is replaced whole
+    known = recall_selection(library, hosts).value  # a broken table is replaced completely
     merged = known.merged(selection) if known else selection
     if given := os.environ.get("DOVETAIL_SELECTION"):
         try:
@@ -296,7 +299,7 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
 
 def _read_row(place: int, document: Any) -> Row:
-    """Row number `place` of a document. PlanError names the row and, where one field is wrong, that field."""
+    """Return row number `place` of a document. Raises PlanError, naming the row and, if one is invalid, the field."""
     try:
         with reading(f"row {place} of a selection", PlanError):
             points = tuple(Point(**point) for point in document.get("points", ()))
@@ -306,13 +309,9 @@ def _read_row(place: int, document: Any) -> Row:
 
 
 def _checked_row(row: Row) -> Row:
-    """The row itself. PlanError where a field has a wrong type or value."""
-    for name, known in (
-        ("collective", tuple(COLLECTIVES)),
-        ("protocol", PROTOCOLS),
-        ("dtype", ("", *DTYPES)),
-        ("level", _RANKED),
-    ):
+    """Return the row. Raises PlanError if a field has a wrong type or value."""
+    words = {"collective": tuple(COLLECTIVES), "protocol": PROTOCOLS, "dtype": ("", *DTYPES)}
+    for name, known in (words | {"transport": TRANSPORTS, "level": _RANKED}).items():
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
     if not isinstance(row.algorithm, str):
@@ -324,7 +323,9 @@ def _checked_row(row: Row) -> Row:
             raise PlanError(f"`{name}` of a row of {row.collective} is out of range", found=repr(value))
     if row.min_bytes >= row.max_bytes:
         found = f"{row.min_bytes} to {row.max_bytes} bytes"
-        raise PlanError(f"a row of {row.collective} is out of range: it serves no size", found=found)
+        raise PlanError(
+            f"a row of {row.collective} is out of range: min_bytes must be less than max_bytes", found=found
+        )
     for point in row.points:
         if not all(_is_time(value) for value in point):
             raise PlanError(f"a row of {row.collective} has a malformed point", found=str(point))
@@ -332,5 +333,5 @@ def _checked_row(row: Row) -> Row:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether a value can be a time, a size or a spread: a finite number that is not negative, or None."""
+    """Whether a value can be a time, a size or a spread: finite and not negative, or None."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf)

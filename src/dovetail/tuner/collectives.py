@@ -1,4 +1,4 @@
-"""collectives: tune a collective: probe → predict → run interleaved with the library's call → table of the fastest."""
+"""collectives: tune a collective: probe → predict → measure against the MPI library's call → selection table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TunedCollective:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything computed wrong elements."""
+        """Return whether any schedule computed wrong elements."""
         judged = (*self.contest.judged, *(self.at_multiple.judged if self.at_multiple else ()))
         return any(each.wrong for each in judged)
 
@@ -82,9 +82,9 @@ def tune_collective(
     seed: int | None = None,
     say: Say | None = None,
 ) -> TunedCollective:
-    """Choose by measurement the fastest algorithm of a collective at each of its sizes.
+    """Measure which algorithm of a collective is the fastest at each size, and save the choices as a table.
 
-    Saves the choices as a table, which later collectives on arrays follow.
+    Later collectives on arrays follow the table.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def tune_collective(
     ranks : int
         Number of ranks.
     out : path
-        Folder for `selection.json`; the cache has it, too.
+        Folder for `selection.json`. The cache gets a copy.
     executor : Executor, optional
         Runs the ranks. Default: MPI.
     machine : Machine, optional
@@ -104,6 +104,11 @@ def tune_collective(
         Approximate seconds that measuring may take.
     fresh, seed, say
         As in `tune`.
+
+    Returns
+    -------
+    TunedCollective
+        The contest at each size, the selection table, and the files written.
 
     Raises
     ------
@@ -151,7 +156,7 @@ def _at_multiple(found: Contest, runner: Executor, **about: Any) -> tuple[Contes
 
 
 def _called(judged: Judged) -> tuple[str, str]:
-    """Names of the library's call of a size, and of the schedule taken."""
+    """Return the names of the library's call and of the schedule taken, at one size."""
     return f"{judged.entry.name} by the library", f"{judged.entry.name} by {judged.schedule.family}"
 
 
@@ -160,7 +165,7 @@ def entries_of(
 ) -> tuple[list[Entry], tuple[str, ...]]:
     """Return an entry per size, smallest first, with the schedules worth measuring; and notes for the user."""
     if not operators:
-        raise OperatorError("no sizes to choose for", hint="at least one number of bytes")
+        raise OperatorError("no sizes to tune for", hint="give at least one number of bytes")
     found, notes = dict[int, Entry](), dict[str, None]()
     for operator in sorted(operators, key=lambda operator: operator.num_bytes):
         costs, remarks = Costs.of(operator, machine, ranks, extrapolate=True)
@@ -208,7 +213,7 @@ def row_of(judged: Judged) -> dict[str, Any]:
 
 
 def collectives_of(kind: type[Operator], **asked: Any) -> list[CollectiveOperator]:
-    """Return a class's operators, one of each size that is asked for."""
+    """Return operators of a class, one for each size asked for (see `CollectiveOperator.points`)."""
     return [_collective(operator) for operator in kind.points(**asked)]
 
 

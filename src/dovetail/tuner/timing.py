@@ -1,4 +1,4 @@
-"""timing: time one algorithm of a collective at several sizes, in the terms of nccl-tests; chooses nothing."""
+"""timing: time one algorithm of a collective at several sizes, and report bandwidths as nccl-tests does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dovetail.tuner.collectives import BESIDE
 from dovetail.tuner.measure import Entry, repeats_worth
 from dovetail.tuner.tune import fresh_seed
 
-Rule = Callable[[CollectiveOperator], Schedule]
+Rule = Callable[[CollectiveOperator], Schedule]  # which schedule to time for an operator
 TUNED = "tuned"
 SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
 
@@ -43,12 +43,12 @@ class Timed:
 
     @property
     def count(self) -> int:
-        """Elements of the larger of a rank's buffers."""
+        """Return the elements of the larger of a rank's buffers."""
         return self.operator.count(self.ranks) * self.operator.parts(self.ranks)
 
     @property
     def bandwidths(self) -> tuple[float, float]:
-        """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them."""
+        """Return algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them."""
         return bandwidths(self.operator.num_bytes, self.seconds, bus_factor(self.operator.name, self.ranks))
 
     def to_json(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Timed:
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Return the factor from algorithm to bus bandwidth, as nccl-tests defines it; the latter compares with a link's.
+    """Return bus bandwidth / algorithm bandwidth, as nccl-tests defines them. Bus bandwidth compares with a link's.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -73,7 +73,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 def bandwidths(num_bytes: int, seconds: float, factor: float) -> tuple[float, float]:
-    """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them.
+    """Return algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them.
 
     >>> bandwidths(4_000_000, 1e-3, 1.5)
     (4.0, 6.0)
@@ -94,9 +94,41 @@ def time_collective(
     seed: int | None = None,
     say: Say | None = None,
 ) -> list[Timed]:
-    """Time a collective at each of its sizes (see `CollectiveOperator.points`), and check every result.
+    """Time a collective at each of its sizes, and check every result.
 
-    `algorithm`: a name, used with `parameters`; `library`: the library's call; `tuned`: as tuned for these ranks.
+    Parameters
+    ----------
+    operators : sequence of CollectiveOperator
+        One collective at several sizes (see `CollectiveOperator.points`).
+    ranks : int
+        Number of ranks.
+    algorithm : str
+        "tuned": the algorithms that `dovetail tune` chose for these ranks. "library": the MPI library's call. Else the
+        name of an algorithm.
+    parameters : Choice, optional
+        Parameters of a named algorithm.
+    executor : Executor, optional
+        Runs the ranks. Default: MPI.
+    rounds : int
+        Timings of each size.
+    budget_s : float
+        Approximate seconds that measuring may take.
+    seed, say
+        As in `tune`.
+
+    Returns
+    -------
+    list of Timed
+        One per size, smallest first.
+
+    Raises
+    ------
+    OperatorError
+        If the collective, or the algorithm, cannot run on these ranks.
+    DovetailError
+        If `algorithm` is "tuned" and the collective was not tuned for these ranks.
+    RunError
+        If a rank fails.
     """
     given = (parameters or Choice())._replace(algorithm=LIBRARY if algorithm == TUNED else algorithm)
     for operator in operators:  # before anything runs
@@ -125,7 +157,7 @@ def time_collective(
 
 
 def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
-    """Return the rule of the cached selection table; DovetailError if the collective was not tuned on these ranks."""
+    """Return the rule that the cached selection table defines. Raise DovetailError if the collective was not tuned."""
     table, group = recall_selection(library, hosts).warned(), (operator.name, ranks, operator.nodes)
     if table is None or not any(row.group[:3] == group for row in table.rows):
         hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
@@ -162,7 +194,7 @@ def _entry(operator: CollectiveOperator, ranks: int, rule: Rule) -> Entry:
 
 
 def hoped_s(operator: CollectiveOperator) -> float:
-    """Optimistic first guess of a run's seconds: on one node, or across a fast network.
+    """Return an optimistic guess of a run's seconds: on one node, or across a fast network.
 
     >>> from dovetail.collective.operators import Broadcast
     >>> [round(hoped_s(Broadcast(1 << 20, nodes=nodes)) * 1e6) for nodes in (1, 2)]

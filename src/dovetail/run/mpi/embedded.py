@@ -22,10 +22,12 @@ from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float
 from dovetail.run.engine import bind, native_options
 from dovetail.run.faults import Door
 from dovetail.run.mpi.comm import world_of
-from dovetail.run.mpi.library import build_shim
+from dovetail.run.mpi.library import Shim, build_shim
 from dovetail.run.mpi.together import common, is_common, words_of
 from dovetail.run.mpi.world import World
 from dovetail.run.options import Level, RunOptions
+from dovetail.run.shared.environment import is_rank
+from dovetail.run.shared.world import world
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -214,12 +216,14 @@ def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
 
 
 def ranks_of(comm: Any = None, *, blas: bool = True, level: Level = "multiple") -> World:
-    """Return the ranks of an mpi4py communicator; without one, all ranks of this MPI program.
+    """Return the ranks of a communicator; without one, all ranks that were started without MPI, or of MPI.
 
     `level`: of thread support that MPI is asked for where nobody has started it.
     """
     if blas:
         _warn_once()
+    if comm is None and is_rank():
+        comm = world()
     return this_world(level) if comm is None else world_of(comm)
 
 
@@ -231,7 +235,7 @@ def this_world(level: Level = "multiple") -> World:
     if not _this:
         shim = build_shim()
         others = _is_initialized(shim)
-        _this.append(World(shim, level=level))
+        _this.append(World(Shim(shim), level=level))
         if not others:
             atexit.register(_end, _this[0])
     return _this[0]

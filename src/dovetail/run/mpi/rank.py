@@ -24,8 +24,11 @@ def use_own_cores() -> None:
 if __name__ == "__main__":
     use_own_cores()
     with Pulse(Path(sys.argv[1])) as pulse:
+        from dovetail.run.mpi.library import Shim
         from dovetail.run.mpi.worker import serve
+        from dovetail.run.mpi.world import World
 
         folder, shim, level, *trace = sys.argv[1:]
-        code = serve(folder, shim, level, pulse, *trace)  # type: ignore[arg-type]  # the launcher's own word
+        world = World(Shim(Path(shim)), level=level)  # type: ignore[arg-type]  # the launcher's own word
+        code = serve(folder, world, pulse, *trace)
     sys.exit(code)

@@ -1,0 +1,48 @@
+// Python bindings of native/shm.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <memory>
+
+#include "shm/script.hpp"
+#include "shm/segment.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using dovetail::shm::Segment;
+
+void bind_shm(nb::module_& m) {
+    using dovetail::shm::Neighbours;
+    using dovetail::shm::Script;
+    nb::class_<Neighbours>(m, "Neighbours", "The ranks of a host, and the channels between them.")
+        .def_prop_ro("rank", &Neighbours::rank)
+        .def_prop_ro("size", &Neighbours::size);
+    nb::class_<Script>(m, "Script", "One rank's share of a Program on channels in shared memory.")
+        .def(
+            "rebase",
+            [](Script& s, int buffer, std::uintptr_t address) {
+                s.rebase(buffer, reinterpret_cast<std::byte*>(address));
+            },
+            "buffer"_a, "address"_a, "From now on this row of the buffers lies at `address`.")
+        .def(
+            "run",
+            [](Script& s, double stall_s, int reduce_op) {
+                const nb::gil_scoped_release release;
+                return s.run({stall_s, reduce_op, false});
+            },
+            "stall_s"_a, "reduce_op"_a, "Runs this rank's share; an empty string, or why it stopped.");
+    nb::class_<Segment>(m, "Segment", "Memory that processes of one host share; RuntimeError where there is none.")
+        .def_static(
+            "make",
+            [](std::size_t num_bytes, bool named) {
+                return Segment::make(num_bytes, named ? Segment::Kind::named : Segment::Kind::anonymous);
+            },
+            "num_bytes"_a, "named"_a = false,
+            "Zeroed memory. `named`: for processes that cannot read each other's /proc.")
+        .def_static("open", &Segment::open, "name"_a, "What another process made, and has not hidden yet.")
+        .def("hide", &Segment::hide, "Nobody opens it any more; whoever has it open keeps it.")
+        .def_prop_ro("name", &Segment::name, "What `open` takes.")
+        .def_prop_ro("num_bytes", &Segment::size)
+        .def_prop_ro("address", [](const Segment& s) { return reinterpret_cast<std::uintptr_t>(s.data()); });
+}

@@ -1,0 +1,162 @@
+// Channels in memory that ranks share, threads or processes: between each ordered pair of ranks several FIFOs, each
+// with a ring of lines for short messages and a ring of slots for long ones.
+//
+// A line is a cache line: 56 bytes of data and the number of the line in its FIFO, stored last, so that data and flag
+// travel together. A slot has its number on a line beside its data. Longer messages by several lines were slower than
+// by a slot at every size. Numbers have 64 bits and never restart: what an
+// earlier call left in a ring is never taken for a later message. Zeroed memory is a channel's beginning.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace dovetail::shm {
+
+using Count = std::uint64_t;
+
+struct alignas(64) Line {
+    static constexpr std::size_t room = 64 - sizeof(Count);
+    std::byte data[room];
+    std::atomic<Count> number;  // of the line, from 1 on; 0: never written
+};
+static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);
+
+// How much memory each channel has. The same on all ranks.
+struct Geometry {
+    Count fifos = 8;   // of each ordered pair
+    Count lines = 64;  // powers of two
+    Count slots = 8;
+    Count slot_bytes = 32 * 1024;  // a multiple of 64
+
+    static constexpr Count flag_bytes = 128;  // before each slot's data, so that no two flags share a line or its pair
+    Count fifo_bytes() const { return 256 + lines * sizeof(Line) + slots * (flag_bytes + slot_bytes); }
+    Count bytes(Count ranks) const { return ranks * ranks * fifos * fifo_bytes(); }
+    // The largest that take at most so many bytes; slots first become shorter, then FIFOs fewer.
+    static Geometry within(int ranks, Count most_bytes) {
+        Geometry found;
+        const auto size = static_cast<Count>(ranks);
+        while (found.bytes(size) > most_bytes && found.slot_bytes > 4096) found.slot_bytes /= 2;
+        while (found.bytes(size) > most_bytes && found.fifos > 2) found.fifos /= 2;
+        return found;
+    }
+    // Messages that a FIFO holds even where the reader has not said yet that it took others.
+    Count depth() const { return std::min(lines * 3 / 4, slots); }
+};
+
+// One FIFO's memory. Each of the two counters is written by the reader, seldom.
+class Fifo {
+  public:
+    Fifo() = default;
+    Fifo(std::byte* memory, const Geometry& geometry) : memory_(memory), geometry_(&geometry) {}
+    std::atomic<Count>& lines_taken() const { return *reinterpret_cast<std::atomic<Count>*>(memory_); }
+    std::atomic<Count>& slots_taken() const { return *reinterpret_cast<std::atomic<Count>*>(memory_ + 128); }
+    Line& line(Count position) const {
+        return reinterpret_cast<Line*>(memory_ + 256)[position & (geometry_->lines - 1)];
+    }
+    std::atomic<Count>& slot_number(Count position) const {
+        return *reinterpret_cast<std::atomic<Count>*>(slot(position));
+    }
+    std::byte* slot_data(Count position) const { return slot(position) + Geometry::flag_bytes; }
+    const Geometry& geometry() const { return *geometry_; }
+
+  private:
+    std::byte* slot(Count position) const {
+        return memory_ + 256 + geometry_->lines * sizeof(Line) +
+               (position & (geometry_->slots - 1)) * (Geometry::flag_bytes + geometry_->slot_bytes);
+    }
+    std::byte* memory_ = nullptr;
+    const Geometry* geometry_ = nullptr;
+};
+
+inline bool fits_line(Count num_bytes) { return num_bytes <= Line::room; }
+
+// The end that writes: where there is room, a message is written to its place, then sent by `commit`.
+class Writer {
+  public:
+    Writer() = default;
+    explicit Writer(Fifo fifo) : fifo_(fifo) {}
+
+    bool has_room(Count num_bytes) {
+        const Geometry& g = fifo_.geometry();
+        if (fits_line(num_bytes))
+            return line_ - lines_taken_ < g.lines || look(fifo_.lines_taken(), lines_taken_, line_, g.lines);
+        return slot_ - slots_taken_ < g.slots || look(fifo_.slots_taken(), slots_taken_, slot_, g.slots);
+    }
+    std::byte* place(Count num_bytes) const {
+        return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
+    }
+    void commit(Count num_bytes) {
+        std::atomic<Count>& number = fits_line(num_bytes) ? fifo_.line(line_).number : fifo_.slot_number(slot_);
+        number.store(++(fits_line(num_bytes) ? line_ : slot_), std::memory_order_release);
+    }
+
+  private:
+    static bool look(const std::atomic<Count>& said, Count& taken, Count written, Count room) {
+        taken = said.load(std::memory_order_acquire);
+        return written - taken < room;
+    }
+    Fifo fifo_;
+    Count line_ = 0, slot_ = 0;                // written
+    Count lines_taken_ = 0, slots_taken_ = 0;  // as far as known
+};
+
+// The end that reads: a message that has come lies in its place until `release`.
+class Reader {
+  public:
+    Reader() = default;
+    explicit Reader(Fifo fifo) : fifo_(fifo) {}
+
+    bool has_come(Count num_bytes) const {
+        return fits_line(num_bytes) ? fifo_.line(line_).number.load(std::memory_order_acquire) == line_ + 1
+                                    : fifo_.slot_number(slot_).load(std::memory_order_acquire) == slot_ + 1;
+    }
+    const std::byte* place(Count num_bytes) const {
+        return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
+    }
+    // The writer learns it at once of a slot, of lines when it may soon want them.
+    void release(Count num_bytes) {
+        if (!fits_line(num_bytes)) return fifo_.slots_taken().store(++slot_, std::memory_order_release);
+        if (++line_ % (fifo_.geometry().lines / 4) == 0) fifo_.lines_taken().store(line_, std::memory_order_release);
+    }
+
+  private:
+    Fifo fifo_;
+    Count line_ = 0, slot_ = 0;  // read
+};
+
+// One rank's ends of all channels.
+class Ends {
+  public:
+    Ends(std::byte* memory, int rank, int size, const Geometry& geometry)
+        : geometry_(geometry), fifos_(geometry.fifos) {
+        const auto of = [&](int src, int dst, Count fifo) {
+            const Count place = (static_cast<Count>(src) * static_cast<Count>(size) + static_cast<Count>(dst)) * fifos_;
+            return Fifo(memory + (place + fifo) * geometry_.fifo_bytes(), geometry_);
+        };
+        for (int other = 0; other < size; ++other)
+            for (Count fifo = 0; fifo < fifos_; ++fifo) {
+                writers_.emplace_back(of(rank, other, fifo));
+                readers_.emplace_back(of(other, rank, fifo));
+            }
+    }
+    Ends(const Ends&) = delete;
+    Ends& operator=(const Ends&) = delete;
+    Writer& to(int rank, int fifo) { return writers_[index(rank, fifo)]; }
+    Reader& from(int rank, int fifo) { return readers_[index(rank, fifo)]; }
+    const Geometry& geometry() const { return geometry_; }
+
+  private:
+    std::size_t index(int rank, int fifo) const {
+        return static_cast<std::size_t>(rank) * fifos_ + static_cast<std::size_t>(fifo);
+    }
+    const Geometry geometry_;
+    const Count fifos_;
+    std::vector<Writer> writers_;
+    std::vector<Reader> readers_;
+};
+
+}  // namespace dovetail::shm

@@ -1,0 +1,63 @@
+// Neighbours: the ranks of one host in the memory that they share: who lives, and the channels between them.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "shm/channel.hpp"
+
+namespace dovetail::shm {
+
+class Neighbours {
+  public:
+    static std::size_t bytes(int size, const Geometry& geometry);
+    // `memory` is zeroed before the first rank comes. All ranks give the same geometry.
+    Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry);
+    ~Neighbours();
+    Neighbours(const Neighbours&) = delete;
+    Neighbours& operator=(const Neighbours&) = delete;
+
+    int rank() const { return rank_; }
+    int size() const { return size_; }
+    Ends& ends() { return ends_; }
+    // Whether the cores that the ranks may run on are at least as many as they. After all ranks have come.
+    bool each_has_a_core() const;
+    void fail();               // other ranks need not wait for this one
+    std::string gone() const;  // "rank 2 has ended", or "" where all are well
+
+  private:
+    struct alignas(128) Row {
+        std::atomic<int> pid;
+        std::atomic<std::uint64_t> started;  // of the process, in ticks since boot: a later one may have its number
+        std::atomic<bool> failed;
+        cpu_set_t cores;
+    };
+    static std::size_t rows_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Row); }
+
+    const int rank_, size_;
+    Row* const rows_;
+    Ends ends_;
+};
+
+// How a rank waits: it spins while each rank has a core, then yields, then sleeps for ever longer parts of its wait.
+class Patience {
+  public:
+    explicit Patience(const Neighbours& ranks) : ranks_(ranks) {}
+
+    // Nothing moved: pauses. True now and then, when it has waited long: time to see whether others live.
+    bool wait(bool rests);
+    double waited_s() const;
+    void moved() { spins_ = 0, began_s_ = 0.0; }
+
+  private:
+    bool yield_or_sleep(bool rests);
+    const Neighbours& ranks_;
+    int spins_ = 0, most_spins_ = -1;  // the latter: unknown yet
+    double began_s_ = 0.0, looked_s_ = 0.0;
+};
+
+}  // namespace dovetail::shm

@@ -1,0 +1,93 @@
+// Script: one rank's share of a Program, without computations, as steps on channels in shared memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "run/load.hpp"
+#include "shm/neighbours.hpp"
+
+namespace dovetail::shm {
+
+// What all ranks know of a Program's messages: the most slots of one, and the bytes of the largest slot.
+struct Extent {
+    std::int64_t most_slots = 1, slot_bytes = 0;
+};
+
+std::int64_t most_slots(const run::Columns& columns);
+
+// Slots longer than a channel's are cut into tiles, and the whole Program runs tile after tile: a lane goes on to the
+// next tile without waiting for others. Tiles touch different bytes of every slot, and each message of a tile fits a
+// slot of its channel; so what was proved of the Program holds of each tile, and of one after the other.
+class Script {
+  public:
+    // Where each slot of a buffer begins, in bytes, and the last ends; empty: all slots are of one size.
+    using Starts = std::vector<std::int64_t>;
+
+    // Throws std::invalid_argument, with the reason, if a Script cannot do this; on all ranks, for the same reason or
+    // another.
+    Script(std::shared_ptr<Neighbours> ranks, run::Share share, const std::vector<Starts>& starts,
+           const Extent& extent);
+
+    struct Options {
+        double stall_s = 10.0;  // no progress for so long is a stall
+        int reduce_op = 0;      // as run::Options has it
+        bool rests = false;     // sleeps where it waits: the user's thread computes
+    };
+    // Runs every step of every tile. Returns an empty string, or why it stopped: then channels hold half a call, and no
+    // Script of these ranks may run again.
+    std::string run(const Options& options);
+
+    void rebase(int buffer, std::byte* base) { share_.bases.at(static_cast<std::size_t>(buffer)) = base; }
+
+  private:
+    struct Cut {  // a slot's bytes; where nothing is cut into tiles, of all slots that lie side by side
+        std::int64_t offset, bytes;
+    };
+    struct Place {
+        std::byte* const* base = nullptr;
+        std::vector<Cut> cuts;
+    };
+    struct Step {
+        run::Kind kind{};
+        int dtype = 0;
+        Reader* in = nullptr;
+        Writer* out = nullptr;
+        Place read, write;
+        std::vector<std::pair<int, std::int64_t>> after;
+        const run::Op* op = nullptr;
+    };
+    struct Lane {
+        std::vector<Step> steps;
+        std::size_t next = 0;
+        std::int64_t tile = 0, done = 0;  // steps done, of all tiles
+        std::int64_t bytes = 0;           // of the next step's message
+    };
+    class Tile;
+
+    void check(const run::Op& op, const Geometry& geometry) const;
+    void add_steps(const std::vector<Starts>& starts);
+    Place place(const run::Span& span, const Starts& starts, bool whole) const;
+    std::int64_t message_bytes(const Step& step, std::int64_t tile) const;
+    void begin();
+    bool advance();
+    bool step(Lane& lane);
+    bool is_ready(const Step& step, std::int64_t tile) const;
+    void perform(const Step& step, std::int64_t tile, std::int64_t bytes);
+    std::string stalled(const Options& options) const;
+
+    std::shared_ptr<Neighbours> ranks_;
+    run::Share share_;
+    std::vector<Lane> lanes_;
+    std::int64_t tile_bytes_ = std::numeric_limits<std::int64_t>::max(), tiles_ = 1;  // of each slot
+    std::size_t left_ = 0;                                                            // lanes that are not done
+    int reduce_op_ = 0;
+    Patience patience_;
+};
+
+}  // namespace dovetail::shm

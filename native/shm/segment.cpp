@@ -1,0 +1,118 @@
+// Segment: see segment.hpp.
+#include "shm/segment.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace dovetail::shm {
+
+namespace {
+
+constexpr const char* prefix = "/dovetail-";
+
+[[noreturn]] void refuse(const std::string& what, int code = errno) {
+    throw std::runtime_error(what + ": " + std::strerror(code));
+}
+
+// A file that is closed unless it is kept.
+struct File {
+    explicit File(int opened) : number(opened) {}
+    ~File() {
+        if (number >= 0) close(number);
+    }
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    int keep() { return std::exchange(number, -1); }
+    int number;
+};
+
+// 128 random bits: nobody guesses the name, or has taken it before.
+std::string random_name() {
+    std::array<unsigned char, 16> bits{};
+    if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size())) refuse("getrandom");
+    std::string name = prefix;
+    for (const unsigned char each : bits)
+        for (const int digit : {each >> 4, each & 15}) name += "0123456789abcdef"[digit];
+    return name;
+}
+
+// What the kernel calls an open file of ours: the random name of an anonymous one.
+std::string title(int file) {
+    std::array<char, 128> text{};
+    const auto size = readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), text.data(), text.size() - 1);
+    return size < 0 ? "" : std::string(text.data(), static_cast<std::size_t>(size));
+}
+
+int open_anonymous(const std::string& path, const std::string& expected) {
+    File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    if (file.number < 0) refuse(path);
+    if (title(file.number) != expected) refuse(path, ESTALE);  // that number is another process's or file's by now
+    return file.keep();
+}
+
+}  // namespace
+
+Segment::Segment(int file, std::string name, std::size_t num_bytes) : size_(num_bytes), name_(std::move(name)) {
+    void* memory = mmap(nullptr, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (memory == MAP_FAILED) refuse("mmap");
+    data_ = static_cast<std::byte*>(memory);
+}
+
+Segment Segment::make(std::size_t num_bytes, Kind kind) {
+    const std::string name = random_name();
+    const auto size = static_cast<off_t>(num_bytes);
+    if (kind == Kind::named) {
+        const File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
+        if (file.number < 0) refuse("shm_open");
+        try {  // a full /dev/shm refuses here, not by SIGBUS later
+            if (const int code = posix_fallocate(file.number, 0, size)) refuse("posix_fallocate", code);
+            return Segment(file.number, name, num_bytes);
+        } catch (...) {
+            shm_unlink(name.c_str());
+            throw;
+        }
+    }
+    File file(memfd_create(name.c_str() + 1, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (file.number < 0) refuse("memfd_create");
+    if (fchmod(file.number, 0600) || ftruncate(file.number, size)) refuse("memfd");
+    if (fcntl(file.number, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) refuse("F_ADD_SEALS");
+    const std::string path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file.number);
+    Segment made(file.number, path + "/memfd:" + (name.c_str() + 1), num_bytes);
+    made.file_ = file.keep();
+    return made;
+}
+
+Segment Segment::open(const std::string& name) {
+    const auto memfd = name.find("/memfd:");
+    const File file(memfd == std::string::npos
+                        ? shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0)
+                        : open_anonymous(name.substr(0, memfd), name.substr(memfd) + " (deleted)"));
+    if (file.number < 0) refuse("shm_open");
+    struct stat found{};
+    if (fstat(file.number, &found)) refuse("fstat");
+    if (found.st_uid != geteuid() || !S_ISREG(found.st_mode)) refuse("memory of another user", EPERM);
+    return Segment(file.number, "", static_cast<std::size_t>(found.st_size));
+}
+
+Segment::~Segment() {
+    hide();
+    if (data_) munmap(data_, size_);
+}
+
+void Segment::hide() {
+    if (file_ >= 0)
+        close(std::exchange(file_, -1));
+    else if (!name_.empty())
+        shm_unlink(name_.c_str());
+    name_.clear();
+}
+
+}  // namespace dovetail::shm

@@ -1,0 +1,49 @@
+// Segment: memory that processes of one host share. It ends with the last process that has mapped it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+namespace dovetail::shm {
+
+// An anonymous file (memfd), which other processes of the same user open through /proc: nothing remains after a crash.
+// A named one (shm_open), for processes that cannot read each other's /proc, is visible in /dev/shm until `hide`.
+class Segment {
+  public:
+    enum class Kind { anonymous, named };
+
+    // Makes zeroed memory. Throws std::runtime_error where there is none of this kind, or not as much of it.
+    static Segment make(std::size_t num_bytes, Kind kind = Kind::anonymous);
+    // Maps what a process of this user made, for as long as its maker has not called `hide`. Throws std::runtime_error.
+    static Segment open(const std::string& name);
+
+    Segment() = default;  // without memory
+    Segment(Segment&& other) noexcept { swap(other); }
+    Segment& operator=(Segment&& other) noexcept {
+        swap(other);
+        return *this;
+    }
+    ~Segment();
+
+    std::byte* data() const { return data_; }
+    std::size_t size() const { return size_; }
+    const std::string& name() const { return name_; }  // for `open`; empty but in its maker, before `hide`
+    void hide();                                       // nobody opens it any more; whoever has it open keeps it
+
+  private:
+    Segment(int file, std::string name, std::size_t num_bytes);
+    void swap(Segment& other) noexcept {
+        std::swap(data_, other.data_);
+        std::swap(size_, other.size_);
+        std::swap(file_, other.file_);
+        std::swap(name_, other.name_);
+    }
+
+    std::byte* data_ = nullptr;
+    std::size_t size_ = 0;
+    int file_ = -1;  // of the maker of an anonymous one
+    std::string name_;
+};
+
+}  // namespace dovetail::shm
