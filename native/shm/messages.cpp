@@ -55,7 +55,7 @@ Messages::Messages(std::shared_ptr<Segment> memory, int rank, int size)
     : rank_(rank),
       size_(size),
       memory_(std::move(memory)),
-      states_(memory_->data() + line, rank, size),
+      states_(memory_->data() + line, memory_->file(), rank),
       peers_(static_cast<std::size_t>(size)) {
     const std::size_t fixed = line + Peers::bytes(size);
     const std::size_t each = memory_->size() < fixed ? 0 : (memory_->size() - fixed) / pairs(size);

@@ -1,12 +1,12 @@
 // Peers: see peers.hpp.
 #include "shm/peers.hpp"
 
-#include <poll.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cstdlib>
+#include <cerrno>
 #include <fstream>
 #include <sstream>
 
@@ -14,10 +14,8 @@ namespace dovetail::shm {
 
 namespace {
 
-constexpr int unopened = -1, unwatched = -2;
-
 struct Process {
-    char state = 0;  // 0: there is none
+    char state = 0;  // 0: there is none, or it cannot be asked
     std::uint64_t started = 0;
 };
 
@@ -41,36 +39,37 @@ std::uint64_t own_namespace() {
     return stat("/proc/self/ns/pid", &found) ? 0 : static_cast<std::uint64_t>(found.st_ino);
 }
 
-int open_process(int pid) {
-#ifdef SYS_pidfd_open
-    const auto file = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-    return file < 0 ? unwatched : file;
-#else
-    return (void)pid, unwatched;
-#endif
+// Whether another process holds the lock of this rank's byte of the file.
+bool is_locked(int file, int rank) {
+    struct flock found{};
+    found.l_type = F_WRLCK, found.l_whence = SEEK_SET, found.l_start = rank, found.l_len = 1;
+    return fcntl(file, F_GETLK, &found) || found.l_type != F_UNLCK;
+}
+
+// Ends with the process, and is no lock of the processes that it forks.
+bool lock(int file, int rank) {
+    struct flock asked{};
+    asked.l_type = F_WRLCK, asked.l_whence = SEEK_SET, asked.l_start = rank, asked.l_len = 1;
+    return file >= 0 && !fcntl(file, F_SETLK, &asked);
 }
 
 }  // namespace
 
 std::size_t Peers::bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Row); }
 
-Peers::Peers(std::byte* memory, int rank, int size)
-    : rank_(rank), size_(size), rows_(reinterpret_cast<Row*>(memory)), watched_(static_cast<std::size_t>(size), -1) {}
-
-Peers::~Peers() {
-    for (const int file : watched_)
-        if (file >= 0) close(file);
-}
+Peers::Peers(std::byte* memory, int file, int rank) : file_(file), rank_(rank), rows_(reinterpret_cast<Row*>(memory)) {}
 
 void Peers::arrive() {
     Row& own = rows_[rank_];
-    own.pid = getpid();
+    own.pid = pid_ = getpid();
     own.started = process(own.pid).started;
     own.namespace_ = own_namespace();
+    own.is_locked = lock(file_, rank_);
     own.state.store(State::here, std::memory_order_release);
 }
 
 void Peers::leave(State how) {
+    if (getpid() != pid_) return;  // a fork of this rank ends
     State found = State::here;
     rows_[rank_].state.compare_exchange_strong(found, how, std::memory_order_acq_rel);
 }
@@ -84,19 +83,11 @@ State Peers::look(int rank) {
 
 bool Peers::lives(int rank) {
     const Row& row = rows_[rank];
-    if (row.namespace_ != own_namespace()) return true;
-    int& file = watched_[static_cast<std::size_t>(rank)];
-    if (file == unopened) {
-        file = open_process(row.pid);
-        const Process found = process(row.pid);  // asked after: the number may have become another's before
-        if (!found.state || found.started != row.started) return false;
-    }
-    if (file >= 0) {
-        pollfd watched{file, POLLIN, 0};
-        return poll(&watched, 1, 0) == 0;
-    }
+    if (!row.namespace_ || row.namespace_ != own_namespace()) return !row.is_locked || is_locked(file_, rank);
+    if (kill(row.pid, 0) && errno == ESRCH) return false;
     const Process found = process(row.pid);
-    return found.state && found.state != 'Z' && found.state != 'X' && found.started == row.started;
+    if (!found.state) return true;  // no /proc, or no file descriptor left to read it
+    return found.state != 'Z' && found.state != 'X' && found.started == row.started;
 }
 
 }  // namespace dovetail::shm

@@ -4,26 +4,22 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <string>
-#include <vector>
 
 namespace dovetail::shm {
 
 enum class State : std::uint32_t { absent, here, left, failed, died };
 
-// A row per rank in shared memory, which its rank writes. The kernel is asked whether a process lives; one of another
-// PID namespace counts as alive.
+// A row per rank in shared memory, which its rank writes. The kernel is asked whether a process lives: by its number,
+// or, in another PID namespace, by the lock that it holds on a byte of the memory's file, if there is one. Nothing is
+// kept open for it, and what cannot be asked counts as alive.
 class Peers {
   public:
     static std::size_t bytes(int size);
-    Peers(std::byte* memory, int rank, int size);  // zeroed before the first rank comes
-    ~Peers();
-    Peers(const Peers&) = delete;
-    Peers& operator=(const Peers&) = delete;
+    Peers(std::byte* memory, int file, int rank);  // zeroed before the first rank comes; file: -1 if none
 
     void arrive();
     void leave(State how);  // left or failed; the first one stays
-    State look(int rank);   // asks the kernel: a microsecond
+    State look(int rank);   // asks the kernel: some microseconds
     State state(int rank) const { return rows_[rank].state.load(std::memory_order_acquire); }
 
   private:
@@ -31,13 +27,14 @@ class Peers {
         std::atomic<State> state;
         std::int32_t pid;
         std::uint64_t started;     // by /proc, in ticks since the host's start: a number that comes again is another's
-        std::uint64_t namespace_;  // of its PID
+        std::uint64_t namespace_;  // of its PID; 0: unknown
+        std::uint32_t is_locked;
     };
     bool lives(int rank);
 
-    const int rank_, size_;
+    const int file_, rank_;
     Row* const rows_;
-    std::vector<int> watched_;  // file descriptors of processes; -1: not opened yet, -2: cannot be
+    std::int32_t pid_ = 0;  // of who arrived: not of a process that it forked
 };
 
 }  // namespace dovetail::shm

@@ -70,11 +70,13 @@ Segment Segment::make(std::size_t num_bytes, Kind kind) {
     const std::string name = random_name();
     const auto size = static_cast<off_t>(num_bytes);
     if (kind == Kind::named) {
-        const File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
+        File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
         if (file.number < 0) refuse("shm_open");
         try {  // a full /dev/shm refuses here, not by SIGBUS later
             if (const int code = posix_fallocate(file.number, 0, size)) refuse("posix_fallocate", code);
-            return Segment(file.number, name, num_bytes);
+            Segment made(file.number, name, num_bytes);
+            made.file_ = file.keep();
+            return made;
         } catch (...) {
             shm_unlink(name.c_str());
             throw;
@@ -86,30 +88,33 @@ Segment Segment::make(std::size_t num_bytes, Kind kind) {
     if (fcntl(file.number, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) refuse("F_ADD_SEALS");
     const std::string path = "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(file.number);
     Segment made(file.number, path + "/memfd:" + (name.c_str() + 1), num_bytes);
-    made.file_ = file.keep();
+    made.maker_ = file.keep();
     return made;
 }
 
 Segment Segment::open(const std::string& name) {
     const auto memfd = name.find("/memfd:");
-    const File file(memfd == std::string::npos
-                        ? shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0)
-                        : open_anonymous(name.substr(0, memfd), name.substr(memfd) + " (deleted)"));
+    const bool named = memfd == std::string::npos;
+    File file(named ? shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0)
+                    : open_anonymous(name.substr(0, memfd), name.substr(memfd) + " (deleted)"));
     if (file.number < 0) refuse("shm_open");
     struct stat found{};
     if (fstat(file.number, &found)) refuse("fstat");
     if (found.st_uid != geteuid() || !S_ISREG(found.st_mode)) refuse("memory of another user", EPERM);
-    return Segment(file.number, "", static_cast<std::size_t>(found.st_size));
+    Segment opened(file.number, "", static_cast<std::size_t>(found.st_size));
+    if (named) opened.file_ = file.keep();
+    return opened;
 }
 
 Segment::~Segment() {
     hide();
+    if (file_ >= 0) close(file_);
     if (data_) munmap(data_, size_);
 }
 
 void Segment::hide() {
-    if (file_ >= 0)
-        close(std::exchange(file_, -1));
+    if (maker_ >= 0)
+        close(std::exchange(maker_, -1));
     else if (!name_.empty())
         shm_unlink(name_.c_str());
     name_.clear();

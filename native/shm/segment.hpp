@@ -28,6 +28,9 @@ class Segment {
 
     std::byte* data() const { return data_; }
     std::size_t size() const { return size_; }
+    int file() const {
+        return file_;
+    }  // of a named one, for as long as this process has it open: locks end with it; else -1
     const std::string& name() const { return name_; }  // for `open`; empty but in its maker, before `hide`
     void hide();                                       // nobody opens it any more; whoever has it open keeps it
 
@@ -37,12 +40,13 @@ class Segment {
         std::swap(data_, other.data_);
         std::swap(size_, other.size_);
         std::swap(file_, other.file_);
+        std::swap(maker_, other.maker_);
         std::swap(name_, other.name_);
     }
 
     std::byte* data_ = nullptr;
     std::size_t size_ = 0;
-    int file_ = -1;  // of the maker of an anonymous one
+    int file_ = -1, maker_ = -1;  // maker: of an anonymous one, until `hide`
     std::string name_;
 };
 

@@ -1,4 +1,5 @@
 // shared_table: the functions of mpi_table.h over SharedTransport; and the communicators of this process by number.
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,9 +35,13 @@ struct Registry {
     std::vector<dt_comm*> all;
     std::map<int, dt_comm*> numbers;
     int next = 1;
+    bool is_fork = false;  // this process was forked by a rank, and is none
 };
 Registry& registry() {
-    static auto* kept = new Registry;  // never destroyed: ranks leave at the very end
+    static auto* kept = [] {
+        pthread_atfork(nullptr, nullptr, [] { registry().is_fork = true; });
+        return new Registry;  // never destroyed: ranks leave at the very end
+    }();
     return *kept;
 }
 
@@ -48,6 +53,7 @@ std::string& last_fault() {
 template <class Act>
 int guarded(Act act) {
     try {
+        if (registry().is_fork) throw std::runtime_error("this process was forked by a rank: only the rank may call");
         return act();
     } catch (const std::exception& error) {
         last_fault() = error.what();
@@ -142,13 +148,11 @@ int rank(const dt_comm* comm) { return comm->transport.rank(); }
 int size(const dt_comm* comm) { return comm->transport.size(); }
 
 int isend(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int matched, int* handle) {
-    *handle = comm->transport.isend(data, num_bytes, dst, tag, matched != 0);
-    return 0;
+    return guarded([&] { return *handle = comm->transport.isend(data, num_bytes, dst, tag, matched != 0), 0; });
 }
 
 int irecv(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle) {
-    *handle = comm->transport.irecv(data, num_bytes, src, tag);
-    return 0;
+    return guarded([&] { return *handle = comm->transport.irecv(data, num_bytes, src, tag), 0; });
 }
 
 int group(dt_comm* comm, const int* ranks, int num_ranks, int* made) {

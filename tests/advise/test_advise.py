@@ -145,7 +145,7 @@ FAULTS = {
 }  # fmt: skip
 
 
-def reported(name: str, repaired: bool) -> tuple[ModelBuilder, ReplayModel]:
+def modelled(name: str, repaired: bool) -> tuple[ModelBuilder, ReplayModel]:
     fault, num_ranks = FAULTS[name]
     builder = ModelBuilder(num_ranks)
     for _ in range(ROUNDS):
@@ -154,7 +154,7 @@ def reported(name: str, repaired: bool) -> tuple[ModelBuilder, ReplayModel]:
 
 
 def advised(name: str, repaired: bool, eager_bytes: int | None = None):
-    builder, model = reported(name, repaired)
+    builder, model = modelled(name, repaired)
     model = replace(model, delays=replace(model.delays, eager_bytes=eager_bytes))
     return advise_model(
         model, lambda row: builder.sites.get(row, ""), lambda rows: builder.sites.get(rows[0], "") if rows else ""
@@ -164,7 +164,7 @@ def advised(name: str, repaired: bool, eager_bytes: int | None = None):
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_planted_fault_is_the_first_finding_and_saves_what_the_repair_saves(name):
     advice = advised(name, repaired=False)
-    gain = advice.traced_s - reported(name, repaired=True)[1].makespan_s
+    gain = advice.traced_s - modelled(name, repaired=True)[1].makespan_s
     assert advice.findings[0].kind == name
     assert advice.findings[0].saves_s == pytest.approx(gain, rel=0.25)
 
@@ -217,7 +217,7 @@ def test_sends_with_receives_posted_between_them_are_blocked(work_us):
 
 
 def test_a_halo_whose_first_messages_were_delayed_is_still_a_halo():
-    builder, _ = reported("temporal_block", repaired=False)
+    builder, _ = modelled("temporal_block", repaired=False)
     builder.messages[:2] = [replace(message, rendezvous=True) for message in builder.messages[:2]]
     assert "temporal_block" in findings_of(builder)
 

@@ -185,7 +185,7 @@ def test_an_unchanged_root_need_not_wait_between_two_calls(tmp_path):
 
 
 @pytest.mark.mpi
-def test_a_probe_measures_what_the_library_itself_takes():
+def test_a_probe_measures_calls_of_the_library():
     needs.need("mpich")
     bare = machine()
     found = probe_calls(bare, default_launch(), most_bytes=64)

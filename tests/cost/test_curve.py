@@ -66,7 +66,7 @@ def test_inverse_at_a_jump_stays_below_it() -> None:
     curve = Curve("bytes", (Segment(0, 1.0, 0.0), Segment(100, 2.0, 0.01)), high=300)
     assert math.floor(curve.inverse(1.5)) == 99
     assert curve.inverse(2.5) == 150
-    with pytest.raises(CostError, match="nothing costs as little"):
+    with pytest.raises(CostError, match="no size costs as little"):
         curve.inverse(0.5)
     with pytest.raises(CostError, match="known from 0 to 300"):
         curve.inverse(10.0)

@@ -72,7 +72,7 @@ class TestSeed:
         made = plan(SEED, load("atlas-a2-8"), schedule="serial")
         assert made.operator.k == 8 * 3072
         assert {slot.shape for slot in made.operator.workload(made.program, made.schedule).slots["A"]} == {(3072,)}
-        assert "what each rank holds" in made.notes[0]
+        assert "counts per rank" in made.notes[0]
 
     def test_the_formula_of_the_text(self):
         made = plan(SEED, "atlas-a2-8", schedule="mc2", reading="min")
@@ -335,7 +335,7 @@ class TestOptions:
     def test_many_ranks_keep_to_the_library_unless_asked(self):
         made = plan(MatmulAllReduce(256, 64, 64), pair(ranks=17))
         assert {rival.schedule["by"] for rival in made.rivals} == {"library"}
-        assert any("up to 16 ranks" in note for note in made.notes)
+        assert any("for at most 16 ranks" in note for note in made.notes)
 
 
 @pytest.mark.parametrize("m", [1, 5, 128, 4096, 8192])

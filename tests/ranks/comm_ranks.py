@@ -221,6 +221,16 @@ def test_shared_memory(comm):
         every_call(comm, ("all_reduce", "all_gather", "reduce_scatter"), (50,), ("float32",))
 
 
+def test_fewer_elements_than_ranks(comm):
+    for source, table in product(range(comm.size), (LIBRARY, forced(comm, "direct_all_to_all_v"))):
+        use(comm, table)
+        counts = np.zeros((comm.size, comm.size), int)
+        counts[source, -1 - source] = 1
+        for _ in range(2):
+            found = dc.all_to_all_v(np.full(counts[comm.rank].sum(), 7.0), counts, comm)
+            assert found.tolist() == [7.0] * counts[:, comm.rank].sum(), (source, found)
+
+
 def test_odd_elements(comm):
     """What is only moved may be of any fixed size."""
     for table in (LIBRARY, forced(comm, "ring_all_gather")):

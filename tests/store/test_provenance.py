@@ -144,7 +144,7 @@ class TestWhatAFileLacks:
         ("words", "said"),
         [
             (["--operator", "matmul_all_reduce --m 14 --k 9 --n 11"], "the operator has 70"),
-            (["--operator", "all_gather_matmul --m 13 --k 9 --n 11"], "is not one of all_gather_matmul"),
+            (["--operator", "all_gather_matmul --m 13 --k 9 --n 11"], "is not for all_gather_matmul"),
             (["--operator", "matmul_all_reduced --m 1"], "did you mean 'matmul_all_reduce'"),
             (["--operator", "matmul_all_reduce --m 13 --k 9"], "--n"),
             (["--operator", "matmul_all_reduce --m -1 --k 9 --n 11"], "Invalid value for '--m'"),

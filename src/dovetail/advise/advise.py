@@ -84,7 +84,7 @@ class Advice:
     num_rows, read_rows : int
         Rows of the traces, and how many of them were replayed: fewer if excerpts represent a long trace.
     notes : tuple of str
-        Further advice, whose effect no replay tells.
+        Further advice, whose effect no replay predicts.
     """
 
     findings: tuple[Finding, ...]

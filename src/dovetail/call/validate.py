@@ -83,7 +83,7 @@ def _asked(
         src, dst = uneven_sides(kind, made.rank, array, out, each)
         dtype, width = _dtype(kind, op, src, dst)
         each = each * row_size(src) * width
-        part, whole = 0, int(each.sum()) // (made.size if _has_rows(kind) else 1) // width
+        part, whole = 0, -(-int(each.sum()) // ((made.size if _has_rows(kind) else 1) * width))  # 0 if there is nothing
     most = part * width if each is None else most_of_a_rank(each)
     if most > _MOST:
         raise OperatorError(f"{kind} of {most} elements a rank", hint=f"at most {_MOST}: call it on parts")

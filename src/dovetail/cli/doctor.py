@@ -72,7 +72,7 @@ def examine(launch: str | None, say: Say) -> Iterator[Finding]:
 
 
 def examined(name: str, needed: bool, look: Callable[[], str | tuple[str, str]]) -> Finding:
-    """Run one check. `look` returns what it found, perhaps with a hint, or raises an error: then that is found."""
+    """Run one check. `look` returns what it found, perhaps with a hint, or raises an error: the finding."""
     try:
         found = look()
         return Finding(name, True, needed, *([found] if isinstance(found, str) else found))

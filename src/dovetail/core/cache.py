@@ -34,7 +34,7 @@ def cache_dir(part: str = "") -> Path:
         return _usable(wanted, part)
     except _Unsafe as danger:
         place = _private()
-        warn_once(f"nothing is loaded from the cache {wanted}, for {danger}: {place} {INSTEAD}: {ADVICE}")
+        warn_once(f"nothing is loaded from the cache {wanted}, because {danger}: {place} {INSTEAD}: {ADVICE}")
     except (OSError, RuntimeError) as error:
         place = _private()
         what = f"cannot write to the cache {given}" if given else "there is no cache folder to write"
@@ -54,7 +54,7 @@ def is_cached(path: Path) -> bool:
     except OSError:
         return False
     if danger:
-        warn_once(f"a cached file is not used, for {danger}: it is made again")
+        warn_once(f"a cached file is not used, because {danger}: it is made again")
     return danger is None
 
 

@@ -137,7 +137,6 @@ def _check_sizes(program: Program, workload: Workload) -> None:
 
 
 def _by_op(values: Ints, start: Ints) -> Ints:
-    """Return the sum over all regions of each op."""
     total = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=total[1:])
     by_op: Ints = total[start[1:]] - total[start[:-1]]

@@ -50,7 +50,6 @@ class Prices:
 
     @property
     def num_ops(self) -> int:
-        """Number of ops."""
         return len(self.work_s)
 
     @classmethod

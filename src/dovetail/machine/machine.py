@@ -130,7 +130,6 @@ class Machine:
 
     @property
     def num_nodes(self) -> int:
-        """Number of distinct nodes."""
         return len(set(self.nodes))
 
     def kind_within(self, node: int) -> str:

@@ -66,5 +66,4 @@ class AllGatherMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:
-        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512, 512 * ranks, dtype)

@@ -80,7 +80,6 @@ class AllGatherColumnsMatmul(AllGathering):
         return [row_work(deepest, n, self.dtype) for n in self.widths(ranks)]
 
     def row_bytes(self, ranks: int) -> int:
-        """Bytes of one row of a rank's columns."""
         return max(self.heights(ranks)) * self.element_bytes
 
     def part(self, rows: int, ranks: int) -> AllGatherColumnsMatmul:
@@ -134,7 +133,6 @@ class AllGatherColumnsMatmul(AllGathering):
         return [*found, self.array("gathered", [(self.m, self.k)] * ranks, slots=(whole,) * ranks)]
 
     def _alike(self, ranks: int) -> bool:
-        """Whether all ranks have equally many columns of A."""
         return len(set(self.heights(ranks))) == 1
 
     def _serial(self, by: str, ranks: int) -> Schedule:
@@ -168,7 +166,6 @@ class AllGatherColumnsMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:
-        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512 * ranks, 512 * ranks, dtype)
 
 

@@ -57,7 +57,6 @@ class AllGathering(Gathering):
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Self:
-        """Return an operator whose product and all_gather take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows, found.width, found.depth * ranks, dtype)
 

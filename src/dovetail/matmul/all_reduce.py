@@ -173,7 +173,6 @@ class MatmulAllReduce(Contracting):
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row of the result."""
         return self.n * self.element_bytes
 
     def _pipeline(self, costs: Costs, by: str) -> Pipeline:

@@ -55,6 +55,5 @@ class AllToAllMatmul(Exchanging, Gathering):
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> AllToAllMatmul:
-        """Return an operator whose product and all_to_all take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows * ranks, found.width, found.depth, dtype)

@@ -40,11 +40,9 @@ class Contracting(Product):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:
-        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512 * ranks, 512, dtype)
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Self:
-        """Return an operator whose product and collective take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows, found.depth * ranks, found.width, dtype)

@@ -347,7 +347,6 @@ class Gather:
         return adds
 
     def _move(self, rank: int, i: int, offset: int, rows: list[tuple[int, int]]) -> None:
-        """Append copies of results to their rows."""
         for first, count in rows:
             reads, writes = [Region(f"T{i}", offset, count)], [Region(f"C{i}", first, count)]
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="results to their rows")

@@ -56,7 +56,6 @@ class Gathering(Blockwise):
 
     @property
     def wants_gathered(self) -> bool:
-        """Whether the gathered A is a result, too."""
         return False
 
     def widths(self, ranks: int) -> tuple[int, ...]:
@@ -102,7 +101,6 @@ class Gathering(Blockwise):
         return np.repeat(widths, each) if name == "G" else np.tile(widths, each)
 
     def works(self, ranks: int) -> list[Work]:
-        """Return the work of one row, on each rank."""
         return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
@@ -209,7 +207,6 @@ class Gathering(Blockwise):
         return whole, Sample("slices of K, by rows", rows, partial(_add_slices, rows, ranks))
 
     def row_bytes(self, ranks: int) -> int:
-        """Return the bytes of one row of A."""
         return self.k * self.element_bytes
 
 

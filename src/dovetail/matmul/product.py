@@ -177,7 +177,6 @@ class Product(OfFields):
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """Return products of which others published timings."""
         return ()
 
     @classmethod
@@ -254,5 +253,4 @@ def workload_of(program: Program, slots: Mapping[str, tuple[Slot, ...]]) -> Work
 
 
 def row_work(k: int, n: int, dtype: str) -> Work:
-    """Return the work of one row of a product."""
     return work_of(Gemm(1, k, n), dtype)

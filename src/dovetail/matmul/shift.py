@@ -71,11 +71,9 @@ class MatmulShift(Scattering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> MatmulShift:
-        """Return a small operator with which to measure this machine's speed."""
         return cls(512 * ranks, 512, 512, dtype)
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> MatmulShift:
-        """Return an operator whose product and all_to_all take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows * ranks, found.depth, found.width, dtype)

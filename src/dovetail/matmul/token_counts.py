@@ -105,5 +105,4 @@ class Exchanging(Product):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:
-        """Return a small operator with which to measure this machine's speed."""
         return cls(512 * ranks, 512, 512, dtype)

@@ -133,7 +133,6 @@ class BandOperator(PipelineOperator):
         return self.cutting((1,), 0).mapped_axis(name)
 
     def asked(self, ranks: int, depth: int | None = None, grain: int | None = None) -> Schedule:  # type: ignore[override]
-        """Return the default schedule with these options."""
         usual = self.default_schedule(ranks)
         return usual.with_parameters(depth=depth or usual["depth"], grain=grain or usual["grain"])
 

@@ -61,7 +61,6 @@ class Cutting:
 
     @cached_property
     def owned(self) -> list[Box]:
-        """The box of points that each part owns."""
         return boxes(self.grid, self.cut)
 
     @cached_property
@@ -117,7 +116,6 @@ class Cutting:
         return tuple(n if a is None else self.owned[part][a][1] - self.owned[part][a][0] for a, n in sides)
 
     def block(self, array: str, part: int) -> tuple[slice, ...]:
-        """Where a part's block lies in the whole array."""
         sides = (None if axis is None else self.owned[part][axis] for axis in self.axes(array))
         return tuple(slice(None) if side is None else slice(*side) for side in sides)
 

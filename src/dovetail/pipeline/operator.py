@@ -143,7 +143,6 @@ class PipelineOperator(GridOperator):
         grain: int | None = None,
         overlapped: bool = True,
     ) -> Schedule:
-        """Return the default schedule with these options."""
         usual = self.default_schedule(ranks, mapped)
         own = usual["cut"] if cut is None else tuple(cut)
         return usual.with_parameters(cut=own, overlapped=overlapped or None, grain=grain or usual["grain"])
@@ -268,7 +267,6 @@ class PipelineOperator(GridOperator):
 
     @property
     def _steps(self) -> int:
-        """Iterations of the step loop."""
         loop = self.pipelined.steps
         return 1 if loop is None else max((loop.high - loop.low).at(self.sizes), 0)
 
@@ -370,7 +368,6 @@ def pipeline_operator(
 
 
 def _tiles_of(cutting: Cutting, grain: int) -> Schedule:
-    """Return the schedule in tiles of `grain` positions."""
     return Schedule.of(BLOCKING, cut=cutting.cut, mapped=cutting.mapped, grain=grain)
 
 

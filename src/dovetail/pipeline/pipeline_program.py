@@ -286,7 +286,6 @@ class _Writer:
         return Region(self.names.received(array, offset, part), message.low, message.high - message.low)
 
     def _post(self, message: Message, line: str) -> None:
-        """Copy a face out of its slots and send it."""
         part, array, offset = message.ghost
         goes = Region(self.names.goes(array, offset), message.low, message.high - message.low)
         self._pack(array, offset, message.source, goes, line)

@@ -47,7 +47,6 @@ class Scored:
 
     @property
     def family(self) -> str:
-        """Family of the schedule."""
         return self.schedule.family
 
     @property
@@ -111,7 +110,6 @@ class Costs:
 
     @property
     def model(self) -> CostModel:
-        """The machine's cost model."""
         return CostModel.of(self.machine)
 
     @property

@@ -110,7 +110,6 @@ class Plan:
 
     @property
     def family(self) -> str:
-        """Family of the schedule."""
         return self.schedule.family
 
     @property

@@ -14,7 +14,6 @@ IDEAL = "perfect overlap"
 
 
 def plan_summary(plan: Plan, command: str = "") -> Summary:
-    """Return table, losses and reasons of a plan."""
     room = plan.serial_s - plan.ideal_s
     rows = [Row(plan.family, plan.predicted_s, None, max(plan.ideal_gain, 0.0), "chosen", True)]
     for rival in plan.rivals:

@@ -35,7 +35,6 @@ class OpDetails:
 
 
 def details_of(program: Program | OpDetails) -> OpDetails:
-    """Return the details of a Program's ops."""
     if isinstance(program, OpDetails):
         return program
     sender = message_of(program)

@@ -70,7 +70,6 @@ def nccl_tuner_csv(selection: Selection) -> str:
 
 
 def write_nccl_tuner(selection: Selection, path: str | Path) -> Path:
-    """Write the rows for NCCL's tuner to a file."""
     return save_text(path, nccl_tuner_csv(selection))
 
 

@@ -189,7 +189,6 @@ def _fitted(tiling: Tiling, tiles: list[Vector], left: float) -> _Panel:
 
 
 def _grid(panel: _Panel, tiling: Tiling) -> Iterator[str]:
-    """Yield grid lines with their coordinates."""
     step = max(1, ceil(40 / panel.scale))
     for k in range(ceil(panel.low[0] / step), floor(panel.high[0] / step) + 1):
         (x, y), (_, end) = panel.at((k * step, panel.low[1])), panel.at((k * step, panel.high[1]))

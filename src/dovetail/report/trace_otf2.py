@@ -115,7 +115,6 @@ class _Writer:
         return made.comm(f"communicator {number}", group=group)
 
     def write(self) -> None:
-        """Write every location's events."""
         col = self.trace.columns
         keys = np.array([rank << 32 | thread for rank, thread in self.threads], "i8")
         self.location = np.searchsorted(keys, col["rank"].astype("i8") << 32 | col["thread"]).astype("i4")

@@ -97,11 +97,11 @@ def _waited_for(
     trace: Trace, span: NDArray[Any], first: NDArray[Any], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return, in compressed rows, for each call of a collective the call of the rank that came last."""
-    met = collective_calls(trace)
-    of_last = np.full(int(met.collective.max(initial=-1)) + 1, -1, "i8")
-    is_last = met.start_s == met.last_start_s
-    of_last[met.collective[is_last]] = span[first[met.row[is_last]]]
-    waiting, cause = span[first[met.row]], of_last[met.collective]
+    joins = collective_calls(trace)
+    of_last = np.full(int(joins.collective.max(initial=-1)) + 1, -1, "i8")
+    is_last = joins.start_s == joins.last_start_s
+    of_last[joins.collective[is_last]] = span[first[joins.row[is_last]]]
+    waiting, cause = span[first[joins.row]], of_last[joins.collective]
     at = np.flatnonzero((waiting != cause) & (waiting >= 0) & (cause >= 0))
     at = at[np.argsort(waiting[at], kind="stable")]
     start = np.searchsorted(waiting[at], np.arange(count + 1))

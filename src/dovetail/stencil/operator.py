@@ -247,11 +247,9 @@ class StencilOperator(GridOperator):
 
     @property
     def _steps(self) -> int:
-        """Iterations of the step loop."""
         return max(self.stencil.steps.at(self.sizes), 0)
 
     def _boxes(self) -> dict[str, Box]:
-        """The rows that each sweep computes."""
         axes = range(self.stencil.row_axes)
         return {s.name: tuple(self._range(s, axis) for axis in axes) for s in self.stencil.sweeps}
 

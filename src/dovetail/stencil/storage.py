@@ -56,7 +56,6 @@ class Decomposition:
 
     @property
     def owned(self) -> list[Box]:
-        """The box that each part owns."""
         return boxes(self.rows, self.cut, self.shares)
 
 
@@ -296,7 +295,6 @@ def move_name(way: str, array: str) -> str:
 
 
 def plane_name(name: str, plane: int) -> str:
-    """Return the name of a plane's buffer."""
     return f"{name}_level{plane}"
 
 

@@ -47,8 +47,7 @@ class MadeOf:
         >>> MadeOf(MatmulAllReduce(8, 6, 2)).workload(program)
         Traceback (most recent call last):
         ...
-        dovetail.core.errors.OperatorError: program 'matmul_all_reduce' is not one of matmul_all_reduce 8 × 6 × 2
-        float32
+        dovetail.core.errors.OperatorError: program 'matmul_all_reduce' is not for matmul_all_reduce 8 × 6 × 2 float32
           found       12 elements of buffer 'A' on rank 0; the operator has 24
         """
         try:
@@ -91,7 +90,7 @@ class MadeOf:
                     raise self._mismatch(program, what)
 
     def _mismatch(self, program: Program, found: str) -> OperatorError:
-        return OperatorError(f"program '{program.name}' is not one of {self.operator.title}", found=found)
+        return OperatorError(f"program '{program.name}' is not for {self.operator.title}", found=found)
 
 
 def elements(program: Program, workload: Workload, buffer: str, rank: int) -> int:

@@ -57,7 +57,6 @@ class Choice(NamedTuple):
 
     @property
     def is_library(self) -> bool:
-        """Whether the choice is the library's own call."""
         return self.algorithm == LIBRARY
 
     def __str__(self) -> str:

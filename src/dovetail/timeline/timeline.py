@@ -55,7 +55,6 @@ class Timeline:
 
     @property
     def num_spans(self) -> int:
-        """Number of rows."""
         return len(self.columns["op"])
 
     @property

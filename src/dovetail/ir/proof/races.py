@@ -1,11 +1,10 @@
 """races: find conflicting accesses to one slot, or messages of one channel, that are unordered in some timing.
 
 Order comes from lanes, dependencies, messages and signals; a collective orders what its members did before their
-calls before what follows them. A full channel orders nothing: with a deeper one that order would be gone.
+calls before what follows them. A full channel orders nothing, since a deeper one would not.
 
-An op takes its turn at a channel when it begins. What its message will show of other ranks does not count then, as
-without other order the message may go to another op. It touches slots once the message begins to arrive, part by part
-(see `message_paths`).
+An op uses its channel when it begins. Its message does not order it at that time, because an unordered op could receive
+the message instead. It touches slots once the message begins to arrive, part by part (see `message_paths`).
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def happens_before(lists: OpLists, run: Run) -> Clocks:
     for row in run.order:
         members = run.groups.get(row, (row,))
         if row != members[0]:
-            continue  # all members of a collective are served with the first
+            continue  # the first member sets the clocks of all members of a collective
         for member in members:
             _begin(lists, run, clocks, member)
         for j, member in enumerate(members):
@@ -154,7 +153,7 @@ def conflicts(lists: OpLists, run: Run) -> Iterator[tuple[int, int]]:
 
 def self_fault(program: Program, row: int) -> Fault:
     what = f"{name_op(program, row)}: it writes a slot twice, or reads one at another place than it writes it"
-    return Fault(what, (row,), hint="use regions that are apart, or the very same region in place")
+    return Fault(what, (row,), hint="use separate regions, or exactly the same region in place")
 
 
 def turns_fault(program: Program, first: int, second: int) -> Fault:

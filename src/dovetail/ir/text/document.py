@@ -34,7 +34,6 @@ def _pieces(program: Program) -> Iterator[str]:
 
 
 def _posts(posts: Sequence[Post]) -> list[str]:
-    """Return the JSON text of each post-condition."""
     bulk = Posts.of(posts)
     col = bulk.columns
     ranks, kernels = list(map(str, col["post_rank"].tolist())), [json.dumps(name) for name in (*bulk.kernels, None)]

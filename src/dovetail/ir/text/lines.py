@@ -65,7 +65,6 @@ def op_lines(program: Program, *, source: bool = True) -> list[str]:
 
 
 def post_lines(posts: Sequence[Post]) -> list[str]:
-    """Return a line for each post-condition."""
     bulk = Posts.of(posts)
     col, names = bulk.columns, [quote(name) for name in bulk.buffers]
     kernels = [quote(name) for name in bulk.kernels]

@@ -19,6 +19,5 @@ def presets() -> tuple[str, ...]:
 
 
 def preset_document(name: str) -> dict[str, Any]:
-    """Return the document of the preset called `name`."""
     with resources.as_file(resources.files(__name__) / f"{name}.json") as path:
         return load_json(path, "machine")

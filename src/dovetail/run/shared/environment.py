@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from dovetail.core import EnvironmentFault
+from dovetail.core.cache import cache_dir
 from dovetail.run.shared.stores import FileStore, SocketStore, Store
 
 HINT = "start ranks by `dovetail launch`, torchrun, mpiexec or srun, or set DOVETAIL_RANK, _RANKS and _STORE"
@@ -90,10 +92,20 @@ def _store(environ: Mapping[str, str], launcher: Launcher, rank: int) -> Store:
 
 
 def _own_folder() -> Path:
+    """Return a folder that all ranks of this user find, and no other user can write or take away.
+
+    Whoever makes a name in /tmp first has it: where that is another user, the ranks meet below the home directory.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = Path(tempfile.gettempdir()) / f"dovetail-{os.geteuid()}"
     if runtime and os.access(runtime, os.W_OK):
-        return Path(runtime) / "dovetail"
-    return Path(tempfile.gettempdir()) / f"dovetail-{os.geteuid()}"
+        folder = Path(runtime) / "dovetail"
+    elif folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.geteuid()):
+        folder = cache_dir("ranks")
+    with suppress(OSError):  # the store says what is wrong with it
+        folder.mkdir(0o700, parents=True)
+        folder.chmod(0o700)  # whatever the umask
+    return folder
 
 
 def _started_by(variable: str) -> str:

@@ -7,12 +7,15 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from dovetail.core import EnvironmentFault
+from dovetail.run.shared.stores import ENDED
 
 POLL_S = 0.01
 HANG_S = 3.0  # seconds that other ranks have to end by themselves after one has failed
@@ -37,7 +40,7 @@ class Ranks:
     def __init__(self, command: Sequence[str], ranks: int, output: Any = None) -> None:
         self.returncode: int | None = None
         self.first: tuple[int, int] | None = None
-        self._meeting = tempfile.mkdtemp(prefix="dovetail-")
+        self._meeting = _meeting_place()
         common = {"DOVETAIL_RANKS": str(ranks), "DOVETAIL_LOCAL_RANKS": str(ranks), "DOVETAIL_STORE": self._meeting}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self.pid = 0
@@ -56,6 +59,8 @@ class Ranks:
         for rank, process in list(self._running.items()):
             if (code := process.poll()) is not None:
                 del self._running[rank]
+                with suppress(OSError):  # once all have met, there is no such folder
+                    Path(self._meeting, f"{ENDED}.{rank}").touch(0o600)
                 if code and self.first is None:
                     self.first = rank, code
         if not self._running and self.returncode is None:
@@ -82,19 +87,44 @@ class Ranks:
                     self.wait(ENDED_S)
 
 
+def _meeting_place() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="dovetail-")
+    except OSError as error:
+        hint = "set TMPDIR to a folder that you can write"
+        raise EnvironmentFault("ranks have no folder to meet in", found=error.strerror, hint=hint) from error
+
+
+@contextmanager
+def _ends_with_us() -> Iterator[None]:
+    """Turn signals that would end the launcher at once into SystemExit, so that it ends its ranks first."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    numbers = (signal.SIGTERM, signal.SIGHUP) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def run_ranks(command: Sequence[str], ranks: int) -> tuple[int, str]:
     """Run a command as ranks to its end; return the exit code, and in words which rank failed first, if one did.
 
     The other ranks are ended a few seconds after one has failed.
     """
-    started = Ranks(command, ranks)
-    try:
-        while started.poll() is None and started.first is None:
-            time.sleep(POLL_S)
-        with suppress(subprocess.TimeoutExpired):
-            started.wait(HANG_S)
-    finally:
-        started.end()
+    with _ends_with_us():
+        started = Ranks(command, ranks)
+        try:
+            while started.poll() is None and started.first is None:
+                time.sleep(POLL_S)
+            with suppress(subprocess.TimeoutExpired):
+                started.wait(HANG_S)
+        finally:
+            started.end()
     if started.first is None:
         return 0, ""
     rank, code = started.first

@@ -18,6 +18,7 @@ from dovetail.core import EnvironmentFault, RunError
 from dovetail.core.trust import folder_danger, read_own
 
 POLL_S = 0.005
+ENDED = "ended"  # with a rank: the key by which a launcher says that it has ended
 CALL_S = 5.0  # seconds that one exchange with the socket of rank 0 may take
 
 
@@ -51,6 +52,62 @@ def wait_for(store: Store, keys: Sequence[str], limit_s: float) -> list[str | No
     return [found.get(key) for key in keys]
 
 
+class Job:
+    """The keys of one job, in a store where keys of an earlier one may lie that was killed while its ranks met.
+
+    Rank 0 chooses a prefix. Every other rank writes a number that nobody had before, and takes the prefix that rank 0
+    gives for it.
+
+    Raises
+    ------
+    RunError
+        On other ranks, if rank 0 gives none within `limit_s` seconds. In every call, if the launcher has written that a
+        rank has ended, as `dovetail launch` does in a folder.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, limit_s: float) -> None:
+        self._store, self._rank, self._size, self._prefix = store, rank, size, secrets.token_hex(8)
+        self._is_told = isinstance(store, FileStore)
+        self._others, self._answered = [f"knock.{other}" for other in range(1, size)], [""]
+        if rank:
+            self._prefix = self._heard(secrets.token_hex(8), limit_s)
+
+    def _heard(self, own: str, limit_s: float) -> str:
+        self._store.set(f"knock.{self._rank}", own)
+        until = time.monotonic() + limit_s
+        while own not in (answer := (self._get("job") or "").split()):
+            if time.monotonic() > until:
+                raise RunError(f"rank 0 did not come within {limit_s:.0f} s", hint="look at its output")
+            time.sleep(POLL_S)
+        return answer[0]
+
+    def _answer(self) -> None:
+        knocks = [self._store.get(key) or "" for key in self._others]
+        if knocks != self._answered:
+            self._store.set("job", " ".join([self._prefix, *knocks]))
+            self._answered = knocks
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key of this job."""
+        self._store.set(f"{self._prefix}.{key}", value)
+
+    def get(self, key: str) -> str | None:
+        """Return the value of a key of this job; None while it is not set."""
+        if self._rank == 0:
+            self._answer()
+        return self._get(f"{self._prefix}.{key}")
+
+    def _get(self, key: str) -> str | None:
+        for rank in range(self._size if self._is_told else 0):
+            if self._store.get(f"{ENDED}.{rank}") is not None:
+                raise RunError(f"rank {rank} of {self._size} has ended before all ranks had met")
+        return self._store.get(key)
+
+    def close(self) -> None:
+        """Forget all keys, those of earlier jobs too."""
+        self._store.close()
+
+
 class FileStore:
     """A folder that only this user can write, with a file per key.
 
@@ -73,8 +130,11 @@ class FileStore:
     def set(self, key: str, value: str) -> None:
         """Write a file under another name first, so that nobody reads half of it."""
         part = self.folder / f".{key}.{os.getpid()}"
-        part.write_text(value)
-        part.replace(self.folder / key)
+        try:
+            part.write_text(value)
+            part.replace(self.folder / key)
+        except OSError as error:
+            raise EnvironmentFault(f"ranks cannot meet in {self.folder}", found=error.strerror) from error
 
     def get(self, key: str) -> str | None:
         """Return the text of a file, which this user wrote."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import atexit
 import os
-import tempfile
+import threading
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from dovetail import _native
@@ -14,11 +13,12 @@ from dovetail.core import EnvironmentFault, OperatorError, RunError
 from dovetail.run.mpi.library import SharedCalls
 from dovetail.run.mpi.world import World
 from dovetail.run.shared.environment import place_of
-from dovetail.run.shared.stores import FileStore, Store, wait_for
+from dovetail.run.shared.stores import Job, Store, wait_for
 
 ARRIVE_S = 60.0  # seconds for all ranks to come; $DOVETAIL_ARRIVE_S where a launcher queues
 STALL_S = 600.0  # seconds that a call of a communicator waits for a rank
 FAREWELL_S = 2.0  # seconds that rank 0 waits, where ranks cannot meet, until the others know it
+KINDS = ("anonymous", "named")  # of memory, in the order in which they are tried
 NAMED_BUDGET = 4 << 20  # bytes of all rings in /dev/shm, which may be small
 
 
@@ -93,11 +93,8 @@ class Comm:
         """
         asked = self.allgather((color, key))
         members = sorted((rank for rank, (its, _) in enumerate(asked) if its == color), key=lambda rank: asked[rank][1])
-        leads = color is not None and members[0] == self.rank
-        folders = self.allgather(tempfile.mkdtemp(prefix="dovetail-") if leads else "")
-        if color is None:
-            return None
-        return Comm(join(FileStore(Path(folders[members[0]])), members.index(self.rank), len(members)))
+        number = _divide(self, members if color is not None else [])
+        return Comm(number) if number else None
 
     def Dup(self) -> Comm:
         """Return another communicator of the same ranks."""
@@ -127,12 +124,11 @@ def calls() -> SharedCalls:
 
 
 def _leave() -> None:
-    world.cache_clear()
+    _world.cache_clear()
     _native.comm_let_go()
     _native.shared_leave()
 
 
-@cache
 def world() -> Comm:
     """Return the communicator of all ranks that this process's launcher has started on this host; no MPI is needed.
 
@@ -146,19 +142,28 @@ def world() -> Comm:
     RunError
         If a rank does not come within a minute ($DOVETAIL_ARRIVE_S seconds), naming it.
     """
+    with _one_thread:
+        return _world()
+
+
+_one_thread = threading.Lock()
+
+
+@cache
+def _world() -> Comm:
     place = place_of()
-    return Comm(join(place.store, place.rank, place.size))
+    limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or ARRIVE_S)
+    return Comm(join(Job(place.store, place.rank, place.size, 2 * limit_s), place.rank, place.size, limit_s))
 
 
-def join(store: Store, rank: int, size: int, limit_s: float | None = None) -> int:
+def join(store: Store, rank: int, size: int, limit_s: float = ARRIVE_S) -> int:
     """Share memory among the ranks that meet in `store`, and return the number of their communicator.
 
     Memory without a name comes first. Where some rank cannot open it, as in another PID namespace, it gets a name in
     /dev/shm until all ranks have it. Raises what `world` raises.
     """
-    limit_s = limit_s or float(os.environ.get("DOVETAIL_ARRIVE_S") or ARRIVE_S)
     faults: list[str] = []
-    for kind in ("anonymous", "named"):
+    for kind in KINDS:
         number, faults = _join_by(store, kind, rank, size, limit_s)
         if number:
             return number
@@ -208,15 +213,19 @@ def _give_up(store: Store, rank: int, size: int) -> None:
 
 def _made(store: Store, kind: str, size: int) -> _native.Segment:
     """Make the memory on rank 0, and say its name; an empty name where there is none."""
-    named = kind == "named"
     try:
-        num_bytes = _native.shared_bytes(size, NAMED_BUDGET) if named else _native.shared_bytes(size)
-        memory = _native.Segment.make(num_bytes, named)
+        memory = _memory(kind, size)
     except RuntimeError:
         store.set(f"{kind}.memory", "")
         raise
     store.set(f"{kind}.memory", memory.name)
     return memory
+
+
+def _memory(kind: str, size: int) -> _native.Segment:
+    named = kind == "named"
+    num_bytes = _native.shared_bytes(size, NAMED_BUDGET) if named else _native.shared_bytes(size)
+    return _native.Segment.make(num_bytes, named)
 
 
 def _opened(store: Store, kind: str, limit_s: float) -> _native.Segment:
@@ -241,3 +250,39 @@ def _end_meeting(store: Store, number: int, rank: int, size: int, limit_s: float
     if rank == 0:
         store.close()
     ranks.barrier(limit_s)
+
+
+def _divide(parent: Comm, members: list[int]) -> int:
+    """Share memory among `members`, ranks of `parent`; return the number of their communicator, 0 where there are none.
+
+    All ranks of `parent` call it, and hear from each other by its messages: one that dies meanwhile is named.
+    """
+    number = 0
+    for kind in KINDS:
+        memory, name, fault = None, "", None
+        waits = bool(members) and not number
+        try:
+            if waits and members[0] == parent.rank:
+                memory = _memory(kind, len(members))
+                name = memory.name
+        except RuntimeError as error:
+            fault = f"rank {parent.rank}: {error}"
+        names = parent.allgather(name)
+        try:
+            if waits and not fault:
+                memory = memory or _native.Segment.open(names[members[0]])
+                number = _native.shared_join(memory, members.index(parent.rank), len(members))
+        except RuntimeError as error:
+            fault = f"rank {parent.rank}: {error}"
+        faults = parent.allgather(fault)
+        if number:
+            _native.shared_hide(number)
+        own = [faults[member] for member in members if faults[member]]
+        if own and number:
+            _native.shared_part(number)
+            number = 0
+        if not any(faults):
+            return number
+    if members and not number:
+        raise EnvironmentFault("the ranks cannot share memory", found="; ".join(own))
+    return number
