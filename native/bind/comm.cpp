@@ -8,6 +8,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -278,6 +279,16 @@ bool run_words(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, l
     return run(bound, call_of(kind, src, dst, count, dtype, op, root, num_bytes, std::move(counts), all_counts));
 }
 
+// For benchmarks: seconds of one of `times` equal calls, without Python between them.
+double timed(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long count, int dtype, int op,
+             int root, long long num_bytes, std::vector<long long> counts, const nb::bytes& all_counts, int times) {
+    const Call asked = call_of(kind, src, dst, count, dtype, op, root, num_bytes, std::move(counts), all_counts);
+    const nb::gil_scoped_release release;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < times; ++i) bound.comm.run(asked);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / times;
+}
+
 void add_words(Bound& bound, int kind, std::uintptr_t src, std::uintptr_t dst, long long count, int dtype, int op,
                int root, long long num_bytes, std::vector<long long> counts, const nb::bytes& all_counts,
                std::shared_ptr<BoundEngine> engine, const Options& options, bool in_place, int input, int output,
@@ -435,6 +446,8 @@ void bind_comm(nb::module_& m) {
         .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "By the library, without rules.")
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "Returns False if the caller must add an engine first.")
+        .def("timed", &timed, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
+             "counts"_a, "all_counts"_a, "times"_a, "Seconds of one of so many equal calls, made from C++.")
         .def("add", &add_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "engine"_a.none(), "options"_a, "in_place"_a, "input"_a, "output"_a,
              "scratch"_a, "script"_a.none() = nb::none(),

@@ -1,6 +1,9 @@
 // Python bindings of native/shm: communicators without MPI.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <memory>
 
@@ -8,8 +11,22 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using dovetail::shm::Lease;
 using dovetail::shm::Messages;
+using dovetail::shm::Region;
 using dovetail::shm::Segment;
+
+namespace {
+
+using Bytes = nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>, nb::c_contig>;
+
+// The part of `rank`. Its memory stays as long as some array on it does.
+Bytes bytes_of(nb::handle self, int rank) {
+    const Region& region = *nb::cast<const Lease&>(self).region;
+    return Bytes(region.part(rank), {region.length(rank)}, self);
+}
+
+}  // namespace
 
 void bind_ranks(nb::module_& m) {
     m.def(
@@ -32,5 +49,24 @@ void bind_ranks(nb::module_& m) {
         "Address of the communicator; 0 where it was freed.");
     m.def("shared_hide", &dovetail::shm::hide, "number"_a, "Hides its memory, once all ranks have joined.");
     m.def("shared_part", &dovetail::shm::part, "number"_a, "Frees the communicator, and what was adopted for it.");
+    nb::class_<Lease>(m, "Region", "Memory of all ranks, a part each, which this rank gives back when it is deleted.")
+        .def_static("num_bytes", &Region::bytes, "lengths"_a, "Of the memory for parts of these bytes.")
+        .def_static(
+            "of",
+            [](Segment& memory, int rank, const std::vector<std::size_t>& lengths) {
+                return std::make_shared<Lease>(
+                    std::make_shared<Region>(std::make_shared<Segment>(std::move(memory)), rank, lengths));
+            },
+            "memory"_a, "rank"_a, "lengths"_a, "Takes the memory, which all ranks do together.")
+        .def(
+            "hide", [](Lease& self) { self.region->hide(); }, "Hides the memory, once all ranks have it.")
+        .def("part", &bytes_of, "rank"_a, nb::sig("def part(self, rank: int) -> typing.Any"),
+             "The bytes of a rank's part.")
+        .def(
+            "lend",
+            [](Lease& self, std::uintptr_t comm) {
+                dovetail::shm::add_region(reinterpret_cast<dt_comm*>(comm), self.region);
+            },
+            "communicator"_a, "All ranks of the communicator read arrays in it where they lie.");
     m.def("shared_leave", &dovetail::shm::leave_all, "Says to all ranks that this process ends.");
 }

@@ -16,6 +16,12 @@ void bind_shm(nb::module_& m) {
     using dovetail::shm::Neighbours;
     using dovetail::shm::Script;
     nb::class_<Neighbours>(m, "Neighbours", "The ranks of a host, and the channels between them.")
+        .def(
+            "__init__",
+            [](Neighbours* self, const Segment& memory, int rank, int size) {
+                new (self) Neighbours(memory.data(), rank, size, Neighbours::geometry(size, memory.size()));
+            },
+            "memory"_a, "rank"_a, "size"_a, nb::keep_alive<1, 2>(), "In a segment of `neighbours_bytes`, zeroed.")
         .def_prop_ro("rank", &Neighbours::rank)
         .def_prop_ro("size", &Neighbours::size);
     nb::class_<Script>(m, "Script", "One rank's share of a Program on channels in shared memory.")
@@ -27,11 +33,18 @@ void bind_shm(nb::module_& m) {
             "buffer"_a, "address"_a, "From now on this row of the buffers lies at `address`.")
         .def(
             "run",
-            [](Script& s, double stall_s, int reduce_op) {
+            [](Script& s, double stall_s, int reduce_op, int repeats) {
                 const nb::gil_scoped_release release;
-                return s.run({stall_s, reduce_op, false});
+                std::string failure;
+                for (int turn = 0; turn < repeats && failure.empty(); ++turn)
+                    failure = s.run({stall_s, reduce_op, false, -1, nullptr});
+                return failure;
             },
-            "stall_s"_a, "reduce_op"_a, "Runs this rank's share; an empty string, or why it stopped.");
+            "stall_s"_a, "reduce_op"_a, "repeats"_a = 1, "Runs this rank's share; an empty string, or why it stopped.")
+        .def(
+            "spans", [](const Script&) { return nb::make_tuple(nb::list(), nb::list(), nb::list()); },
+            nb::sig("def spans(self) -> tuple[list[int], list[float], list[float]]"),
+            "As an engine's; a script records none.");
     nb::class_<Segment>(m, "Segment", "Memory that processes of one host share; RuntimeError where there is none.")
         .def_static(
             "make",
@@ -45,4 +58,10 @@ void bind_shm(nb::module_& m) {
         .def_prop_ro("name", &Segment::name, "What `open` takes.")
         .def_prop_ro("num_bytes", &Segment::size)
         .def_prop_ro("address", [](const Segment& s) { return reinterpret_cast<std::uintptr_t>(s.data()); });
+    m.def(
+        "neighbours_bytes",
+        [](int size, std::size_t most_bytes) {
+            return Neighbours::bytes(size, dovetail::shm::Geometry::within(size, most_bytes));
+        },
+        "size"_a, "most_bytes"_a, "Of memory for so many ranks, if their channels take `most_bytes` at most.");
 }

@@ -98,6 +98,18 @@ Communicator::Key Communicator::key_of(const Call& call, int choice) {
     return {call.kind, choice, call.dtype, call.root, call.count, call.all_counts};
 }
 
+// The latest is looked at first: a program often repeats its call, and hashing takes longer than a short call.
+Communicator::Engines::iterator Communicator::find(const Call& call, int choice) {
+    if (!engines_.empty()) {
+        const Key& key = engines_.front().first;
+        if (key.count == call.count && key.kind == call.kind && key.dtype == call.dtype && key.choice == choice &&
+            key.root == call.root && key.all_counts == call.all_counts)
+            return engines_.begin();
+    }
+    const auto found = find_.find(key_of(call, choice));
+    return found == find_.end() ? engines_.end() : found->second;
+}
+
 bool Communicator::run(const Call& call) {
     if (call.num_bytes == 0) return true;
     const Shown shown(call.kind, call.num_bytes);
@@ -106,15 +118,15 @@ bool Communicator::run(const Call& call) {
         library(call, true);
         return true;
     }
-    const auto found = find_.find(key_of(call, chosen));
-    if (found != find_.end() && !found->second->second.added) return false;
+    const auto found = find(call, chosen);
+    if (found != engines_.end() && !found->second.added) return false;
     enter(call, true);
-    if (found == find_.end()) {
+    if (found == engines_.end()) {
         remember(call, {});
         transfer(call);
     } else {
-        engines_.splice(engines_.begin(), engines_, found->second);
-        Service& service = found->second->second;
+        if (found != engines_.begin()) engines_.splice(engines_.begin(), engines_, found);
+        Service& service = found->second;
         service.engine || service.script ? serve(call, service) : transfer(call);
     }
     leave();
@@ -252,7 +264,8 @@ void Communicator::await(int handle) {
         transport_->rests ? std::this_thread::sleep_for(pause) : std::this_thread::yield();
 }
 
-// A Program in place works on one array, the caller's result, into which the caller's own part is copied first.
+// A Program in place works on one array, the caller's result, into which the caller's own part is copied first; unless
+// a script needs no copy.
 void Communicator::serve(const Call& call, Service& service) {
     if (!broken_.empty()) throw TransportError{"an earlier call failed on this communicator: " + broken_};
     const auto rebase = [&](int row, std::byte* base) {
@@ -267,13 +280,16 @@ void Communicator::serve(const Call& call, Service& service) {
         rebase(row, next);
         next += aligned(num_bytes);
     }
-    if (service.in_place) copy(call.dst + own_part(call), call.src, src_bytes);
+    const bool lent = service.in_place && service.script && service.script->borrows() == src_bytes &&
+                      src_bytes == dst_bytes && !overlap(call.src, src_bytes, call.dst, dst_bytes);
+    if (service.in_place && !lent) copy(call.dst + own_part(call), call.src, src_bytes);
     if (spare_src) copy(next, call.src, src_bytes);
     std::byte* input = service.in_place ? call.dst : spare_src ? next : const_cast<std::byte*>(call.src);
     if (service.input >= 0) rebase(service.input, input);
     if (service.output >= 0) rebase(service.output, call.dst);
     if (service.script) {
-        broken_ = service.script->run({service.options.stall_s, call.op, transport_->rests});
+        broken_ = service.script->run({service.options.stall_s, call.op, transport_->rests,
+                                       service.in_place ? service.input : -1, lent ? call.src : nullptr});
     } else {
         service.options.reduce_op = call.op;
         broken_ = service.engine->run(service.options, clock_s);
@@ -286,9 +302,10 @@ std::size_t Communicator::shared_bytes(int size, std::size_t most_bytes) {
 }
 
 void Communicator::share(shm::Segment memory) {
-    const std::size_t first = aligned(Board::bytes(size())), rows = first + shm::Neighbours::bytes(size(), {0});
-    if (memory.size() <= rows) throw std::runtime_error("the memory that the ranks share is too small");
-    const auto geometry = shm::Geometry::within(size(), memory.size() - rows);
+    const std::size_t first = aligned(Board::bytes(size()));
+    if (memory.size() < shared_bytes(size(), 0))
+        throw std::runtime_error("the memory that the ranks share is too small");
+    const auto geometry = shm::Neighbours::geometry(size(), memory.size() - first);
     auto shared = std::make_shared<std::pair<shm::Segment, std::optional<shm::Neighbours>>>();
     std::byte* data = memory.data();
     shared->first = std::move(memory);

@@ -103,6 +103,7 @@ class Communicator {
     using Engines = std::list<std::pair<Key, Service>>;  // the latest used first
 
     static Key key_of(const Call& call, int choice);
+    Engines::iterator find(const Call& call, int choice);
     void enter(const Call& call, bool by_rules);
     void leave() const;
     void transfer(const Call& call);

@@ -2,17 +2,17 @@
 // with a ring of lines for short messages and a ring of slots for long ones.
 //
 // A line is a cache line: 56 bytes of data and the number of the line in its FIFO, stored last, so that data and flag
-// travel together. A slot has its number on a line beside its data. Longer messages by several lines were slower than
-// by a slot at every size. Numbers have 64 bits and never restart: what an
-// earlier call left in a ring is never taken for a later message. Zeroed memory is a channel's beginning.
+// travel together. A slot has its number on a line beside its data; messages of several lines were slower than a slot
+// at every size. Numbers have 64 bits and never restart: what an earlier call left in a ring is never taken for a
+// later message. A channel begins as zeroed memory.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
+
+#include "shm/atomic.hpp"
 
 namespace dovetail::shm {
 
@@ -21,9 +21,9 @@ using Count = std::uint64_t;
 struct alignas(64) Line {
     static constexpr std::size_t room = 64 - sizeof(Count);
     std::byte data[room];
-    std::atomic<Count> number;  // of the line, from 1 on; 0: never written
+    Atomic<Count> number;  // of the line, from 1 on; 0: never written
 };
-static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);
+static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);  // so that processes may share it
 
 // How much memory each channel has. The same on all ranks.
 struct Geometry {
@@ -52,14 +52,12 @@ class Fifo {
   public:
     Fifo() = default;
     Fifo(std::byte* memory, const Geometry& geometry) : memory_(memory), geometry_(&geometry) {}
-    std::atomic<Count>& lines_taken() const { return *reinterpret_cast<std::atomic<Count>*>(memory_); }
-    std::atomic<Count>& slots_taken() const { return *reinterpret_cast<std::atomic<Count>*>(memory_ + 128); }
+    Atomic<Count>& lines_taken() const { return *reinterpret_cast<Atomic<Count>*>(memory_); }
+    Atomic<Count>& slots_taken() const { return *reinterpret_cast<Atomic<Count>*>(memory_ + 128); }
     Line& line(Count position) const {
         return reinterpret_cast<Line*>(memory_ + 256)[position & (geometry_->lines - 1)];
     }
-    std::atomic<Count>& slot_number(Count position) const {
-        return *reinterpret_cast<std::atomic<Count>*>(slot(position));
-    }
+    Atomic<Count>& slot_number(Count position) const { return *reinterpret_cast<Atomic<Count>*>(slot(position)); }
     std::byte* slot_data(Count position) const { return slot(position) + Geometry::flag_bytes; }
     const Geometry& geometry() const { return *geometry_; }
 
@@ -90,12 +88,12 @@ class Writer {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
     void commit(Count num_bytes) {
-        std::atomic<Count>& number = fits_line(num_bytes) ? fifo_.line(line_).number : fifo_.slot_number(slot_);
+        Atomic<Count>& number = fits_line(num_bytes) ? fifo_.line(line_).number : fifo_.slot_number(slot_);
         number.store(++(fits_line(num_bytes) ? line_ : slot_), std::memory_order_release);
     }
 
   private:
-    static bool look(const std::atomic<Count>& said, Count& taken, Count written, Count room) {
+    static bool look(const Atomic<Count>& said, Count& taken, Count written, Count room) {
         taken = said.load(std::memory_order_acquire);
         return written - taken < room;
     }

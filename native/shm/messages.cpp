@@ -121,7 +121,7 @@ int Messages::irecv(void* data, long long num_bytes, int src, Label label) {
     else if (src == rank_)
         move_to_self(static_cast<int>(found->from), handle);
     else
-        grant(handle, found->from, found->num_bytes);
+        answer(handle, found->from, found->num_bytes, found->loan);
     from.early.erase(found);
     return handle;
 }
@@ -136,7 +136,7 @@ void Messages::send_to_self(int handle) {
         own.posted.erase(found);
         return move_to_self(handle, taken);
     }
-    Early early{sent.label, static_cast<std::uint32_t>(handle), sent.matched, sent.num_bytes, {}};
+    Early early{sent.label, static_cast<std::uint32_t>(handle), sent.matched, sent.num_bytes, {}, {}};
     if (!sent.matched) {
         early.data.assign(sent.data, sent.data + sent.num_bytes);
         end(sent, handle);
@@ -204,7 +204,7 @@ void Messages::progress() {
         if (r == rank_) continue;
         Peer& each = peer(r);
         if (each.in.has_record()) read(r);
-        if (!each.grants.empty() || !each.heads.empty() || !each.streams.empty()) write(each);
+        if (!each.answers.empty() || !each.heads.empty() || !each.streams.empty()) write(each);
     }
 }
 
@@ -217,12 +217,12 @@ void Messages::read(int src) {
         } else if (head.kind == Kind::grant) {
             Request& sent = at(head.request);
             sent.other = static_cast<std::uint32_t>(head.tag);
-            if (sent.forgotten)
-                end(sent, static_cast<int>(head.request));
-            else if (sent.num_bytes == 0)
+            if (sent.forgotten || sent.num_bytes == 0)
                 end(sent, static_cast<int>(head.request));
             else
                 from.streams.push_back(static_cast<int>(head.request));
+        } else if (head.kind == Kind::taken) {
+            end(at(head.request), static_cast<int>(head.request));
         } else {
             arrived(src, head);
         }
@@ -234,15 +234,16 @@ void Messages::arrived(int src, const Head& head) {
     Peer& from = peer(src);
     const Label label{head.context, head.tag};
     const auto num_bytes = static_cast<long long>(head.num_bytes);
+    const Loan loan = head.kind == Kind::lend ? from.in.head<Loan>() : Loan{};
     const auto found = std::find_if(from.posted.begin(), from.posted.end(),
                                     [&](int taken) { return at(static_cast<std::size_t>(taken)).label == label; });
     if (found != from.posted.end()) {
         const int handle = *found;
         from.posted.erase(found);
-        if (head.kind == Kind::ask) return grant(handle, head.request, num_bytes);
+        if (head.kind != Kind::whole) return answer(handle, head.request, num_bytes, loan);
         return take_whole(handle, num_bytes, nullptr, &from.in);
     }
-    Early early{label, head.request, head.kind == Kind::ask, num_bytes, {}};
+    Early early{label, head.request, head.kind != Kind::whole, num_bytes, loan, {}};
     if (!early.asks) {
         early.data.resize(head.num_bytes);
         from.in.take(early.data.data(), early.data.size());
@@ -264,11 +265,17 @@ void Messages::take_whole(int handle, long long num_bytes, const std::byte* data
     end(taken, handle, num_bytes == taken.num_bytes ? 0 : DT_OTHER_SIZE);
 }
 
-void Messages::grant(int handle, std::uint32_t from, long long num_bytes) {
+// To a sender that asked: a grant, or that the message was taken from where it lies.
+void Messages::answer(int handle, std::uint32_t from, long long num_bytes, const Loan& loan) {
     Request& taken = at(static_cast<std::size_t>(handle));
-    taken.total = num_bytes;
     Peer& to = peer(taken.peer);
-    to.grants.emplace_back(from, static_cast<std::uint32_t>(handle));
+    if (loan.is_one) {
+        take_whole(handle, num_bytes, regions_[loan.region]->part(taken.peer) + loan.offset, nullptr);
+        to.answers.push_back({Kind::taken, from, 0, 0, 0});
+        return write(to);
+    }
+    taken.total = num_bytes;
+    to.answers.push_back({Kind::grant, from, 0, static_cast<std::uint64_t>(handle), 0});
     write(to);
     if (num_bytes == 0) end(taken, handle, taken.num_bytes == 0 ? 0 : DT_OTHER_SIZE);
 }
@@ -285,10 +292,8 @@ void Messages::take_piece(Peer& from, const Head& head) {
 }
 
 void Messages::write(Peer& to) {
-    for (; !to.grants.empty() && to.out.has_room(sizeof(Head)); to.grants.pop_front()) {
-        const auto [request, own] = to.grants.front();
-        const Head head{Kind::grant, request, 0, own, 0};
-        to.out.put(&head, sizeof head);
+    for (; !to.answers.empty() && to.out.has_room(sizeof(Head)); to.answers.pop_front()) {
+        to.out.put(&to.answers.front(), sizeof(Head));
         to.out.publish();
     }
     while (!to.heads.empty() && write_head(to, to.heads.front())) to.heads.pop_front();
@@ -298,12 +303,14 @@ void Messages::write(Peer& to) {
 // Whether there was room.
 bool Messages::write_head(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
+    const Loan loan = loan_of(sent);
     const auto here = sent.matched ? std::size_t{0} : static_cast<std::size_t>(sent.num_bytes);
-    if (!to.out.has_room(sizeof(Head) + padded(here))) return false;
-    const Head head{sent.matched ? Kind::ask : Kind::whole, static_cast<std::uint32_t>(handle), sent.label.context,
-                    sent.label.tag, static_cast<std::uint64_t>(sent.num_bytes)};
+    if (!to.out.has_room(sizeof(Head) + (loan.is_one ? sizeof loan : padded(here)))) return false;
+    const Kind kind = loan.is_one ? Kind::lend : sent.matched ? Kind::ask : Kind::whole;
+    const Head head{kind, static_cast<std::uint32_t>(handle), sent.label.context, sent.label.tag,
+                    static_cast<std::uint64_t>(sent.num_bytes)};
     to.out.put(&head, sizeof head);
-    to.out.put(sent.data, here);
+    loan.is_one ? to.out.put(&loan, sizeof loan) : to.out.put(sent.data, here);
     to.out.publish();
     if (!sent.matched) end(sent, handle);
     return true;
@@ -325,9 +332,26 @@ bool Messages::write_pieces(Peer& to, int handle) {
     return true;
 }
 
+void Messages::add(std::shared_ptr<Region> region) {
+    for (auto& each : regions_)
+        if (each && each->is_over()) each.reset();
+    regions_.push_back(std::move(region));
+}
+
+Messages::Loan Messages::loan_of(const Request& sent) const {
+    Loan found{};
+    for (std::size_t i = 0; sent.matched && i < regions_.size(); ++i)
+        if (regions_[i] && regions_[i]->holds(sent.data, static_cast<std::size_t>(sent.num_bytes))) {
+            found.region = static_cast<std::uint32_t>(i);
+            found.is_one = 1;
+            found.offset = static_cast<std::uint64_t>(sent.data - regions_[i]->part(rank_));
+        }
+    return found;
+}
+
 bool Messages::has_to_send() const {
     return std::any_of(peers_.begin(), peers_.end(), [](const Peer& each) {
-        return !each.code && (!each.grants.empty() || !each.heads.empty() || !each.streams.empty());
+        return !each.code && (!each.answers.empty() || !each.heads.empty() || !each.streams.empty());
     });
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "shm/peers.hpp"
+#include "shm/region.hpp"
 #include "shm/ring.hpp"
 #include "shm/segment.hpp"
 
@@ -29,7 +30,7 @@ struct Label {
 
 // Used by one thread at a time. A short message is copied into the ring at once, and ends there. For a longer one, or
 // one that is `matched`, the sender asks, the receiver grants it a place, and the data come in pieces that the receiver
-// takes while the sender writes the next.
+// takes while the sender writes the next. One that lies in a region is lent: the receiver copies it from where it lies.
 class Messages {
   public:
     static std::size_t bytes(int size, std::size_t ring_bytes);  // of the segment
@@ -48,18 +49,24 @@ class Messages {
     // Whether the request has ended; then it is gone, and `code` says how.
     bool test(int handle, int& code);
     void cancel(int handle);  // of a receive that nobody waits for; a send is forgotten once it has ended
+    void add(std::shared_ptr<Region> region);  // all ranks add the same ones, in the same order
     void hide() { memory_->hide(); }
     void leave(State how);  // sends out what is still here first, unless this rank has failed
 
     static constexpr std::size_t longest_short = 8192;  // bytes of a message that is copied at once
 
   private:
-    enum class Kind : std::uint32_t { whole, ask, grant, data };
+    enum class Kind : std::uint32_t { whole, ask, lend, grant, data, taken };
     struct Head {
         Kind kind;
-        std::uint32_t request;       // of the sender: ask, grant; of the receiver: data
+        std::uint32_t request;       // of the sender: ask, lend, grant, taken; of the receiver: data
         std::uint64_t context, tag;  // tag of a grant: the receiver's request
         std::uint64_t num_bytes;     // of the message; of data: of this piece
+    };
+    struct Loan {  // what follows the head of `lend`: where the message lies in the sender's part
+        std::uint32_t region = 0, is_one = 0;
+        std::uint64_t offset = 0;
+        std::byte unused[grain - 16];
     };
     struct Request {
         enum class Use : std::uint8_t { none, send, receive } use = Use::none;
@@ -75,12 +82,13 @@ class Messages {
         std::uint32_t from;
         bool asks;
         long long num_bytes;
+        Loan loan;
         std::vector<std::byte> data;
     };
     struct Peer {
         RingWriter out;
         RingReader in;
-        std::deque<std::pair<std::uint32_t, std::uint32_t>> grants;  // to write: their request, and ours
+        std::deque<Head> answers;        // to write: grants, and that a message was taken
         std::deque<int> heads, streams;  // sends to announce, in their order; sends whose data may go
         std::list<int> posted;           // receives that no message has matched
         std::list<Early> early;
@@ -100,7 +108,8 @@ class Messages {
     void arrived(int src, const Head& head);
     void take_piece(Peer& from, const Head& head);
     void take_whole(int handle, long long num_bytes, const std::byte* data, RingReader* ring);
-    void grant(int handle, std::uint32_t from, long long num_bytes);
+    void answer(int handle, std::uint32_t from, long long num_bytes, const Loan& loan);
+    Loan loan_of(const Request& sent) const;
     void send_to_self(int handle);
     void move_to_self(int sent, int taken);
     bool look();  // whether some rank is gone
@@ -112,7 +121,8 @@ class Messages {
     std::vector<Peer> peers_;
     std::deque<Request> requests_;
     std::vector<int> unused_;
-    int misses_ = 0, broken_ = 0;  // broken: the code of a rank that has failed, for all requests
+    std::vector<std::shared_ptr<Region>> regions_;  // null: all ranks have given it back
+    int misses_ = 0, broken_ = 0;                   // broken: the code of a rank that has failed, for all requests
     std::chrono::steady_clock::time_point looked_;
     bool has_left_ = false;
 };

@@ -59,6 +59,10 @@ std::size_t Neighbours::bytes(int size, const Geometry& geometry) {
     return rows_bytes(size) + geometry.bytes(static_cast<Count>(size));
 }
 
+Geometry Neighbours::geometry(int size, std::size_t bytes) {
+    return Geometry::within(size, bytes - std::min(bytes, rows_bytes(size)));
+}
+
 Neighbours::Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry)
     : rank_(rank),
       size_(size),
@@ -82,14 +86,11 @@ bool Neighbours::each_has_a_core() const {
 
 void Neighbours::fail() { rows_[rank_].failed.store(true); }
 
-std::string Neighbours::gone() const {
-    for (int rank = 0; rank < size_; ++rank) {
-        const Row& row = rows_[rank];
-        if (rank == rank_ || row.pid.load() == 0) continue;
-        if (!lives(row.pid.load(), row.started.load())) return "rank " + std::to_string(rank) + " has ended";
-        if (row.failed.load()) return "rank " + std::to_string(rank) + " has failed";
-    }
-    return "";
+bool Neighbours::has_failed(int rank) const { return rows_[rank].failed.load(); }
+
+bool Neighbours::has_ended(int rank) const {
+    const int pid = rows_[rank].pid.load();
+    return pid != 0 && !lives(pid, rows_[rank].started.load());
 }
 
 bool Patience::wait(bool rests) {

@@ -15,6 +15,7 @@ namespace dovetail::shm {
 class Neighbours {
   public:
     static std::size_t bytes(int size, const Geometry& geometry);
+    static Geometry geometry(int size, std::size_t bytes);  // the inverse, of as many as `bytes` came to
     // `memory` is zeroed before the first rank comes. All ranks give the same geometry.
     Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry);
     ~Neighbours();
@@ -26,8 +27,9 @@ class Neighbours {
     Ends& ends() { return ends_; }
     // Whether the cores that the ranks may run on are at least as many as they. After all ranks have come.
     bool each_has_a_core() const;
-    void fail();               // other ranks need not wait for this one
-    std::string gone() const;  // "rank 2 has ended", or "" where all are well
+    void fail();  // sends nothing any more
+    bool has_failed(int rank) const;
+    bool has_ended(int rank) const;  // its process
 
   private:
     struct alignas(128) Row {

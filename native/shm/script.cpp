@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -116,13 +117,14 @@ void Script::add_steps(const std::vector<Starts>& starts) {
         };
         if (!op.reads.empty()) step.read = placed(op.reads[0]);
         if (!op.writes.empty()) step.write = placed(op.writes[0]);
+        if (op.kind == Kind::reduce) step.sum = step.write;
         lanes_[static_cast<std::size_t>(op.lane)].steps.push_back(std::move(step));
     }
 }
 
 // The span's slots one by one, or in one piece. Empty slots are left out, as they are at the other end.
 Script::Place Script::place(const Span& span, const Starts& starts, bool whole) const {
-    Place found{span.base, {}};
+    Place found{span.base, {}, span.buffer};
     if (whole) {
         found.cuts.push_back({span.offset, span.num_bytes()});
         return found;
@@ -190,7 +192,9 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
             part.each(step.read, step.write, [](auto* from, auto* to, auto, auto n) { store(to, from, n); });
             break;
         case Kind::reduce:
-            part.each(step.read, step.write, [&](auto* from, auto* to, auto, auto n) { combine(to, from, to, n); });
+            part.each(step.read, step.write, [&](auto* from, auto* to, auto, auto n) {
+                combine(*step.sum.base + (to - *step.write.base), from, to, n);
+            });
             break;
         case Kind::send:
             part.each(step.read, [&](auto* from, auto at, auto n) { store(out + at, from, n); });
@@ -236,11 +240,16 @@ bool Script::is_ready(const Step& step, std::int64_t tile) const {
 }
 
 bool Script::step(Lane& lane) {
-    const Step& step = lane.steps[lane.next];
+    Step& step = lane.steps[lane.next];
     const auto bytes = static_cast<Count>(lane.bytes);
     if (step.in && !step.in->has_come(bytes)) return false;
     if (step.out && !step.out->has_room(bytes)) return false;
     if (!step.after.empty() && !is_ready(step, lane.tile)) return false;
+    if (survey_.buffer >= 0 && lane.tile == 0) {
+        survey_.read(step.read);
+        survey_.read(step.sum);
+        survey_.write(step.write);
+    }
     perform(step, lane.tile, lane.bytes);
     ++lane.done;
     if (++lane.next == lane.steps.size()) {
@@ -251,7 +260,54 @@ bool Script::step(Lane& lane) {
     return true;
 }
 
-void Script::begin() {
+// Bytes of a cut that were written.
+std::int64_t Script::Survey::count(const Cut& cut) const {
+    std::int64_t total = 0;
+    auto it = written.upper_bound(cut.offset);
+    if (it != written.begin()) --it;
+    for (; it != written.end() && it->first < cut.offset + cut.bytes; ++it)
+        total +=
+            std::max<std::int64_t>(0, std::min(it->second, cut.offset + cut.bytes) - std::max(it->first, cut.offset));
+    return total;
+}
+
+void Script::Survey::read(Place& place) {
+    if (place.buffer != buffer) return;
+    std::int64_t all = 0, before = 0;
+    for (const Cut& cut : place.cuts) all += cut.bytes, before += count(cut);
+    if (before == 0)
+        early.push_back(&place);
+    else
+        mixed = mixed || before < all;
+}
+
+void Script::Survey::write(const Place& place) {
+    if (place.buffer != buffer) return;
+    for (const Cut& cut : place.cuts) {
+        std::int64_t begin = cut.offset, end = cut.offset + cut.bytes;
+        auto it = written.upper_bound(begin);
+        if (it != written.begin() && std::prev(it)->second >= begin) --it;
+        while (it != written.end() && it->first <= end) {
+            begin = std::min(begin, it->first), end = std::max(end, it->second);
+            it = written.erase(it);
+        }
+        if (begin < end) written[begin] = end;
+    }
+}
+
+// Two accesses that conflict come in the same order in every run, as was proved: what one run read early, all do.
+void Script::end_survey() {
+    const Survey found = std::exchange(survey_, {});
+    surveyed_ = true;
+    if (found.mixed || found.written.size() != 1 || found.written.begin()->first != 0) return;
+    borrows_ = found.written.begin()->second;
+    for (Place* place : found.early) place->base = &source_;
+}
+
+void Script::begin(const Options& options) {
+    if (!surveyed_ && options.input >= 0) survey_ = {input_ = options.input};
+    if (input_ >= 0) source_ = share_.bases[static_cast<std::size_t>(input_)];
+    if (options.source && borrows_) source_ = const_cast<std::byte*>(options.source);
     left_ = 0;
     for (Lane& lane : lanes_) {
         lane.next = 0, lane.tile = lane.done = 0;
@@ -270,7 +326,7 @@ bool Script::advance() {
 
 std::string Script::run(const Options& options) {
     reduce_op_ = options.reduce_op;
-    begin();
+    begin(options);
     patience_.moved();
     while (left_ > 0) {
         if (advance())
@@ -282,14 +338,37 @@ std::string Script::run(const Options& options) {
             return why;
         }
     }
+    if (survey_.buffer >= 0) end_survey();
     if (reduce_op_ == DT_AVG)
         for (const auto& [where, divisor] : share_.quotients)
             run::divide(where.dtype, where.data(), run::elements(where), divisor);
     return "";
 }
 
+int Script::awaited(const Lane& lane) {
+    const Step& step = lane.steps[lane.next];
+    const auto bytes = static_cast<Count>(lane.bytes);
+    if (step.in && !step.in->has_come(bytes)) return step.op->in_peer;
+    return step.out && !step.out->has_room(bytes) ? step.op->out_peer : -1;
+}
+
+// Who will never do what a lane waits for. A rank that has done its part may end; so look again what has come once it
+// is known to send nothing more. Of a rank that failed because another one ended, the latter is named.
+std::string Script::lost() const {
+    for (const Lane& lane : lanes_) {
+        const int peer = lane.steps.empty() || lane.tile == tiles_ ? -1 : awaited(lane);
+        if (peer < 0) continue;
+        const bool ended = ranks_->has_ended(peer);
+        if (!(ended || ranks_->has_failed(peer)) || awaited(lane) != peer) continue;
+        for (int rank = 0; rank < ranks_->size() && !ended; ++rank)
+            if (ranks_->has_ended(rank)) return "rank " + std::to_string(rank) + " has ended";
+        return "rank " + std::to_string(peer) + (ended ? " has ended" : " has failed");
+    }
+    return "";
+}
+
 std::string Script::stalled(const Options& options) const {
-    const std::string gone = ranks_->gone();
+    const std::string gone = lost();
     if (gone.empty() && patience_.waited_s() < options.stall_s) return "";
     std::string text = "rank " + std::to_string(ranks_->rank()) + " stalled: ";
     text +=
@@ -298,15 +377,15 @@ std::string Script::stalled(const Options& options) const {
         const Lane& lane = lanes_[i];
         if (lane.steps.empty() || lane.tile == tiles_) continue;
         const Step& step = lane.steps[lane.next];
-        const auto bytes = static_cast<Count>(lane.bytes);
+        const int peer = awaited(lane);
         text += "\n  lane " + std::to_string(share_.lanes[i].first) + " waits at its op " + std::to_string(lane.next) +
                 " '" + run::kind_name(step.kind) + "' (row " + std::to_string(step.op->row) + ")";
-        if (step.in && !step.in->has_come(bytes))
-            text += " for a message from rank " + std::to_string(step.op->in_peer);
-        else if (step.out && !step.out->has_room(bytes))
-            text += " for rank " + std::to_string(step.op->out_peer) + " to take earlier messages";
-        else
+        if (peer < 0)
             text += " for an op of another lane";
+        else if (step.in && peer == step.op->in_peer)
+            text += " for a message from rank " + std::to_string(peer);
+        else
+            text += " for rank " + std::to_string(peer) + " to take earlier messages";
     }
     return text;
 }

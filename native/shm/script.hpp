@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -38,11 +39,17 @@ class Script {
         double stall_s = 10.0;  // no progress for so long is a stall
         int reduce_op = 0;      // as run::Options has it
         bool rests = false;     // sleeps where it waits: the user's thread computes
+        int input = -1;         // the buffer that `source` is for
+        // Where that buffer's first contents lie, if not in it: only a Script that `borrows` may be given it.
+        const std::byte* source = nullptr;
     };
     // Runs every step of every tile. Returns an empty string, or why it stopped: then channels hold half a call, and no
     // Script of these ranks may run again.
     std::string run(const Options& options);
 
+    // Bytes of the input of earlier runs, if every byte of it is written, and none is read after others were written
+    // there and before it was: then its first contents may stay where they are. 0: not so, or not known yet.
+    std::int64_t borrows() const { return borrows_; }
     void rebase(int buffer, std::byte* base) { share_.bases.at(static_cast<std::size_t>(buffer)) = base; }
 
   private:
@@ -52,13 +59,14 @@ class Script {
     struct Place {
         std::byte* const* base = nullptr;
         std::vector<Cut> cuts;
+        int buffer = -1;
     };
     struct Step {
         run::Kind kind{};
         int dtype = 0;
         Reader* in = nullptr;
         Writer* out = nullptr;
-        Place read, write;
+        Place read, write, sum;  // `sum`: what a reduce adds to, before it is written
         std::vector<std::pair<int, std::int64_t>> after;
         const run::Op* op = nullptr;
     };
@@ -69,16 +77,28 @@ class Script {
         std::int64_t bytes = 0;           // of the next step's message
     };
     class Tile;
+    struct Survey {  // of one run: what was written of the input
+        int buffer = -1;
+        std::map<std::int64_t, std::int64_t> written = {};  // end by begin; apart from each other
+        std::vector<Place*> early = {};                     // read before anything was written there
+        bool mixed = false;
+        std::int64_t count(const Cut& cut) const;
+        void read(Place& place);
+        void write(const Place& place);
+    };
 
     void check(const run::Op& op, const Geometry& geometry) const;
     void add_steps(const std::vector<Starts>& starts);
     Place place(const run::Span& span, const Starts& starts, bool whole) const;
     std::int64_t message_bytes(const Step& step, std::int64_t tile) const;
-    void begin();
+    void begin(const Options& options);
+    void end_survey();
     bool advance();
     bool step(Lane& lane);
     bool is_ready(const Step& step, std::int64_t tile) const;
     void perform(const Step& step, std::int64_t tile, std::int64_t bytes);
+    static int awaited(const Lane& lane);  // the rank whose message or room the next step wants; -1: another lane
+    std::string lost() const;
     std::string stalled(const Options& options) const;
 
     std::shared_ptr<Neighbours> ranks_;
@@ -87,6 +107,11 @@ class Script {
     std::int64_t tile_bytes_ = std::numeric_limits<std::int64_t>::max(), tiles_ = 1;  // of each slot
     std::size_t left_ = 0;                                                            // lanes that are not done
     int reduce_op_ = 0;
+    Survey survey_;
+    std::int64_t borrows_ = 0;
+    bool surveyed_ = false;
+    int input_ = -1;
+    std::byte* source_ = nullptr;
     Patience patience_;
 };
 

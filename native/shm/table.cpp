@@ -251,6 +251,8 @@ void part(int number) {
     release(comm);
 }
 
+void add_region(dt_comm* comm, std::shared_ptr<Region> region) { comm->transport.add(std::move(region)); }
+
 void leave_all() {
     for (dt_comm* comm : registry().all) comm->transport.leave(State::left);
 }

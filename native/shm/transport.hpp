@@ -38,6 +38,7 @@ class SharedTransport final : public run::Transport {
     bool test(int handle, int& code);  // whether it has ended, and how
     int wait(int handle);              // its code
     void leave(State how) { messages_.leave(how); }
+    void add(std::shared_ptr<Region> region) { messages_.add(std::move(region)); }
     void hide() { messages_.hide(); }  // the memory: all ranks have it open
 
   private:
@@ -97,7 +98,8 @@ int join(std::shared_ptr<Segment> memory, int rank, int size);
 dt_comm* communicator(int number);  // null where there is none
 void hide(int number);              // its memory: all ranks have joined
 void part(int number);              // frees it and what was adopted for it: calls that wait for this rank fail
-void leave_all();                   // when the process ends
+void add_region(dt_comm* comm, std::shared_ptr<Region> region);  // all ranks: see Messages::add
+void leave_all();                                                // when the process ends
 
 extern const dt_mpi_table shared_table;
 

@@ -61,7 +61,7 @@ struct Threads {
                 for (int round = 0; round < rounds && failures[r].empty(); ++round) {
                     for (std::size_t b = 0; b < held[r].size(); ++b)
                         std::copy(before[r][b].begin(), before[r][b].end(), held[r][b].begin());
-                    failures[r] = scripts[r]->run({30.0, DT_SUM, false});
+                    failures[r] = scripts[r]->run({30.0, DT_SUM, false, -1, nullptr});
                 }
             });
         for (auto& thread : threads) thread.join();

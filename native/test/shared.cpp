@@ -19,6 +19,7 @@ namespace {
 
 using dovetail::run::LibraryCall;
 using dovetail::shm::Messages;
+using dovetail::shm::Region;
 using dovetail::shm::Segment;
 using dovetail::shm::SharedTransport;
 using Values = std::vector<std::int64_t>;
@@ -41,6 +42,7 @@ struct Rank {
     SharedTransport& on;
     std::minstd_rand random;  // the same on all ranks
     std::minstd_rand own;     // this rank's delays
+    std::shared_ptr<Region> region;
     int turn = 0;
 
     void finish(std::vector<int> handles) {
@@ -51,6 +53,13 @@ struct Rank {
         }
     }
 
+    // The same values where other ranks read them. All messages that lay there have ended.
+    const std::int64_t* lent(const Values& values) {
+        auto* to = reinterpret_cast<std::int64_t*>(region->part(on.rank()));
+        std::copy(values.begin(), values.end(), to);
+        return to;
+    }
+
     // Messages to and from every other rank, two tags, received in another order than sent.
     bool messages() {
         const int size = on.size(), rank = on.rank();
@@ -58,6 +67,8 @@ struct Rank {
         const bool matched = random() % 3 == 0;
         std::vector<Values> out, in;
         for (int tag = 0; tag < 2; ++tag) out.push_back(array(turn + tag, rank, counts[tag]));
+        const std::int64_t* from[2] = {out[0].data(), out[1].data()};
+        if (random() % 2) from[1] = lent(out[1]);
         for (int peer = 0; peer < size; ++peer)
             for (const int tag : {1, 0}) in.emplace_back(static_cast<std::size_t>(counts[tag]));
         std::vector<int> handles;
@@ -70,9 +81,7 @@ struct Rank {
         const bool late = own() % 2;
         for (int peer = 0; peer < size && !late; ++peer) post(peer);
         for (int peer = 0; peer < size; ++peer)
-            for (const int tag : {0, 1})
-                handles.push_back(
-                    on.isend(out[static_cast<std::size_t>(tag)].data(), 8 * counts[tag], peer, tag, matched));
+            for (const int tag : {0, 1}) handles.push_back(on.isend(from[tag], 8 * counts[tag], peer, tag, matched));
         for (int peer = 0; peer < size && late; ++peer) post(peer);
         finish(handles);
         for (int peer = 0; peer < size; ++peer)
@@ -147,6 +156,8 @@ struct Rank {
 bool fails(int size, int rounds, unsigned seed) {
     const auto memory = std::make_shared<Segment>(
         Segment::make(Messages::bytes(size, Messages::ring_bytes(size, std::size_t{1} << 18))));
+    const std::vector<std::size_t> lengths(static_cast<std::size_t>(size), std::size_t{8} * 40000);
+    const auto lendable = std::make_shared<Segment>(Segment::make(Region::bytes(lengths)));
     std::vector<std::unique_ptr<SharedTransport>> transports;
     for (int rank = 0; rank < size; ++rank) transports.push_back(std::make_unique<SharedTransport>(memory, rank, size));
     std::vector<int> right(static_cast<std::size_t>(size));
@@ -154,7 +165,9 @@ bool fails(int size, int rounds, unsigned seed) {
     for (int rank = 0; rank < size; ++rank)
         threads.emplace_back([&, rank] {
             auto& on = *transports[static_cast<std::size_t>(rank)];
-            Rank each{on, std::minstd_rand(seed), std::minstd_rand(seed + 1 + static_cast<unsigned>(rank))};
+            Rank each{on, std::minstd_rand(seed), std::minstd_rand(seed + 1 + static_cast<unsigned>(rank)),
+                      std::make_shared<Region>(lendable, rank, lengths)};
+            on.add(each.region);
             right[static_cast<std::size_t>(rank)] = each.rounds(rounds);
         });
     for (auto& thread : threads) thread.join();

@@ -640,7 +640,7 @@ def test_doctor_names_what_is_broken(document, call, monkeypatch):
 def test_doctor_if_everything_works(document):
     found = document("doctor")
     assert found["ok"]
-    assert {check["name"] for check in found["checks"]} >= {"executor local", "executor mpi", "BLAS"}
+    assert {check["name"] for check in found["checks"]} >= {"executor local", "executor shared", "executor mpi", "BLAS"}
 
 
 @pytest.mark.parametrize(("many_s", "costs"), [(1.4e-6, True), (2.7e-7, False)])

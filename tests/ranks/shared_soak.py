@@ -49,7 +49,7 @@ class Asked(NamedTuple):
 
 
 class Soak:
-    """Draws steps: `drawn` equally on all ranks, `own` by each rank; `now`: anew for a step, equally on a communicator."""
+    """Draws steps: `drawn` equally on all ranks, `own` by each rank, `now` anew for a step and equally on its ranks."""
 
     def __init__(self, seed):
         self.drawn, self.own = random.Random(seed), random.Random(1000 * seed + WORLD.rank)
@@ -216,8 +216,7 @@ class Soak:
             members = [[r for _, r in sorted((keys[p], r) for p, r in enumerate(parent.members) if colors[p] == color)]
                        for color in (0, 1)]  # fmt: skip
             members = next((each for each in members if WORLD.rank in each), [])
-            sizes = {len(each) for each in [members]}
-            assert made is None or sizes == {made.size}
+            assert made is None or made.size == len(members)
         self.places.append(Place(made, members or parent.members))
 
 

@@ -23,9 +23,9 @@ from dovetail.run.arrays import allocate_buffer
 from dovetail.trace import merge
 
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
-SHARED = ("segment", "peers", "messages", "transport")
+SHARED = ("segment", "peers", "messages", "transport", "script", "neighbours")
 SOURCES = [*(f"run/{name}" for name in RUN), *(f"shm/{name}" for name in SHARED), "cuda/load"]
-PROGRAMS = ("run", "products", "collectives", "shared", "interpreter")
+PROGRAMS = ("run", "products", "collectives", "shared", "interpreter", "scripts")
 SANITIZERS = ("thread", "address,undefined")
 EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
 
@@ -203,10 +203,20 @@ def test_collectives_in_random_timings(binaries, collectives):
 
 
 @pytest.mark.slow
-def test_a_wrong_element_is_noticed(binaries, tmp_path):
+def test_scripts_in_random_timings(binaries, collectives):
+    """Ranks are threads on channels in their memory, so short that every ring runs full."""
+    done = ran(binaries / "scripts", collectives, 4, 1)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "0 of " in done.stdout
+    assert "all others as expected" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["collectives", "scripts"])
+def test_a_wrong_element_is_noticed(binaries, tmp_path, name):
     """Planted: one element of what must come is another."""
     (tmp_path / "programs").write_text("1\n" + written(build("ring_all_reduce", 3), 0, spoil=True))
-    done = ran(binaries / "collectives", tmp_path / "programs", 1, 1)
+    done = ran(binaries / name, tmp_path / "programs", 1, 1)
     assert done.returncode == 1
     assert "is wrong" in done.stdout
 

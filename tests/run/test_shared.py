@@ -14,11 +14,12 @@ from shared_ranks import run_shared
 
 from dovetail import _native
 from dovetail.collective import AllReduce
-from dovetail.core import EnvironmentFault, RunError, load_json
+from dovetail.core import EnvironmentFault, OperatorError, RunError, load_json
 from dovetail.run.job import Job, Variant
 from dovetail.run.mpi.library import SharedCalls
 from dovetail.run.mpi.world import World
 from dovetail.run.shared import environment, launch, stores
+from dovetail.run.shared.arrays import empty
 from dovetail.run.shared.executor import SharedExecutor
 from dovetail.run.shared.world import Comm, join
 from dovetail.timeline import Timeline
@@ -281,3 +282,17 @@ def test_all_calls(ranks, tmp_path):
 def test_products(tmp_path):
     code, said = run_shared(2, "product_ranks.py", env={"DOVETAIL_CACHE": str(tmp_path)})
     assert code == 0, said[-3000:]
+
+
+# Arrays that other ranks read
+
+
+def test_arrays_of_all_ranks_in_every_call():
+    code, said = run_shared(3, "shared_arrays.py")
+    assert code == 0, said[-3000:]
+    assert "all the same" in said
+
+
+def test_arrays_are_not_shared_by_mpi():
+    with pytest.raises(OperatorError, match="no memory is shared on a communicator of int"):
+        empty(3, float, 7)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from dovetail import _native
 from dovetail.collective import algorithms_for, build, spec_of
 from dovetail.core import DovetailError, OperatorError
 from dovetail.ir import Program, Sizes, Workload
@@ -19,8 +18,7 @@ from dovetail.run.arrays import Array, numpy_dtype
 from dovetail.run.engine import bind, bind_script, native_options, needs_order
 from dovetail.run.mpi.comm import CollectiveCall, Communicator, Service
 from dovetail.run.mpi.embedded import STALL_S
-from dovetail.run.options import RunOptions
-from dovetail.store.selection import SHARED
+from dovetail.run.options import SHARED, RunOptions
 
 
 def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service:
@@ -35,22 +33,21 @@ def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service
         work = uneven(program, _sizes(program, request), request.dtype)
         dtype = numpy_dtype(request.dtype)
         arrays = {name: np.empty(int(sizes[made.rank].sum()), dtype) for name, sizes in (work.sizes or {}).items()}
-        bound: dict[str, Any] = {}
+        engine = script = None
         if choice.transport == SHARED:
-            bound["script"] = _script(program, made, arrays, work)
+            script = _script(program, made, arrays, work)
         else:
             ordered = _in_order(*asked)
-            bound["engine"] = bind(made.bound.transport, program, made.rank, arrays, in_order=ordered, workload=work)
+            engine = bind(made.bound.transport, program, made.rank, arrays, in_order=ordered, workload=work)
     except DovetailError as error:  # the same on every rank
         if made.rank == 0:
             text = f"MPI's own {request.kind} is used, because the selection's choice cannot serve it: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return Service(None, options)
-    homes = _homes(program, arrays, bool(request.dst))
-    return Service(bound.get("engine"), options, *homes, script=bound.get("script"))
+    return Service(engine, options, *_homes(program, arrays, bool(request.dst)), script=script)
 
 
-def _script(program: Program, made: Communicator, arrays: dict[str, Array], work: Workload) -> _native.Script:
+def _script(program: Program, made: Communicator, arrays: dict[str, Array], work: Workload) -> Any:
     """The program in shared memory; collective. OperatorError on all ranks if it cannot run there on one of them."""
     found, fault = None, ""
     try:

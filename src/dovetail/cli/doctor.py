@@ -59,9 +59,10 @@ def examine(launch: str | None, say: Say) -> Iterator[Finding]:
         ("BLAS", True, blas),
         ("cache folder", True, cache),
         ("executor local", True, local),
+        ("executor shared", True, lambda: on_ranks("shared")),
         ("mpicc", True, mpicc),
         ("launcher", True, lambda: launcher(launch)),
-        ("executor mpi", True, lambda: mpi(launch)),
+        ("executor mpi", True, lambda: on_ranks("mpi", launch)),
         ("MPI thread level", False, lambda: level(launch)),
         ("executor cuda", False, cuda),
         ("testbed (root, ip, tc)", False, testbed),
@@ -139,15 +140,15 @@ def launcher(launch: str | None) -> str:
     return f"{launch or default_launch()} ({source})"
 
 
-def mpi(launch: str | None) -> str:
-    """Run the same small operator on two MPI ranks and check its result."""
+def on_ranks(name: str, launch: str | None = None) -> str:
+    """Run the same small operator on two ranks of an executor and check its result."""
     from dovetail.run.executor import executor_on
     from dovetail.run.job import Job, Variant
 
     program, workload = tiny()
     begin = time.perf_counter()
     job = Job((Variant("tiny", program, workload, check=True),), rounds=1, warmup=0)
-    result = executor_on("mpi", launch=launch).execute(job)
+    result = executor_on(name, launch=launch).execute(job)
     spent = time.perf_counter() - begin
     library = " ".join(str(result.facts.get("mpi")).split())
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"

@@ -47,9 +47,8 @@ class CollectiveOperator(Operator):
 
     Notes
     -----
-    A schedule has the parameter `algorithm` and, if they differ from the defaults, `channels`, `instances` and
-    `protocol`. The executor cuts messages into slices of `slice_bytes`.
-        schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
+    A schedule has the parameter `algorithm` and, if they differ from the defaults, `channels`, `instances`,
+    `protocol` and `transport`. The executor cuts messages into slices of `slice_bytes`.
 
     >>> operator = AllGather(1000)
     >>> operator.by("ring_all_gather", channels=2), operator.resolve({}, 4)[0].num_bytes

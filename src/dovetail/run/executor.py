@@ -42,6 +42,11 @@ class Executor(Protocol):
         return self
 
     @property
+    def shares_memory(self) -> bool:
+        """Whether ranks on one host take the transport "shared" of `RunOptions`. Default: False."""
+        return False
+
+    @property
     def trace(self) -> Path | None:
         """The folder that its ranks leave a trace of every op in. Default: None."""
         return None
@@ -81,7 +86,10 @@ EXECUTORS = Registry[type[Executor]](
         "numpy": "dovetail.run.in_process:NumpyExecutor",
         "cuda": "dovetail.run.cuda.executor:CudaExecutor",
     },
-    ("takes", "launched_by", "buffers_early_sends", "trace", "in_folder", "execute", "execute_unverified"),
+    (
+        *("takes", "launched_by", "buffers_early_sends", "shares_memory", "trace"),
+        *("in_folder", "execute", "execute_unverified"),
+    ),
     error=OperatorError,
 )
 

@@ -16,6 +16,7 @@ LEVEL_REMEDY = (
     'If one thread at a time calls MPI, ask for less: mpi4py.rc.thread_level = "serialized" before '
     "`from mpi4py import MPI`; in C, MPI_Init."
 )
+MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,9 @@ class RunOptions:
         Longer messages travel in slices, which fused ops forward as they come. 0: whole.
     blocking : bool
         Use the library's blocking collectives.
+    transport : {"mpi", "shared"}
+        How messages travel: by the library, or through memory of the one host that all ranks are on. The latter runs
+        Programs without computations, and records no spans.
     """
 
     progress: Progress = "poll"
@@ -57,18 +61,21 @@ class RunOptions:
     slice_bytes: int = 0
     blocking: bool = False
     reduce_op: ReduceOp = "sum"
+    transport: str = MPI
 
     @staticmethod
     def of(schedule: Schedule, **more: Any) -> RunOptions:
         """Return the options that a schedule names, with `more` of them set."""
         driven = {name: getattr(schedule, name) for name in ("progress", "block_rows", "slice_bytes", "blocking")}
-        return RunOptions(**driven, **more)
+        return RunOptions(**driven, transport=schedule.get("transport", MPI), **more)
 
     def __post_init__(self) -> None:
         if self.progress not in ("thread", "poll"):
             raise RunError(f"unknown progress '{self.progress}'", hint="thread or poll")
         if self.reduce_op not in REDUCE_OPS:
             raise RunError(f"unknown reduce op '{self.reduce_op}'", hint=f"one of {', '.join(REDUCE_OPS)}")
+        if self.transport not in TRANSPORTS:
+            raise RunError(f"unknown transport '{self.transport}'", hint=" or ".join(TRANSPORTS))
         if (
             min(self.window, self.repeats) < 1
             or self.slice_bytes < 0

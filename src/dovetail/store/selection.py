@@ -18,11 +18,11 @@ from dovetail.core import DovetailError, PlanError, check_schema, load_json, rea
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.slots import DTYPE_BYTES
+from dovetail.run.options import MPI, TRANSPORTS
 from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/2"
 EARLIER = "dovetail.selection/1"  # without `transport`: every row is for the library's messages
-MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
 DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # dtypes that collectives reduce
 LEVELS = ("serialized", "multiple")  # of thread support; the first also stands for those below
 _RANKED = ("", *LEVELS)

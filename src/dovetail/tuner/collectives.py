@@ -9,12 +9,13 @@ from typing import Any
 
 from dovetail.collective.operators import CollectiveOperator
 from dovetail.core import OperatorError, RunError, Say
-from dovetail.ir import Operator
+from dovetail.ir import Operator, Schedule
 from dovetail.machine import Machine
-from dovetail.planner.costs import Costs
+from dovetail.planner.costs import Costs, Scored
 from dovetail.planner.search import ranked_schedules
-from dovetail.planner.shortlist import shortlist
+from dovetail.planner.shortlist import MOST, shortlist
 from dovetail.run.executor import Executor, executor_on
+from dovetail.run.options import MPI, SHARED
 from dovetail.store.machines import machine_item
 from dovetail.store.selection import LEVELS, Choice, Point, Row, Selection, rows_of, save_selection
 from dovetail.tuner.baselines import Compared, compare, level_note
@@ -122,7 +123,7 @@ def tune_collective(
     notify, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
     runner = (executor or executor_on()).in_folder(place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=notify)  # executor → machine, cached
-    entries, notes = entries_of(operators, base, ranks)  # → predicted, by size
+    entries, notes = entries_of(operators, base, ranks, shared=runner.shares_memory)  # → predicted, by size
     about: dict[str, Any] = {"rounds": rounds, "seed": seed, "say": notify}
     single, share = runner.at_level("serialized"), ALONE if runner.starts_mpi else 1.0
     found = contest(entries, single, budget_s=share * budget_s, **about)  # → measured interleaved
@@ -133,7 +134,8 @@ def tune_collective(
     kept = save_selection(table, found.facts["mpi"], hosts_of(found.facts, ranks))
     files = tuple(filter(None, (kept, table.save(place / "selection.json"))))
     path = None if machine else machine_item(runner.launched_by, ranks)
-    wrong = [each for judged in found.judged for each in contradicted_whole(judged, base, _called(judged))]
+    by_mpi = [each for each in found.judged if Choice.of(each.schedule).transport == MPI]
+    wrong = [each for judged in by_mpi for each in contradicted_whole(judged, base, _called(judged))]
     doubts = note_doubts(wrong, {each.side: path for each in wrong})
     remarks = (*notes, *found.notes, *more, *said, *level_note(beside, library), *doubts)
     return TunedCollective(found, table, ranks, base, files, seed, remarks, many, beside)
@@ -161,9 +163,12 @@ def _called(judged: Judged) -> tuple[str, str]:
 
 
 def entries_of(
-    operators: Sequence[CollectiveOperator], machine: Machine, ranks: int
+    operators: Sequence[CollectiveOperator], machine: Machine, ranks: int, *, shared: bool = False
 ) -> tuple[list[Entry], tuple[str, ...]]:
-    """Return an entry per size, smallest first, with the schedules worth measuring; and notes for the user."""
+    """Return an entry per size, smallest first, with the schedules worth measuring; and notes for the user.
+
+    `shared`: those of ranks on one host through its memory, too.
+    """
     if not operators:
         raise OperatorError("no sizes to tune for", hint="give at least one number of bytes")
     found, notes = dict[int, Entry](), dict[str, None]()
@@ -172,9 +177,25 @@ def entries_of(
         notes |= dict.fromkeys(remarks)
         resolved = _collective(costs.operator)
         if resolved.num_bytes not in found:
-            predicted = {each.schedule: each.predicted_s for each in shortlist(ranked_schedules(costs))}
+            ranked = ranked_schedules(costs)
+            predicted = {each.schedule: each.predicted_s for each in shortlist(ranked)}
+            if shared and resolved.nodes == 1:
+                predicted |= through_memory(ranked)
             found[resolved.num_bytes] = Entry(resolved.title, resolved, ranks, resolved.serial(ranks), predicted)
     return list(found.values()), tuple(notes)
+
+
+def through_memory(ranked: Sequence[Scored]) -> dict[Schedule, float]:
+    """Return each algorithm's default schedule through shared memory, with the seconds predicted for MPI's messages.
+
+    These are too high, for no model of this transport is fitted: they only set the order of measuring.
+    """
+    plain: dict[str, Scored] = {}
+    for each in ranked:
+        if not each.schedule.is_serial and Choice.of(each.schedule) == Choice(each.schedule["algorithm"]):
+            plain.setdefault(each.schedule["algorithm"], each)
+    first = sorted(plain.values(), key=lambda each: each.predicted_s)[:MOST]
+    return {each.schedule.with_parameters(transport=SHARED): each.predicted_s for each in first}
 
 
 def selection_of(found: Contest, many: Contest | None = None) -> Selection:

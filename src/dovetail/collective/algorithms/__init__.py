@@ -19,6 +19,7 @@ Make = Callable[..., Algorithm]
 FILES = {  # the file, in this folder, that defines the function of each algorithm; a new algorithm is a new row
     "ring_all_reduce": "ring",
     "all_pairs_all_reduce": "pairs",
+    "flat_all_reduce": "pairs",
     "recursive_halving_doubling_all_reduce": "recursive",
     "recursive_doubling_all_reduce": "recursive",
     "binomial_tree_all_reduce": "tree",

@@ -21,6 +21,22 @@ def all_pairs_all_reduce(num_ranks: int, *, in_place: bool = True, aside: bool =
     return p
 
 
+def flat_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -> Algorithm:
+    """Each rank sends its whole input to every other rank and adds what comes in the order of ranks: 1 step, for the
+    shortest messages, with equal bits on all ranks."""
+    p = Algorithm("flat_all_reduce", "all_reduce", num_ranks, in_place=in_place, **settings)
+    ranks, all_parts = range(num_ranks), []
+    for rank in ranks:
+        parts = [p.chunk(other, "input", 0) for other in ranks]
+        all_parts.append([part.copy(rank, "inbox", i) if rank else part for i, part in enumerate(parts)])
+    for rank, parts in enumerate(all_parts):
+        total = parts[0]
+        for part in parts[1:]:
+            total = total.reduce(part, "output", 0)
+        total.copy(rank, "output", 0)
+    return p
+
+
 def direct_all_gather(
     num_ranks: int, *, in_place: bool = False, kind: str = "all_gather", **settings: Any
 ) -> Algorithm:

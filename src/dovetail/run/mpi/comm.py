@@ -21,7 +21,7 @@ from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
 from dovetail.run.mpi.library import Calls, SharedCalls, Shim, build_shim
 from dovetail.run.mpi.together import common, of_all
-from dovetail.run.mpi.world import World
+from dovetail.run.mpi.world import MOST_SHARED, World
 from dovetail.run.options import LEVELS
 from dovetail.run.reduce import REDUCE_OPS
 
@@ -30,7 +30,6 @@ REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library on
 Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
 call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
 _ALL_GATHER = KINDS.index("all_gather")
-_MOST_SHARED = 1 << 30  # bytes that channels may take: of these, the pages that messages have touched exist
 _MOST_NAMED = 1 << 24  # all of these exist, and a container's /dev/shm may have 64 MiB
 _SERIALIZED = LEVELS.index("serialized")  # as MPICH and Open MPI number it
 
@@ -262,7 +261,7 @@ class _SharedMemory:
         self.hide()
         if self._makes and self._size > 1:
             with suppress(RuntimeError):
-                most = _MOST_NAMED if named else _MOST_SHARED
+                most = _MOST_NAMED if named else MOST_SHARED
                 self._made = _native.Segment.make(_native.comm_shared_bytes(self._size, most), named)
         return self._made.name if self._made is not None else ""
 

@@ -29,7 +29,7 @@ from dovetail.run.options import Level, RunOptions
 from dovetail.run.shared.environment import is_rank
 from dovetail.run.shared.world import world
 
-LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
+LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "DOVETAIL_LOCAL_RANKS")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 STALL_S = 600.0  # a rank that comes so late is taken for one that never will
 

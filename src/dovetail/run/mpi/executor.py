@@ -89,6 +89,10 @@ class MpiExecutor(Executor):
         """Return an executor like this one whose ranks ask MPI for a level of thread support."""
         return replace(self, level=level)
 
+    @property
+    def shares_memory(self) -> bool:
+        return True
+
     def in_folder(self, folder: Path) -> MpiExecutor:
         """Return an executor like this one whose jobs leave their files in `folder`."""
         return replace(self, folder=folder)

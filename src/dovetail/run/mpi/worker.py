@@ -7,6 +7,7 @@ import pickle
 import platform
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import prod
@@ -20,12 +21,13 @@ from dovetail.core import RunError, read_own, save_json
 from dovetail.ir import Agreement, Buffer, Slot, kernel_calls, op_works
 from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.check import check_results
-from dovetail.run.engine import allocate_rank, bind, run_engines, timeline_of
+from dovetail.run.engine import allocate_rank, bind, bind_script, run_engines, timeline_of
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.mpi.heartbeat import Pulse
 from dovetail.run.mpi.world import World
-from dovetail.run.options import LEVELS
+from dovetail.run.options import LEVELS, SHARED, RunOptions
+from dovetail.run.reduce import REDUCE_OPS
 from dovetail.timeline import Timeline
 from dovetail.trace import init, interval
 from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
@@ -59,6 +61,8 @@ def serve(folder: str, world: World, pulse: Pulse, trace: str | None = None) -> 
         world.barrier(SETUP_LIMIT_S)
     except Exception as error:
         tell_failure(place, world.rank, error)
+        with suppress(Exception):  # what it had measured when another rank was gone
+            pulse.last_words()
         world.abort(3)
         return 3
     world.finalize()
@@ -103,9 +107,13 @@ class _Rank:
         self.meetings = world.meet(SETUP_LIMIT_S)
         self.clocks: list[RankClock] = []  # of all ranks, on rank 0 once the last round is over
 
-    def bound(self, variant: Variant) -> _native.Engine:
-        about = self.world.transport, variant.program, self.world.rank, self.memory(variant)
-        return bind(*about, workload=variant.workload)
+    def bound(self, variant: Variant) -> _native.Engine | _native.Script:
+        about = variant.program, self.world.rank, self.memory(variant)
+        if variant.options.transport != SHARED:
+            return bind(self.world.transport, *about, workload=variant.workload)
+        if self.world.neighbours is None:
+            raise RunError("the ranks share no memory", hint="are they on one host?")
+        return bind_script(self.world.neighbours, *about, workload=variant.workload)
 
     def memory(self, variant: Variant) -> dict[str, Array]:
         """This rank's arrays for one variant; buffers of the same name, dtype and size are shared among variants."""
@@ -162,7 +170,7 @@ class _Rank:
         begin = _native.monotonic_s()
         self.latest = variant, begin
         with interval(variant.name, index):
-            (failure,) = run_engines([engine], variant.options.at(self.world.provided))
+            failure = run_bound(engine, variant.options.at(self.world.provided))
         mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
         if variant.options.spans:
             self.spans[variant.name].append(Spans(begin, *engine.spans()))
@@ -257,6 +265,14 @@ class _Rank:
             "cores": len(os.sched_getaffinity(0)),
             "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
         }
+
+
+def run_bound(bound: _native.Engine | _native.Script, options: RunOptions) -> str:
+    """Run what is bound to its end. Return why it failed, or an empty string."""
+    if isinstance(bound, _native.Script):
+        return bound.run(options.stall_s, REDUCE_OPS.index(options.reduce_op), options.repeats)
+    (failure,) = run_engines([bound], options)
+    return failure
 
 
 def elements_of(variant: Variant, buffer: Buffer, rank: int) -> int:

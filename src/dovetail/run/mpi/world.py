@@ -6,7 +6,8 @@ import ctypes
 import pickle
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dovetail.trace.clocks import Meeting
 
 CONTROL_TAG = 20000
+MOST_SHARED = 1 << 30  # bytes that channels may take: of these, the pages that messages have touched exist
 ANSWER_S = 600.0  # a rank that sends nothing for this long inside `together` counts as failed
 _ANYHOW = 0  # a send may end before the receiver has asked for it
 
@@ -67,6 +69,21 @@ class World:
     def freed(self) -> bool:
         """Whether the user has freed the communicator; nothing can run on it then."""
         return self._bound is not None and bool(self._bound.freed)
+
+    @cached_property
+    def neighbours(self) -> _native.Neighbours | None:
+        """Channels between all ranks in memory of their host; None where they share none. Collective at first."""
+        if self._bound is not None:
+            found: _native.Neighbours | None = self._bound.neighbours
+            return found
+        memory = None
+        if self.rank == 0:
+            with suppress(RuntimeError):
+                memory = _native.Segment.make(_native.neighbours_bytes(self.size, MOST_SHARED))
+        name, made = self.share(memory.name if memory is not None else ""), None
+        with suppress(RuntimeError):
+            made = _native.Neighbours(_native.Segment.open(name), self.rank, self.size)
+        return made if self.share(all(self.gather(made is not None))) else None
 
     @property
     def executor(self) -> str:

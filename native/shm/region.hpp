@@ -1,0 +1,68 @@
+// Region: memory that all ranks map, a part for each, for arrays that other ranks read where they lie.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shm/segment.hpp"
+
+namespace dovetail::shm {
+
+class Region {
+  public:
+    // Parts of so many bytes, by rank: each begins on a page of its own.
+    Region(std::shared_ptr<Segment> memory, int rank, std::vector<std::size_t> lengths)
+        : memory_(std::move(memory)), rank_(rank), lengths_(std::move(lengths)), starts_{page()} {
+        for (const std::size_t length : lengths_) starts_.push_back(starts_.back() + padded(length));
+    }
+    static std::size_t bytes(const std::vector<std::size_t>& lengths) {
+        std::size_t total = page();
+        for (const std::size_t length : lengths) total += padded(length);
+        return total;
+    }
+
+    std::byte* part(int rank) const { return memory_->data() + starts_[static_cast<std::size_t>(rank)]; }
+    std::size_t length(int rank) const { return lengths_[static_cast<std::size_t>(rank)]; }
+    void hide() { memory_->hide(); }
+
+    // Whether `num_bytes` at `data` lie in this rank's part.
+    bool holds(const std::byte* data, std::size_t num_bytes) const {
+        const std::byte* own = part(rank_);
+        return data >= own && data + num_bytes <= own + length(rank_);
+    }
+    // This rank uses its part no more: its pages go back at once, the mapping when all ranks have given theirs back.
+    void give_back() {
+        madvise(part(rank_), padded(length(rank_)), MADV_REMOVE);
+        given_back().fetch_add(1, std::memory_order_acq_rel);
+    }
+    bool is_over() const { return given_back().load(std::memory_order_acquire) == lengths_.size(); }
+
+  private:
+    static std::size_t page() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+    static std::size_t padded(std::size_t num_bytes) { return (num_bytes + page() - 1) / page() * page(); }
+    std::atomic<std::uint64_t>& given_back() const {
+        return *reinterpret_cast<std::atomic<std::uint64_t>*>(memory_->data());
+    }
+
+    std::shared_ptr<Segment> memory_;
+    const int rank_;
+    const std::vector<std::size_t> lengths_;
+    std::vector<std::size_t> starts_;
+};
+
+// Held by the arrays of this rank's part.
+struct Lease {
+    explicit Lease(std::shared_ptr<Region> of) : region(std::move(of)) {}
+    ~Lease() { region->give_back(); }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    const std::shared_ptr<Region> region;
+};
+
+}  // namespace dovetail::shm

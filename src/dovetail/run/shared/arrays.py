@@ -1,0 +1,95 @@
+"""arrays: NumPy arrays in memory that all ranks of a host map, which other ranks read where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dovetail import _native
+from dovetail.core import EnvironmentFault, OperatorError
+from dovetail.run.arrays import Array
+from dovetail.run.mpi.comm import adopted
+from dovetail.run.mpi.together import of_all
+from dovetail.run.shared.world import Comm, world
+
+
+def empty(shape: int | Sequence[int], dtype: DTypeLike = float, comm: Comm | None = None) -> Array:
+    """Return a new array of zeros in memory that all ranks of `comm` map.
+
+    In calls on `comm`, another rank copies a long message from such an array straight from where it lies: once, not
+    into shared memory and out of it. The memory is given back when the last array on it is dropped.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Of this rank's array; ranks may give other ones.
+    dtype : str or NumPy dtype
+        Of its elements, of a fixed size.
+    comm : Comm, optional
+        Of `dovetail.world()`, which is the default. All of its ranks call this together.
+
+    Raises
+    ------
+    OperatorError
+        On every rank, where one gives what is no shape or dtype, or `comm` is none of `dovetail.world()`.
+    EnvironmentFault
+        On every rank, where there is no such memory.
+    """
+    comm = world() if comm is None else comm
+    if not isinstance(comm, Comm):
+        hint = "dovetail.world(), or plain arrays: calls take both"
+        raise OperatorError(f"no memory is shared on a communicator of {type(comm).__name__}", hint=hint)
+    ours = adopted(comm)
+    lengths = of_all(comm, lambda: _num_bytes(shape, dtype))
+    region = _native.Region.of(_memory(comm, _native.Region.num_bytes(lengths)), comm.rank, lengths)
+    region.lend(ours.bound.address)
+    made: Array = region.part(comm.rank).view(dtype).reshape(shape)
+    return made
+
+
+def share(array: Any, comm: Comm | None = None) -> Array:
+    """Return a copy of `array` in memory that all ranks of `comm` map: see `empty`. All ranks call this together."""
+    given = np.asarray(array)
+    made = empty(given.shape, given.dtype, comm)
+    made[...] = given
+    return made
+
+
+def _num_bytes(shape: Any, dtype: Any) -> int:
+    try:
+        kind = np.dtype(dtype)
+        sides: list[int] = np.atleast_1d(np.asarray(shape, np.int64)).tolist()
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OperatorError("no array can be shared of these", found=str(error)) from error
+    if kind.hasobject or not kind.itemsize or any(side < 0 for side in sides):
+        raise OperatorError("no array can be shared of these", found=f"shape {shape}, dtype {kind}")
+    num_bytes: int = prod(sides) * kind.itemsize
+    return num_bytes
+
+
+def _memory(comm: Comm, num_bytes: int) -> _native.Segment:
+    """Return memory that all ranks have mapped; without a name, or else with one until all have it."""
+    faults: list[str] = []
+    for named in (False, True):
+        memory, name, fault = None, "", ""
+        try:
+            if comm.rank == 0:
+                memory = _native.Segment.make(num_bytes, named)
+                name = memory.name
+        except RuntimeError as error:
+            fault = str(error)
+        name = comm.bcast(name)
+        try:
+            memory = _native.Segment.open(name) if name and comm.rank else memory
+        except RuntimeError as error:
+            fault = str(error)
+        faults = [f"rank {rank}: {text}" for rank, text in enumerate(comm.allgather(fault)) if text]
+        if memory is not None:
+            memory.hide()
+        if memory is not None and not faults:
+            return memory
+    raise EnvironmentFault(f"the ranks cannot share {num_bytes} bytes", found="; ".join(faults))
