@@ -14,7 +14,7 @@ from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs
 from dovetail.ir.registry import class_name
 from dovetail.loops.analysis.check_counts import check_count
-from dovetail.loops.grid.blocks import cuts, grid_text
+from dovetail.loops.grid.blocks import cuts, grid_text, surface
 from dovetail.loops.grid.grid_operator import GridOperator
 from dovetail.loops.types import DTYPES
 from dovetail.pipeline.decomposition import Cutting
@@ -112,7 +112,7 @@ class PipelineOperator(GridOperator):
             raise OperatorError(
                 f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks"
             )
-        best = min(fitting, key=self._surface)
+        best = min(fitting, key=_surface)
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
@@ -121,7 +121,7 @@ class PipelineOperator(GridOperator):
         if not ways:
             self.serial(ranks)
             raise PlanError(f"{self.name} cannot be mapped along axis {mapped}", hint="another, or fewer ranks")
-        best = min(ways, key=self._surface)
+        best = min(ways, key=_surface)
         grain = max(-(-best.length_of_tiles // (TILES * ranks)), self._grains(best)[-1])
         return Schedule.of(OVERLAPPED, cut=best.cut, mapped=best.mapped, grain=grain, overlapped=True)
 
@@ -154,12 +154,6 @@ class PipelineOperator(GridOperator):
                 yield self.cutting(cut, mapped)
             except PlanError:
                 continue
-
-    @staticmethod
-    def _surface(cutting: Cutting) -> float:
-        """Elements of a position that cross, about, and then how uneven the cut is."""
-        sides = [points / parts for points, parts in zip(cutting.grid, cutting.cut, strict=True)]
-        return sum(prod(sides) / side for side, parts in zip(sides, cutting.cut, strict=True) if parts > 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Serial; then every cut, in tiles of twice as many positions each, blocking and overlapped."""
@@ -323,6 +317,11 @@ class PipelineOperator(GridOperator):
                     moves = partial(add_moves, cutting, name)
                     found.append(Sample(f"moves of {name}", cutting.length(name), moves, tiles))
         return found
+
+
+def _surface(cutting: Cutting) -> float:
+    """What a part sends on at a position."""
+    return surface(cutting.grid, cutting.cut, 1)
 
 
 def halvings(most: int, least: int) -> list[int]:
