@@ -231,6 +231,39 @@ def test_c_predicts_every_grain_as_python_does(choices):
         assert of_choice[overlapped > 0] == seconds[2 if overlapped else 1]
 
 
+def ladder(seconds, ratio=5):
+    """The grain of least predicted time, and that time, as `pipeline_grain.c` searches: every rung, then around the
+    best one in halved steps, then with tiles that divide the length evenly. `seconds`: by grain, from 1 on."""
+    length = best = len(seconds)
+
+    def better(*others):
+        fitting = [grain for grain in others if 1 <= grain <= length]
+        return min([best, *fitting], key=lambda grain: seconds[grain - 1])
+
+    rung = 1
+    while rung < length:
+        best, rung = better(rung), rung + 1 + rung // ratio
+    step = 1 + best // 10
+    while step:
+        best, step = better(best - step, best + step), step // 2
+    best = better(-(-length // -(-length // best)))
+    return best, seconds[best - 1]
+
+
+def test_c_climbs_the_ladder_of_grains_as_python_does(choices):
+    for costs, (grain, overlapped, _, *found), predicted in choices:
+        searched = [ladder(each) for each in zip(*predicted, strict=True)]
+        assert [seconds for _, seconds in searched] == found[:2], costs.length
+        assert grain == searched[overlapped > 0][0]
+
+
+def test_a_planted_rung_is_seen(choices):
+    """A ladder of wider steps finds other grains."""
+    others = [ladder(each, ratio=1) for _, _, predicted in choices for each in zip(*predicted, strict=True)]
+    found = [seconds for _, (_, _, _, *seconds), _ in choices for seconds in seconds[:2]]
+    assert [seconds for _, seconds in others] != found
+
+
 def test_a_planted_cost_is_noticed(choices):
     """Planted: a rank takes 0.1 % longer in one of the two models."""
     costs, _, predicted = choices[1]

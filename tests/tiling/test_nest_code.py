@@ -199,15 +199,29 @@ def handed_on(u, w, steps):
         u[2, 0] = u[0, 3] - u[n - 2, m - 1]
 
 
+@nest(u=array("n", "m"))
+def downwards(u, steps):
+    """One loop goes down along its axis."""
+    n, m = u.shape
+    for _ in loop(steps):
+        for i in loop(1, n):
+            for j in loop(1, m):
+                u[n - 1 - i, j] = 0.25 * u[n - i, j] + 0.5 * u[n - 1 - i, j - 1]
+        u[n - 1, 1] = u[0, m - 1] - u[1, m - 2]
+
+
 CLOSED = [  # nest, sizes, dtype, what a sweep writes
     (problems.sync_p2p, {"n": 14, "m": 11, "steps": 3}, "float64", np.s_[1:, 1:]),
     (problems.sync_p2p, {"n": 9, "m": 25, "steps": 1}, "int64", np.s_[1:, 1:]),
     (handed_on, {"n": 13, "m": 12, "steps": 4}, "float64", np.s_[1:, 2:]),
+    (downwards, {"n": 11, "m": 9, "steps": 3}, "float64", np.s_[:-1, 1:]),
 ]
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("one", "sizes", "dtype", "swept"), CLOSED, ids=["two axes", "whole numbers", "handed on"])
+@pytest.mark.parametrize(
+    ("one", "sizes", "dtype", "swept"), CLOSED, ids=["two axes", "whole numbers", "handed on", "down"]
+)
 def test_sweep_after_sweep(mpi, one, sizes, dtype, swept, tmp_path):
     code = nest_code(one, sizes, dtype)
     text = program(best_tile(code.deps, 12).tiling, code.space, None, code)

@@ -151,6 +151,15 @@ class Affine:
         found = Affine(own, self.constant, self.owner, self.within)
         return sum((values[name] * factor for name, factor in self.terms if name in values), found)
 
+    def named(self, names: Mapping[str, str | int]) -> str:
+        """Return the text with other names, or numbers, for some symbols.
+
+        >>> (2 * Affine((("i", 1),)) - Affine((("n", 1),)) + 1).named({"i": "(p0)", "n": 8})
+        '2 * (p0) - 7'
+        """
+        known = {s: Affine((), to) if isinstance(to, int) else Affine(((to, 1),)) for s, to in names.items()}
+        return str(self.replaced(known))
+
     def __str__(self) -> str:
         return "".join(self._words()) or "0"
 

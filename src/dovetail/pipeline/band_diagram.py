@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from dovetail.ir import Piece, Space
-from dovetail.pipeline.band_program import Tile, tiles_of
+from dovetail.pipeline.band_program import Tile, messages_of, tiles_of
 from dovetail.pipeline.bands import Line
+from dovetail.pipeline.tile_messages import GIVEN
 
 STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # most that is shown: steps upwards, tiles to the right, bands of each rank
 
@@ -45,12 +47,11 @@ def _pieces(line: Line, steps: int, stride: int, low: int, high: int) -> Iterato
 
 def _turns(line: Line) -> Iterator[tuple[Tile, int]]:
     """Yield each tile with its time step, after its rank's previous tile and after the tiles whose results it reads."""
-    ready = {array: np.zeros(line.cutting.grid[0], np.int64) for array in line.moving}
-    done = [0] * line.ranks
-    for tile in tiles_of(line):
-        reads = (ready[array][slice(*line.cutting.span(line.sweep, array, tile.touched))] for array in line.moving)
-        turn = 1 + max(done[tile.rank], *(int(values.max(initial=0)) for values in reads))
-        for array in line.sweep.targets:
-            ready[array][slice(*tile.touched)] = turn
-        done[tile.rank] = turn
-        yield tile, turn
+    tiles, done, turns, makers = tiles_of(line), [0] * line.ranks, list[int](), defaultdict[int, list[int]](list)
+    for message in messages_of(line, tiles):
+        if message.maker != GIVEN:
+            makers[message.user].append(message.maker)
+    for tile in tiles:
+        turns.append(1 + max(done[tile.rank], *(turns[maker] for maker in makers[tile.number]), 0))
+        done[tile.rank] = turns[-1]
+        yield tile, turns[-1]

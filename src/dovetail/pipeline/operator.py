@@ -14,7 +14,7 @@ from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs
 from dovetail.ir.registry import class_name
 from dovetail.loops.analysis.check_counts import check_count
-from dovetail.loops.grid.blocks import cuts, grid_text
+from dovetail.loops.grid.blocks import cuts, grid_text, surface
 from dovetail.loops.grid.grid_operator import GridOperator
 from dovetail.loops.types import DTYPES
 from dovetail.pipeline.decomposition import Cutting
@@ -120,7 +120,7 @@ class PipelineOperator(GridOperator):
             raise OperatorError(
                 f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks"
             )
-        best = min(fitting, key=self._surface)
+        best = min(fitting, key=_surface)
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
@@ -131,7 +131,7 @@ class PipelineOperator(GridOperator):
             raise PlanError(
                 f"{self.name} cannot be mapped along axis {mapped}", hint="map another axis, or use fewer ranks"
             )
-        best = min(ways, key=self._surface)
+        best = min(ways, key=_surface)
         grain = max(-(-best.length_of_tiles // (TILES * ranks)), self._grains(best)[-1])
         return Schedule.of(OVERLAPPED, cut=best.cut, mapped=best.mapped, grain=grain, overlapped=True)
 
@@ -163,12 +163,6 @@ class PipelineOperator(GridOperator):
                 yield self.cutting(cut, mapped)
             except PlanError:
                 continue
-
-    @staticmethod
-    def _surface(cutting: Cutting) -> float:
-        """Return about how many elements of each position cross between parts; the least for the most even cut."""
-        sides = [points / parts for points, parts in zip(cutting.grid, cutting.cut, strict=True)]
-        return sum(prod(sides) / side for side, parts in zip(sides, cutting.cut, strict=True) if parts > 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Yield the serial schedule; then every cut in tiles of every grain, blocking and overlapped."""
@@ -331,6 +325,11 @@ class PipelineOperator(GridOperator):
                     moves = partial(add_moves, cutting, name)
                     found.append(Sample(f"moves of {name}", cutting.length(name), moves, tiles))
         return found
+
+
+def _surface(cutting: Cutting) -> float:
+    """What a part sends on at a position."""
+    return surface(cutting.grid, cutting.cut, 1)
 
 
 def halvings(most: int, least: int) -> list[int]:

@@ -38,19 +38,22 @@ def least_skew(deps: Sequence[Vector], order: Sequence[int], mapped: int, cut: V
     uncut = tuple(int(parts == 1) for parts in cut)
     if fitting:
         return min(fitting, key=lambda skew: (sum(map(mul, skew, uncut)), sum(skew), skew))
-    return _some_skew(deps, before, mapped)
+    return _outwards([(v, v[mapped]) for v in deps], before, [0] * len(order))
 
 
-def _some_skew(deps: Sequence[Vector], before: Sequence[int], mapped: int) -> Vector:
-    """Return valid skew factors, not the least: each axis satisfies the dependences whose first nonzero axis it is."""
-    skew = [0] * len(deps[0])
-    for axis in reversed(before):
-        outer = before[: before.index(axis)]
-        for vector in deps:
+def _outwards(deps: Iterable[tuple[Vector, int]], order: Sequence[int], least: Sequence[int]) -> Vector:
+    """Return a weight for each axis of `order`, at least `least`, so that every dependence has a weighted sum of at
+    least 0 with the number beside it. The innermost axis is first; each weight is as large as the dependences require
+    whose first nonzero axis it is."""
+    weights, known = [0] * len(least), list(deps)
+    for axis in reversed(order):
+        weights[axis] = least[axis]
+        outer = order[: order.index(axis)]
+        for vector, more in known:
             if vector[axis] > 0 and not any(vector[other] for other in outer):
-                short = -(sum(map(mul, skew, vector)) - skew[axis] * vector[axis] + vector[mapped])
-                skew[axis] = max(skew[axis], -(-short // vector[axis]))
-    return tuple(skew)
+                rest = sum(map(mul, weights, vector)) - weights[axis] * vector[axis] + more
+                weights[axis] = max(weights[axis], -(rest // vector[axis]))
+    return tuple(weights)
 
 
 def waves(deps: Iterable[Vector], order: Sequence[int]) -> Vector:
@@ -60,15 +63,7 @@ def waves(deps: Iterable[Vector], order: Sequence[int]) -> Vector:
     >>> waves([(0, 1), (1, 0)], (0, 1)), waves([(0, 1), (1, -2)], (0, 1))
     ((1, 1), (3, 1))
     """
-    weights = [0] * len(order)
-    for axis in reversed(order):
-        weights[axis] = 1
-        inner = order[order.index(axis) :]
-        for vector in deps:
-            if vector[axis] > 0 and not any(vector[other] for other in order[: order.index(axis)]):
-                rest = sum(weights[other] * vector[other] for other in inner[1:])
-                weights[axis] = max(weights[axis], -((rest - 1) // vector[axis]))
-    return tuple(weights)
+    return _outwards([(vector, -1) for vector in deps], order, [1] * len(order))
 
 
 def lag_of_rows(deps: Iterable[Vector], order: Sequence[int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dovetail.loops.analysis.lags import Lag, least_lags
 from dovetail.stencil.sweeps import Event, RowSweep, Stencil, events
 
 Key = tuple[str, int]  # an array and a version of it
@@ -97,20 +98,22 @@ def lags(some: Sequence[Event], depth: Mapping[str, int], mirrored: Collection[s
     [0, 1, 2]
     [0, 2, 4]
     """
-    found = list[int]()
-    for event in some:
+    found = least_lags(len(some), _lags(some, depth, mirrored))
+    assert found is not None, "sweeps come after those that they need"
+    return found
+
+
+def _lags(some: Sequence[Event], depth: Mapping[str, int], mirrored: Collection[str]) -> Iterator[Lag]:
+    for number, event in enumerate(some):
         target = event.sweep.target
-        least = 0
-        for before, lag in zip(some, found, strict=False):
+        for other, before in enumerate(some[:number]):
             for operand, version in zip(event.sweep.operands, event.reads, strict=True):
                 if (operand.array, version) == (before.sweep.target, before.version):
                     by = operand.shift[0]
-                    least = max(least, lag + (abs(by) if operand.array in mirrored else by))
+                    yield other, number, abs(by) if operand.array in mirrored else by
             for operand, version in zip(before.sweep.operands, before.reads, strict=True):
                 if operand.array == target and (event.version - version) % depth[target] == 0:
                     by = -operand.shift[0]
-                    least = max(least, lag + (abs(by) if target in mirrored else by))
+                    yield other, number, abs(by) if target in mirrored else by
             if before.sweep.target == target:
-                least = max(least, lag)
-        found.append(least)
-    return found
+                yield other, number, 0

@@ -16,7 +16,7 @@ from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import Costs, LibraryCall
 from dovetail.ir.registry import class_name
 from dovetail.loops.analysis.check_counts import check_count
-from dovetail.loops.grid.blocks import Box, Range, cuts
+from dovetail.loops.grid.blocks import Box, Range, cuts, surface
 from dovetail.loops.grid.grid_operator import GridOperator
 from dovetail.loops.types import DTYPES
 from dovetail.stencil.convergence import CHANGE, PART, ChangeKernel, add_changes, change_name
@@ -128,7 +128,8 @@ class StencilOperator(GridOperator):
             rows = " × ".join(map(str, self.rows))
             hint = f"fewer ranks, or a grid of at least {ranks} rows"
             raise OperatorError(f"{ranks} ranks cannot each have rows of {self.title}", found=f"{rows} rows", hint=hint)
-        return Schedule.of(SERIAL, cut=min(reversed(fitting), key=self._surface), depth=0)
+        best = min(reversed(fitting), key=lambda cut: surface(self.rows, cut, 2))
+        return Schedule.of(SERIAL, cut=best, depth=0)
 
     def asked(
         self,
@@ -154,11 +155,6 @@ class StencilOperator(GridOperator):
         except PlanError:
             return False
         return True
-
-    def _surface(self, cut: tuple[int, ...]) -> float:
-        """Return the rows at the faces of an inner part."""
-        own = [n / parts for n, parts in zip(self.rows, cut, strict=True)]
-        return sum(min(parts - 1, 2) * prod(own) / side for side, parts in zip(own, cut, strict=True))
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
         """Yield the serial schedule; then every cut with ghosts for some steps, overlapped or not, or tiled."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from dovetail.loops.affine import Affine
 from dovetail.loops.analysis.dependences import flows
+from dovetail.loops.analysis.sweeps import axes_of
 from dovetail.loops.expressions import Read
 from dovetail.loops.levels import levels_of
 from dovetail.loops.matrices import Vector
@@ -92,10 +94,12 @@ class ClosingText(NestText):
 
     def _at(self, read: Read) -> Vector:
         """The iteration of the sweep that writes an element, or would write it in a larger space."""
-        places = self.found.places(self.statement)
-        if len(places) < self.found.num_loops:
-            raise self.found.refused(str(self.statement.target), "one index for each loop", self.statement)
-        back = (read.at[axis] - by for _, (axis, by) in sorted(places.items()))
+        loops, target = self.statement.loops, self.statement.target
+        axes = axes_of(self.nest, target, loops)
+        if not axes:
+            raise self.found.refused(str(target), "one index for each loop", self.statement)
+        ends = [(axes[loop.index], target.at[axes[loop.index]], loop.index) for loop in loops]
+        back = (at.factor(index) * (read.at[axis] - at.put(index, Affine())) for axis, at, index in ends)
         at = tuple(each.at(self.found.sizes) for each in back)
         if any(not low <= p <= high for p, (low, high) in zip(at, self.held, strict=True)):
             raise self.found.refused(f"{read}, which the sweep neither writes nor reads", "another element")

@@ -16,7 +16,8 @@ from dovetail.core import OperatorError
 from dovetail.loops.affine import Affine
 from dovetail.loops.analysis.check_counts import set_text
 from dovetail.loops.analysis.dependences import Dependence, flows
-from dovetail.loops.analysis.sweeps import space
+from dovetail.loops.analysis.lags import least_lags
+from dovetail.loops.analysis.sweeps import axes_of, space
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import WRAPS, Recording, Statement
 from dovetail.tiling.spaces import Space
@@ -69,7 +70,7 @@ class Analysis:
         for each in others:
             if len(each.loops) != len(first.loops):
                 found = f"{each} in {len(each.loops)} loops, {first} in {len(first.loops)}"
-                raise _refused(self.nest, found, "put every statement in as many loops", each)
+                raise self.refused(found, "put every statement in as many loops", each)
         common = 0
         while common < len(first.loops) and all(each.loops[common] is first.loops[common] for each in others):
             common += 1
@@ -77,7 +78,7 @@ class Analysis:
             if self.nest.arrays[each.target.array].time and any(
                 each.loops[0].index in end.names for inner in each.loops[1:] for end in (inner.low, inner.high)
             ):
-                raise _refused(self.nest, f"bounds of {each} that change with {each.loops[0].index}", "fixed ones")
+                raise self.refused(f"bounds of {each} that change with {each.loops[0].index}", "fixed ones")
         return common
 
     def _sources(self, statement: Statement) -> dict[str, list[Source]]:
@@ -107,22 +108,20 @@ class Analysis:
             back = {own.index: Affine(((loop.index, 1),)) - by for own, loop, by in pairs}
             written = [each.replaced(back).key for each in writer.target.at]
             if written != [each.key for each in read.at]:
-                raise _refused(self.nest, f"{name} is from several places", "one of them", statement)
+                raise self.refused(f"{name} is from several places", "one of them", statement)
 
     def _folded(self) -> Vector:
         """Lengths of the axes that loops go along and that are periodic."""
         found = [0] * self.num_loops
         for statement in self.nest.statements:
             array = self.nest.arrays[statement.target.array]
-            for loop, (axis, by) in self.places(statement).items() if array.boundary in WRAPS else ():
-                size = self.size(array.shape[axis])
-                if by or (statement.loops[loop].low.at(self.sizes), statement.loops[loop].high.at(self.sizes)) != (
-                    0,
-                    size,
-                ):
-                    raise _refused(self.nest, f"{statement}, in part of an axis that goes round", "u[t + 1, i] = …")
+            for number, axis in self.axes(statement).items():
+                loop, size = statement.loops[number], self.size(array.shape[axis])
+                at = (loop.low, loop.high, space(self.nest, statement.target)[axis].put(loop.index, Affine()))
+                if [each.named(self.sizes) for each in at] != ["0", str(size), "0"]:
+                    raise self.refused(f"{statement}, in part of an axis that goes round", "u[t + 1, i] = …")
                 if array.boundary == "periodic":
-                    found[loop] = size
+                    found[number] = size
         self._check_folds(found)
         return tuple(found)
 
@@ -131,55 +130,48 @@ class Analysis:
             for number, loop in enumerate(statement.loops):
                 ends = (loop.low, loop.high)
                 if any(loop.index in end.names for inner in statement.loops for end in (inner.low, inner.high)):
-                    raise _refused(
-                        self.nest, f"bounds that change with {loop.index}, where axes go round", "fixed ones"
-                    )
+                    raise self.refused(f"bounds that change with {loop.index}, where axes go round", "fixed ones")
                 whole = (0, folded[number])
                 if folded[number] and not all(0 <= end.at(self.sizes) <= whole[1] for end in ends):
-                    raise _refused(self.nest, f"loop {loop.index} beyond an axis that goes round", f"{whole}")
+                    raise self.refused(f"loop {loop.index} beyond an axis that goes round", f"{whole}")
 
-    def places(self, statement: Statement) -> dict[int, tuple[int, int]]:
-        """Of a target's axes but time: by the number of its loop which one, and what is added to the index."""
-        indices = [loop.index for loop in statement.loops]
-        found = {}
-        array = self.nest.arrays[statement.target.array]
-        for axis, each in enumerate(space(self.nest, statement.target)):
-            if len(each.terms) == 1 and each.terms[0][1] == 1 and each.names[0] in indices:
-                found[indices.index(each.names[0])] = (axis, each.constant)
-            elif array.boundary in WRAPS:
-                raise _refused(self.nest, str(statement.target), "one index for each axis", statement)
-        return found
+    def axes(self, statement: Statement) -> dict[int, int]:
+        """By number, the loops that go along an axis that goes round or is mirrored, and which axis."""
+        if self.nest.arrays[statement.target.array].boundary not in WRAPS:
+            return {}
+        inner = statement.loops[1:]
+        found = axes_of(self.nest, statement.target, inner)
+        if not found or any(at.factor(i) < 0 for at in statement.target.at for i in found):
+            raise self.refused(str(statement.target), "one index for each axis", statement)
+        return {number: found[loop.index] for number, loop in enumerate(inner, 1)}
 
     def size(self, axis: str | int) -> int:
-        return self.sizes[axis] if isinstance(axis, str) else axis
+        return self.nest.code.symbol(axis).at(self.sizes)
 
     def _shifts(self) -> list[Vector]:
-        """By the longest path: what is read within a step must lie behind, along every axis."""
-        count, n = len(self.nest.statements), self.num_loops
-        shifts = [[0] * n for _ in range(count)]
+        """What is read within a step must lie behind, along every axis."""
+        order, n = self.nest.statements.index, self.num_loops
         edges = [
-            (self.nest.statements.index(each.source), self.nest.statements.index(each.sink), vector)
+            (order(each.source), order(each.sink), vector)
             for each in self.flows
             for vector in self.vectors(each)
             if not any(vector[: self.shared]) and each.source is not each.sink
         ]
-        for _ in range(count + 1):
-            moved = False
-            for source, sink, vector in edges:
-                for k in range(self.shared, n):
-                    least = shifts[source][k] - vector[k]
-                    moved |= shifts[sink][k] < least
-                    shifts[sink][k] = max(shifts[sink][k], least)
-            if not moved:
-                return [tuple(each) for each in shifts]
-        raise _refused(self.nest, "statements that need one another within a step, in loops of their own", "one loop")
+        lags = [[0] * len(self.nest.statements)] * self.shared
+        for k in range(self.shared, n):
+            found = least_lags(len(self.nest.statements), [(source, sink, -by[k]) for source, sink, by in edges])
+            if found is None:
+                what = "statements that need one another within a step, in loops of their own"
+                raise self.refused(what, "one loop")
+            lags.append(found)
+        return [tuple(lag[number] for lag in lags) for number in range(len(self.nest.statements))]
 
     def vectors(self, each: Dependence) -> Iterator[Vector]:
         """A distance, and the others that it becomes where axes go round or are mirrored."""
         wraps = {
             loop
             for statement in (each.source, each.sink)
-            for loop in self.places(statement)
+            for loop in self.axes(statement)
             if self.nest.arrays[statement.target.array].boundary == "reflecting"
         } | {loop for loop, size in enumerate(self.folded) if size}
         spans = [
@@ -200,7 +192,7 @@ class Analysis:
             for vector in self.shifted(each):
                 if vector < (0,) * len(vector) or (not any(vector) and order(each.source) >= order(each.sink)):
                     found = f"{each.sink_access} of {each.sink}, from {each.source} at a distance of {each.distance}"
-                    raise _refused(self.nest, found, "a step between them", each.sink)
+                    raise self.refused(found, "a step between them", each.sink)
 
     def field(self, number: int, text: Any) -> Field:
         statement = self.nest.statements[number]
@@ -218,13 +210,12 @@ class Analysis:
     def _ranges(self, number: int, domain: Space) -> Ranges:
         """What is computed, and what lies outside and is read. Axes that wrap are within."""
         low, high = map(list, zip(*domain.ranges, strict=True))
-        places, target = self.places(self.nest.statements[number]), self.nest.statements[number].target
-        wraps = self.nest.arrays[target.array].boundary in WRAPS
+        axes = self.axes(self.nest.statements[number])
         for sink, sources in zip(self.nest.statements, self.sources, strict=True):
             space = Space(set_text(sink.loops, self.sizes))
             for source in (each for name in sources for each in sources[name] if each.number == number):
                 for k, ((first, last), back) in enumerate(zip(space.ranges, source.distance, strict=True)):
-                    if not (wraps and k in places):
+                    if k not in axes:
                         low[k], high[k] = min(low[k], first - back), max(high[k], last - back)
         return tuple(zip(low, high, strict=True))
 
@@ -243,26 +234,21 @@ class Analysis:
         names = [f"i{k}" for k in range(len(shift))]
         own = [f"{name} - {by}" if by else name for name, by in zip(names, shift, strict=True)]
         halves = [f"0 <= {x} <= {(size - 1) // 2}" for x, size in zip(own, self.folded, strict=True) if size]
-        indices = {loop.index: f"({x})" for loop, x in zip(statement.loops, own, strict=True)}
+        indices: dict[str, str | int] = {
+            **self.sizes,
+            **{loop.index: f"({x})" for loop, x in zip(statement.loops, own, strict=True)},
+        }
         bounds = [
-            f"{self.affine(loop.low, indices)} <= {x} < {self.affine(loop.high, indices)}"
+            f"{loop.low.named(indices)} <= {x} < {loop.high.named(indices)}"
             for loop, x, size in zip(statement.loops, own, self.folded, strict=True)
             if not size
         ]
         return f"{{ [{', '.join(names)}] : {' and '.join([*halves, *bounds])} }}"
 
-    def affine(self, value: Affine, indices: Mapping[str, str]) -> str:
-        """A sum in C, with numbers for sizes."""
-        constant = value.constant + sum(factor * self.sizes[name] for name, factor in value.terms if name in self.sizes)
-        terms = [
-            indices[name] if factor == 1 else f"{factor} * {indices[name]}"
-            for name, factor in value.terms
-            if name not in self.sizes
-        ]
-        return " + ".join([*terms, *([str(constant)] if constant or not terms else [])]).replace("+ -", "- ")
-
     def refused(self, found: str, hint: str, statement: Statement | None = None) -> OperatorError:
-        return _refused(self.nest, found, hint, statement)
+        """Return the error that the nest cannot be written so."""
+        what = f"{self.nest.name} cannot be written as a tiled MPI program"
+        return OperatorError(what, where=statement.line if statement else "", found=found, hint=hint)
 
     def notes(self) -> Iterator[str]:
         """What was done to the loops."""
@@ -285,9 +271,3 @@ def _flows(nest: Recording) -> tuple[Dependence, ...]:
     except OperatorError as refusal:
         what = f"{nest.name} cannot be written as a tiled MPI program: its dependences are not uniform"
         raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps that go one way") from None
-
-
-def _refused(nest: Recording, found: str, hint: str, statement: Statement | None = None) -> OperatorError:
-    where = statement.line if statement else ""
-    what = f"{nest.name} cannot be written as a tiled MPI program"
-    return OperatorError(what, where=where, found=found, hint=hint)

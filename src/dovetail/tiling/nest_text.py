@@ -70,20 +70,19 @@ class NestText(Expressions):
     def _place(self, source: Source, read: Read) -> str:
         """The iteration that wrote it: so far back, or by the element where the array's axes wrap."""
         words = [_back(f"(p{k})", by) for k, by in enumerate(source.distance)]
-        array, writer = self.nest.arrays[read.array], self.nest.statements[source.number]
-        if array.boundary in WRAPS:
-            elements = self._elements(read)
-            for loop, (axis, _) in self.found.places(writer).items():
-                words[loop] = elements[axis]
+        writer, elements = self.nest.statements[source.number], self._elements(read)
+        for loop, axis in self.found.axes(writer).items():
+            words[loop] = elements[axis]
         return ", ".join(words)
 
     def _elements(self, read: Read) -> list[str]:
         """Subscripts of all axes but time, back inside where they wrap."""
         array = self.nest.arrays[read.array]
-        indices = {loop.index: f"({point})" for loop, point in zip(self.statement.loops, self.points, strict=True)}
+        indices: dict[str, str | int] = {**self.found.sizes}
+        indices |= {loop.index: f"({point})" for loop, point in zip(self.statement.loops, self.points, strict=True)}
         found = []
         for each, size in zip(read.at[array.time :], array.shape, strict=True):
-            text = self.found.affine(each, indices)
+            text = each.named(indices)
             plain = len(each.terms) == 1 and not each.constant
             wraps = array.boundary in WRAPS and not plain
             found.append(f"{array.boundary}({text}, {self.found.size(size)})" if wraps else text)
@@ -93,9 +92,9 @@ class NestText(Expressions):
         """An element of an array before the loops."""
         words = self._elements(read)
         if self._num_given_axes(read.array) > len(words):
-            indices = {self.statement.loops[0].index: "(p0)"}
             last = levels_of(self.nest)[read.array].given - 1
-            words.insert(0, f"min2({self.found.affine(read.at[0], indices)}, {last})")
+            step = read.at[0].named({**self.found.sizes, self.statement.loops[0].index: "(p0)"})
+            words.insert(0, f"min2({step}, {last})")
         return f"GIVEN_{read.array}({', '.join(words)})"
 
     def plain(self) -> str:
@@ -108,18 +107,11 @@ class NestText(Expressions):
             yield f"{indent}S{number}({', '.join(loop.index for loop in each.loops)});"
             return
         assert isinstance(each, Loop)
-        ends = (self.found.affine(end, _Same()) for end in (each.low, each.high))
-        yield f"{indent}for (int64_t {each.index} = {next(ends)}; {each.index} < {next(ends)}; {each.index}++) {{"
+        low, high = (end.named(self.found.sizes) for end in (each.low, each.high))
+        yield f"{indent}for (int64_t {each.index} = {low}; {each.index} < {high}; {each.index}++) {{"
         for child in each.body:
             yield from self._lines(child, indent + "    ")
         yield f"{indent}}}"
-
-
-class _Same(dict[str, str]):
-    """Every name is its own."""
-
-    def __missing__(self, name: str) -> str:
-        return name
 
 
 def _back(point: str, by: int) -> str:

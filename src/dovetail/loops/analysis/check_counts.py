@@ -11,7 +11,6 @@ from math import prod
 
 from dovetail.core import ProgramError
 from dovetail.ir import Program, Workload, op_works
-from dovetail.loops.affine import Affine
 from dovetail.loops.expressions import operations
 from dovetail.loops.recording import Loop, Recording
 
@@ -73,13 +72,6 @@ def _count(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
 def set_text(loops: Sequence[Loop], sizes: Mapping[str, int]) -> str:
     """The iterations of nested loops in isl's notation."""
     names = {loop.index: f"i{number}" for number, loop in enumerate(loops)}
-    ends = [[_text(end, names, sizes) for end in (loop.low, loop.high)] for loop in loops]
+    ends = [[end.named({**sizes, **names}) for end in (loop.low, loop.high)] for loop in loops]
     bounds = [f"{low} <= {name} < {high}" for name, (low, high) in zip(names.values(), ends, strict=True)]
     return f"{{ [{', '.join(names.values())}] : {' and '.join(bounds)} }}"
-
-
-def _text(value: Affine, names: Mapping[str, str], sizes: Mapping[str, int]) -> str:
-    """A sum as isl writes it, with numbers for sizes."""
-    terms = [f"{factor}*{names[name]}" for name, factor in value.terms if name in names]
-    constant = value.constant + sum(factor * sizes[name] for name, factor in value.terms if name not in names)
-    return " + ".join([*terms, str(constant)] if constant or not terms else terms)

@@ -78,7 +78,7 @@ def sweep_of(
     """
     point, axis_of = space(nest, statements[0].target), dict[str, int]()
     for statement in statements:
-        axis_of = _axes(nest, space(nest, statement.target), loops)
+        axis_of = axes_of(nest, statement.target, loops)
         if not axis_of or nest.arrays[statement.target.array].shape != shape:
             hint = "write u[i, j] = … with one loop for every axis, each with a step of 1 or -1"
             raise refusal(nest, kind, f"{statement.target} is not the point of its loops", statement.line, hint)
@@ -97,9 +97,13 @@ def sweep_of(
     return Sweep(f"{nest.name}_{statements[0].name}", tuple(statements), order, low, high, signs, places)
 
 
-def _axes(nest: Recording, point: Sequence[Affine], loops: Sequence[Loop]) -> dict[str, int]:
-    """The axis of each loop, by its index; nothing where subscripts are not an index each, up or down by 1."""
-    found = dict[str, int]()
+def axes_of(nest: Recording, access: Read, loops: Sequence[Loop]) -> dict[str, int]:
+    """Return the axis that each loop goes along, by the loop's index.
+
+    Empty unless each subscript of `access`, that of the step aside, is the index of one loop, up or down by 1, and each
+    loop has a subscript.
+    """
+    found, point = dict[str, int](), space(nest, access)
     for axis, at in enumerate(point):
         own = [loop.index for loop in loops if loop.index in at.names]
         if len(own) != 1 or abs(at.factor(own[0])) != 1 or not {*at.names} - {*own} <= nest.code.symbols:

@@ -37,6 +37,16 @@ def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:
     return [cut for cut in product(counts, repeat=axes) if prod(cut) == ranks]
 
 
+def surface(sizes: Sequence[int], cut: Sequence[int], most: int) -> float:
+    """Return the mean number of points at the faces of a part; along each axis up to `most` faces have a neighbour.
+
+    >>> surface((6, 8), (3, 2), 2), surface((6, 8), (3, 2), 1)
+    (10.0, 6.0)
+    """
+    sides = [size / parts for size, parts in zip(sizes, cut, strict=True)]
+    return sum(min(parts - 1, most) * prod(sides) / side for side, parts in zip(sides, cut, strict=True))
+
+
 def boxes(rows: Sequence[int], cut: Sequence[int], first: Sequence[int] = ()) -> list[Box]:
     """The box of each part, the last axis changing fastest. `first`: rows of each part along the first axis; default:
     an even cut.

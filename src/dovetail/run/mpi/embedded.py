@@ -116,10 +116,6 @@ class Embedded:
         """Return new arrays for the outputs of this rank, slots first; not poisoned."""
         return {name: np.empty(*self._shapes[name]) for name in self._outputs}
 
-    def run_checked(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
-        """Run on arrays that are known to fit on every rank; new outputs are not poisoned first."""
-        return self.run_bound(self.bound_to(inputs, out))
-
     def bound_to(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> tuple[dict[str, Array], ...]:
         """Bind the engine to these arrays, and return them as it takes them. All that can fail on this rank alone."""
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
