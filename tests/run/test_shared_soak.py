@@ -60,9 +60,8 @@ def test_a_rank_killed_at_a_random_moment(stops):
             ranks.end()
         printed.seek(0)
         said = printed.read().decode()
-    assert {int(rank) for rank in GONE.findall(said)} == {0, 1} or said.count("ended before all ranks had met") == 2, (
-        said
-    )
+    learned = {int(rank) for rank in GONE.findall(said)}
+    assert len(learned) + said.count("errors.RunError:") == 2, said  # the latter where ranks still meet
     assert "AssertionError" not in said
 
 
