@@ -131,7 +131,7 @@ def test_columns_of_a_timeline_fit_together(plan):
     document = plan["predicted"]
     assert Timeline.from_json(document).to_json() == document
     for name in ("rank", "lane", "name"):
-        with pytest.raises(DovetailError, match="leaves its table"):
+        with pytest.raises(DovetailError, match="has values outside its table"):
             Timeline.from_json(changed(document, ("columns", name, 0), 99))
     with pytest.raises(DovetailError, match="differ in length"):
         Timeline.from_json(changed(document, ("columns", "end_s", 0)))

@@ -377,7 +377,7 @@ std::pair<int, bool> setup(std::uintptr_t table, std::uintptr_t reduce) {
     const int code = mpi->setup(&provided, &is_main, reinterpret_cast<dt_reduce_fn>(reduce));
     if (code) raise_run_error("MPI refuses calls: has it begun, or ended?");
     constexpr int serialized = 2;  // as MPICH and Open MPI number it
-    state().one_thread = provided < serialized;
+    state().one_thread = state().one_thread || provided < serialized;  // ranks without MPI may come later
     if (is_main) state().main_thread = std::this_thread::get_id();
     return {provided, is_main != 0};
 }

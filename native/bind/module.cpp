@@ -6,6 +6,7 @@ void bind_sim(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
 void bind_comm(nanobind::module_& m);
 void bind_shm(nanobind::module_& m);
+void bind_ranks(nanobind::module_& m);
 void bind_trace(nanobind::module_& m);
 void bind_interpreter(nanobind::module_& m);
 
@@ -16,6 +17,7 @@ NB_MODULE(_core, m) {
     bind_run(m);
     bind_shm(m);
     bind_comm(m);
+    bind_ranks(m);
     bind_trace(m);
     bind_interpreter(m);
 }

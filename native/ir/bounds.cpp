@@ -45,7 +45,7 @@ bool channels_fit(const Program& p, std::int64_t op) {
     return out < 0 || (p.chan_src[out] == p.rank[op] && p.chan_src[out] != p.chan_dst[out]);
 }
 
-// Place of `rank` in the group of a collective; -1 if it is none of its members.
+// Index of `rank` in the group of a collective; -1 if it is no member.
 std::int32_t member(const Program& p, std::int32_t call, std::int32_t rank) {
     const auto group = p.group.subspan(p.group_start[call], p.group_size(call));
     for (std::size_t i = 0; i < group.size(); ++i)
@@ -115,7 +115,7 @@ bool deps_fit(const Program& p, std::int64_t op) {
     return true;
 }
 
-// Whether each member of an all_to_all sends each other what that one takes from it.
+// Whether each member of an all_to_all sends each other member as many slots as that one receives from it.
 bool parts_fit(const Program& p, std::span<const std::int32_t> members) {
     const auto n = static_cast<std::int64_t>(members.size());
     for (const std::int32_t op : members) {

@@ -15,7 +15,7 @@ void join(Clock into, std::span<const std::int32_t> other) {
     for (std::size_t i = 0; i < into.size(); ++i) into[i] = std::max(into[i], other[i]);
 }
 
-// How often the clock of each op will be asked for: by dependents and, across ranks, by the op that takes its message.
+// How often the clock of each op is needed: by dependents and, across ranks, by the op that receives its message.
 std::vector<std::int32_t> count_uses(const Program& p, const Run* run) {
     std::vector<std::int32_t> uses(p.num_ops(), 0);
     for (const std::int64_t dep : p.dep) ++uses[dep];
@@ -24,7 +24,7 @@ std::vector<std::int32_t> count_uses(const Program& p, const Run* run) {
     return uses;
 }
 
-// Of each op that sends, whether another one takes its message.
+// For each op, whether another op receives its message.
 std::vector<bool> taken(const Program& p, const Run& run) {
     std::vector<bool> found(p.num_ops(), false);
     for (std::int32_t op = 0; op < p.num_ops(); ++op)
@@ -32,7 +32,7 @@ std::vector<bool> taken(const Program& p, const Run& run) {
     return found;
 }
 
-// Follows the counts of up to kWidth queues through a run.
+// Replays a run with vector clocks that hold the counts of up to kWidth queues.
 class Replay {
   public:
     Replay(const Program& p, const Queues& q, const Run& run, std::vector<std::int32_t> column, Moment moment)
@@ -65,7 +65,7 @@ class Replay {
         }
     }
 
-    // Of the op stepped last, as the second of the pair.
+    // Whether the pair is ordered; its second op must be the last op stepped.
     bool ordered(const Pair& pair) const {
         return moments_[place_ * kWidth + column_[q_.queue_of[pair.first]]] > q_.position[pair.first];
     }
@@ -82,7 +82,7 @@ class Replay {
         for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i) learn(op, p_.dep[i]);
     }
 
-    // The message has begun to come, and brings what its sender knew when it touched slots.
+    // The message has begun to arrive, and brings its sender's clock at the time when that touched its slots.
     void touch(std::int32_t op) {
         if (moment_ == Moment::begun) return;
         if (receives(p_.kind[op])) {
@@ -103,7 +103,7 @@ class Replay {
         if (uses_[op] > 0) kept_.keep(op, clock(op));
     }
 
-    // A member whose data reach another had begun before that one ended. Nothing is learnt of the call's own accesses.
+    // A member whose data reach another began before that one ended. The call's own accesses are not ordered.
     void meet(std::span<const std::int32_t> members) {
         const std::uint8_t kind = p_.collective[p_.call[members[0]]];
         if (kind == kAllToAll && p_.in_parts(members)) return exchange(members);
@@ -123,7 +123,7 @@ class Replay {
         }
     }
 
-    // The same of an all_to_all, in which some may send nothing to some.
+    // The same for an all_to_all, in which a member may send nothing to another.
     void exchange(std::span<const std::int32_t> members) {
         moments_.resize(std::max(moments_.size(), members.size() * kWidth));
         for (std::size_t i = 0; i < members.size(); ++i) {
@@ -142,10 +142,10 @@ class Replay {
     const Queues& q_;
     const Run& run_;
     const Moment moment_;
-    std::vector<std::int32_t> column_;  // of each queue: which count of a clock is its own; -1 for none
+    std::vector<std::int32_t> column_;  // per queue: the index of its count in a clock; -1 for none
     std::vector<std::int32_t> counts_;
-    std::vector<std::int32_t> moments_;  // the clock at the moment asked for, of the last op or all members of its call
-    std::ptrdiff_t place_ = 0;           // of the last op among these
+    std::vector<std::int32_t> moments_;  // the clock at `Moment`, of the last op or of all members of its call
+    std::ptrdiff_t place_ = 0;           // index of the last op in moments_
     std::vector<std::int32_t> uses_;
     std::vector<bool> taken_;
     ClockStore kept_, touched_{0, 1};
@@ -190,7 +190,7 @@ bool RankClocks::ordered(std::int32_t first, std::int32_t second) const {
 
 namespace {
 
-// Pairs that are not seen to be ordered yet, in their order, and their numbers in the list that was asked about.
+// Pairs that are not yet known to be ordered, with their indices in the caller's list.
 struct Open {
     std::vector<Pair> pairs;
     std::vector<std::int64_t> numbers;
@@ -207,10 +207,10 @@ struct Open {
     }
 };
 
-// Which pairs a signal or dependency straight from the one queue to the other orders.
+// Which pairs are ordered by a signal or dependency directly from one queue to the other.
 std::vector<bool> ordered_directly(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs) {
     std::vector<bool> seen(pairs.size(), false);
-    std::unordered_map<std::int64_t, std::int32_t> last;  // by two queues: of the one, the last op known to the other
+    std::unordered_map<std::int64_t, std::int32_t> last;  // by (to, from): the last op of `from` known to `to`
     const auto key = [&](std::int32_t to, std::int32_t from) { return std::int64_t{to} * q.size() + from; };
     const auto learn = [&](std::int32_t op, std::int64_t cause) {
         const auto [at, fresh] = last.try_emplace(key(q.queue_of[op], q.queue_of[cause]), q.position[cause]);
@@ -230,8 +230,8 @@ std::vector<bool> ordered_directly(const Program& p, const Queues& q, const Run&
     return seen;
 }
 
-// Order through the hub of the first op's rank, the queue that waits most for others; where none of its ops comes after
-// the first op, through another rank's. Clocks of hubs are few, those of all queues many.
+// Order through the hub of the first op's rank (the queue that waits for others most often), or through another rank's
+// hub if none of its ops comes after the first op. This needs clocks of hubs only, which are few.
 class Hubs {
   public:
     Hubs(const Program& p, const Queues& q, const Run& run) : p_(p), q_(q), run_(run), hub_(p.num_ranks, -1) {
@@ -239,7 +239,7 @@ class Hubs {
         find_ways();
     }
 
-    // Which pairs are ordered so.
+    // Which pairs are ordered through hubs.
     std::vector<bool> ordered(std::span<const Pair> pairs, Moment moment) const {
         std::vector<bool> seen(pairs.size(), false);
         for (std::int32_t low = 0; low < p_.num_ranks; low += kWidth) follow(pairs, moment, low, seen);
@@ -258,7 +258,7 @@ class Hubs {
         }
     }
 
-    // Backwards: the first op of the hub, or else one of another hub, that comes after each op.
+    // Finds, from the last op backwards, the first op of the rank's hub, or else of another hub, after each op.
     void find_ways() {
         way_.assign(p_.num_ops(), -1);
         const auto lead = [&](std::int64_t op, std::int32_t to) {
@@ -298,21 +298,21 @@ class Hubs {
     const Program& p_;
     const Queues& q_;
     const Run& run_;
-    std::vector<std::int32_t> hub_;  // of each rank: its queue
-    std::vector<std::int32_t> way_;  // of each op: the op of a hub; -1 for none
+    std::vector<std::int32_t> hub_;  // per rank: its hub's queue
+    std::vector<std::int32_t> way_;  // per op: the op of a hub after it; -1 for none
 };
 
-// How many queues the first ops of some pairs are of.
+// In how many queues the first ops of the pairs are.
 std::int64_t num_firsts(const Queues& q, std::span<const Pair> pairs) {
     std::vector<std::uint8_t> is_first(q.size(), 0);
     for (const Pair& pair : pairs) is_first[q.queue_of[pair.first]] = 1;
     return std::count(is_first.begin(), is_first.end(), 1);
 }
 
-// The number of the first of some pairs that is not ordered: clocks of the queues of their first ops, a few at a time.
+// The index of the first pair that is not ordered, by clocks of the queues of first ops, kWidth queues at a time.
 std::int64_t first_of(const Program& p, const Queues& q, const Run& run, std::span<const Pair> pairs, Moment moment,
                       const std::function<bool(const Pair&)>& excused) {
-    std::vector<std::int32_t> number(q.size(), -1);  // of each queue of a first op
+    std::vector<std::int32_t> number(q.size(), -1);  // per queue of a first op: its index
     std::int32_t count = 0;
     for (const Pair& pair : pairs)
         if (std::int32_t& n = number[q.queue_of[pair.first]]; n < 0) n = count++;

@@ -1,4 +1,4 @@
-// Vector clocks: which ops have ended, in every timing, when another op starts; only for queues that are asked about.
+// Vector clocks: which ops have ended, in every timing, when another op starts; computed only for the queues needed.
 #pragma once
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 
 namespace dovetail::ir {
 
-// Two ops of different queues, the earlier one of the run first; -1 for none.
+// Two ops of different queues, in the order of the run; -1 for none.
 struct Pair {
     std::int32_t first = -1, second = -1;
 };
 
-// Vectors of `width` counts, reused once nobody needs them.
+// A pool of vectors of `width` counts.
 class ClockStore {
   public:
     ClockStore(std::int64_t num_ops, std::int64_t width) : width_(width), place_(num_ops, -1) {}
@@ -48,31 +48,31 @@ class ClockStore {
     std::vector<std::int32_t> counts_, place_, free_;
 };
 
-// Order by the lanes and dependencies of each rank, without messages. Takes the ops of a run one by one.
+// Order by the lanes and dependencies within each rank, without messages. Steps through the ops of a run.
 class RankClocks {
   public:
     RankClocks(const Program& program, const Queues& queues);
 
     void step(std::int32_t op);
-    // Whether the rank alone shows that `first` has ended before `second`, the last op stepped in its queue, starts.
+    // Whether the order within the rank proves that `first` ends before `second`, the last op of its queue, starts.
     bool ordered(std::int32_t first, std::int32_t second) const;
 
   private:
     const Program& p_;
     const Queues& q_;
-    std::vector<std::int32_t> place_, width_;  // of each queue: its place among its rank's, and how many these are
-    std::vector<std::int64_t> start_;          // of each queue: where its clock starts in counts_
+    std::vector<std::int32_t> place_, width_;  // per queue: its index on its rank, and the number of the rank's queues
+    std::vector<std::int64_t> start_;          // per queue: where its clock starts in counts_
     std::vector<std::int32_t> counts_;
-    std::vector<std::int32_t> uses_;  // of each op: dependents that have not run
-    ClockStore kept_;                 // clocks of ops that have uses
+    std::vector<std::int32_t> uses_;  // per op: dependents that have not run
+    ClockStore kept_;                 // clocks of ops with uses left
 };
 
-// By when the first op of a pair must have ended: by the time the second begins, before it has received its message; or
-// by the time it first touches a slot, when its message, if it receives one, has begun to arrive.
+// When the first op of a pair must have ended: when the second begins, before it has received its message (`begun`); or
+// when it first touches a slot, after its message, if it receives one, has begun to arrive (`touched`).
 enum class Moment { begun, touched };
 
-// The first pair of the list that neither lanes, dependencies, messages, signals nor collectives order, and that is not
-// `excused`; -1 where there is none. The list must be in the order in which the run has the second ops.
+// The index of the first pair that neither lanes, dependencies, messages, signals nor collectives order, and that is
+// not `excused`; -1 if there is none. Pairs must be sorted by the position of their second ops in the run.
 std::int64_t first_unordered(const Program& program, const Queues& queues, const Run& run, std::span<const Pair> pairs,
                              Moment moment, const std::function<bool(const Pair&)>& excused = nullptr);
 

@@ -1,4 +1,4 @@
-// Execution: a program's ops on symbols in place of numbers. Equals dovetail/ir/symbolic.py, up to the hash of Value.
+// Execution: runs a program on symbols instead of numbers, as dovetail/ir/symbolic.py does, but values are hashes.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@
 
 namespace dovetail::ir {
 
-// What a hash is of: a slot's start (kTheirs: one that the reference has not written), a kernel's result, a list, any
-// value of several places that hold the same.
+// What a hash stands for: the initial value of a slot (kTheirs: of one that the reference has not written), the result
+// of a kernel, a list, or the common value of several places.
 enum Atom : std::uint64_t { kInput, kUndefined, kKernel, kList, kTheirs, kClass };
 
-constexpr std::size_t kMostValues = std::size_t{1} << 28;  // of a term within a term: 6 GiB
+constexpr std::size_t kMostValues = std::size_t{1} << 28;  // of a nested term: 6 GiB
 
 // The layout of the cells of a list of slots: a cell is `grain` slots, one in each of `grain` rows of `columns` cells.
 struct Shape {
@@ -29,7 +29,7 @@ struct Shape {
     std::int64_t first_slot(std::int64_t cell) const { return cell / columns * columns * grain + cell % columns; }
 };
 
-// Messages of one channel on their way: values end to end.
+// The messages in flight on one channel: their values, one after another.
 struct Pipe {
     std::vector<Value> values;
     std::size_t head = 0;
@@ -51,18 +51,18 @@ class Execution {
           cells_(layout.cells()),
           pipes_(p.num_channels()) {}
 
-    // The whole run.
+    // Runs all ops in the order of the run.
     void run() {
         for (const std::int32_t op : run_.order) step(op);
     }
 
-    // Ops in the order of their rows.
+    // Runs a range of ops in the order of their rows.
     void run(std::int64_t first, std::int64_t last) {
         for (std::int64_t op = first; op < last; ++op) step(static_cast<std::int32_t>(op));
     }
 
-    // The buffers that rows from `first` to before `last` write, and results that are there already, which the other
-    // program may write in those rows. What others hold stays as it is, however often the rows are repeated.
+    // Per buffer, whether rows from `first` to before `last` may change it: they write it, or it is a result already
+    // written, which the other program may write in those rows. Repeating the rows leaves all other buffers unchanged.
     std::vector<std::uint8_t> changing(std::int64_t first, std::int64_t last) const {
         std::vector<std::uint8_t> found(p_.num_buffers, 0);
         const auto& written = p_.write.buffer;
@@ -71,7 +71,7 @@ class Execution {
         return found;
     }
 
-    // Calls f(value) for all that some buffers hold, and what is on its way in every channel.
+    // Calls f(value) for all values in some buffers, and all values in flight on every channel.
     template <class F>
     void each(const std::vector<std::uint8_t>& buffers, F f) {
         for (std::int32_t buffer = 0; buffer < p_.num_buffers; ++buffer)
@@ -83,7 +83,7 @@ class Execution {
             for (std::size_t i = pipe.head; i < pipe.values.size(); ++i) f(pipe.values[i]);
     }
 
-    // How many values are on their way in each channel.
+    // How many values are in flight on each channel.
     std::vector<std::size_t> under_way() const {
         std::vector<std::size_t> found;
         for (const Pipe& pipe : pipes_) found.push_back(pipe.values.size() - pipe.head);
@@ -92,13 +92,13 @@ class Execution {
 
     const Value& read(std::int32_t buffer, std::int32_t rank, std::int64_t cell) { return touched(buffer, rank, cell); }
 
-    // Values that ops have read and written.
+    // The number of values that ops have read and written.
     std::int64_t work() const { return work_; }
 
-    // Of each set of post-conditions the first slot that is wrong.
+    // The first wrong slot for each set of post-conditions.
     std::vector<Wrong> check(std::int32_t num_sets) {
         std::vector<Wrong> found(num_sets);
-        std::vector<Value> asked;  // by the post-condition looked at last, as far as it was looked at
+        std::vector<Value> asked;  // the values computed so far for the last post-condition
         for (std::int64_t post = 0, last = -1; post < p_.posts.size(); ++post) {
             Wrong& wrong = found[p_.posts.set[post]];
             if (wrong.post >= 0) continue;
@@ -175,7 +175,7 @@ class Execution {
         into.count = std::min(into.count, kMostContributions);
     }
 
-    // Ops that move and add slot by slot.
+    // Runs an op that moves or adds slot by slot.
     void move(std::int32_t op) {
         const std::uint8_t kind = p_.kind[op];
         if (kind == kNop || kind == kSignal || kind == kWait) return;
@@ -192,7 +192,7 @@ class Execution {
         }
     }
 
-    // The next message of the op's channel, added to what it reads.
+    // Receives the next message of the op's channel, and adds it to what the op reads.
     void take(std::int32_t op) {
         Pipe& pipe = pipes_[p_.chan_in[op]];
         const std::int64_t slots = p_.message_slots(op);
@@ -230,7 +230,7 @@ class Execution {
             store(p_.rank[op], p_.write[p_.write_start[op] + w], results_[w].data());
     }
 
-    // Brings an `all` operand down to one value.
+    // Reduces an operand of mode `all` to one value.
     void digest(std::vector<Value>& operand, std::int64_t columns) const {
         Hash hash(key_);
         hash.word(kList);
@@ -293,9 +293,9 @@ class Execution {
         }
     }
 
-    // Member i of an all_to_all gets part i of every member's operand, one after the other.
+    // All-to-all: member i receives part i of every member's operand, in the order of members.
     void exchange(std::span<const std::int32_t> members) {
-        std::vector<std::int64_t> begin(members.size(), 0);  // of each member's next part
+        std::vector<std::int64_t> begin(members.size(), 0);  // per member: where its next part begins
         for (std::size_t i = 0; i < members.size(); ++i) {
             out_.clear();
             for (std::size_t from = 0; from < members.size(); ++from) {
@@ -314,7 +314,7 @@ class Execution {
         }
     }
 
-    // The value that a post-condition asks for at a place of its region, in cells.
+    // The value that a post-condition requires at a place of its region, in cells.
     Value ask(std::int64_t post, std::int64_t place) const {
         Value sum = kernels_.empty() ? Value{} : kernels_[place];
         for (std::int64_t t = p_.posts.term_start[post]; t < p_.posts.term_start[post + 1]; ++t) {
@@ -327,7 +327,7 @@ class Execution {
         return sum;
     }
 
-    // What the kernels among the terms of a post-condition make, summed, cell by cell; nothing where there are none.
+    // Sums, cell by cell, the results of the kernels among the terms of a post-condition; empty if there are none.
     void ask_kernels(std::int64_t post) {
         kernels_.clear();
         const Region region = p_.posts.region[post];
@@ -340,7 +340,7 @@ class Execution {
         }
     }
 
-    // The values of a term of `slots` slots, in cells.
+    // The values of a term of `slots` slots, one per cell.
     std::vector<Value> evaluate(const TermView& term, std::int64_t slots, const Shape& shape) const {
         const std::size_t count = slots / shape.grain;
         if (count > kMostValues) throw std::bad_alloc();
@@ -356,7 +356,7 @@ class Execution {
         return std::move(operands[0]);
     }
 
-    // Operand i of a term of `slots` slots, in cells; an operand of mode `all` as one value.
+    // The values of operand i of a term of `slots` slots, one per cell; one value for mode `all`.
     std::vector<Value> operand(const TermView& term, std::int64_t i, std::int64_t slots, const Shape& shape) const {
         const std::uint8_t mode = term.mode(i);
         std::vector<Value> values;
@@ -404,7 +404,7 @@ class Execution {
     std::int64_t work_ = 0;
     std::vector<Value> cells_;
     std::vector<Pipe> pipes_;
-    std::vector<Value> out_, more_;                       // scratch of one op
+    std::vector<Value> out_, more_;                       // scratch within one op
     std::vector<std::vector<Value>> operands_, results_;  // likewise
     std::vector<Value> kernels_;                          // see ask_kernels
 };

@@ -9,7 +9,7 @@
 namespace dovetail::ir {
 namespace {
 
-// A first-in first-out list threaded through an array of links.
+// A first-in, first-out list, linked through a shared array.
 struct List {
     std::int32_t head = -1, tail = -1;
     std::int64_t size = 0;
@@ -32,7 +32,7 @@ struct List {
     }
 };
 
-// Calls of one collective: for each member the ops that have arrived, for each number of call how many members.
+// Calls of one collective: the ops of each member that have arrived, and the number of members in each call.
 struct Calls {
     std::unordered_map<std::int32_t, std::int32_t> place;  // rank -> place in the group
     std::vector<std::vector<std::int32_t>> arrived;
@@ -86,7 +86,7 @@ class Greedy {
     }
 
   private:
-    // One place more in every channel, for queues asleep on a full one; false where there are none.
+    // Deepens every channel by one place if a queue waits for a full one; else returns false.
     bool deepen() {
         std::vector<std::int32_t> full;
         for (const std::int32_t queue : listed_) {
@@ -119,7 +119,7 @@ class Greedy {
         }
     }
 
-    // The sleepers on the event that an op still waits for; null when it may run.
+    // The list of queues asleep on the event that `op` waits for; null if the op may run.
     List* missing(std::int32_t queue, std::int32_t op) {
         for (std::int64_t i = p_.dep_start[op]; i < p_.dep_start[op + 1]; ++i)
             if (!has_run_[p_.dep[i]]) return &on_op_[p_.dep[i]];
@@ -204,7 +204,7 @@ class Greedy {
     std::vector<List> on_message_, on_signal_, on_place_, on_op_;  // queues asleep, by channel or op
     std::vector<std::int32_t> next_queue_;
     std::vector<std::uint8_t> is_ready_, is_full_, is_listed_;
-    std::vector<std::int32_t> listed_;  // queues that slept on a full channel since the last deepening
+    std::vector<std::int32_t> listed_;  // queues that waited for a full channel since the last deepening
     std::deque<std::int32_t> ready_;
     std::vector<Calls> calls_;
 };

@@ -8,13 +8,13 @@
 namespace dovetail::ir {
 namespace {
 
-constexpr std::int64_t kFewest = 8;       // repetitions; fewer are done as they are
-constexpr std::int64_t kCandidates = 32;  // lengths of a repetition that are tried
-constexpr int kRefinements = 4;           // how often what holds the same may get less
-constexpr std::int64_t kAhead = 6;        // how many repetitions the reference is sought through for the same value
+constexpr std::int64_t kFewest = 8;       // least repetitions for which induction is tried
+constexpr std::int64_t kCandidates = 32;  // most lengths of a repetition that are tried
+constexpr int kRefinements = 4;           // most refinements of the classes of equal places
+constexpr std::int64_t kAhead = 6;        // repetitions of the reference that are searched for the same value
 constexpr std::size_t kStarts = 2;        // places in a repetition that are tried as its beginning
 
-// The rows from `first` are `count` times the same `length` ops.
+// From row `first`, the same `length` ops are repeated `count` times.
 struct Repetition {
     std::int64_t first = 0, length = 0, count = 0;
 
@@ -39,7 +39,7 @@ bool is_same_op(const Program& p, std::int64_t i, std::int64_t j) {
     return true;
 }
 
-// What is repeated around the middle of a program, in the fewest ops; none where nothing is.
+// The shortest repetition around the middle of a program; `count` is 0 if there is none.
 Repetition find_repetition(const Program& p) {
     const std::int64_t count = p.num_ops(), middle = count / 2;
     std::int64_t tried = 0;
@@ -56,7 +56,7 @@ Repetition find_repetition(const Program& p) {
     return {};
 }
 
-// Joins repetitions of the one that has more of them, so that both are as often repeated.
+// Lengthens the repetition of the program with more repetitions, so that both counts are equal.
 void match(Repetition& own, Repetition& theirs) {
     for (Repetition* each : {&own, &theirs}) {
         const std::int64_t other = each == &own ? theirs.count : own.count, times = (each->count + other / 2) / other;
@@ -64,7 +64,7 @@ void match(Repetition& own, Repetition& theirs) {
     }
 }
 
-// Values that an op touches.
+// The number of values that an op touches.
 std::int64_t num_touched(const Program& p, const Layout& layout, std::int64_t op) {
     std::int64_t found = 0;
     for (std::int64_t i = p.read_start[op]; i < p.read_start[op + 1]; ++i) found += layout.cells(p.read[i]).slots();
@@ -72,15 +72,15 @@ std::int64_t num_touched(const Program& p, const Layout& layout, std::int64_t op
     return found;
 }
 
-// Whether messages move before the next computation.
+// Whether a message op comes before the next compute op.
 bool is_last_before_messages(const Program& p, std::int64_t row) {
     while (++row < p.num_ops() && p.kind[row] != kCompute)
         if (sends(p.kind[row]) || receives(p.kind[row])) return true;
     return false;
 }
 
-// Computations of a repetition from `first` after which both programs may have done the same. Where some take operands
-// whole they are tiles of a pipeline, and the largest is one; else those after which messages move end a sweep.
+// Compute ops, in the repetition at `first`, after which both programs may have done the same work. If some have
+// operands of mode `all`, ops are tiles of a pipeline: the largest one. Else those before messages, which end a sweep.
 std::vector<std::int64_t> starts(const Program& p, const Layout& layout, std::int64_t first, std::int64_t length) {
     std::vector<std::int64_t> found;
     std::int64_t most = 0;
@@ -93,7 +93,7 @@ std::vector<std::int64_t> starts(const Program& p, const Layout& layout, std::in
     return found;
 }
 
-// Whether the ops may be done in the order of their rows, each message by then having been sent.
+// Whether ops may run in the order of their rows: each message is sent in an earlier row than it is received.
 bool is_in_order(const Program& p, const Run& run) {
     std::vector<std::deque<std::int32_t>> sent(p.num_channels());
     for (std::int32_t op = 0; op < p.num_ops(); ++op) {
@@ -111,7 +111,7 @@ bool is_in_order(const Program& p, const Run& run) {
     return true;
 }
 
-// Values that were in one class before, numbered as they are met.
+// Numbers for (former class, value) pairs, in the order in which they are met.
 class Classes {
   public:
     struct Held {
@@ -137,7 +137,7 @@ class Classes {
     std::vector<Held> held_;
 };
 
-// Two programs, and in which places of both, memory and channels, the same values are.
+// The states of two programs, and classes of places (in memory and channels of both) that hold the same value.
 class Both {
   public:
     Both(const Runs& runs, const Layout& layout, const Key& key, std::int64_t& work)
@@ -149,7 +149,7 @@ class Both {
     Both(const Both&) = delete;
     Both& operator=(const Both&) = delete;
 
-    // Whether the same places hold the same after some ops of each as before them; then that alone is known.
+    // Runs one repetition of each program; whether all classes still hold. If so, the state is reset to the classes.
     bool repeats(std::int64_t row, std::int64_t length, std::int64_t their_row, std::int64_t their_length) {
         changing_ = own.changing(row, row + length);
         theirs_ = reference.changing(their_row, their_row + their_length);
@@ -171,7 +171,7 @@ class Both {
     Execution own, reference;
 
   private:
-    // Notes which places hold the same, among those that held the same before.
+    // Splits the classes by the values that their places hold now.
     void note() {
         Classes classes(num_places_);
         auto at = class_of_.begin();
@@ -179,9 +179,9 @@ class Both {
         num_classes_ = classes.size();
     }
 
-    // Whether places that held the same when it was noted do so still.
+    // Whether all places of each class hold the same value.
     bool is_as_noted() {
-        std::vector<Value> now(num_classes_);  // of each class
+        std::vector<Value> now(num_classes_);  // per class
         auto at = class_of_.cbegin();
         bool same = true;
         each([&](const Value& value) {
@@ -192,7 +192,7 @@ class Both {
         return same;
     }
 
-    // A state of which nothing is known but which places hold the same.
+    // Replaces all values by one symbol per class: only the equalities remain known.
     void forget() {
         auto at = class_of_.cbegin();
         each([&](Value& value) {
@@ -222,13 +222,13 @@ class Both {
     std::int32_t num_classes_ = 0;
 };
 
-// The first value that the computation in a row has made.
+// The first value that the compute op in a row has written.
 const Value& made_by(const Program& p, const Layout& layout, Execution& execution, std::int64_t row) {
     const Region region = p.write[p.write_start[row]];
     return execution.read(region.buffer, p.target(row), layout.cells(region).offset);
 }
 
-// Whether the op in a row is a computation that has made this value.
+// Whether the op in a row is a compute op that has written the value `wanted`.
 bool makes(const Program& p, const Layout& layout, Execution& execution, std::int64_t row, const Value& wanted) {
     if (p.kind[row] != kCompute) return false;
     for (std::int64_t i = p.write_start[row]; i < p.write_start[row + 1]; ++i) {
@@ -241,7 +241,7 @@ bool makes(const Program& p, const Layout& layout, Execution& execution, std::in
     return false;
 }
 
-// With the repetitions begun from these rows, up to which both are done.
+// Whether the proof succeeds with repetitions that start at these rows.
 bool holds(const Runs& runs, const Layout& layout, const Compare& difference, const Repetition& own, std::int64_t begin,
            const Repetition& theirs, std::int64_t other, Both& both) {
     const std::int64_t count = std::min((own.end() - begin) / own.length, (theirs.end() - other) / theirs.length);
@@ -251,7 +251,7 @@ bool holds(const Runs& runs, const Layout& layout, const Compare& difference, co
     return difference(runs, layout, both.own, both.reference).buffer < 0;
 }
 
-// As they were found.
+// Whether the proof succeeds with the repetitions as found.
 bool holds_at_once(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
                    const Repetition& own, const Repetition& theirs, std::int64_t& work) {
     Both both(runs, layout, key, work);
@@ -259,7 +259,8 @@ bool holds_at_once(const Runs& runs, const Layout& layout, const Key& key, const
     return holds(runs, layout, difference, own, own.first, theirs, theirs.first, both);
 }
 
-// Begun after the computation in a row, and in the reference after one that makes what it makes.
+// Whether the proof succeeds with repetitions that start after the compute op in a row and, in the reference, after a
+// compute op that writes the same value.
 bool holds_from(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
                 const Repetition& own, const Repetition& theirs, std::int64_t row, std::int64_t& work) {
     const Program &p = runs.program, &r = *runs.reference;

@@ -1,4 +1,4 @@
-// Induction: two programs of many steps, in which each step does as the one before it, are compared by a few steps.
+// Induction: compares two programs of many equal steps by running a few of the steps.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,17 @@ namespace dovetail::ir {
 
 using Compare = std::function<Difference(const Runs&, const Layout&, Execution&, Execution&)>;
 
-// Whether both programs leave the same values, proved by induction over a part that both repeat. False where there is
-// no such proof; it may be true none the less. For a program without races, in which the order of ops that do not wait
-// for one another makes no difference.
+// Whether an induction over a part that both programs repeat proves that they leave the same values. If false, they may
+// still do so. The programs must be free of races, so that the order of ops that do not wait for one another does not
+// matter.
 //
-// Both programs are done up to the first repetition. What places hold the same value then, of either program, is noted:
-// memory, and messages on their way. One repetition is done from a state of which nothing is known but that. If the
-// same places hold the same again, they do so after any number of repetitions; what is left is done from such a state,
-// and the results are compared. Where fewer places do, those are noted instead, and it is tried again. `work`: values
-// that ops read and write meanwhile are added to it.
+// 1. Run both programs up to the first repetition. Put the places that hold the same value, in memory or in messages in
+//    flight of either program, into one class.
+// 2. Run one repetition from a state in which only these equalities are known (a symbol for each class).
+// 3. If they hold again, they hold after any number of repetitions: run the rest from such a state, and compare the
+//    results. Otherwise split the classes by the new values, and repeat from 2.
+//
+// The number of values that ops read and write meanwhile is added to `work`.
 bool is_same_by_induction(const Runs& runs, const Layout& layout, const Key& key, const Compare& difference,
                           std::int64_t& work);
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMostCells = std::int64_t{1} << 28;  // 6 GiB of values
 
-// Families of buffers (and of channels and collectives, through which slots move), and the grain of each.
+// Families of buffers, channels and collectives between which slots move singly, and the grain of each family.
 class Families {
   public:
     Families(const std::vector<std::int64_t>& width, std::size_t num_carriers)
@@ -49,12 +49,12 @@ class Families {
         divide(r.buffer, r.offset / w, r.count / w, r.blocks > 1 ? r.stride / w : 0);
     }
 
-    // Reads no more of region i than its buffer where that cannot be divided any further.
+    // Divides the grain of region i's buffer so that it fits the region; a grain of 1 needs no more reading.
     void divide(const Regions& regions, std::int64_t i) {
         if (grain_[find(regions.buffer[i])] != 1) divide(regions[i]);
     }
 
-    // How many slots of a region stand in one row; 0 where it cuts across rows.
+    // How many slots of a region are in one row; 0 if it cuts across rows.
     std::int64_t columns(const Region& r) const {
         const std::int64_t w = has_rows_ ? width_[r.buffer] : 1;
         if (w == 1) return 1;
@@ -62,12 +62,12 @@ class Families {
         return r.offset % w || r.count % w || (r.blocks > 1 && r.stride % w) ? 0 : w;
     }
 
-    // The columns of what a channel or a collective carries, 0 until the first of it is known.
+    // The columns of the data on a channel or collective; 0 until known.
     std::int64_t& carried(std::int32_t node) { return carried_[node]; }
 
-    bool has_rows() const { return has_rows_; }  // of more than one slot, in any buffer
+    bool has_rows() const { return has_rows_; }  // whether any buffer has rows of more than one slot
 
-    // 0 for a buffer of which nothing is touched.
+    // 0 for a buffer that no op touches.
     std::int64_t grain(std::int32_t buffer) { return grain_[find(buffer)]; }
 
   private:
@@ -82,7 +82,7 @@ class Families {
     std::vector<std::int64_t> grain_, carried_;
 };
 
-// What corresponds slot by slot: one family. Where rows differ in length, its cells are slots.
+// Joins regions that correspond slot by slot into one family; its grain becomes 1 if their rows differ in length.
 class Chain {
   public:
     explicit Chain(Families& families, std::int64_t columns = 0) : families_(families), columns_(columns) {}
@@ -101,7 +101,7 @@ class Chain {
         link(regions.buffer[i], families_.has_rows() ? families_.columns(regions[i]) : 1);
     }
 
-    // A region whose rows of `terms` slots correspond to single slots.
+    // Adds a region of which each row of `terms` slots corresponds to a single slot.
     void link_rows(const Region& r, std::int64_t terms) {
         if (terms == 1)
             link(r);
@@ -119,7 +119,7 @@ class Chain {
         if (node_ >= 0) families_.divide(node_, size);
     }
 
-    // Its slots hold values that depend on their places: rows of several are not alike.
+    // Sets the grain to 1 along rows: the values of slots depend on their places.
     void tell_apart() {
         apart_ = apart_ || columns_ != 1;
         if (apart_) divide(1);
@@ -149,7 +149,7 @@ void note_operand(const Program& p, std::int64_t op, std::int64_t i, const Regio
     }
 }
 
-// `carriers`: the node of the program's first channel; its collectives come after these.
+// `carriers`: the node of the program's first channel; its collectives follow the channels.
 void note_op(const Program& p, std::int64_t op, std::int32_t carriers, Families& families) {
     const std::uint8_t kind = p.kind[op];
     Chain chain(families);
@@ -180,7 +180,7 @@ void note_op(const Program& p, std::int64_t op, std::int32_t carriers, Families&
     for (std::int32_t i = 0; i < num_nodes && families.has_rows(); ++i) families.carried(nodes[i]) = chain.columns();
 }
 
-// A term of `slots` slots, which correspond to those of the chain.
+// Adds a term of `slots` slots, which correspond to those of the chain.
 void note_term(const TermView& term, std::int64_t slots, Families& families, Chain& chain) {
     const std::int64_t terms = term.num_terms(slots);
     if (!term.is_by_slot()) chain.tell_apart();
@@ -222,8 +222,8 @@ void note_post(const Program& p, std::int64_t post, Families& families) {
     }
 }
 
-// The slots of a row of each buffer: as many as a kernel sums over, or the stride of what it reads in blocks; and as
-// those of buffers with which whole runs of slots are exchanged.
+// The slots per row of each buffer: as many as a kernel sums over, or the stride of the blocks that it reads, or the
+// width of a buffer with which whole runs of slots are exchanged.
 class Widths {
   public:
     explicit Widths(std::int32_t num_buffers) : found_(num_buffers, 1), alike_(num_buffers) {
@@ -272,7 +272,7 @@ class Widths {
         }
     }
 
-    // A term of `slots` slots, in rows of `columns` slots.
+    // Adds a term of `slots` slots, in rows of `columns` slots.
     void note_term(const TermView& term, std::int64_t slots, std::int64_t columns) {
         const std::int64_t terms = term.num_terms(slots);
         for (std::int64_t i = 0; i < term.size(); ++i) {

@@ -1,4 +1,4 @@
-// Memory: where the state of each slot is kept. Slots that every op touches together are kept as one cell.
+// Memory: where the state of each slot is stored. Slots that every op touches together share one cell.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace dovetail::ir {
 // move between regions that have rows of different lengths, it is 1, and a cell is a slot.
 class Layout {
   public:
-    // One program, or two whose buffers are numbered alike.
+    // `programs`: one program, or two with equally numbered buffers.
     explicit Layout(std::span<const Program* const> programs);
 
     std::int64_t grain(std::int32_t buffer) const { return grain_[buffer]; }
@@ -31,14 +31,14 @@ class Layout {
         return {r.buffer, r.offset / g, r.count / g, r.stride / g, r.blocks};
     }
 
-    // How many cells of a region stand in one row group: this determines how its cells and slots correspond.
+    // How many cells of a region are in one row group: this determines how its cells and slots correspond.
     std::int64_t columns(const Region& r) const {
         const std::int64_t w = width_[r.buffer];
         if (grain_[r.buffer] == 1) return 1;
         return is_part_of_rows(r, w) ? r.count : w;
     }
 
-    // The first slot, counted from the start of the region, of a cell counted likewise.
+    // The first slot of a cell, both counted from the start of the region.
     std::int64_t first_slot(const Region& r, std::int64_t place) const {
         const std::int64_t c = columns(r);
         return place / c * c * grain_[r.buffer] + place % c;
@@ -50,13 +50,13 @@ class Layout {
         return cell / w * w * grain_[buffer] + cell % w;
     }
 
-    // The cell that a slot is in, likewise.
+    // The cell of a slot, both counted from the start of the buffer.
     std::int64_t cell(std::int32_t buffer, std::int64_t slot) const {
         const std::int64_t w = width_[buffer];
         return slot / w / grain_[buffer] * w + slot % w;
     }
 
-    // Where the cells of a buffer on a rank start among all cells, and where they end.
+    // Where the cells of a buffer on a rank start, and where they end, among all cells.
     std::int64_t start(std::int32_t buffer, std::int32_t rank) const {
         return start_[std::int64_t{buffer} * num_ranks_ + rank];
     }

@@ -17,7 +17,7 @@ MessagePaths::MessagePaths(const Program& p, const Run& run, const Layout& layou
     }
 }
 
-// Ops on paths touch the memory of their own rank only.
+// Ops on paths only touch the memory of their own rank.
 bool MessagePaths::in_step(std::int32_t first, std::int32_t second) const {
     if (path_[first] < 0 || path_[first] != path_[second] || ahead_[first] >= ahead_[second]) return false;
     if (p_.rank[first] != p_.rank[second]) return true;
@@ -35,12 +35,12 @@ bool MessagePaths::in_step(std::int32_t first, std::int32_t second) const {
     return true;
 }
 
-// Whether no slot is in an earlier part of `other` than its last one of `one`.
+// Whether each slot in both regions is in no earlier part of `other` than its last part in `one`.
 bool MessagePaths::follows(const Region& one, const Region& other) const {
     if (one.buffer != other.buffer || one.offset >= other.end() || other.offset >= one.end()) return true;
     if (one.blocks == 1 && other.blocks == 1) return other.offset <= one.offset;
     std::unordered_map<std::int64_t, std::int64_t> last;
-    const bool alike = layout_.columns(one) == layout_.columns(other);  // then cells lie as their slots do
+    const bool alike = layout_.columns(one) == layout_.columns(other);  // then cells are in the order of their slots
     const Region before = alike ? layout_.cells(one) : one, after = alike ? layout_.cells(other) : other;
     before.each([&](std::int64_t part, std::int64_t slot) { return last[slot] = part, true; });
     return after.each([&](std::int64_t part, std::int64_t slot) {

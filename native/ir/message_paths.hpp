@@ -1,4 +1,4 @@
-// MessagePaths: the ops that each message passes through. Equals dovetail/ir/message_paths.py, which explains the rule.
+// MessagePaths: the ops through which each message passes, as in dovetail/ir/message_paths.py, which explains the rule.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class MessagePaths {
 
     const Program& p_;
     const Layout& layout_;
-    std::vector<std::int32_t> path_, ahead_;  // of each op: the first send of its path (-1: none), and ops before it
+    std::vector<std::int32_t> path_,
+        ahead_;  // per op: the first send of its path (-1: none), and how many ops precede it
 };
 
 }  // namespace dovetail::ir

@@ -1,4 +1,4 @@
-// Program as C++ sees it: the columns and tables of dovetail.ir.Program, which have passed its check_columns.
+// Program in C++: the columns and tables of dovetail.ir.Program, checked by its check_columns.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ enum Kind : std::uint8_t {
     kGet,
 };
 
-// Places in dovetail.ir.collectives.OP_COLLECTIVES; anything else is kUnknown.
+// Indices in dovetail.ir.collectives.OP_COLLECTIVES; kUnknown for any other collective.
 enum CollectiveKind : std::uint8_t { kAllReduce, kAllGather, kReduceScatter, kAllToAll, kBroadcast, kUnknown };
 
-// How a kernel takes an operand, numbered as in dovetail/ir/native.py; dovetail.ir.types.Kernel defines the modes.
+// How a kernel uses an operand: numbers of dovetail/ir/native.py for the modes defined by dovetail.ir.types.Kernel.
 enum Mode : std::uint8_t { kAll, kEach, kSum, kEachSum };
 
 constexpr bool sends(std::uint8_t kind) {
@@ -46,7 +46,7 @@ struct Region {
     std::int64_t slots() const { return count * blocks; }
     std::int64_t end() const { return offset + count + stride * (blocks > 1 ? blocks - 1 : 0); }
 
-    // Calls f(place, slot) for each slot in order; stops early and returns false when f returns false.
+    // Calls f(place, slot) for each slot in order; stops and returns false as soon as f returns false.
     template <class F>
     bool each(F f) const {
         std::int64_t place = 0;
@@ -69,22 +69,21 @@ struct Regions {
     Region operator[](std::int64_t i) const { return {buffer[i], offset[i], count[i], stride[i], blocks[i]}; }
 };
 
-// Post-conditions: region i on ranks [rank_start[i], rank_start[i + 1]) holds the sum of its terms. Posts come in
-// sets, numbered without gaps; set 0 is the program's own, others are questions about what it computes. Terms within
-// terms come after these, and `arg_term` refers to them: how far behind its term an operand is that is a term, 0 for
-// none.
+// Post-conditions: region i on ranks [rank_start[i], rank_start[i + 1]) holds the sum of its terms. They come in sets,
+// numbered without gaps: set 0 is the program's own, others ask what it computes. Nested terms follow all others; if an
+// operand is a nested term, its `arg_term` is that term's distance from the outer term in rows, else 0.
 struct Posts {
     std::span<const std::int32_t> set;
     Regions region;
     std::span<const std::int64_t> rank_start, term_start, arg_start;
     std::span<const std::int32_t> rank, term_kernel, arg_rank;  // term_kernel: -1 for an input itself, or a sum
     std::span<const std::int32_t> arg_term;
-    std::span<const std::uint8_t> is_inner;  // of each term: whether it is within another
+    std::span<const std::uint8_t> is_inner;  // per term: whether it is nested in another
     Regions arg;
 
     std::int64_t size() const { return static_cast<std::int64_t>(set.size()); }
 
-    // Whether two post-conditions ask the same of equal regions, on any ranks.
+    // Whether two post-conditions require the same of equal regions, on any ranks.
     bool alike(std::int64_t one, std::int64_t other) const {
         const std::int64_t start = term_start[one], terms = term_start[one + 1] - start;
         if (region[one] != region[other] || term_start[other + 1] - term_start[other] != terms) return false;
@@ -141,41 +140,41 @@ struct Program {
     }
     std::int64_t num_reads(std::int64_t op) const { return read_start[op + 1] - read_start[op]; }
     std::int64_t num_writes(std::int64_t op) const { return write_start[op + 1] - write_start[op]; }
-    // How a compute op takes region i of those that it reads.
+    // The mode of region i of those that a compute op reads.
     std::uint8_t mode_of(std::int64_t op, std::int64_t i) const { return mode[mode_start[call[op]] + i]; }
     // The modes of a kernel's operands.
     std::span<const std::uint8_t> modes(std::int32_t kernel) const {
         return mode.subspan(mode_start[kernel], mode_start[kernel + 1] - mode_start[kernel]);
     }
-    // Whether a kernel takes an operand slot by slot of its result.
+    // Whether a kernel reads an operand slot by slot of its result.
     bool is_by_slot(std::int32_t kernel) const {
         for (const std::uint8_t each : modes(kernel))
             if (each == kEach || each == kEachSum) return true;
         return false;
     }
-    // How many terms each slot of a compute op's results is the sum of.
+    // How many terms are summed in each slot of a compute op's results.
     std::int64_t num_terms(std::int64_t op) const {
         const auto slots = num_writes(op) ? write[write_start[op]].slots() : 0;
         return ir::num_terms(modes(call[op]), slots, [&](std::int64_t i) { return read[read_start[op] + i].slots(); });
     }
-    // The rank whose memory an op reads, and the one whose memory it writes.
+    // The rank whose memory an op reads, and the rank whose memory it writes.
     std::int32_t source(std::int64_t op) const { return kind[op] == kGet ? chan_src[chan_in[op]] : rank[op]; }
     std::int32_t target(std::int64_t op) const { return kind[op] == kPut ? chan_dst[chan_out[op]] : rank[op]; }
-    // Whether some members of an all_to_all name a region for each other one.
+    // Whether some members of an all_to_all name one region per member.
     bool in_parts(std::span<const std::int32_t> members) const {
         for (const std::int32_t op : members)
             if (num_reads(op) > 1) return true;
         return false;
     }
-    // Slots that an op of an all_to_all moves to (or from) member `place`: its region's, or an even part of the only
-    // one.
+    // The slots that an op of an all_to_all moves to (or from) member `place`: those of that member's region, or an
+    // even part of its only region.
     std::int64_t sent_slots(std::int64_t op, std::int64_t place) const {
         return part_slots(read, read_start[op], num_reads(op), place, group_size(call[op]));
     }
     std::int64_t taken_slots(std::int64_t op, std::int64_t place) const {
         return part_slots(write, write_start[op], num_writes(op), place, group_size(call[op]));
     }
-    // Whether an op reads the regions that it writes, too.
+    // Whether an op also reads the regions that it writes.
     bool adds(std::int64_t op) const { return kind[op] == kReduce || (kind[op] == kCompute && accumulate[call[op]]); }
     std::int64_t message_slots(std::int64_t op) const {
         return num_reads(op) ? read[read_start[op]].slots() : write[write_start[op]].slots();

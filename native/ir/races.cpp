@@ -11,8 +11,8 @@
 namespace dovetail::ir {
 namespace {
 
-// Slot j of region `i` read is part j / per of it, which corresponds to part j / per + shift of what is written; false
-// where none need to.
+// Sets `per` and `shift`: slot j of the i-th region read is in part j / per, which corresponds to part j / per + shift
+// of the regions written. False if parts need not correspond.
 bool shift_of(const Program& p, const Run& run, std::int32_t op, std::int64_t i, std::int64_t& per,
               std::int64_t& shift) {
     per = 1, shift = 0;
@@ -35,7 +35,7 @@ bool overlap(const Region& a, const Region& b) {
     return a.buffer == b.buffer && a.offset < b.end() && b.offset < a.end();
 }
 
-// Cheaply: false only where no slot is touched twice.
+// A cheap test: false only if the op touches no slot twice.
 bool may_conflict(const Program& p, std::int32_t op) {
     for (std::int64_t i = p.write_start[op]; i < p.write_start[op + 1]; ++i) {
         const Region written = p.write[i];
@@ -58,7 +58,7 @@ bool is_in_place(const Program& p, std::int32_t op) {
 bool conflicts_with_itself(const Program& p, const Run& run, std::int32_t op) {
     if (!may_conflict(p, op) || is_in_place(p, op)) return false;
     struct Part {
-        std::int64_t region, place;  // number of the region written, and place there
+        std::int64_t region, place;  // index of the region written, and place in it
     };
     std::vector<std::unordered_map<std::int64_t, Part>> written(p.num_buffers);
     for (std::int64_t i = 0; i < p.num_writes(op); ++i) {
@@ -85,7 +85,7 @@ bool conflicts_with_itself(const Program& p, const Run& run, std::int32_t op) {
     return false;
 }
 
-// Pairs still to be proved ordered by messages; pairs that the rank alone orders are dropped at once.
+// Pairs whose order messages must prove; pairs ordered within their rank are not kept.
 class Pairs {
   public:
     explicit Pairs(RankClocks& clocks) : clocks_(clocks) {}
@@ -102,7 +102,7 @@ class Pairs {
     std::vector<Pair> list_;
 };
 
-// The last op that used each end of a channel and each seat of a collective.
+// The last op that used each end of a channel, and each member's place in a collective.
 class Turns {
   public:
     Turns(const Program& p, const Queues& q) : p_(p), q_(q), last_(4 * p.num_channels(), -1) {}
@@ -131,7 +131,7 @@ class Turns {
     std::unordered_map<std::int64_t, std::int32_t> seats_;
 };
 
-// What an op of a queue touches in the memory of a rank, in cells.
+// A region in the memory of a rank that an op of a queue touches, in cells.
 struct Touched {
     std::int32_t queue, rank;
     Region cells;
@@ -150,9 +150,9 @@ struct Touched {
     };
 };
 
-constexpr std::int64_t kFewCells = 32;  // of a region: these are gone through sooner than they are looked up
+constexpr std::int64_t kFewCells = 32;  // regions of at most this many cells are scanned instead of looked up
 
-// Of each cell that several queues touch: its last write and, for each queue, the last read since.
+// For each cell that several queues touch, the last write and, per queue, the last read since.
 class Shadow {
   public:
     Shadow(const Program& p, const Queues& q, const Layout& layout)
@@ -179,7 +179,7 @@ class Shadow {
     }
 
   private:
-    // Of a thing that several queues may touch: none yet, or several; else the only one.
+    // The queue that touches something: none yet, several, or else its number.
     enum { kNobody = -1, kSeveral = -2 };
 
     static void note(std::int32_t& toucher, std::int32_t queue) {
@@ -197,7 +197,7 @@ class Shadow {
             if (touchers[i] == kSeveral) is_shared_[i] = any_ = true;
     }
 
-    // Of each region that one queue touches again and again, once.
+    // Marks the cells that several queues touch; handles a region that one queue touches repeatedly only once.
     void find_shared_cells() {
         std::vector<std::int32_t> touchers(layout_.cells(), kNobody);
         std::unordered_set<Touched, Touched::Hash> seen;
@@ -216,7 +216,7 @@ class Shadow {
             next_[cell] = touchers[cell] == kSeveral ? cell : next_[cell + 1];
     }
 
-    // Calls f(rank, region, writes) for each access, in the order of the reference.
+    // Calls f(rank, region, writes) for each access, in the same order as the Python reference.
     template <class F>
     void accesses(std::int32_t op, F f) const {
         for (std::int64_t i = p_.read_start[op]; i < p_.read_start[op + 1]; ++i) f(p_.source(op), p_.read[i], false);
@@ -267,9 +267,9 @@ class Shadow {
     const Program& p_;
     const Queues& q_;
     const Layout& layout_;
-    std::vector<bool> is_shared_;  // of each buffer of each rank: whether several queues touch it
+    std::vector<bool> is_shared_;  // per buffer and rank: whether several queues touch it
     bool any_ = false;
-    std::vector<std::int64_t> next_;  // from each cell the first that several queues touch, itself or one after it
+    std::vector<std::int64_t> next_;             // per cell: the next cell, from itself on, that several queues touch
     std::vector<std::int32_t> writer_, reader_;  // a reader: -1 for none, an op, or -2 - the number of a list
     std::vector<std::vector<std::int32_t>> lists_;
     std::vector<std::int32_t> spare_;

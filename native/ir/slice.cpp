@@ -1,4 +1,4 @@
-// slice: the ops that reach one slot, found from the end of the run backwards.
+// slice: the ops whose results reach one slot, found from the end of the run backwards.
 #include <algorithm>
 #include <limits>
 
@@ -7,7 +7,7 @@
 namespace dovetail::ir {
 namespace {
 
-// From the first place of a region that is needed up to, and without, the one behind the last.
+// The needed places of a region: from `first` to before `last`.
 struct Places {
     std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
 
@@ -42,7 +42,7 @@ class Slicer {
   private:
     bool is_whole(std::int32_t op) const { return p_.kind[op] == kCollective || p_.kind[op] == kCompute; }
 
-    // An op that moves or adds place by place: it needs a place where what it writes or sends there is needed.
+    // Visits an op that moves or adds place by place: it needs those places whose results are needed.
     void visit(std::int32_t op) {
         Places needed = message_[op];
         for (std::int64_t i = p_.write_start[op]; i < p_.write_start[op + 1]; ++i)
@@ -60,7 +60,7 @@ class Slicer {
             each(p_.rank[op], p_.write[i], needed, need);
     }
 
-    // Ops that run as one, and mix places: where any slot that they write is needed, all that they read is.
+    // Visits ops that run together and mix places: if any slot that they write is needed, all that they read is.
     void visit_whole(std::span<const std::int32_t> ops) {
         bool is_needed = false;
         for (const std::int32_t op : ops)
@@ -80,7 +80,7 @@ class Slicer {
         }
     }
 
-    // The op, with its places in slots.
+    // Records the op, with its needed places in slots.
     void note(std::int32_t op, const Places& cells) {
         found_.ops.push_back(op);
         found_.matched.push_back(receives(p_.kind[op]) ? run_.matched[op] : -1);
@@ -92,11 +92,11 @@ class Slicer {
         const Region region = reads ? p_.read[p_.read_start[op]] : p_.write[p_.write_start[op]];
         const std::int64_t tail = (layout_.grain(region.buffer) - 1) * layout_.columns(region);
         found_.first.push_back(
-            layout_.first_slot(region, cells.first));  // slots of a cell hold alike: its first will do
+            layout_.first_slot(region, cells.first));  // the slots of a cell correspond: its first one suffices
         found_.last.push_back(layout_.first_slot(region, cells.last - 1) + (has_whole_ ? tail : 0) + 1);
     }
 
-    // Calls f(place, cell) for the places of a region, counted in cells, that are asked for.
+    // Calls f(place, cell) for the given places of a region, counted in cells.
     template <class F>
     void each(std::int32_t rank, const Region& region, const Places& asked, F f) {
         const std::int64_t start = layout_.start(region.buffer, rank);
@@ -111,7 +111,7 @@ class Slicer {
     const Layout& layout_;
     bool has_whole_ = false;
     std::vector<std::uint8_t> cell_;  // whether a cell's state at this point is needed
-    std::vector<Places> message_;     // by the op that sends: the places of its message that are needed
+    std::vector<Places> message_;     // per sending op: the needed places of its message
     Slice found_;
 };
 

@@ -1,4 +1,4 @@
-// Symbolic execution: what each slot holds after a run. Equals dovetail/ir/symbolic.py, up to the hash of Value.
+// Symbolic execution: what each slot holds after a run. Same results as dovetail/ir/symbolic.py, but values are hashes.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace dovetail::ir {
 
-// The first slot, by post-condition, rank and place in its region, that does not hold what was asked; post -1 for none.
+// The first slot, by post-condition, rank and place in its region, that breaks its post-condition; post -1 for none.
 struct Wrong {
     std::int64_t post = -1;
     std::int32_t rank = -1;
@@ -26,12 +26,12 @@ struct Difference {
 struct Results {
     std::vector<Wrong> wrong;  // for each set of post-conditions
     Difference differs;
-    std::int64_t cells = 0;     // how many values the state of a program has
-    std::int64_t work = 0;      // values that ops have read and written, of both programs
-    bool by_induction = false;  // whether the result of all follows from a few steps
+    std::int64_t cells = 0;     // number of values in the state of a program
+    std::int64_t work = 0;      // number of values that ops of both programs read and wrote
+    bool by_induction = false;  // whether the result of all steps was proved from a few
 };
 
-// A program, how it ran, and beside it, if it is to be compared, another that is right, with buffers numbered alike.
+// A program and its run; for a comparison also a correct reference program with equally numbered buffers.
 struct Runs {
     const Program& program;
     const Run& run;
@@ -43,14 +43,14 @@ struct Runs {
 Results execute(const Runs& runs, const Layout& layout, const Key& key, std::int32_t num_sets);
 
 // The ops that decide what one slot holds at the end, in the order of the run: those that write it, and those whose
-// results reach them; of a collective all members of the call. `matched`: the op that sent each one's message, -1 for
-// none. Of each op the slots from `first` to before `last` matter, counted from the start of its regions (-1: all).
+// results reach them; for a collective, all members of the call. `matched`: for each op, the op that sent its message,
+// or -1. Of each op, the slots from `first` to before `last` matter, counted from the start of its regions (-1: all).
 struct Slice {
     std::vector<std::int32_t> ops, matched;
     std::vector<std::int64_t> first, last;
 };
 
-// Of a cell, counted from the start of the buffer.
+// The slice of a cell, which is counted from the start of the buffer.
 Slice slice(const Program& program, const Run& run, const Layout& layout, std::int32_t buffer, std::int32_t rank,
             std::int64_t cell);
 

@@ -1,4 +1,4 @@
-// Terms: how the operands of terms of post-conditions fit together. Equals dovetail/ir/terms.py.
+// Terms: the numbers of slots of terms of post-conditions and of their operands. Same rules as dovetail/ir/terms.py.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace dovetail::ir {
 
-// A term's row, and what it is made of.
+// A view of the term in one row of the tables.
 class TermView {
   public:
     TermView(const Program& p, std::int64_t row) : p_(p), row_(row) {}
@@ -22,7 +22,7 @@ class TermView {
     Region region(std::int64_t i) const { return p_.posts.arg[arg(i)]; }
     std::int32_t rank(std::int64_t i) const { return p_.posts.arg_rank[arg(i)]; }
 
-    // Slots of operand i, as far as it determines them itself; else 1.
+    // The slots of operand i if they follow from the operand alone; else 1.
     std::int64_t own_slots(std::int64_t i) const {
         const std::int64_t stated = stated_slots(i);
         return stated < 0 ? 1 : stated;
@@ -49,7 +49,7 @@ class TermView {
     }
 
   private:
-    // -1 where it states none.
+    // The slots of operand i if they follow from the operand alone; else -1.
     std::int64_t stated_slots(std::int64_t i) const {
         if (!is_term(i)) return region(i).slots();
         const TermView inner = term(i);

@@ -6,13 +6,12 @@
 
 namespace dovetail::ir {
 
-// Each contribution is hashed by SipHash-1-3 under a key drawn afresh for every run to two 64-bit numbers; a multiset
-// is their sums, and how many there are. Two different multisets that count their members alike collide where both
-// sums do: over the choice of key, as long as SipHash is indistinguishable from a random function, with a chance of at
-// most 2^-(128 - 2 k), where 2^k is the largest power of two that divides every difference of multiplicities (k = 0 in
-// practice, and never above 62, as counts are exact below 2^62 and stay there once they reach it: no post-condition
-// asks for so many). A program of 10^9 slots is misjudged with a chance below 2^-90. No Program can be written to fool
-// it, since its writer does not know the key.
+// SipHash-1-3, with a random key for every run, maps each contribution to two 64-bit numbers; a multiset is represented
+// by their sums and its number of members. Two different multisets of equal size collide if both sums are equal: if
+// SipHash is indistinguishable from a random function, with a probability of at most 2^-(128 - 2 k), where 2^k is the
+// largest power of two that divides every difference of multiplicities. In practice k = 0; it is never above 62, since
+// counts saturate at 2^62, which no post-condition reaches. The probability of a wrong verdict on a program of 10^9
+// slots is below 2^-90. Nobody can write a Program that is wrongly accepted, since the key is unknown in advance.
 struct Value {
     std::uint64_t a = 0, b = 0;
     std::uint64_t count = 0;  // contributions; 0 for a slot not touched yet
@@ -26,7 +25,7 @@ struct Key {
     std::uint64_t k0 = 0, k1 = 0;
 };
 
-// Hashes a sequence of 64-bit words to one contribution.
+// Hashes a sequence of 64-bit words to a contribution.
 class Hash {
   public:
     explicit Hash(const Key& key)
@@ -44,7 +43,7 @@ class Hash {
 
     void value(const Value& v) { word(v.a), word(v.b), word(v.count); }
 
-    // The contribution, once.
+    // Returns the contribution; call it once.
     Value finish() {
         word(words_);
         Value value{0, 0, 1};

@@ -20,7 +20,7 @@ void note_mismatch(const Program& p, const Run& run, Verdict& verdict) {
     }
 }
 
-// What reaches the first slot that does not hold what a post-condition of the program's own, or the reference, asks.
+// Notes the slice of the first slot that breaks a post-condition of the program or differs from the reference.
 void note_slices(const Runs& runs, const Layout& layout, Verdict& verdict) {
     const Program& p = runs.program;
     const Wrong& wrong = verdict.results.wrong[0];

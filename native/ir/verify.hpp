@@ -1,4 +1,4 @@
-// verify: bounds, deadlock, races and results. Python checks the limits of targets, and whether posts are well formed.
+// verify: checks bounds, deadlock, races and results. Python checks limits of targets and the form of post-conditions.
 #pragma once
 
 #include <vector>
@@ -10,26 +10,25 @@
 namespace dovetail::ir {
 
 struct Verdict {
-    std::int64_t unfit = -1;                 // first op out of bounds; then nothing else was looked at
+    std::int64_t unfit = -1;                 // first op out of bounds; if there is one, nothing else is checked
     std::int64_t mismatch = -1;              // first op whose message or call disagrees on sizes
     std::vector<std::int32_t> mismatch_ops;  // the ops that disagree
     bool complete = false, deep_enough = true;
     std::int64_t depth = 1;
-    std::vector<std::int64_t> done;  // of each queue: ops run; at the declared depths unless deep_enough
+    std::vector<std::int64_t> done;  // per queue: number of ops run; with the declared depths unless deep_enough
     std::int32_t unmatched = -1;
-    bool has_result = false;  // whether races and results were looked at
+    bool has_result = false;  // whether races and results were checked
     Races races;
     Results results;
-    Slice
-        slice;  // where a post-condition of the program's own, or else the reference, is not met: what reaches the slot
-    Slice origin;  // and what in the reference does
+    Slice slice;   // of the first slot that breaks a post-condition of the program, or else differs from the reference
+    Slice origin;  // of that slot in the reference
 };
 
-// Without sets of post-conditions neither races nor results are looked at. `reference`: a program that passes every
-// check, its buffers numbered as those of the other, or none.
+// If `num_sets` is 0, races and results are not checked. `reference`: null, or a program that passes every check, with
+// buffers numbered as those of `program`.
 Verdict verify(const Program& program, const Key& key, std::int32_t num_sets, const Program* reference);
 
-// Which sets of post-conditions hold, of a program for which `verify` has looked at results; nothing else is looked at.
+// Which sets of post-conditions hold, for a program whose results `verify` has checked; checks nothing else.
 Results ask(const Program& program, const Key& key, std::int32_t num_sets);
 
 }  // namespace dovetail::ir

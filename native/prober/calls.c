@@ -1,8 +1,12 @@
-/* What blocking calls of the MPI library take as programs make them. Collectives one after another, each rank the root
-   in turn, and those with a root again with always the same, which need not wait for the others between two. Messages
-   between two ranks there and back, and both ways at once.
-   `calls MOST_BYTES KIND:RANK:RANK ...`: rank 0 prints a line for each, NAME BYTES REPEAT SECONDS, where BYTES is the
-   largest buffer of any rank, and NAME ends with `_again` where the root stays, with :KIND where two ranks talk. */
+/* Measures blocking calls of the MPI library. Usage: calls MOST_BYTES KIND:RANK:RANK ...
+
+   Collectives are called in a loop, with another root in each call. Rooted ones are also measured with the same root in
+   all calls, which is faster if the root need not wait for the others between two calls. Messages are measured as a
+   ping-pong between two ranks, and in both directions at once.
+
+   Rank 0 prints a line per measurement: NAME BYTES REPEAT SECONDS. BYTES: the largest buffer of any rank. NAME ends
+   with
+   `_again` if all calls have the same root, and with `:KIND`, the kind of the link, for messages. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,18 +21,18 @@ static const char* const names[ALL] = {
     "Scatterv", "Allgather", "Allgatherv", "Alltoall",  "Alltoallv", "Reduce_scatter", "Reduce_scatter_block",
     "Scan",     "Exscan",    "Alltoallw",  "Send",      "Sendrecv",
 };
-static const double LONG_ENOUGH_S = 1e-3; /* of a loop, to be much longer than reading the clock */
-static const double LONGEST_S = 20e-3;    /* of a call: longer ones are extrapolated from the last two sizes */
-static const double MOST_S = 12;          /* of all, after the least repeats */
+static const double LONG_ENOUGH_S = 1e-3; /* of a loop: much longer than reading the clock */
+static const double LONGEST_S = 20e-3;    /* no larger sizes are measured once a call takes this long */
+static const double MOST_S = 12;          /* no repeat begins after this time, except the first LEAST_REPEATS */
 
 static MPI_Comm world;
 static int rank, size;
-static int pair[2];      /* who exchange messages */
-static const char* kind; /* of their link */
+static int pair[2];      /* the two ranks that exchange messages */
+static const char* kind; /* kind of the link between them */
 static char *given, *taken;
-static int *counts, *places, *words; /* bytes of each rank's part, where they begin, and in elements */
-static int *ones, *starts;           /* of each rank, for Alltoallw: one of `columns`, and where they begin */
-static MPI_Datatype *columns, *rows; /* of a square matrix of doubles, to be transposed between the ranks */
+static int *counts, *places, *words; /* each rank's part: bytes, offset in bytes, number of floats */
+static int *ones, *starts;           /* for Alltoallw: one of `columns` per rank, and its offset in bytes */
+static MPI_Datatype *columns, *rows; /* each rank's part of a matrix of doubles, which Alltoallw transposes */
 
 static void set_parts(int num_bytes) {
     for (int i = 0; i < size; ++i) {
@@ -38,7 +42,7 @@ static void set_parts(int num_bytes) {
     }
 }
 
-/* Each rank's columns of the matrix, which become rows that lie together. */
+/* Makes the datatypes of Alltoallw: a rank sends columns of a matrix, which arrive as contiguous rows. */
 static void make_columns(int num_bytes) {
     int side = 1;
     while (2 * side * size * side * (int)sizeof(double) <= num_bytes) side *= 2;
@@ -113,7 +117,7 @@ static void call(int which, int num_bytes, int root) {
     }
 }
 
-/* A message from the first of the pair to the second, or back; or both at once. */
+/* Sends a message from the first rank of the pair to the second, or back; for SENDRECV in both directions at once. */
 static void message(int which, int num_bytes, int back) {
     if (rank != pair[0] && rank != pair[1]) return;
     const int here = rank == pair[1], other = pair[!here];
@@ -128,7 +132,7 @@ static void message(int which, int num_bytes, int back) {
 
 static int has_root(int which) { return which == BCAST || which == REDUCE || (which >= GATHER && which <= SCATTERV); }
 
-/* Seconds per call, averaged over `trips` calls, on the slowest rank. */
+/* Returns the mean seconds per call of `trips` calls, on the slowest rank. */
 static double each_s(int which, int num_bytes, int trips, int again) {
     double most;
     MPI_Barrier(world);
@@ -143,7 +147,7 @@ static double each_s(int which, int num_bytes, int trips, int again) {
     return most;
 }
 
-/* Seconds of one call, all ranks alike. */
+/* Measures one call and prints the line; returns its seconds, equal on all ranks. */
 static double measure(int which, int num_bytes, int repeat, int again) {
     const int turns = which >= NUM_CALLS ? 2 : size;
     set_parts(num_bytes);
@@ -157,18 +161,18 @@ static double measure(int which, int num_bytes, int repeat, int again) {
     const int is_message = which >= NUM_CALLS;
     printf("%s%s%s%s %d %d %.9f\n", names[which], again ? "_again" : "", is_message ? ":" : "", is_message ? kind : "",
            num_bytes, repeat, seconds);
-    fflush(stdout); /* who waits for the next line sees that this one is over */
+    fflush(stdout); /* the reader detects a hang by the time since the last line */
     return seconds;
 }
 
-/* Twice the size each time: libraries change their ways at powers of two. */
+/* Measures a call at doubling sizes: libraries change their algorithm at powers of two. */
 static void measure_sizes(int which, int most, int repeat) {
     for (int again = 0; again <= has_root(which); ++again)
         for (int num_bytes = which >= NUM_CALLS ? 1 : 8 * size; num_bytes <= most; num_bytes *= 2)
             if (measure(which, num_bytes, repeat, again) > LONGEST_S) break;
 }
 
-/* Of `KIND:RANK:RANK`. */
+/* Reads `KIND:RANK:RANK` into `kind` and `pair`. */
 static void read_pair(char* text) {
     char* first = strchr(text, ':');
     if (!first || sscanf(first, ":%d:%d", &pair[0], &pair[1]) != 2) MPI_Abort(world, 1);
@@ -193,7 +197,7 @@ int main(int argc, char** argv) {
     ones = words + size, starts = ones + size;
     columns = calloc((size_t)size * 2, sizeof(MPI_Datatype)), rows = columns + size;
     if (!given || !taken || !counts || !columns) MPI_Abort(world, 1);
-    memset(given, 1, (size_t)most + 1), memset(taken, 1, (size_t)most + 1); /* else all its pages are one of zeros */
+    memset(given, 1, (size_t)most + 1), memset(taken, 1, (size_t)most + 1); /* pages never written share one page */
     const double begun = MPI_Wtime();
     for (int repeat = 0; goes_on(repeat, begun); ++repeat) {
         for (int which = 0; which < NUM_CALLS; ++which) measure_sizes(which, most, repeat);

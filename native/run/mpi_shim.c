@@ -14,10 +14,12 @@ static int dt_setup(int* provided, int* is_main, dt_reduce_fn reduce) {
     return dt_watch();
 }
 
-static int dt_init(int* provided, dt_reduce_fn reduce, dt_comm** world) {
+static int dt_init(int* level, dt_reduce_fn reduce, dt_comm** world) {
+    const int levels[] = {MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE};
     int code, ready, is_main;
+    int* const provided = level;
     if ((code = MPI_Initialized(&ready))) return code;
-    if (!ready && (code = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, provided))) return code;
+    if (!ready && (code = MPI_Init_thread(NULL, NULL, levels[*level & 3], provided))) return code;
     if ((code = dt_setup(provided, &is_main, reduce))) return code;
     return dt_duplicate(MPI_COMM_WORLD, world);
 }

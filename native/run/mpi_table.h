@@ -50,8 +50,9 @@ typedef struct dt_comm dt_comm;
    the whole communicator. `fortran` is a communicator of the user's, as MPI_Comm_c2f gives it. */
 typedef struct {
     int version;
-    /* Starts MPI where nobody has, and duplicates all ranks' communicator: all ranks call it. */
-    int (*init)(int* provided, dt_reduce_fn reduce, dt_comm** world);
+    /* Starts MPI where nobody has, and duplicates all ranks' communicator: all ranks call it. `level`: of thread
+       support, 0 (single) to 3 (multiple); the one that is asked for, then the one that MPI has. */
+    int (*init)(int* level, dt_reduce_fn reduce, dt_comm** world);
     int (*finalize)(void);
     /* Where MPI has begun, before any other call than `init`: its thread level, whether this is its main thread. */
     int (*setup)(int* provided, int* is_main, dt_reduce_fn reduce);

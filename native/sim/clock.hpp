@@ -1,4 +1,4 @@
-// Clock: what happens next. Instants go first in, first out; events by (time, op).
+// Clock: which op is next. Ops of the current instant go first in, first out; later events by (time, op).
 #pragma once
 
 #include <bit>
@@ -9,7 +9,7 @@
 
 namespace dovetail::sim {
 
-// A time (never negative) and an op in one integer that orders by time, then by op: compared without branches.
+// A time (never negative) and an op, packed into one integer that sorts by time, then by op, without branches.
 class Event {
   public:
     Event(double time, std::int32_t op)
@@ -24,8 +24,8 @@ class Event {
     Key key_;
 };
 
-// A 4-ary heap whose removed top stays a hole until the next look: most events bring exactly one successor,
-// which then drops into the hole and saves a pass.
+// A 4-ary heap that keeps a hole where its top was removed until the next access: most events add exactly one
+// successor, which fills the hole and saves a pass.
 class EventHeap {
   public:
     bool empty() {
@@ -33,7 +33,7 @@ class EventHeap {
         return events_.empty();
     }
 
-    // The least event; the heap must not be empty.
+    // The earliest event; the heap must not be empty.
     const Event& top() {
         fill_hole();
         return events_.front();
@@ -96,7 +96,7 @@ class Clock {
 
     double now = 0.0;
 
-    // Must be called before any op is re-rated: from then on, only the last time given for an op counts.
+    // Must be called before the time of any op changes: from then on, only the last time given for an op counts.
     void keep_due(std::size_t num_ops) { due_.assign(num_ops, kNever); }
 
     void at(std::int32_t op, double time) {
@@ -108,7 +108,7 @@ class Clock {
 
     void at_once_or_at(std::int32_t op, double time) { time > now ? at(op, time) : at_once(op); }
 
-    // The next op of this instant, or -1.
+    // The next op of the current instant, or -1.
     std::int32_t next_instant() {
         if (next_ < instants_.size()) return instants_[next_++];
         instants_.clear();
@@ -120,7 +120,7 @@ class Clock {
 
     static constexpr std::int32_t kOverruled = -1, kAtRest = -2;
 
-    // The next op by time, with the clock advanced to it; or that the event no longer counts, or that none is left.
+    // Advances the clock to the next event and returns its op; special values if the event is outdated or none is left.
     std::int32_t next_event() {
         if (heap_.empty()) return kAtRest;
         const Event event = heap_.pop();

@@ -1,4 +1,4 @@
-// The fluid model behind contention.hpp.
+// Contention: see contention.hpp.
 #include "sim/contention.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Contention: who computes and who communicates on which rank, and how much each slows the other (a fluid model).
+// Contention: which ops compute and communicate on each rank, and how much they slow each other (a fluid model).
 #pragma once
 
 #include <array>
@@ -12,10 +12,10 @@ namespace dovetail::sim {
 
 class Contention {
   public:
-    // Without anything that can be slowed (`fluid` false) it keeps no counts at all.
+    // `fluid`: whether any op can be slowed; if false, nothing is counted.
     Contention(Clock& clock, bool fluid, std::int32_t num_ranks, std::int32_t num_ops);
 
-    // `op` computes (or communicates) on `ranks` for `seconds` of undisturbed time; `ranks` must outlive it.
+    // Starts `op`, which computes (or communicates) on `ranks`, for `seconds` if not slowed; `ranks` must outlive it.
     void start(std::int32_t op, double seconds, double slow, std::span<const std::int32_t> ranks, bool computing) {
         if (seconds <= 0) {
             clock_.at_once(op);
@@ -32,19 +32,19 @@ class Contention {
 
     bool changed() const { return changed_; }
 
-    // The instant is over: rate what is new and what is slowed or freed from now on.
+    // Ends the instant: sets the rates of new ops, and of ops that are slowed or no longer slowed from now on.
     void settle();
 
   private:
     struct Activity {
         std::int32_t op;
         std::span<const std::int32_t> ranks;
-        double slow, remaining_s, since_s, factor;  // remaining at full speed as of since_s
+        double slow, remaining_s, since_s, factor;  // seconds left at full speed, at time since_s
         bool computing, rated, queued;
     };
-    struct Side {  // of a rank: its compute lanes, or its net and copy activity
+    struct Side {  // one rank's compute lanes, or its network and copy activity
         std::int32_t count = 0;
-        bool going_on = false;               // as last settled
+        bool going_on = false;               // at the last settle()
         std::vector<std::int32_t> watchers;  // activities that this side can slow
     };
 
@@ -56,7 +56,7 @@ class Contention {
 
     Clock& clock_;
     bool fluid_, changed_ = false;
-    std::vector<std::int32_t> slot_;  // of each op's activity, -1 for none
+    std::vector<std::int32_t> slot_;  // per op: its activity, -1 for none
     std::vector<Activity> activities_;
     std::vector<std::int32_t> free_;
     std::vector<std::array<Side, 2>> sides_;  // by rank, then by whether computing

@@ -1,4 +1,4 @@
-// The simulator; every step mirrors the function of the same name in dovetail/sim/reference.py.
+// The simulator; each function does the same as the function of its name in dovetail/sim/reference.py.
 #include "sim/simulate.hpp"
 
 #include <algorithm>
@@ -35,13 +35,13 @@ struct List {
     }
 };
 
-// Messages in order: senders wait for a place, then fly until taken; receives wait for the oldest in flight.
+// Messages in order: a send waits for a place, then is in flight until received; a receive waits for the oldest one.
 struct Channel {
     List posted, senders, flying, signals, waiters;
     std::int32_t held = 0, depth = 0;
     std::int64_t num_posted = 0, num_sent = 0;
     std::span<const std::int64_t> route;
-    std::span<const std::int32_t> ends;  // its ranks, one where they are the same
+    std::span<const std::int32_t> ends;  // its ranks; one if both are the same
 };
 
 struct LinkQueue {
@@ -58,11 +58,11 @@ struct LinkQueue {
     }
 };
 
-struct Meetings {  // of one collective
+struct Meetings {  // the calls of one collective
     std::span<const std::int32_t> group;
     std::unordered_map<std::int32_t, std::int64_t> num_calls;  // by rank
-    std::int64_t first = 0;                                    // number of the oldest open meeting
-    std::deque<std::vector<std::int32_t>> open;                // calls so far
+    std::int64_t first = 0;                                    // number of the oldest open call
+    std::deque<std::vector<std::int32_t>> open;                // ops of each open call so far
 };
 
 class Simulation {
@@ -127,7 +127,7 @@ class Simulation {
             meetings_[c].group = t_.group.subspan(t_.group_start[c], t_.group_start[c + 1] - t_.group_start[c]);
     }
 
-    // Who follows whom: the next op of the queue first, then the ops that are `after` it, by row.
+    // Sets the followers of each op: the next op of its queue first, then the ops that are `after` it, by row.
     void set_followers() {
         const std::int32_t n = t_.num_ops();
         queue_next_.assign(n, -1);
@@ -153,7 +153,7 @@ class Simulation {
         }
     }
 
-    // All that `op` waits for within its rank has ended.
+    // Starts `op`: all that it waits for within its rank has ended.
     void begin(std::int32_t op) {
         start_s_[op] = clock_.now;
         switch (t_.task[op]) {
@@ -163,7 +163,7 @@ class Simulation {
                 Channel& channel = channels_[t_.chan_in[op]];
                 channel.posted.push(list_next_, op);
                 ++channel.num_posted;
-                give_places(channel);  // a rendezvous may have waited for this post
+                give_places(channel);  // a send may have waited for this receive (rendezvous)
                 match(channel);
                 return;
             }
@@ -184,7 +184,7 @@ class Simulation {
         }
     }
 
-    // What `op` was doing is over.
+    // Goes on with `op` after its current activity has ended.
     void advance(std::int32_t op) {
         switch (state_[op]) {
             case kTaking:
@@ -236,7 +236,7 @@ class Simulation {
         give_places(channel);
     }
 
-    // Let waiting sends go, oldest first, while there is room (and, by rendezvous, a receive for each).
+    // Starts waiting sends, oldest first, while there is room (and, by rendezvous, a posted receive for each).
     void give_places(Channel& channel) {
         while (!channel.senders.empty() && channel.held < channel.depth) {
             const std::int32_t op = channel.senders.head;
@@ -249,7 +249,7 @@ class Simulation {
         }
     }
 
-    // Queue at every link of the route at once; the first in all queues has the wire.
+    // Adds `op` to the queues of all links of its route; when it is first in all of them, it occupies the links.
     void ask_links(std::int32_t op) {
         state_[op] = kLinks;
         for (const std::int64_t link : channels_[t_.chan_out[op]].route) {
@@ -277,13 +277,13 @@ class Simulation {
             clock_.at_once_or_at(op, clock_.now + t_.latency_s[op]);
             return;
         }
-        state_[op] = kEnded;  // how `match` sees that the message is off the wire
+        state_[op] = kEnded;  // `match` reads from this that the links are free
         end_s_[op] = clock_.now;
         match(channel);
         end(op);
     }
 
-    // Give each posted receive its message, in order, once that is off the wire.
+    // Gives each posted receive its message, in order, once that has left the links.
     void match(Channel& channel) {
         while (!channel.posted.empty() && !channel.flying.empty() && state_[channel.flying.head] == kEnded) {
             const std::int32_t message = channel.flying.pop(list_next_);
@@ -310,7 +310,7 @@ class Simulation {
         }
     }
 
-    // Join the k-th meeting of the collective, k counting this rank's calls; the last to come starts it.
+    // Joins the k-th call of the collective, where k counts this rank's calls; the last member to come starts it.
     void meet(std::int32_t op) {
         state_[op] = kPartner;
         Meetings& meetings = meetings_[t_.call[op]];
@@ -324,7 +324,7 @@ class Simulation {
             seconds = std::max(seconds, t_.work_s[member]);
             slow = std::max(slow, t_.slow_by_compute[member]);
         }
-        met_[op] = std::move(meetings.open[k]);  // k is 0: no member comes here before it went through the ones ahead
+        met_[op] = std::move(meetings.open[k]);  // k is 0: members complete earlier calls first
         meetings.open.pop_front();
         ++meetings.first;
         contention_.start(op, seconds, slow, meetings.group, false);

@@ -1,4 +1,4 @@
-// simulate: discrete events on a pretended clock. Equals dovetail/sim/reference.py, which explains each rule.
+// simulate: discrete-event simulation with the same results as dovetail/sim/reference.py, which explains the rules.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ enum State : std::uint8_t {
 
 enum Task : std::uint8_t { kWork, kRecv, kSend, kRecvSend, kPut, kSignal, kWait, kCollective };
 
-// Columns of dovetail.sim.tables.Tables, whose checks they have passed. Per op unless grouped otherwise.
+// Columns of dovetail.sim.tables.Tables, already checked there. One entry per op unless noted.
 struct Tables {
     std::int32_t num_ranks = 0, num_lanes = 0, num_links = 0;
     std::span<const std::uint8_t> task;
@@ -39,7 +39,7 @@ struct Tables {
     std::int32_t num_ops() const { return static_cast<std::int32_t>(task.size()); }
 };
 
-// Per op: when it became startable and when it ended (NaN where it never did), and where it stands.
+// Per op: when it could start and when it ended (NaN if it never did), and its state.
 struct Result {
     std::span<double> start_s, end_s;
     std::span<std::uint8_t> state;

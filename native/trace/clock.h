@@ -1,4 +1,4 @@
-/* The event clock: the processor's counter where it is steady, the system's clock elsewhere. */
+/* The event clock: the processor's counter if it is steady, else the system's clock. */
 #ifndef DOVETAIL_TRACE_CLOCK_H
 #define DOVETAIL_TRACE_CLOCK_H
 
@@ -27,7 +27,7 @@ static inline uint64_t dvt_counter(void) {
 #endif
 }
 
-/* Adds 1 and returns what was there, in one instruction that a signal handler of this thread cannot split. */
+/* Adds 1 and returns the old value, in one instruction, which a signal handler of this thread cannot interrupt. */
 static inline uint64_t dvt_next(uint64_t* count) {
 #if defined(__x86_64__)
     uint64_t one = 1;

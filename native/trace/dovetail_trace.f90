@@ -1,5 +1,6 @@
-! Intervals and points of Fortran programs: dovetail_trace.h for `use dovetail_trace`, linked with -ldovetail_trace.
-! Names are made once, by trace_name; calls between trace_init and trace_finalize may nest, and intervals do.
+! Intervals and points of Fortran programs: the functions of dovetail_trace.h. `use dovetail_trace`, and link with
+! -ldovetail_trace. trace_name gives the number of a name. Calls of trace_init and trace_finalize may nest, and so may
+! intervals.
 module dovetail_trace
   use, intrinsic :: iso_c_binding, only: c_char, c_int, c_int64_t, c_null_char
   implicit none
@@ -40,13 +41,13 @@ module dovetail_trace
 
 contains
 
-  ! Starts tracing into a new file in a folder; 0, or the system's error number.
+  ! Starts tracing into a new file in a folder. Returns 0, or the system's error number.
   integer(c_int) function trace_init(folder)
     character(*), intent(in) :: folder
     trace_init = c_init(trim(folder)//c_null_char)
   end function
 
-  ! The number of a name, always the same for the same text.
+  ! Returns the number of a name; equal texts have equal numbers.
   integer(c_int) function trace_name(text)
     character(*), intent(in) :: text
     trace_name = c_name(trim(text)//c_null_char)

@@ -1,4 +1,4 @@
-/* Clocks of several processes compared: who reads the same clock, and what round trips say of those who do not. */
+/* Compares the clocks of several processes: which ones read the same clock, and the offsets of the others. */
 #ifndef DOVETAIL_TRACE_MEET_H
 #define DOVETAIL_TRACE_MEET_H
 
@@ -10,29 +10,30 @@
 extern "C" {
 #endif
 
-/* The event clock and, returned, the nanoseconds of CLOCK_MONOTONIC_RAW at the same moment. */
+/* Writes the event clock to `clock`; returns the nanoseconds of CLOCK_MONOTONIC_RAW at the same moment. */
 int64_t dovetail_trace_moment(uint64_t* clock);
 
-/* Which CLOCK_MONOTONIC_RAW this process reads: all of one kernel and one time namespace read the same. Writes it to
-   `text` and returns that; empty where it is not known. */
+/* Writes an identity of this process's CLOCK_MONOTONIC_RAW to `text`, and returns `text`. Processes of one kernel and
+   one time namespace read the same clock. Empty: unknown. */
 char* dovetail_trace_clock_of(char* text, size_t size);
 
-/* How messages of a few bytes go to a rank and come from it. Both return 0 once the bytes may be used, or else an error
-   that ends the comparison. */
+/* Functions that send and receive messages of a few bytes, and return when they are complete: 0, or an error code,
+   which ends the comparison. */
 typedef struct {
     int (*send)(void* with, int rank, const void* data, int num_bytes);
     int (*receive)(void* with, int rank, void* data, int num_bytes);
     void* with;
 } dovetail_trace_mail;
 
-/* A moment on this rank's CLOCK_MONOTONIC_RAW and on its parent's, and half the round trip that bounds the error. */
+/* One comparison: a moment on this rank's CLOCK_MONOTONIC_RAW and on its parent's. The error is at most half the round
+   trip. */
 typedef struct {
     int64_t mine_ns, peer_ns, half_trip_ns;
 } dovetail_trace_meeting;
 
-/* All ranks of a job call it: they meet in pairs along a tree, in which a rank's parent is itself without its lowest
-   set bit. Rank 0, which has none, finds a meeting of zeros. Noted in the trace, where there is one. 0, or mail's
-   error. */
+/* Compares each rank's clock with its parent's; all ranks of a job call it. A rank's parent is the rank with its lowest
+   set bit cleared. Writes the comparison to `found` (rank 0, which has no parent: zeros) and to the trace, if there is
+   one. Returns 0, or the error code of `mail`. */
 int dovetail_trace_meet(int rank, int num_ranks, const dovetail_trace_mail* mail, dovetail_trace_meeting* found);
 
 #ifdef __cplusplus

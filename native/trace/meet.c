@@ -1,4 +1,4 @@
-/* Clocks of ranks compared in pairs, by round trips: see dovetail_trace_meet.h. */
+/* Compares the clocks of pairs of ranks by round trips: see dovetail_trace_meet.h. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <unistd.h>
@@ -22,8 +22,8 @@ char* dovetail_trace_clock_of(char* text, size_t size) {
     return text;
 }
 
-/* Round trips with the rank above in the tree; the shortest gives the offset of the clocks. It takes more of them while
-   they still become shorter, and on a busy machine until one is not held up. */
+/* Makes round trips with the parent `above`; the shortest gives the offset of the clocks. Continues while round trips
+   become shorter and, on a busy host, until one takes at most GOOD_NS, but no longer than MEET_NS. */
 static int ask(int above, const dovetail_trace_mail* mail, dovetail_trace_meeting* found) {
     int64_t best = INT64_MAX, answer = 0;
     const int64_t start = raw_ns();
@@ -35,7 +35,7 @@ static int ask(int above, const dovetail_trace_mail* mail, dovetail_trace_meetin
         if (code) return code;
         const int64_t after = raw_ns();
         if (after - before >= best) continue;
-        if (best - (after - before) > best / 20) until = i + 1 + TRIPS; /* not for what is hardly shorter */
+        if (best - (after - before) > best / 20) until = i + 1 + TRIPS; /* only if much shorter */
         best = after - before;
         *found = (dovetail_trace_meeting){before + best / 2, answer, (best + 1) / 2};
     }

@@ -1,4 +1,4 @@
-/* The calls of dovetail_trace.h: events into this thread's segment; names; on, off, begin, end and fork. */
+/* The functions of dovetail_trace.h: put events into the thread's segment; names; on, off, init, finalize and fork. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -14,21 +14,21 @@
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 enum { MAX_NAMES = 4096, NUM_SLOTS = 2 * MAX_NAMES };
-enum { AHEAD = 16 }; /* events: memory is fetched before it is written, or what the program sends next waits for it */
+enum { AHEAD = 16 }; /* events that are prefetched, so that the program's next sends do not wait for the cache */
 
-static uint32_t on; /* the generation while events are recorded, else 0 */
-static int depth;   /* of nested init */
+static uint32_t on; /* the file's generation while events are recorded, else 0 */
+static int depth;   /* nesting depth of init */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_key_t at_exit; /* gives back what a thread has when it ends */
-static uint32_t num_threads;  /* that have recorded in this file */
-static uint32_t generation;   /* of files: a thread's segment belongs to one */
+static pthread_key_t at_exit; /* gives back a thread's segment when the thread ends */
+static uint32_t num_threads;  /* threads that have recorded in this file */
+static uint32_t generation;   /* number of the file; a thread's segment belongs to one file */
 
 static __thread struct {
-    dvt_segment *segment, *before; /* the one before this: a signal may have come while an event was put into it */
+    dvt_segment *segment, *before; /* before: the previous one, in which an interrupted put may still write */
     uint32_t thread, part, generation;
     struct {
-        dvt_event* end; /* of calls in vain, one after another; NULL where there are none in this segment */
-        uint64_t count; /* of the segment after it */
+        dvt_event* end; /* the END of the last interval of unsuccessful polls; NULL: none in this segment */
+        uint64_t count; /* the segment's `count` after that event */
         int name;
     } vain;
 } mine __attribute__((tls_model("initial-exec")));
@@ -39,7 +39,7 @@ static uint64_t about(int kind, int field, int64_t arg) {
 
 static void count_lost(void) { __atomic_fetch_add(&dvt_writer.header->dropped, 1, __ATOMIC_RELAXED); }
 
-/* A segment with room for `needed` events. Of those that come all at once, some wait for the helper to make more. */
+/* Returns a segment with room for `needed` events, waiting for the helper thread if necessary; NULL: none. */
 static dvt_segment* segment_with_room(int needed) {
     for (;;) {
         dvt_segment* fresh = dvt_take();
@@ -49,12 +49,12 @@ static dvt_segment* segment_with_room(int needed) {
     }
 }
 
-/* Gives this thread a segment with room for `needed` events; false where there is none to be had. */
+/* Gives this thread a segment with room for `needed` events; returns 0 if there is none. */
 static int next_segment(int needed) {
     if (mine.generation != generation) mine.segment = mine.before = NULL;
     const dvt_segment* held = mine.segment;
     dvt_segment* fresh = segment_with_room(needed);
-    if (mine.generation == generation && mine.segment && mine.segment != held) { /* a signal's handler has got one */
+    if (mine.generation == generation && mine.segment && mine.segment != held) { /* a signal handler got one */
         if (fresh) dvt_give_back(fresh);
         return 1;
     }
@@ -64,7 +64,7 @@ static int next_segment(int needed) {
         mine.thread = __atomic_add_fetch(&num_threads, 1, __ATOMIC_RELAXED);
         mine.part = 0;
     }
-    pthread_setspecific(at_exit, &mine); /* also of one that records while it ends */
+    pthread_setspecific(at_exit, &mine); /* set each time, for threads that record while they end */
     const uint64_t before = fresh->thread;
     if (!before || dvt_writer.limit == UINT64_MAX) fresh->thread = mine.thread;
     dvt_event* event = &fresh->events[dvt_next(&fresh->count) & dvt_writer.mask];
@@ -79,21 +79,22 @@ static int next_segment(int needed) {
 
 static inline uint32_t recorded_in(void) { return __atomic_load_n(&on, __ATOMIC_RELAXED); }
 
-/* A place in a new segment, or NULL after counting the event as lost. `full`: where it is counted already, or NULL. */
+/* Returns a place in a new segment, or NULL after counting the event as lost. `full`: the segment whose `count` already
+   includes the event, or NULL. */
 __attribute__((noinline, cold)) static dvt_event* place_in_next(dvt_segment* full) {
-    if (full) --full->count; /* what was counted there goes into the new one */
+    if (full) --full->count; /* the event goes into the new segment */
     if (next_segment(2)) {
         dvt_segment* segment = mine.segment;
         const uint64_t at = dvt_next(&segment->count);
         if (at < dvt_writer.limit) return &segment->events[at & dvt_writer.mask];
     } else if (full && mine.segment == full) {
-        dvt_next(&full->count); /* lost after what is there */
+        dvt_next(&full->count); /* the event is lost after the events in `full` */
     }
     count_lost();
     return NULL;
 }
 
-/* A place for an event in the file of this generation, or NULL where there is none. */
+/* Returns a place for an event in the file of this generation, or NULL. */
 static inline dvt_event* place(uint32_t file) {
     dvt_segment* segment = mine.segment;
     if (!LIKELY(segment && mine.generation == file)) return place_in_next(NULL);
@@ -124,7 +125,7 @@ void dovetail_trace_begin(int name, int64_t arg) { stamp(DVT_BEGIN, name, arg); 
 
 void dovetail_trace_end(int name, int64_t arg) { stamp(DVT_END, name, arg); }
 
-/* Counts a call that looks again, if it goes on what this thread did last; whether it does. */
+/* Adds a poll to the last interval of polls, if it directly continues that interval; returns whether it does. */
 static inline int looks_again(uint32_t file, int name, uint64_t begin) {
     dvt_event* end = mine.vain.end;
     const dvt_segment* segment = mine.segment;
@@ -132,7 +133,7 @@ static inline int looks_again(uint32_t file, int name, uint64_t begin) {
     const uint64_t pause = begin - end->word, counted = end->about >> 16;
     const uint64_t most = ((uint64_t)1 << DVT_REPEAT_BITS) - 1;
     if (mine.vain.name != name || pause > dvt_writer.pause) return 0;
-    if ((counted & most) == most || counted >> 46) return 0; /* there is no room for more, or for longer pauses */
+    if ((counted & most) == most || counted >> 46) return 0; /* the counters are full */
     end->about = about(DVT_END, 0, (int64_t)(counted + (pause << DVT_REPEAT_BITS) + 1));
     return 1;
 }
@@ -161,7 +162,7 @@ int64_t dovetail_trace_found(int name, int64_t arg, uint64_t begin) {
     }
     dvt_event* end = mine.vain.end;
     const int64_t counted = (int64_t)end->about >> 16;
-    end->about = DVT_EMPTY; /* the end is yet to come */
+    end->about = DVT_EMPTY; /* the interval continues: its END follows later */
     mine.vain.end = NULL;
     return counted;
 }
@@ -194,7 +195,8 @@ void dovetail_trace_off(void) { __atomic_store_n(&on, 0, __ATOMIC_RELAXED); }
 
 int dovetail_trace_is_on(void) { return recorded_in() != 0; }
 
-/* What an ended thread has left goes to the next; so does its ring, of which the newest events are kept, whose ever. */
+/* Gives the rest of an ended thread's segment to the next thread. A ring buffer is passed on, too, and then keeps the
+   newest events of all its threads. */
 static void give_back(void* unused) {
     (void)unused;
     dvt_segment *segment = mine.segment, *before = mine.before;
@@ -209,12 +211,12 @@ static void give_back(void* unused) {
 }
 
 static struct {
-    char *text[MAX_NAMES], *lane[MAX_NAMES]; /* NULL: in none */
-    uint16_t slot[NUM_SLOTS];                /* by hash: the number of a name, 0 where free */
-    int count;                               /* the numbers 1 to `count` are given */
+    char *text[MAX_NAMES], *lane[MAX_NAMES]; /* by number of a name; lane NULL: none */
+    uint16_t slot[NUM_SLOTS];                /* by hash: the number of a name; 0: free */
+    int count;                               /* numbers 1 to `count` are in use */
 } names;
 
-/* Writes `, "key": "text"`, as far as there is room; where it ends. */
+/* Writes `, "key": "text"`, truncated to the room; returns its end. */
 static char* write_text(char* to, const char* end, const char* key, const char* text) {
     to += snprintf(to, (size_t)(end - to), ", \"%s\": \"", key);
     for (; *text && to < end - 16; ++text) {
@@ -308,7 +310,7 @@ static int prepare_once(void) {
     return code;
 }
 
-/* Where the code of the program and its libraries lies, for the addresses of calls. */
+/* Records where the code of the program and its libraries is mapped, by which call sites are found. */
 static void note_maps(void) {
     char line[4400], path[4096];
     unsigned long start, end, offset;
@@ -331,8 +333,8 @@ static void note_clock(void) {
     if (*clock) dvt_line(line);
 }
 
-/* What an event costs with a look at the clock, and without, in ticks of the event clock: so that advice can predict
-   what the untraced program takes. The events go nowhere. */
+/* Measures and records what an event costs with reading the clock, and without, in ticks of the event clock. Advice
+   uses it to predict the time of the untraced program. The events go to a scratch segment. */
 static void note_cost(void) {
     enum { TURNS = 8, PAIRS = LEAST_EVENTS / 2 };
     static _Alignas(64) char scratch[sizeof(dvt_segment) + LEAST_EVENTS * sizeof(dvt_event)];
@@ -348,7 +350,7 @@ static void note_cost(void) {
         const uint64_t spent = dvt_now() - begun;
         if (spent < least[turn % 2]) least[turn % 2] = spent;
     }
-    mine.segment = NULL, mine.generation = 0; /* its thread is numbered by its first event */
+    mine.segment = NULL, mine.generation = 0; /* the thread gets its number with its first real event */
     char line[100];
     snprintf(line, sizeof line, "{\"event_ticks\": [%.2f, %.2f]}", (double)least[0] / (2 * PAIRS),
              (double)least[1] / (2 * PAIRS));
@@ -390,7 +392,7 @@ void dovetail_trace_finalize(void) {
     errno = kept;
 }
 
-/* A program that ends in order without `finalize`. */
+/* Ends tracing of a program that exits without `finalize`. */
 __attribute__((destructor)) static void at_end(void) {
     while (depth) dovetail_trace_finalize();
 }

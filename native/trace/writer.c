@@ -1,4 +1,4 @@
-/* The traced process's file: made, mapped segment by segment ahead of need by a helper thread, and closed. */
+/* The traced process's file: created, mapped segment by segment by a helper thread ahead of need, and closed. */
 #define _GNU_SOURCE
 #include "writer.h"
 
@@ -20,40 +20,40 @@
 #include "dovetail_trace_meet.h"
 
 enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64, MAX_LEFT = 1024 };
-enum { PIECE = (1 << 20) + DVT_PAGE }; /* as much of a ring is ready at first: threads that begin wait for none */
-enum { PAUSE_NS = 5000 };              /* what advice too takes for calls that follow one another at once */
+enum { PIECE = (1 << 20) + DVT_PAGE }; /* bytes of a ring buffer that are in memory when a thread gets it */
+enum { PAUSE_NS = 5000 };              /* polls at most this far apart are one interval (GRAIN_S in advise/remedy.py) */
 #ifndef MADV_POPULATE_WRITE
-enum { MADV_POPULATE_WRITE = 23 }; /* Linux 5.14; before it a ring's first lap is slower */
+enum { MADV_POPULATE_WRITE = 23 }; /* since Linux 5.14; on older ones, filling a ring buffer first is slower */
 #endif
 enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
-enum { NAP_NS = 50000, MAX_NAPS = 40000 }; /* of a thread that waits for room: 2 s and more */
+enum { NAP_NS = 50000, MAX_NAPS = 40000 }; /* a thread waits for a segment for at least 2 s */
 
 static struct {
     int fd, lines;
-    int num_spares; /* kept ready */
+    int num_spares; /* segments kept ready */
     int stop, helps;
-    int has_no_room;    /* the helper found none, or nobody has seen it for long: nobody waits */
-    uint32_t num_asked; /* times that the helper was asked for room: a futex */
+    int has_no_room;    /* the helper found no room, or did not respond: threads do not wait */
+    uint32_t num_asked; /* how often threads have asked the helper for room: a futex */
     uint64_t segment_bytes;
-    off_t end; /* of the file; the helper's, once it runs */
+    off_t end; /* end of the file; used by the helper only, while it runs */
     pthread_t helper;
     char path[4096];
     dvt_segment* spare[MAX_SPARES];
     off_t spare_at[MAX_SPARES]; /* offsets in the file, read by dvt_close only */
     dvt_segment* full[MAX_FULL];
-    dvt_segment* left[MAX_LEFT]; /* by threads that ended, with room for others */
+    dvt_segment* left[MAX_LEFT]; /* segments of ended threads with room for others */
     int num_left;
     struct ring {
         dvt_segment* segment; /* or NULL */
-        uint64_t ready_bytes; /* of it are in memory */
-    } ring[MAX_RINGS];        /* of which more is to be; the helper's, once it runs */
+        uint64_t ready_bytes; /* bytes of it that are in memory */
+    } ring[MAX_RINGS];        /* ring buffers not yet wholly in memory; used by the helper only, while it runs */
 } file = {.fd = -1, .lines = -1};
 
-static dvt_header nowhere; /* where there is no file */
+static dvt_header nowhere; /* the header while there is no file */
 
 struct dvt_writer dvt_writer = {.header = &nowhere};
 
-/* The tightest of some readings of all clocks. */
+/* Reads all clocks several times; returns the reading that took least time. */
 static dvt_anchor read_anchor(void) {
     dvt_anchor best = {0, 0, 0};
     uint64_t least = UINT64_MAX;
@@ -68,7 +68,7 @@ static dvt_anchor read_anchor(void) {
     return best;
 }
 
-/* Whether the kernel trusts the counter on all processors. */
+/* Returns whether the kernel considers the processors' counters synchronous and steady. */
 static int counter_is_steady(void) {
 #if defined(__x86_64__)
     char text[256] = "";
@@ -98,14 +98,14 @@ int64_t dovetail_trace_moment(uint64_t* clock) {
     return now.raw_ns;
 }
 
-/* Beyond the limit on file sizes the system would signal the program. */
+/* Returns whether a file may become this long: beyond RLIMIT_FSIZE the system would signal the program. */
 static int is_within_limit(off_t end) {
     struct rlimit limit;
     return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || (rlim_t)end <= limit.rlim_cur;
 }
 
-/* Writes zeros, as much at a time as can be: pages that are there together are mapped together, whereas every page of a
-   hole is a fault of its own, which takes longer than all else of the events in it. */
+/* Writes zeros. Pages that exist are mapped many at a time, whereas each page of a hole causes a separate page fault,
+   which takes longer than recording all events of the page. */
 static int fill(off_t at, uint64_t num_bytes) {
     static char zeros[PIECE];
     for (uint64_t done = 0; done < num_bytes;) {
@@ -119,7 +119,7 @@ static int fill(off_t at, uint64_t num_bytes) {
 
 static dvt_segment* make_segment(off_t at, uint64_t ready_bytes) {
     if (!is_within_limit(at + (off_t)file.segment_bytes)) return NULL;
-    if (posix_fallocate(file.fd, at, (off_t)file.segment_bytes)) return NULL; /* so that no write finds the disk full */
+    if (posix_fallocate(file.fd, at, (off_t)file.segment_bytes)) return NULL; /* later writes cannot find a full disk */
     if (ready_bytes > file.segment_bytes) ready_bytes = file.segment_bytes;
     if (!fill(at, ready_bytes)) return NULL;
     void* memory = mmap(NULL, file.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, at);
@@ -128,7 +128,7 @@ static dvt_segment* make_segment(off_t at, uint64_t ready_bytes) {
     return memory;
 }
 
-/* More of it is brought into memory once a thread uses it. */
+/* Registers a ring buffer, so that the helper brings the rest of it into memory once a thread uses it. */
 static void remember_ring(dvt_segment* segment, uint64_t ready_bytes) {
     if (ready_bytes >= file.segment_bytes) return;
     for (int i = 0; i < MAX_RINGS; ++i) {
@@ -138,15 +138,15 @@ static void remember_ring(dvt_segment* segment, uint64_t ready_bytes) {
     }
 }
 
-/* Unmaps it, and looks at it no more. */
+/* Unmaps a segment, and unregisters it if it is a ring buffer. */
 static void unmap(dvt_segment* segment) {
     for (int i = 0; i < MAX_RINGS; ++i)
         if (file.ring[i].segment == segment) file.ring[i].segment = NULL;
     munmap(segment, file.segment_bytes);
 }
 
-/* Brings another piece of every ring in use into memory, or its thread would fault page by page in its first lap; how
-   many there were. */
+/* Brings another piece of every ring buffer in use into memory, so that its thread causes no page faults; returns the
+   number of pieces. */
 static int ready_more(void) {
     int found = 0;
     for (int i = 0; i < MAX_RINGS; ++i) {
@@ -161,7 +161,7 @@ static int ready_more(void) {
     return found;
 }
 
-/* Fills what is empty of the spares, their first `ready_bytes` in memory; how many were. */
+/* Makes missing spare segments, with their first `ready_bytes` in memory; returns how many it made. */
 static int make_spares(uint64_t ready_bytes) {
     int made = 0;
     for (int i = 0; i < file.num_spares; ++i) {
@@ -195,12 +195,13 @@ static void* help(void* unused) {
         unmap_full();
         dvt_writer.header->last = read_anchor();
         const struct timespec pause = {0, quiet < ROUNDS_TO_IDLE ? BUSY_NS : IDLE_NS};
-        syscall(SYS_futex, &file.num_asked, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0); /* or until it is asked */
+        syscall(SYS_futex, &file.num_asked, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0); /* wakes early if asked */
     }
     return unused;
 }
 
-/* Starts the helper with all signals blocked: they are the program's. Without one, what was made ahead must do. */
+/* Starts the helper thread with all signals blocked, so that the program's threads get them. If it cannot be started,
+   the spare segments made so far must suffice. */
 static void start_helper(void) {
     sigset_t all, before;
     sigfillset(&all);
@@ -210,7 +211,7 @@ static void start_helper(void) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-/* The files HOST-PID.dvt and .jsonl in the folder; with a number where those are there already. */
+/* Creates the files HOST-PID.dvt and HOST-PID.jsonl in the folder; adds a number to the names if they exist already. */
 static int create(const char* folder) {
     char host[64] = "host";
     gethostname(host, sizeof host - 1);
@@ -249,7 +250,7 @@ static uint64_t wanted_bytes(uint64_t otherwise) {
     return bytes ? bytes : otherwise;
 }
 
-/* Segments hold a power of two of events, at least as many bytes as were asked for. */
+/* Sets the segments' capacity: a power of two of events, and at least the bytes asked for. */
 static void set_sizes(int keep) {
     const uint64_t bytes = wanted_bytes(keep == DVT_KEEP_NEWEST ? 16 << 20 : 1 << 20);
     uint64_t capacity = LEAST_EVENTS;
@@ -277,7 +278,7 @@ static void fill_header(dvt_header* header, int keep) {
     header->state = DVT_OPEN;
 }
 
-/* How fast the event clock runs, by what has passed since the file was begun. */
+/* Sets the longest pause between joined polls, in ticks, by the event clock's rate since the file was opened. */
 static void set_pause(void) {
     const dvt_anchor first = dvt_writer.header->first, now = read_anchor();
     const double ticks = (double)(now.clock - first.clock), ns = (double)(now.raw_ns - first.raw_ns);
@@ -302,7 +303,7 @@ int dvt_open(const char* folder) {
     const char* kept = getenv("DOVETAIL_TRACE_KEEP");
     const int keep = kept && strcmp(kept, "newest") == 0 ? DVT_KEEP_NEWEST : DVT_KEEP_ALL;
     folder = folder ? folder : chosen && *chosen ? chosen : "dovetail-trace";
-    dvt_forget(); /* what threads of the file before gave back late */
+    dvt_forget(); /* segments that threads of the previous file gave back late */
     dvt_writer.header = &nowhere;
     dvt_choose_clock();
     set_sizes(keep);
@@ -318,7 +319,7 @@ int dvt_open(const char* folder) {
     return 0;
 }
 
-/* Spares at the very end of the file are cut off; threads may still be writing into all others. */
+/* Truncates the file by the spare segments at its end. Threads may still write into all others. */
 static void cut_spares(void) {
     off_t unused[MAX_SPARES];
     int count = 0;
@@ -334,10 +335,10 @@ static void cut_spares(void) {
             cut = 1;
         }
     }
-    /* noted before it is done: a process that is killed in between must not seem to lack what nobody used */
+    /* set before truncating: if the process is killed in between, the file must not look truncated */
     dvt_writer.header->num_segments = (uint32_t)((uint64_t)(file.end - DVT_PAGE) / file.segment_bytes);
     const int code = ftruncate(file.fd, file.end);
-    (void)code; /* spares that stay are empty */
+    (void)code; /* if this fails, empty segments stay */
 }
 
 void dvt_close(void) {
@@ -349,7 +350,7 @@ void dvt_close(void) {
     if (dvt_writer.header != &nowhere) {
         cut_spares();
         dvt_writer.header->last = read_anchor();
-        dvt_writer.header->state = DVT_FINALIZED; /* it stays mapped: a late thread may count what it drops */
+        dvt_writer.header->state = DVT_FINALIZED; /* it stays mapped: a late thread may count dropped events */
     }
     dvt_forget();
 }
@@ -386,7 +387,7 @@ dvt_segment* dvt_take(void) {
     return take_of(file.spare, file.num_spares);
 }
 
-/* Whether the helper will make more. */
+/* Returns whether the helper will make more segments. */
 static int may_come(void) {
     const int helps = __atomic_load_n(&file.helps, __ATOMIC_RELAXED) && !__atomic_load_n(&file.stop, __ATOMIC_RELAXED);
     return helps && !__atomic_load_n(&file.has_no_room, __ATOMIC_RELAXED);
@@ -436,6 +437,6 @@ void dvt_line(const char* text) {
     memcpy(whole, text, length);
     whole[length] = '\n';
     ssize_t done = write(file.lines, whole, length + 1); /* one write: lines of threads do not mix */
-    (void)done;                                          /* a full disk costs a name, not the program */
+    (void)done;                                          /* if the disk is full, the line is lost */
     if (whole != line) free(whole);
 }

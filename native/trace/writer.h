@@ -1,40 +1,40 @@
-/* The traced process's file as record.c sees it: segments to be had without waiting, made ahead by a helper thread. */
+/* The traced process's file as record.c uses it: segments, which a helper thread makes ahead of need. */
 #ifndef DOVETAIL_TRACE_WRITER_H
 #define DOVETAIL_TRACE_WRITER_H
 
 #include "clock.h"
 #include "dovetail_trace_file.h"
 
-enum { LEAST_EVENTS = 256 }; /* of a segment */
+enum { LEAST_EVENTS = 256 }; /* smallest capacity of a segment */
 
-/* Set while tracing begins, then only read. */
+/* Written when tracing begins, then only read. */
 extern __attribute__((visibility("hidden"))) struct dvt_writer {
     dvt_header* header;
     uint64_t capacity; /* events in a segment */
-    uint64_t limit;    /* events that a segment takes: its capacity, or without end where it is a ring */
+    uint64_t limit;    /* events that a segment takes: its capacity; UINT64_MAX for a ring buffer */
     uint64_t mask;
-    uint64_t pause; /* ticks of the event clock between two calls that are one interval, at most */
-    int counter;    /* whether events are stamped by the processor's counter */
-    int has_clock;  /* whether that is known yet */
+    uint64_t pause; /* most ticks of the event clock between two polls of one interval */
+    int counter;    /* whether the event clock is the processor's counter */
+    int has_clock;  /* whether `counter` has been set */
 } dvt_writer;
 
-void dvt_choose_clock(void); /* once in a process */
+void dvt_choose_clock(void); /* sets `counter`, once per process */
 
 static inline uint64_t dvt_now(void) {
     return __builtin_expect(dvt_writer.counter, 1) ? dvt_counter() : (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW);
 }
 
-int dvt_open(const char* folder); /* 0 or an errno value */
+int dvt_open(const char* folder); /* returns 0 or an errno value */
 void dvt_close(void);
-void dvt_forget(void); /* in a forked child: the file is the parent's */
+void dvt_forget(void); /* drops all state; for a forked child, whose parent has the file */
 
-dvt_segment* dvt_take(void);           /* one with room, or NULL; any thread, signal handlers too */
-dvt_segment* dvt_wait(void);           /* the same, once the helper has made one; NULL where there is no room for it */
-void dvt_give_back(dvt_segment* part); /* with room left, for another thread */
-void dvt_discard(dvt_segment* full);   /* need not stay in memory */
+dvt_segment* dvt_take(void);           /* returns a segment with room, or NULL; for any thread and signal handlers */
+dvt_segment* dvt_wait(void);           /* as dvt_take, but waits for the helper to make one; NULL: no room */
+void dvt_give_back(dvt_segment* part); /* gives a segment with room to other threads */
+void dvt_discard(dvt_segment* full);   /* lets the helper unmap a full segment */
 
-uint64_t dvt_lost(void); /* events that found no room so far */
+uint64_t dvt_lost(void); /* returns the number of events dropped so far */
 const char* dvt_path(void);
-void dvt_line(const char* text); /* to the file of names and notes */
+void dvt_line(const char* text); /* writes a line to the file of names and notes */
 
 #endif

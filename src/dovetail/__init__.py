@@ -36,6 +36,7 @@ _FACE = {
     "simulate": "planner.predict",
     "tune": "tuner",
     "verify": "ir",
+    "world": "run.shared.world",
     **dict.fromkeys(("choice_for", "schedule_for", "use"), "call"),
     **dict.fromkeys(("array", "loop", "nest"), "loops"),
     **dict.fromkeys(("cos", "exp", "maximum", "minimum", "sin", "sqrt", "where"), "loops"),

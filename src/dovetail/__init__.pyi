@@ -70,6 +70,7 @@ from dovetail.prober.take import Budget
 from dovetail.report.notebook import explain as explain
 from dovetail.run.executor import Executor
 from dovetail.run.requests import Request as Request
+from dovetail.run.shared.world import world as world
 from dovetail.stencil.operator import StencilOperator
 from dovetail.timeline.compare import compare as compare
 from dovetail.timeline.timeline import Timeline as Timeline

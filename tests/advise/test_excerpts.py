@@ -1,4 +1,4 @@
-"""Advice on a long trace comes from excerpts of it, and says so; advice on sizes says what the trace shows of them."""
+"""Advice on a long trace comes from excerpts, and says so; advice on message sizes says what the trace shows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import dovetail.advise.advise as advising
 from dovetail.advise.advise import advise
 from dovetail.report.advice import advice_text
 from dovetail.trace import merge
+from dovetail.trace.analysis.collective_calls import collective_calls
 from dovetail.trace.analysis.excerpts import excerpts
 from dovetail.trace.analysis.matching import messages
-from dovetail.trace.analysis.meetings import meetings
 
 
 def uneven(folder, steps: int):
-    """Rank 1 computes 2 ms where rank 0 computes 1 ms; each sends to the other, then they reduce."""
+    """Rank 1 computes 2 ms while rank 0 computes 1 ms; each sends to the other, then both reduce."""
     for rank in (0, 1):
         events = []
         for step in range(steps):
@@ -28,7 +28,7 @@ def uneven(folder, steps: int):
     return merge(folder)
 
 
-def test_excerpts_advise_as_the_whole_trace(tmp_path, monkeypatch):
+def test_excerpts_give_the_advice_of_the_whole_trace(tmp_path, monkeypatch):
     file = uneven(tmp_path, 600)
     whole = advise(file)
     for name, value in {"MOST_ROWS": 1000, "EXCERPT_ROWS": 401, "EXCERPTS": 3}.items():
@@ -46,21 +46,21 @@ def test_excerpts_advise_as_the_whole_trace(tmp_path, monkeypatch):
 def test_an_excerpt_keeps_the_pairs_of_the_whole_trace(tmp_path):
     file = uneven(tmp_path, 200)
     trace = file.read()
-    found, met = messages(trace), meetings(trace)
-    times = set(zip(found.src.tolist(), found.sent_s.tolist(), found.taken_s.tolist(), strict=True))
+    found, joins = messages(trace), collective_calls(trace)
+    times = set(zip(found.src.tolist(), found.sent_s.tolist(), found.received_s.tolist(), strict=True))
     for it in excerpts(file, 5, 53):
         col = it.trace.columns
-        mine = list(zip(it.found.src.tolist(), it.found.sent_s.tolist(), it.found.taken_s.tolist(), strict=True))
+        mine = list(zip(it.found.src.tolist(), it.found.sent_s.tolist(), it.found.received_s.tolist(), strict=True))
         assert len(mine) > 5
         assert set(mine) <= times
         assert col["start_s"][it.found.sent_row].tolist() == it.found.sent_s.tolist()
-        assert col["start_s"][it.met.row].tolist() == it.met.start_s.tolist()
-        assert set(it.met.start_s.tolist()) < set(met.start_s.tolist())
-        assert (it.met.meeting[::2] == it.met.meeting[1::2]).all()
+        assert col["start_s"][it.joins.row].tolist() == it.joins.start_s.tolist()
+        assert set(it.joins.start_s.tolist()) < set(joins.start_s.tolist())
+        assert (it.joins.collective[::2] == it.joins.collective[1::2]).all()
 
 
 def exchange(folder, num_bytes: int):
-    """Advice on twelve steps, at the end of each of which two ranks exchange messages of one size for 4 ms."""
+    """Advice on twelve steps; at the end of each, two ranks exchange messages of one size for 4 ms."""
     for rank in (0, 1):
         events = []
         for step in range(12):
@@ -77,10 +77,10 @@ def test_long_messages_are_not_called_latency(tmp_path):
     assert "latency" not in advice_text(found)
     (short,) = (it for it in exchange(tmp_path / "short", 64).findings if it.kind == "temporal_block")
     assert "up to 64 bytes" in short.evidence
-    assert "supposed" in short.evidence  # one size cannot separate latency from bandwidth
+    assert "assumed" in short.evidence  # one size cannot separate latency from bandwidth
 
 
-def test_calls_of_several_places_are_counted_apart(tmp_path):
+def test_calls_of_several_sites_are_counted_separately(tmp_path):
     """Three Allreduce, then two Bcast, nine times."""
     for rank in (0, 1):
         events = []

@@ -1,4 +1,4 @@
-"""Calls that are begun: on real ranks under each MPI, by a thread or in `wait`, and how processes end with them."""
+"""Non-blocking calls on real ranks under each MPI: run by a thread or in `wait`; processes that end with open calls."""
 
 import needs
 import pytest
@@ -47,10 +47,10 @@ class TestFace:
         assert len(blocking) == 12
         assert dt.begin_matmul_all_reduce.__name__ == "begin_matmul_all_reduce"
 
-    def test_a_missing_argument_is_refused_at_once(self):
+    def test_a_missing_argument_raises_at_once(self):
         with pytest.raises(TypeError, match="comm"):
             dt.begin_all_reduce([1.0])
 
-    def test_what_is_no_product_names_its_door(self):
+    def test_an_operator_that_is_no_product_names_bind(self):
         with pytest.raises(AttributeError, match=r"dovetail.bind\(dovetail.Jacobi2d"):
             _ = dt.begin_jacobi2d

@@ -1,4 +1,4 @@
-"""Collectives on a user's communicators: real ranks under each MPI, planted faults, and the rules without ranks."""
+"""Collectives on a user's communicators: on real ranks under each MPI, with planted faults; selection rules."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ RANKS = needs.RANKS / "comm_ranks.py"
 
 
 def run(mpi, ranks, *words, place, timeout_s=280):
-    """What `comm_ranks.py` said, and its exit code."""
+    """Run `comm_ranks.py`; return its output and exit code."""
     environment = mpi.env | {"DOVETAIL_SELECTION": str(place / "selection.json")}
     python = [str(mpi.python), "-m", "mpi4py", *(["-rc", "thread_level=funneled"] if "one_thread" in words else [])]
     command = [*mpi.mpiexec(ranks), *python, str(RANKS), *words]
@@ -33,11 +33,11 @@ class TestRanks:
         done = run(mpi, 4, place=tmp_path)
         assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 
-    def test_sizes_that_differ_unseen(self, mpi, tmp_path):
+    def test_sizes_that_differ_between_ranks(self, mpi, tmp_path):
         done = run(mpi, 2, "mismatch", place=tmp_path)
         assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 
-    def test_a_rank_that_gave_up_keeps_its_memory(self, mpi, tmp_path):
+    def test_a_rank_that_stopped_waiting_keeps_its_memory(self, mpi, tmp_path):
         done = run(mpi, 2, "late", place=tmp_path)
         assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
 
@@ -72,24 +72,24 @@ class TestRules:
         rows = self.rows((8, 64, "library"), (64, 128, "a"), (128, 256, "b"), (512, 1024, "a"))
         assert self.steps(rows) == [(8, None), (64, "a"), (128, "b"), (256, None), (512, "a"), (1024, None)]
 
-    def test_other_ranks_and_nodes_are_left_aside(self):
+    def test_rows_for_other_ranks_and_nodes_are_ignored(self):
         assert self.steps(self.rows((8, 64, "a"), nodes=2)) == []
         assert rules_of(Selection({}, self.rows((8, 64, "a"))), 3, 1)["all_reduce"] == []
         assert all(not steps for steps in rules_of(None, 4, 1).values())
 
-    def test_variants_prefer_their_own(self):
+    def test_v_variants_prefer_their_own_rows(self):
         even = self.rows((0, 8, "ring_all_gather"), collective="all_gather")
         own = self.rows((0, 9, "b"), collective="all_gather_v")
         assert self.steps(even, "all_gather_v") == [(0, "ring_all_gather"), (8, None)]
         assert self.steps(even + own, "all_gather_v") == [(0, "b"), (9, None)]
 
-    def test_what_takes_even_parts_only_leaves_variants_to_the_library(self):
+    def test_v_variants_of_even_only_algorithms_use_the_library(self):
         rows = self.rows((0, 8, "bruck_all_to_all"), (8, 9, "direct_all_to_all"), collective="all_to_all")
         assert self.steps(rows, "all_to_all_v") == [(0, None), (8, "direct_all_to_all"), (9, None)]
 
 
 class TestPrograms:
-    def test_variants_are_found(self):
+    def test_v_variants_are_found(self):
         assert program_of("all_gather_v", Choice("ring_all_gather"), 3, 1).num_ranks == 3
 
     def test_in_place_where_the_output_is_the_whole(self):
@@ -134,7 +134,7 @@ class TestSides:
             whole_counts("all_gather_v", counts, (2,))
 
     @pytest.mark.parametrize(("each", "fits"), [(3 << 27, True), (1 << 29, False)])
-    def test_the_limit_is_of_one_rank_not_of_all(self, each, fits):
+    def test_the_limit_counts_elements_of_one_rank_not_of_all(self, each, fits):
         made, counts = SimpleNamespace(rank=0, size=4), np.full((4, 4), each)
         with nullcontext() if fits else pytest.raises(OperatorError, match=f"of {4 * each} elements a rank"):
             asked("all_to_all_v", made, np.empty(4 * each, np.uint8), None, "sum", 0, counts)

@@ -40,7 +40,7 @@ def heat(u, steps):
 @pytest.mark.mpi
 @pytest.mark.needs("mpich", "compiler")
 def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
-    """A stencil of the user's: probed, planned, proved, measured and checked."""
+    """A user's stencil: probed, planned, proved, measured and checked."""
     (tmp_path / "mine.py").write_text(HEAT)
     asked = ("mine.py:heat", "--grid", "64x48", "--steps", "6", "--ranks", "2")
     done = dovetail_with_links("tune", *asked, "--rounds", "3", "--budget", "4", "--json")
@@ -48,7 +48,7 @@ def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
     reported = json.loads(done.stdout)
     assert reported["operator"]["grid"] == "64x48"
     assert reported["max_rel_error"] == 0.0
-    assert reported["tolerance"] > 0.0  # so something was compared
+    assert reported["tolerance"] > 0.0  # a result was compared
     planned = dovetail_with_links("plan", *asked, "--schedule", "deep", "--depth", "3", "--extrapolate", "--json")
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["choices"]["parameters"]["depth"] == 3

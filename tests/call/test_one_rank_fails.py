@@ -1,4 +1,4 @@
-"""A fault of one rank before a transfer is raised on all ranks, at whatever point it occurs: none waits."""
+"""If one rank fails before a transfer, all ranks raise, wherever the fault occurs; no rank waits."""
 
 import needs
 import pytest
@@ -16,12 +16,12 @@ def test_all_ranks_raise(name):
 
 
 @pytest.mark.parametrize("name", ["mpich", "openmpi"])
-def test_collectives_that_compare_nothing(name):
+def test_collectives_without_comparison_of_arguments(name):
     done = mpi(name).run(3, "-W", "ignore", RANKS, "plain", "wrong_arguments")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_door_without_its_agreement_is_caught():
+def test_a_call_without_agreement_of_ranks_is_caught():
     done = mpi("mpich").run(2, "-W", "ignore", RANKS, "planted_silent")
     assert done.returncode
     assert "Timeout" in done.stderr

@@ -1,4 +1,4 @@
-"""Pipelines on real ranks, in C and Python; their recurrence in C and Python; and grains for planted costs."""
+"""Pipelines on real ranks, in C and Python; their model in C and Python; the grains chosen for planted costs."""
 
 import ctypes
 import random
@@ -21,7 +21,7 @@ SOURCES = sorted(map(str, FOLDER.glob("*.c")))
 
 
 def built(mpi, source, at) -> Path:
-    """A C program and the library, by mpicc alone, without a warning."""
+    """Compile a C program and the library with mpicc, without a warning."""
     words = ["-std=c99", "-O2", "-Wall", "-Wextra", "-Werror", "-I", str(FOLDER), str(source), *SOURCES, "-o", str(at)]
     done = subprocess.run([mpi.mpicc, *words], env=mpi.env, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -50,11 +50,11 @@ class TestRanks:
         assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-2000:]
         assert done.returncode == 0
 
-    def test_alone(self, mpi):
+    def test_one_rank(self, mpi):
         done = mpi.run(1, "-m", "mpi4py", RANKS, "test_every_grain", "test_short_ones")
         assert "all the same" in done.stdout, done.stderr[-2000:]
 
-    def test_a_direction_that_is_not_sent_is_seen(self):
+    def test_a_missing_message_is_noticed(self):
         done = needs.mpi("mpich").run(2, "-m", "mpi4py", RANKS, "planted_unsent")
         assert done.returncode != 0
         assert "all the same" not in done.stdout
@@ -98,8 +98,8 @@ class TestRecurrence:
             pipeline_s(steps, compute_s, links, overlapped=overlapped), rel=1e-12, abs=1e-12
         )
 
-    def test_a_planted_difference_is_seen(self):
-        """A rank that is slower in one of the two."""
+    def test_a_planted_difference_is_noticed(self):
+        """Planted: a rank is slower in one of the two models."""
         needs.need("mpich")
         steps, compute_s, links = 9, [1.0, 1.0], [Link(0, 1, 0.5, 0.1, 0.1, 0.1)]
         assert by_c(steps, [1.0, 1.25], links, False) != pytest.approx(
@@ -108,8 +108,8 @@ class TestRecurrence:
 
     @pytest.mark.parametrize("shared", ["leaves", "enters"])
     @pytest.mark.parametrize("waits", [False, True])
-    def test_messages_of_one_wire_take_turns(self, shared, waits):
-        """Two ranks that get, or give, messages longer than computing: by one wire they take twice as long."""
+    def test_messages_on_one_wire_wait_for_one_another(self, shared, waits):
+        """Two ranks receive, or send, messages that take longer than computing: on one wire they take twice as long."""
         ends = [(0, 1), (0, 2)] if shared == "leaves" else [(0, 2), (1, 2)]
         apart = [Link(*each, 1.0, 1.0, 0.0, 0.0, waits) for each in ends]
         together = [link._replace(**{shared: True}) for link in apart]
@@ -119,11 +119,11 @@ class TestRecurrence:
 
     @pytest.mark.parametrize("waits", [False, True])
     def test_ranks_take_turns(self, waits):
-        """Without latency every rank begins a step after the one before; a wait for the receiver changes nothing."""
+        """Without latency each rank begins one step after the previous one; waits for receivers change nothing."""
         links = [Link(rank, rank + 1, 0.0, 0.0, 0.0, 0.0, waits) for rank in range(3)]
         assert pipeline_s(10, [1.0] * 4, links, overlapped=False) == 13.0
 
-    def test_long_runs_go_on_as_they_began(self):
+    def test_long_runs_grow_linearly(self):
         links = [Link(0, 1, 0.5, 0.1, 0.25, 0.25, waits=True)]
         short, long = (pipeline_s(steps, [1.0, 1.5], links, overlapped=True) for steps in (1000, 2000))
         assert long - short == pytest.approx(
@@ -146,7 +146,7 @@ class TestRecurrence:
 
 
 def test_trials_settle_on_the_fastest(tmp_path):
-    """Wherever the prediction lies, though single passes are disturbed, and where another valley is the best."""
+    """For any prediction, with disturbed passes, and if the best grain lies in another local minimum."""
     mpi = needs.mpi("mpich")
     done = launched(mpi, 1, built(mpi, needs.RANKS / "pipeline_trials.c", tmp_path / "trials"))
     rows = [list(map(float, line.split())) for line in done.stdout.splitlines()]
@@ -155,11 +155,11 @@ def test_trials_settle_on_the_fastest(tmp_path):
     assert all(taken <= 1.03 * best for _, _, taken, best, *_ in rows), [row for row in rows if row[2] > 1.03 * row[3]]
     assert all(measured == pytest.approx(taken) for _, _, taken, _, measured, *_ in rows)
     assert all(passes <= 170 for *_, passes in rows)
-    assert sum(taken > 1.03 * best for _, _, taken, best, *_ in noisy) <= 6  # 13 without a final
+    assert sum(taken > 1.03 * best for _, _, taken, best, *_ in noisy) <= 6  # 13 without the final trials
 
 
 class Costs(NamedTuple):
-    """What tiles of 1, 2, 4, … positions take on each rank, and messages of as many from each rank to the next."""
+    """Seconds of tiles of 1, 2, 4, … positions on each rank, and of messages of so many positions to the next rank."""
 
     length: int
     tiles_s: list[list[float]]  # by rank and level
@@ -167,7 +167,7 @@ class Costs(NamedTuple):
 
     @classmethod
     def drawn(cls, seed):
-        """Every third length is long. Costs of odd seeds grow by lines, as a machine's mostly do, others at random."""
+        """Draw costs. Every third length is long. For odd seeds costs are linear, as on most machines, else random."""
         chance, ranks = random.Random(seed), 2 + seed % 4
         length = 400 + 37 * seed if seed % 3 == 0 else chance.randint(5, 60)
         each, latency, byte = (1e-6 * chance.randint(1, most) for most in (50, 500, 60))
@@ -187,7 +187,7 @@ class Costs(NamedTuple):
         return f"{len(self.tiles_s)} {self.length} {LEVELS} {' '.join(map(repr, numbers))}"
 
     def seconds(self, grain, overlapped):
-        """By our own model: on a straight line between levels, with the protocol of the next longer message."""
+        """Predict by the Python model: costs are linear between levels; the next longer message sets the protocol."""
 
         def at(levels):
             return float(np.interp(grain, [2**level for level in range(LEVELS)], levels))
@@ -206,7 +206,7 @@ SAME = {"rel": 1e-12, "abs": 1e-15}
 
 @pytest.fixture(scope="module")
 def choices(tmp_path_factory):
-    """Costs, the C library's choice, and what it predicts of every grain: (blocking, overlapped)."""
+    """Return costs, the C library's choice, and its predictions for every grain: (blocking, overlapped)."""
     mpi, folder = needs.mpi("mpich"), tmp_path_factory.mktemp("choices")
     costs = [Costs.drawn(seed) for seed in range(36)]
     (folder / "costs").write_text("\n".join(each.text() for each in costs))
@@ -231,8 +231,8 @@ def test_c_predicts_every_grain_as_python_does(choices):
         assert of_choice[overlapped > 0] == seconds[2 if overlapped else 1]
 
 
-def test_a_planted_cost_is_seen(choices):
-    """A rank that takes a thousandth longer in one of the two."""
+def test_a_planted_cost_is_noticed(choices):
+    """Planted: a rank takes 0.1 % longer in one of the two models."""
     costs, _, predicted = choices[1]
     longer = [[each * 1.001 for each in costs.tiles_s[0]], *costs.tiles_s[1:]]
     assert predicted[0] != pytest.approx(
@@ -240,8 +240,8 @@ def test_a_planted_cost_is_seen(choices):
     )
 
 
-def test_grains_are_within_a_hundredth_of_the_best(choices):
-    """Of all grains and both ways of sending, where costs grow by lines."""
+def test_grains_are_within_one_percent_of_the_best(choices):
+    """The best of all grains, blocking and overlapped, for linear costs."""
     lines = choices[1::2]
     assert {int(row[1]) for _, row, _ in lines} == {0, 2}
     assert len({row[0] for _, row, _ in lines}) > 8

@@ -19,10 +19,10 @@ MACHINE = "shared-memory-2"
 @pytest.mark.parametrize(
     ("operator", "what"),
     [
-        (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "made of sizes: m is an array"),
-        (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "made of sizes: m is an array"),
+        (lambda: dt.AllGatherMatmul(np.ones((2, 2)), np.ones((2, 2)), 3), "takes sizes, but m is an array"),
+        (lambda: dt.AllGatherMatmul(np.array([4]), 2, 2), "takes sizes, but m is an array"),
         (lambda: dt.AllGatherMatmul(2.5, 3, 4), "m must be a whole number"),
-        (lambda: dt.AllGatherMatmul(10**12, 10**12, 10**12), "no memory holds a matrix of 1000000000000"),
+        (lambda: dt.AllGatherMatmul(10**12, 10**12, 10**12), "a matrix of 1000000000000"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=4), "shares of rows are a list"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=[1, 2]), "do not add up to 4"),
         (lambda: dt.AllGatherMatmul(4, 2, 2, rows=[5, -1]), "a share of rows must be at least 0"),
@@ -31,9 +31,9 @@ MACHINE = "shared-memory-2"
         (lambda: dt.AllToAllMatmul(4, 2, 2, counts=4), "a row and a column for each rank"),
         (lambda: dt.AllToAllMatmul(4, 2, 2, counts=[2, 2]), "a row and a column for each rank"),
         (lambda: dt.MatmulAllToAll(4, 2, 2, counts=[[1, 1.5], [1, 1]]), "a count of rows must be a whole number"),
-        (lambda: dt.plan("all_gather_matmul", MACHINE), "no operator, but str"),
-        (lambda: dt.plan(dt.AllGatherMatmul, MACHINE), "no operator, but a class"),
-        (lambda: dt.tune("all_gather_matmul", ranks=2), "no operator, but str"),
+        (lambda: dt.plan("all_gather_matmul", MACHINE), "expected an operator, not str"),
+        (lambda: dt.plan(dt.AllGatherMatmul, MACHINE), "expected an operator, not a class"),
+        (lambda: dt.tune("all_gather_matmul", ranks=2), "expected an operator, not str"),
         (lambda: dt.tune(dt.AllGatherMatmul(4, 2, 2), ranks=0), "ranks must be at least 1"),
         (lambda: dt.tune(dt.AllGatherMatmul(0, 2, 2), ranks=2), "there is nothing to tune"),
         (lambda: dt.plan(dt.AllGatherMatmul(8, 8, 8), MACHINE, schedule="x"), "no schedule 'x'"),
@@ -48,7 +48,7 @@ def test_is_reported(operator, what):
 
 
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
-def test_only_ways_that_apply_are_offered(kind):
+def test_only_applicable_ways_are_offered(kind):
     (by,) = [option for option in kind.options if option.name == "by"]
     assert by.choices == ("auto", *kind.ways)
     with pytest.raises(DovetailError, match="'ring'"):
@@ -56,26 +56,26 @@ def test_only_ways_that_apply_are_offered(kind):
 
 
 def test_very_many_rows_whose_slices_differ_are_not_counted_one_by_one():
-    """A K that ranks do not divide, of rows beyond what slices of unlike width can be held for."""
+    """K is not divisible by the ranks, and there are too many rows to store slices of unequal width."""
     for k, there in ((1024, True), (1025, False)):
         found = {schedule.family for schedule in AllGatherMatmul(1 << 24, k, 8).schedules(costs(2))}
         assert ("uniform-fused-2D" in found) is there
 
 
-def test_a_transposed_b_does_not_pass_where_slices_differ():
-    """Where K is cut unevenly arrays are flat inside, and any of as many elements would seem to fit."""
+def test_a_transposed_b_raises_if_slices_differ():
+    """With uneven slices of K arrays are flat internally, so any shape with as many elements might seem to fit."""
     operator = AllGatherMatmul(4, 5, 3)
     made = dt.plan(operator, MACHINE, ranks=1, schedule="serial", extrapolate=True)
     a, b = np.ones((4, 5), "f4"), np.ones((5, 3), "f4")
     assert made.run(a, b).shape == (4, 3)
-    with pytest.raises(OperatorError, match=r"'B0' has shape \(3, 5\), and the plan wants \(5, 3\)"):
+    with pytest.raises(OperatorError, match=r"'B0' has shape \(3, 5\), but the plan needs \(5, 3\)"):
         made.run(a, b.T)
     sliced = dt.plan(operator, MACHINE, schedule="uniform-fused-2D", extrapolate=True).schedule
     with pytest.raises(OperatorError, match="'B0' has shape"):
         Signature.of(operator, sliced, 2).arguments(0, (a[:2], b[:, :2].T), None)
 
 
-def test_results_are_written_where_they_are_wanted():
+def test_results_are_written_to_out():
     made = dt.plan(dt.AllGatherMatmul(4, 6, 2, gathered=True), MACHINE, ranks=1, schedule="serial", extrapolate=True)
     rng = np.random.default_rng(3)
     a, b, c, kept = *(rng.random(s, "f4") for s in ((4, 6), (6, 2))), np.zeros((4, 2), "f4"), np.zeros((4, 6), "f4")
@@ -97,15 +97,15 @@ def test_results_are_written_where_they_are_wanted():
         ("wibble", "no attribute 'wibble'"),
     ],
 )
-def test_what_is_no_product_names_its_door(name, door, monkeypatch):
-    """A nest, and another package's operator that has no call on arrays: an AttributeError, as hasattr needs it."""
+def test_an_operator_that_is_no_product_names_bind(name, door, monkeypatch):
+    """A nest, or an operator without a call on arrays, raises AttributeError, which `hasattr` needs."""
     monkeypatch.setattr(OPERATORS, "others", {"of_others": "dovetail.collective:AllReduce"})
     assert not hasattr(comm, name)
     with pytest.raises(AttributeError, match=re.escape(door)):
         getattr(comm, name)
 
 
-def test_the_doors_that_are_named_are_there():
+def test_the_functions_that_errors_name_exist():
     for name in BUILT_IN:
         kind = operator_class(name)
         assert hasattr(comm, name) or getattr(dt, kind.__name__) is kind, name

@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Fixtures that tests of the command line share."""
 
 import json
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def document(call):
-    """Run a command line with --json: the one document that it prints, `schema` first."""
+    """Run a command line with --json; return the one document that it prints, which begins with `schema`."""
 
     def _document(*words: object, code: int = 0) -> dict:
         found, out, err = call(*words, "--json")

@@ -1,4 +1,4 @@
-"""`dovetail cache`: what is kept between runs is listed and removed."""
+"""`dovetail cache` lists and removes the files that are saved between runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.store.machines import machine_item, save_machine
 
 @pytest.fixture
 def kept(own_cache):
-    """Two machines, one of which is broken, and a library."""
+    """Save two machines, one of which is broken, and a library."""
     for path in (own_cache / "libraries").iterdir():
         path.unlink()
     for age, launch in ((3 * 86400, "srun"), (0, "mpiexec")):
@@ -30,7 +30,7 @@ def test_list(call, kept):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].split() == ["kind", "about", "size", "age"]
-    assert "cannot be used: it is cut short, or changed" in out
+    assert "cannot be used: the file is truncated or corrupted" in out
     [old] = [line for line in lines if "shared-memory-2, 2 ranks" in line]
     assert old.split()[0] == "machines"
     assert old.endswith("3 days")

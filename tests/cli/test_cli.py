@@ -1,4 +1,4 @@
-"""The command as its users meet it: what it prints, where, and with which exit code."""
+"""The command line: what it prints on stdout and stderr, and its exit codes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def option_lines() -> list[str]:
 
 
 def test_options_are_frozen():
-    """A changed option breaks somebody's script: where that is meant, change the golden file too."""
+    """A changed option breaks users' scripts. If the change is intended, change the golden file, too."""
     assert option_lines() == (GOLDEN / "cli_options.txt").read_text().splitlines()
 
 
@@ -144,20 +144,20 @@ def test_version(call):
 # Operators
 
 
-def test_the_operator_may_stand_anywhere(document):
+def test_the_operator_may_follow_options(document):
     first = document("plan", "matmul_all_reduce", *ATLAS)
     assert document("plan", *ATLAS, "matmul_all_reduce") == first
 
 
 class Bare:
-    """An operator that somebody else brought."""
+    """An operator of another package."""
 
     name, families, by_size = "bare", ("serial", "wild"), False
     options = ()
 
 
-def test_a_operator_of_another_package_has_its_command(monkeypatch, request):
-    """No line of the command line knows its name, its options or its families."""
+def test_an_operator_of_another_package_has_its_command(monkeypatch, request):
+    """The code of the command line contains neither its name, nor its options, nor its families."""
     from dovetail.ir import Option
 
     option = Option("grid_size", int, "Points.", 8, least=2)
@@ -181,7 +181,7 @@ def test_a_operator_of_another_package_has_its_command(monkeypatch, request):
 
 
 def declare(monkeypatch, request, points):
-    """Have these entry points of other packages until the test ends."""
+    """Declare these entry points of other packages until the test ends."""
     OPERATORS.forget()
     request.addfinalizer(OPERATORS.forget)
     monkeypatch.setattr("dovetail.core.registry.entry_points", lambda group: points)
@@ -196,8 +196,8 @@ BROKEN = {
 }
 
 
-def test_a_broken_package_is_named_and_left_aside(monkeypatch, request, tmp_path, call):
-    """Every operator but its own plans as before; asked for by name, the error says why it cannot be had."""
+def test_a_broken_package_is_named_and_ignored(monkeypatch, request, tmp_path, call):
+    """All other operators still plan. Asking for its operator by name raises an error with the reason."""
     (tmp_path / "raises.py").write_text("raise RuntimeError('at import')")
     monkeypatch.syspath_prepend(tmp_path)
     poor = type("Poor", (), {"name": "poor", "families": ("serial",), "by_size": False})
@@ -229,7 +229,7 @@ def test_missing_options_come_from_the_machines_facts():
     assert request._replace(given={**request.given, "dtype": "float64"}).operator(load("atlas-a2-8")).dtype == "float64"
 
 
-# Words that are not known
+# Unknown names
 
 
 @pytest.mark.parametrize(
@@ -255,10 +255,10 @@ def test_unknown_names_offer_the_nearest(call, words, nearest):
 
 
 @pytest.mark.parametrize("verb", ["plan", "probe"])
-def test_what_has_no_single_size_names_where_to_go(call, verb):
+def test_an_operator_tuned_by_size_names_the_verb_to_use(call, verb):
     code, _, err = call(verb, "all_reduce", "--ranks", "2")
     assert code == 2
-    assert "all_reduce is chosen at several sizes" in err
+    assert "all_reduce has no single plan" in err
     assert "dovetail tune all_reduce" in err
 
 
@@ -278,7 +278,7 @@ def test_a_folder_without_a_plan_is_reported(call, tmp_path):
 
 
 def test_exit_codes():
-    """1: the answer is no. 2: misuse, or something is broken."""
+    """1: the answer is no. 2: misuse or a broken environment."""
     codes = {kind: exit_code(kind("x")) for kind in (ProgramError, PlanError)}
     assert set(codes.values()) == {1}
     codes = {
@@ -302,7 +302,7 @@ def test_debug_shows_the_traceback(call):
     assert "Traceback" in err
 
 
-def test_a_bug_of_ours_is_called_one(call, monkeypatch):
+def test_a_bug_of_dovetail_is_reported_as_a_bug(call, monkeypatch):
     monkeypatch.setattr("dovetail.machine.load", lambda name: 1 / 0)
     code, out, err = call("machines", "x")
     assert (code, out) == (2, "")
@@ -322,7 +322,7 @@ def test_interrupted(call, monkeypatch, error):
     assert err == "Interrupted.\n"
 
 
-def test_a_reader_that_leaves_is_no_error(planned):
+def test_a_closed_pipe_is_no_error(planned):
     command = f"{sys.executable} -m dovetail show {planned} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -338,8 +338,8 @@ def test_sizes_are_whole_numbers(call, size):
 # plan
 
 
-def test_plan_of_the_seed(document):
-    """Seed 000's worked example: 512 rows, then four times 896."""
+def test_plan_of_seed_000(document):
+    """The worked example of seed 000: 512 rows, then four times 896."""
     found = document("plan", "matmul_all_reduce", *ATLAS, "--schedule", "mc2")
     assert found["tiles"] == [512, 896, 896, 896, 896]
     assert {key: found["steps"][key] for key in ("m0", "m1", "count")} == {"m0": 384, "m1": 768, "count": 4}
@@ -362,7 +362,7 @@ def test_plan_takes_every_option(document):
 def test_plan_explains_itself(call):
     code, out, err = call("plan", "matmul_all_reduce", *ATLAS)
     assert (code, err) == (0, "")
-    assert "Not taken:" in out
+    assert "Not chosen:" in out
 
 
 def test_plan_writes_plan_timeline_and_page(planned, call):
@@ -445,14 +445,14 @@ def test_verify_a_target(call, swap):
 
 
 @pytest.mark.parametrize("text", ["program", "{", "{}", ""])
-def test_verify_what_is_no_program(call, tmp_path, text):
+def test_verify_a_file_without_a_program(call, tmp_path, text):
     (tmp_path / "x").write_text(text)
     code, out, err = call("verify", tmp_path / "x")
     assert (code, out) == (2, "")
     assert err
 
 
-def test_verify_numbers_beyond_all_bounds(call, tmp_path):
+def test_verify_numbers_that_are_far_too_large(call, tmp_path):
     (tmp_path / "vast.json").write_text('{"gpus": ' + "9" * 5000 + "}")
     code, _, err = call("verify", tmp_path / "vast.json")
     assert (code, "vast.json is not JSON" in err) == (2, True)
@@ -479,13 +479,13 @@ def test_simulate_a_plan_gives_its_prediction(document, planned):
 
 
 class TestSimulateWithoutAMachine:
-    """A plan says what it was made for, and that is found, the costs of its operator too."""
+    """A plan names its machine, which is found, with the operator's costs."""
 
     LAUNCH = "mpiexec -n {ranks}"
 
     @pytest.fixture
     def probed(self):
-        """A probed machine without a cost of any computation, and beside it one with those of an operator."""
+        """Save a probed machine without costs of computations, and another with the costs of an operator."""
         from dovetail.machine import load
 
         whole = load("shared-memory-2")
@@ -507,10 +507,10 @@ class TestSimulateWithoutAMachine:
         assert code == 0, err
         return tmp_path / "made"
 
-    def test_of_a_preset(self, document, planned):
+    def test_a_plan_for_a_preset(self, document, planned):
         assert document("simulate", planned) == document("simulate", planned, "--machine", "shared-memory-2")
 
-    def test_of_what_was_probed(self, call, document, made):
+    def test_a_plan_for_a_probed_machine(self, call, document, made):
         plan = json.loads((made / "plan.json").read_text())
         assert plan["machine"] == "probed-here"
         assert max(document("simulate", made)["columns"]["end_s"]) == pytest.approx(plan["predicted_s"])
@@ -519,14 +519,14 @@ class TestSimulateWithoutAMachine:
             assert (code, err) == (0, "")
         assert call("compare", made, made)[0] == 0
 
-    def test_links_probed_anew_leave_it_its_costs(self, document, made):
-        """Every tuning looks at the links, and probes them anew where they changed."""
+    def test_links_probed_again_keep_the_operators_costs(self, document, made):
+        """Every tuning checks the links, and probes them again if they changed."""
         before, place = document("simulate", made), machine_item(self.LAUNCH, 2)
         links = recall_machine(place)
         save_machine(place, replace(links, facts={**links.facts, "probed": "tuesday"}))
         assert document("simulate", made) == before
 
-    def test_costs_that_are_gone_are_probed_again(self, call, made, probed):
+    def test_missing_costs_name_the_probe(self, call, made, probed):
         probed.path.unlink()
         code, _, err = call("simulate", made)
         assert code == 2
@@ -542,7 +542,7 @@ class TestSimulateWithoutAMachine:
         assert code == 0
         assert "made with other costs or options" in err
 
-    def test_elsewhere_it_is_reported(self, call, made, probed):
+    def test_an_unknown_machine_is_reported(self, call, made, probed):
         machine_item(self.LAUNCH, 2).path.unlink()
         probed.path.unlink()
         code, _, err = call("simulate", made)
@@ -551,7 +551,7 @@ class TestSimulateWithoutAMachine:
         assert "--machine" in err
         assert call("simulate", made, "--machine", "shared-memory-2")[0] == 0
 
-    def test_a_program_says_none(self, call, swap):
+    def test_a_program_names_no_machine(self, call, swap):
         code, _, err = call("simulate", swap, "--slot", "1M")
         assert code == 2
         assert "names no machine" in err
@@ -636,7 +636,7 @@ def test_doctor_names_what_is_broken(document, call, monkeypatch):
 
 @pytest.mark.needs("mpich")
 @pytest.mark.mpi
-def test_doctor_where_all_is_well(document):
+def test_doctor_if_everything_works(document):
     found = document("doctor")
     assert found["ok"]
     assert {check["name"] for check in found["checks"]} >= {"executor local", "executor mpi", "BLAS"}
@@ -659,7 +659,7 @@ def test_no_colour_in_a_pipe(planned):
 @pytest.mark.parametrize(
     ("name", "value", "coloured"), [("TERM", "xterm", True), ("NO_COLOR", "1", False), ("TERM", "dumb", False)]
 )
-def test_colour_on_a_terminal_that_has_them(name, value, coloured):
+def test_colours_on_a_colour_terminal(name, value, coloured):
     environment = {key: v for key, v in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
     terminal, ours = pty.openpty()
     line = [sys.executable, "-m", "dovetail", "machines"]
@@ -667,7 +667,7 @@ def test_colour_on_a_terminal_that_has_them(name, value, coloured):
     with subprocess.Popen(line, env=environment, stdout=ours, stderr=subprocess.DEVNULL) as job:
         os.close(ours)
         shown = b""
-        with suppress(OSError):  # the terminal is gone when the command has ended
+        with suppress(OSError):  # the terminal is closed once the command has ended
             while part := os.read(terminal, 4096):
                 shown += part
     os.close(terminal)
@@ -682,8 +682,8 @@ def test_colour_on_a_terminal_that_has_them(name, value, coloured):
 @pytest.mark.parametrize(
     "asked", ["--schedule serial --by library", "--schedule mc2 --by library", "--schedule uniform"]
 )
-def test_a_plan_that_is_serial_is_compared_with_nothing(call, document, monkeypatch, tmp_path, asked):
-    """Serial beside itself differs by noise alone; so does a rule that cuts nothing."""
+def test_a_serial_plan_runs_without_a_comparison(call, document, monkeypatch, tmp_path, asked):
+    """A serial plan runs alone: compared with serial, it would differ only by noise. A uniform plan runs beside it."""
     ratio = "uniform" in asked
     ran, pretended = [], SimExecutor(two_hosts(), noise=0.2)
     monkeypatch.setattr("dovetail.run.mpi.executor.MpiExecutor.execute", lambda self, job: ran.append(job) or run(job))
@@ -712,14 +712,14 @@ def test_run_compare_show(document, call, planned):
     assert comparison["measured_label"] == "measured"
     assert comparison["num_missing"] == 0
     assert call("show", found["timeline"])[0] == 0
-    assert not (planned / "runs").exists()  # kept after a failure only
+    assert not (planned / "runs").exists()  # kept only after a failure
 
 
 @pytest.mark.needs("mpich")
 @pytest.mark.mpi
 @pytest.mark.slow
 def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
-    """The main job, small: probe, plan from the cache, tune; the page's path comes last."""
+    """The main workflow at a small size: probe, plan from the cache, tune. The page's path is printed last."""
     be_calm(monkeypatch.setattr)
     machine = document("probe", "matmul_all_reduce", *SIZES, "--ranks", "2", "--out", tmp_path / "machine.json")
     assert {"p2p:shm", "all_reduce:2", "reduce"} <= set(machine["costs"])
@@ -729,7 +729,7 @@ def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     assert planned["machine"] == machine["name"]
     sizes = [*SIZES, "--ranks", "2", "--rounds", "3", "--budget", "2", "--seed", "7"]
     found = document("tune", "matmul_all_reduce", *sizes, "--out", tmp_path / "out", "--trace", tmp_path / "trace")
-    ran = {"planned"} if found["schedule"] == "serial" else {"serial", "planned"}  # serial by the library is run once
+    ran = {"planned"} if found["schedule"] == "serial" else {"serial", "planned"}  # serial, by the library, is run once
     assert ran < {*open_trace(tmp_path / "trace" / "trace.dovetail").names}
     keys = {"measured_s", "serial_s", "ideal_gain", "max_rel_error", "report", "tiles", "losses", "rivals"}
     assert keys | {"foreign_load", "steal", "disturbed"} <= set(found)
@@ -742,7 +742,7 @@ def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     assert out.splitlines()[-1] == str(tmp_path / "serial" / "report.html")
 
 
-def test_a_operator_without_sizes_is_balanced(call, monkeypatch):
+def test_an_operator_without_sizes_is_balanced(call, monkeypatch):
     from dovetail.matmul import MatmulAllReduce
     from dovetail.prober import balance
 
@@ -762,7 +762,7 @@ def test_a_operator_without_sizes_is_balanced(call, monkeypatch):
     assert asked == [(MatmulAllReduce, 3, {"dtype": "float64"})]
 
 
-def test_what_is_said_beside_sizes_is_kept_where_these_are_balanced(call, monkeypatch):
+def test_options_other_than_sizes_stay_when_sizes_are_balanced(call, monkeypatch):
     from dovetail.matmul import AllGatherMatmul
     from dovetail.prober import balance
 
@@ -792,8 +792,8 @@ def test_some_sizes_are_not_enough(call, words):
     assert "--m … --k … --n …" in err
 
 
-def test_what_was_kept_is_run_once_more_traced(monkeypatch, tmp_path, capsys):
-    """Serial and the kept schedule, a round of each, on ranks that are traced; the folder must hold no other trace."""
+def test_tune_runs_the_chosen_schedule_once_more_with_tracing(monkeypatch, tmp_path, capsys):
+    """One round of serial and of the chosen schedule, on traced ranks. The folder must not have another trace."""
     tune, ran = importlib.import_module("dovetail.cli.tune"), []
 
     def execute(job):
@@ -812,8 +812,8 @@ def test_what_was_kept_is_run_once_more_traced(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_tune_on_a_pretended_machine(document, call, monkeypatch, tmp_path):
-    """The main job without ranks: the table, and last the page's path; the page says what was typed."""
+def test_tune_on_a_simulated_machine(document, call, monkeypatch, tmp_path):
+    """The main workflow without ranks prints the table, and last the page's path; the page shows the command."""
     monkeypatch.setattr("dovetail.run.executor.executor_on", lambda *_, **options: SimExecutor(two_hosts()))
     monkeypatch.setattr("sys.argv", ["dovetail", "tune", "typed"])
     words = ["matmul_all_reduce", *SIZES, "--ranks", "2", "--seed", "7", "--align", "64"]
@@ -852,7 +852,7 @@ def test_interrupting_a_run_ends_its_ranks(planned, sign):
 
 
 def is_running(pid: int) -> bool:
-    """Whether that process is there, and no zombie that waits for init."""
+    """Return whether a process runs, and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:

@@ -1,4 +1,4 @@
-"""`dovetail compile`: the files it takes, what it writes, and its errors for mistakes in a user's file."""
+"""`dovetail compile`: the files it reads and writes, and its errors for mistakes in a user's file."""
 
 from __future__ import annotations
 
@@ -113,21 +113,21 @@ def test_xml_for_small_buffers_only_is_reported(call, dialect: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["msccl", "text"])
-def test_where_every_size_is_safe_none_is_reported(call, form: str) -> None:
+def test_no_limit_is_reported_if_every_size_is_safe(call, form: str) -> None:
     code, out, err = call("ring_all_reduce", "--ranks", 4, "--to", form, "--json")
     assert (code, json.loads(out)["safe_up_to_bytes"], err) == (0, None, "")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for kind in WORDS for name in algorithms_for(kind)])
-def test_what_a_dialect_has_a_word_for_can_be_written(call, name: str) -> None:
+def test_collectives_that_a_dialect_names_can_be_written(call, name: str) -> None:
     for dialect in msccl.DIALECTS:
         code, out, err = call(name, "--ranks", 8, "--instances", 2, "--to", dialect)
         assert code == 0, err
         assert msccl.certify(msccl.read(out, dialect), dialect).ok
 
 
-def test_what_it_has_no_word_for_is_custom_or_refused(call) -> None:
+def test_collectives_without_a_name_are_custom_or_raise(call) -> None:
     code, out, _ = call("all_to_next", "--ranks", 4, "--nodes", 2, "--to", "msccl")
     assert (code, 'coll="custom"' in out) == (0, True)
     code, _, err = call("all_to_next", "--ranks", 4, "--nodes", 2, "--to", "rccl")
@@ -153,7 +153,7 @@ def test_files_of_programs_are_converted(call) -> None:
     assert call("p.json", "--to", "mscclpp")[1] == out
 
 
-def test_a_program_that_does_not_hold_is_not_converted(call) -> None:
+def test_an_invalid_program_is_not_converted(call) -> None:
     text = call("prog.py", "--ranks", 2)[1].replace("-> output[1:2]", "-> output[0:1]")
     Path("bad.txt").write_text(text)
     code, out, err = call("bad.txt", "--to", "json")
@@ -168,7 +168,7 @@ def test_a_file_is_written_and_reported(call) -> None:
     assert Program.from_json(json.loads(Path("deep/p.json").read_text())).slots_of("output", 0) == 6
 
 
-def test_json_tells_what_was_made(call) -> None:
+def test_json_describes_the_compiled_program(call) -> None:
     code, out, err = call("hierarchical_all_reduce", "--ranks", 8, "--nodes", 2, "--to", "json", "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
@@ -181,7 +181,7 @@ def test_instances_and_options_reach_the_algorithm(call) -> None:
     one, two = (json.loads(call("prog.py", "--ranks", 2, *more, "--json")[1]) for more in ((), ("--channels", 2)))
     assert (one["channels"], two["channels"]) == (1, 2)
     assert call("prog.py:proved", "--ranks", 2)[0] == 0
-    assert "of 3 ranks" in call("one.py", "--ranks", 2)[2]
+    assert "for 3 ranks" in call("one.py", "--ranks", 2)[2]
     assert call("one.py")[0] == call("one.py:ring", "--ranks", 3)[0] == 0
 
 
@@ -203,7 +203,7 @@ def test_mistakes_in_the_file_are_reported_by_line(call, name: str, code: int, s
     assert f"prog.py:{line_of(name)}" in err
 
 
-def test_a_mistake_in_a_neighbour_is_reported_there(call) -> None:
+def test_a_mistake_in_an_imported_file_is_reported_there(call) -> None:
     code, _, err = call("prog.py:helped", "--ranks", 3)
     assert code == 2
     assert "ZeroDivisionError" in err
@@ -224,11 +224,11 @@ def test_a_file_that_is_not_python(call) -> None:
         (("prog.py", "--ranks", 2, "--nodes", 2), "takes no nodes"),
         (("prog.py:number", "--ranks", 2), "returned int"),
         (("prog.py:nobody", "--ranks", 2), "takes no number of ranks"),
-        (("prog.py:others", "--ranks", 2), "what others in prog.py returned is of 3 ranks"),
+        (("prog.py:others", "--ranks", 2), "what others in prog.py returned is for 3 ranks"),
         (("prog.py:nix", "--ranks", 2), "has no nix"),
         (("pro.py", "--ranks", 2), "did you mean prog.py?"),
         (("one.py", "--channels", 2), "takes no channels"),
-        (("prog.txt", "--ranks", 3), "prog.txt is of 2 ranks"),
+        (("prog.txt", "--ranks", 3), "prog.txt is for 2 ranks"),
         (("prog.txt", "--instances", 3), "takes no instances"),
         (("nix.xml",), "cannot read nix.xml"),
         (("ring_all_reduc", "--ranks", 2), "did you mean 'ring_all_reduce'?"),
@@ -246,6 +246,6 @@ def test_misuse_is_reported(call, words: tuple, said: str) -> None:
 
 @pytest.mark.parametrize(("name", "ranks"), [("direct_all_to_all", 64), ("all_pairs_all_reduce", 40)])
 def test_many_peers_go_on_several_channels(call, name: str, ranks: int) -> None:
-    """A runtime takes 32 threadblocks of a gpu on one channel."""
+    """A runtime allows 32 threadblocks of a GPU on one channel."""
     code, out, err = call(name, "--ranks", ranks, "--to", "rccl")
     assert (code, 'nchannels="2"' in out) == (0, True), err

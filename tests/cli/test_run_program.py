@@ -1,4 +1,4 @@
-"""`dovetail run` of a program's file, and the same from Python: proved, run on ranks, checked, timed."""
+"""`dovetail run` of a program's file, and the same from Python: prove, run on ranks, check, time."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ from dovetail.run.timing import even_slots, held_bytes, measuring_job
 
 
 def written(place, form):
-    """A ring on two ranks in a file."""
+    """Write a ring on two ranks to a file."""
     ring = build("ring_all_reduce", 2)
     if form == "xml":
         return save_text(place / "ring.xml", msccl.write(ring, "msccl"))
@@ -29,7 +29,7 @@ def written(place, form):
 
 
 def unlooked(program, num_wrong):
-    """A result as an executor would bring it back."""
+    """A result as an executor returns it."""
     timed = Outcome("timed", (1e-3, 2e-3, 3e-3), (), 0.5, 1e-6, num_wrong)
     return JobResult((timed, replace(timed, name="traced")), 3, 0, {"mpi": "none"})
 
@@ -56,7 +56,7 @@ def test_a_file_runs(call, tmp_path, form):
 @pytest.mark.needs("mpich")
 @pytest.mark.parametrize("plan", [mscclpp_plans.all_reduce, mscclpp_plans.all_gather])
 def test_a_plan_of_puts_and_gets_runs(call, tmp_path, plan):
-    """MSCCL++ plans reach into each other's memory; their puts and gets go as messages."""
+    """Ranks of an MSCCL++ plan access one another's memory; here, puts and gets become messages."""
     code, out, err = call("run", save_json(tmp_path / "plan.json", plan()), "--rounds", "1", "--json")
     assert code == 0, err
     assert json.loads(out)["num_wrong"] == 0
@@ -64,7 +64,7 @@ def test_a_plan_of_puts_and_gets_runs(call, tmp_path, plan):
 
 @pytest.mark.mpi
 def test_from_python_under_each_mpi(mpi, tmp_path):
-    """One call measures an uneven collective of the library's, with nothing beside the Program."""
+    """One function measures an uneven library collective; it needs only the Program."""
     save_json(tmp_path / "p.json", library_call("all_to_all", [[1, 3], [0, 2]]).to_json())
     text = f"""
 from dovetail.core import load_json
@@ -94,7 +94,7 @@ def test_a_wrong_result_is_reported(call, tmp_path, monkeypatch):
         assert json.loads(call("run", ring, "--json")[1])["num_wrong"] == wrong
 
 
-def test_what_is_no_collective_has_no_bandwidth(call, tmp_path, monkeypatch):
+def test_a_program_that_is_no_collective_has_no_bandwidth(call, tmp_path, monkeypatch):
     b = Builder("lone", 2)
     b.buffer("x", "input", 1), b.buffer("t", "scratch", 1)
     net = b.lane("net", "net")
@@ -108,7 +108,7 @@ def test_what_is_no_collective_has_no_bandwidth(call, tmp_path, monkeypatch):
 
 
 class TestRefusals:
-    def test_a_program_that_does_not_hold(self, call, tmp_path):
+    def test_an_invalid_program(self, call, tmp_path):
         ops = specs_of(build("ring_all_reduce", 2))
         bad = rebuilt(build("ring_all_reduce", 2), [replace(op, after=[]) for op in ops][:-1])
         code, _, err = call("run", save_text(tmp_path / "bad.txt", to_text(bad)), "--launch", "false")
@@ -122,10 +122,10 @@ class TestRefusals:
         b.add(Kind.compute, 0, b.lane("c", "compute"), **regions, call=b.kernel("matmul", ("each",)))
         code, _, err = call("run", save_text(tmp_path / "k.txt", to_text(b.build())))
         assert code == 2
-        assert "does not say how large what it computes is" in err
+        assert "does not contain the sizes of its kernels" in err
         assert "kernels matmul" in err
 
-    def test_other_words(self, call, tmp_path):
+    def test_invalid_options(self, call, tmp_path):
         ring = written(tmp_path, "txt")
         assert "did you mean 'float32'" in call("run", ring, "--dtype", "floot32")[2]
         assert call("run", ring, "--size", "lots")[0] == 2
@@ -134,11 +134,11 @@ class TestRefusals:
 
 class TestSizes:
     @pytest.mark.parametrize(("num_bytes", "held"), [(1 << 20, 1 << 20), (1004, 1000), (1, 8)])
-    def test_of_the_larger_side(self, num_bytes, held):
+    def test_the_size_is_of_the_larger_buffer(self, num_bytes, held):
         ring = build("ring_all_gather", 2)
         assert held_bytes(ring, even_slots(ring, num_bytes, "float32")) == held
 
-    def test_each_timing_is_of_several_runs(self):
+    def test_each_timing_covers_several_runs(self):
         ring = build("ring_all_reduce", 2)
         slots = (even_slots(ring, n, "int8") for n in (8, 1 << 24))
         small, large = (measuring_job(ring, each, 3, 1.0, 0).variants[0] for each in slots)
@@ -146,7 +146,7 @@ class TestSizes:
         assert small.check
         assert np.prod(large.workload.slots["input"][0].shape) * 2 == 1 << 24
 
-    def test_kernels_have_none(self):
+    def test_programs_with_kernels_have_no_size(self):
         b = Builder("k", 1)
         b.kernel("matmul", ("each",))
         with pytest.raises(OperatorError, match="sizes of kernels"):

@@ -1,4 +1,4 @@
-"""`dovetail tile` as its users meet it: what it prints, draws and writes, and how it refuses."""
+"""`dovetail tile`: what it prints, draws and writes, and its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _cache(own_cache, monkeypatch):
 
 @pytest.fixture
 def call(capsys):
-    """Run `dovetail tile …` in this process: exit code, stdout, stderr."""
+    """Run `dovetail tile …` in this process; return exit code, stdout and stderr."""
 
     def _call(*words: object) -> tuple[int, str, str]:
         code = main(["tile", *map(str, words)])
@@ -44,7 +44,7 @@ def test_the_document_of_a_tile(document):
     assert (found["space"], found["hyperplanes"], found["search"], found["notes"]) == (None, None, None, [])
 
 
-def test_messages_say_which_points_each_neighbour_gets(document):
+def test_messages_list_the_points_of_each_neighbour(document):
     found = document(*SEED, "--tile", "4,0;0,5", "--map", 0, "--points")
     (only,) = found["messages"]
     assert (only["to"], only["values"], only["pairs"]) == ([0, 1], 8, 12)
@@ -82,7 +82,7 @@ def test_hyperplanes_of_a_space(document, space, tile, counts):
     assert worse["overlapping"] > planes["overlapping"]
 
 
-def test_words_for_people(call):
+def test_text_output(call):
     code, out, err = call(*P2, "--space", "30x20", "--map", 1)
     assert (code, err) == (0, "")
     assert "dependences (3, 1), (1, 2)" in out
@@ -129,13 +129,13 @@ def test_an_illegal_tile(call, document):
         ([*SEED, "--volume", "400", "--map", "0", "--space", "20x20", "--ranks", "999"], "no legal tile", 1),
     ],
 )
-def test_what_cannot_be_is_refused(call, words, what, code, tmp_path, monkeypatch):
+def test_invalid_options_raise(call, words, what, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     found, out, err = call(*words)
     assert (found, out) == (code, "")
     assert what in err
     assert "Traceback" not in err
-    assert not list(tmp_path.iterdir()), "nothing is written by a command that fails"
+    assert not list(tmp_path.iterdir()), "a command that fails writes nothing"
 
 
 def test_the_picture(call, document, tmp_path):

@@ -1,4 +1,4 @@
-"""Files that cannot be read: exit code 2 in every verb, never the 1 that says no, and an error that names the file."""
+"""Files that cannot be read: every verb exits with code 2, not 1, and the error names the file."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def test_exit_code_2_for_what_cannot_be_read(verb, good, tmp_path, call):
 
 
 def test_an_op_without_regions_is_shown_and_named(tmp_path, call):
-    """A program that can be read, and does not hold: `show` shows it, and its last line says why."""
+    """A program that can be read but is invalid: `show` prints it, and its last line gives the reason."""
     path = tmp_path / "bare.txt"
     for op in ("send", "recv", "copy", "reduce", "put", "get", "nop", "recv_reduce", "signal", "wait"):
         path.write_text(f"program x ranks 1\nbuffer a input 1\nlane l net\nrank 0 lane l\n  {op}\n")

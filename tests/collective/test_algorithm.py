@@ -1,4 +1,4 @@
-"""The language of chunks: what it records, what it refuses and on which line, and what it compiles to."""
+"""The language of chunks: what it records, its errors and their lines, and what it compiles to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DEEP = 1 << 20
 
 
 def proved(p: Algorithm) -> Program:
-    """The trace, which must hold where channels are deep."""
+    """Return the recorded Program after proving it with deep channels."""
     program, hints = p.trace()
     certificate = verify(program.with_depth(DEEP))
     certificate.raise_if_bad()
@@ -30,7 +30,7 @@ def proved(p: Algorithm) -> Program:
 
 
 def pair(**settings) -> Algorithm:
-    """Two ranks whose outputs may hold anything."""
+    """A collective on two ranks without post-conditions."""
     return Algorithm("pair", custom(2, 4, 4, lambda rank, slot: []), **settings)
 
 
@@ -59,7 +59,7 @@ def test_a_copy_onto_itself_does_nothing() -> None:
     assert own.copy(1, "output", 1) is own
     assert own.copy(1) is own
     assert p.trace()[0].num_ops == 0
-    assert (own.buffer, own.index) == ("output", 1), "in place, the name that counts the whole array"
+    assert (own.buffer, own.index) == ("output", 1), "in place, a chunk belongs to the output, which is the whole array"
     assert own.copy(1, own.buffer, own.index) is own
 
 
@@ -83,8 +83,8 @@ def test_groups_and_splits() -> None:
 
 @pytest.mark.parametrize("same_rank", [True, False])
 @pytest.mark.parametrize("place", [None, ("output", 3), ("tmp", 2), ("tmp", None)])
-def test_a_sum_may_be_kept_at_any_place(same_rank: bool, place: tuple | None) -> None:
-    """Sources and destination at unequal locations, which the compiler of seed 002 gets wrong between ranks."""
+def test_a_sum_may_be_written_anywhere(same_rank: bool, place: tuple | None) -> None:
+    """Sources and destination with unequal indices, which the compiler of seed 002 gets wrong between ranks."""
     source = 1 if same_rank else 0
     p = Algorithm(
         "sum",
@@ -112,7 +112,7 @@ def test_fragments_multiply() -> None:
 @pytest.mark.slow
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models())
-def test_random_algorithms_leave_what_the_model_says(model) -> None:
+def test_random_algorithms_give_the_models_result(model) -> None:
     proved(play(model))
 
 
@@ -125,7 +125,7 @@ def test_a_wrong_model_is_noticed(model, data) -> None:
         assert not verify(play(model).trace()[0].with_depth(DEEP)).checks["result"].ok
 
 
-# What is refused: each fault stands on the line marked so
+# Errors: each fault is on the line marked `fault`
 
 
 def _never_written(p: Algorithm) -> None:
@@ -252,15 +252,15 @@ FAULTS = {
     _onto_input: "this writes input[0] of rank 0, which is the caller's data",
     _overlap: "source and destination overlap",
     _to_itself: "source and destination overlap",
-    _apart: "a group is of chunks that lie side by side",
-    _two_ranks: "a group is of chunks that lie side by side",
+    _apart: "only adjacent chunks can be grouped",
+    _two_ranks: "only adjacent chunks can be grouped",
     _uneven: "3 slots do not split into 2 equal parts",
     _channel: "channel is -1",
     _high_channel: "channel is 1099511627776",
     _lane: "send_lane is -2",
     _other_algorithm: "is no chunk of this algorithm",
     _no_chunk: "None is no chunk of this algorithm",
-    _no_name: "a buffer is named by a word, not 3",
+    _no_name: "a buffer's name must be a text, not 3",
     _vast: "scratch tmp[1099511627776] on rank 1",
 }
 
@@ -275,7 +275,7 @@ def test_a_fault_is_reported_with_its_line(write: Callable[[Algorithm], None]) -
     assert FAULTS[write] in caught.value.what
 
 
-def test_a_stale_chunk_names_the_line_that_wrote_over_it() -> None:
+def test_a_stale_chunk_names_the_line_that_overwrote_it() -> None:
     with pytest.raises(ProgramError) as caught:
         _stale(pair())
     assert (
@@ -284,7 +284,7 @@ def test_a_stale_chunk_names_the_line_that_wrote_over_it() -> None:
     )
 
 
-def test_indices_in_place_keep_to_their_part() -> None:
+def test_an_in_place_index_counts_within_the_ranks_own_part() -> None:
     p = Algorithm("gather", "all_gather", 3, chunks=2, in_place=True)
     assert p.chunk(1, "input", 1).index == 3
     with pytest.raises(ProgramError, match="2 slots, asked for 2 to 2"):
@@ -313,7 +313,7 @@ def test_indices_in_place_keep_to_their_part() -> None:
         (lambda: build("bruck_all_to_all", 4, in_place=True), "bruck_all_to_all has no in_place"),
     ],
 )
-def test_operators_that_cannot_be_are_refused(make: Callable[[], object], what: str) -> None:
+def test_invalid_collectives_raise(make: Callable[[], object], what: str) -> None:
     with pytest.raises(OperatorError, match=what):
         make()
 
@@ -335,24 +335,24 @@ def test_operators_that_cannot_be_are_refused(make: Callable[[], object], what: 
         (lambda: build("ring_all_reduce", 1 << 13), "all_reduce of 67108864 slots"),
     ],
 )
-def test_operators_beyond_all_ranks_and_memory(make: Callable[[], object], what: str) -> None:
+def test_collectives_with_impossible_ranks_or_sizes_raise(make: Callable[[], object], what: str) -> None:
     with pytest.raises(OperatorError, match=what):
         make()
 
 
-def test_operations_without_end_are_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_operations_raise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dovetail.collective.recorder.MOST_OPS", 5)
     with pytest.raises(OperatorError, match="more than 5 operations"):
         build("ring_all_gather", 4)
 
 
-def test_a_wrong_result_is_refused_with_a_line() -> None:
+def test_a_wrong_result_raises_with_a_line() -> None:
     p = Algorithm("half", "all_reduce", 2, in_place=True)
     p.chunk(0, "input", 0).reduce(p.chunk(1, "input", 0))
     with pytest.raises(ProgramError, match="fails the result check") as caught:
         p.compile()
     assert "missing" in caught.value.found
-    assert str(caught.value.where).startswith("tests/collective/test_algorithm.py:")  # where the algorithm begins
+    assert str(caught.value.where).startswith("tests/collective/test_algorithm.py:")  # the line that made the Algorithm
     p = Algorithm("twice", "all_reduce", 2, in_place=True)
     total = p.chunk(0, "input", 0).reduce(p.chunk(1, "input", 0))
     total.copy(1, "tmp").copy(1, "input", 0)
@@ -368,7 +368,7 @@ def test_a_wrong_result_is_refused_with_a_line() -> None:
 @pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models(), st.integers(1, 3), st.booleans(), st.sampled_from(["Simple", "LL"]), st.integers(0, 99))
-def test_random_algorithms_compile_to_what_the_model_says(model, instances, fuse, protocol, seed) -> None:
+def test_random_algorithms_compile_to_the_models_result(model, instances, fuse, protocol, seed) -> None:
     program = play(model, protocol=protocol).compile(instances, fuse=fuse)
     rng = np.random.default_rng(seed)
     many = program.slots_of("input", 0) // SLOTS["input"]
@@ -383,7 +383,7 @@ def test_random_algorithms_compile_to_what_the_model_says(model, instances, fuse
 
 
 def test_mixed_counts_are_replicated_right() -> None:
-    """Interleaved instances of ops of unequal counts, which the compiler of seed 002 gets wrong."""
+    """Interleaved instances of ops with unequal counts, which the compiler of seed 002 gets wrong."""
     p = Algorithm("mixed", "all_reduce", 2, chunks=4, in_place=True)
     total = p.chunk(0, "input", 0, 4).reduce(p.chunk(1, "input", 0, 4))
     for part in total.split(4):
@@ -392,8 +392,8 @@ def test_mixed_counts_are_replicated_right() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["Simple", "LL"])
-def test_more_messages_than_a_channel_holds_are_ordered_so_that_they_fit(protocol: str) -> None:
-    """Nine swaps on one threadblock each, which deadlock at 8 slots as the compiler of seed 002 lays them out."""
+def test_more_messages_than_a_channel_holds_are_ordered_without_deadlock(protocol: str) -> None:
+    """Nine swaps on one threadblock each, which deadlock at 8 slots in the order of the compiler of seed 002."""
     p = Algorithm("nine", custom(2, 9, 9, lambda rank, slot: [(1 - rank, slot)]), protocol=protocol)
     for source in (0, 1):
         for i in range(9):
@@ -403,11 +403,11 @@ def test_more_messages_than_a_channel_holds_are_ordered_so_that_they_fit(protoco
     assert verify(program).min_fifo_depth <= PROTOCOLS[protocol]
 
 
-def test_manual_lanes_want_every_lane() -> None:
+def test_manual_lanes_must_all_be_named() -> None:
     p = Algorithm("swap", custom(2, 1, 1, lambda rank, slot: [(1 - rank, slot)]))
     p.chunk(0, "input", 0).copy(1, "output", 0, send_lane=0, recv_lane=0)
     p.chunk(1, "input", 0).copy(0, "output", 0, send_lane=1)
-    with pytest.raises(ProgramError, match="this recv on rank 0 asks for no lane") as caught:
+    with pytest.raises(ProgramError, match="this recv on rank 0 names no lane") as caught:
         p.compile(lanes="manual")
     assert str(caught.value.where).startswith("tests/collective/test_algorithm.py:")
     assert len(p.compile().lanes) == 2, "auto keeps the lanes that were asked for"

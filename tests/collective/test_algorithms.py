@@ -1,4 +1,4 @@
-"""The algorithms that are shipped: each on any number of ranks, proved and on real data, as short as promised."""
+"""The built-in algorithms: proved on any number of ranks, run on real data, and as many steps as documented."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ RANKS = (1, 2, 3, 5, 6, 7, 8, 12, 16)
 
 
 def shown(program: Program) -> str:
-    """Its text without source lines, which are of no interest here and change."""
+    """Return a program's text without source lines, which change."""
     return re.sub(r" at \S+$", "", to_text(program), flags=re.MULTILINE)
 
 
-# The algorithms that are shipped
+# The built-in algorithms
 
 
 def cases(ranks: tuple[int, ...]) -> list[tuple[str, int, dict]]:
-    """Every algorithm on every number of ranks: on each number of nodes, in place and not."""
+    """Yield every algorithm on every number of ranks and nodes, in place and out of place."""
     found = []
     for name, make in ALGORITHMS.items():
         words = inspect.signature(make).parameters
@@ -47,7 +47,7 @@ def cases(ranks: tuple[int, ...]) -> list[tuple[str, int, dict]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_holds_on_any_number_of_ranks(name: str) -> None:
+def test_every_algorithm_is_proved_on_any_number_of_ranks(name: str) -> None:
     mine = [case for case in cases(RANKS) if case[0] == name]
     assert mine
     for _, n, options in mine:
@@ -59,8 +59,8 @@ def test_every_algorithm_holds_on_any_number_of_ranks(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_holds_on_every_number_up_to_64_ranks(name: str) -> None:
-    """On each number in one of its ways, these in turn; on the largest in all."""
+def test_every_algorithm_is_proved_on_up_to_64_ranks(name: str) -> None:
+    """For each number of ranks one of the variants, in rotation; for the largest number all variants."""
     for n in range(2, 65):
         mine = [options for case, _, options in cases((n,)) if case == name]
         for options in mine if n == 64 else mine[n // 2 % max(len(mine), 1) :][:1]:
@@ -81,7 +81,7 @@ def test_counts_are_whole_numbers(num_ranks, options: dict, what: str) -> None:
         make_algorithm("ring_all_reduce", num_ranks, **options)
 
 
-def test_instances_are_laid_out_in_known_ways() -> None:
+def test_instances_are_interleaved_or_batched() -> None:
     with pytest.raises(OperatorError, match="no way to replicate called 'striped'"):
         make_algorithm("ring_all_reduce", 3).compile(2, replicate="striped")
 
@@ -121,7 +121,7 @@ def test_texts_are_golden(name: str, options: dict, stage: str) -> None:
 
 
 def steps(p: Algorithm) -> int:
-    """Messages on the longest way from the start to the end, where a rank may send and receive much at once."""
+    """Return the messages on the longest path if a rank can send and receive any number of messages at once."""
     program = p.trace()[0]
     held: dict[tuple[int, str, int], int] = {}
     on_way: dict[int, list[int]] = {}
@@ -161,19 +161,19 @@ def steps(p: Algorithm) -> int:
         ("sccl_122_all_gather", 8, {}, 2),
     ],
 )
-def test_steps_are_as_reported(name: str, n: int, options: dict, wanted: int) -> None:
+def test_steps_are_as_many_as_documented(name: str, n: int, options: dict, wanted: int) -> None:
     assert steps(make_algorithm(name, n, **options)) == wanted
 
 
 def crossing(p: Algorithm, size: int) -> list[tuple[int, int, int]]:
-    """(from, to, slots) of the messages between nodes of `size` ranks."""
+    """Return (source, destination, slots) of the messages between nodes of `size` ranks."""
     program = p.trace()[0]
     sends = [op for op in program.ops() if op.kind == Kind.send]
     ends = [(program.channels[op.chan_out], op.reads[0].num_slots) for op in sends]
     return [(c.src, c.dst, count) for c, count in ends if c.src // size != c.dst // size]
 
 
-def test_few_and_long_messages_cross_the_nodes() -> None:
+def test_few_and_long_messages_travel_between_nodes() -> None:
     assert len(crossing(make_algorithm("direct_all_to_all", 16), 4)) == 16 * 12
     two = crossing(make_algorithm("two_step_all_to_all", 16, nodes=4), 4)
     assert (len(two), {count for *_, count in two}) == (16 * 3, {4})
@@ -181,7 +181,7 @@ def test_few_and_long_messages_cross_the_nodes() -> None:
     assert (len(three), {count for *_, count in three}) == (4 * 3, {16})
     together = crossing(make_algorithm("all_to_next", 12, nodes=3), 4)
     assert together == [(4 + i, 8 + i, 1) for i in range(4)] + [(i, 4 + i, 1) for i in range(4)], (
-        "every NIC has its share"
+        "all NICs carry equal shares"
     )
     flat, nested = (
         crossing(make_algorithm(f"{k}_all_reduce", 16, **o), 4)
@@ -191,18 +191,20 @@ def test_few_and_long_messages_cross_the_nodes() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5, 8, 13, 16, 33, 64])
-def test_no_rank_is_inside_both_trees(n: int) -> None:
+def test_no_rank_is_an_inner_node_of_both_trees(n: int) -> None:
     trees = [_edges_up(n, tree) for tree in (0, 1)]
     for edges in trees:
-        assert sorted([child for child, _ in edges] + [edges[-1][1]]) == list(range(n)), "one root, all others hang on"
+        assert sorted([child for child, _ in edges] + [edges[-1][1]]) == list(range(n)), (
+            "one root, and all other ranks below it"
+        )
         assert max(Counter(parent for _, parent in edges).values()) <= 2
     roots = [edges[-1][1] for edges in trees]
     inside = [{parent for _, parent in edges} for edges in trees]
     assert inside[0] & inside[1] <= set(roots)
 
 
-def test_sccl_keeps_to_the_links_of_its_machine() -> None:
-    """Two steps of one round: in each, no link carries more chunks in a direction than it has NVLinks."""
+def test_sccl_uses_only_the_links_of_its_machine() -> None:
+    """Two steps; in each, no link carries more chunks in one direction than it has NVLinks."""
     assert {sum(n for ends, n in DGX1_LINKS.items() if rank in ends) for rank in range(8)} == {6}
     program = make_algorithm("sccl_122_all_gather", 8).trace()[0]
     sends = [program.channels[op.chan_out] for op in program.ops() if op.kind == Kind.send]
@@ -212,7 +214,7 @@ def test_sccl_keeps_to_the_links_of_its_machine() -> None:
     assert steps(make_algorithm("sccl_122_all_gather", 8)) == 2
 
 
-def test_tracing_takes_time_in_proportion() -> None:
+def test_time_of_tracing_grows_with_the_number_of_ops() -> None:
     small, large = (make_algorithm("ring_all_reduce", n).trace for n in (32, 128))
     most = 3 * (128 / 32) ** 2
     assert ratio(large, small, most) < most
@@ -224,20 +226,20 @@ def test_tracing_takes_time_in_proportion() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("instances", [1, 3])
-def test_real_data_comes_out_as_defined(name: str, instances: int) -> None:
+def test_real_data_gives_the_defined_result(name: str, instances: int) -> None:
     rng = np.random.default_rng(instances)
-    for _, n, options in cases((1, 2, 4, 5, 8)):
-        if _ == name:
+    for case, n, options in cases((1, 2, 4, 5, 8)):
+        if case == name:
             p = make_algorithm(name, n, **options)
             check(p.spec, p.compile(instances), rng)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_instances_in_runs_and_unfused_programs_too(name: str) -> None:
+def test_batched_instances_and_unfused_programs_give_the_defined_result(name: str) -> None:
     rng = np.random.default_rng(0)
-    for _, n, options in cases((3, 8)):
-        if _ == name:
+    for case, n, options in cases((3, 8)):
+        if case == name:
             p = make_algorithm(name, n, **options)
             check(p.spec, p.compile(fuse=False), rng)
             runs = p.compile(2, strided=False)
@@ -246,7 +248,7 @@ def test_instances_in_runs_and_unfused_programs_too(name: str) -> None:
             check(p.spec, runs, rng)
             try:
                 check(p.spec, p.compile(2, replicate="batched"), rng)
-            except ProgramError as error:  # where the meaning would change
+            except ProgramError as error:  # batched instances would change the result
                 if "batched" not in str(error):
                     raise
 

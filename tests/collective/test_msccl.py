@@ -18,7 +18,7 @@ from dovetail.collective import build
 from dovetail.collective.msccl import DIALECTS, FIFO_DEPTHS, certify, read, safe_up_to_bytes, write, write_file
 from dovetail.collective.msccl.lower import in_pieces, lower
 from dovetail.core import ProgramError
-from dovetail.ir import COLUMNS, Certificate, Program, Slot, Workload, canonical, parse, verify
+from dovetail.ir import COLUMNS, Certificate, Op, Program, Slot, Workload, canonical, parse, verify
 from dovetail.run.local import execute_local
 
 # Two ranks exchange and add, in place: the smallest all_reduce.
@@ -645,9 +645,46 @@ def test_small_files_of_large_steps_are_judged_at_once(name):
     assert "result" in failures(assert_quick(lambda: judged(text), AT_ONCE))
 
 
+def slots_of(regions):
+    return [[r.offset + block * r.stride + k for block in range(r.blocks) for k in range(r.count)] for r in regions]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+@pytest.mark.parametrize("name", ["bruck_all_to_all", "binomial_tree_scatter", "hierarchical_all_reduce"])
+def test_steps_are_single_runs_of_what_the_ops_moved(name, most):
+    """Op by op: the same slots in the same order, cut alike at both ends; the first step waits for last ones."""
+    whole = build(name, 8, **{"nodes": 2} if name.startswith("hier") else {}).split_slots(5)
+    pieces, ops = [*in_pieces(whole, most).ops()], [*whole.ops()]
+    last, lengths, at = dict[int, int](), dict[int, list[list[int]]](), 0
+    for op in ops:
+        wanted, mine = slots_of((*op.reads, *op.writes)), list[Op]()
+        moved = [list[int]() for _ in wanted]
+        while not mine or moved != wanted:
+            mine.append(pieces[at])
+            regions = (*pieces[at].reads, *pieces[at].writes)
+            assert len({region.count for region in regions}) <= 1
+            assert all(region.blocks == 1 and region.count <= most for region in regions)
+            for so_far, more in zip(moved, slots_of(regions), strict=True):
+                so_far += more
+            at += 1
+        assert {(p.kind, p.rank, p.lane, p.chan_in, p.chan_out) for p in mine} == {
+            (op.kind, op.rank, op.lane, op.chan_in, op.chan_out)
+        }
+        assert [p.after for p in mine] == [tuple(last[row] for row in op.after), *[()] * (len(mine) - 1)]
+        last[op.index] = at - 1
+        if op.chan_out >= 0:
+            lengths.setdefault(op.chan_out, []).append([p.reads[0].count for p in mine if p.reads])
+        if op.chan_in >= 0:
+            lengths.setdefault(~op.chan_in, []).append([p.writes[0].count for p in mine if p.writes])
+    assert at == len(pieces)
+    for channel in (each for each in lengths if each >= 0):
+        pairs = zip(lengths[channel], lengths[~channel], strict=True)
+        assert all(sent == taken or [] in (sent, taken) for sent, taken in pairs)
+
+
 @pytest.mark.slow
 @corpus
-def test_in_pieces_is_lower_in_bulk():
+def test_in_pieces_needs_the_depth_of_lower():
     for row in SHOWN:
         if verdict(row) != "unreadable":
             program = read(files.path(row)).program

@@ -234,11 +234,11 @@ def test_channels_of_each_runtime(channel, takers):
 def test_a_broken_limit_says_which_and_how_much():
     blocks = {(r, t): ("-1 -1 0", f"cpy i0 s{t} 1") for r in (0, 1) for t in range(65)}
     found = judged(xml(blocks, "custom", scratch=65), "rccl").checks["limits"]
-    assert found.message == "rank 0 has 65 threadblocks; rccl takes 64 of a rank"
+    assert found.message == "rank 0 has 65 threadblocks; rccl allows 64 on a rank"
     assert found.where is not None
     steps = {(r, 0): ("-1 -1 0", *["cpy i0 s0 1"] * 257) for r in (0, 1)}
     found = judged(xml(steps, "custom", scratch=1), "msccl").checks["limits"]
-    assert found.message == "lane tb0 of rank 0 has 257 steps; msccl takes 256 of a threadblock"
+    assert found.message == "lane tb0 of rank 0 has 257 steps; msccl allows 256 in a threadblock"
     found = judged(bursts(72), "msccl").checks["limits"]
     assert "input[0:72]: 72 slots; a step of msccl is one run of at most 71 slots" in found.message
 

@@ -1,5 +1,4 @@
-"""A collective of one size as an operator: its schedules, what they are predicted to take, and how arrays go in and
-out."""
+"""A collective of one size as an operator: its schedules, their predictions, and its arrays."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def best(operator: CollectiveOperator, ranks: int, most: int = 8):
     return shortlist(ranked_schedules(costs_of(operator, ranks)), most)
 
 
-def test_every_collective_of_a_table_is_a_operator():
+def test_every_collective_of_the_table_is_an_operator():
     assert len(OPERATORS) == 6
     for name in OPERATORS:
         operator = operator_class(name)(4096, "float64", 2)
@@ -52,7 +51,7 @@ def test_every_collective_of_a_table_is_a_operator():
 
 @pytest.mark.parametrize("collective", OPERATORS)
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_every_schedule_and_the_library_do_what_is_asked(collective, ranks):
+def test_every_schedule_and_the_library_meet_the_post_conditions(collective, ranks):
     operator = operator_class(collective)(1024)
     for schedule in [operator.serial(ranks), *operator.schedules(costs_of(operator, ranks))]:
         program = operator.program(schedule, ranks)
@@ -69,7 +68,7 @@ def test_no_two_schedules_make_one_program():
     assert len(set(programs)) == len(programs) > 8
 
 
-def test_predictions_tell_latency_from_bandwidth():
+def test_predictions_distinguish_latency_and_bandwidth():
     small, large = (best(AllToAll(size, nodes=1), 8)[0] for size in (64, 4 << 20))
     assert small.predicted_s < large.predicted_s
     found = [each.predicted_s for each in best(AllToAll(4096, nodes=1), 8)]
@@ -86,7 +85,7 @@ def test_a_shortlist_holds_several_algorithms_and_no_serial():
     assert not any(each.schedule.is_serial for each in shortlist(ranked))
 
 
-def test_what_is_hopeless_is_not_measured():
+def test_hopeless_schedules_are_not_measured():
     listed = best(AllReduce(64 << 20, nodes=1), 8, most=100)
     assert listed[-1].predicted_s <= 1.7 * listed[0].predicted_s
     ranked = ranked_schedules(costs_of(AllReduce(64 << 20, nodes=1), 8))
@@ -109,7 +108,7 @@ rank 2 lane net
 
 
 class Relay(Broadcast):
-    """A broadcast by one forwarder, whatever is asked for."""
+    """A broadcast through one forwarding rank, for every schedule."""
 
     name = "broadcast"
 
@@ -121,20 +120,20 @@ def test_slices_are_predicted_to_pipeline_through_a_forwarder():
     costs = costs_of(Relay(4 << 20), 3)
     relay = costs.operator.by("binomial_tree_broadcast")
     whole, cut = (costs.predicted_s(replace(relay, slice_bytes=size)) for size in (0, 256 << 10))
-    assert 0.5 * whole < cut < 0.7 * whole  # 17 slices' time on the wire instead of 32
+    assert 0.5 * whole < cut < 0.7 * whole  # 17 slices on the wire instead of 32
     sizes = [each.slice_bytes >> 10 for each in Relay(1 << 20).refine(costs, [relay], 0)]
     assert sizes == [8, 16, 32, 64, 256]
     assert not list(Relay(8 << 10).refine(costs, [relay], 0))
     assert not list(Relay(1 << 20).refine(costs, [relay], 1))
 
 
-def test_counts_are_of_what_a_rank_holds_most_of():
+def test_counts_are_of_a_ranks_larger_buffer():
     assert ReduceScatter(1000).resolve({}, 4)[0].num_bytes == 992
     assert Broadcast(1).resolve({}, 4)[0].num_bytes == 4
     assert [kind(4096).count(4) for kind in (AllGather, AllReduce)] == [256, 1024]
 
 
-def test_what_cannot_be_is_refused():
+def test_invalid_sizes_and_ranks_raise():
     with pytest.raises(OperatorError, match="3 ranks cannot be shared evenly among 2 nodes"):
         AllReduce(64, nodes=2).resolve({}, 3)
     with pytest.raises(OperatorError, match="did you mean 'all_reduce'"):
@@ -143,7 +142,7 @@ def test_what_cannot_be_is_refused():
         AllGather(64).by("ring_all_gater")
     with pytest.raises(OperatorError, match="no algorithm 'ring_all_gather' for all_reduce"):
         AllReduce(64).by("ring_all_gather")
-    with pytest.raises(PlanError, match="none of all_reduce"):
+    with pytest.raises(PlanError, match="no schedule of all_reduce"):
         AllReduce(64).program(AllGather(64).by("ring_all_gather"), 2)
     with pytest.raises(OperatorError, match="dtype"):
         AllReduce(64, "float12")
@@ -151,7 +150,7 @@ def test_what_cannot_be_is_refused():
         AllReduce(64).resolve({}, 1)
 
 
-def test_nodes_are_those_of_the_machine_unless_said():
+def test_nodes_default_to_the_machines():
     links = (Link(0, 1, "tcp"), Link(1, 0, "tcp"))
     machine = replace(star(4), nodes=(0, 0, 1, 1), links=links)
     assert Costs.of(AllReduce(64), machine, 4)[0].operator.nodes == even_nodes(machine.nodes) == 2
@@ -160,7 +159,7 @@ def test_nodes_are_those_of_the_machine_unless_said():
     assert notes == ("Chosen for 4 nodes; the ranks were found on 2.",)
 
 
-def test_points_are_one_operator_a_size_that_share_their_programs():
+def test_points_are_one_operator_per_size_with_shared_programs():
     points = AllGather.points(min="1K", max="64K", factor=8, dtype="float16", nodes=None)
     assert points == tuple(AllGather(size, "float16") for size in (1024, 8192, 65536))
     assert points[0].program(points[0].by("ring_all_gather"), 4) is points[2].program(
@@ -170,7 +169,7 @@ def test_points_are_one_operator_a_size_that_share_their_programs():
 
 
 @pytest.mark.parametrize("factor", [0.0, 1.0, float("nan"), float("inf")])
-def test_sizes_that_do_not_grow_are_refused(factor: float) -> None:
+def test_sizes_that_do_not_grow_raise(factor: float) -> None:
     with pytest.raises(OperatorError, match="sizes must begin above 0 and grow"):
         sizes_between("1K", "64K", factor)
 
@@ -179,11 +178,11 @@ def test_no_size_comes_twice() -> None:
     assert sizes_between("2", "5", 1.2) == [2, 3, 4, 5]
 
 
-# The one planner
+# The planner
 
 
 def test_the_planner_of_operators_plans_collectives():
-    """Predicted by a train of slices, proved as it runs."""
+    """Predicted as a series of slices; proved as it runs."""
     machine = with_library(star(3), "broadcast", 1e-3, 30e6)
     made = plan(Relay(16 << 20), machine, extrapolate=True)
     assert made.schedule.slice_bytes
@@ -194,7 +193,7 @@ def test_the_planner_of_operators_plans_collectives():
     assert "serial" in {rival.family for rival in made.rivals}
 
 
-def test_a_plan_of_a_collective_is_kept_as_any_other():
+def test_a_plan_of_a_collective_is_saved_like_any_other():
     machine = with_library(star(4), "all_reduce", 1e-3, 50e6)
     made = plan(AllReduce(1 << 20), machine, extrapolate=True)
     assert made.family != "serial"
@@ -203,14 +202,14 @@ def test_a_plan_of_a_collective_is_kept_as_any_other():
     assert (again.schedule, again.predicted_s, again.operator) == (made.schedule, made.predicted_s, made.operator)
 
 
-def test_a_fast_library_is_kept_and_an_unknown_one_is_named():
+def test_a_fast_library_is_kept_and_unknown_costs_are_reported():
     fast = with_library(star(4), "all_reduce", 1e-6, 1e11)
     assert plan(AllReduce(1 << 20), fast, extrapolate=True).family == "serial"
     with pytest.raises(CostError, match="all_reduce:4"):
         plan(AllReduce(1 << 20), star(4), extrapolate=True)
 
 
-def test_the_library_is_probed_where_it_has_no_cost(tmp_path):
+def test_the_library_is_probed_if_it_has_no_cost(tmp_path):
     ranks, operator = 4, AllGather(1 << 20)
     real = with_library(with_library(star(ranks), "all_gather", 1e-4, 1e8), "all_reduce", 1e-4, 1e8)
     bare = with_library(star(ranks), "all_reduce", 1e-4, 1e8)
@@ -227,7 +226,7 @@ def test_the_library_is_probed_where_it_has_no_cost(tmp_path):
     "operator", [AllReduce(60), AllGather(60), Broadcast(4 * 7)], ids=lambda operator: operator.name
 )
 def test_arrays_become_buffers_and_results(operator):
-    """Also of counts that do not divide evenly into the algorithm's chunks."""
+    """Also for counts that the algorithm's chunks do not divide."""
     ranks, rng = 3, np.random.default_rng(1)
     operator = operator.resolve({}, ranks)[0]
     schedule = operator.by(
@@ -245,16 +244,16 @@ def test_arrays_become_buffers_and_results(operator):
         found = signature.result(rank, {name: arrays[rank] for name, arrays in held.items()})
         assert found.shape == want.shape
         assert np.allclose(found, want, atol=1e-6)
-        assert np.array_equal(given[rank], before[rank])  # the caller's array is the caller's
+        assert np.array_equal(given[rank], before[rank])  # the caller's array is unchanged
 
 
-def test_what_is_in_place_works_on_a_copy_of_the_callers_array():
+def test_an_in_place_algorithm_works_on_a_copy_of_the_callers_array():
     operator, given = AllReduce(64), np.ones(16, "float32")
     Signature.of(operator, operator.serial(2), 2).arguments(0, [given], None)[0]["input"][...] = 9
     assert given.tolist() == [1.0] * 16
 
 
-def test_a_result_is_taken_in_place():
+def test_out_is_the_buffer_of_an_in_place_algorithm():
     operator = AllReduce(64)
     signature, out = Signature.of(operator, operator.serial(2), 2), np.zeros(16, "float32")
     inputs, outputs = signature.arguments(0, [np.ones(16, "float32")], out)

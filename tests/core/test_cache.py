@@ -1,4 +1,4 @@
-"""The cache folder: nothing that others could have written is loaded or believed, and no fault of it is a traceback."""
+"""The cache folder: no file that other users could have written is loaded, and no fault causes a traceback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CODE = "int answer(void) { return %d; }\n"
 
 @pytest.fixture(autouse=True)
 def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A home and a folder of temporary files of the test's own; every warning is given."""
+    """Give the test its own home and temporary folder; repeat every warning."""
     for name, folder in (("HOME", "home"), ("TMPDIR", "tmp"), ("DOVETAIL_CACHE", "cache")):
         (tmp_path / folder).mkdir(mode=0o755)
         monkeypatch.setenv(name, str(tmp_path / folder))
@@ -64,7 +64,7 @@ def fallback(tmp_path: Path) -> Path:
     return tmp_path / "tmp" / f"dovetail-{os.geteuid()}"
 
 
-# Whose folder
+# Owners of folders
 
 
 def make_writable(place: Path) -> None:
@@ -122,7 +122,7 @@ DANGERS = {
     [pytest.param(each, marks=pytest.mark.needs("root") if each in FOR_ROOT else ()) for each in DANGERS],
     ids=lambda each: each.__name__,
 )
-def test_a_folder_of_others_is_left_aside(tmp_path, monkeypatch, danger) -> None:
+def test_another_users_folder_is_not_used(tmp_path, monkeypatch, danger) -> None:
     place = tmp_path / "deep" / "cache"
     place.mkdir(parents=True)
     monkeypatch.setenv("DOVETAIL_CACHE", str(place))
@@ -135,25 +135,25 @@ def test_a_folder_of_others_is_left_aside(tmp_path, monkeypatch, danger) -> None
     assert str(place) in text
     assert "set DOVETAIL_CACHE to a folder that only you can write" in text
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # said once
+        warnings.simplefilter("error")  # warned once
         assert cache_dir("programs") == fallback(tmp_path) / "programs"
     assert mode(fallback(tmp_path)) == 0o700
 
 
-def test_a_sticky_parent_is_as_good_as_tmp(tmp_path, monkeypatch) -> None:
+def test_a_sticky_parent_folder_is_safe(tmp_path, monkeypatch) -> None:
     (tmp_path / "tmp").chmod(0o1777)
     monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "tmp" / "mine"))
     assert cache_dir() == tmp_path / "tmp" / "mine"
 
 
-def test_a_link_of_the_users_own_is_followed(tmp_path, monkeypatch) -> None:
+def test_the_users_own_link_is_followed(tmp_path, monkeypatch) -> None:
     (tmp_path / "link").symlink_to("cache")
     monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "link"))
     assert cache_dir() == tmp_path / "cache"
 
 
-def test_the_group_of_the_user_alone_may_write(tmp_path) -> None:
-    """Where each user has a group of their own, umasks leave it the right to write."""
+def test_the_users_private_group_may_write(tmp_path) -> None:
+    """On systems with a private group per user, the umask lets the group write."""
     import grp
 
     user = pwd.getpwuid(os.geteuid())
@@ -163,7 +163,7 @@ def test_the_group_of_the_user_alone_may_write(tmp_path) -> None:
     assert cache_dir() == tmp_path / "cache"
 
 
-def test_a_subfolder_that_others_can_write_is_left_aside(tmp_path) -> None:
+def test_a_subfolder_that_others_can_write_is_not_used(tmp_path) -> None:
     (tmp_path / "cache" / "programs").mkdir()
     (tmp_path / "cache" / "programs").chmod(0o777)
     with pytest.warns(RuntimeWarning, match=r"everyone can write to .*programs"):
@@ -172,11 +172,11 @@ def test_a_subfolder_that_others_can_write_is_left_aside(tmp_path) -> None:
 
 
 @pytest.mark.needs("root")
-def test_where_somebody_took_the_name_of_the_private_folder(tmp_path) -> None:
+def test_the_name_of_the_private_folder_is_taken(tmp_path) -> None:
     fallback(tmp_path).mkdir(mode=0o700)
     os.chown(fallback(tmp_path), OTHER, -1)
     (tmp_path / "cache").chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="serves instead"):
+    with pytest.warns(RuntimeWarning, match="is used instead"):
         place = cache_dir()
     assert place.parent == tmp_path / "tmp"
     assert place != fallback(tmp_path)
@@ -184,7 +184,7 @@ def test_where_somebody_took_the_name_of_the_private_folder(tmp_path) -> None:
     assert cache_dir() == place
 
 
-# Whose file
+# Owners of files
 
 
 @pytest.mark.needs("compiler")
@@ -196,7 +196,7 @@ def test_where_somebody_took_the_name_of_the_private_folder(tmp_path) -> None:
         pytest.param(lambda path: (path.rename(f"{path}.b"), path.symlink_to(f"{path}.b")), id="link"),
     ],
 )
-def test_a_library_of_others_is_not_loaded(tmp_path, plant) -> None:
+def test_another_users_library_is_not_loaded(tmp_path, plant) -> None:
     good = compile_for_here(CODE % 1, "answer", "the answer")
     planted = compile_for_here(CODE % 2, "answer", "the answer")
     planted.replace(good)
@@ -208,7 +208,7 @@ def test_a_library_of_others_is_not_loaded(tmp_path, plant) -> None:
 
 
 @pytest.mark.needs("compiler")
-def test_a_library_in_a_folder_of_others_is_not_loaded(tmp_path) -> None:
+def test_a_library_in_another_users_folder_is_not_loaded(tmp_path) -> None:
     good = compile_for_here(CODE % 3, "answer", "the answer")
     compile_for_here(CODE % 4, "answer", "the answer").replace(good)
     (tmp_path / "cache").chmod(0o777)
@@ -218,7 +218,7 @@ def test_a_library_in_a_folder_of_others_is_not_loaded(tmp_path) -> None:
 
 
 @pytest.mark.needs("root")
-def test_a_pickle_of_others_is_not_read(tmp_path) -> None:
+def test_another_users_pickle_is_not_read(tmp_path) -> None:
     (tmp_path / "job.pkl").write_bytes(b"job")
     assert read_own(tmp_path / "job.pkl") == b"job"
     os.chown(tmp_path / "job.pkl", OTHER, -1)
@@ -230,7 +230,7 @@ def test_a_pickle_of_others_is_not_read(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o027, 0o002])
-def test_files_are_as_the_umask_has_it(tmp_path, umask, mask) -> None:
+def test_files_follow_the_umask(tmp_path, umask, mask) -> None:
     umask(mask)
     assert mode(save_text(tmp_path / "new" / "a.txt", "a")) == 0o666 & ~mask
     assert mode(tmp_path / "new") == 0o777 & ~mask
@@ -241,14 +241,14 @@ def test_files_are_as_the_umask_has_it(tmp_path, umask, mask) -> None:
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("mask", [0o077, 0o002])
-def test_libraries_too(umask, mask) -> None:
+def test_libraries_are_private_whatever_the_umask(umask, mask) -> None:
     umask(mask)
     found = compile_for_here(CODE % (10 + mask), "answer", "the answer")
     assert (mode(found), mode(found.parent)) == (0o700, 0o700)
     assert {mode(path) for path in found.parent.glob("*.c")} == {0o600}
 
 
-def test_what_is_no_file_is_written_to(tmp_path) -> None:
+def test_devices_and_pipes_are_written_to(tmp_path) -> None:
     (tmp_path / "file").write_text("old")
     (tmp_path / "link").symlink_to("file")
     save_text(tmp_path / "link", "new")
@@ -260,10 +260,10 @@ def test_what_is_no_file_is_written_to(tmp_path) -> None:
         save_text(tmp_path, "text")
 
 
-# Where it is
+# The place of the cache
 
 
-def test_an_empty_name_is_none(tmp_path, monkeypatch) -> None:
+def test_an_empty_variable_counts_as_unset(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE", "")
     assert cache_dir() == tmp_path / "home" / ".cache" / "dovetail"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -292,7 +292,7 @@ def test_a_home_that_cannot_be_written(tmp_path, monkeypatch) -> None:
         assert cache_dir() == fallback(tmp_path)
 
 
-def test_a_name_without_a_user_behind_it(tmp_path, monkeypatch) -> None:
+def test_a_home_of_an_unknown_user(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE", "~no-such-user-here/cache")
     with pytest.warns(RuntimeWarning, match="cannot write to the cache"):
         assert cache_dir() == fallback(tmp_path)
@@ -330,7 +330,7 @@ def test_where_nothing_can_be_written(tmp_path, monkeypatch) -> None:
 
 @pytest.fixture
 def full(monkeypatch):
-    """A disk without room: files can be made, nothing written to them."""
+    """A full disk: files can be created, but nothing can be written to them."""
 
     def write(self, *args, **how):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -1,4 +1,4 @@
-"""Curve: evaluation, range, inverse, n_half; and that a curve that falls cannot be made."""
+"""Curve: evaluation, range, inverse, n_half; curves that fall are refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.cost.curve import MANY
 
 MIB = float(1 << 20)
 US = 1e-6
-# Seed 000's fit of an all-reduce, in microseconds against MiB, here per byte.
+# The fit of an all-reduce in seed 000, converted from microseconds over MiB to seconds over bytes.
 SEED = Curve(
     "bytes",
     (
@@ -76,13 +76,13 @@ def test_inverse_at_a_jump_stays_below_it() -> None:
         flat.inverse(2.0, extrapolate=True)
 
 
-def test_inverse_reads_the_seed_both_ways() -> None:
+def test_inverse_of_the_curve_of_the_seed() -> None:
     assert SEED.inverse(SEED.seconds(6 * MIB)) == pytest.approx(6 * MIB)
     assert SEED.inverse(SEED.seconds(20 * MIB)) == pytest.approx(20 * MIB)
 
 
 @pytest.mark.parametrize("x", [-1.0, math.nan, [5.0, math.nan], 10.5, [0.5, 3.0], 0.5])
-def test_outside_its_range_a_curve_refuses(x: object) -> None:
+def test_a_curve_refuses_sizes_outside_its_range(x: object) -> None:
     curve = Curve("rows", (Segment(1, 1.0, 1.0),), low=1, high=10)
     with pytest.raises(CostError, match=r"known from 1 to 10 rows|negative or NaN"):
         curve.seconds(x)
@@ -128,7 +128,7 @@ def test_n_half_comes_from_the_curve() -> None:
         ((Segment(0, 1.0, 1.0),), {"low": 5, "high": 4}, "from low to high"),
     ],
 )
-def test_a_curve_that_falls_or_lacks_sense_cannot_be_made(
+def test_a_curve_that_falls_or_is_invalid_is_refused(
     segments: tuple[Segment, ...], bounds: dict[str, float], message: str
 ) -> None:
     with pytest.raises(CostError, match=message):
@@ -136,14 +136,14 @@ def test_a_curve_that_falls_or_lacks_sense_cannot_be_made(
 
 
 def test_the_non_monotone_start_of_a_vendor_model_is_refused() -> None:
-    """18 us up to 1/16 MiB, then 16.46 us: a model that falls as the message grows."""
+    """18 us up to 1/16 MiB, then 16.46 us: the time falls as the message grows."""
     with pytest.raises(CostError, match="the cost falls at 65536 bytes"):
         Curve("bytes", (Segment(0, 18e-6, 0.0), Segment(65536, 16.46e-6, 25e-12)))
 
 
 @given(curve=curves(), sizes=st.lists(st.integers(0, 4), min_size=1, max_size=6))
-def test_many_points_cost_what_each_does(curve: Curve, sizes: list[int]) -> None:
-    """Runs of equal points are evaluated once: also where runs are of one point, and the last differs."""
+def test_many_points_cost_what_each_costs_alone(curve: Curve, sizes: list[int]) -> None:
+    """Repeated sizes are evaluated once; also if no size is repeated, or only the last one differs."""
     points = np.append(np.repeat(np.array(sizes) * curve.high / 4, MANY), 0.0)
     assert np.array_equal(curve.seconds(points), curve._evaluate(points))
 
@@ -158,7 +158,7 @@ def test_a_factor_may_fall_but_has_no_inverse() -> None:
         Curve("bytes", (Segment(0, 1.0, -1.0),), high=2, rising=False)
 
 
-def test_documents_keep_everything() -> None:
+def test_a_curve_survives_a_round_trip() -> None:
     fields = {"x": (1.0,), "residuals": (0.01,), "interval": ((0.9, 1.1),), "samples": {"schema": "any"}}
     mode = Mode(0.4, 2.0, (8.0,), (1.5,))
     curve = Curve("bytes", SEED.segments, 0.0, 4e9, "emulated", modes=(mode,), provenance={"mpi": "mpich"}, **fields)
@@ -167,7 +167,7 @@ def test_documents_keep_everything() -> None:
     assert Curve.from_json(json.loads(json.dumps(SEED.to_json()))).high == math.inf
 
 
-def test_a_bad_document_is_named() -> None:
+def test_malformed_documents_are_refused() -> None:
     with pytest.raises(CostError, match="malformed curve"):
         Curve.from_json({"schema": "dovetail.curve/1"})
     with pytest.raises(CostError, match="malformed curve"):

@@ -1,4 +1,4 @@
-"""CostModel: the right curve for each question, with its error; exceptions that say what is missing."""
+"""CostModel: the right curve for each op, with its error; exceptions name what is missing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_one_machine_has_one_model() -> None:
         ({"flops:matmul:float32": 1.0, "kernel:matmul:k=65:n=32:float32": 2.0}, "flops:matmul:float32"),
     ],
 )
-def test_a_kernel_goes_by_its_own_curve_before_the_rate(costs: dict[str, float], found: str) -> None:
+def test_a_kernel_uses_its_own_curve_before_the_rate(costs: dict[str, float], found: str) -> None:
     model = CostModel.of(machine({key: line(slope) for key, slope in costs.items()}))
     assert model.kernel_curve(KEY) == found
     rows, per_row = np.array([0, 2, 5]), costs[found] * (7.0 if found.startswith("flops") else 1.0)
@@ -53,7 +53,7 @@ def test_a_kernel_of_another_dtype_is_not_guessed() -> None:
         model.kernel_seconds(KEY, 1.0, 1.0)
 
 
-def test_what_is_missing_is_named_with_what_there_is() -> None:
+def test_the_error_for_a_missing_cost_lists_the_known_costs() -> None:
     model = CostModel.of(load("atlas-a2-8"))
     with pytest.raises(CostError, match="no cost 'all_reduce:4'") as caught:
         model.seconds("all_reduce:4", 1.0)
@@ -70,7 +70,7 @@ def test_a_refused_size_names_the_cost() -> None:
     assert model.seconds("p2p:tcp", 2e9, extrapolate=True) == pytest.approx(2.0)
 
 
-def test_a_bad_curve_is_named_by_machine_and_key() -> None:
+def test_the_error_for_a_bad_curve_names_machine_and_key() -> None:
     bad = {**line(1e-9), "segments": [[0, 1, 1], [5, 2, 1]]}
     with pytest.raises(CostError, match="machine 'pair', cost 'reduce': the cost falls at 5"):
         CostModel.of(machine({"reduce": bad}))
@@ -86,7 +86,7 @@ def test_priors_are_flagged() -> None:
     assert "some costs are preset, not measured here" in preset
 
 
-def test_only_what_touches_the_program_is_reported() -> None:
+def test_only_assumptions_that_affect_the_program_are_reported() -> None:
     b = Builder("library", 2)
     b.buffer("A", "input", 1)
     net, compute = b.lane("net", "net"), b.lane("compute", "compute")
@@ -129,12 +129,12 @@ def test_factors_hold_at_their_ends_and_never_speed_up() -> None:
         ({"eager_limit_bytes": {"shm": 1}}, math.inf),
     ],
 )
-def test_the_eager_limit_is_one_number_or_one_a_kind(facts: dict[str, object], limit: float) -> None:
+def test_the_eager_limit_is_one_number_or_one_per_kind(facts: dict[str, object], limit: float) -> None:
     assert CostModel.of(machine({}, **facts)).eager_limit("tcp") == limit
 
 
-def test_asking_again_compares_no_machines(monkeypatch):
-    """Machines of one name and wiring, probed one after the other, differ in their costs alone, and have one hash."""
+def test_a_cached_model_is_found_without_comparing_machines(monkeypatch):
+    """Machines of one name and topology, probed one after the other, differ in costs only and have equal hashes."""
     first = load("atlas-a2-8")
     alike = [replace(first, costs=dict(first.costs)) for _ in range(4)]
     models = [CostModel.of(each) for each in alike]
@@ -142,5 +142,5 @@ def test_asking_again_compares_no_machines(monkeypatch):
     monkeypatch.setattr(Machine, "__eq__", lambda self, other: bool(compared.append(other)) or self is other)
     assert [CostModel.of(each) for each in alike] == models
     assert not compared
-    assert alike[0] != alike[1]  # by the comparison that counts
+    assert alike[0] != alike[1]  # by a comparison of all costs
     assert compared

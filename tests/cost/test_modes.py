@@ -13,7 +13,7 @@ SLOW, FROM = 1.98, 65536
 
 
 def exchange(seed: int, share: float, repeats: int = 20, by_sweep: bool = False) -> Samples:
-    """Both ways at once, or one after the other: from 64 KiB a share of timings, or of sweeps, takes twice as long."""
+    """Messages both ways at once or in turn: from 64 KiB on, a share of timings, or of sweeps, takes twice as long."""
     samples = sweep(shaped_100mbit, seed, repeats=repeats)
     rng = np.random.default_rng(seed)
     slow = (
@@ -67,7 +67,7 @@ def test_three_speeds_and_a_single_size() -> None:
     assert [mode.share for mode in modes(Samples.of({4096: list(times[:10])}))] == [1.0]
 
 
-def test_no_samples_have_no_modes() -> None:
+def test_modes_need_samples() -> None:
     with pytest.raises(CostError, match="no samples"):
         modes(Samples.of({}))
 
@@ -94,10 +94,10 @@ def test_the_eager_limit_is_the_last_size_before_the_first_that_waits(
 def test_mixed_sizes_are_reported_and_decided_by_most() -> None:
     fast, late = 5e-6, LATE + 1e-4
     timings = {
-        1024: [fast] * 19 + [late],  # one hiccup in twenty is no news
+        1024: [fast] * 19 + [late],  # one slow timing in twenty does not count
         4096: [fast, fast, late],
         8192: [fast, late, late],
-        16384: [fast] * 3,  # early again, above one that waits
+        16384: [fast] * 3,  # early again, although a smaller size waits
         32768: [late] * 3,
     }
     found = eager_limit(Samples.of(timings), LATE)

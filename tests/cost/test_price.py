@@ -1,4 +1,4 @@
-"""price: every kind of op by hand-computed figures, routes, the exchange rule, contention, and a million ops."""
+"""price: every kind of op against values by hand; routes, exchanges, contention, and a million ops."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from effort import ratio
 from dovetail.core import CostError
 from dovetail.cost import CostModel, Curve, Samples, fit_factor, price
 from dovetail.ir import Builder, KernelForm, Kind, Operand, Program, Region, Slot, Work, Workload
-from dovetail.ir.alike import alike
+from dovetail.ir.unique_rows import unique_rows
 from dovetail.machine import SWITCH, Link, Machine, load
 
 LATENCY, P2P, EXCHANGE, REDUCE, COPY, ROW = 10e-6, 1e-9, 2e-9, 3e-9, 4e-9, 5e-6
@@ -60,7 +60,7 @@ def form(name: str, key: str, flops: float = 1e3) -> KernelForm:
 
 
 def one_of_each() -> Program:
-    """Traffic in one direction only; row numbers equal the Kind."""
+    """One op of each kind, with traffic in one direction; row numbers equal the kinds' numbers."""
     b, compute, net = builder()
     there, kernel = b.channel(0, 1), b.kernel("work", ["each"])
     b.add(Kind.nop, 0, net)
@@ -97,8 +97,8 @@ def test_every_kind_costs_what_its_curve_says() -> None:
     assert np.all(prices.slow_by_compute == 1)
 
 
-def test_the_check_above_would_notice_a_dearer_machine() -> None:
-    """The planted fault: a copy curve 1 % off changes the prices."""
+def test_planted_fault_a_dearer_machine_is_noticed() -> None:
+    """Planted fault: a copy curve 1 % off changes the prices."""
     right, wrong = (price(one_of_each(), machine({**COSTS, "copy": curve(s)}), workload()) for s in (COPY, 1.01 * COPY))
     assert right.work_s[1] != pytest.approx(wrong.work_s[1])
 
@@ -110,7 +110,7 @@ def two_way(back: Kind = Kind.send) -> Program:
     return b.build()
 
 
-def test_messages_against_messages_go_by_the_exchange() -> None:
+def test_messages_in_both_directions_cost_the_exchange() -> None:
     n = 4 * SLOT
     both = price(two_way(), machine(), workload())
     assert both.wire_s == pytest.approx([EXCHANGE * n] * 2)
@@ -124,7 +124,7 @@ def test_messages_against_messages_go_by_the_exchange() -> None:
 
 
 def ping_pong(waits: bool = True) -> Program:
-    """Three messages there and back, each answering the last one; or, planted, those there all sent at once."""
+    """Three messages there and back, each in answer to the last; or, planted, all messages there sent at once."""
     b, _, net = builder()
     there, back, last = b.channel(0, 1), b.channel(1, 0), list[int]()
     for _ in range(3):
@@ -138,14 +138,14 @@ def ping_pong(waits: bool = True) -> Program:
     return b.build()
 
 
-def test_messages_that_answer_each_other_are_never_on_their_way_at_once() -> None:
+def test_messages_that_answer_each_other_are_no_exchange() -> None:
     n = 4 * SLOT
     for program, each in ((ping_pong(), P2P), (ping_pong(waits=False), EXCHANGE)):
         wire = price(program, machine(), workload()).wire_s
         assert wire[wire > 0] == pytest.approx([each * n] * 6)
 
 
-def test_a_ring_goes_both_ways_where_ranks_share_a_switch() -> None:
+def test_a_ring_uses_both_directions_of_links_to_a_switch() -> None:
     b, _, net = builder(3)
     for rank in range(3):
         b.add(Kind.send, rank, net, reads=[A], chan_out=b.channel(rank, (rank + 1) % 3))
@@ -156,7 +156,7 @@ def test_a_ring_goes_both_ways_where_ranks_share_a_switch() -> None:
         assert price(b.build(), wired, workload(3)).wire_s == pytest.approx([each * 4 * SLOT] * 3)
 
 
-def test_two_pairs_on_the_same_two_nodes_share_the_links_and_the_rule() -> None:
+def test_two_pairs_of_ranks_on_two_nodes_share_links_and_cost_the_exchange() -> None:
     b, _, net = builder(4)
     b.add(Kind.send, 0, net, reads=[A], chan_out=b.channel(0, 2))
     b.add(Kind.send, 3, net, reads=[A], chan_out=b.channel(3, 1))
@@ -207,7 +207,7 @@ def test_compute_and_traffic_slow_each_other_by_message_size() -> None:
     net = fit_factor(Samples.of({small: [1.5], large: [1.1]})).to_json()
     prices = price(overlapped(), machine({**COSTS, "cil:compute": compute, "cil:net": net}), workload())
 
-    def beside(*sizes: int) -> float:  # by the byte-weighted mean of the messages that touch the rank
+    def beside(*sizes: int) -> float:  # the byte-weighted mean over the rank's messages
         mean = sum(n * n for n in sizes) / sum(sizes)
         return 2.0 - (mean - small) / (large - small)
 
@@ -215,7 +215,7 @@ def test_compute_and_traffic_slow_each_other_by_message_size() -> None:
     assert prices.slow_by_compute == pytest.approx([1, 1, 1.5, 1.1, 1.5])
 
 
-def test_the_library_s_calls_have_slow_downs_of_their_own_where_these_were_measured() -> None:
+def test_library_calls_use_their_own_slow_downs_if_measured() -> None:
     ours = {"cil:compute": curve(0.0, 2.0), "cil:net": curve(0.0, 1.5)}
     theirs = {"cil:compute:library": curve(0.0, 4.0), "cil:net:library": curve(0.0, 3.0)}
     known = machine({**COSTS, **ours, **theirs})
@@ -244,8 +244,8 @@ def test_contention_multiplies_communication_and_nothing_else() -> None:
             price(overlapped(), machine(), workload(), contention=bad)
 
 
-def test_the_seed_is_priced_as_it_printed() -> None:
-    """Seed 000: 384 rows take 75 us to multiply; their all-reduce 142 us, with 1.15 the 164 us of its step 1."""
+def test_prices_equal_those_of_the_seed() -> None:
+    """Seed 000: 384 rows take 75 us to multiply; their all-reduce takes 142 us, times 1.15 the 164 us of its step 1."""
     b = Builder("mc2", 8)
     b.buffer("P", "scratch", 4096)
     compute, net = b.lane("compute", "compute"), b.lane("net", "net")
@@ -262,7 +262,7 @@ def test_the_seed_is_priced_as_it_printed() -> None:
 
 
 def test_work_follows_from_the_operands_of_each_op() -> None:
-    """Of one kernel: two sizes of slots on two ranks are two keys; empty ops are free and need no curve."""
+    """One kernel with two sizes of slots on two ranks has two keys; empty ops cost nothing and need no curve."""
 
     def by_bytes(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         (read,) = reads
@@ -280,7 +280,7 @@ def test_work_follows_from_the_operands_of_each_op() -> None:
     assert prices.work_s == pytest.approx([4 * ROW, 4 * 9e-6, 0.0, 6 * ROW, 4 * ROW])
 
 
-def test_slots_that_differ_are_priced_by_their_elements() -> None:
+def test_slots_of_different_sizes_are_priced_by_their_elements() -> None:
     def elements(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
         return Work("work", writes[0].elements, 0.0)
 
@@ -294,11 +294,11 @@ def test_slots_that_differ_are_priced_by_their_elements() -> None:
     assert price(b.build(), machine(), sizes).work_s == pytest.approx([5 * ROW, 2 * ROW])
 
 
-def test_alike_tells_rows_apart_that_hash_alike() -> None:
-    """Planted: two rows whose sums of products with the factors agree."""
+def test_unique_rows_separates_rows_of_equal_hashes() -> None:
+    """Planted fault: two different rows with equal hashes."""
     factors = np.random.default_rng(0).integers(1 << 62, size=2) | 1
     table = np.array([[factors[1], 0], [0, factors[0]], [factors[1], 0], [3, 4]])
-    first, which = alike(list(table.T))
+    first, which = unique_rows(list(table.T))
     assert len(first) == 3
     np.testing.assert_array_equal(table[first][which], table)
 
@@ -323,7 +323,7 @@ def test_a_collective_of_one_rank_is_a_copy() -> None:
     assert price(b.build(), machine(), workload()).work_s == pytest.approx([COPY * 4 * SLOT])
 
 
-def test_misfits_are_named() -> None:
+def test_inputs_that_do_not_fit_are_refused() -> None:
     program = one_of_each()
     with pytest.raises(CostError, match="needs 2 ranks"):
         price(program, Machine("one", 1, (0,)), workload())
@@ -338,8 +338,8 @@ def test_misfits_are_named() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.copy, Kind.reduce, Kind.collective])
-def test_less_than_was_measured_takes_what_the_least_takes(kind: Kind) -> None:
-    """Rows of a tiny grid, of a few bytes: what 1 KiB takes, no less."""
+def test_smaller_sizes_cost_as_much_as_the_least_measured(kind: Kind) -> None:
+    """Rows of a tiny grid, of a few bytes, cost as much as the least size measured, 1 KiB."""
     measured = {key: curve(REDUCE, 5e-6, low=1024.0) for key in ("copy", "reduce", "all_reduce:2")}
     b, compute, _ = builder()
     call = {"call": b.collective("all_reduce", [0, 1])} if kind == Kind.collective else {}
@@ -361,7 +361,7 @@ def test_sizes_beyond_the_measured_are_refused_unless_asked() -> None:
 
 
 def tiled(program: Program, num_ops: int) -> Program:
-    """The program's ops again and again, about `num_ops` in all."""
+    """Return the program's ops, repeated to about `num_ops`."""
     times, columns = num_ops // program.num_ops, {}
     for name, column in program.columns.items():
         if name.endswith("_start"):
@@ -386,8 +386,8 @@ def computing() -> Program:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [one_of_each, computing])
-def test_a_million_ops_cost_no_more_than_a_few_sorts_of_them(make: Callable[[], Program]) -> None:
-    """A ratio within one run, never an absolute time; a stable sort of a million numbers takes under 0.1 s."""
+def test_pricing_a_million_ops_takes_no_longer_than_a_few_sorts(make: Callable[[], Program]) -> None:
+    """Compares two times of one run; for scale, a stable sort of a million numbers takes under 0.1 s."""
     few, model = make(), machine()
     many = tiled(few, 1_000_000)
     CostModel.of(model)

@@ -1,4 +1,4 @@
-"""Protocols of GPUs: what a message costs by hand, and presets that reproduce the public timings of their source."""
+"""Protocols of GPUs: costs of messages against values by hand; presets reproduce the published timings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WIRE_S, LANE_S = BYTES / 50e9, BYTES / 10e9
 
 
 def message(pieces: int = 1) -> Program:
-    """Rank 0 sends a message to rank 1, in so many ops."""
+    """Rank 0 sends a message to rank 1 in `pieces` ops."""
     b = Builder("message", 2)
     b.buffer("x", "input", pieces)
     net, channel = b.lane("net", "net"), b.channel(0, 1)
@@ -40,11 +40,11 @@ def makespan(program: Program, begins: np.ndarray | bool = True, switch: int | N
     return simulate(program, prices).makespan_s
 
 
-def test_a_message_holds_a_port_and_then_a_lane() -> None:
+def test_a_message_occupies_a_port_and_then_a_lane() -> None:
     assert makespan(message()) == pytest.approx(WIRE_S + SLOW.latency_s + LANE_S)
 
 
-def test_latency_is_paid_once_a_message_and_pieces_overlap() -> None:
+def test_latency_is_paid_once_per_message_and_pieces_overlap() -> None:
     two, first = message(2), np.array([True, True, False, False])
     assert makespan(two, first) == pytest.approx(WIRE_S / 2 + SLOW.latency_s + LANE_S)
     assert makespan(two) == pytest.approx(WIRE_S / 2 + 2 * SLOW.latency_s + LANE_S)
@@ -74,7 +74,7 @@ def test_a_machine_without_a_link_is_named() -> None:
 
 @pytest.fixture
 def calibrate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The bench that fitted the presets."""
+    """The benchmark that fitted the presets."""
     monkeypatch.syspath_prepend(needs.ROOT / "bench")
     return importlib.import_module("calibrate_gpu")
 
@@ -92,7 +92,7 @@ class TestPublished:
         late = calibrate.with_values(machine, [("", "launch_s")], [2 * machine.facts["launch_s"]])  # the planted fault
         assert calibrate.median_error(calibrate.errors(late, rows)) > 0.15
 
-    def test_short_messages_go_by_ll_and_long_ones_by_ll128(self, calibrate: ModuleType, name: str) -> None:
+    def test_short_messages_use_ll_and_long_ones_ll128(self, calibrate: ModuleType, name: str) -> None:
         machine = load(name)
         low, high = (
             [calibrate.predicted(machine, f"ring 4x8 {protocol}", size) for protocol in ("LL", "LL128")]

@@ -1,4 +1,4 @@
-"""verify against a reference program: what holds, how a failure is described, and what cannot be compared."""
+"""verify against a reference program: equal programs, descriptions of differences, and what cannot be compared."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def stencil(body: str, name: str = "overlapped") -> Program:
 
 
 def certificate(checked: Program, against: Program) -> Certificate:
-    """From C++, which must say what the reference says, word for word."""
+    """Return the certificate of C++, which must equal that of the Python reference word for word."""
     found = verify(checked, against=against)
     assert found.to_json() == verify_reference(checked, against=against).to_json()
     return found
@@ -68,10 +68,10 @@ def certificate(checked: Program, against: Program) -> Certificate:
 serial = stencil(SERIAL, "serial")
 
 
-def test_steps_in_another_order_and_in_parts_are_the_same() -> None:
+def test_steps_in_another_order_and_in_parts_are_equal() -> None:
     found = certificate(stencil(OVERLAPPED), serial)
     assert found.ok
-    message = "every output that 'serial' writes is the same; 2 output slots are asked for by none"
+    message = "every output that 'serial' writes is the same; 2 output slots were not checked"
     assert found.checks["result"].message == message
     assert certificate(serial, stencil(OVERLAPPED)).ok
 
@@ -83,7 +83,7 @@ def test_steps_in_another_order_and_in_parts_are_the_same() -> None:
         (
             ("step u[2:3] u[3:4] u[4:5]", "step u[3:4] u[2:3] u[4:5]"),
             "y[1] of rank 0 should hold step(step(x@0[1], x@0[2], x@0[3]), step(x@0[2], x@0[3], x@0[4]), "
-            "step(x@0[3], x@0[4], x@0[5])) (as program 'serial' leaves it), but holds step(step(x@0[2]",
+            "step(x@0[3], x@0[4], x@0[5])) (as in program 'serial'), but holds step(step(x@0[2]",
             "missing step(step(x@0[1], x@0[2], x@0[3]), step(x@0[2], ",
         ),
         # one step too few
@@ -110,17 +110,17 @@ def test_steps_in_another_order_and_in_parts_are_the_same() -> None:
         ),
     ],
 )
-def test_what_differs_is_reported(change: tuple[str, str], where: str, found: str) -> None:
+def test_differences_are_reported(change: tuple[str, str], where: str, found: str) -> None:
     assert change[0] in OVERLAPPED
     check = certificate(stencil(OVERLAPPED.replace(*change)), serial).checks["result"]
     assert not check.ok
     assert check.message.startswith(where)
-    assert "(as program 'serial' leaves it)" in check.message
+    assert "(as in program 'serial')" in check.message
     assert found in str(check.found)
     assert check.schedule
 
 
-def test_where_a_value_goes_wrong_is_pointed_at() -> None:
+def test_the_op_at_which_a_value_goes_wrong_is_reported() -> None:
     wrong = stencil(OVERLAPPED.replace("step x[0:2] x[1:3] x[2:4]", "step x[0:2] x[1:3] x[1:3]"))
     check = certificate(wrong, serial).checks["result"]
     assert check.hint == "look at op 1 first: there it goes wrong"
@@ -132,7 +132,9 @@ def test_post_conditions_still_hold() -> None:
     check = certificate(asked, serial).checks["result"]
     assert "(post-condition 0)" in check.message
     asked = stencil("post 1 y[2:3] = step(x@0[0:1], x@0[1:2], x@0[2:3])\n" + OVERLAPPED.strip())
-    message = "every post-condition holds; every output that 'serial' writes is the same; 2 output slots are asked for"
+    message = (
+        "every post-condition holds; every output that 'serial' writes is the same; 2 output slots were not checked"
+    )
     assert certificate(asked, serial).checks["result"].message.startswith(message)
 
 
@@ -185,7 +187,7 @@ def cut(computes: list[str], reduces: list[str], name: str = "cut") -> Program:
     return parse("\n".join(lines))
 
 
-def test_a_product_cut_along_what_it_contracts_and_another_all_reduce_are_the_same() -> None:
+def test_products_cut_along_k_and_with_another_all_reduce_are_equal() -> None:
     plain = cut([WHOLE], ALL_REDUCE, "plain")
     for computes in ([WHOLE], BLOCKS):
         for reduces in (ALL_REDUCE, TWO_STEPS):
@@ -215,7 +217,7 @@ def test_in_place_the_inputs_that_are_written_are_compared() -> None:
     assert wrong.message.startswith("x[0] of rank 0 should hold x@0[0] + x@1[0]")
 
 
-def test_what_nobody_has_written_is_never_the_same() -> None:
+def test_slots_that_no_op_wrote_are_never_equal() -> None:
     reads = "rank 0 lane a\n  copy t[0:1] -> y[0:1]\n"
     check = certificate(stencil(reads), stencil(reads, "serial")).checks["result"]
     assert check.found == "missing unwritten the reference's t@0[0]; surplus unwritten t@0[0]"
@@ -237,7 +239,9 @@ GOOD = "compute f x[0:2] -> y[0:2]"
         ((1, 2, "each", "compute f x[0:3] -> y[0:3]"), "which is itself wrong: program 'plain' fails the bounds", None),
     ],
 )
-def test_what_cannot_be_compared(parts: tuple[object, ...], message: str, found: str | None) -> None:
+def test_programs_that_cannot_be_compared_are_refused(
+    parts: tuple[object, ...], message: str, found: str | None
+) -> None:
     checked, plain = parse(SMALL.format("p", 1, 2, "each", GOOD)), parse(SMALL.format("plain", *parts))
     for judge in (verify, verify_reference):
         with pytest.raises(ProgramError, match=message) as caught:
@@ -270,7 +274,7 @@ def test_scratch_of_one_name_and_different_size_is_kept_apart() -> None:
     assert certificate(serial, other).ok
 
 
-def test_the_slot_that_differs_is_reported_where_rows_are_taken_together() -> None:
+def test_a_differing_slot_is_reported_although_rows_share_cells() -> None:
     head = "program {}\nbuffer A input 16\nbuffer B input 2\nbuffer y output 8\nbuffer t scratch 4\nlane a compute\n"
     head += "kernel product each_sum sum\nrank 0 lane a\n"
     head += "  compute product A[0:8] B[0:2] -> t[0:4]\n  copy A[0:8] -> y[0:8]\n"

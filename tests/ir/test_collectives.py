@@ -1,4 +1,4 @@
-"""One table names the kinds of collectives; C and C++ number them as it does."""
+"""Collectives: one Python table names the kinds; enums in C and C++ have the same order."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ MPI_TABLE = (ROOT / "native/run/mpi_table.h").read_text(encoding="utf-8")
 
 
 def enum(header: str, first: str) -> list[str]:
-    """The names of the enum that begins with `first`, none of which has a number of its own."""
+    """Return the names of the enum that begins with `first`; none of them has an explicit value."""
     plain = re.sub(r"/\*.*?\*/|//[^\n]*", "", header, flags=re.S)
     (body,) = re.findall(rf"enum[^{{]*{{\s*({first}\b[^}}]*)}}", plain)
     return [name.strip() for name in body.split(",") if name.strip()]
@@ -56,15 +56,15 @@ def test_c_numbers_them_as_the_table_does(what):
     assert enum(header, names[0]) == names
 
 
-def test_a_kind_out_of_place_is_seen():
+def test_planted_fault_another_order_of_kinds_is_noticed():
     header, names = NUMBERED["collectives"]
     assert enum(header.replace("DT_REDUCE,", "").replace("DT_SCATTER,", "DT_SCATTER, DT_REDUCE,"), names[0]) != names
     header, names = NUMBERED["collectives of Programs"]
     assert enum(header.replace("kAllToAll, ", ""), names[0]) != names
 
 
-def test_what_an_op_of_a_program_may_be_comes_first():
-    """The engine hands the numbers of Programs to MPI as they are."""
+def test_collectives_of_programs_come_first():
+    """The engine passes the numbers in Programs on to MPI unchanged."""
     assert KINDS[: len(OP_COLLECTIVES)] == OP_COLLECTIVES
 
 
@@ -78,7 +78,7 @@ def test_every_kind_has_a_meaning():
 
 
 def sides_of(kind, rank, root, out):
-    """What the arguments of a call become, as shapes; or why they cannot."""
+    """Return the shapes that the arguments of a call get, or the error."""
     array, out = np.zeros((6, 2)), np.zeros((6, 2)) if out else None
     try:
         if COLLECTIVES[kind].even:
@@ -92,7 +92,7 @@ def sides_of(kind, rank, root, out):
 
 
 def whole_of(kind):
-    """All that rooms say of a kind."""
+    """Return all that the packages know about a kind."""
     found = [bus_factor(kind, 3)]
     for in_place in (False, True):
         try:
@@ -112,14 +112,14 @@ def whole_of(kind):
 
 @pytest.mark.parametrize("kind", CALLS)
 def test_a_new_kind_is_a_new_row(kind, monkeypatch):
-    """The row of a kind under another name is all that rooms need to do the same."""
+    """A copy of a kind's row under another name is enough for all packages to support it."""
     monkeypatch.setitem(COLLECTIVES, "twin", COLLECTIVES[kind]._replace(mpi=("Twin",)))
     assert whole_of("twin") == whole_of(kind)
     assert kind_of_mpi("Twin") == (COLLECTIVES[kind].even or "twin")
 
 
 @pytest.mark.parametrize("kind", OP_COLLECTIVES)
-def test_a_new_kind_of_an_op_is_proved_and_carried_out_by_its_row(kind, monkeypatch):
+def test_a_new_kind_of_an_op_is_proved_and_executed_by_its_row(kind, monkeypatch):
     monkeypatch.setitem(COLLECTIVES, "twin", COLLECTIVES[kind])
     given = [np.arange(1.0, 5.0), np.arange(5.0, 9.0)]
     sources = [np.split(each, 2) for each in given] if COLLECTIVES[kind].exchanges else given
@@ -136,7 +136,7 @@ def test_a_new_kind_of_an_op_is_proved_and_carried_out_by_its_row(kind, monkeypa
     assert to_text(library_call("twin", 3)).replace("twin", kind) == to_text(library_call(kind, 3))
 
 
-# Why these may name kinds: each is a name of its own, not a fact about a kind.
+# These may name kinds: the name is part of another name, not a fact about the kind.
 NAMED = {
     "__init__.py": "functions of that name",
     "call/__init__.py": "functions of that name",
@@ -147,11 +147,11 @@ NAMED = {
     "collective/msccl/parts.py": "words of files that ask for nothing",
 }
 WORDS = {name for kind, traits in COLLECTIVES.items() for name in (kind, traits.nccl, *traits.mpi) if name}
-OTHER_USES = {*Kind.__members__, "barrier"}  # words that name an op or what threads do, too
+OTHER_USES = {*Kind.__members__, "barrier"}  # words that also name ops, or barriers of threads
 
 
 def words_of(node):
-    """Names of kinds, in ours or others' spelling, among the constants that a literal holds."""
+    """Return the names of kinds, in our or other libraries' spelling, among the constants of a literal."""
     if isinstance(node, ast.Constant):
         return {node.value} & WORDS if isinstance(node.value, str) else set()
     if isinstance(node, ast.Dict):
@@ -162,7 +162,7 @@ def words_of(node):
 
 
 def lists_of_kinds(source):
-    """Lines that list kinds, or compare with the name of one."""
+    """Return the lines that list kinds, or compare with the name of one."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare):
             found = set().union(*map(words_of, (node.left, *node.comparators))) - OTHER_USES
@@ -173,7 +173,7 @@ def lists_of_kinds(source):
             yield node.lineno
 
 
-def test_no_room_has_a_list_of_kinds_of_its_own():
+def test_no_package_has_its_own_list_of_kinds():
     root, found = ROOT / "src/dovetail", {}
     quoted = re.compile("[\"'](" + "|".join(WORDS) + ")[\"']")
     for path in sorted(root.rglob("*.py")):

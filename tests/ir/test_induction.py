@@ -1,4 +1,5 @@
-"""Programs of many steps, proved by induction from a few; never if one op, or each step, is wrong."""
+"""Programs of many steps are proved by induction from a few steps; programs with a fault in one or all steps are
+not."""
 
 from dataclasses import replace
 from itertools import product
@@ -35,13 +36,13 @@ def programs(name, steps=60):
     return operator.program(how, prod(cut)), operator.reference(how, prod(cut))
 
 
-def is_told(program, plain):
+def is_reported(program, plain):
     return judge(program, [Posts.of(())], plain)["by_induction"]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_is_reported(name):
-    assert is_told(*programs(name))
+    assert is_reported(*programs(name))
     assert verify(*programs(name)[:1], against=programs(name)[1]).ok
 
 
@@ -52,12 +53,12 @@ def test_twice_as_many_steps_are_no_more_work(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_few_steps_are_done_as_they_are(name):
-    assert not is_told(*programs(name, 5))
+def test_few_steps_are_executed_without_induction(name):
+    assert not is_reported(*programs(name, 5))
 
 
 def changed(program, rows, column, by):
-    """The first region of these ops moved."""
+    """Return the program with the first region of the ops in `rows` moved."""
     values = program.columns[column].copy()
     values[program.columns[f"{column.partition('_')[0]}_start"][rows]] += by
     return replace(program, columns=program.columns | {column: values})
@@ -68,7 +69,7 @@ def _what(op):
 
 
 def same_ops(program, row):
-    """All ops that do as that one does, in whichever step."""
+    """Return all ops equal to the op in `row`, of any step."""
     wanted = _what(program.op(row))
     return [each.index for each in program.ops() if _what(each) == wanted]
 
@@ -76,7 +77,7 @@ def same_ops(program, row):
 @settings(max_examples=15, deadline=None)
 @given(st.data())
 def test_no_fault_is_overlooked(data):
-    """As the plain reference in Python has it, which does every step."""
+    """The verdict equals that of the Python reference, which runs every step."""
     name = data.draw(st.sampled_from(["jacobi1d", "jacobi2d", "fdtd2d", "sync_p2p", "gauss_seidel2d", "seidel1d"]))
     program, plain = programs(name, 30)
     kinds = program.columns["kind"]
@@ -100,7 +101,7 @@ def test_no_fault_is_overlooked(data):
     ],
 )
 def test_a_message_left_out(name, where):
-    """A receive that puts what came elsewhere, in one step, early or late, or in every one."""
+    """A receive that writes its message elsewhere, in an early, a late, or every step."""
     program, plain = programs(name)
     receives = np.flatnonzero(program.columns["kind"] == Kind.recv)
     row = int(receives[min(int(where * len(receives)), len(receives) - 1)])
@@ -111,7 +112,7 @@ def test_a_message_left_out(name, where):
 
 
 def chain(taken, steps):
-    """Values go from slot to slot, one a step, and come out long after they went in."""
+    """Values move by one slot per step, and reach the output many steps later."""
     b = Builder("chain", 1)
     lane = b.lane("compute", "compute")
     for name, role, slots in (("x", "input", 14), ("r", "scratch", 12), ("t", "scratch", 12), ("y", "output", 1)):
@@ -122,8 +123,8 @@ def chain(taken, steps):
     return b.build()
 
 
-def test_what_comes_out_late_is_not_taken_for_the_same():
-    """All places hold the same at first, and one fewer after each step."""
+def test_a_late_difference_is_not_overlooked():
+    """All places hold equal values at first, and one place fewer after each step."""
     assert not verify(chain(0, 64), against=chain(1, 64)).ok
-    assert is_told(chain(0, 64), chain(0, 64))
-    assert not is_told(chain(0, 64), chain(1, 64))
+    assert is_reported(chain(0, 64), chain(0, 64))
+    assert not is_reported(chain(0, 64), chain(1, 64))

@@ -1,4 +1,4 @@
-"""Writers work in bulk: no Python call for each op, and what they write is what the plain way writes."""
+"""Writers of programs work in bulk: no Python call per op, and the same output as writing op by op."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORMS: dict[str, Callable[[Program], str]] = {
 
 
 def _xml_and_limit(program: Program) -> tuple[str, int | None]:
-    """As `dovetail compile --to msccl` has them: nothing that was written is read again."""
+    """Return MSCCL's XML and limit as `dovetail compile --to msccl` makes them, without parsing the output again."""
     xml = msccl.write_file(program, "msccl", collective="all_reduce")
     return xml.text, msccl.safe_up_to_bytes(xml.file, "msccl")
 
@@ -44,7 +44,7 @@ def _ring(num_ranks: int, form: str) -> Program:
 
 
 def _calls(work: Callable[[], object]) -> int:
-    """Functions of ours that are entered, or generators gone on with; comprehensions are functions too."""
+    """Count calls of our functions, with comprehensions and each resumption of a generator."""
     count = 0
 
     def note(frame: FrameType, event: str, arg: object) -> None:
@@ -62,23 +62,23 @@ def _calls(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_no_call_for_each_op(form: str) -> None:
-    """Eight times the ranks are 64 times the ops: the calls grow with the ranks, not with the ops."""
+    """Eight times the ranks make 64 times the ops: calls grow with the ranks, not with the ops."""
     small, large = (_ring(num_ranks, form) for num_ranks in (16, 128))
-    FORMS[form](small)  # whatever is imported or cached at first
+    FORMS[form](small)  # imports and fills caches
     more = _calls(lambda: FORMS[form](large)) - _calls(lambda: FORMS[form](small))
     assert large.num_ops - small.num_ops > 30_000
     assert more < 0.25 * (large.num_ops - small.num_ops)
-    assert _calls(lambda: [op_text(small, row) for row in range(small.num_ops)]) > 5 * small.num_ops  # it does count
+    assert _calls(lambda: [op_text(small, row) for row in range(small.num_ops)]) > 5 * small.num_ops  # they are counted
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32).map(random.Random), st.integers(1, 40), st.booleans())
-def test_what_is_written_is_what_the_plain_way_writes(rng: random.Random, num_ops: int, changed: bool) -> None:
+def test_bulk_output_equals_output_op_by_op(rng: random.Random, num_ops: int, changed: bool) -> None:
     program = ir_programs.Maker(rng, num_ops).program()
     program = ir_programs.mutated(program, rng) if changed else program
     assert json_text(program) == json.dumps(program.to_json())
     for row, line in enumerate(op_lines(program, source=False)):
-        with suppress(ProgramError):  # some have no text of their own
+        with suppress(ProgramError):  # some programs have no text form
             assert line.partition(" after ")[0] == op_text(program, row)
 
 

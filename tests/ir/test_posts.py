@@ -1,4 +1,4 @@
-"""Post-conditions in bulk: the same as one by one, what standard collectives ask, and found again at many ranks."""
+"""Post-conditions in bulk: equal to those one by one; those of standard collectives; recognised on many ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ODD = (
 )
 
 
-def test_in_bulk_they_are_the_same():
+def test_posts_in_columns_equal_those_one_by_one():
     posts = Posts.of(ODD)
     assert (tuple(posts), posts[-1], posts[1:], len(posts)) == (ODD, ODD[-1], ODD[1:], 3)
     assert posts == ODD == posts
@@ -33,7 +33,7 @@ def test_in_bulk_they_are_the_same():
     assert Posts.of(()) == ()
 
 
-def test_numbers_of_no_program_are_refused():
+def test_numbers_beyond_64_bits_are_refused():
     with pytest.raises(ProgramError, match="beyond 64 bits"):
         Posts.of([Post((0,), Region("y", 1 << 70, 1), ())])
 
@@ -56,12 +56,12 @@ def slot(rank: int, at: int) -> Term:
         ("scatter", [((0,), 0, [slot(1, 0)]), ((1,), 0, [slot(1, 1)])]),
     ],
 )
-def test_what_a_collective_asks(kind, posts):
+def test_posts_of_a_collective(kind, posts):
     wanted = tuple(Post(ranks, Region("output", at, 1), tuple(terms)) for ranks, at, terms in posts)
     assert tuple(standard_posts(kind, 2, 1, root=1)) == wanted
 
 
-def test_slots_that_nobody_asks_for_are_counted_once():
+def test_slots_without_posts_are_counted_once():
     b = Builder("p", 2)
     b.buffer("x", "input", 4)
     b.buffer("y", "output", [1 << 40, 9])
@@ -81,8 +81,8 @@ def test_the_collective_of_many_ranks_is_found(kind):
 
 @pytest.mark.parametrize("root", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["broadcast", "reduce"])
-def test_another_collective_than_was_asked_is_found(kind, root):
-    """Questions of other roots come before it: the same sum on another rank, or another rank's slots."""
+def test_a_collective_other_than_the_required_one_is_found(kind, root):
+    """Other roots are asked for first: the same sum on another rank, or another rank's slots."""
     wrong = replace(direct(spec_of(kind, 3, root=root)), posts=spec_of("all_reduce", 3).posts)
     found = verify(wrong)
     assert found.to_json() == verify_reference(wrong).to_json()
@@ -90,7 +90,7 @@ def test_another_collective_than_was_asked_is_found(kind, root):
 
 
 def direct(spec: Spec) -> Program:
-    """Every contribution goes straight to where it is summed."""
+    """A program in which every contribution is sent directly to where it is summed."""
     b = Builder("direct", spec.num_ranks)
     for buffer in spec.buffers:
         b.buffer(*buffer)

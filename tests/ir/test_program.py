@@ -130,7 +130,7 @@ def test_columns_of_other_dtypes_or_shapes_are_refused() -> None:
                 check_columns(Program(**{**vars(program), "columns": {**program.columns, name: other}}))
 
 
-def test_verify_reads_columns_however_they_lie_in_memory() -> None:
+def test_verify_reads_columns_of_any_memory_layout() -> None:
     program = parse(TEXT)
     strided = {name: np.repeat(column, 2)[::2] for name, column in program.columns.items()}
     assert verify(Program(**{**vars(program), "columns": strided})).to_json() == verify(program).to_json()

@@ -1,4 +1,4 @@
-"""verify on random Programs: C++ equals the reference word for word, and both equal oracles that share no code."""
+"""verify on random Programs: C++ equals the Python reference word for word, and both equal independent oracles."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.ir.proof.overlap import self_conflict
 from dovetail.ir.proof.symbolic import Execution, first_difference, first_wrong
 from dovetail.ir.proof.symbols import Symbols
 
-RNG = st.integers(0, 2**32).map(random.Random)  # drawn choice by choice, programs would be far too tame
+RNG = st.integers(0, 2**32).map(random.Random)  # choices drawn one by one would give too simple programs
 SIZES = st.integers(0, 60)
 
 
@@ -43,7 +43,9 @@ def test_programs_valid_by_construction_pass(rng: random.Random, num_ops: int) -
 @pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(RNG, SIZES, st.integers(1, 3))
-def test_mutated_programs_are_judged_alike(rng: random.Random, num_ops: int, changes: int) -> None:
+def test_verdicts_on_mutated_programs_equal_those_of_the_reference(
+    rng: random.Random, num_ops: int, changes: int
+) -> None:
     program = ir_programs.Maker(rng, num_ops).program()
     for _ in range(changes):
         program = ir_programs.mutated(program, rng)
@@ -54,8 +56,8 @@ def test_mutated_programs_are_judged_alike(rng: random.Random, num_ops: int, cha
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(2, 5))
 def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: int) -> None:
-    """Each slot of the program made several: C++ takes them together again, and the verdict stays."""
-    maker = ir_programs.Maker(rng, num_ops, ir_programs.KERNELS)  # sums over slots would be over more of them
+    """With each slot split into several, C++ joins them to cells again, and the verdict stays the same."""
+    maker = ir_programs.Maker(rng, num_ops, ir_programs.KERNELS)  # no sums over slots, which would get more terms
     program = ir_programs.mutated(maker.program(), rng)
     assume(ir_programs.tells_sizes(program))
     assert oks(certificate(ir_programs.scaled(program, factor))) == oks(certificate(program))
@@ -64,7 +66,7 @@ def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: i
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
-def test_races_are_those_that_the_graph_shows(rng: random.Random, num_ops: int, changes: int) -> None:
+def test_races_equal_those_found_in_the_order_graph(rng: random.Random, num_ops: int, changes: int) -> None:
     program = ir_programs.Maker(rng, num_ops).program()
     for _ in range(changes):
         program = ir_programs.mutated(program, rng)
@@ -90,8 +92,8 @@ def test_messages_that_come_back_in_parts(rng: random.Random) -> None:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
-def test_what_is_proved_holds_in_other_orders(rng: random.Random, num_ops: int, changes: int) -> None:
-    """Where neither deadlock nor race was found, every random order completes and leaves the same result."""
+def test_proved_programs_are_correct_in_other_orders(rng: random.Random, num_ops: int, changes: int) -> None:
+    """If neither a deadlock nor a race was found, every random order completes with the same result."""
     program = ir_programs.Maker(rng, num_ops).program()
     for _ in range(changes):
         program = ir_programs.mutated(program, rng)
@@ -109,7 +111,7 @@ def test_what_is_proved_holds_in_other_orders(rng: random.Random, num_ops: int, 
 
 @settings(max_examples=60, deadline=None)
 @given(RNG, SIZES)
-def test_the_least_depth_is_the_least(rng: random.Random, num_ops: int) -> None:
+def test_the_least_depth_is_minimal(rng: random.Random, num_ops: int) -> None:
     program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
     least = verify(program).min_fifo_depth
     if least is None:
@@ -121,7 +123,7 @@ def test_the_least_depth_is_the_least(rng: random.Random, num_ops: int) -> None:
 
 
 def compared(program: Program, against: Program) -> Certificate | str:
-    """The certificate of a comparison, or why there is none; C++ and the reference agree."""
+    """Return the certificate of a comparison, or the error; C++ and the reference agree."""
     found: list[Certificate | str] = []
     for judge in (verify, verify_reference):
         try:
@@ -139,8 +141,8 @@ def compared(program: Program, against: Program) -> Certificate | str:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
-def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: int) -> None:
-    """Against what a program was before it was changed; where that is the same, so is every slot in exact values."""
+def test_comparisons_equal_those_of_the_reference(rng: random.Random, num_ops: int, changes: int) -> None:
+    """A changed program is compared with the original; if they are found equal, so are all exact values."""
     against = ir_programs.Maker(rng, num_ops).program()
     program = against
     for _ in range(changes):
@@ -161,7 +163,7 @@ def test_programs_are_compared_alike(rng: random.Random, num_ops: int, changes: 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(RNG)
-def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
+def test_products_cut_in_any_way_equal_the_uncut_one(rng: random.Random) -> None:
     operator = ir_products.Products(rng)
     program, plain = operator.cut(), operator.plain()
     for one, other in ((program, plain), (plain, program)):
@@ -173,7 +175,7 @@ def test_products_cut_in_any_way_are_the_plain_one(rng: random.Random) -> None:
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(RNG, st.integers(1, 2))
-def test_products_that_are_wrong_are_judged_alike(rng: random.Random, changes: int) -> None:
+def test_verdicts_on_wrong_products_equal_those_of_the_reference(rng: random.Random, changes: int) -> None:
     operator = ir_products.Products(rng)
     program, plain = operator.cut(), operator.plain()
     for _ in range(changes):

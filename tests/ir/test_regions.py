@@ -1,4 +1,4 @@
-"""Races in regions of many slots that are touched again and again: C++ and an engine find what the reference finds."""
+"""Races in regions of many slots that are used repeatedly: C++ and engine find the same as the reference."""
 
 import random
 
@@ -12,7 +12,7 @@ SLOTS, LANES, KEPT = 150, 3, 5
 
 
 def a_region(rng, buffer, count):
-    """So many slots, in one block or several, from anywhere."""
+    """Return a random region of `count` slots, in one or several blocks."""
     blocks = rng.choice([1, 1, 3])
     stride = count // blocks + rng.randint(0, 3)
     last = SLOTS - (blocks - 1) * stride - count // blocks
@@ -20,7 +20,7 @@ def a_region(rng, buffer, count):
 
 
 def program(rng):
-    """Copies to and fro, a few regions over and over on several lanes, some ordered and some not."""
+    """Return a program of copies between a few regions on several lanes, some ordered and some not."""
     b = Builder("to_and_fro", 1)
     b.buffer("x", "input", SLOTS), b.buffer("y", "scratch", SLOTS)
     lanes = [b.lane(f"lane{number}", "copy") for number in range(LANES)]
@@ -41,9 +41,9 @@ def test_same_races(rng):
     made = program(rng)
     found = verify_reference(made)
     assert verify(made).to_json() == found.to_json()
-    assert needs_order(made) == (not found.checks["races"].ok)  # of one rank, on which no message orders anything
+    assert needs_order(made) == (not found.checks["races"].ok)  # on one rank, no message orders ops
 
 
-def test_both_verdicts_are_met():
+def test_both_verdicts_occur():
     verdicts = [verify(program(random.Random(seed))).checks["races"].ok for seed in range(60)]
     assert 10 < sum(verdicts) < 50

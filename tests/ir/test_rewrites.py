@@ -42,8 +42,8 @@ def parameters_of(function):
     return [(each.name, each.default) for each in inspect.signature(function).parameters.values()][1:]
 
 
-def test_every_pass_that_needs_a_program_alone_is_a_method():
-    """One from Program to Program, without hints of a traced algorithm; with the same parameters and defaults."""
+def test_every_pass_that_only_needs_a_program_is_a_method():
+    """A pass from Program to Program that needs no traced algorithm is a method, with the same parameters."""
     functions = {name: getattr(passes, name) for name in passes.__all__ if inspect.isfunction(getattr(passes, name))}
     returns = {name: inspect.signature(each).return_annotation for name, each in functions.items()}
     wanted = {
@@ -58,7 +58,7 @@ def test_every_pass_that_needs_a_program_alone_is_a_method():
     }
 
 
-def test_a_method_gives_its_program_and_arguments_to_its_function(monkeypatch):
+def test_a_method_passes_its_program_and_arguments_to_its_function(monkeypatch):
     for name, each in vars(Rewrites).items():
         if not name.startswith("_"):
             monkeypatch.setattr(passes, name, lambda *given, name=name: (name, *given))
@@ -66,7 +66,7 @@ def test_a_method_gives_its_program_and_arguments_to_its_function(monkeypatch):
             assert getattr(SUM, name)(*given) == (name, SUM, *given)
 
 
-def test_what_methods_return_is_proved():
+def test_programs_that_methods_return_are_proved():
     ring = build("ring_all_reduce", 2)
     ours = SUM.inline_collectives(family("exchange"))
     assert not len(ours.collectives)
@@ -74,7 +74,7 @@ def test_what_methods_return_is_proved():
         assert verify(found).ok
 
 
-def test_methods_follow_one_another_and_refuse_as_their_functions_do():
+def test_methods_can_be_chained_and_raise_the_errors_of_their_functions():
     ring = build("ring_all_reduce", 2)
     assert ring.split_slots(4).slice_messages(2).num_ops > ring.num_ops
     with pytest.raises(ProgramError, match="computes"):

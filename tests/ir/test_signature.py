@@ -1,4 +1,4 @@
-"""The arrays of a call, of every operator: they fit its Program, go to buffers and back, and are checked."""
+"""The arrays of a call of every operator: they fit its Program, become buffers and back, and are checked."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("examples_installed")
 @pytest.mark.parametrize("name", names_in(OPERATORS))
 @pytest.mark.parametrize("way", ["serial", "default_schedule"])
 def test_specs_fit_the_program_of_every_operator(name, way):
-    """Buffers have the shapes that the workload gives them, and each array is what its buffer was made of."""
+    """Buffers have the shapes of the workload, and come back as the arrays from which they were made."""
     operator, ranks = small(name), 3
     schedule = getattr(operator, way)(ranks)
     program, signature = operator.program(schedule, ranks), Signature.of(operator, schedule, ranks)
@@ -49,7 +49,7 @@ def test_nothing_is_read_from_a_programs_name(name):
 @pytest.mark.parametrize("slices", [2, 3])
 @pytest.mark.parametrize("gathered", [False, True])
 def test_specs_of_slices(slices, gathered):
-    """Where K is cut, evenly or not, arrays are cut as the Program has them."""
+    """If K is cut, evenly or not, arrays are cut as in the Program."""
     operator = operator_class("all_gather_matmul").points(m=8, k=4, n=6, several=2, gathered=gathered)[0]
     serial = operator.serial(2)
     schedule = serial.with_parameters(slices=slices, tiles=None, own_block="first", by="messages")
@@ -69,12 +69,12 @@ def test_slots_along_another_axis():
 
 
 class TestBlocks:
-    """Of whole arrays: any strides; what is not C-contiguous is left to be copied into."""
+    """Blocks of whole arrays of any strides; results are copied into arrays that are not C-contiguous."""
 
     operator = operator_class("jacobi2d")("8x6", 2)
     signature = Signature.of(operator, operator.serial(2), 2)
 
-    def test_results_are_computed_in_place_where_they_can(self):
+    def test_results_are_computed_in_place_if_possible(self):
         given, out = np.ones((4, 6), "f4"), np.zeros((4, 6), "f4")
         inputs, wanted = self.signature.arguments(0, [given], out)
         assert np.shares_memory(inputs["u"], given)
@@ -88,25 +88,25 @@ class TestBlocks:
         ("given", "what"),
         [
             ([], "takes 1 array: u"),
-            ([np.ones((4, 5), "f4")], r"'u' of rank 1 must be its block, of shape \(4, 6\)"),
+            ([np.ones((4, 5), "f4")], r"'u' of rank 1 must be the rank's block, of shape \(4, 6\)"),
             ([np.ones((4, 6))], "must be float32"),
             ([[[1.0]]], "must be a NumPy array"),
             ([np.ma.masked_array(np.ones((4, 6), "f4"))], "is a masked array"),
         ],
     )
-    def test_what_does_not_fit(self, given, what):
+    def test_arguments_that_do_not_fit_are_refused(self, given, what):
         with pytest.raises(OperatorError, match=what):
             self.signature.arguments(1, given, None)
 
-    def test_results_lie_apart(self):
+    def test_results_must_not_share_memory_with_inputs(self):
         given = np.ones((4, 6), "f4")
         with pytest.raises(OperatorError, match="shares memory with u"):
             self.signature.arguments(0, [given], given)
 
-    def test_where_blocks_lie(self):
+    def test_places_of_blocks(self):
         assert self.signature.blocks(1) == {"u": (slice(4, 8), slice(None))}
 
-    def test_what_out_cannot_take_comes_after_it(self):
+    def test_results_without_an_array_in_out_are_returned_after_it(self):
         operator = operator_class("jacobi2d")("8x6", 2, test=1)
         signature, out = Signature.of(operator, operator.serial(1), 1), np.zeros((8, 6), "f4")
         held = {"u_out": np.ones((8, 6), "f4"), "change": np.array([4.0, 9.0])}
@@ -115,7 +115,7 @@ class TestBlocks:
         assert changes.tolist() == [2.0, 3.0]
 
 
-def test_no_mask_is_lost_in_a_plan():
+def test_a_plan_refuses_masked_arrays():
     operator = operator_class("matmul_all_reduce")(2, 2, 2)
     signature, a = Signature.of(operator, operator.serial(1), 1), np.ones((2, 2), "f4")
     with pytest.raises(OperatorError, match="masked"):

@@ -1,4 +1,4 @@
-"""Which slots must be alike, and what each is for given counts: against a plain oracle, and on collectives by hand."""
+"""Which slots must have equal sizes, and their sizes for given counts: against an oracle, and collectives by hand."""
 
 import random
 from itertools import chain
@@ -18,7 +18,7 @@ from dovetail.ir.shapes import ring_all_reduce
 
 
 def classes_by_hand(program):
-    """Sets of slots joined by any op, one pair at a time."""
+    """Return the sets of slots of equal size, joined pair by pair over all ops."""
     lists, joined = OpLists(program), {}
     run = Greedy(lists)()
 
@@ -48,7 +48,7 @@ def classes_by_hand(program):
 
 
 def join_call(kind, members, places, join):
-    """Which slots of one call of a collective must be alike."""
+    """Join the slots that must have equal sizes in one call of a collective."""
     n = len(members)
     reads, writes = [places(op, op.reads) for op in members], [places(op, op.writes) for op in members]
     if kind == "all_to_all":
@@ -103,14 +103,14 @@ def test_bytes_of_regions(seed, num_ops):
         assert next(found, None) is None
 
 
-def test_bytes_of_regions_whose_slots_are_alike():
+def test_bytes_of_regions_whose_slots_have_equal_sizes():
     ring = ring_all_reduce(3, 2)
     work = Workload({"x": (Slot((5,), "int16"),) * 3})
     assert set(region_bytes(ring, work, "read")) == {10}
 
 
 class TestSizes:
-    def test_of_scratch_come_from_what_is_known(self):
+    def test_sizes_of_scratch_follow_from_known_ones(self):
         b = Builder("relay", 3)
         b.buffer("x", "input", 2), b.buffer("s", "scratch", 3), b.buffer("y", "output", 2)
         net = b.lane("net", "net")
@@ -127,7 +127,7 @@ class TestSizes:
             slot_sizes(b.build(), {"x": x, "y": (np.zeros(2), np.zeros(2), np.array([9, 0]))})
         assert "x[0] of rank 0 and y[0] of rank 2" in str(error.value)
 
-    def test_are_refused_where_they_make_no_sense(self):
+    def test_invalid_sizes_are_refused(self):
         ring = ring_all_reduce(2, 1)
         with pytest.raises(OperatorError, match="has 2 slots"):
             slot_sizes(ring, {"x": (np.array([1, 2, 3]), np.array([1, 2]))})
@@ -136,10 +136,10 @@ class TestSizes:
         with pytest.raises(OperatorError, match="no whole numbers"):
             slot_sizes(ring, {"x": (np.array([1, 1.5]), np.array([1, 2]))})
         for ranks in (1, 3):
-            with pytest.raises(OperatorError, match=f"of {ranks} ranks"):
+            with pytest.raises(OperatorError, match=f"for {ranks} ranks"):
                 slot_sizes(ring, {"x": (np.array([1, 2]),) * ranks})
 
-    def test_of_a_message_that_is_never_received(self):
+    def test_sizes_of_a_message_that_is_never_received(self):
         b = Builder("lost", 2)
         b.buffer("x", "input", 1)
         b.add(Kind.send, 0, b.lane("net", "net"), reads=[Region("x", 0, 1)], chan_out=b.channel(0, 1))
@@ -148,7 +148,7 @@ class TestSizes:
 
 
 class TestAllCounts:
-    def test_of_a_collective_are_proved_at_once(self):
+    def test_a_collective_is_proved_for_all_counts_at_once(self):
         assert sizes_fault(ring_all_reduce(4, 3)) is None
         spec, straight = all_to_all(3)
         assert sizes_fault(straight) is None
@@ -156,10 +156,10 @@ class TestAllCounts:
         found = slot_sizes(straight, spec.sizes(counts))
         assert [part.tolist() for part in found["output"]] == counts.T.tolist()
 
-    def test_that_meet_in_one_slot_are_a_fault(self):
+    def test_different_counts_in_one_slot_are_a_fault(self):
         spec, through = all_to_all(3, swapped=True)
         fault = sizes_fault(through)
-        assert "must have one size, and the collective lets them differ" in fault.what
+        assert "must have one size, but the collective allows them to differ" in fault.what
         even = slot_sizes(through, spec.sizes(np.full((3, 3), 4)))
         assert even["s"][0].tolist() == [4]
         with pytest.raises(ProgramError, match="moves slots of"):

@@ -1,4 +1,4 @@
-"""Terms within terms, and kernels that sum over slots: text, JSON, columns, bounds, proofs, and planted faults."""
+"""Nested terms, and kernels that sum over slots: text, JSON, columns, bounds, proofs, and planted faults."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ kernel scaled sum each
 
 
 def program(body: str, *posts: str) -> Program:
-    """HEAD with post-conditions and the ops of lane a of rank 0."""
+    """Return a program of HEAD, post-conditions, and ops on lane a of rank 0."""
     lines = [HEAD, *(f"post {post}" for post in posts), "rank 0 lane a", *(f"  {op}" for op in body.split("\n"))]
     return parse("\n".join(line for line in lines if line.strip()))
 
@@ -66,11 +66,11 @@ def golden() -> Program:
     return parse((GOLDEN / "ir_terms.txt").read_text())
 
 
-def test_the_golden_text_comes_back_as_it_is(golden: Program) -> None:
+def test_the_golden_text_survives_a_round_trip(golden: Program) -> None:
     assert to_text(golden) == (GOLDEN / "ir_terms.txt").read_text()
 
 
-def test_documents_come_back_as_they_are(golden: Program) -> None:
+def test_documents_survive_a_round_trip(golden: Program) -> None:
     assert Program.from_json(json.loads(json_text(golden))) == golden
     assert json_text(golden) == json.dumps(golden.to_json())
     whole = Region("x", 0, 4)
@@ -79,7 +79,7 @@ def test_documents_come_back_as_they_are(golden: Program) -> None:
     assert golden.posts[1] == Post((1,), Region("y", 0, 4), (Term("g", (Term("f", (inner,)), product)),))
 
 
-def test_documents_of_before_are_still_read(golden: Program) -> None:
+def test_documents_of_earlier_versions_are_read(golden: Program) -> None:
     document = golden.to_json()
     document["posts"] = [{"ranks": [0], "region": ["y", 0, 1, 0, 1], "terms": [["f", [[1, ["x", 2, 1, 0, 1]]]]]}]
     assert Program.from_json(document).posts == (
@@ -100,7 +100,7 @@ def test_posts_in_columns_and_one_by_one(golden: Program) -> None:
     assert posts.columns["arg_term"].tolist() == [0, 0, 0, 1, 4, 1, 1, 0, 0, 0, 0, 1, 2, 0, 1, 0, 0, 0]
 
 
-def test_terms_nest_only_so_deep() -> None:
+def test_the_nesting_of_terms_is_limited() -> None:
     deepest = program("nop", f"0 y[0:1] = {nested(MAX_NESTING + 1)}")
     assert parse(to_text(deepest)) == canonical(deepest)
     assert Program.from_json(deepest.to_json()) == deepest
@@ -123,7 +123,7 @@ def test_terms_nest_only_so_deep() -> None:
     ("post", "message"),
     [
         ("0 y[0:2] = f(f(x@0[0:3]))", "x[0:3] and f(...) differ in size"),
-        ("0 y[0:2] = f(g(x@0[0:2]))", "a term of g takes 2 regions, not 1"),
+        ("0 y[0:2] = f(g(x@0[0:2]))", "a term of g has 2 operands, not 1"),
         ("0 y[0:2] = f(f(t@0[0:2]))", "'t' is not an input"),
         ("0 y[0:2] = f(f(x@0[3:5]))", "x[3:5], but buffer x has 4 slots on rank 0"),
         ("0 y[0:2] = f(none(x@0[0:2]))", "no kernel 'none'"),
@@ -137,7 +137,7 @@ def test_terms_nest_only_so_deep() -> None:
             "0 y[0:2] = product(f(A@0[0:5]), B@0[0:2])",
             "A[0:5] and f(...) differ in size",
         ),
-        ("0 y[0:2] = product(A@0[0:0], B@0[0:0])", "it sums over no slot at all, for 2 slots"),
+        ("0 y[0:2] = product(A@0[0:0], B@0[0:0])", "it sums over zero slots for a result of 2 slots"),
         (
             "0 y[0:2] = product(A@0[0:4], f(B@0[0:3]))",
             "its operand A[0:4] of mode each_sum has 4 slots, where 6, 2 x 3,",
@@ -148,13 +148,13 @@ def test_bounds_of_terms(post: str, message: str) -> None:
     assert message in failing(program("nop", post))["bounds"]
 
 
-def test_sums_that_the_text_has_no_form_for_are_refused() -> None:
+def test_sums_without_a_text_form_are_refused() -> None:
     one, two = (0, Region("x", 0, 1)), Term(None, ((0, Region("x", 0, 1)), (0, Region("x", 1, 1))))
     for arg in (Term(None, (one,)), Term(None, (one, two)), Term(None, ())):
         checked = program("nop")
         post = Post((0,), Region("y", 0, 1), (Term("f", (arg,)),))
         checked = Program(**{**vars(checked), "posts": (post,)})
-        assert "a sum within a term is of two operands or more" in failing(checked)["bounds"]
+        assert "a sum that is an operand of a kernel has two operands or more" in failing(checked)["bounds"]
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,10 @@ def test_sums_that_the_text_has_no_form_for_are_refused() -> None:
             "product A[0:5] B[0:2] -> y[0:2]",
             "its operand A[0:5] of mode each_sum has 5 slots, where 4, 2 x 2, are summed",
         ),
-        ("product A[0:0] B[0:0] -> y[0:2]", "it sums over no slot at all, for 2 slots"),
+        ("product A[0:0] B[0:0] -> y[0:2]", "it sums over zero slots for a result of 2 slots"),
         ("rows A[0:5] -> y[0:2]", "its operand A[0:5] of mode each_sum has 5 slots, where 4, 2 x 2, are summed"),
         ("rows A[0:1] -> y[0:2]", "its operand A[0:1] of mode each_sum has 1 slots, where 0, 2 x 0, are summed"),
-        ("scaled B[0:0] x[0:2] -> y[0:2]", "it sums over no slot at all, for 2 slots"),
+        ("scaled B[0:0] x[0:2] -> y[0:2]", "it sums over zero slots for a result of 2 slots"),
         ("scaled B[0:3] x[0:3] -> y[0:2]", "it reads B[0:3] and x[0:3], writes y[0:2]: sizes differ"),
         ("product A[0:4] B[0:2]", "its operand A[0:4] of mode each_sum has 4 slots, where 2, 1 x 2, are summed"),
     ],
@@ -176,7 +176,7 @@ def test_bounds_of_sums_over_slots(op: str, message: str) -> None:
     assert message in failing(program(f"compute {op.replace('product', 'product#4')}"))["bounds"]
 
 
-def test_nothing_for_nothing_is_no_fault() -> None:
+def test_empty_terms_are_valid() -> None:
     for op in ("product#4 A[0:0] B[0:0] -> y[0:0]", "product#4 A[0:0] B[0:2] -> y[0:0]", "rows A[3:3] -> y[0:0]"):
         assert certificate(program(f"compute {op}")).ok
 
@@ -187,7 +187,7 @@ def test_an_op_that_sums_against_itself() -> None:
         ("product#4 t[0:2] B[0:1] -> t[0:2]", True),  # slot by slot, in place
         ("product#4 t[0:2] B[0:1] -> t[1:3]", False),
         ("product#4 t[0:1; 2 x 9] B[0:1] -> t[0:1; 2 x 9]", True),
-        ("product#4 A[0:4] t[0:2] -> t[0:2]", True),  # it has its arguments before it answers
+        ("product#4 A[0:4] t[0:2] -> t[0:2]", True),  # all arguments are read before a result is written
         ("rows t[4:8; 1 x 0] -> t[0:2]", True),
     ):
         assert certificate(program(f"compute {op}")).checks["races"].ok == good, op
@@ -207,7 +207,7 @@ WAYS = (
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("asked", BLOCKS)
-def test_a_product_is_one_however_its_contraction_is_cut(way: str, asked: str) -> None:
+def test_a_product_is_proved_however_its_contraction_is_cut(way: str, asked: str) -> None:
     assert certificate(program(way, f"0 y[0:4] = {asked}")).ok
 
 
@@ -226,7 +226,7 @@ def test_a_product_is_one_however_its_contraction_is_cut(way: str, asked: str) -
         ),
     ],
 )
-def test_a_block_too_few_too_many_or_another_is_reported(way: str, found: str) -> None:
+def test_a_missing_surplus_or_wrong_block_is_reported(way: str, found: str) -> None:
     check = certificate(program(way, f"0 y[0:4] = {BLOCKS[0]}")).checks["result"]
     assert check.found == found
     assert "y[0] of rank 0" in check.message
@@ -276,7 +276,7 @@ def test_two_steps_are_proved_and_a_swapped_operand_is_reported_where_it_is() ->
     assert check.hint == "look at op 1 first: there it goes wrong"
 
 
-def test_what_differs_deep_within_is_reported() -> None:
+def test_a_difference_deep_within_a_term_is_reported() -> None:
     steps = "\n".join(f"compute f u[{i % 2}:{i % 2 + 1}] -> u[{1 - i % 2}:{2 - i % 2}]" for i in range(20))
     check = certificate(
         program(f"copy x[3:4] -> u[0:1]\n{steps}\ncopy u[0:1] -> y[0:1]", f"0 y[0:1] = {nested(20)}")
@@ -285,7 +285,7 @@ def test_what_differs_deep_within_is_reported() -> None:
     assert check["result"].hint == "look at op 0 first: there it goes wrong"
 
 
-def test_one_of_a_thousand_slots_that_are_taken_together_is_reported() -> None:
+def test_one_wrong_slot_of_a_thousand_in_a_cell_is_reported() -> None:
     lines = ["program p ranks 1", "buffer w input 1001", "buffer y output 1", "buffer t scratch 1000", "lane a compute"]
     lines += ["kernel h all", "kernel f each", "post 0 y[0:1] = f(h(w@0[0:1000]))", "rank 0 lane a"]
     ops = ["  copy w[0:1000] -> t[0:1000]", "  copy w[1000:1001] -> t[700:701]", "  compute h t[0:1000] -> y[0:1]"]
@@ -294,8 +294,8 @@ def test_one_of_a_thousand_slots_that_are_taken_together_is_reported() -> None:
     assert check.hint == "look at op 1 first: there it goes wrong"
 
 
-def test_values_are_kept_once_however_often_they_are_used() -> None:
-    """Doublings of doublings: as a tree the last value has 2^60 leaves."""
+def test_values_are_stored_once_however_often_they_are_used() -> None:
+    """Repeated doubling: as a tree, the last value would have 2^60 leaves."""
     body = "copy x[0:1] -> u[0:1]\n" + "compute three u[0:1] u[0:1] x[0:1] -> u[0:1]\n" * 60
     checked = program(body.strip())
     plain = OpLists(checked)
@@ -307,7 +307,7 @@ def test_values_are_kept_once_however_often_they_are_used() -> None:
 
 
 def rows_and_blocks(rows: int, tile: int, blocks: int) -> Program:
-    """A product, of rows in tiles, whose first block is computed before the others; then a kernel of it."""
+    """Return a product of rows in tiles, with the first block computed before the others, and then a kernel on it."""
     wide = rows * blocks
     lines = [f"program p ranks 1\nbuffer A input {wide}\nbuffer B input {blocks}\nbuffer C output {rows}"]
     lines += [f"buffer G scratch {wide}\nbuffer P scratch {rows}\nlane a compute\nkernel f each"]
@@ -323,8 +323,8 @@ def rows_and_blocks(rows: int, tile: int, blocks: int) -> Program:
     return parse("\n".join([*lines, f"  compute f P[0:{rows}] -> C[0:{rows}]"]))
 
 
-def test_rows_that_nothing_tells_apart_are_one() -> None:
-    """Of each tile, the rows of a block are one value; few or many, the state is as large."""
+def test_rows_that_correspond_share_a_cell() -> None:
+    """The rows of a block in a tile are one value, so that the size of the state does not depend on their number."""
     for tile in (1, 16, 4096):
         checked = rows_and_blocks(4 * tile, tile, 3)
         assert judge(checked, [Posts.of(checked.posts)])["cells"] == 4 * (3 + 3 + 1 + 1) + 3
@@ -421,12 +421,12 @@ FOURS = "compute product A[0:16] B[0:4] -> C[0:4]\n"
         ),
     ],
 )
-def test_rows_and_columns_are_not_taken_for_one_another(body: str, post: str, good: bool) -> None:
+def test_rows_and_columns_are_not_confused(body: str, post: str, good: bool) -> None:
     lines = [MIXED.strip(), f"post {post}", "rank 0 lane a", body]
     assert certificate(parse("\n".join(lines))).checks["result"].ok == good
 
 
-def test_a_message_of_a_column_is_not_taken_for_rows() -> None:
+def test_a_message_of_a_column_is_not_confused_with_rows() -> None:
     lines = MIXED.replace("ranks 1", "ranks 2").strip().splitlines()
     lines += ["channel 0->1 0 depth 1", "post 1 y[0:2] = A@0[0:1; 2 x 2]", "rank 0 lane a", ROWS.strip()]
     lines += ["send A[0:1; 4 x 2] to 1", "rank 1 lane a", "recv from 0 -> t[0:4]"]

@@ -1,4 +1,4 @@
-"""The text form of Programs: golden files, round trips, and errors that name the line and what was expected."""
+"""The text form of Programs: golden files, round trips, and errors with the line and the expected token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER = "program p ranks 2\nbuffer x input 4\nbuffer y output 4\nlane net net\n
 
 
 @pytest.mark.parametrize("name", ["every_kind", "matmul_all_reduce", "ring_all_reduce"])
-def test_golden_texts_come_back_as_they_are(name: str) -> None:
+def test_golden_texts_survive_a_round_trip(name: str) -> None:
     text = (GOLDEN / f"ir_{name}.txt").read_text()
     assert to_text(parse(text)) == text
 
@@ -44,7 +44,7 @@ def test_round_trip(rng: random.Random, num_ops: int) -> None:
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32).map(random.Random), st.integers(1, 25))
-def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random, num_ops: int) -> None:
+def test_round_trip_of_faulty_programs_that_have_a_text(rng: random.Random, num_ops: int) -> None:
     program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
     try:
         text = to_text(program)
@@ -54,7 +54,7 @@ def test_round_trip_of_what_can_be_printed_of_faulty_programs(rng: random.Random
 
 
 @pytest.mark.parametrize("kind", [Kind.compute, Kind.collective])
-def test_an_op_that_calls_what_does_not_exist_is_listed_without_it(kind: Kind) -> None:
+def test_an_op_without_its_kernel_or_collective_is_listed_by_its_kind(kind: Kind) -> None:
     builder = Builder("p", 1)
     builder.add(Kind.nop, 0, builder.lane("only", "net"))
     made = builder.build()
@@ -150,7 +150,7 @@ BODY = HEADER + "rank 0 lane net\n"
         (BODY + "  send x@0[0:4] to 1", 8, "expected a region of this rank, without '@'", "'x@0[0:4] to 1'"),
         (BODY + "  send x[0:4] to", 8, "expected a peer", "the end of the line"),
         (BODY + "  send x[0:4] to 1:3", 8, "no channel 0->1 3 in the header", None),
-        (BODY + "  compute g x[0:4] -> y[0:4]", 8, "no one kernel 'g'", None),
+        (BODY + "  compute g x[0:4] -> y[0:4]", 8, "no kernel 'g'", None),
         (BODY + "  collective all_reduce x[0:1] -> y[0:1]", 8, "expected 'group'", "the end of the line"),
         (
             BODY + "  collective all_reduce x[0:1] -> y[0:1] group 0 1",
@@ -175,8 +175,8 @@ def test_errors_name_the_line_and_what_was_expected(text: str, where: int | None
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_no_text_brings_the_parser_down(data) -> None:
-    """Texts cut and spliced at random are read or refused, never worse."""
+def test_no_text_crashes_the_parser(data) -> None:
+    """Randomly cut and spliced texts are parsed, or refused with a ProgramError."""
     text = (GOLDEN / "ir_every_kind.txt").read_text()
     start, end = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2)))
     middle = data.draw(st.text(st.sampled_from('ab01 9:>-[]@,;."#\\x\n'), max_size=6))

@@ -1,4 +1,4 @@
-"""verify: each check with planted faults, and its message. Every case runs in C++ and in the reference."""
+"""verify: planted faults for each check, and their messages. Every case runs in C++ and in the Python reference."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ collective broadcast 0 1
 
 
 def program(body: str, *posts: str) -> Program:
-    """HEAD with post-conditions and, after `0a:`, `1b:` and so on, the ops of rank 0 lane a, rank 1 lane b ..."""
+    """Return a program of HEAD, post-conditions, and ops: those after `0a:` are on rank 0, lane a, and so on."""
     lines = [HEAD, *(f"post {post}" for post in posts)]
     for line in body.strip().splitlines():
         queue, _, op = line.strip().partition(": ")
@@ -54,7 +54,7 @@ def program(body: str, *posts: str) -> Program:
 
 
 def certificate(checked: Program, target: str | None = None) -> Certificate:
-    """From C++, which must say what the reference says, word for word."""
+    """Return the certificate of C++, which must equal that of the Python reference word for word."""
     found = verify(checked, target)
     assert found.to_json() == verify_reference(checked, target).to_json()
     if target is not None:
@@ -63,7 +63,7 @@ def certificate(checked: Program, target: str | None = None) -> Certificate:
 
 
 def failing(checked: Program) -> dict[str, str]:
-    """Checks that failed, of those that were reached, with their messages."""
+    """Return the failed checks with their messages."""
     checks = certificate(checked).checks.items()
     return {name: c.message for name, c in checks if not c.ok and not c.message.startswith("not reached")}
 
@@ -75,16 +75,16 @@ def test_a_valid_program_passes_every_check() -> None:
     found = certificate(program(COPIES, "1 y[0:4] = x@0[0:4]"))
     assert found.ok
     assert found.min_fifo_depth == 1
-    assert found.checks["result"].message == "every post-condition holds; 4 output slots are asked for by none"
+    assert found.checks["result"].message == "every post-condition holds; 4 output slots were not checked"
     found.raise_if_bad()
     assert Certificate.from_json(found.to_json()) == found
 
 
-def test_the_keys_that_other_programs_rely_on() -> None:
+def test_the_keys_of_the_json_document() -> None:
     document = certificate(program(COPIES)).to_json()
     assert list(document["checks"]) == ["bounds", "deadlock", "races", "result", "limits"]
     assert {"schema", "ok", "min_fifo_depth", "collective_found"} <= document.keys()
-    assert document["checks"]["result"]["message"] == "the program has no post-condition: nothing was asked"
+    assert document["checks"]["result"]["message"] == "the program has no post-condition: nothing was checked"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_bounds_of_post_conditions() -> None:
         ("0 y[0:4] = x@0[0:3]", "x[0:3] and y[0:4] differ in size"),
         ("0 y[0:4] = t@0[0:4]", "'t' is not an input"),
         ("0 y[0:4] = nothing(x@0[0:4])", "no kernel 'nothing'"),
-        ("0 y[0:4] = g(x@0[0:4])", "a term of g takes 2 regions, not 1"),
+        ("0 y[0:4] = g(x@0[0:4])", "a term of g has 2 operands, not 1"),
     ):
         assert message in failing(program("0a: nop", post))["bounds"]
 
@@ -151,7 +151,7 @@ def test_a_malformed_program_is_a_certificate_not_an_exception() -> None:
     builder.add(Kind.nop, 5, builder.lane("net", "net"))
     found = certificate(builder.build())
     assert not found.ok
-    assert found.checks["bounds"].message == "malformed program: column 'rank' leaves its table"
+    assert found.checks["bounds"].message == "malformed program: column 'rank' has values outside its table"
 
 
 def test_regions_whose_ends_overflow_are_out_of_bounds() -> None:
@@ -164,8 +164,8 @@ def test_regions_whose_ends_overflow_are_out_of_bounds() -> None:
         assert list(failing(builder.build())) == ["bounds"]
 
 
-def test_memory_is_for_what_is_touched() -> None:
-    """As if each of two huge buffers were one slot; cut into single slots, they are refused before any is made."""
+def test_memory_is_used_for_touched_slots_only() -> None:
+    """Two huge buffers are stored as one cell each; if they must be split into slots, they are refused first."""
     size = 1 << 40
     lines = f"program p ranks 1\nbuffer x input 1\nbuffer y output 1\nlane a net\npost 0 y[0:{size}] = x@0[0:{size}]"
     for copy, fits in ((f"copy x[0:{size}] -> y[0:{size}]", True), ("copy x[1:2] -> y[1:2]", False)):
@@ -187,7 +187,7 @@ def test_empty_regions_of_many_blocks_cost_nothing() -> None:
     assert certificate(builder.build()).ok
 
 
-def test_deadlock_of_two_receives_names_the_circle() -> None:
+def test_deadlock_of_two_receives_names_the_cycle() -> None:
     body = "0a: recv from 1 -> y[0:1]\n0a: send x[0:1] to 1\n1a: recv from 0 -> y[0:1]\n1a: send x[0:1] to 0"
     found = certificate(program(body))
     check = found.checks["deadlock"]
@@ -231,7 +231,7 @@ def test_counts_of_signals_and_waits_are_reported() -> None:
 
 
 def crossing(messages: int, depth: int) -> Program:
-    """Each rank sends all its messages before it takes any."""
+    """Each rank sends all its messages before it receives any."""
     builder = Builder("crossing", 2)
     builder.buffer("x", "input", messages)
     builder.buffer("y", "output", messages)
@@ -261,7 +261,7 @@ def test_the_least_depth_is_found_and_the_declared_one_must_suffice(messages: in
         assert found.checks["result"].ok
 
 
-def test_channels_of_different_depths_may_do_where_one_depth_for_all_would_not() -> None:
+def test_different_depths_may_suffice_if_a_common_one_does_not() -> None:
     checked = program(
         "0a: send x[0:1] to 1\n0a: send x[1:2] to 1\n0a: send x[2:3] to 1:1\n"
         "1a: recv from 0:1 -> y[2:3]\n1a: recv from 0 -> y[0:1]\n1a: recv from 0 -> y[1:2]"
@@ -272,7 +272,7 @@ def test_channels_of_different_depths_may_do_where_one_depth_for_all_would_not()
     assert found.min_fifo_depth == 2
 
 
-def test_fused_ops_take_and_send_in_one_step() -> None:
+def test_fused_ops_receive_and_send_in_one_step() -> None:
     """A ring of recv_copy_send needs two places in each channel, as in the interpreters."""
     builder = Builder("ring", 3)
     builder.buffer("y", "input", 2)
@@ -297,25 +297,25 @@ def test_fused_ops_take_and_send_in_one_step() -> None:
         ("0a: get from 1 t[0:1] -> y[0:1]\n1a: copy x[0:1] -> t[0:1]", (0, 1)),  # unsynchronised get
         ("0a: get from 1 x[0:1] -> t[0:1]\n0b: copy t[0:1] -> y[0:1]", (0, 1)),
         ("0a: send t[0:1] to 1\n0b: copy x[0:1] -> t[0:1]\n1a: recv from 0 -> y[0:1]", (0, 1)),
-        # a full channel is no order: op 2 comes after op 0 at depth 1 only by chance
+        # a full channel orders nothing: op 2 comes after op 0 at depth 1 only
         ("0a: send t[0:1] to 1\n0a: send x[0:1] to 1\n0b: copy x[0:1] -> t[0:1]\n1a: recv from 0 -> y[0:1]\n"
          "1a: recv from 0 -> y[1:2]", (0, 2)),
-        # which of two lanes gets which message, or signal, or call
+        # it is not determined which of two lanes gets which message, signal or call
         ("0a: send x[0:1] to 1\n0b: send x[1:2] to 1\n1a: recv from 0 -> y[0:1]\n1a: recv from 0 -> y[1:2]", (0, 1)),
         ("0a: send x[0:1] to 1\n0a: send x[1:2] to 1\n1a: recv from 0 -> y[0:1]\n1b: recv from 0 -> y[1:2]", (2, 3)),
         ("0a: signal to 1\n0b: signal to 1\n1a: wait from 0\n1a: wait from 0", (0, 1)),
-        # the call of a peer does not order that peer's own accesses before what comes after mine
+        # a peer may still access its regions in the call when this rank's call has ended
         ("0a: collective all_reduce x[0:1] -> y[0:1] group 0 1\n0a: put x[0:1] -> y[0:1] to 1\n"
          "1a: collective all_reduce x[0:1] -> y[0:1] group 0 1", (2, 1)),
         # the root of a broadcast waits for nobody
         ("0a: collective broadcast x[0:1] group 0 1\n0a: put x[0:1] -> t[0:1] to 1\n"
          "1a: copy t[0:1] -> t[1:2]\n1a: collective broadcast -> y[0:1] group 0 1", (2, 1)),
-        # a message that a lane waits for may go to the other lane that takes from the channel: no order of the two
+        # a message that one lane waits for may go to the other lane that receives from the channel
         ("0a: send x[0:1] to 1\n0a: wait from 1\n0a: send x[1:2] to 1\n"
          "1a: recv from 0 -> y[0:1]\n1a: signal to 0\n1b: recv from 0 -> y[1:2]", (3, 5)),
         # messages travel in parts: t[1] is the second part of what leaves, and the first of what comes back
         ("0a: send t[0:2] to 1\n1a: recv_copy_send from 0 -> y[0:2] to 0\n0b: recv from 1 -> t[1:3]", (0, 2)),
-        # a member reads before what its peers did before their calls is known to it
+        # a member may read before its peers have done what precedes their calls
         ("0a: collective all_reduce t[0:1] -> y[0:1] group 0 1\n1a: put x[0:1] -> t[0:1] to 0\n"
          "1a: collective all_reduce x[0:1] -> y[0:1] group 0 1", (0, 1)),
         # a collective of nothing orders nothing
@@ -456,7 +456,7 @@ def test_collectives_of_the_library(kind: str, reads: int, writes: int, posts: l
     assert found.collective_found == (kind if reads == writes else None)
 
 
-def test_the_collective_is_found_whatever_was_asked() -> None:
+def test_the_collective_is_found_whatever_post_conditions_require() -> None:
     checked = parse((GOLDEN / "ir_ring_all_reduce.txt").read_text().replace(" + x@2[0:6]", ""))
     found = certificate(checked)
     assert not found.checks["result"].ok
@@ -464,7 +464,8 @@ def test_the_collective_is_found_whatever_was_asked() -> None:
 
 
 def test_a_wrong_slot_comes_with_the_ops_that_made_it() -> None:
-    """One send of the ring carries another slot: the schedule holds the ops through which that slot went, no others."""
+    """One send of the ring carries a wrong slot: the report lists the ops that this slot passed through, and no
+    others."""
     text = (GOLDEN / "ir_ring_all_reduce.txt").read_text()
     wrong = text.replace("  send x[2:3] to 1\n", "  send x[1:2] to 1\n", 1)
     check = certificate(parse(wrong, "ring.txt")).checks["result"]
@@ -478,8 +479,8 @@ def test_a_wrong_slot_comes_with_the_ops_that_made_it() -> None:
 
 
 @pytest.mark.parametrize(("times", "reported"), [(62, 1 << 62), (64, 1 << 64), (4000, "2^100 or more")])
-def test_doublings_are_not_zero(times: int, reported: object) -> None:
-    """No count wraps around, and none grows without end."""
+def test_repeated_doubling_never_counts_as_zero(times: int, reported: object) -> None:
+    """Counts saturate instead of wrapping around to zero."""
     doublings = "\n".join("0a: reduce t[0:1] -> t[0:1]" for _ in range(times))
     body = f"0a: copy x[0:1] -> t[0:1]\n{doublings}\n0a: reduce x[1:2] -> t[0:1]"
     check = certificate(program(body, "0 t[0:1] = x@0[1:2]")).checks["result"]
@@ -491,7 +492,7 @@ def test_limits_of_targets() -> None:
     assert certificate(ring, "msccl").ok
     assert certificate(ring, "msccl").checks["limits"].message == "within the limits of msccl"
     long = ring_all_reduce(4, 20)
-    assert "has 240 steps; rccl takes 64" in certificate(long, "rccl").checks["limits"].message
+    assert "has 240 steps; rccl allows 64" in certificate(long, "rccl").checks["limits"].message
     assert certificate(long, "msccl").ok
     wide = certificate(ring_all_reduce(2, 1, 33), "msccl").checks["limits"].message
     assert "msccl has 32 channels" in wide
@@ -505,7 +506,7 @@ def test_limits_of_targets() -> None:
 
 
 def _star(peers: int) -> Program:
-    """Rank 0 exchanges with each of its peers, each message in a lane of its own, all on channel 0."""
+    """Rank 0 exchanges messages with each of its peers, each in its own lane, all on channel 0."""
     b = Builder("star", peers + 1)
     x, y = b.buffer("x", "input", 1), b.buffer("y", "output", peers)
     for peer in range(1, peers + 1):
@@ -518,12 +519,12 @@ def _star(peers: int) -> Program:
 
 def test_a_channel_serves_32_threadblocks_each_way() -> None:
     assert certificate(_star(32), "msccl").checks["limits"].ok
-    reported = "33 threadblocks of rank 0 send on channel 0; msccl takes 32 of a channel"
+    reported = "33 threadblocks of rank 0 send on channel 0; msccl allows 32 on a channel"
     assert certificate(_star(33), "msccl").checks["limits"].message == reported
 
 
 def test_waits_name_the_first_128_threadblocks() -> None:
-    """The runtimes keep the id that a step waits for in 8 bits."""
+    """The runtimes store the number of the threadblock that a step waits for in 8 bits."""
     for lanes, ok in ((128, True), (129, False)):
         b = Builder("wide", 1)
         x, y = b.buffer("x", "input", lanes), b.buffer("y", "output", lanes)

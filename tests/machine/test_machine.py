@@ -1,4 +1,4 @@
-"""Machine: documents round-trip, faults are named, presets load and reproduce the figures of their source."""
+"""Machine: JSON round trips, errors for invalid documents, presets that reproduce the numbers of their source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pair(**changes: object) -> Machine:
     return Machine(**{**fields, **changes})
 
 
-def test_a_machine_survives_its_document() -> None:
+def test_a_machine_survives_a_round_trip() -> None:
     machine = pair(costs={"p2p:tcp": LINE}, facts={"mpi": "mpich"}, provenance={"label": "measured"})
     assert Machine.from_json(json.loads(json.dumps(machine.to_json()))) == machine
 
@@ -41,7 +41,7 @@ def test_more_costs_make_another_machine() -> None:
         ({"ranks": True, "nodes": (0,), "links": ()}, "whole number"),
         ({"ranks": 3}, "2 nodes, 3 ranks"),
         ({"nodes": (0, -2)}, "numbered from 0"),
-        ({"links": (Link(0, 1, "tcp"),)}, "node 1 has no way to node 0"),
+        ({"links": (Link(0, 1, "tcp"),)}, "no links lead from node 1 to node 0"),
         ({"links": (Link(0, 1, "tcp"), Link(0, 1, "shm"), Link(1, 0, "tcp"))}, "given twice"),
         ({"links": (Link(0, 7, "tcp"),)}, "ends at node 7"),
         ({"links": (Link(0, 1, ""), Link(1, 0, "tcp"))}, "needs a kind"),
@@ -53,7 +53,7 @@ def test_more_costs_make_another_machine() -> None:
         ({"costs": {"copy": {"schema": "dovetail.plan/1"}}}, "not a dovetail.curve/1 document"),
     ],
 )
-def test_a_fault_in_a_machine_is_named(changes: dict[str, object], message: str) -> None:
+def test_faults_of_a_machine_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(MachineError, match=message):
         pair(**changes)
 
@@ -75,7 +75,7 @@ def test_a_document_of_another_kind_is_refused() -> None:
         Machine.from_json({**pair().to_json(), "nodes": 3})
 
 
-def test_routes_go_straight_or_by_the_switch() -> None:
+def test_routes_use_the_direct_link_or_the_switch() -> None:
     hub = tuple(Link(*ends, "tcp") for node in (0, 1, 2) for ends in ((node, SWITCH), (SWITCH, node)))
     star = Machine("star", 4, (0, 0, 1, 2), (*hub, Link(1, 2, "fast")))
     assert star.route(0, 2) == ("tcp", (0, 3))
@@ -85,7 +85,7 @@ def test_routes_go_straight_or_by_the_switch() -> None:
     assert Machine("cards", 2, (0, 0), (Link(0, 0, "hccs"),)).route(1, 0) == ("hccs", ())
 
 
-def test_load_by_name_by_path_and_by_mistake(tmp_path: Path) -> None:
+def test_load_by_name_or_path_and_its_errors(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(pair().to_json()))
     assert load(path) == load(str(path)) == pair()
@@ -98,7 +98,7 @@ def test_load_by_name_by_path_and_by_mistake(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", presets())
-def test_every_preset_is_whole_and_says_that_it_was_not_measured(name: str) -> None:
+def test_every_preset_is_complete_and_says_that_it_was_not_measured(name: str) -> None:
     machine = load(name)
     assert machine.name == name
     assert machine.provenance["label"] == "preset, not measured here"
@@ -106,7 +106,7 @@ def test_every_preset_is_whole_and_says_that_it_was_not_measured(name: str) -> N
     assert Machine.from_json(machine.to_json()) == machine
 
 
-def test_the_preset_of_seed_000_gives_its_figures() -> None:
+def test_the_preset_of_seed_000_gives_the_numbers_of_the_seed() -> None:
     machine = load("atlas-a2-8")
     model, published = CostModel.of(machine), machine.facts["published"]
     row_bytes, flops = 8192 * 2, 2 * 3072 * 8192

@@ -1,4 +1,4 @@
-"""all_gather_matmul: every schedule is proved and right, on any ranks, shapes and dtypes; faults are refused."""
+"""all_gather_matmul: every schedule is proved and correct, on any ranks, shapes and dtypes; faults are refused."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def check(operator, schedule, ranks, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
-def test_every_family_is_proved_and_right(ranks):
+def test_every_family_is_proved_and_correct(ranks):
     operator = AllGatherMatmul(2 * ranks + 3, 9, 7, several=2, gathered=True)
     for schedule in gathers(operator, ranks, WAYS):
         check(operator, schedule, ranks, seed=ranks)
@@ -61,7 +61,7 @@ class TestPlantedFaults:
             Schedule.of("any", tiles=(2, 2), by="messages", own_block="first", fused=False), 4
         )
 
-    def test_a_part_used_before_it_came(self):
+    def test_a_part_used_before_it_arrived(self):
         program = self.program()
         late = np.flatnonzero((program.kind == Kind.compute) & (np.diff(program.columns["dep_start"]) > 0))[0]
 
@@ -74,7 +74,7 @@ class TestPlantedFaults:
         assert not certificate.ok
         assert not certificate.checks["races"].ok
 
-    def test_a_part_that_lands_elsewhere(self):
+    def test_a_part_written_elsewhere(self):
         program = self.program()
         first = np.flatnonzero(program.kind == Kind.recv)[0]
         at = int(program.columns["write_start"][first])
@@ -113,6 +113,6 @@ def test_a_part_is_never_sent_twice():
     operator = AllGatherMatmul(24, 8, 8)
     for by in WAYS[1:]:
         program = operator.program(Schedule.of("any", tiles=(3, 3), by=by, own_block="first", fused=False), 4)
-        came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
-        assert came.sum() == 4 * (24 - 6)
+        received = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
+        assert received.sum() == 4 * (24 - 6)
         assert verify(program).ok

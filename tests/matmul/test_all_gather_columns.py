@@ -1,4 +1,4 @@
-"""all_gather_columns_matmul: every schedule is proved and right, on any ranks, shapes and dtypes."""
+"""all_gather_columns_matmul: every schedule is proved and correct, on any ranks, shapes and dtypes."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ class TestPlantedFaults:
         schedule = Schedule.of("any", tiles=(2, 2), by="messages", own_block="first", fused=False)
         return AllGatherColumnsMatmul(4, 8, 8).program(schedule, 4)
 
-    def test_columns_that_meet_other_rows_of_b(self):
+    def test_columns_multiplied_by_wrong_rows_of_b(self):
         program = self.program()
         last = np.flatnonzero(program.kind == Kind.compute)[-1]
         at = int(program.columns["read_start"][last]) + 1
@@ -80,16 +80,16 @@ class TestPlantedFaults:
         assert not wrong_in_some(program, overwrite).checks["result"].ok
 
 
-def test_columns_travel_once():
+def test_columns_are_sent_once():
     operator = AllGatherColumnsMatmul(24, 8, 8)
     for by in WAYS[1:]:
         program = operator.program(Schedule.of("any", tiles=(12, 12), by=by, own_block="first", fused=False), 4)
-        came = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
-        assert came.sum() == 4 * 3 * 24
+        received = program.columns["write_count"][program.columns["write_start"][:-1][program.kind == Kind.recv]]
+        assert received.sum() == 4 * 3 * 24
         assert verify(program).ok
 
 
 @pytest.mark.parametrize("more", [{"fused": True}, {"slices": 2}])
-def test_what_does_not_apply_is_reported(more):
+def test_options_that_do_not_apply_are_refused(more):
     with pytest.raises(PlanError, match="one rank's at a time"):
         AllGatherColumnsMatmul(8, 4, 4).program(Schedule.of("any", tiles=(8,), by="ring", own_block="first", **more), 2)

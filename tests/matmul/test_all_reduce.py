@@ -1,4 +1,4 @@
-"""The matmul front door: operators are checked, and every schedule computes the product."""
+"""matmul_all_reduce: operators are checked, and every schedule computes the product."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ from dovetail.sim import simulate
 
 @st.composite
 def tilings(draw, m):
-    """Positive tiles that add up to m."""
+    """Draw positive tiles that add up to m."""
     cuts = draw(st.lists(st.integers(1, m - 1), unique=True, max_size=5)) if m > 1 else []
     edges = [0, *sorted(cuts), m]
     return [stop - start for start, stop in pairwise(edges)] if m else []
@@ -30,7 +30,7 @@ def tilings(draw, m):
 
 @st.composite
 def schedules(draw, dtypes=DTYPES):
-    """An operator of any sizes, ranks, tiles, all-reduce and messages: the operator and its program."""
+    """Draw an operator and a program of it, with any sizes, ranks, tiles, all-reduce and messages."""
     m, k, n = draw(st.tuples(st.integers(0, 12), st.integers(0, 9), st.integers(0, 4)))
     operator, ranks = MatmulAllReduce(m, k, n, draw(st.sampled_from(dtypes))), draw(st.integers(1, 5))
     how = draw(st.sampled_from(["library", "exchange", "ring"]))
@@ -56,7 +56,7 @@ def test_every_schedule_computes_the_product_on_every_rank(schedule, seed):
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(schedules(), st.booleans())
 def test_every_schedule_is_proved_and_completes_in_any_protocol(schedule, rendezvous):
-    """At depth 1 too, and where every message waits for its receive to be posted."""
+    """Also with channels of depth 1, and if every message waits for its receive to be posted."""
     _, prog = schedule
     assert verify(prog).ok
     shallow = prog.with_depth(1)
@@ -66,7 +66,7 @@ def test_every_schedule_is_proved_and_completes_in_any_protocol(schedule, rendez
 
 
 def test_tiles_overlap_with_the_messages_of_the_tiles_before():
-    """Four tiles of 1 s on two ranks; each tile's messages take 1 s: all but the last tile's are hidden."""
+    """Four tiles of 1 s on two ranks; each tile's messages take 1 s, and all but those of the last tile are hidden."""
     prog = program(MatmulAllReduce(4, 2, 2), 2, [1, 1, 1, 1], "exchange")
     send = prog.kind == Kind.send
     prices = Prices.plain(prog, work_s=np.where(prog.kind == Kind.compute, 1.0, 0.0), wire_s=np.where(send, 1.0, 0.0))
@@ -74,7 +74,7 @@ def test_tiles_overlap_with_the_messages_of_the_tiles_before():
 
 
 def test_forwarding_pipelines_when_messages_are_short():
-    """A ring of four ranks with latency: slices hide it, and the add, behind the next slice."""
+    """In a ring of four ranks, each slice hides the latency and the addition of the slice before."""
     operator, ranks = MatmulAllReduce(64, 2, 2), 4
     spans = {}
     for rows in (16, 4):
@@ -124,7 +124,7 @@ rank 1 lane recv
 """
 
 
-def test_the_exchange_reads_as_printed():
+def test_the_text_of_the_exchange():
     operator = MatmulAllReduce(6, 4, 4)
     assert to_text(program(operator, 2, [4, 2], "exchange", rows=2)) == EXCHANGE
 
@@ -137,17 +137,17 @@ def test_shards_differ_by_one_column_at_most():
 
 
 @pytest.mark.parametrize("sizes", [(-1, 1, 1), (1, 1.5, 1), (1, 1, True), ("4", 1, 1)])
-def test_operators_of_impossible_sizes_are_refused(sizes):
+def test_impossible_sizes_are_refused(sizes):
     with pytest.raises(OperatorError, match="must be"):
         MatmulAllReduce(*sizes)
 
 
-def test_operators_of_unknown_dtype_are_refused_with_the_known_ones():
+def test_unknown_dtypes_are_refused_with_a_list_of_known_ones():
     with pytest.raises(OperatorError, match="bfloat16"):
         MatmulAllReduce(1, 1, 1, "int8")
 
 
-def test_a_operator_survives_json():
+def test_an_operator_survives_json():
     operator = MatmulAllReduce(np.int64(5), 3, 2, "bfloat16")
     assert MatmulAllReduce.from_json(operator.to_json()) == operator
     with pytest.raises(OperatorError, match="'n' is missing"):
@@ -156,7 +156,7 @@ def test_a_operator_survives_json():
         MatmulAllReduce.from_json({})
 
 
-def test_workload_says_what_a_slot_is():
+def test_the_workload_describes_slots():
     operator = MatmulAllReduce(4096, 3072, 8192, "float16")
     workload = operator.workload(program(operator, 2, [4096]), operator.serial(2))
     assert workload.slot_bytes("A", 0) == 1536 * 2
@@ -182,7 +182,7 @@ def test_unknown_choices_are_refused():
         program(operator, 2, [10], "ring", rows=0)
 
 
-def test_every_op_says_which_tile_it_belongs_to():
+def test_the_line_of_every_op_names_its_tile():
     prog = program(MatmulAllReduce(4096, 64, 8), 2, [512, 896, 896, 896, 896], "exchange", 128)
     lines = {op.line for op in prog.ops()}
     assert lines == {f"tile {tile} of 5 ({512 if tile == 1 else 896} rows)" for tile in range(1, 6)}
@@ -199,8 +199,8 @@ def test_messages_are_no_longer_than_asked():
 
 
 @pytest.mark.parametrize("kind", [kind for kind in map(operator_class, BUILT_IN) if issubclass(kind, Product)])
-def test_whatever_stands_next_to_a_proposed_schedule_can_be_run(kind):
-    """Neighbours are measured unasked: one without a program would end the tuning."""
+def test_all_neighbours_of_a_proposed_schedule_can_be_run(kind):
+    """Tuning measures neighbours: one without a program would end it with an error."""
     operator = kind(96, 24, 16, "bfloat16")
     costs, _ = Costs.of(operator, load("mi300x-8"), 2, extrapolate=True)
     proposed = {schedule.family: schedule for schedule in operator.schedules(costs)}

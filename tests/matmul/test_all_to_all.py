@@ -1,4 +1,4 @@
-"""all_to_all_matmul and matmul_all_to_all: uneven counts of rows, every schedule proved and right."""
+"""all_to_all_matmul and matmul_all_to_all: uneven counts of rows; every schedule is proved and correct."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -33,8 +33,8 @@ def check_dispatch(operator, schedule, ranks, seed):
         for q in range(ranks)
     ]
     for r, found in enumerate(run(operator, schedule, ranks, given, seed)):
-        came = np.concatenate([cut(given[q][0], counts[q])[r] for q in range(ranks)])
-        agree(found, wide(came) @ wide(given[r][1]), operator.dtype, operator.k, terms=ranks)
+        received = np.concatenate([cut(given[q][0], counts[q])[r] for q in range(ranks)])
+        agree(found, wide(received) @ wide(given[r][1]), operator.dtype, operator.k, terms=ranks)
 
 
 def check_combine(operator, schedule, ranks, seed):
@@ -57,7 +57,7 @@ BOTH = [(AllToAllMatmul, check_dispatch, gathers), (MatmulAllToAll, check_combin
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "check", "schedules"), BOTH)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
-def test_every_family_is_proved_and_right(kind, check, schedules, ranks):
+def test_every_family_is_proved_and_correct(kind, check, schedules, ranks):
     counts = [[(3 * q + 5 * r) % 4 for r in range(ranks)] for q in range(ranks)]
     operator = kind(sum(map(sum, counts)), 9, 5, counts=counts)
     for schedule in schedules(operator, ranks, WAYS):
@@ -77,8 +77,8 @@ def test_any_counts(which, ranks, data):
 
 
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
-def test_messages_go_in_turn_where_one_link_carries_them_all(kind):
-    """By a switch each rank's message waits for what came while the last one went; by links of their own none does."""
+def test_messages_take_turns_on_a_shared_link(kind):
+    """With a switch, messages of one rank are sent one after another; with a link for each pair, at the same time."""
     operator, ranks = kind(64, 8, 8), 4
     switch, pairs = collective_machine.star(ranks), tuple(permutations(range(ranks), 2))
     mesh = replace(switch, links=tuple(Link(a, b, switch.links[0].kind) for a, b in pairs))
@@ -93,7 +93,7 @@ def test_messages_go_in_turn_where_one_link_carries_them_all(kind):
 
 
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
-def test_rows_are_shared_evenly_unless_counted(kind):
+def test_rows_are_shared_evenly_unless_counts_are_given(kind):
     assert kind(10, 4, 4).blocks(3).counts == ((2, 1, 1), (1, 1, 1), (1, 1, 1))
     with pytest.raises(OperatorError, match="do not add up to m = 9"):
         kind(9, 4, 4, counts=[[1, 2], [3, 4]])
@@ -120,6 +120,6 @@ def test_planted_fault_blocks_of_two_ranks_swapped(kind):
 
 
 @pytest.mark.parametrize("kind", [AllToAllMatmul, MatmulAllToAll])
-def test_nothing_goes_round_a_ring(kind):
+def test_no_schedule_uses_a_ring(kind):
     with pytest.raises(PlanError, match=r"ring|cannot travel"):
         kind(8, 4, 4).program(Schedule.of("any", tiles=(2,), by="ring", own_block="first"), 2)

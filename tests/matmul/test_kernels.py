@@ -1,4 +1,4 @@
-"""Kernels by their forms: products on any regions, native and NumPy alike; what runs in Python; checks that notice."""
+"""Kernels: products on any regions, equal in native code and NumPy; what runs in Python; checks of results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NATIVE = replace(MATMUL, call=forbidden)
 
 
 class Place(NamedTuple):
-    """Where a matrix lies: a buffer of so many slots, a slot's shape, or the elements of each, and the region."""
+    """Storage of a matrix: a buffer of so many slots, a slot's shape or the elements of each slot, and the region."""
 
     slots: int
     shape: tuple[int, ...]
@@ -42,7 +42,8 @@ class Place(NamedTuple):
 
 @st.composite
 def places(draw, name: str, rows: int, cols: int) -> Place:
-    """Rows of `cols` elements as slots, as parts of wider rows, in runs, in pieces, whole; as slots that differ."""
+    """Draw a storage for `rows` rows of `cols` elements: slots are rows, parts, pieces, or blocks of different
+    sizes."""
     some = ["columns", "parts", "runs", "pieces", "uneven", "blocks"] if rows and cols else []
     kind = draw(st.sampled_from(["rows", "whole", "scalars", *some]))
     before, wide = draw(st.integers(0, 2)), draw(st.integers(2, 3))
@@ -50,7 +51,7 @@ def places(draw, name: str, rows: int, cols: int) -> Place:
         return Place(before + rows, (cols,), Region(name, before, rows))
     if kind == "columns":  # slots are (row, column block); one column block of all rows
         return Place(wide * rows, (cols,), Region(name, before % wide, 1, wide, rows))
-    if kind == "parts":  # the same, a slot is an element
+    if kind == "parts":  # the same, with one element per slot
         return Place((cols + wide) * rows + 1, (), Region(name, before % wide, cols, cols + wide, rows))
     if kind == "runs" and rows % 2 == 0:
         return Place(before + rows // 2 * 3, (cols,), Region(name, before, 2, 3, rows // 2))
@@ -58,10 +59,10 @@ def places(draw, name: str, rows: int, cols: int) -> Place:
         return Place(before + 2 * rows * cols, (1,), Region(name, before, 1, 2, rows * cols))
     if kind == "scalars":
         return Place(before + rows * cols, (), Region(name, before, rows * cols))
-    if kind == "uneven":  # slots are (row, column block), and column blocks differ
+    if kind == "uneven":  # slots are (row, column block), with column blocks of different sizes
         sizes = tuple(draw(st.permutations([cols, 0, 3]))) * rows
         return Place(3 * rows, (), Region(name, sizes.index(cols), 1, 3, rows), sizes)
-    if kind == "blocks":  # slots are blocks of rows that differ
+    if kind == "blocks":  # slots are blocks of different numbers of rows
         cut = draw(st.integers(0, rows))
         return Place(3, (), Region(name, 1, 2), (5, cut * cols, (rows - cut) * cols))
     return Place(before + 1, (rows, cols), Region(name, before, 1))
@@ -69,8 +70,8 @@ def places(draw, name: str, rows: int, cols: int) -> Place:
 
 @st.composite
 def products(draw):
-    """Two products one after the other, the second onto what the first left, on one rank; verify allows any region
-    where every result depends on all that is read."""
+    """Draw two products on one rank, the second added to the first. Any regions are valid, since every result depends
+    on all that is read."""
     b, found, sizes, slots = Builder("products", 1), [], {}, {}
     m, n = draw(st.integers(0, 6)), draw(st.integers(0, 5))
     c = draw(places("C", m, n))
@@ -96,7 +97,7 @@ def products(draw):
 
 
 def whole_numbers(inputs):
-    """Sums of their products are exact, in any order, in every dtype."""
+    """Return inputs of small whole numbers, so that sums of products are exact in any order and dtype."""
     return {name: [np.rint(2 * np.asarray(x, "f4")).astype(x.dtype) for x in xs] for name, xs in inputs.items()}
 
 
@@ -114,7 +115,7 @@ def test_products_on_any_regions_run_natively_and_as_the_reference(made, block_r
 
 
 def grid(ranks: int = 1, k_blocks: int = 3, n_blocks: int = 2, dtype: str = "float32", faulty: bool = False):
-    """C (row, column block) += A (row, K block) times B (K block, column block), in row tiles that are not adjacent."""
+    """C (row, column block) += A (row, K block) @ B (K block, column block), in row tiles that are not adjacent."""
     b, rows = Builder("grid", ranks), 8
     b.buffer("A", "input", rows * k_blocks), b.buffer("B", "input", k_blocks * n_blocks)
     b.buffer("Z", "input", rows * n_blocks), b.buffer("C", "output", rows * n_blocks)
@@ -148,7 +149,8 @@ def test_tiles_of_all_three_dimensions(dtype):
 
 
 def test_an_accumulating_half_product_rounds_once():
-    """2048 + (1 + 2^-12) lies above the middle of 2048 and 2050; the product rounded first would be 1, and then tie."""
+    """2048 + (1 + 2^-12) is above the midpoint of 2048 and 2050. If the product were rounded first, to 1, there would
+    be a tie."""
     b = Builder("once", 1)
     b.buffer("A", "input", 1), b.buffer("B", "input", 1), b.buffer("Z", "input", 1), b.buffer("C", "output", 1)
     lane, region = b.lane("compute", "compute"), Region("Z", 0, 1)
@@ -163,7 +165,7 @@ def test_an_accumulating_half_product_rounds_once():
 
 
 class TestPython:
-    """What has no native form."""
+    """Products without a native kernel run in Python."""
 
     @pytest.mark.parametrize("dtypes", ["int32 int32 int32", "float16 float16 float32", "float32 float32 float64"])
     def test_integers_and_mixtures(self, dtypes):
@@ -179,14 +181,14 @@ class TestPython:
         assert len(calls) == 1
         np.testing.assert_array_equal(found["C"][0], inputs["A"][0].astype(c) @ inputs["B"][0][0].astype(c))
 
-    def test_kernels_of_the_user_go_before_the_form(self):
+    def test_kernels_of_the_user_replace_the_form(self):
         asked, workload = self.one()
         inputs, kernels = fresh_inputs(asked, workload, 0), {"matmul": lambda reads, writes: writes[0].fill(7)}
         found, _ = execute_local(asked, workload, inputs, kernels=kernels)
         assert (found["C"][0] == 7).all()
 
-    def test_of_slots_that_differ(self):
-        """Flat arrays, as from the reference executor."""
+    def test_slots_of_different_sizes(self):
+        """Slots are flat arrays, as those of the reference executor."""
         b = Builder("flat", 1)
         b.buffer("x", "input", 4), b.buffer("y", "output", 4)
         lane, call = b.lane("compute", "compute"), b.kernel("twice", ("each",))
@@ -220,7 +222,7 @@ class TestPython:
 
 
 class TestForm:
-    def test_travels_to_ranks(self):
+    def test_can_be_sent_to_ranks(self):
         assert pickle.loads(pickle.dumps(MATMUL)) == MATMUL
 
     def test_equal_ops_are_described_once(self):
@@ -247,12 +249,12 @@ class TestForm:
             assert found.m == m
 
     @pytest.mark.parametrize("elements", [(6, 12, 9), (6, 0, 8), (0, 12, 8), (6, 12, 0)])
-    def test_no_shape_is_refused(self, elements):
+    def test_operands_without_a_shape_are_refused(self, elements):
         with pytest.raises(ProgramError, match="no matrices"):
             shape(*elements)
 
     def test_slots_that_disagree_are_refused(self):
-        """8 x 8 and 2 x 2 elements might be 16 x 4 and 4 x 1, were slots not rows."""
+        """Operands of 8 x 8 and 2 x 2 elements could be 16 x 4 and 4 x 1 if slots were not rows."""
         operands = [Operand(Slot((8,), "float32"), 8, 64), Operand(Slot((2, 2), "float32"), 1, 4)]
         with pytest.raises(ProgramError, match="shapes disagree"):
             MATMUL.work(operands, [Operand(Slot((2,), "float32"), 8, 16)])
@@ -281,21 +283,21 @@ class TestCheckProduct:
 
     @pytest.mark.parametrize("dtype", FLOATS)
     def test_one_wrong_element_in_any_row(self, dtype):
-        """300 rows, 48 of which are looked at one by one."""
+        """Of 300 rows, 48 are checked one by one."""
         a, b, c = self.product(dtype, 300, 64, 32)
         for row in range(0, 300, 7):
             wrong = c.copy()
             wrong[row, 5] += wrong.dtype.type(2 * np.std(c.astype(float)) + 1)
             assert check_product([(a, b)], wrong).num_wrong == 1
 
-    def test_of_terms_one_of_which_is_lost(self):
+    def test_a_lost_term_is_noticed(self):
         terms = [self.product("float32", 100, k, 20, seed=k) for k in (16, 0, 8)]
         total = sum(c for _, _, c in terms)
         assert check_product([term[:2] for term in terms], total).ok
         found = check_product([term[:2] for term in terms], total - terms[2][2])
         assert found.num_wrong > 100
 
-    def test_of_nothing(self):
+    def test_empty_products(self):
         for m, k, n in ((0, 3, 2), (2, 3, 0), (2, 0, 3)):
             assert check_product([(np.ones((m, k)), np.ones((k, n)))], np.zeros((m, n))).max_rel_error == 0
         assert not check_product([(np.ones((2, 0)), np.ones((0, 3)))], np.full((2, 3), 1.0)).ok
@@ -307,7 +309,7 @@ class TestCheckProduct:
 
 
 def summed(m: int, k: int, n: int, dtype: str):
-    """The products of two ranks, added up by the library."""
+    """Return a program whose result is the sum, by a library call, of the products of two ranks."""
     b, ranks = Builder("summed", 2), range(2)
     b.buffer("A", "input", m), b.buffer("B", "input", 1), b.buffer("P", "scratch", m), b.buffer("C", "output", m)
     compute, net = b.lane("compute", "compute"), b.lane("net", "net")
@@ -323,7 +325,7 @@ def summed(m: int, k: int, n: int, dtype: str):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_both_checks_notice_a_wrong_block_of_k(dtype):
-    """Planted: a rank multiplies the rows of a tile by another rank's block of B."""
+    """Planted fault: a rank multiplies the rows of a tile by another rank's block of B."""
     asked, workload = summed(200, 24, 24, dtype)
     inputs = fresh_inputs(asked, workload, 3)
     swapped = inputs | {"B": [inputs["B"][0], inputs["B"][0]]}
@@ -339,7 +341,7 @@ def test_both_checks_notice_a_wrong_block_of_k(dtype):
 
 
 def test_a_mixture_of_terms_is_compared_element_by_element():
-    """C = Z + A·B has no check of its own."""
+    """C = Z + A·B has no check by random vectors."""
     asked, workload = TestPython().one("float32", "float32", "float32")
     region = Region("C", 0, 2)
     product = Term("matmul", ((0, Region("A", 0, 2)), (0, Region("B", 0, 1))))

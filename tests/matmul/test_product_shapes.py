@@ -1,4 +1,4 @@
-"""Shapes that other libraries test their overlapped products with, against float64, for 2 to 8 ranks.
+"""Shapes with which other libraries test their overlapped products, against float64, for 2 to 8 ranks.
 
 Large ones are scaled down, all three sizes by one power of two, until a product takes milliseconds: what is kept is how
 their sizes compare, whether ranks divide them, and that they are no multiples of tiles. Sources: PyTorch's
@@ -41,12 +41,12 @@ REDUCED = [
     (1, 128, 65536), (128, 8192, 1536), (1024, 8192, 1536),
 ]  # fmt: skip
 EXCHANGED = [(8192, 8192, 8192), (8192, 7168, 4096)]
-MOST = 1 << 20  # multiplications of a scaled product: m × k × n
+MOST = 1 << 20  # most multiplications (m × k × n) of a scaled product
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def scaled(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Halved until small; a size that is not 0 stays at least 1.
+    """Halve the sizes until the product is small; sizes other than 0 stay at least 1.
 
     >>> scaled((4096, 49152, 12288))
     (32, 384, 96)
@@ -58,7 +58,7 @@ def scaled(shape: tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def odd(array: np.ndarray, how: int) -> np.ndarray:
-    """The same numbers, laid out otherwise in memory: as they are, transposed, every second row, backwards."""
+    """Return the same numbers in another memory layout: unchanged, transposed, every second row, or backwards."""
     if how == 1:
         return np.asfortranarray(array)
     if how == 2:
@@ -70,7 +70,7 @@ def odd(array: np.ndarray, how: int) -> np.ndarray:
 
 
 def arguments(operator, ranks: int, seed: int):
-    """Each rank's arrays, in various layouts, and what each rank must get."""
+    """Return each rank's arrays, in various layouts, and the expected results."""
     rng, every = np.random.default_rng(seed), range(ranks)
     if isinstance(operator, AllGatherMatmul | AllGatherColumnsMatmul):
         by_rows = isinstance(operator, AllGatherMatmul)
@@ -152,7 +152,7 @@ def cases() -> Iterator[tuple[type, tuple[int, int, int]]]:
     ("kind", "shape"), [*cases()], ids=lambda it: "x".join(map(str, it)) if isinstance(it, tuple) else ""
 )
 def test_published_shapes(kind, shape):
-    """On each number of ranks by a schedule and a dtype of its own, as they are and with a row more."""
+    """Each number of ranks uses another schedule and dtype; each shape is also tested with one more row."""
     m, n, k = scaled(shape)
     for ranks in range(2, 9):
         seed = ranks + m
@@ -197,7 +197,7 @@ def test_any_counts_layout_and_schedule(kind, ranks, sizes, dtype, seed, data):
 
 
 @pytest.mark.parametrize("kind", [AllGatherMatmul, MatmulReduceScatter, MatmulAllReduce, AllToAllMatmul])
-def test_planted_fault_one_element_off_by_a_little_is_seen(kind):
+def test_planted_fault_a_small_error_in_one_element_is_seen(kind):
     operator = kind(24, 16, 8, "float32")
     given, exact = arguments(operator, 3, 0)
     (result, *_), want = run(operator, schedules(operator, 3)[0], 3, given, 0), exact[0][0]

@@ -1,4 +1,4 @@
-"""matmul_reduce_scatter: every schedule is proved and right, on any ranks, shapes and dtypes; faults are refused."""
+"""matmul_reduce_scatter: every schedule is proved and correct, on any ranks, shapes and dtypes; faults are refused."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def check(operator, schedule, ranks, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
-def test_every_family_is_proved_and_right(ranks):
+def test_every_family_is_proved_and_correct(ranks):
     operator = MatmulReduceScatter(2 * ranks + 3, 9, 7)
     for schedule in scatters(operator, ranks, WAYS):
         check(operator, schedule, ranks, seed=ranks)
@@ -60,6 +60,6 @@ def test_planted_fault_a_product_left_out(by):
     assert not wrong_in_some(program, forget).ok
 
 
-def test_a_ring_is_for_sums():
+def test_only_sums_use_a_ring():
     with pytest.raises(PlanError, match="do not add up"):
         MatmulReduceScatter(8, 4, 4).program(Schedule.of("any", tiles=(3,), by="ring"), 2)

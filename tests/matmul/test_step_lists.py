@@ -1,5 +1,5 @@
-"""Every schedule family as a step list: who is sent what, which products are made, what is copied, counted by rules of
-their own (`step_lists`), for 2 to 8 ranks, and in several orders of lanes."""
+"""Step lists of every schedule family (messages, products, copies), for 2 to 8 ranks and several orders of lanes. They
+are counted by independent code (`step_lists`)."""
 
 from collections import Counter
 
@@ -30,7 +30,7 @@ OPERATORS = (
 
 
 def operator_of(kind, ranks, shard):
-    """One whose blocks have `shard` rows each, and whose K is cut evenly."""
+    """Return an operator whose blocks have `shard` rows each, and whose K is cut evenly."""
     exchanged = kind in (AllToAllMatmul, MatmulAllToAll)
     return kind(shard * ranks * (ranks if exchanged else 1), 2 * ranks, ranks)
 
@@ -42,14 +42,14 @@ def replay(operator, schedule, ranks, seed=0, program=None):
 
 
 def once(results, ranks, wanted, slices=1):
-    """Each slot holds what it should, every contribution once."""
+    """Check that each slot holds exactly the expected contributions, each once."""
     for rank in range(ranks):
         for slot, (held, want) in enumerate(zip(results[rank], wanted(rank), strict=True)):
             assert sorted(held) == sorted((*row, s) for row in want for s in range(slices)), (rank, slot)
 
 
 def wanted_by(operator, ranks):
-    """By rank, for each row of the result, the rows of A whose products it sums up."""
+    """Return, by rank and row of the result, the rows of A whose products are summed there."""
     blocks = None if isinstance(operator, MatmulAllReduce) else operator.blocks(ranks)
     every = range(ranks)
 
@@ -67,7 +67,7 @@ def wanted_by(operator, ranks):
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("kind", OPERATORS)
-def test_every_row_once_and_never_before_it_came(kind, ranks):
+def test_every_row_is_used_once_and_never_before_it_arrived(kind, ranks):
     operator, seen = operator_of(kind, ranks, ranks), set()
     for seed, schedule in enumerate(operator.schedules(costs(ranks))):
         key = schedule["by"], schedule.parameters
@@ -110,7 +110,7 @@ def test_no_family_is_missing(kind):
 
 @pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("kind", OPERATORS)
-def test_neighbours_of_what_was_measured_hold_too(kind, ranks):
+def test_neighbours_of_proposed_schedules_are_correct_too(kind, ranks):
     operator, seen = operator_of(kind, ranks, 8), set()
     for schedule in operator.schedules(costs(ranks)):
         for each in operator.neighbours(schedule):
@@ -119,8 +119,8 @@ def test_neighbours_of_what_was_measured_hold_too(kind, ranks):
                 assert verify(operator.program(each, ranks)).ok, each
 
 
-# FiCCO's step lists for a rank among n, of blocks of n units of rows: the messages it is sent (rows in units: how
-# many), its products ((rows, slices of K): how many), rows gathered beside others, and rows of results scattered.
+# FiCCO's step lists for one of n ranks, with blocks of n units of rows: the messages received (rows in units: number),
+# the products ((rows, slices of K): number), rows copied together, and rows of results copied apart.
 TABLE = {
     "serial": lambda n: ({n: n - 1}, {(n * n, 1): 1}, n, 0),
     "shard-ring": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
@@ -158,7 +158,7 @@ def test_step_lists_are_those_of_the_paper(kind, family, ranks):
         assert {*copies} <= {("A", "G"), ("T0", "C0")}
 
 
-# The same turned round, of what is sent away: rows of A brought together before a product, and own results moved.
+# The same for operators that send results: rows of A copied together before a product, and own results moved.
 AWAY = {
     "serial": lambda n: ({n: n - 1}, {(n * n, 1): 1}, 0, n),
     "shard-messages": lambda n: ({n: n - 1}, {(n, 1): n}, 0, 0),
@@ -175,7 +175,7 @@ AWAY = {
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("family", AWAY)
 @pytest.mark.parametrize("kind", [MatmulReduceScatter, MatmulAllToAll])
-def test_step_lists_turned_round(kind, family, ranks):
+def test_step_lists_of_operators_that_send_results(kind, family, ranks):
     if kind is MatmulAllToAll and "ring" in family:
         return
     unit = 2
@@ -193,7 +193,7 @@ def test_step_lists_turned_round(kind, family, ranks):
 
 
 class TestPlantedFaults:
-    """What the certificate refuses, this finds too, and the other way round."""
+    """The replay of step lists finds the same faults as the certificate."""
 
     OPERATOR = AllGatherMatmul(32, 8, 8)
 
@@ -201,7 +201,7 @@ class TestPlantedFaults:
         return next(s for s in self.OPERATOR.schedules(costs(4)) if s.family == family and s["by"] == "messages")
 
     def right(self, program, slices=1):
-        """In no order of lanes a row is missing, and each comes once."""
+        """Return whether, in all orders of lanes, each row comes exactly once."""
         for seed in range(20):
             try:
                 results = Replay(program, slices).run(seed).results
@@ -211,7 +211,7 @@ class TestPlantedFaults:
         return True
 
     @pytest.mark.parametrize("family", ["uniform-fused-1D", "hetero-unfused-1D", "uniform-fused-2D", "shard-messages"])
-    def test_a_dependency_forgotten_a_message_misplaced_a_block_twice(self, family):
+    def test_a_lost_dependency_a_misplaced_message_and_a_repeated_block(self, family):
         schedule = self.schedule(family)
         slices = schedule.get("slices", 1)
         program = self.OPERATOR.program(schedule, 4)

@@ -1,4 +1,4 @@
-"""Tilings: the seed's worked example, its uncovered cases, and the optimum against brute force."""
+"""Tilings: the worked example of seed 000, cases that it does not cover, and the optimum against brute force."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ M, K, N = 4096, 3072, 8192
 
 
 def matmul_s(rows):
-    """Linear through the seed's 803 us for 4096 rows: the seed gives no fit of its own."""
+    """Linear through 0 and the seed's 803 us for 4096 rows, since the seed gives no fit."""
     return 803e-6 / 4096 * rows
 
 
@@ -42,7 +42,7 @@ class TestSeed:
         assert found.notes == ()
         assert us(pipeline_s(found.tiles, matmul_s, all_reduce_s)) == 1283
 
-    def test_the_text_reading_takes_the_least(self):
+    def test_the_rule_as_in_the_text_takes_the_least_candidate(self):
         found = mc2(M, K, N, matmul_s, all_reduce_s, reading="min")
         assert found.tiles == (256, *[384] * 10)
         assert us(pipeline_s(found.tiles, matmul_s, all_reduce_s)) == 1580
@@ -50,8 +50,8 @@ class TestSeed:
     def test_serial_is_the_sum(self):
         assert us(pipeline_s(serial(M).tiles, matmul_s, all_reduce_s)) == 1734
 
-    def test_aligning_up_reaches_the_same_plan_but_other_steps(self):
-        """Planted fault: with m1 rounded to nearest the steps would say 896, so they do test the rounding."""
+    def test_aligning_to_nearest_gives_the_same_tiles_by_other_steps(self):
+        """Planted fault: with m1 rounded to nearest, the steps would contain 896."""
         steps = dict(mc2(M, K, N, matmul_s, all_reduce_s).steps)
         assert -(-steps["m1_raw"] // 128) * 128 == 896 != steps["m1"]
 
@@ -64,7 +64,7 @@ class TestSeed:
             (128, 1.15, None, 1342),
         ],
     )
-    def test_optimal_beats_it_on_its_own_model(self, floor, factor, tiles, micros):
+    def test_optimal_is_faster_than_mc2_on_the_model_of_mc2(self, floor, factor, tiles, micros):
         def comm(rows):
             return factor * all_reduce_s(rows)
 
@@ -85,7 +85,7 @@ class TestMc2:
         assert found.tiles == (*[1024] * 7, 1024)
 
     @pytest.mark.parametrize("m", [1, 127, 383, 384, 385, 1151])
-    def test_too_short_is_not_cut_and_says_so(self, m):
+    def test_a_short_product_is_not_cut_and_a_note_says_so(self, m):
         found = mc2(m, K, N, matmul_s, all_reduce_s)
         assert found.tiles == (m,)
         assert "not cut" in found.notes[0]
@@ -106,7 +106,7 @@ class TestMc2:
         assert mc2(64, 0, N, matmul_s, all_reduce_s).tiles == (64,)
         assert mc2(64, K, 0, matmul_s, all_reduce_s).tiles == (64,)
 
-    def test_misuse(self):
+    def test_invalid_arguments_are_refused(self):
         with pytest.raises(PlanError, match="reading"):
             mc2_short(K, N, "median")
         with pytest.raises(OperatorError):
@@ -146,7 +146,7 @@ def test_uniform_is_even(m, count, align):
 
 
 def compositions(m, floor, most):
-    """Every list of tiles of `m` rows that the options allow."""
+    """Yield every list of tiles of `m` rows that the options allow."""
     if m < floor:
         return [[m]]
 
@@ -188,8 +188,8 @@ def test_optimal_equals_brute_force(problem):
 
 
 @given(points=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40))
-def test_a_front_is_what_no_other_beats_and_the_first_of_like_ones(points):
-    """Also where many are as early, or have as much left."""
+def test_a_front_keeps_undominated_points_and_the_first_of_equal_ones(points):
+    """Also if many partial tilings have equal times, or equal communication left."""
     beaten = [any(a <= c and b <= d and (a, b) != (c, d) for a, b in points) for c, d in points]
     wanted = [row for row, point in enumerate(points) if not beaten[row] and points.index(point) == row]
     first, second = np.array(points, dtype=float).reshape(-1, 2).T
@@ -197,7 +197,7 @@ def test_a_front_is_what_no_other_beats_and_the_first_of_like_ones(points):
 
 
 def test_brute_force_notices_a_front_that_keeps_too_little(monkeypatch):
-    """Planted fault: keep only the partial tiling whose compute ends first, and the optimum is missed."""
+    """Planted fault: if only the partial tiling whose compute ends first is kept, the optimum is missed."""
     compute = lambda r: np.array([0, 3, 8, 8, 9, 12])[np.asarray(r)]  # noqa: E731
     comm = lambda r: np.array([0, 3, 4, 5, 7, 10])[np.asarray(r)]  # noqa: E731
     best = min(pipeline_s(t, compute, comm) for t in compositions(5, 1, None))
@@ -225,7 +225,7 @@ def test_optimal_of_many_rows_takes_less_than_one_pass_over_all_pairs_would():
     assert found.steps["exact"] == 1
 
 
-def test_optimal_misuse():
+def test_invalid_arguments_of_optimal_are_refused():
     with pytest.raises(PlanError, match="at least 1"):
         optimal(8, matmul_s, all_reduce_s, comm_factor=0.5)
     with pytest.raises(OperatorError):
@@ -238,7 +238,7 @@ def test_pipeline_slows_only_what_overlaps():
     compute, comm = lambda r: 10.0 * np.ones(len(r)), lambda r: 5.0 * np.ones(len(r))
     assert pipeline_s([1], compute, comm, 2.0, 3.0) == 15.0
     assert pipeline_s([1, 1], compute, comm) == 25.0
-    # the message of 5 s takes 15 s beside compute; in those, 7.5 s of the second tile are computed
+    # beside compute, the message of 5 s takes 15 s, in which 7.5 s of the second tile's work are done
     assert pipeline_s([1, 1], compute, comm, 2.0, 3.0) == pytest.approx(10 + 15 + 2.5 + 5)
     assert pipeline_s([], compute, comm) == 0.0
 

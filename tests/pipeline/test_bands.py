@@ -1,4 +1,4 @@
-"""Sweeps over one axis in many steps, on ranks: bands of steps are proved, and give the nest's own bits."""
+"""Bands of steps of sweeps over one axis, on ranks: proved, and equal to the loop nest bit by bit."""
 
 import numpy as np
 import pytest
@@ -53,7 +53,8 @@ def schedule(depth, grain):
 
 
 def check(operator, ranks, depth, grain, seed=0, run=None):
-    """A schedule is proved, against the same on one rank, and gives the nest's bits on every rank."""
+    """Check that a schedule is proved against one rank, and that every rank's result equals the loop nest bit by
+    bit."""
     how = schedule(depth, grain)
     program = operator.program(how, ranks)
     verify(program, against=operator.reference(how, ranks)).raise_if_bad()
@@ -91,8 +92,8 @@ def test_compiled(name, ranks):
 
 
 @pytest.mark.needs("compiler")
-def test_many_rounds_are_written_as_few():
-    """Bands go round often enough for their ops to be put in again and again."""
+def test_many_rounds_equal_those_written_one_by_one():
+    """With enough bands, the ops of a round are repeated in bulk."""
     operator = operator_of(upright)("12", 131, "int64")
     program = check(operator, 2, 3, 8, run=native)
     written = line_program._Writer(operator.line(schedule(3, 8), 2)).run()
@@ -100,7 +101,7 @@ def test_many_rounds_are_written_as_few():
 
 
 class TestSpace:
-    """What the page shows of the bands."""
+    """The iteration space of bands, as the page shows it."""
 
     @pytest.mark.parametrize(("name", "depth", "grain"), [("seidel1d", 3, 7), ("back", 2, 9), ("upright", 4, 50)])
     def test_every_position_of_every_step_is_done_once(self, name, depth, grain):
@@ -112,8 +113,8 @@ class TestSpace:
         ranks = [rank for band in line.bands for rank in [band.rank] * band.depth]
         assert all(piece.rank == ranks[piece.step - 1] for piece in space.pieces)
 
-    def test_turns_go_as_dependences_ask(self):
-        """A tile comes after the tiles around it in the step before, and after the one before it in its own."""
+    def test_turns_follow_dependences(self):
+        """A tile comes after its neighbours in the step before, and after its predecessor in its own step."""
         operator = operator_of(problems.seidel1d)("60", 12)
         space = operator.space(schedule(3, 10), 3)
         turns = {(p.step, at): p.turn for p in space.pieces for at in range(p.low, p.high)}
@@ -122,16 +123,16 @@ class TestSpace:
         assert all(turns[at] >= turns[before] for at, before in pairs if before in turns)
         line = operator.line(schedule(3, 10), 3)
         tiles = sum(1 for band in line.bands for _ in line.tiles(band.depth))
-        assert len({(p.rank, p.turn) for p in space.pieces}) == tiles > max(turns.values())  # ranks work at once
+        assert len({(p.rank, p.turn) for p in space.pieces}) == tiles > max(turns.values())  # ranks overlap
 
-    def test_of_a_long_run_some_bands(self):
+    def test_of_a_long_run_only_some_bands_are_shown(self):
         space = operator_of(problems.seidel1d)("100000", 4000).space(schedule(60, 2000), 2)
         assert (space.low, space.high, space.number(2) - space.number(1)) == (1, 32001, 5)
         assert len(space.pieces) < 2000
 
 
 def test_a_later_rank_begins_before_the_first_has_ended():
-    """And messages are as few as tiles: each sends what it leaves once."""
+    """There are as many messages as tiles: each tile sends its values once."""
     operator = operator_of(problems.seidel1d)("200", 8)
     program = operator.program(schedule(4, 20), 2)
     kinds = [(op.rank, op.kind) for op in program.ops()]
@@ -143,7 +144,7 @@ def test_a_later_rank_begins_before_the_first_has_ended():
 
 
 def test_a_forgotten_message_is_found(monkeypatch):
-    """A rank that takes what it has of the band before for new."""
+    """Planted fault: a rank uses its values of the band before instead of a message."""
     operator = operator_of(problems.seidel1d)("30", 9)
     how, messages_of = schedule(2, 6), line_program.messages_of
 
@@ -156,17 +157,16 @@ def test_a_forgotten_message_is_found(monkeypatch):
     assert not certificate.ok
 
 
-def test_leaning_too_little_is_found(monkeypatch):
-    """The proof takes a tile as it is; its points are held against the nest."""
-    monkeypatch.setattr("dovetail.pipeline.bands.lean_of", lambda _: 0)
+def test_too_little_skew_is_found(monkeypatch):
+    """The proof does not look into tiles; the comparison with the loop nest finds the fault."""
+    monkeypatch.setattr("dovetail.pipeline.bands.skew_of", lambda _: 0)
     with pytest.raises(AssertionError):
         check(operator_of(problems.seidel1d)("30", 4), 1, 4, 6)
 
 
 class TestOperator:
-    def test_is_planned_for(self):
-        """Deep bands cost messages little and start late; the search finds what lies between, and both sides of it
-        are programs too."""
+    def test_a_plan(self):
+        """Deep bands send few messages but start late; the search finds a depth between, whose neighbours are valid."""
         operator, machine = operator_class("seidel1d")("40000", 256), load("shared-memory-2")
         curve = Curve("points", (Segment(0.0, 1e-6, 2e-9),), label="prior", provenance={}).to_json()
         serial = operator.serial(2)
@@ -177,24 +177,24 @@ class TestOperator:
         for engine in ("compute", "net"):
             assert verify(keep_engine(found.program, engine)).checks["races"].ok
 
-    def test_costs_go_by_points(self):
+    def test_costs_depend_on_points(self):
         operator = operator_class("seidel1d")("400", 12)
         how = schedule(4, 50)
         works = op_works(program := operator.program(how, 2), operator.workload(program, how))
         assert sum(work.units for work in works.values()) == 398 * 12
 
-    def test_what_is_run_untuned(self):
+    def test_the_default_schedule(self):
         operator = operator_class("seidel1d")("1000000", 1000)
         how = operator.default_schedule(3)
         assert len(operator.line(how, 3).bands) % 3 == 0
-        assert operator.describe(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, leaning by 1"
+        assert operator.describe(how, 3) == "18 bands of 56 steps in turn, 24 tiles of 41669, skewed by 1"
 
     def test_heat_is_a_stencil(self):
         assert issubclass(operator_of(problems.jacobi1d), StencilOperator)
 
     @pytest.mark.parametrize("asked", [(-3, 4), (3, -4), (0, 4), (3, 0)])
     def test_depth_and_grain(self, asked):
-        """Of bands that hold nothing both programs would do nothing, and so the same."""
+        """Bands without steps are refused: both programs would do nothing, and so seem equal."""
         with pytest.raises(OperatorError, match="must be at least 1"):
             operator_class("seidel1d")("40", 3).program(schedule(*asked), 2)
 

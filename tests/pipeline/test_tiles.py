@@ -1,4 +1,4 @@
-"""Nests whose iterations need one another, on ranks: every cut and grain is proved, and gives the nest's own bits."""
+"""Loop nests with dependences, on ranks: every cut and grain is proved, and equal to the loop nest bit by bit."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ GRIDS = {
 
 
 def ways(operator, ranks):
-    """Every way to cut and map."""
+    """Yield every way to cut and map."""
     return [way for mapped in operator.pipelined.mappable for way in operator._ways(ranks, mapped)]
 
 
@@ -70,11 +70,11 @@ def test_compiled(name, ranks):
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, -1), (1, -1, -1)])
-def test_compiled_leaning_along_two_axes(signs):
-    """Of three axes one can be cut; tiles along the last one lean along both others."""
+def test_compiled_with_skew_along_two_axes(signs):
+    """One of three axes can be cut; tiles along the last axis are skewed along both others."""
 
     @nest(u=array("n", "m", "l"))
-    def lean3d(u, steps):
+    def skewed3d(u, steps):
         def there(axis):
             n = u.shape[axis]
             return loop(1, n - 1) if signs[axis] > 0 else loop(n - 2, 0, -1)
@@ -86,8 +86,8 @@ def test_compiled_leaning_along_two_axes(signs):
                     for k in there(2):
                         u[i, j, k] = 0.5 * (u[i - a, j + b, k] + u[i, j - b, k + c]) + u[i, j, k - c] * u[i + 1, j, k]
 
-    operator = operator_of(lean3d)("9x8x10", 2)
-    assert [operator.cutting((2, 1, 1), axis).lean(operator.pipelined.sweeps[0]) for axis in (1, 2)] == [
+    operator = operator_of(skewed3d)("9x8x10", 2)
+    assert [operator.cutting((2, 1, 1), axis).skew(operator.pipelined.sweeps[0]) for axis in (1, 2)] == [
         (1, 0, 0),
         (1, 1, 0),
     ]
@@ -98,7 +98,7 @@ def test_compiled_leaning_along_two_axes(signs):
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("columns", range(5, 10))
 def test_compiled_rows_so_short_that_they_are_unrolled(columns):
-    """GCC 12 computes several at once of such as need one another, unless it is kept from it."""
+    """GCC 12 wrongly vectorises such dependent rows unless it is prevented."""
 
     @nest(u=array("n", "m"), v=array("n", "m"))
     def shifted(u, v):
@@ -122,7 +122,7 @@ def test_compiled_does_not_call_python(monkeypatch):
 
 @pytest.mark.parametrize("name", ["red_black2d", "fdtd2d"])
 def test_stencils_in_place_are_pipelines_too(name):
-    """Several sweeps, reads of what another sweep left, ghosts of either side."""
+    """Several sweeps that read each other's values, with ghosts on both sides."""
     operator = pipeline_of(getattr(problems, name))("17x16", 3)
     for cut, mapped in (((1, 3), 0), ((2, 1), 1)):
         check(operator, schedule(cut, mapped, 4, True))
@@ -130,7 +130,7 @@ def test_stencils_in_place_are_pipelines_too(name):
 
 @pytest.mark.parametrize(("cut", "mapped"), [((1, 1), 0), ((1, 3), 0), ((2, 1), 1)])
 def test_elements_of_arrays_of_fewer_axes(cut, mapped):
-    """Several ranks hold copies of such an array: each rank writes its own, and returns it with its own axes."""
+    """Several ranks hold copies of such an array: each writes its own copy, and returns it with its own axes."""
 
     @nest(u=array("n", "m"), s=array("n"), c=array("m"), e=array(3))
     def edges(u, s, c, e, steps):
@@ -151,7 +151,8 @@ def test_elements_of_arrays_of_fewer_axes(cut, mapped):
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8", "int16"])
 def test_whole_numbers(dtype):
-    """Two statements in one loop, one of which reads what the other has just written; integers wrap around."""
+    """Two statements in one loop, one of which reads the value that the other has just written; integers wrap
+    around."""
 
     @nest(u=array("n", "m"), v=array("n", "m"), w=array("m"), c=array(3))
     def affine_gaps(u, v, w, c, steps):
@@ -172,13 +173,13 @@ signs = st.sampled_from([-1, 1])
 
 
 def offsets(axes):
-    """Along every axis back, or along every axis ahead: so that no dependence goes backwards along one."""
+    """Draw offsets that are all <= 0 or all >= 0, so that no dependence goes backwards along an axis."""
     sizes = st.tuples(*[st.integers(0, 2)] * axes)
     return st.builds(lambda sign, by: tuple(sign * each for each in by), signs, sizes)
 
 
 def directions(axes):
-    """The order of the loops of a sweep, and which way each goes."""
+    """Draw the order of the loops of a sweep, and the direction of each."""
     return st.tuples(st.permutations(range(axes)), st.tuples(*[signs] * axes))
 
 
@@ -187,7 +188,7 @@ def upwards(axes):
 
 
 class Timeless:
-    """An array of a nest as the expressions of `loop_trees` read it: they have a time."""
+    """An array of a nest for the expressions of `loop_trees`, whose indices include a time."""
 
     def __init__(self, array):
         self.array = array
@@ -209,8 +210,8 @@ class Timeless:
     anyhow=st.booleans(),
 )
 def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype, anyhow):
-    """Two sweeps, the second over another box; reading the same way along all axes, or anything, with loops in any
-    order that go either way: right, or refused because a part is too narrow, or no axis can be cut."""
+    """Two sweeps, the second over another box, with reads in one direction or in any, and loops in any order and
+    direction: the result is correct, or the nest is refused because a part is too narrow or no axis can be cut."""
     first, second = (data.draw(trees(axes, offsets=None if anyhow else offsets(axes))) for _ in range(2))
     turns = [data.draw(directions(axes) if anyhow else upwards(axes)) for _ in range(2)]
     edge = data.draw(st.integers(2, 3))
@@ -248,13 +249,13 @@ def test_random_nests(data, axes, ranks, steps, grain, overlapped, dtype, anyhow
 
 
 def check_legal(way):
-    """By the tiling library: HD >= 0 in the rows that belong to axes that are cut, and to the one that is mapped."""
+    """Check by the tiling library that HD >= 0 in the rows of the cut axes and of the mapped axis."""
     for sweep in way.pipelined.sweeps:
         order = sweep.order
         unit = [[int(axis == other) for other in order] for axis in order]
         place = order.index(way.mapped)
-        sides = [list(row) for row in unit]  # of H, row `place` is this one with the lean; of P = 1 / H, without it
-        sides[place] = [int(axis == way.mapped) - way.lean(sweep)[axis] for axis in order]
+        sides = [list(row) for row in unit]  # row `place` of H includes the skew, that of P = 1 / H does not
+        sides[place] = [int(axis == way.mapped) - way.skew(sweep)[axis] for axis in order]
         deps = [tuple(inner.by[axis] for axis in order) for inner in way.pipelined.inner[sweep.name]]
         if deps:
             hd = Tiling(tuple(zip(*deps, strict=True)), tuple(map(tuple, sides))).hd
@@ -263,11 +264,11 @@ def check_legal(way):
 
 
 class TestMessages:
-    """Just what the next ranks need, each value once."""
+    """Messages hold just the values that the next ranks need, each once."""
 
     @staticmethod
     def sent(name, grid, cut, mapped, steps=1, grain=100):
-        """Bytes and messages, of the faces."""
+        """Return the bytes and the number of the messages that carry faces."""
         operator = operator_class(name)(grid, steps)
         how = schedule(cut, mapped, grain)
         program = operator.program(how, int(np.prod(cut)))
@@ -275,7 +276,7 @@ class TestMessages:
         sends = [op for op in program.ops() if op.kind == Kind.send and "_to_" in op.reads[0].buffer]
         return sum(op.reads[0].num_slots * slots[op.reads[0].buffer][op.rank].num_bytes for op in sends), len(sends)
 
-    def test_least(self):
+    def test_messages_are_minimal(self):
         assert self.sent("lcs", "30x20", (1, 2), 0) == (30 * 4 + 0, 2)  # a column, its first row before it begins
         assert self.sent("gauss_seidel2d", "30x20", (1, 2), 0, 1) == (2 * 28 * 8, 2)  # either way, inner rows only
         assert self.sent("gauss_seidel2d", "30x20", (1, 2), 0, 5, 7) == ((5 + 5) * 28 * 8, 5 * 4 + 1 + 4 * 4)
@@ -293,8 +294,8 @@ class TestMessages:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", ["gauss_seidel2d", "sync_p2p", "triple_nest", "seidel2d", "ssor2d"])
     @pytest.mark.parametrize("overlapped", [False, True])
-    def test_one_message_under_way_is_enough(self, name, overlapped):
-        """However many tiles a sweep has, and faces come back of each: parts never wait for each other's sends."""
+    def test_one_message_in_flight_is_enough(self, name, overlapped):
+        """For any number of tiles, with faces in both directions, parts never wait for each other's sends."""
         grid, steps = {"triple_nest": ("5x6x60", 1), "seidel2d": ("20x50", 3)}.get(name, ("90x20", 3))
         operator = operator_class(name)(grid, steps)
         for way in ways(operator, 4):
@@ -310,7 +311,7 @@ class TestMessages:
 
 
 class TestLevels:
-    """Arrays with a time axis, of which the new level is read while it is made."""
+    """Arrays with a time axis, whose new level is read while it is written."""
 
     @pytest.mark.parametrize("dtype", ["float64", "int32"])
     @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
@@ -326,8 +327,8 @@ class TestLevels:
         check(operator, schedule((1, 3), 0, 4, True), run=native)
 
     @pytest.mark.parametrize("beside", [0, 1])
-    def test_what_one_array_cannot_hold(self, beside):
-        """The old value of a point that has been computed: refused, whether the new one is read beside it or not."""
+    def test_values_that_one_array_cannot_hold_are_refused(self, beside):
+        """Reading the old value of a computed point is refused, whether or not the new one is read too."""
 
         @nest(u=array("n", "m", time=True, boundary="fixed"))
         def backward(u, steps):
@@ -340,7 +341,7 @@ class TestLevels:
         with pytest.raises(OperatorError, match=r"u\[t, i - 1, j\] is overwritten before it is read"):
             operator_of(backward)
 
-    def test_a_stencil_stays_one(self):
+    def test_a_stencil_is_no_pipeline(self):
         assert issubclass(operator_of(problems.jacobi2d), StencilOperator)
 
 
@@ -357,7 +358,7 @@ def both_levels(u, c, steps):
 class TestRefused:
     @pytest.mark.parametrize("grain", [0, -2, 2.5])
     def test_grain(self, grain):
-        """Of tiles that hold nothing both programs would do nothing, and so the same."""
+        """Empty tiles are refused: both programs would do nothing, and so seem equal."""
         operator = operator_of(problems.gauss_seidel2d)("9x8", 2)
         for made in (operator.program, operator.reference):
             with pytest.raises(OperatorError, match="grain must be"):
@@ -374,8 +375,8 @@ class TestRefused:
         with pytest.raises(OperatorError, match=f"{name} is no pipeline: {words}"):
             pipelined_of(getattr(problems, name))
 
-    def test_no_lean_helps(self):
-        """Of two sweeps, whose outermost loops go along different axes, each forbids the other's."""
+    def test_no_skew_helps(self):
+        """Two sweeps with outermost loops along different axes: each forbids cutting the other's axis."""
 
         @nest(u=array("n", "m"))
         def across(u):
@@ -402,7 +403,7 @@ class TestRefused:
         with pytest.raises(OperatorError, match="the bounds of i change with other loops"):
             pipelined_of(later)
 
-    def test_no_box(self):
+    def test_a_grid_that_is_no_box_is_refused(self):
         @nest(u=array("n", "n"))
         def triangle(u):
             for i in loop(1, u.shape[0]):
@@ -424,13 +425,13 @@ class TestRefused:
 
     def test_cuts(self):
         operator = operator_class("gauss_seidel2d")("9x9", 2)
-        with pytest.raises(PlanError, match="gauss_seidel2d cannot be cut so"):
+        with pytest.raises(PlanError, match="gauss_seidel2d cannot be cut like this"):
             operator.program(schedule((2, 1), 0, 3), 2)
         with pytest.raises(PlanError, match="a part would have no points"):
             operator.program(schedule((1, 10), 0, 3), 10)
         with pytest.raises(OperatorError, match="10 ranks cannot each have a part"):
             operator.serial(10)
-        with pytest.raises(PlanError, match="none of gauss_seidel2d on 3 ranks"):
+        with pytest.raises(PlanError, match="does not fit gauss_seidel2d on 3 ranks"):
             operator.program(schedule((1, 2), 0, 3), 3)
         with pytest.raises(OperatorError, match="a grid of 2 axes"):
             operator_class("lcs")("9x9x9")
@@ -451,7 +452,7 @@ class TestRefused:
 
 
 class TestNarrowParts:
-    """Parts that have fewer points than others need of them: faces come from several parts."""
+    """Parts narrower than the reach of dependences: faces come from several parts."""
 
     @staticmethod
     def far(back=4, on=1):
@@ -470,7 +471,7 @@ class TestNarrowParts:
 
     @pytest.mark.parametrize("overlapped", [False, True])
     @pytest.mark.parametrize(("cut", "mapped"), [((1, 6), 0), ((1, 13), 0), ((5, 1), 1), ((13, 1), 1)])
-    def test_right(self, cut, mapped, overlapped):
+    def test_correct(self, cut, mapped, overlapped):
         for back, on in ((4, 1), (3, 5)):
             check(self.far(back, on)("13x13", 2), schedule(cut, mapped, 4, overlapped))
 
@@ -486,9 +487,9 @@ class TestNarrowParts:
         for cut in ((4, 3, 1), (7, 2, 1)):
             check(operator_of(across)("7x8x5"), schedule(cut, 2, 2, True))
 
-    def test_tiles_that_lean(self):
+    def test_skewed_tiles(self):
         @nest(u=array("n", "m"))
-        def leaning(u, steps):
+        def skewed(u, steps):
             n, m = u.shape
             for _ in loop(steps):
                 for i in loop(3, n - 1):
@@ -496,10 +497,10 @@ class TestNarrowParts:
                         u[i, j] = u[i - 3, j + 1] + u[i - 1, j] + u[i, j - 1] - u[i + 1, j + 1]
 
         for cut in ((4, 1), (9, 1)):
-            check(operator_of(leaning)("9x11", 2), schedule(cut, 1, 3, True))
+            check(operator_of(skewed)("9x11", 2), schedule(cut, 1, 3, True))
 
-    def test_no_more_travels_than_is_read(self):
-        """Of parts of one point each, the value of every point that is read by others, once to each of them."""
+    def test_no_more_is_sent_than_is_read(self):
+        """Parts of one point each send each value once to each part that reads it."""
 
         @nest(u=array("n", "m"))
         def thrice(u):
@@ -511,7 +512,7 @@ class TestNarrowParts:
         sent = [op for op in program.ops() if op.kind == Kind.send]
         assert sum(op.reads[0].num_slots for op in sent) == 5 * (4 + 4)
 
-    def test_a_part_that_is_forgotten_is_missed(self):
+    def test_a_forgotten_part_is_found(self):
         operator, how = self.far()("13x13", 2), schedule((1, 6), 0, 4)
         program, plain = operator.program(how, 6), operator.reference(how, 6)
         far_ones = [row for row, channel in enumerate(program.channels) if channel.dst - channel.src == 2]
@@ -523,7 +524,7 @@ class TestNarrowParts:
 
 
 class TestPlantedFaults:
-    """Each is caught by the certificate, or by the bits."""
+    """Each fault is found by the certificate or by the comparison of bits."""
 
     operator, how = operator_class("gauss_seidel2d")("16x12", 3), schedule((1, 2), 0, 4, True)
 
@@ -534,7 +535,7 @@ class TestPlantedFaults:
         change(program, columns)
         return verify(program.with_columns(columns), against=plain)
 
-    def test_a_face_used_before_it_came(self):
+    def test_a_face_used_before_it_arrived(self):
         def forget(program, columns):
             kinds = program.columns["kind"]
             row = next(op.index for op in program.ops() if any(kinds[r] == Kind.recv for r in op.after))
@@ -553,17 +554,17 @@ class TestPlantedFaults:
         assert not self.changed(shift).ok
 
     def test_an_old_face(self, monkeypatch):
-        """Where it is forgotten that a sweep has changed a face, its first values are used again."""
+        """If it is forgotten that a sweep has changed a face, its old values are used again."""
         monkeypatch.setattr(Ledger, "write", lambda *_: None)
         program = self.operator_again().program(self.how, 2)
         assert not verify(program, against=self.operator.reference(self.how, 2)).checks["result"].ok
 
     def operator_again(self):
-        """An equal operator, whose programs are made anew."""
+        """Return an equal operator without cached programs."""
         return pipeline_of(problems.gauss_seidel2d)("16x12", 3)
 
     def test_a_face_from_elsewhere(self, monkeypatch):
-        """The certificate covers slots, not their contents: this compares the bits."""
+        """The certificate covers slots, not their elements: the comparison of bits finds this."""
         right = pipeline_kernels._packs
 
         def first_columns(*about):
@@ -583,19 +584,19 @@ class TestPlantedFaults:
             check(self.operator_again(), self.how)
 
 
-class TestTilesThatLean:
-    """Each of these is caught by the bits, or by the certificate."""
+class TestFaultsOfSkewedTiles:
+    """Each fault is found by the certificate or by the comparison of bits."""
 
     how = schedule((2, 1), 1, 3, True)
 
     def check(self, name, how=None):
         check(pipeline_of(getattr(problems, name))("12x14", 2), how or self.how)
 
-    def test_upright_after_all(self, monkeypatch):
+    def test_tiles_without_skew(self, monkeypatch):
         from dovetail.pipeline import sweeps as pipelined
 
         self.check("seidel2d")
-        monkeypatch.setattr(pipelined, "least_lean", lambda *_: (0, 0))
+        monkeypatch.setattr(pipelined, "least_skew", lambda *_: (0, 0))
         with pytest.raises(AssertionError):
             self.check("seidel2d")
 
@@ -642,8 +643,8 @@ class TestTilesThatLean:
             check(pipeline_of(problems.ssor2d)("12x14", 2), self.how, run=native)
 
     @pytest.mark.needs("compiler")
-    def test_two_rows_at_once_too_close_to_one_another(self, monkeypatch):
-        """Of nine points the second row needs those that the first has a point ahead."""
+    def test_two_rows_computed_too_close_to_one_another(self, monkeypatch):
+        """In a nine-point stencil, the second row needs points of the first that are one point ahead."""
         right = pipeline_kernels.lag_of_rows
         operator = pipeline_of(problems.seidel2d)("12x14", 2)
         check(operator, self.how, run=native)
@@ -653,7 +654,7 @@ class TestTilesThatLean:
 
 
 class TestSpace:
-    """What the page shows of an iteration space."""
+    """The iteration space, as the page shows it."""
 
     @pytest.mark.parametrize(
         ("name", "grid", "cut", "mapped"),
@@ -678,12 +679,12 @@ class TestSpace:
         for tile in way.tiles(sweep, 4):
             for part in range(way.num_parts):
                 if about := way.tile_of(sweep, part, tile):
-                    low, lean = about
+                    low, skew = about
                     for k, row in enumerate(range(*way.part_box(sweep, part)[across])):
-                        for at in range(*lean.row(way.lean(sweep)[across] * k)):
+                        for at in range(*skew.row(way.skew(sweep)[across] * k)):
                             assert shown[row, low + at] == (part, tile[0] // 4 + part * (1 + overlapped) + 1)
 
-    def test_large_ones_in_part(self):
+    def test_large_spaces_are_shown_in_part(self):
         space = operator_class("seidel2d")("500x4000").space(schedule((2, 1), 1, 100), 2)
         assert (space.first, space.number(49), space.stride) == (1, 1 + 1600 + 32, 34)
         assert space.cuts == (250,)
@@ -692,11 +693,11 @@ class TestSpace:
 
 
 class TestSweepsOneAfterAnother:
-    """The next sweep begins before the last rank has done the one before, as far as dependences let it."""
+    """The next sweep begins before the last rank has finished the one before, if dependences allow it."""
 
     @staticmethod
     def waits(name, ranks):
-        """What one more step takes, over the work of it, where points take a second each and messages nothing."""
+        """Return the time of one more step beyond its work, if points take a second each and messages no time."""
         ends, busy = [], []
         for steps in (5, 6):
             operator = pipeline_of(getattr(problems, name))("26x26", steps)
@@ -714,8 +715,8 @@ class TestSweepsOneAfterAnother:
         assert self.waits("gauss_seidel2d", ranks) < 1.001
         assert self.waits("seidel2d", ranks) < 1.001
 
-    def test_where_dependences_do_not_let_them(self):
-        """A sweep back begins where the one there has ended; a single statement reads the last point of all."""
+    def test_where_dependences_forbid_it(self):
+        """A backward sweep begins where the forward one ended; a single statement reads the very last point."""
         assert self.waits("ssor2d", 2) > 1.05
         assert self.waits("sync_p2p", 2) > 1.05
 
@@ -750,8 +751,8 @@ class TestOperator:
         assert operator_class("sync_p2p")("1000x1000").mapped == 0
         assert operator_class("sync_p2p")("400x1000").mapped == 1
 
-    def test_samples_have_the_points_that_they_are_reported_to_have(self):
-        """Tiles that lean too, which end with the grid; several of an amount are not the same one again."""
+    def test_samples_have_the_stated_numbers_of_points(self):
+        """Also skewed tiles, which end at the grid; several samples of one size are different tiles."""
         operator = pipeline_of(problems.seidel2d)("30x50", 2)
         sample = operator.samples(2)[0]
         for amount in (1, 3, 20, 33, sample.most):
@@ -766,7 +767,7 @@ class TestOperator:
 
     @pytest.mark.slow
     def test_a_plan(self):
-        """The grain is between one position and all; where blocking sends are as good, that is said."""
+        """The chosen grain is neither one nor all positions; the plan says so if blocking sends are as good."""
         operator, machine = operator_class("lcs")("2000x2000"), load("shared-memory-2")
         curve = Curve("rows", (Segment(0.0, 1e-6, 2e-6),), label="prior", provenance={}).to_json()
         serial = operator.serial(2)
@@ -781,9 +782,8 @@ class TestOperator:
         assert {PIPELINES_ALREADY} & {*blocking.notes} or "nothing to hide" in str(blocking.notes)
 
     @pytest.mark.parametrize(("point_s", "says"), [(1e-6, True), (1e-9, False)])
-    def test_nothing_to_hide(self, point_s, says):
-        """Where messages are short beside tiles: that is said, and sends are not overlapped unless they are asked
-        for."""
+    def test_messages_too_short_to_hide(self, point_s, says):
+        """If messages are much shorter than tiles, the plan says so, and sends overlap only on request."""
         operator, machine = operator_class("triple_nest")("16x16x512"), load("shared-memory-2")
         curve = Curve("rows", (Segment(0.0, 0.0, 128 * point_s),), label="prior", provenance={}).to_json()
         hows = [operator.serial(2).with_parameters(cut=cut) for cut in ((2, 1, 1), (1, 2, 1))]
@@ -826,14 +826,14 @@ def none(u):
 @pytest.mark.mpi
 @pytest.mark.needs("mpich", "compiler")
 def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
-    """A nest of the user's: probed, planned, proved, measured and checked."""
+    """A loop nest of the user is probed, planned, proved, measured and checked."""
     (tmp_path / "my_loops.py").write_text(MINE)
     asked = ("my_loops.py:mine", "--grid", "64x48", "--steps", "3", "--ranks", "2")
     done = dovetail_with_links("tune", *asked, "--rounds", "3", "--budget", "4", "--json")
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     assert reported["max_rel_error"] == 0.0
-    assert reported["tolerance"] > 0.0  # so something was compared
+    assert reported["tolerance"] > 0.0  # results were compared
     grain = ("--grain", "9", "--schedule", "blocking")
     planned = dovetail_with_links("plan", *asked, *grain, "--extrapolate", "--json")
     assert planned.returncode == 0, planned.stderr
@@ -855,7 +855,7 @@ def test_on_communicators(mpi, ranks, monkeypatch):
 
 
 def test_without_a_compiler(monkeypatch):
-    """NumPy, with a warning."""
+    """Without a compiler, NumPy runs the nest, with a warning."""
     from dovetail.core import EnvironmentFault
     from dovetail.loops.code import run
 

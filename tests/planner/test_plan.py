@@ -1,4 +1,4 @@
-"""plan: the seed's example end to end, the guard of serial, reasons that add up, and plans that survive a file."""
+"""plan: the example of seed 000, the fallback to serial, losses that add up, and plans that survive a file."""
 
 import json
 
@@ -33,7 +33,8 @@ def line(start_s, slope, unit="bytes", low=0.0, high=float("inf")):
 
 
 def pair(ranks=2, comm=(20e-6, 1e-9), flops=1e-10, cil=(1.0, 1.0), start_s=0.0, **costs):
-    """Hosts in full mesh: an all-reduce of comm[0] + comm[1] per byte, flops seconds a FLOP, constant slow-downs."""
+    """Return a full mesh of hosts: an all-reduce takes comm[0] + comm[1] * bytes seconds, a FLOP `flops` seconds;
+    slow-downs are constant."""
     known = {
         f"all_reduce:{ranks}": line(*comm),
         "p2p:tcp": line(comm[0] / 2, comm[1] / 2),
@@ -67,19 +68,19 @@ class TestSeed:
         assert us(made.ideal_s) == 931
         assert made.certificate.ok
 
-    def test_k_of_the_preset_is_that_of_each_rank(self):
+    def test_k_of_the_preset_is_per_rank(self):
         made = plan(SEED, load("atlas-a2-8"), schedule="serial")
         assert made.operator.k == 8 * 3072
         assert {slot.shape for slot in made.operator.workload(made.program, made.schedule).slots["A"]} == {(3072,)}
         assert "what each rank holds" in made.notes[0]
 
-    def test_the_reading_of_the_text(self):
+    def test_the_formula_of_the_text(self):
         made = plan(SEED, "atlas-a2-8", schedule="mc2", reading="min")
         assert made.tiles == (256, *[384] * 10)
         assert us(made.predicted_s) == 1580
         assert any(rival.label == "mc2 (max reading)" for rival in made.rivals)
 
-    def test_optimal_beats_it(self):
+    def test_optimal_is_faster_than_mc2(self):
         made = plan(SEED, "atlas-a2-8", schedule="optimal", floor=384)
         assert us(made.predicted_s) <= 1218
         assert min(made.tiles) >= 384
@@ -103,8 +104,8 @@ class TestSeed:
         assert other.published == {}
 
 
-class TestGuard:
-    def test_serial_where_overlap_only_hurts(self):
+class TestFallbackToSerial:
+    def test_serial_if_overlap_only_hurts(self):
         made = plan(MatmulAllReduce(512, 512, 512), pair(cil=(4.0, 4.0)), by="library")
         assert made.family == "serial"
         assert made.tiles == (512,)
@@ -130,13 +131,13 @@ class TestGuard:
         assert "slower than serial" in explain(made)
         assert "asked for" in made.rivals[0].why_not
 
-    def test_planted_fault_an_open_guard_is_noticed(self, monkeypatch):
+    def test_planted_fault_without_the_fallback_is_noticed(self, monkeypatch):
         monkeypatch.setattr(search, "_gains", lambda task, each, serial: True)
         made = plan(MatmulAllReduce(512, 512, 512), pair(), noise=0.9)
         assert made.family != "serial"
         assert not made.overlaps
 
-    def test_what_cannot_be_proved_is_not_taken(self, monkeypatch):
+    def test_a_schedule_that_cannot_be_proved_is_not_chosen(self, monkeypatch):
         operator, machine = MatmulAllReduce(512, 512, 512), pair()
         best, real = plan(operator, machine), search.prove
 
@@ -152,7 +153,7 @@ class TestGuard:
         assert second.certificate.ok
         assert any("refused by its certificate: planted" in note for note in second.notes)
 
-    def test_nothing_provable_is_an_error(self, monkeypatch):
+    def test_it_is_an_error_if_no_schedule_can_be_proved(self, monkeypatch):
         bad = {name: certificate.Check(False, "planted") for name in certificate.CHECKS}
         monkeypatch.setattr(search, "prove", lambda _operator, _schedule, made: certificate.Certificate(made.name, bad))
         with pytest.raises(ProgramError, match="planted"):
@@ -181,7 +182,7 @@ operators = st.builds(MatmulAllReduce, st.integers(0, 700), st.integers(0, 300),
     contention=st.sampled_from([None, 1.0, 1.3]),
     by=st.sampled_from(["auto", "library"]),
 )
-def test_every_plan_holds(operator, machine, noise, contention, by):
+def test_every_plan_is_consistent(operator, machine, noise, contention, by):
     made = plan(operator, machine, noise=noise, contention=contention, by=by)
     assert sum(made.tiles) == operator.m
     assert made.certificate.ok
@@ -201,7 +202,7 @@ def test_every_plan_holds(operator, machine, noise, contention, by):
     comm=st.tuples(st.floats(0, 1e-4), st.floats(1e-11, 1e-8)),
     cil=st.tuples(st.floats(1, 3), st.floats(1, 3)),
 )
-def test_the_model_that_is_searched_is_what_sim_says(rows, comm, cil):
+def test_the_searched_model_equals_the_simulation(rows, comm, cil):
     operator, machine = MatmulAllReduce(sum(rows), 64, 200), pair(comm=comm, cil=cil)
     costs, _ = Costs.of(operator, machine, None)
     found = costs.predicted_s(Schedule.of("given", tiles=tuple(rows), by="library"))
@@ -255,7 +256,7 @@ class TestReasons:
         made = found.with_measured({serial: 1.9e-3, serial.with_parameters(tiles=(1, 4095)): 1.0})
         assert "measured 1900 µs" in explain(made)
         assert [rival.get("measured_s") for rival in made.to_json()["rivals"]].count(1.9e-3) == 1
-        assert "1.000 s" not in explain(made)  # no rival took that long
+        assert "1.000 s" not in explain(made)  # no rival took exactly that long
 
     @pytest.mark.parametrize("contention", [None, 1.3])
     def test_other_choices_are_proved_and_predicted_anew(self, contention):
@@ -294,12 +295,12 @@ class TestOptions:
             ({"contention": -1.0}, CostError, "contention"),
         ],
     )
-    def test_misuse_is_reported(self, options, error, what):
+    def test_invalid_arguments_are_reported(self, options, error, what):
         with pytest.raises(error, match=what):
             plan(SEED, "atlas-a2-8", **options)
         assert issubclass(error, DovetailError)
 
-    def test_unknown_dtype_lists_what_there_is(self):
+    def test_the_error_for_an_unknown_dtype_lists_the_known_ones(self):
         with pytest.raises(CostError, match="flops:matmul"):
             plan(MatmulAllReduce(64, 64, 64, "float32"), "atlas-a2-8")
 
@@ -345,7 +346,7 @@ def test_the_number_of_simulations_is_bounded(m):
 
 
 @pytest.mark.parametrize("edge", [(0, 8, 8), (1, 1, 1), (8, 0, 8), (8, 8, 0)])
-def test_edges(edge):
+def test_edge_cases(edge):
     for ranks in (1, 2, 3):
         made = plan(MatmulAllReduce(*edge), pair(ranks=ranks))
         assert made.certificate.ok
@@ -369,8 +370,8 @@ def test_a_malformed_document_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in BUILT_IN if "matmul" in name])
-def test_every_family_and_every_way_on_offer_can_be_had(name):
-    """By every way to communicate that the options offer there is a plan, and every family has a schedule by one."""
+def test_every_family_and_every_way_to_communicate_can_be_chosen(name):
+    """There is a plan for every way to communicate that the options offer, and a schedule of every family."""
     wanted = operator_class(name)
     ways = next(option.choices for option in wanted.options if option.name == "by")
     machine = pair(**{f"{kind}:2": line(20e-6, 1e-9) for kind in ("all_gather", "all_to_all", "reduce_scatter")})
@@ -382,10 +383,10 @@ def test_every_family_and_every_way_on_offer_can_be_had(name):
     assert offered >= {family for family in wanted.families if family not in ASKED_FOR}
 
 
-ASKED_FOR = ("ficco-heuristic", "optimal")  # one is made where it is asked for, the other where tiles differ
+ASKED_FOR = ("ficco-heuristic", "optimal")  # the first exists only on request, the second only if its tiles differ
 
 
-def test_a_family_that_has_no_such_schedule_says_what_was_asked():
+def test_the_error_for_a_family_without_such_a_schedule_names_the_options():
     about = {"ranks": 2, "extrapolate": True, "schedule": "shard-ring", "by": "messages"}
     with pytest.raises(PlanError, match="no shard-ring schedule fits") as refused:
         plan(AllGatherMatmul(64, 32, 16), "two-hosts-1gbit", **about)
@@ -395,7 +396,7 @@ def test_a_family_that_has_no_such_schedule_says_what_was_asked():
 
 @pytest.mark.parametrize("name", [name for name in presets() if name != "atlas-a2-8"])
 def test_presets_plan_every_product_in_every_dtype_that_they_list(name):
-    """But for the one whose source printed the cost of all_reduce alone."""
+    """All presets except the one whose source only gives the cost of all_reduce."""
     machine = load(name)
     listed = {key.rpartition(":")[2] for key in machine.costs if key.startswith("flops:matmul:")}
     assert machine.facts["dtype"] in listed

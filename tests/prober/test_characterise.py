@@ -1,4 +1,4 @@
-"""characterise: on simulated machines, products have the losses that were set; the files written hold them."""
+"""characterise: on simulated machines it finds the losses that were set, and writes them to files."""
 
 import json
 import re
@@ -31,7 +31,7 @@ SHAPES = "512x64x48, 64x512x48"
 
 
 def true_machine() -> Machine:
-    """Two ranks of one host, whose every cost is written down here."""
+    """Two ranks on one host, with all costs given here."""
     costs = {"p2p:shm": line(1e-4, 1e-9), "exchange:shm": line(1e-4, 1e-9), "reduce": line(1e-6, 2e-10)}
     costs |= {f"{kind}:2": line(3e-4, 2e-9) for kind in ("all_reduce", "all_gather")}
     costs |= {"flops:matmul:float32": line(START_S, 1 / FLOPS, "flop")} | {k: line(v, 0.0) for k, v in CIL.items()}
@@ -45,7 +45,7 @@ def characterised() -> tuple[Machine, Characteristics]:
     return characterise(SimExecutor(true), bare, ProductAlone.points(shapes=SHAPES), 2)
 
 
-def test_what_cutting_costs_is_found(characterised):
+def test_the_cost_of_cutting_is_found(characterised):
     _, found = characterised
     assert [each.title for each in found.found] == ["512 × 64 × 48", "64 × 512 × 48"]
     for each in found.found:
@@ -61,7 +61,7 @@ def test_what_cutting_costs_is_found(characterised):
             assert dil.low <= dil.median <= dil.high
 
 
-def test_what_traffic_costs_either_side_is_found(characterised):
+def test_the_slowdowns_by_contention_are_found(characterised):
     machine, found = characterised
     model = CostModel.of(machine)
     for traffic, ending in (("messages", ""), ("all_gather", ":library")):
@@ -74,8 +74,8 @@ def test_what_traffic_costs_either_side_is_found(characterised):
                 assert model.factor(f"cil:{side}{ending}", size) == pytest.approx(CIL[f"cil:{side}{ending}"], rel=0.25)
 
 
-def test_a_plan_goes_by_the_machine_that_was_characterised(characterised):
-    """One of a shape that was measured goes by its own curves, in slices too; any other by the rate of FLOP."""
+def test_a_plan_uses_the_characterised_machine(characterised):
+    """A measured shape uses its own curves, also for slices; other shapes use the FLOP rate."""
     machine, _ = characterised
     machine = Machine.from_json(json.loads(json.dumps(machine.to_json())))
     operator = AllGatherMatmul(512, 64, 2 * 48)
@@ -106,14 +106,14 @@ def test_one_rank_has_no_traffic():
 
 
 class Disturbed(SimExecutor):
-    """Others disturbed two rounds of each job, and used a third of the cores."""
+    """Other processes disturbed two rounds of each job, and used a third of the cores."""
 
     def execute(self, job):
         load = Load(0.33, 0.0, "core 1", "core 1")
         return replace(super().execute(job), rounds=job.rounds, disturbed=2, load=load)
 
 
-def test_what_was_disturbed_is_reported():
+def test_disturbed_rounds_are_reported():
     _, found = characterise(
         Disturbed(true_machine(), noise=0.05), true_machine(), ProductAlone.points(shapes="64x64x64"), 2
     )
@@ -165,7 +165,7 @@ def cannot_draw(self, *args, **options):
     raise ValueError("Image export requires kaleido\nmore")
 
 
-def test_a_picture_that_cannot_be_drawn_says_what_is_missing(characterised, tmp_path, monkeypatch):
+def test_a_plot_that_cannot_be_drawn_names_what_is_missing(characterised, tmp_path, monkeypatch):
     monkeypatch.setattr("plotly.graph_objects.Figure.write_image", cannot_draw)
     with pytest.raises(EnvironmentFault, match="cannot draw") as caught:
         write_characteristics(tmp_path / "x.png", characterised[1], Provenance())
@@ -229,7 +229,7 @@ def test_the_command_measures_and_writes(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("plotly.graph_objects.Figure.write_image", cannot_draw)
     assert app.main([*words[:4], "--plot", str(tmp_path / "p.png")]) == 2
     out, err = capsys.readouterr()
-    assert "rows / 64" in out  # what was measured is printed all the same
+    assert "rows / 64" in out  # the measurements are printed nevertheless
     assert "cannot draw" in err
 
 

@@ -1,4 +1,4 @@
-"""Probes beside other load: repeated while that helps, and not kept as truth. Loads are pretended."""
+"""Probes beside other load (simulated): they are repeated while this helps, and their costs are probed again later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ASKED = [programs.ping_pong(2, (0, 1), 1000, 4, "net")]
 
 @dataclass(frozen=True)
 class Beside(SimExecutor):
-    """Each job beside the next of the `loads`, the last for ever after; what runs so takes longer by that share."""
+    """Runs job i beside `loads[i]`, further jobs beside the last; a load of 0.2 leaves 80 % of the speed."""
 
     loads: list[float] = field(default_factory=list)
     launched_by: str | None = None
@@ -51,14 +51,14 @@ class Beside(SimExecutor):
     [
         ([0.0], 1, 0.0),
         ([LIMIT], 1, LIMIT),
-        ([0.4, 0.0], 2, 0.0),  # gone
-        ([0.8, 0.3, 0.1], 3, 0.1),  # going
-        ([0.4, 0.39], 2, 0.39),  # it stays
-        ([0.4, 0.6, 0.0], 2, 0.4),  # it grows: the calmer one is kept
-        ([0.9, 0.4, 0.1, 0.0], 1 + AGAIN, 0.1),  # no more than so often
+        ([0.4, 0.0], 2, 0.0),  # the load is gone
+        ([0.8, 0.3, 0.1], 3, 0.1),  # the load is ending
+        ([0.4, 0.39], 2, 0.39),  # the load stays
+        ([0.4, 0.6, 0.0], 2, 0.4),  # the load grows: the calmer result is kept
+        ([0.9, 0.4, 0.1, 0.0], 1 + AGAIN, 0.1),  # no more than AGAIN repeats
     ],
 )
-def test_what_was_disturbed_is_repeated_while_that_helps(loads, jobs, kept) -> None:
+def test_disturbed_jobs_are_repeated_while_this_helps(loads, jobs, kept) -> None:
     executor = Beside(two_hosts(), loads=loads)
     found = take(executor, ASKED)["p2p:net"]
     assert len(executor.jobs) == jobs
@@ -81,7 +81,7 @@ def probed(*loads: float) -> Machine:
     return probe_operator(executor, probe_links(executor, 2, "found", QUICK), OPERATOR, 2, QUICK)
 
 
-def test_a_machine_carries_what_disturbed_its_costs() -> None:
+def test_a_machine_records_the_load_during_its_probes() -> None:
     calm, busy = probed(0.0), probed(0.3)
     assert not load_beside(calm.costs)
     assert not probed_beside_load(calm.costs)
@@ -94,8 +94,8 @@ def test_a_machine_carries_what_disturbed_its_costs() -> None:
     assert "30 % of the cores" in text
 
 
-def test_a_machines_table_says_what_disturbed_its_costs(monkeypatch, tmp_path, capsys) -> None:
-    """In `dovetail probe` and `dovetail machines FILE`, which print the same table."""
+def test_a_machines_table_shows_the_load_during_its_probes(monkeypatch, tmp_path, capsys) -> None:
+    """`dovetail probe` and `dovetail machines FILE` print the same table."""
     calm, reduce = two_hosts(), dict(two_hosts().costs["reduce"])
     busy = calm.with_costs({"reduce": reduce | {"provenance": {"foreign_load": 0.3, "steal": 0.0}}})
     for machine, expected in ((busy, True), (calm, False)):
@@ -108,8 +108,8 @@ def test_a_machines_table_says_what_disturbed_its_costs(monkeypatch, tmp_path, c
             assert ("(30 % of the cores); probe again on a calm machine." in said) == expected
 
 
-def test_costs_of_a_busy_time_are_probed_again_once_it_is_calm() -> None:
-    """Not while it stays as it is, which would take the time of a probe for nothing."""
+def test_costs_probed_beside_load_are_probed_again_on_a_calm_machine() -> None:
+    """But not while the load lasts, since the probe would be wasted."""
     busy, calm = Beside(two_hosts(), loads=[0.3]), Beside(two_hosts(), loads=[0.0])
     for check in (
         lambda executor, machine: spot_check(executor, machine, tolerance=9.0),
@@ -119,13 +119,13 @@ def test_costs_of_a_busy_time_are_probed_again_once_it_is_calm() -> None:
 
 
 def doubled(machine: Machine, key: str) -> Machine:
-    """The machine, one of its costs twice as large."""
+    """Return the machine with one of its costs doubled."""
     curve = Curve.from_json(machine.costs[key])
     segments = tuple(s._replace(seconds=2 * s.seconds, slope=2 * s.slope, bend=2 * s.bend) for s in curve.segments)
     return machine.with_costs({key: replace(curve, segments=segments).to_json()})
 
 
-def test_kept_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, monkeypatch) -> None:
+def test_cached_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(machines, "spot_check", lambda *_: True)
     monkeypatch.setattr(machines, "spot_check_operator", lambda *_: True)
@@ -148,21 +148,21 @@ def test_kept_costs_that_the_final_contradicts_are_probed_again_once(tmp_path, m
     kept = recall_machine(place)
     assert kept.facts["doubted"] == "probed again"
 
-    save_machine(place, doubled(kept, key))  # contradicted once more: it is not probed for ever
+    save_machine(place, doubled(kept, key))  # contradicted once more: not probed again
     (said,) = [note for note in tuned("still").notes if COMPUTE in note]
     assert said.endswith("with --fresh")
     disturbed = Beside(two_hosts(), loads=[0.3], launched_by="pretended")
     save_machine(place, doubled(right, key))
-    assert not [note for note in tuned("busy", disturbed).notes if "probed costs" in note]  # the final shows nothing
+    assert not [note for note in tuned("busy", disturbed).notes if "probed costs" in note]  # the final is no evidence
 
 
-def test_costs_of_what_computes_nothing_are_doubted_too(tmp_path, monkeypatch) -> None:
-    """Its final measures no sides: the library's call, and what was taken, are held against the costs whole."""
+def test_costs_of_operators_without_computation_are_doubted_too(tmp_path, monkeypatch) -> None:
+    """Their final measures no computation alone; it compares the library and the chosen schedule with the costs."""
     monkeypatch.setenv("DOVETAIL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(machines, "spot_check", lambda *_: True)
     executor = Beside(two_hosts(), ahead=True, loads=[0.0], launched_by="pretended")
     operator, key = AllReduce(1 << 20), "all_reduce:2"
-    short = AllReduce(1 << 10)  # many runs a timing, which overlap: that says nothing of one
+    short = AllReduce(1 << 10)  # one timing covers many runs, which overlap: no evidence about a single run
 
     def notes(name: str) -> list[str]:
         found = tune(operator, 2, out=tmp_path / name, executor=executor, probing=QUICK, seed=7).notes

@@ -1,4 +1,4 @@
-"""Probes: their programs are proved, and on a pretended machine they find the costs that it was given."""
+"""Probes: their programs are proved; on a simulated machine they find its costs."""
 
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,7 @@ def line(seconds: float, slope: float, unit: str = "bytes") -> dict[str, object]
 
 
 def true_machine(nodes: tuple[int, ...] = (0, 1)) -> Machine:
-    """Two ranks whose every cost is a straight line, written down here."""
+    """Two ranks whose costs are all linear and given here."""
     kind = "net" if len(set(nodes)) > 1 else "shm"
     links = (Link(0, 1, "net"), Link(1, 0, "net")) if kind == "net" else ()
     costs = {
@@ -57,7 +57,7 @@ def true_machine(nodes: tuple[int, ...] = (0, 1)) -> Machine:
 
 
 def off(true: Machine, found: Machine, key: str, sizes) -> float:
-    """The greatest relative error of a cost at sizes."""
+    """Return the largest relative error of a cost at some sizes."""
     both = [CostModel.of(machine).seconds(key, np.asarray(sizes, float), extrapolate=True) for machine in (true, found)]
     return float(np.max(np.abs(both[1] / both[0] - 1)))
 
@@ -88,7 +88,7 @@ def test_streams_are_proved():
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_messages_of_a_stream_have_the_bytes_asked_for(number):
-    """Whatever the sizes of the operator's own buffers, whose slots may differ."""
+    """Independent of the operator's own buffers, whose slots may differ in size."""
     operator = (AllGatherMatmul, AllGatherColumnsMatmul)[number](300, 13, 5, "float32")
     sample = operator.samples(2)[-1]
     one = programs.stream(partial(operator.workload, schedule=operator.serial(2)), sample, 2, [50], 4096, 3).variant
@@ -99,7 +99,7 @@ def test_messages_of_a_stream_have_the_bytes_asked_for(number):
 
 
 @pytest.mark.parametrize(("num_bytes", "slots"), [(4096, 32), (16 << 20, 4), (1 << 30, 2)])
-def test_a_stream_of_long_messages_holds_few_of_them(num_bytes, slots):
+def test_a_stream_of_long_messages_buffers_few_of_them(num_bytes, slots):
     program = programs.stream(WORKLOAD, SAMPLE, 2, [50], num_bytes, 100).variant.program
     assert program.buffer("sums").slots[0] == slots
 
@@ -120,7 +120,7 @@ def test_links_are_found(nodes):
 
 
 class Mixing(Executor):
-    """Pretends as SimExecutor does, but that whole messages under way together all end with the last of them."""
+    """Simulates as SimExecutor does, but all messages in flight together end with the last of them."""
 
     def __init__(self, true):
         self.true, self.sliced = SimExecutor(true), []
@@ -144,11 +144,11 @@ class Mixing(Executor):
         return replace(timeline, columns=timeline.columns | {"end_s": ends})
 
 
-def test_messages_that_mix_travel_in_slices_that_do_not_wait():
+def test_interleaved_messages_are_sent_in_eager_slices():
     ranks = Mixing(true_machine())
     found = probe_links(ranks, 2, "found", QUICK)
     assert found.slice_bytes == 16 << 10
-    assert set(ranks.sliced) == {0, 16 << 10}  # whole to find it, in slices to measure
+    assert set(ranks.sliced) == {0, 16 << 10}  # whole messages to detect interleaving, slices to measure costs
     ranks.sliced.clear()
     assert spot_check(ranks, found)
     found = probe_operator(ranks, found, OPERATOR, 2, QUICK)
@@ -159,7 +159,7 @@ def test_messages_that_mix_travel_in_slices_that_do_not_wait():
     assert probe_links(SimExecutor(true_machine()), 2, "found", QUICK).slice_bytes == 0
 
 
-def test_where_nothing_waits_there_is_no_limit():
+def test_no_eager_limit_if_no_message_waits():
     def limits(per_byte_s, facts):
         fast = {key: line(1e-6, per_byte_s) for key in ("p2p:net", "exchange:net")}
         true = replace(true_machine(), costs=true_machine().costs | fast, facts=facts)
@@ -167,7 +167,7 @@ def test_where_nothing_waits_there_is_no_limit():
 
     assert limits(1e-10, {}) is None
     assert limits(1e-10, {"eager_limit_bytes": {"net": 2 << 20}}) == {"net": 1 << 20}
-    assert limits(5e-9, {}) == {"net": 512 << 10}  # larger ones take longer than a receive is late
+    assert limits(5e-9, {}) == {"net": 512 << 10}  # larger messages take longer than the receive is late
 
 
 def test_contention_is_found_beside_products_that_outlast_all_messages():
@@ -212,10 +212,10 @@ def test_a_clock_that_changed_is_noticed():
     assert spot_check_operator(SimExecutor(hot), found, OPERATOR, 2, tolerance=9.0)
     assert not spot_check_operator(SimExecutor(hot), found, OPERATOR, 2)
     few = replace(found, costs={key: curve for key, curve in found.costs.items() if key != f"kernel:{KEY}"})
-    assert not spot_check_operator(SimExecutor(true), few, OPERATOR, 2)  # as another version kept them
+    assert not spot_check_operator(SimExecutor(true), few, OPERATOR, 2)  # as another version saved them
 
 
-def test_three_hosts_meet_at_a_switch():
+def test_three_hosts_are_joined_by_a_switch():
     costs = {"p2p:net": line(60e-6, 1e-8), "all_reduce:3": line(1e-4, 1e-8), "reduce": line(1e-6, 1e-9)}
     links = [Link(*way, "net") for way in [(a, b) for a in range(3) for b in range(3) if a != b]]
     true = Machine("true", 3, (0, 1, 2), tuple(links), costs, {})

@@ -1,4 +1,4 @@
-"""Products of slices of K are measured too, so that FiCCO's schedules of slices are priced by curves of their own."""
+"""Products of slices of K are measured, too, so that FiCCO's schedules of slices have their own cost curves."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ SLICED = ("uniform-fused-2D", "uniform-unfused-2D", "hetero-fused-2D", "hetero-u
 
 
 def keys_of(operator, schedule, ranks):
-    """The curves that a schedule's products go by."""
+    """Return the cost curves that a schedule's products use."""
     program = operator.program(schedule, ranks)
     workload = operator.workload(program, schedule)
     kinds = compute_calls(program, workload).kinds
@@ -31,7 +31,7 @@ def keys_of(operator, schedule, ranks):
     [(AllGatherMatmul(256, 97, 130), 2), (AllGatherMatmul(256, 96, 64), 4), (AllToAllMatmul(240, 50, 24), 3)],
     ids=str,
 )
-def test_schedules_of_slices_are_priced_by_curves_that_were_measured(operator, ranks):
+def test_schedules_of_slices_use_measured_curves(operator, ranks):
     true = replace(two_hosts(), ranks=ranks, nodes=(0,) * ranks, links=())
     more = {f"{kind}:{ranks}": line(1e-4, 1e-8) for kind in ("all_reduce", "all_gather", "all_to_all")}
     true = true.with_costs(more | {"p2p:shm": line(1e-6, 1e-10), "exchange:shm": line(1e-6, 1e-10)})
@@ -64,6 +64,6 @@ def test_slices_are_proved_and_run(operator):
         assert any(adds)
 
 
-def test_what_has_no_slices_has_no_sample_of_them():
+def test_operators_without_slices_have_no_sample_of_slices():
     assert len(AllGatherMatmul(64, 2, 8).samples(3)) == 1
     assert len(AllGatherMatmul(64, 96, 8).samples(1)) == 1

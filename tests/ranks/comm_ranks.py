@@ -1,4 +1,4 @@
-"""Run by every rank of an MPI: the collectives of dovetail on communicators of 1 to 4 ranks, held against NumPy."""
+"""Run by every rank, of an MPI or not: the collectives of dovetail on 1 to 4 ranks, held against NumPy."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from mpi4py import MPI
+from any_ranks import UNDEFINED, WORLD, meet, overlaps
 
 import dovetail as dc
 from dovetail.call import build_engine as prepare
@@ -331,14 +331,14 @@ def test_refusals(comm):
         f"counts of shape ({n}, {n})": lambda: dc.all_to_all_v(a, np.ones((n, n + 1), int), comm),
         "not negative": lambda: dc.reduce_scatter_v(a, [-1] * n, comm),
         "and not negative": lambda: dc.all_to_all_v(a, [-1] * n, comm),
-        "by its counts": lambda: dc.all_gather_v(a, [1] * n, comm),
+        "its counts ask for": lambda: dc.all_gather_v(a, [1] * n, comm),
         "has a result of": lambda: dc.all_gather_v(np.ones(1), [1] * n, comm, np.ones(n + 1)),
         "all_gather_v takes NumPy arrays": lambda: dc.all_gather_v(np.ones(1), [1] * n, comm, [0.0] * n),
         "all_to_next takes NumPy arrays": lambda: dc.all_to_next(None, comm),
         "reduce takes NumPy arrays": lambda: dc.reduce(None, comm),
         "object, shape ()": lambda: dc.reduce_scatter_v(a, None, comm),
         "object, shape (2,)": lambda: dc.all_to_all_v(a, [[1], [1, 2]], comm),
-        "no mpi4py communicator": lambda: dc.all_reduce(a, n),
+        "no communicator": lambda: dc.all_reduce(a, n),
         "is null": lambda: dc.all_reduce(a, null),
         "no collective 'sum'": lambda: choice_for(comm, "sum", 8),
     }
@@ -360,7 +360,7 @@ def test_two_at_once(comm):
     for count in (1, 100, 7):
         for each in (one, two):
             even(each, "all_reduce", count, "int32")
-    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+    if overlaps():
         order = [one, two] if comm.rank % 2 else [two, one]
         threads = [threading.Thread(target=later, args=(each, 0.05 * i)) for i, each in enumerate(order)]
         for thread in threads:
@@ -425,7 +425,7 @@ def test_arguments_compared(comm):
 def test_table_is_found(comm):
     """A communicator begins with the selection file of rank 0; all ranks warn of a broken one, and go without it."""
     path = os.environ["DOVETAIL_SELECTION"]
-    if MPI.COMM_WORLD.rank == 0:
+    if WORLD.rank == 0:
         forced(comm, "ring_all_reduce", low=16).save(path)
     made = comm.Dup()
     assert choice_for(made, "all_reduce", 8) is None
@@ -433,7 +433,7 @@ def test_table_is_found(comm):
     even(made, "all_reduce", 3, "float64")
     made.Free()
     for damage, words in DAMAGES:
-        if MPI.COMM_WORLD.rank == 0:
+        if WORLD.rank == 0:
             document = forced(comm, "ring_all_reduce", low=16).to_json()
             damage(document)
             Path(path).write_text(json.dumps(document), encoding="utf-8")
@@ -444,7 +444,7 @@ def test_table_is_found(comm):
         assert choice_for(made, "all_reduce", 16) is None
         assert [path in str(w.message) and words in str(w.message) for w in seen] == [True], [str(w) for w in seen]
         made.Free()
-    if MPI.COMM_WORLD.rank == 0:
+    if WORLD.rank == 0:
         os.remove(path)
 
 
@@ -514,7 +514,7 @@ def late(comm):
 
 def one_thread(comm):
     """Where MPI was started for one thread, another is refused, and the first goes on."""
-    assert MPI.Query_thread() == MPI.THREAD_FUNNELED
+    assert not overlaps()
     reported = []
     for _ in range(2):
         thread = threading.Thread(
@@ -543,28 +543,21 @@ def plant(fault):
         prepare._sizes = lambda program, asked: sizes(program, asked._replace(elements=asked.elements - 1))
 
 
-def meet(comm):
-    """A barrier that leaves the cores to those who still work."""
-    waiting = comm.Ibarrier()
-    while not waiting.Test():
-        time.sleep(1e-3)
-
-
 def main(what="all", *names):
     if what in ALONE:
-        globals()[what](MPI.COMM_WORLD)
+        globals()[what](WORLD)
     elif what != "all":
         plant(what)
     tests = [value for name, value in globals().items() if name.startswith("test_") and (not names or name in names)]
-    for size in range(1, MPI.COMM_WORLD.size + 1) if what not in ALONE else ():
-        member = MPI.COMM_WORLD.rank < size
-        comm = MPI.COMM_WORLD.Split(0 if member else MPI.UNDEFINED)
+    for size in range(1, WORLD.size + 1) if what not in ALONE else ():
+        member = WORLD.rank < size
+        comm = WORLD.Split(0 if member else UNDEFINED)
         for test in tests if member else ():
             test(comm)
         if member:
             comm.Free()
-        meet(MPI.COMM_WORLD)
-    if MPI.COMM_WORLD.rank == 0:
+        meet()
+    if WORLD.rank == 0:
         print("all the same")
 
 

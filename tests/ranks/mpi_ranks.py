@@ -11,12 +11,12 @@ from run_programs import KERNELS, assert_same
 
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.engine import allocate_rank, bind, run_engines
-from dovetail.run.mpi.library import build_shim
+from dovetail.run.mpi.library import Shim, build_shim
 from dovetail.run.mpi.world import World
 
 
 def main(path: str) -> None:
-    world = World(build_shim())
+    world = World(Shim(build_shim()))
     try:
         for number, (program, workload, options) in enumerate(pickle.loads(Path(path).read_bytes())):
             inputs = whole_numbers(fresh_inputs(program, workload, number))

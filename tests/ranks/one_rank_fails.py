@@ -39,11 +39,11 @@ CARRIERS = {world.__file__, together.__file__, mpi_library.__file__, faults.__fi
 SAFE = {check_size, Kept.__init__, Kept.take, Kept.add, Kept._drop}
 SAFE |= {
     Bound.__call__,
-    ranks_module._Board.unlink,
+    ranks_module._SharedMemory.hide,
     ranks_module.known_by,
     ranks_module.adopted,
     ranks_module._fortran,
-    ranks_module._table,
+    ranks_module._calls,
     ranks_module.shim.__wrapped__,
 }
 # From here on a rank can notify the others; before, there is no call in which they would wait for it.

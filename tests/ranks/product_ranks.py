@@ -6,7 +6,7 @@ import sys
 import warnings
 
 import numpy as np
-from mpi4py import MPI
+from any_ranks import WORLD as COMM
 
 import dovetail as dt
 from dovetail import (
@@ -25,7 +25,6 @@ from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, shard
 from dovetail.run.mpi.embedded import ranks_of
 from dovetail.store.tuned_schedules import save_schedule
 
-COMM = MPI.COMM_WORLD
 RANK, RANKS = COMM.rank, COMM.size
 M, K, N = 37, 23, 19
 
@@ -145,7 +144,7 @@ def test_faults(dtype):
         ((a, b.astype(other) if odd else b), f"rank {RANKS - 1}: its A is"),
         (
             (a, b[0] if odd else b),
-            f"rank {RANKS - 1}: all_gather_matmul takes arrays of two axes, and its B has 1 axes",
+            f"rank {RANKS - 1}: all_gather_matmul takes arrays of two axes, but its B has 1 axes",
         ),
         ((a, b[:-1] if odd else b), f"rank {RANKS - 1}: A of (37, 23) and B of (22, 19) do not fit"),
     ):

@@ -119,7 +119,7 @@ def test_results_that_do_not_fit(comm):
         (fixed, "is read-only"),
         (mine, "shares memory with u"),
         (mine[::-1], "shares memory with u"),
-        (np.empty_like(mine)[1:], "must be its block"),
+        (np.empty_like(mine)[1:], "must be the rank's block"),
         (np.empty(mine.shape), "must be float32"),
         ((np.empty_like(mine), np.empty_like(mine)), "takes 1 array: u"),
         ((), "takes 1 array: u"),
@@ -133,7 +133,7 @@ def test_results_that_do_not_fit(comm):
 
 def test_arrays_that_do_not_fit(comm):
     here, (mine,) = check(comm, "jacobi2d", (5 * comm.size, 8), "float32")
-    shape = f"must be its block, of shape {mine.shape}"
+    shape = f"must be the rank's block, of shape {mine.shape}"
     for wrong, words in (
         (mine[1:], shape),
         (mine[:, 1:], shape),
@@ -154,7 +154,7 @@ def test_arrays_that_do_not_fit(comm):
     assert "takes 1 array: u" in refusal(lambda: here(mine, mine))
     assert "takes 1 array: u" in refusal(lambda: here())
     box, (cube,) = check(comm, "heat3d", (2 * comm.size, 6, 5), "float32", cut=(comm.size, 1))
-    assert "must be its block, of shape (2, 6, 5)" in refusal(lambda: box(cube.transpose(1, 0, 2)))
+    assert "must be the rank's block, of shape (2, 6, 5)" in refusal(lambda: box(cube.transpose(1, 0, 2)))
 
 
 def test_shares(comm):
@@ -266,7 +266,7 @@ def test_options_of_another_kind(comm):
         *[("gauss_seidel2d", about | {name: True}, f"{name} must be") for name in ("grain", "mapped")],
         *[("jacobi2d", about | {"shares": shares}, "shares must be several") for shares in (12, 1.5)],
         ("jacobi2d", about | {"shares": (12.0,)}, "number of shares must be"),
-        ("jacobi2d", about | {"dtype": 3}, "dtype must be that of"),
+        ("jacobi2d", about | {"dtype": 3}, "dtype must be a native"),
         ("jacobi2d", about | {"schedule": Schedule.of("serial")}, "takes no 'schedule'"),
         ("lcs", {"tile": 2}, "takes no 'tile'"),
         ("lcs", {"depth": 2}, "takes no 'depth'"),

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they draw, answer mouse and keys, ask for nothing, and stay quick with many spans."""
+"""Pages in a real browser: drawing, mouse and keys, no requests, and speed with many spans."""
 
 from base64 import b64encode
 from hashlib import sha256
@@ -33,7 +33,7 @@ def box(browser, element="overlay"):
 
 
 def colours(browser):
-    """How often each colour stands on the canvas of rows."""
+    """Return the number of pixels of each colour on the canvas of rows."""
     code = """(() => {
         const data = main.getContext("2d").getImageData(0, 0, main.width, main.height).data, count = new Map();
         for (const pixel of new Uint32Array(data.buffer)) count.set(pixel, (count.get(pixel) ?? 0) + 1);
@@ -48,7 +48,7 @@ def window(browser):
 
 
 def point(browser, row, time_s):
-    """Where the middle of strip `row` (0 is the uppermost) shows `time_s`."""
+    """Return the pixel at `time_s` in the middle of strip `row` (0 is the topmost)."""
     left, top, width, _ = box(browser)
     t0, t1 = window(browser)
     gutter, rows = browser.run("[+view.dataset.gutter, view.dataset.rows.split(' ').map(Number)]")
@@ -64,7 +64,7 @@ def test_page_draws_solid_measured_and_pale_predicted(opened):
     assert found["221,138,60"] > 2000  # send, measured
 
 
-def test_hover_tells_op_rank_lane_bytes_and_the_other_timeline(opened):
+def test_hover_shows_op_rank_lane_bytes_and_the_other_timeline(opened):
     opened.mouse.move(*point(opened, 2, 1.5e-3))  # rank 0, send, predicted
     opened.frames()
     text = opened.run("tip.innerText")
@@ -141,8 +141,8 @@ def test_dark_theme_is_followed(browser, tmp_path):
         browser.page.emulate_media(color_scheme="light")
 
 
-def test_what_a_page_does_wrong_is_noticed(browser, tmp_path):
-    """Planted: an exception, a script that its policy refuses, and a request to elsewhere."""
+def test_faults_of_a_page_are_noticed(browser, tmp_path):
+    """Planted faults: an exception, a script that the page's policy forbids, and a request to another host."""
     path = tmp_path / "page.html"
     policy = "default-src http://x.invalid; script-src 'sha256-{}'"
     script = "document.documentElement.dataset.ready = true; setTimeout(() => { throw Error('planted') })"
@@ -174,7 +174,7 @@ def test_hostile_names_are_shown_and_not_run(browser, tmp_path):
 
 
 def test_drawing_depends_on_pixels_more_than_on_spans(browser, tmp_path):
-    """Fifty times the spans on the same strips, all in sight: the frame may not cost fifty times as much."""
+    """With fifty times the spans on the same strips, all visible, drawing must not take fifty times as long."""
     cost = {}
     for tiles in (40, 2084):
         program, timelines = pair(8, tiles)
@@ -213,7 +213,7 @@ CLIPPED = """[...document.querySelectorAll("td, th, p, dd, h1, h2")].flatMap(cel
 
 @pytest.mark.parametrize("width", [1400, 900, 400])
 def test_no_text_of_the_tables_is_clipped(browser, tmp_path, width):
-    """Words as long as they like, a formula among them: they wrap."""
+    """Long words, among them a formula, wrap."""
     why = "19.4 % slower, 2.71 ms more head, 814 µs more tail, and cil of " + "max(c,n)" * 20
     rows = [
         Row("serial", 0.0527, 0.0531, 0.0, "compute, then the library's all_reduce", spread_s=1e-4),
@@ -230,6 +230,6 @@ def test_no_text_of_the_tables_is_clipped(browser, tmp_path, width):
         assert browser.run(CLIPPED) == []
         assert browser.run("document.documentElement.scrollWidth") <= width
         scrolled = "[...document.querySelectorAll('.scroll')].map(s => s.scrollWidth - s.clientWidth)"
-        assert width < 900 or browser.run(scrolled) == [0, 0]  # nothing lies out of sight
+        assert width < 900 or browser.run(scrolled) == [0, 0]  # nothing to scroll to
     finally:
         browser.page.set_viewport_size({"width": 1400, "height": 1000})

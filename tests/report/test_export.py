@@ -1,4 +1,4 @@
-"""What is made for other tools and other pages: Chrome traces, SVG pictures, plots of curves."""
+"""Exports for other tools and pages: Chrome traces, SVG pictures, plots of curves."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from dovetail.timeline import Timeline
 # --- Chrome traces
 
 
-def test_chrome_trace_has_a_process_a_rank_and_a_thread_a_lane(tmp_path):
+def test_chrome_trace_has_a_process_per_rank_and_a_thread_per_lane(tmp_path):
     program, timelines = pair()
     document = json.loads(write_perfetto(tmp_path / "t.json", timelines, program).read_text())
     named = [e for e in document["traceEvents"] if e["ph"] == "M"]
@@ -31,7 +31,7 @@ def test_chrome_trace_has_a_process_a_rank_and_a_thread_a_lane(tmp_path):
         assert threads == ["compute", "send", "recv"]
 
 
-def test_chrome_trace_spans_are_in_microseconds_and_tell_their_op():
+def test_chrome_trace_spans_are_in_microseconds_and_name_their_op():
     program, timelines = pair()
     events = chrome_trace(timelines, program)["traceEvents"]
     spans = [e for e in events if e["ph"] == "X"]
@@ -60,7 +60,7 @@ def test_chrome_trace_flows_join_each_send_to_its_receive():
     assert len(starts) == 2 * (program.columns["kind"] == Kind.send).sum()
     spans = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
     threads = {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"}
-    assert len({tid for _, tid in threads}) == len(threads)  # of the whole trace, as Perfetto counts them
+    assert len({tid for _, tid in threads}) == len(threads)  # unique in the trace, as Perfetto requires
     assert not {tid for _, tid in threads} & {pid for pid, _ in threads}
     assert all(isinstance(key, int) for key in starts)
     for key, start in starts.items():
@@ -86,7 +86,7 @@ def test_chrome_trace_spans_of_a_thread_do_not_overlap_by_rounding(lengths):
         assert round(1e3 * before["ts"]) + round(1e3 * before["dur"]) <= round(1e3 * after["ts"])
 
 
-def test_overlapping_spans_get_threads_of_their_own():
+def test_overlapping_spans_get_separate_threads():
     columns = {name: np.zeros(2, dtype="i4") for name in ("rank", "lane", "name", "num_bytes")}
     columns |= {"op": np.array([-1, -1]), "start_s": np.array([0.0, 1.0]), "end_s": np.array([2.0, 3.0])}
     events = chrome_trace([Timeline("measured", 1, ("net",), ("poll",), columns)])["traceEvents"]

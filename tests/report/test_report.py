@@ -1,4 +1,4 @@
-"""What is made for eyes and for other tools: structure, escaping, size, and what happens when the disk refuses."""
+"""Reports: structure, escaping, size, and errors of the disk."""
 
 import io
 import json
@@ -43,7 +43,7 @@ from dovetail.timeline import Span, Timeline, attribute, from_spans
 
 
 def payload(text):
-    """Header and arrays of a page, decoded as its script decodes them."""
+    """Return the header and arrays of a page, decoded as by the page's script."""
     data = zlib.decompress(b64decode(re.search(r'id="data">([A-Za-z0-9+/=]*)<', text)[1]))
     size = int.from_bytes(data[:4], "little")
     head = json.loads(data[4 : 4 + size])
@@ -71,14 +71,14 @@ def test_bytes_read_back_to_three_digits(value):
 
 @settings(deadline=None)
 @given(st.lists(st.none() | st.floats(1e-7, 1e3), min_size=1))
-def test_a_column_has_one_width_and_its_points_in_one_line(values):
+def test_a_column_has_one_width_and_aligned_decimal_points(values):
     cells = seconds_column(values)
     assert len({len(cell) for cell in cells}) == 1
     assert len({cell.index(".") for cell in cells if "." in cell}) <= 1
 
 
 @pytest.mark.parametrize("value", [None, math.nan, math.inf])
-def test_what_is_no_number_is_a_dash(value):
+def test_missing_numbers_are_dashes(value):
     assert seconds(value) == num_bytes(value) == "–"
 
 
@@ -91,7 +91,7 @@ def test_plain_table_is_golden():
     ]
 
 
-def test_predicted_emulated_and_measured_stand_in_columns_of_their_own():
+def test_predicted_emulated_and_measured_have_their_own_columns():
     summary = Summary((Row("serial", predicted_s=1.0, emulated_s=2.0),))
     header = summary_table(summary).splitlines()[0].split()
     assert header == ["schedule", "predicted", "emulated"]
@@ -106,7 +106,7 @@ def test_rich_table_has_the_same_cells():
 
 
 @pytest.mark.parametrize("make", [plain_table, rich_table])
-def test_a_name_cannot_steer_the_terminal(make):
+def test_a_name_cannot_control_the_terminal(make):
     plain, hostile = make(["name"], [["\\x1b[31mred\\n"]]), make(["name"], [["\x1b[31mred\n"]])
     assert plain == hostile
     assert "[bold]x" in make(["[bold]x"], [["[red]"]])
@@ -117,7 +117,7 @@ def test_a_name_cannot_steer_the_terminal(make):
     [({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True), ({"TERM": "dumb"}, False)],
     ids=["terminal", "NO_COLOR", "empty NO_COLOR", "dumb"],
 )
-def test_colour_is_for_terminals_that_want_it(environ, wanted):
+def test_colours_are_only_for_terminals_that_show_them(environ, wanted):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -140,7 +140,7 @@ def test_summary_round_trips_through_json():
 @settings(deadline=None)
 @given(programs())
 def test_op_lines_are_those_of_the_text_form(program):
-    kind = np.where(program.columns["kind"] == Kind.compute, Kind.nop, program.columns["kind"])  # theirs call nothing
+    kind = np.where(program.columns["kind"] == Kind.compute, Kind.nop, program.columns["kind"])  # rows without calls
     program = program.with_columns({**program.columns, "kind": kind.astype("u1")}, program.lines)
     lines = iter(line[2:].split(" at ")[0] for line in to_text(program).splitlines() if line.startswith("  "))
     texts = op_lines(program, source=False)
@@ -148,7 +148,7 @@ def test_op_lines_are_those_of_the_text_form(program):
         assert [texts[row] for row in rows] == [next(lines) for _ in rows]
 
 
-def test_op_lines_quote_and_tell_ranks_groups_and_blocks():
+def test_op_lines_quote_names_and_show_ranks_groups_and_blocks():
     b = Builder("odd", 3)
     b.buffer("two words", "input", 64)
     lane, call = b.lane("net-1", "net"), b.collective("all_reduce", (0, 2))
@@ -190,7 +190,7 @@ def test_page_holds_table_losses_reasons_and_provenance():
         assert words in shown
 
 
-def test_an_op_named_after_a_kernel_computes_also_where_its_program_is_not_known():
+def test_an_op_named_after_a_kernel_is_compute_even_without_its_program():
     spans = [Span(0, "own", "frobnicate", 0.0, 1.0, op=0), Span(0, "own", "frobnicate", 1.0, 2.0)]
     assert span_groups(from_spans("measured", 1, spans), None).tolist() == [COMPUTE, OTHER]
 
@@ -208,7 +208,7 @@ def test_page_payload_is_the_timelines():
     assert bytes(arrays["p0.text"]).decode().split("\n") == op_lines(program, source=False)
 
 
-def test_page_asks_for_nothing_from_outside():
+def test_page_makes_no_requests():
     program, timelines = pair()
     tags = Tags(page(title="x", timelines=timelines, program=program, summary=SUMMARY))
     assert not {"link", "img", "iframe", "object", "base", "a"} & set(tags.tags)
@@ -229,11 +229,11 @@ def test_names_cannot_become_html():
     assert hostile.tags.count("script") == tame.tags.count("script")
     assert not [a for a in hostile.attributes if a[1].startswith("on")]
     assert hostile.text.count("</script><script>alert(1)</script>") >= 5
-    assert hostile.text.count("{{data}}") >= 5  # what is filled in is no place to fill
+    assert hostile.text.count("{{data}}") >= 5  # filled-in text is not filled again
 
 
-def test_unescaped_names_would_be_caught(monkeypatch):
-    """The check above, checked: without escaping it fails."""
+def test_planted_fault_unescaped_names_are_noticed(monkeypatch):
+    """Planted fault: without escaping, the test above fails."""
     monkeypatch.setattr("dovetail.report.html.escape", lambda text: text)
     tags = Tags(page(title=HOSTILE))
     assert "img" in tags.tags
@@ -267,7 +267,7 @@ def test_losses_come_from_an_attribution():
     assert "lane" in losses.where
 
 
-def test_a_hundred_thousand_spans_are_a_small_page_written_at_once(tmp_path):
+def test_a_page_of_a_hundred_thousand_spans_is_small_and_quickly_written(tmp_path):
     program, timelines = pair(num_ranks=8, num_tiles=2084)
     assert sum(t.num_spans for t in timelines) > 100_000
     about = {"title": "large", "timelines": timelines, "program": program, "summary": SUMMARY}
@@ -279,7 +279,7 @@ def test_a_hundred_thousand_spans_are_a_small_page_written_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["page", "svg", "perfetto", "curves"])
-def test_a_disk_that_refuses_is_reported_and_leaves_the_old_file(kind, tmp_path, monkeypatch):
+def test_an_error_of_the_disk_is_reported_and_leaves_the_old_file(kind, tmp_path, monkeypatch):
     program, timelines = pair()
     write = {
         "page": lambda path: write_page(path, title="x", timelines=timelines, program=program),

@@ -1,4 +1,4 @@
-"""The page of traces in a real browser: lanes, messages, search, sums; quick with a million calls."""
+"""The page of traces in a real browser: lanes, messages, search, sums, and speed with a million calls."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def browser():
 
 
 def exchange(tmp_path) -> Trace:
-    """Each of two ranks sends to the other, within an interval of its own; rank 1 is late."""
+    """Return a trace of two ranks that send to each other, each within an interval; rank 1 is late."""
     for rank in (0, 1):
         late = 10**6 * rank
         events = [event("begin", late + 1, 3, 5)]
@@ -47,15 +47,15 @@ def test_messages_and_texts_belong_to_their_spans(tmp_path):
 
 
 def shown(browser) -> int:
-    """Pixels of the overlay that are drawn on."""
+    """Return the number of drawn pixels of the overlay."""
     code = 'overlay.getContext("2d").getImageData(0, 0, overlay.width, overlay.height).data'
     browser.frames(3)
     return int(browser.run(f"{code}.filter((v, i) => i % 4 === 3 && v).length"))
 
 
 @pytest.mark.parametrize(("to", "text"), [(1, "to 1 and from 1, tag 7"), (-2, "from 1, tag 7")])
-def test_a_call_that_sends_and_receives_tells_both(tmp_path, to, text):
-    """At the edge of a grid a rank sends to nobody, and receives all the same."""
+def test_a_call_that_sends_and_receives_shows_both(tmp_path, to, text):
+    """At the edge of a grid, a rank may send to nobody (MPI_PROC_NULL) and still receive."""
     for rank in (0, 1):
         events = [event("begin", 1, 14), event("send", pair(to if rank == 0 else 0, 7), 0, 8)]
         events += [event("recv", pair(1 - rank, 7), 0, 8), event("done", pair(1 - rank, 7), 0, 8), event("end", 9, 14)]
@@ -78,7 +78,7 @@ def test_lanes_messages_and_sums(browser, tmp_path):
     assert shown(browser) == 0
 
 
-def test_search_fades_what_is_not_found_and_goes_from_one_to_the_next(browser, tmp_path):
+def test_search_fades_other_spans_and_goes_from_match_to_match(browser, tmp_path):
     browser.open(write_trace_page(tmp_path / "page.html", [exchange(tmp_path)], ["exchange"]))
     browser.page.fill("#find", "isend tag")
     browser.page.press("#find", "Enter")
@@ -92,7 +92,7 @@ def test_search_fades_what_is_not_found_and_goes_from_one_to_the_next(browser, t
 
 
 def many(count: int) -> Trace:
-    """So many calls on four ranks, without messages."""
+    """Return a trace of `count` calls on four ranks, without messages."""
     columns = {name: np.zeros(count, dtype) for name, dtype in COLUMNS.items()} | {"kind": np.zeros(count, "u1")}
     at = np.arange(count)
     columns |= {"rank": (at % 4).astype("i4"), "name": (at // 4 % 3).astype("i4"), "start_s": at * 1e-7}
@@ -102,7 +102,7 @@ def many(count: int) -> Trace:
 
 
 @pytest.mark.slow
-def test_a_million_calls_are_drawn_as_quickly_as_some_thousand(browser, tmp_path):
+def test_a_million_calls_are_drawn_as_quickly_as_a_few_thousand(browser, tmp_path):
     def draw_ms(count):
         browser.open(write_trace_page(tmp_path / f"{count}.html", [many(count)], ["many"]))
         browser.page.focus("#view")

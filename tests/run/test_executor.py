@@ -65,7 +65,7 @@ def test_a_package_adds_an_executor(monkeypatch, request, call, tmp_path):
     with pytest.warns(RuntimeWarning, match=r"'mpi' of package thief is ignored"):
         assert type(executor_on("echo")) is Echo
     with pytest.warns(RuntimeWarning, match=r"it lacks takes, launched_by"):
-        assert EXECUTORS.usable == ("mpi", "threads", "numpy", "cuda", "echo")
+        assert EXECUTORS.usable == ("mpi", "shared", "threads", "numpy", "cuda", "echo")
     with pytest.raises(OperatorError, match="'poor' of another package is not a class of executors"):
         executor_on("poor")
     assert executor_on("echo").in_folder(tmp_path).execute(job_of(MatmulAllReduce(8, 6, 4), 2))["one"].seconds

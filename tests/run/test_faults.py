@@ -428,7 +428,7 @@ def test_plan_runs_inside_a_users_program(mpi, which):
 @pytest.mark.parametrize(
     ("which", "reported"),
     [
-        ("shape", "rank 1 cannot run the plan: 'A' has shape (7, 32), and the plan wants (192, 32)"),
+        ("shape", "rank 1 cannot run the plan: 'A' has shape (7, 32), but the plan needs (192, 32)"),
         ("dtype", "rank 1 cannot run the plan: 'A' is float64, and the plan is for float32"),
         ("nan", "values that are NaN or infinite (allow_nonfinite=True lets them pass)"),
         ("inf", "values that are NaN or infinite (allow_nonfinite=True lets them pass)"),

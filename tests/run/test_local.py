@@ -1,6 +1,7 @@
 """The native engine on threads of one process: what it computes, how it fails, and that it never waits for ever."""
 
 import ctypes
+import os
 import resource
 import time
 from dataclasses import replace
@@ -17,12 +18,12 @@ from run_strategies import programs
 from dovetail import _native
 from dovetail.collective import family as algorithms
 from dovetail.core import ProgramError, RunError
-from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload, verify
+from dovetail.ir import Builder, Kind, Program, Region, Schedule, Slot, Workload, verify
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import MATMUL, MatmulAllReduce
 from dovetail.passes import fuse, inline_collectives, slice_messages
 from dovetail.run import execute, fresh_inputs, numpy_dtype
-from dovetail.run.engine import needs_order
+from dovetail.run.engine import blas, needs_order
 from dovetail.run.local import execute_local, run_unverified
 from dovetail.run.options import RunOptions
 
@@ -45,6 +46,28 @@ def check(asked: Program, workload: Workload, how: RunOptions, seed: int = 0, ke
     assert_same(found, expected)
     assert sorted(timeline.columns["op"]) == list(range(asked.num_ops))
     return found, timeline
+
+
+def test_ranks_that_compute_side_by_side_share_the_cores():
+    """A BLAS that gives each product all cores makes ranks on threads wait for each other: 10 times as long."""
+    operator, ring = MatmulAllReduce(4, 8, 4), Schedule.of("uniform", tiles=(4,), by="ring")
+    asked, before = operator.program(ring, 2), blas().scipy_openblas_get_num_threads()
+    noted = []
+
+    def note(reads, writes):
+        writes[0][...] = 0
+        noted.append(blas().scipy_openblas_get_num_threads())
+
+    workload = operator.workload(asked, ring)
+    blas().scipy_openblas_set_num_threads(before + 1)
+    try:
+        run_unverified(
+            asked, workload, fresh_inputs(asked, workload, 1), {kernel.name: note for kernel in asked.kernels}
+        )
+        assert noted == [max(1, min(before + 1, len(os.sched_getaffinity(0)) // 2))] * 2
+        assert blas().scipy_openblas_get_num_threads() == before + 1
+    finally:
+        blas().scipy_openblas_set_num_threads(before)
 
 
 def test_nothing_under_way_is_hardly_looked_for():

@@ -130,10 +130,10 @@ def test_results_equal_the_reference(mpi, ranks, tmp_path):
 
 LATE = """
 from dovetail.core import RunError
-from dovetail.run.mpi.library import build_shim
+from dovetail.run.mpi.library import Shim, build_shim
 from dovetail.run.mpi.world import World
 
-world = World(build_shim())
+world = World(Shim(build_shim()))
 if world.rank == 0:
     try:
         world.recv(1, limit_s=0.2)

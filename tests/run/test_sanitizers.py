@@ -23,8 +23,9 @@ from dovetail.run.arrays import allocate_buffer
 from dovetail.trace import merge
 
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
-SOURCES = [*(f"run/{name}" for name in RUN), "cuda/load", "shm/script", "shm/neighbours"]
-PROGRAMS = ("run", "products", "collectives", "interpreter", "scripts")
+SHARED = ("segment", "peers", "messages", "transport", "script", "neighbours")
+SOURCES = [*(f"run/{name}" for name in RUN), *(f"shm/{name}" for name in SHARED), "cuda/load"]
+PROGRAMS = ("run", "products", "collectives", "shared", "interpreter", "scripts")
 SANITIZERS = ("thread", "address,undefined")
 EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
 
@@ -123,6 +124,15 @@ def test_random_programs(binaries, tmp_path):
 @pytest.mark.slow
 def test_products(binaries):
     done = ran(binaries / "products", 1, 20000)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "all as expected" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_shared_memory(binaries, ranks):
+    """Messages and collectives of random sizes, from ring to ring, small enough to be full often."""
+    done = ran(binaries / "shared", ranks, 60, ranks)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
 

@@ -1,4 +1,4 @@
-"""sim on random programs: the C++ twin equals the reference; never under the critical path; monotone; deterministic."""
+"""sim on random programs: C++ equals the reference; never below the critical path; monotone; deterministic."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from dovetail.sim.tables import State, Tables
 
 
 def without(program: Program, op: int) -> Program:
-    """The program with op `op` made a nop: whoever counted on it is stuck."""
+    """Return the program with op `op` replaced by a nop: ops that depend on it are stuck."""
     kind = program.columns["kind"].copy()
     kind[op] = Kind.nop
     return Program(**{**vars(program), "columns": {**program.columns, "kind": kind}})
 
 
 def critical_path_s(program: Program, prices: Prices) -> float:
-    """The longest path over queues, dependencies, messages, signals and collectives, with links and places free."""
+    """Return the longest path over queues, dependencies, messages, signals and collectives, without any contention."""
     end: NDArray[np.float64] = np.zeros(program.num_ops)
     last: dict[tuple[int, int], float] = {}
     flying: dict[tuple[int, bool], list[float]] = {}
     meeting: dict[int, list[int]] = {}
     begin = np.zeros(program.num_ops)
-    for op in program.ops():  # rows are in an order that could happen
+    for op in program.ops():  # rows are in a possible order of execution
         i, kind = op.index, op.kind
         begin[i] = max([last.get((op.rank, op.lane), 0.0), *(end[d] for d in op.after)])
         if kind in RECVS or kind == Kind.wait:
@@ -63,7 +63,7 @@ def test_native_equals_reference(data: st.DataObject) -> None:
     want, got = reference.run(tables), run(tables)
     assert np.all(want.state == State.ended)
     for ours, theirs in zip(got, want, strict=True):
-        assert np.array_equal(ours, theirs)  # to the last bit: both take the same steps
+        assert np.array_equal(ours, theirs)  # bit by bit: both do the same operations
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""sim: closed forms, FIFO depth, rendezvous, links, contention, collectives, one-sided ops, stuck programs."""
+"""simulate against closed forms: FIFO depth, rendezvous, links, contention, collectives, one-sided, stuck programs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SEED_ROW_S = 803e-6 / 4096  # seed 000: the matmul of 4096 rows takes 803 us, li
 
 
 def seed_all_reduce_s(rows: int) -> float:
-    """Seed 000's fit for 8 ranks on 910B: microseconds against MiB of all the data; a row holds 8192 float16."""
+    """Seed 000's fit for 8 ranks on 910B, in microseconds over MiB of all data; a row holds 8192 float16."""
     x = rows * 8192 * 2 / 2**20
     return (-0.9698202 * x * x + 27.0622573 * x + 14.769 if x <= 8 else 13.58491263 * x + 61.508333) * 1e-6
 
 
 def tiled(tiles: list[int], ranks: int = 2) -> tuple[Program, Prices]:
-    """Matmul tile by tile on lane 0, the library's all_reduce of each on lane 1; seed 000's costs."""
+    """Return matmul tiles on lane 0 and the library's all_reduce of each on lane 1, with the costs of seed 000."""
     b = Builder("tiled", ranks)
     compute, net = b.lane("compute", "compute"), b.lane("net", "net")
     call, work = b.collective("all_reduce", range(ranks)), []
@@ -47,7 +47,7 @@ def starts(timeline: Timeline) -> list[float]:
 
 
 def messages(count: int, depth: int = 8) -> Program:
-    """`count` sends on one lane of rank 0, `count` receives on one lane of rank 1; rows in this order."""
+    """Return `count` sends on one lane of rank 0, then `count` receives on one lane of rank 1."""
     b = Builder("messages", 2)
     net, channel = b.lane("net", "net"), b.channel(0, 1, depth=depth)
     for kind, rank, chan in ((Kind.send, 0, "chan_out"), (Kind.recv, 1, "chan_in")):
@@ -117,7 +117,8 @@ def test_rendezvous_waits_for_the_receive() -> None:
 
 
 def test_links_serve_in_order_of_request() -> None:
-    """Three senders share the receiver's link; rank 1 asks first, then 2, then 3; route order does not matter."""
+    """Three senders share the receiver's link; rank 1 requests it first, then 2, then 3; the order in a route is
+    irrelevant."""
     b = Builder("incast", 4)
     net, compute = b.lane("net", "net"), b.lane("compute", "compute")
     for src in (1, 2, 3):
@@ -155,7 +156,7 @@ def test_put_signal_wait() -> None:
     assert ends(timeline) == [3.0, 3.0, 3.75]
 
 
-def test_get_occupies_the_way_from_the_other_rank() -> None:
+def test_get_occupies_the_links_from_the_other_rank() -> None:
     b = Builder("one-sided", 2)
     net, channel = b.lane("net", "net"), b.channel(0, 1)
     b.add(Kind.get, 1, net, chan_in=channel)
@@ -312,7 +313,7 @@ class TestStuck:
 
 
 def test_near_linear() -> None:
-    """Ten times the ops take at most twice the CPU seconds an op."""
+    """With ten times the ops, CPU seconds per op at most double."""
     small, large = ring_all_reduce(64, 1), ring_all_reduce(64, 10)
     calls = [partial(simulate, program, Prices.plain(program, 1.0, 2.0)) for program in (large, small)]
     most = 2 * large.num_ops / small.num_ops

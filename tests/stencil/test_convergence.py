@@ -1,4 +1,4 @@
-"""Tests of convergence: their values, that they are proved, and that no later step waits for them."""
+"""Convergence tests of stencils: their values, their proof, and that no later step waits for them."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ WAYS = [((1,), 0, None), ((3,), 0, None), ((2,), 2, None), ((2,), 3, 4)]
 
 
 class TestConvergence:
-    """Tests return how much the step before them changed the grid."""
+    """A convergence test returns how much the step before it changed the grid."""
 
     @pytest.mark.parametrize(
         ("cut", "depth", "tile"), [((1,), 0, None), ((3,), 0, None), ((2,), 2, None), ((2,), 3, 4)]
@@ -38,7 +38,7 @@ class TestConvergence:
         assert not any(sums & set(op.after) for op in program.ops())
 
     def test_forgotten_part_is_caught(self):
-        """A change that leaves out a row."""
+        """Planted fault: the change leaves out a row."""
         operator, how = operator_class("laplace2d")("24x8", 2, "float32", 2), schedule((2,))
         program = operator.program(how, 2)
         columns = {name: column.copy() for name, column in program.columns.items()}
@@ -46,6 +46,6 @@ class TestConvergence:
         columns["read_count"][columns["read_start"][row] : columns["read_start"][row + 1]] -= 1
         assert not verify(program.with_columns(columns), against=operator.reference(how, 2)).ok
 
-    def test_only_of_levels(self):
+    def test_only_with_time_levels(self):
         with pytest.raises(OperatorError, match="cannot be tested for convergence"):
             operator_class("fdtd2d")("16x8", 4, "float32", 2)

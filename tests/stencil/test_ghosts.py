@@ -1,4 +1,4 @@
-"""Stencils whose ghost rows reach the ends of the grid: rows that no sweep computes, ends of several kinds, no rows."""
+"""Ghost rows at the ends of the grid: rows that no sweep computes, boundaries of several kinds, empty loops."""
 
 import numpy as np
 import pipeline_runs
@@ -25,7 +25,7 @@ def down(u, v, steps):
 
 @nest(u=array("n", "m", "k"), v=array("n", "m", "k", time=True, boundary="fixed"))
 def inner_box(u, v, steps):
-    """In place, and never computed at either end of two axes."""
+    """Updates in place; the ends of two axes are never computed."""
     n, m, k = u.shape
     for t in loop(steps):
         for i in loop(2, n - 1):
@@ -72,7 +72,7 @@ def one_axis_around(u, v, w, steps):
     w=array("n", time=True, boundary="periodic"),
 )
 def three_ends(u, v, w, steps):
-    """All kinds of ends; the periodic array is computed from the reflecting one."""
+    """All kinds of boundaries; the periodic array is computed from the reflecting one."""
     n = u.shape[0]
     for t in loop(steps):
         for i in loop(n):
@@ -114,7 +114,7 @@ def check_ways(made, grid, cuts, steps=5, ways=WAYS, run=None):
 
 @pytest.mark.parametrize("name", ["fdtd2d", "red_black2d"])
 def test_shipped_in_place_up_to_the_ends(name):
-    """Ghost rows at an end of the grid, which no sweep computes, must be received: they are never written here."""
+    """Ghost rows at an end of the grid, which no sweep computes, must be received."""
     check_ways(getattr(problems, name), "12x9", [(2,), (4,)])
 
 
@@ -129,10 +129,10 @@ def test_a_periodic_array_that_is_computed_from_others(made, grid):
 
 
 def test_a_periodic_array_that_is_computed_from_a_mirrored_one():
-    """Right before every sweep; refused for several sweeps, for ghost rows of both differ."""
+    """Correct if ghosts are exchanged before every sweep; refused for several sweeps, as ghost rows of both differ."""
     check_ways(three_ends, "12", [(1,), (3,)], ways=[(0, None), (0, 2)])
     operator = operator_of(three_ends)("12", steps=5)
-    with pytest.raises(PlanError, match="go around the ends, and those of u are mirrored there"):
+    with pytest.raises(PlanError, match="go around the ends, but those of u are mirrored there"):
         operator.program(schedule((2,), 2), 2)
     assert operator.serial(2)["depth"] == 0
 
@@ -149,7 +149,7 @@ def test_loops_without_iterations(made, grid):
 
 
 def test_a_loop_that_is_always_empty():
-    """It may stand beside others; a loop that holds nothing else is refused."""
+    """An empty loop may be beside others; a nest without any other loop is refused."""
 
     @nest(u=array("n", "m"), v=array("n", "m"))
     def upwards(u, v, steps):
@@ -194,7 +194,7 @@ def with_edges(u, v, steps):
 
 @nest(u=array("n", "m", "k"))
 def with_lines(u, steps):
-    """Rows, columns and lines that need what the same loops have just written."""
+    """Rows, columns and lines that read values that the same loops have just written."""
     n, m, k = u.shape
     for _ in loop(steps):
         for i in loop(1, n):
@@ -248,7 +248,7 @@ def test_rows_that_are_written_at_one_index_far_from_their_reads():
 
 
 def near_the_end(boundary):
-    """Reads beyond an end by a loop that begins there: how far is known although sizes are not."""
+    """Reads beyond an end by a loop that begins there: the distance is known although sizes are not."""
 
     @nest(u=array("m", "n", time=True, boundary=boundary), v=array("m", "n", time=True, boundary="fixed"))
     def ends(u, v, steps):
@@ -278,7 +278,7 @@ def test_reads_beyond_the_end_where_a_loop_begins(boundary):
     check_ways(made, "8x4", [(2,)], steps=3, ways=[(0, None), (0, 1)], run=native)
 
 
-def test_reads_that_lie_the_further_outside_the_larger_arrays_are():
+def test_reads_outside_at_a_distance_that_grows_with_the_arrays():
     def fold(u, steps):
         n = u.shape[0]
         for t in loop(steps):
@@ -303,7 +303,7 @@ def with_columns(u, v, steps):
 
 @nest(u=array("n", "m"), v=array("n", "m"))
 def with_chained_columns(u, v, steps):
-    """Row i reads of v what row i - 1 has just written: columns one after the other would read it too late."""
+    """Row i reads values of v that row i - 1 has just written: computing columns one after another would be wrong."""
     n, m = u.shape
     for _ in loop(steps):
         for i in loop(1, n - 1):
@@ -321,8 +321,8 @@ def test_several_columns_within_a_loop():
         _ = operator_of(with_chained_columns)
 
 
-def test_the_reason_of_a_loop_that_goes_back():
-    """Not that its point is no point: the user's loops are those of the grid."""
+def test_the_error_for_a_loop_that_goes_back():
+    """The error names the direction of the loop."""
 
     @nest(u=array("n", "m", time=True, boundary="reflecting"), v=array("n", "m"))
     def back(u, v, steps):

@@ -1,4 +1,4 @@
-"""Stencils on ranks: every cut, halo depth and overlap is proved against the whole, and gives its bits."""
+"""Stencils on ranks: every cut, halo depth and overlap is proved, and equal to a single rank bit by bit."""
 
 from itertools import pairwise
 
@@ -39,7 +39,7 @@ SHIPPED = [(name, grid) for name, grids in GRIDS.items() for grid in grids]
 
 
 def cut_for(operator, ranks):
-    """The most even cut."""
+    """Return the most even cut."""
     return min(cuts(ranks, len(operator.rows)), key=lambda cut: max(cut) - min(cut))
 
 
@@ -83,7 +83,7 @@ def test_ranks_and_uneven_shares(ranks):
 @pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
 @pytest.mark.parametrize("cut", [(1, 1), (3, 1), (1, 2), (2, 2)])
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_boundaries_with_corners_and_lopsided_reach(boundary, cut, depth):
+def test_boundaries_with_corners_and_asymmetric_reach(boundary, cut, depth):
     edge = 2 if boundary == "fixed" else 0
 
     @nest(u=array("n", "m", "l", time=True, boundary=boundary), c=array("n", "m", "l"))
@@ -137,7 +137,7 @@ def test_whole_numbers(boundary, dtype):
     steps=st.integers(0, 4),
 )
 def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, tile, steps):
-    """Right, or refused because there are too few rows to be mirrored."""
+    """The result is correct, or the stencil is refused because there are too few rows to mirror."""
     tree, edge = data.draw(trees(axes)), 2 if boundary == "fixed" else 0
 
     @nest(u=array(*"nml"[:axes], time=True, boundary=boundary), c=array(*"nml"[:axes]))
@@ -165,9 +165,9 @@ def test_random_stencils(data, axes, boundary, ranks, depth, overlapped, tile, s
 
 
 class TestShares:
-    """Rows of the parts along the first axis, where ranks differ in speed."""
+    """Different numbers of rows for ranks of different speed."""
 
-    def test_uneven_on_purpose(self):
+    def test_given_shares(self):
         operator = operator_class("jacobi2d")("30x7", 4)
         for shares in ((21, 5, 4), (4, 4, 22)):
             for depth, tile in ((0, None), (2, None), (2, 3)):
@@ -177,14 +177,14 @@ class TestShares:
         check(box, schedule((3, 2), overlapped=True, shares=(9, 2, 4)))
 
     @pytest.mark.parametrize("shares", [(20, 9), (10, 10, 10), (31, -1)])
-    def test_none_of_so_many_rows(self, shares):
-        with pytest.raises(PlanError, match="these are no shares of 30 rows"):
+    def test_impossible_shares_are_refused(self, shares):
+        with pytest.raises(PlanError, match="invalid shares of 30 rows"):
             operator_class("jacobi2d")("30x7", 4).program(schedule((2,), shares=shares), 2)
 
 
 @pytest.mark.parametrize("boundary", ["fixed", "periodic", "reflecting"])
 class TestNarrowParts:
-    """Ghosts go beyond the next part, and around an end more than once."""
+    """Ghosts reach beyond the next part, and more than once around the grid."""
 
     SHARES = ((1,) * 8, (1, 9, 1, 2), (2, 2, 5), (3, 1, 1))
 
@@ -202,7 +202,7 @@ class TestNarrowParts:
         return stencil_operator(far)(f"{rows}x2", steps, "float64")
 
     @pytest.mark.parametrize("shares", SHARES)
-    def test_right(self, boundary, shares):
+    def test_correct(self, boundary, shares):
         for low, high in ((4, 1), (0, 3)):
             check(self.operator(boundary, sum(shares), low, high), schedule((len(shares),), 0, low > 0, shares=shares))
         even = self.operator(boundary, sum(shares), 2, 2, 5)
@@ -211,7 +211,7 @@ class TestNarrowParts:
                 check(even, schedule((len(shares),), depth, tile=tile, shares=shares))
 
     def test_tiles_of_a_row(self, boundary):
-        """Where a sweep reads farther back than ahead, a mirrored row comes of one far ahead."""
+        """If a sweep reads farther back than ahead, a mirrored row may come from a row far ahead."""
         edge = 4 if boundary == "fixed" else 0
 
         @nest(u=array("n", "m", time=True, boundary=boundary))
@@ -224,8 +224,8 @@ class TestNarrowParts:
         check(stencil_operator(wave)("16x2", 4, "float64"), schedule((2,), 2, tile=1))
 
     @pytest.mark.parametrize("shares", SHARES)
-    def test_no_more_travels_than_is_read(self, boundary, shares):
-        """Each row that a part reads of others, once a step."""
+    def test_no_more_is_sent_than_is_read(self, boundary, shares):
+        """Each row that a part reads from others is sent once per step."""
         rows, steps, low, high = sum(shares), 3, 4, 1
         ends = np.cumsum([0, *shares]).tolist()
         wanted = 0
@@ -245,7 +245,7 @@ class TestNarrowParts:
 
 
 class TestMessages:
-    """Ghosts are as wide as dependences reach, and no wider."""
+    """Ghosts are exactly as wide as dependences reach."""
 
     @staticmethod
     def rows_sent(name, grid, cut, depth=0, steps=6):
@@ -255,7 +255,7 @@ class TestMessages:
         regions = col["read_start"][sends]
         return int((col["read_count"][regions] * col["read_blocks"][regions]).sum()), len(sends)
 
-    def test_least(self):
+    def test_messages_are_minimal(self):
         assert self.rows_sent("jacobi2d", "32x8", (2,)) == (2 * 6, 2 * 6)
         assert self.rows_sent("jacobi2d", "32x8", (4,)) == (6 * 6, 6 * 6)
         assert self.rows_sent("jacobi2d", "32x8", (2,), depth=3) == (
@@ -274,12 +274,12 @@ class TestMessages:
         assert [Kind.recv in each for each in waits] == [False, True, False, True]
 
 
-class TestWhereArraysLie:
-    """The first sweeps read the user's arrays, and the last one writes the result: what is copied are edges."""
+class TestCopies:
+    """The first sweeps read the user's arrays, and the last one writes the result: only edges are copied."""
 
     @staticmethod
     def copied(name, grid, cut, **about):
-        """Rows that are copied, by what the line says of them."""
+        """Return the number of copied rows, by the source line of the copy."""
         program = operator_class(name)(grid, 6).program(schedule(cut, **about), int(np.prod(cut)))
         found = {}
         for op in program.ops():
@@ -288,7 +288,7 @@ class TestWhereArraysLie:
         return found
 
     def test_edges_only(self):
-        """The one outermost row of either rank, to both planes and to the result."""
+        """Each rank copies its one outermost row to both planes and to the result."""
         for overlapped in (False, True):
             assert self.copied("jacobi2d", "32x8", (2,), overlapped=overlapped) == {"edge of u": 2 * 3}
 
@@ -296,7 +296,7 @@ class TestWhereArraysLie:
         assert self.copied("jacobi2d", "32x8", (2,), depth=2)["enter u"] == 2
         assert self.copied("jacobi2d", "64x8", (2,), depth=3, tile=2)["enter u"] < 2 * 10
 
-    def test_of_two_levels_one_is_the_last(self):
+    def test_two_levels(self):
         copied = self.copied("acoustic3d", "16x8x8", (2, 1))
         assert copied["leave u"] == 16 * 8
         assert "enter u" not in copied
@@ -313,7 +313,7 @@ class TestWhereArraysLie:
             for how in (schedule(cut_for(operator, 2)), schedule(cut_for(operator, 2), 2, tile=3)):
                 check(operator, how)
 
-    def test_a_row_that_was_not_copied_is_missed(self):
+    def test_a_missing_copy_is_found(self):
         operator = operator_class("jacobi2d")("16x6", 4)
         program = operator.program(schedule((2,), 2), 2)
         row = next(op.index for op in program.ops() if op.line == "enter u")
@@ -330,10 +330,10 @@ class TestWhereArraysLie:
 
 
 class TestRefused:
-    def test_no_stencils(self):
+    def test_nests_that_are_no_stencils_are_refused(self):
         for made, words in (
             (problems.gauss_seidel2d, "iterations of i need one another"),
-            (problems.lcs, "array a has other axes than the first"),
+            (problems.lcs, "array a has axes that the first array does not have"),
             (problems.sync_p2p, "is not the point of its loops|iterations of i need one another"),
         ):
             with pytest.raises(OperatorError, match=f"{made.name} is no stencil: .*({words})"):
@@ -346,14 +346,14 @@ class TestRefused:
         with pytest.raises(OperatorError, match="13 ranks cannot each have rows") as refused:
             operator.serial(13)
         assert refused.value.hint == "fewer ranks, or a grid of at least 13 rows"
-        with pytest.raises(PlanError, match="none of jacobi2d on 3 ranks"):
+        with pytest.raises(PlanError, match="the schedule does not fit jacobi2d on 3 ranks"):
             operator.program(schedule((2,)), 3)
 
     @pytest.mark.parametrize(
         ("grid", "words"),
         [("12", "a grid of 2 axes"), ("1x2x3", "a grid of 2 axes"), ("axb", "is no grid"), ("0x4", "is no grid")],
     )
-    def test_grids(self, grid, words):
+    def test_invalid_grids_are_refused(self, grid, words):
         with pytest.raises(OperatorError, match=words):
             operator_class("jacobi2d")(grid)
 
@@ -382,7 +382,7 @@ class TestRefused:
 
 
 class TestPlantedFaults:
-    """Of a right program, each is caught by the certificate."""
+    """The certificate finds each fault planted in a correct program."""
 
     def program(self):
         operator = operator_class("jacobi2d")("16x6", 4)
@@ -394,11 +394,11 @@ class TestPlantedFaults:
         change(program, columns)
         return verify(program.with_columns(columns), against=plain)
 
-    def test_nothing_planted(self):
+    def test_the_program_without_faults_passes(self):
         program, plain = self.program()
         assert verify(program, against=plain).ok
 
-    def test_ghosts_used_before_they_came(self):
+    def test_ghosts_used_before_they_arrived(self):
         def forget(program, columns):
             row = next(op.index for op in program.ops() if op.kind == Kind.compute and len(op.after))
             at = int(columns["dep_start"][row])
@@ -408,7 +408,7 @@ class TestPlantedFaults:
         assert not self.changed(forget).checks["races"].ok
 
     @pytest.mark.parametrize("kind", [Kind.send, Kind.compute])
-    def test_rows_beside_those_meant(self, kind):
+    def test_wrong_rows(self, kind):
         def shift(program, columns):
             row = next(op.index for op in program.ops() if op.kind == kind)
             columns["read_offset"][columns["read_start"][row]] += 1
@@ -429,7 +429,7 @@ class TestPlantedFaults:
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(("name", "grid"), SHIPPED)
 def test_native_is_equal(name, grid):
-    """Compiled C, on threads."""
+    """Compiled C code on threads gives the same result."""
     for dtype in ("float32", "float64"):
         operator = operator_class(name)(grid, 4, dtype)
         check(operator, schedule(cut_for(operator, 2), 2, True), run=native)
@@ -440,15 +440,15 @@ AT_ONCE = {"jacobi2d": "19x64", "jacobi3d": "9x8x33", "heat3d": "7x8x40", "acous
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize(("name", "grid"), AT_ONCE.items())
-def test_rows_computed_as_one(name, grid):
-    """Their ends are what they are row by row, and nothing beyond the last row is written."""
+def test_rows_computed_in_one_loop(name, grid):
+    """The ends of rows are as if computed row by row, and nothing beyond the last row is written."""
     operator = operator_class(name)(grid, 5, "float32")
     assert all(kernel.at_once for kernel in operator.kernels[: len(operator.stencil.sweeps)])
     for cut, depth, tile in ((1, 0, None), (2, 0, None), (2, 2, 3)):
         check(operator, schedule((cut, *(1,) * (len(operator.rows) - 1)), depth, True, tile), run=native)
 
 
-def test_rows_in_place_are_not_computed_as_one():
+def test_rows_in_place_are_not_computed_in_one_loop():
     assert not any(kernel.at_once for kernel in operator_class("fdtd2d")("17x64", 5, "float32").kernels)
 
 
@@ -465,7 +465,7 @@ def test_native_does_not_call_python(monkeypatch):
 
 @pytest.mark.needs("compiler")
 def test_bound_before_the_first_call(monkeypatch):
-    """And not again: the engine gets the addresses of a call's arrays."""
+    """Kernels are bound once: later calls pass only the addresses of their arrays."""
     operator = operator_class("jacobi2d")("16x8", 3)
     how = schedule((1,))
     program = operator.program(how, 1)
@@ -488,11 +488,11 @@ class TestOperator:
         with pytest.raises(DovetailError):
             StencilOperator.from_json({"schema": "dovetail.operator.stencil/1"})
 
-    def test_serial_is_cut_where_least_travels(self):
+    def test_serial_uses_the_cut_with_least_traffic(self):
         assert self.operator().serial(4)["cut"] == (2, 2)
         assert operator_class("jacobi3d")("64x4x8", 7).serial(4)["cut"] == (4, 1)
 
-    def test_prediction_of_a_long_run_is_of_a_short_one(self):
+    def test_a_long_run_is_predicted_from_a_short_one(self):
         operator = operator_class("jacobi2d")("32x8", 1000)
         program, workload, times = operator.prediction_model(schedule((2,), 4), 2)
         assert program.num_ops < operator.program(schedule((2,), 4), 2).num_ops / 10
@@ -516,8 +516,8 @@ def mirrored(u, steps):
 
 
 @pytest.mark.parametrize(("name", "grid"), [*SHIPPED, ("mirrored", "12x9")])
-def test_all_that_is_priced_is_probed(name, grid):
-    """Of every family, moves into planes with margins too."""
+def test_every_price_has_a_probe(name, grid):
+    """For every family, and for copies into planes with margins too."""
     operator = (operator_of(mirrored) if name == "mirrored" else operator_class(name))(grid, 6)
     for ranks in (1, 2):
         measured = [computations(operator, each, ranks, each.most, 1).variant for each in operator.samples(ranks)]
@@ -529,7 +529,7 @@ def test_all_that_is_priced_is_probed(name, grid):
 
 
 class TestSpace:
-    """What the page shows of an iteration space."""
+    """The iteration space, as the page shows it."""
 
     @pytest.mark.parametrize(("depth", "tile"), [(0, None), (2, None), (3, 2)])
     def test_every_row_of_every_step_is_owned_once(self, depth, tile):
@@ -543,7 +543,7 @@ class TestSpace:
         assert len(beyond) == {0: 0, 2: 2 * 2, 3: 2 * (4 + 2)}[depth]
         assert space.cuts == (15,)
 
-    def test_tiles_lean(self):
+    def test_tiles_are_skewed(self):
         space = operator_class("jacobi2d")("64x6", 8).space(schedule((1,), 4, tile=4), 1)
         second = sorted((p.step, p.low, p.high) for p in space.pieces if p.turn == 3)
         assert [(high - low) for _, low, high in second] == [4] * 4

@@ -1,4 +1,4 @@
-"""Programs that are read where they were written before."""
+"""Programs that are read from the cache instead of being built again."""
 
 import importlib
 import os
@@ -44,7 +44,7 @@ def smoothed(weight):
 
 @pytest.fixture
 def unwilling(monkeypatch):
-    """From when it is called, no operator of stencils writes a Program."""
+    """After this is called, stencil operators cannot build Programs."""
 
     def refuse(*asked):
         raise AssertionError("the Program is written again")
@@ -52,7 +52,7 @@ def unwilling(monkeypatch):
     return lambda: monkeypatch.setattr(StencilOperator, "program", refuse)
 
 
-def test_is_the_same_and_proved_anew(own_cache, unwilling):
+def test_a_cached_program_is_the_same_and_proved_again(own_cache, unwilling):
     first = written.program_of(OPERATOR, HOW, 2)
     assert is_same(first, OPERATOR.program(HOW, 2))
     unwilling()
@@ -64,14 +64,14 @@ def test_is_the_same_and_proved_anew(own_cache, unwilling):
 
 
 @pytest.mark.usefixtures("own_cache")
-def test_not_of_another_operator_or_schedule():
+def test_a_program_of_another_operator_or_schedule_is_not_used():
     written.program_of(OPERATOR, HOW, 2)
     assert not is_same(written.program_of(OPERATOR, HOW.with_parameters(depth=4), 2), OPERATOR.program(HOW, 2))
     one, other = (fingerprint_of(smoothed(weight)) for weight in (0.5, 0.25))  # of one name
     assert one != other
 
 
-def test_what_tuning_has_written_is_read(own_cache, unwilling):
+def test_a_program_that_tuning_saved_is_read(own_cache, unwilling):
     program = OPERATOR.program(HOW, 2)
     written.save_program(OPERATOR, Schedule.from_json(HOW.to_json()), 2, program)
     unwilling()
@@ -79,7 +79,7 @@ def test_what_tuning_has_written_is_read(own_cache, unwilling):
 
 
 def test_any_operator_with_its_post_conditions(own_cache, monkeypatch):
-    """A product of many tiles says by post-conditions what is right; what is proved of one Program is of no other."""
+    """The post-conditions of a product are stored too; a proof of one Program is not used for another."""
     operator = MatmulAllReduce(64 * 4, 8, 8)
     schedule = Schedule.of("uniform", tiles=(8,) * 32, by="ring")
     program = operator.program(schedule, 4)
@@ -104,7 +104,7 @@ def test_few_ops_are_not_kept(own_cache):
     assert not [*own_cache.glob(FOLDER)]
 
 
-def test_the_oldest_go(own_cache, monkeypatch):
+def test_the_oldest_are_removed(own_cache, monkeypatch):
     monkeypatch.setattr(written, "PROGRAMS", replace(PROGRAMS, most=2))
     for steps in (16, 24, 32):
         operator = operator_of(problems.jacobi2d)("128x8", steps=steps)
@@ -116,13 +116,13 @@ def test_the_oldest_go(own_cache, monkeypatch):
 
 
 class TestFingerprint:
-    """It changes with everything that Programs follow from."""
+    """The fingerprint changes with everything on which Programs depend."""
 
-    def test_with_sources(self, tmp_path, monkeypatch):
-        """Those of the operator's own rooms and of all that they import, and no others."""
-        house = tmp_path / "dovetail"
-        shutil.copytree(fingerprint.HOUSE, house, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-        monkeypatch.setattr(fingerprint, "HOUSE", house)
+    def test_changes_with_sources(self, tmp_path, monkeypatch):
+        """The sources of the operator's packages and of all that they import count, no others."""
+        package = tmp_path / "dovetail"
+        shutil.copytree(fingerprint.PACKAGE, package, ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+        monkeypatch.setattr(fingerprint, "PACKAGE", package)
 
         def found():
             fingerprint._sources.cache_clear()
@@ -130,15 +130,15 @@ class TestFingerprint:
 
         seen = [found()]
         for place in ("stencil/sweeps.py", "loops/nest.py", "ir/build.py", "core/units.py"):
-            with (house / place).open("a") as file:
+            with (package / place).open("a") as file:
                 file.write("# changed\n")
             seen.append(found())
         assert len(set(seen)) == 5
-        (house / "report/page/late.py").write_text("# changed\n")
+        (package / "report/page/late.py").write_text("# changed\n")
         assert found() == seen[-1]
         fingerprint._sources.cache_clear()
 
-    def test_with_the_file_of_another_package(self, tmp_path, monkeypatch):
+    def test_changes_with_the_file_of_another_package(self, tmp_path, monkeypatch):
         monkeypatch.syspath_prepend(tmp_path)
         text = "from dovetail.matmul import MatmulAllReduce\nclass Mine(MatmulAllReduce):\n    name = 'mine'\n"
         seen = set()
@@ -149,7 +149,7 @@ class TestFingerprint:
             seen.add(fingerprint_of(importlib.import_module("strangers").Mine(4, 6, 2)))
         assert len(seen) == 2
 
-    def test_none_of_a_class_that_was_typed_in(self, own_cache, monkeypatch):
+    def test_a_class_without_source_has_no_fingerprint(self, own_cache, monkeypatch):
         class Typed(MatmulAllReduce):
             __module__ = "typed"
 
@@ -163,8 +163,8 @@ class TestFingerprint:
         assert not [*own_cache.glob("pro*/*")]
 
 
-class TestWhatIsKnown:
-    """A Program that was proved need not be proved again, as long as it is the same, to the last op."""
+class TestKnown:
+    """A proved Program is not proved again if it is exactly the same."""
 
     @pytest.fixture
     def program(self, own_cache):
@@ -178,25 +178,25 @@ class TestWhatIsKnown:
         return program
 
     @pytest.mark.parametrize("column", ["read_offset", "write_count", "lane", "chan_out", "call", "dep"])
-    def test_not_of_one_that_differs_in_an_op(self, program, column):
+    def test_a_proof_is_not_used_if_an_op_differs(self, program, column):
         changed = program.columns[column].copy()
         changed[-1] += 1
         other = replace(program, columns=program.columns | {column: changed})
         assert written.known_of(OPERATOR, HOW, other) == (False, None)
 
-    def test_not_of_one_whose_tables_differ(self, program):
+    def test_a_proof_is_not_used_if_tables_differ(self, program):
         first, *others = program.buffers
         other = replace(program, buffers=(first._replace(slots=(65, 64)), *others))
         assert written.known_of(OPERATOR, HOW, other) == (False, None)
 
-    def test_not_of_another_operator_schedule_or_library(self, program, tmp_path, monkeypatch):
+    def test_a_proof_is_not_used_for_another_operator_schedule_or_library(self, program, tmp_path, monkeypatch):
         assert written.known_of(smoothed(0.5), HOW, program) == (False, None)
         assert written.known_of(OPERATOR, HOW.with_parameters(tile=4), program) == (False, None)
         (tmp_path / "other.so").write_bytes(b"another compiler's")
         monkeypatch.setattr("dovetail._native._core.__file__", str(tmp_path / "other.so"))
         assert written.known_of(OPERATOR, HOW, program) == (False, None)
 
-    def test_few_ops_leave_no_note(self, own_cache):
+    def test_proofs_of_few_ops_are_not_saved(self, own_cache):
         how = HOW.with_parameters(depth=0, tile=None)
         written.save_proof(OPERATOR, how, OPERATOR.program(how, 2), in_order=False)
         assert not [*own_cache.glob("pro*/*")]
@@ -204,7 +204,7 @@ class TestWhatIsKnown:
 
 @contextmanager
 def room_for(num_bytes):
-    """Files may have this many bytes: the kernel refuses the rest, as where a disk is full halfway."""
+    """Limit the size of files to `num_bytes`: further writes fail, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
@@ -214,8 +214,8 @@ def room_for(num_bytes):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_disk_that_is_full_halfway_leaves_no_half_files(own_cache, is_there):
-    """What was there before stays; what cannot be done without says so; Programs are written once there is room."""
+def test_a_disk_that_fills_up_leaves_no_incomplete_files(own_cache, is_there):
+    """Earlier files stay; failures that matter are reported; Programs are written again once there is room."""
     program, hosts = OPERATOR.program(HOW, 2), ["a", "b"]
     table = Selection({}, rows_of("all_reduce", 2, 1, [(Choice("ring_all_reduce"), Point(4096, 1e-5))], "float32"))
     writers = [

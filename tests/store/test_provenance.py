@@ -1,4 +1,4 @@
-"""Programs that compute run from their files: what a file says that it was made of, or the command line does."""
+"""Running programs with kernels from files: the operator is named in the file or on the command line."""
 
 import json
 from dataclasses import replace
@@ -19,7 +19,7 @@ TINY = "--m", "13", "--k", "9", "--n", "11"
 
 @pytest.fixture
 def ran(call):
-    """The document of a run that is right."""
+    """Return a function that runs a command, checks that results are correct, and returns its JSON document."""
 
     def _ran(*words):
         code, out, err = call("run", *words, "--rounds", "1", "--seed", "5", "--json")
@@ -33,19 +33,19 @@ def ran(call):
 
 
 def planned(operator, place, **asked):
-    """A plan in a file."""
+    """Write a plan to a file."""
     return save_json(place / "plan.json", dt.plan(operator, "shared-memory-2", extrapolate=True, **asked).to_json())
 
 
 def serial_file(operator, place, ranks=3):
-    """The serial schedule of an operator on more ranks, in a file that says what it was made of."""
+    """Write the serial schedule of an operator, and its provenance, to a file."""
     serial = operator.serial(ranks)
     text = with_made_of(to_text(operator.program(serial, ranks)), "text", MadeOf(operator, serial))
     return save_text(place / "serial.txt", text)
 
 
 def compiled(call, plan, form, place):
-    """What `compile` makes of a plan."""
+    """Return the file that `compile` writes for a plan."""
     assert call("compile", plan, "--to", form, "--out", place)[0] == 0
     return place
 
@@ -63,13 +63,13 @@ def test_every_operator_runs_from_a_file_whatever_its_schedule(call, ran, tmp_pa
         assert ran(file, "--on", "numpy")["operator"] == operator.title
     assert len(families) > 2
     assert ran(serial_file(operator, tmp_path), "--on", "numpy")["ranks"] == 3
-    again = compiled(call, file, "json", tmp_path / "program.json")  # it goes along
+    again = compiled(call, file, "json", tmp_path / "program.json")  # the provenance is kept
     found = ran(again, "--on", "threads")
     assert (found["ranks"], found["dtype"], found["program"]) == (2, "float32", name)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_of_every_type(ran, tmp_path, dtype):
+def test_every_dtype(ran, tmp_path, dtype):
     file = serial_file(MatmulAllReduce(16, 9, 5, dtype), tmp_path)
     for place in ("numpy", "threads"):
         assert ran(file, "--on", place)["dtype"] == dtype
@@ -81,7 +81,7 @@ def test_tokens_shared_unevenly(ran, tmp_path):
 
 
 @pytest.mark.parametrize(("name", "sizes"), [("jacobi2d", {"grid": "12x10", "steps": 2}), ("lcs", {"grid": "24x20"})])
-def test_nests_are_held_against_their_plain_program(ran, tmp_path, name, sizes):
+def test_nests_are_compared_with_their_reference(ran, tmp_path, name, sizes):
     (operator,) = operator_class(name).points(**sizes)
     found = ran(serial_file(operator, tmp_path, 2), "--on", "threads")
     assert found["operator"] == operator.title
@@ -98,7 +98,7 @@ def test_on_ranks(call, ran, tmp_path, name):
 
 @pytest.mark.parametrize("place", ["numpy", "threads"])
 def test_a_wrong_product_is_reported(call, tmp_path, monkeypatch, place):
-    """Planted: a kernel that adds one to an element."""
+    """Planted fault: a kernel adds one to an element."""
     plan = planned(MatmulAllReduce(8, 9, 5), tmp_path)
     file = compiled(call, plan, "text", tmp_path / "program.txt")
     right = MadeOf.workload
@@ -117,25 +117,25 @@ def test_a_wrong_product_is_reported(call, tmp_path, monkeypatch, place):
 class TestWhatAFileLacks:
     @pytest.fixture
     def bare(self, tmp_path):
-        """A program of products whose file says nothing beside it."""
+        """Return a file with a program of products without provenance."""
         operator = MatmulAllReduce(13, 9, 11)
         (tmp_path / "bare.txt").write_text(to_text(operator.program(operator.serial(2), 2)))
         return tmp_path / "bare.txt"
 
-    def test_is_asked_for(self, call, bare):
+    def test_the_error_asks_for_it(self, call, bare):
         code, _, err = call("run", bare, "--on", "numpy")
         assert code == 2
         assert all(word in err for word in ("kernels matmul", "--operator", "--shape A=… --shape B=…"))
 
-    def test_may_be_said_as_a_operator(self, ran, bare):
+    def test_may_be_given_by_an_operator(self, ran, bare):
         found = ran(bare, "--on", "numpy", "--operator", " ".join(["matmul_all_reduce", *TINY, "--dtype", "float64"]))
         assert (found["operator"], found["dtype"]) == ("matmul_all_reduce 13 × 9 × 11 float64", "float64")
 
-    def test_may_be_said_by_a_plan(self, ran, bare, tmp_path):
+    def test_may_be_given_by_a_plan(self, ran, bare, tmp_path):
         plan = planned(MatmulAllReduce(13, 9, 11), tmp_path)
         assert ran(bare, "--on", "numpy", "--operator", plan)["operator"] == "matmul_all_reduce 13 × 9 × 11 float32"
 
-    def test_may_be_said_by_shapes(self, ran, bare):
+    def test_may_be_given_by_shapes(self, ran, bare):
         shapes = [f"--shape={each}" for each in ("A=5,4", "B=5x11,4x11", "P=11", "C=11")]
         found = ran(bare, "--on", "numpy", "--dtype", "float64", *shapes)
         assert (found["operator"], found["dtype"]) == (None, "float64")
@@ -144,13 +144,13 @@ class TestWhatAFileLacks:
         ("words", "said"),
         [
             (["--operator", "matmul_all_reduce --m 14 --k 9 --n 11"], "the operator has 70"),
-            (["--operator", "all_gather_matmul --m 13 --k 9 --n 11"], "is not of all_gather_matmul"),
+            (["--operator", "all_gather_matmul --m 13 --k 9 --n 11"], "is not one of all_gather_matmul"),
             (["--operator", "matmul_all_reduced --m 1"], "did you mean 'matmul_all_reduce'"),
             (["--operator", "matmul_all_reduce --m 13 --k 9"], "--n"),
             (["--operator", "matmul_all_reduce --m -1 --k 9 --n 11"], "Invalid value for '--m'"),
             (["--operator", ""], "--operator is empty"),
             (["--operator", '"'], "--operator"),
-            (["--shape", "A=5"], "how large is a slot of buffer 'B'?"),
+            (["--shape", "A=5"], "the shape of a slot of buffer 'B' is missing"),
             (["--shape", "Q=5"], "no buffer 'Q'"),
             (["--shape", "A"], "--shape BUFFER="),
             (["--shape", "A=5x"], "--shape BUFFER="),
@@ -158,7 +158,7 @@ class TestWhatAFileLacks:
             (["--shape", "A=5", "--shape", "B=7x11", "--shape", "P=11", "--shape", "C=11"], "do not fit"),
         ],
     )
-    def test_said_wrongly_is_reported(self, call, bare, words, said):
+    def test_a_wrong_operator_is_reported(self, call, bare, words, said):
         code, _, err = call("run", bare, "--on", "numpy", *words)
         assert code == 2, err
         assert said in err
@@ -168,12 +168,12 @@ class TestWhatAFileLacks:
     def test_kernels_that_only_their_operator_knows(self):
         (operator,) = operator_class("jacobi2d").points(grid="12x10", steps=2)
         program = operator.program(operator.serial(2), 2)
-        with pytest.raises(OperatorError, match="does not follow from its name"):
+        with pytest.raises(OperatorError, match="is unknown without the program's operator"):
             shaped(program, {buffer.name: [[2]] for buffer in program.buffers}, "float32")
 
 
 @pytest.mark.parametrize("words", [["--launch", "x"], ["--trace", "t"]])
-def test_what_is_of_ranks_is_refused_elsewhere(call, tmp_path, words):
+def test_options_for_ranks_are_refused_elsewhere(call, tmp_path, words):
     plan = planned(MatmulAllReduce(8, 9, 5), tmp_path)
     code, _, err = call("run", plan, "--on", "threads", *words)
     assert code == 2

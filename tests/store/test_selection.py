@@ -1,4 +1,4 @@
-"""The table that says which algorithm serves which sizes of a collective, and its files."""
+"""The selection table: the algorithm for each size of a collective; its files."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dovetail.collective.operators import AllReduce, AllToAll, ReduceScatter
 from dovetail.core import PlanError, ProgramError
 from dovetail.report.selections import nccl_tuner_csv, write_for_others, write_msccl
 from dovetail.store.selection import (
+    LEVELS,
     Choice,
     Point,
     Row,
@@ -31,7 +32,7 @@ def table(*picked: tuple[Choice, int], ranks: int = 4) -> Selection:
     return Selection({"mpi": "X"}, rows_of("all_reduce", ranks, 1, found))
 
 
-def test_between_two_of_ours_the_break_is_the_geometric_mean():
+def test_the_break_between_two_of_our_algorithms_is_the_geometric_mean():
     found = table((RING, 4096), (RING, 16384), (TREE, 65536))
     spans = [(row.algorithm, row.min_bytes, row.max_bytes) for row in found.rows]
     assert spans == [("ring_all_reduce", 4096, 32768), ("double_tree_all_reduce", 32768, 65537)]
@@ -42,13 +43,13 @@ def test_between_two_of_ours_the_break_is_the_geometric_mean():
     ("num_bytes", "found"),
     [(1023, None), (1024, "library"), (4095, "library"), (4096, RING[0]), (16384, RING[0]), (16385, "library")],
 )
-def test_what_was_not_measured_goes_to_the_library(num_bytes, found):
+def test_sizes_that_were_not_measured_use_the_library(num_bytes, found):
     table_of = table((Choice(), 1024), (RING, 4096), (RING, 16384), (Choice(), 65536))
     row = table_of.lookup("all_reduce", 4, num_bytes)
     assert (row and row.algorithm) == found
 
 
-def test_what_reduces_serves_the_dtype_that_was_measured():
+def test_rows_of_reductions_serve_only_the_measured_dtype():
     rows = rows_of("all_reduce", 4, 1, [(RING, Point(4096, 1e-5))], "float32")
     found = Selection({}, (*rows, *rows_of("all_gather", 4, 1, [(RING, Point(4096, 1e-5))])))
     assert found.lookup("all_reduce", 4, 4096, dtype="float32") is found.lookup("all_reduce", 4, 4096) is not None
@@ -57,13 +58,33 @@ def test_what_reduces_serves_the_dtype_that_was_measured():
     assert [kind(64).reduces for kind in (AllReduce, ReduceScatter, AllToAll)] == [True, True, False]
 
 
-def test_lookup_minds_collective_ranks_and_nodes():
+def test_lookup_uses_collective_ranks_and_nodes():
     found = table((RING, 4096)).merged(Selection({}, rows_of("all_reduce", 4, 2, [(TREE, Point(4096, 1e-5))])))
     assert found.lookup("all_reduce", 4, 4096, nodes=2).choice == TREE
     assert found.lookup("all_reduce", 4, 4096, nodes=1).choice == RING
     assert found.lookup("all_reduce", 4, 4096) is not None
     assert found.lookup("all_reduce", 4, 4096, nodes=4) is None
     assert found.lookup("all_reduce", 3, 4096) is found.lookup("all_gather", 4, 4096) is None
+
+
+def test_rows_serve_programs_of_their_level():
+    """Of a program's own level, else of any; a table of any level replaces those of levels."""
+    point = Point(4096, 1e-5)
+    both = [
+        rows_of("all_reduce", 4, 1, [(made, point)], level=at)
+        for made, at in ((RING, "serialized"), (TREE, "multiple"))
+    ]
+    found = Selection({}, (*both[0], *both[1]))
+    assert Selection.from_json(found.to_json()) == found
+    assert [found.at(level).lookup("all_reduce", 4, 4096).choice for level in LEVELS] == [RING, TREE]
+    assert found.lookup("all_reduce", 4, 4096).choice == RING
+    anyone = Selection({}, rows_of("all_reduce", 4, 1, [(Choice(), point)]))
+    assert found.merged(anyone).rows == anyone.rows
+    part = Selection({}, both[0]).merged(Selection({}, both[1]))
+    assert part.rows == found.rows
+    assert anyone.merged(Selection({}, both[1])).at("serialized").rows == anyone.rows
+    with pytest.raises(PlanError, match="no level 'double'"):
+        Selection({}, (replace(both[0][0], level="double"),))
 
 
 def test_newer_rows_replace_all_of_a_group():
@@ -130,7 +151,7 @@ def test_damaged_tables_are_refused_with_their_file(damage, tmp_path):
         Selection.load(path)
 
 
-def test_rows_of_dtypes_that_nothing_reduces_are_refused():
+def test_rows_of_dtypes_without_reductions_are_refused():
     with pytest.raises(PlanError, match="no dtype 'bool'"):
         Selection({}, (replace(table((RING, 4096)).rows[0], dtype="bool"),))
 
@@ -154,7 +175,7 @@ def test_the_cache_is_keyed_by_library_and_hosts(tmp_path, monkeypatch):
 
 
 def test_a_file_of_the_users_own(tmp_path, monkeypatch):
-    """It is a table as it is, without the envelope of the cache's; a broken one costs a sentence."""
+    """The file is a plain table without the envelope of cached ones; a broken one causes one warning."""
     monkeypatch.setenv("DOVETAIL_SELECTION", str(tmp_path / "mine.json"))
     assert recall_selection("any", []) == (None, "")
     assert save_selection(table((RING, 4096)), "any", []) == tmp_path / "mine.json"
@@ -169,7 +190,7 @@ def test_a_file_of_the_users_own(tmp_path, monkeypatch):
 # Files of other tools
 
 
-def test_nccl_rows_say_only_what_nccl_can_do():
+def test_nccl_rows_contain_only_what_nccl_supports():
     rows = [Row("all_reduce", 8, 1, low, low + 64, name) for low, name in ((0, "ring_all_reduce"), (64, "made_up"))]
     rows += [Row("all_to_all", 8, 1, 0, 64, "direct_all_to_all"), Row("all_gather", 8, 2, 0, 9, "ring_all_gather", 4)]
     lines = nccl_tuner_csv(Selection({}, tuple(rows))).splitlines()
@@ -190,7 +211,7 @@ def test_msccl_files_carry_the_sizes(tmp_path):
 
 
 def test_exported_instances_have_runs_of_chunks(tmp_path):
-    """What runs here has every second slot, which a step of a runtime cannot name."""
+    """Our Programs use every second slot, which a step of a runtime cannot express."""
     halving = Choice("recursive_halving_doubling_all_reduce", instances=2)
     files, refused = write_for_others(table((halving, 4096), ranks=8), tmp_path)
     assert not refused
@@ -198,7 +219,7 @@ def test_exported_instances_have_runs_of_chunks(tmp_path):
     assert msccl.certify(msccl.read(files[1]), "msccl").ok
 
 
-def test_what_a_runtime_cannot_do_is_said(tmp_path):
+def test_rows_that_a_runtime_cannot_run_are_reported(tmp_path):
     def refusing(row):
         raise ProgramError("too many channels")
 

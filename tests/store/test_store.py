@@ -1,4 +1,4 @@
-"""The store: for any fault of a file, the right result, one warning, no wait; of every kind of item."""
+"""The store: with any faulty file, the result is correct, after one warning and without waiting; for every kind."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OTHER = 54321
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache and a folder of temporary files of the test's own; every warning is given."""
+    """Return the test's own cache folder; also a folder for temporary files, and warnings are never suppressed."""
     for name, folder in (("TMPDIR", "tmp"), ("DOVETAIL_CACHE", "cache")):
         (tmp_path / folder).mkdir(mode=0o755)
         monkeypatch.setenv(name, str(tmp_path / folder))
@@ -54,7 +54,7 @@ def file_of(place: Path, kind: str) -> Path:
 
 
 def warned(act: Callable[[], Any]) -> tuple[Any, list[str]]:
-    """What `act` returns, and every warning."""
+    """Return what `act` returns, and its warnings."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         found = act()
@@ -64,7 +64,7 @@ def warned(act: Callable[[], Any]) -> tuple[Any, list[str]]:
 # What is found
 
 
-def test_what_was_saved_is_found(place, kind):
+def test_saved_items_are_found(place, kind):
     door = DOORS[kind]
     assert warned(door.read) == (door.nothing, [])
     door.save()
@@ -78,7 +78,7 @@ def test_what_was_saved_is_found(place, kind):
 
 
 def text_of(path: Path) -> str:
-    """The envelope in a file."""
+    """Return the text of the envelope in a file."""
     if path.suffix == ".json":
         return path.read_text()
     with np.load(path) as held:
@@ -86,7 +86,7 @@ def text_of(path: Path) -> str:
 
 
 def with_text(path: Path, text: str) -> None:
-    """Put another envelope into a file."""
+    """Replace the text of the envelope in a file."""
     if path.suffix == ".json":
         path.write_text(text)
         return
@@ -97,7 +97,7 @@ def with_text(path: Path, text: str) -> None:
     path.write_bytes(file.getvalue())
 
 
-def test_parts_that_differ_are_other_items():
+def test_items_of_different_parts_are_different():
     parts = [("a", "b"), ("ab",), ("a", ["b"]), ({"a": "b"},), ("a", 1), ("a", "1"), ("b", "a"), ("a", None)]
     keys = {item(each, *part).key for part in parts for each in KINDS.values()}
     assert len(keys) == len(parts) * len(KINDS)
@@ -111,14 +111,14 @@ def edited(**changed: Any) -> Callable[[Path], None]:
 
 
 def reformed(path: Path) -> None:
-    """A document as another version would write it."""
+    """Change a document to that of another version."""
     envelope = json.loads(text_of(path))
     envelope["document"] |= {"schema": "dovetail.another/9"}
     with_text(path, json.dumps(envelope))
 
 
 def emptied(path: Path) -> None:
-    """A document that lacks all but its schema."""
+    """Remove all but the schema from a document."""
     envelope = json.loads(text_of(path))
     envelope["document"] = {"schema": envelope["document"]["schema"]}
     with_text(path, json.dumps(envelope))
@@ -158,12 +158,12 @@ FAULTS = {
 }
 
 
-# by whoever looks at the envelope only
+# by code that reads the envelope only
 READABLE = ("another document", "half a document", "changed bytes")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_file_that_cannot_be_used_costs_one_warning(place, kind, fault):
+def test_a_file_that_cannot_be_used_causes_one_warning(place, kind, fault):
     door = DOORS[kind]
     door.save()
     path = file_of(place, kind)
@@ -184,7 +184,7 @@ def test_a_file_that_cannot_be_used_costs_one_warning(place, kind, fault):
 
 
 @pytest.mark.needs("root")
-def test_a_file_of_somebody_else(place, kind):
+def test_a_file_of_another_user(place, kind):
     door = DOORS[kind]
     door.save()
     os.chown(file_of(place, kind), OTHER, -1)
@@ -209,7 +209,7 @@ def test_a_file_that_cannot_be_read(place, kind, monkeypatch):
     assert (found, "Permission denied" in text) == (door.nothing, True)
 
 
-def test_a_program_is_right_whatever_its_file_holds(place):
+def test_a_program_is_correct_whatever_its_file_contains(place):
     program_of(STENCIL, DEEP, 2)
     for fault in ("empty", "truncated", "changed bytes", "half a document"):
         FAULTS[fault](file_of(place, "programs"))
@@ -222,7 +222,7 @@ def test_a_program_is_right_whatever_its_file_holds(place):
 
 
 def read_only(folder: Path) -> Callable[[], None]:
-    """Make a folder one that cannot be written, for root by mounting another over it; returns what undoes that."""
+    """Make a folder read-only, for root by mounting another over it; return a function that undoes it."""
     if os.geteuid():
         folder.chmod(0o500)
         return lambda: folder.chmod(0o700)
@@ -248,7 +248,7 @@ def test_a_folder_that_cannot_be_written(place, tmp_path, kind):
 
 
 def test_without_any_folder(kind, monkeypatch):
-    """Not even a temporary one: nothing is found and nothing is saved."""
+    """Without even a temporary folder, nothing is found and nothing is saved."""
     monkeypatch.setenv("DOVETAIL_CACHE", "/proc/cache")
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
     door = DOORS[kind]
@@ -288,7 +288,7 @@ for _ in range({count}):
 
 @pytest.mark.parametrize("kind", ["machines", "programs"])  # one of each format
 def test_written_by_two_at_once(place, kind):
-    """Whoever reads meanwhile finds one whole file or the other."""
+    """Readers always find one complete file or the other."""
     door, count = DOORS[kind], 20
     line = WRITER.format(tests=str(needs.SUPPORT), kind=kind, count=count)
     with subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, text=True) as other:
@@ -301,7 +301,7 @@ def test_written_by_two_at_once(place, kind):
     assert len([*(place / kind).iterdir()]) == 1
 
 
-# What there is, and how to be rid of it
+# Listing and removing entries
 
 
 def test_entries_and_clear(place):
@@ -309,7 +309,7 @@ def test_entries_and_clear(place):
         door.save()
     cache_dir("libraries")
     (place / "libraries" / "jacobi2d-0123.c").write_text("int a;")
-    (place / "libraries" / ".jacobi2d-0123.so.abcd").touch()  # somebody writes it at this moment
+    (place / "libraries" / ".jacobi2d-0123.so.abcd").touch()  # another process is writing it
     found = list(store.entries())
     assert [entry.kind for entry in found] == [*KINDS, "libraries"]
     abouts = {entry.kind: entry.about for entry in found}
@@ -329,7 +329,7 @@ def test_entries_and_clear(place):
     assert [*store.entries()] == []
 
 
-def test_what_was_used_longest_ago_goes(place):
+def test_the_least_recently_used_is_removed(place):
     kind = replace(SCHEDULES, most=2)
     for age, name in enumerate("abc"):
         place_of = item(kind, name)
@@ -352,12 +352,12 @@ def test_machines_are_listed_the_newest_first(place):
     assert len(said) == 1
 
 
-def test_a_fault_of_ours_is_no_fault_of_the_files():
+def test_an_internal_error_is_not_blamed_on_a_file():
     with pytest.raises(TypeError, match="JSON"):
         store.save(Item(SCHEDULES, "a"), "a", {"a": object()})
 
 
-def test_what_a_reader_refuses_is_said():
+def test_the_error_of_a_reader_is_reported():
     def read(document: dict[str, Any]) -> None:
         raise DovetailError("no such thing", found="another")
 
@@ -367,8 +367,8 @@ def test_what_a_reader_refuses_is_said():
 
 @pytest.mark.mpi
 @pytest.mark.usefixtures("own_cache")
-def test_every_door_on_ranks(mpi, monkeypatch):
-    """Each rank warns once, and none waits."""
+def test_every_entry_point_on_ranks(mpi, monkeypatch):
+    """Each rank warns once, and no rank waits."""
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     done = mpi.run(2, needs.RANKS / "broken_cache_ranks.py")
     assert (done.stdout, done.returncode) == ("all right\n", 0), done.stderr

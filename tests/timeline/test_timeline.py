@@ -1,4 +1,4 @@
-"""timeline: spans, comparison, losses that add up exactly, overlap under four names."""
+"""timeline: spans, comparison, losses that add up exactly, four definitions of overlap."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def alone_of(prices: Prices, compute_s: object, comm_s: object) -> Alone:
 
 
 def tiled(num_tiles: int, ranks: int = 2) -> Program:
-    """Per rank and tile: compute, then the library's all_reduce on its own lane; rows alternate."""
+    """Return a program that computes tiles and all-reduces each on another lane; rows alternate between both."""
     b = Builder("tiled", ranks)
     compute, net, call = b.lane("compute", "compute"), b.lane("net", "net"), b.collective("all_reduce", range(ranks))
     for rank in range(ranks):
@@ -47,7 +47,7 @@ def tiled(num_tiles: int, ranks: int = 2) -> Program:
 
 
 def of_times(program: Program, times: list[tuple[float, float]]) -> Timeline:
-    """A measured timeline with one span for each op."""
+    """Return a measured timeline with one span for each op."""
     spans = [
         Span(op.rank, program.lanes[op.lane].name, op.kind.name, *times[op.index], op=op.index) for op in program.ops()
     ]
@@ -164,7 +164,7 @@ class TestLosses:
         assert check_sum(late, program, alone) == {"imbalance": 2.0, "head": 1.0}
 
     def test_uneven_work_is_no_loss(self) -> None:
-        """Rank 1 has all the work there is; rank 0, which ends last, waited for it."""
+        """Rank 1 has all the work; rank 0, which ends last, only waited for it."""
         program = tiled(1)
         alone = alone_of(Prices.plain(program, [1.0, 1.0, 4.0, 1.0]), [1.0, 4.0], 1.0)
         timeline = of_times(program, [(0.0, 1.0), (1.0, 5.5), (0.0, 4.0), (4.0, 5.0)])
@@ -173,8 +173,8 @@ class TestLosses:
         assert found.losses["imbalance"] == 0.0
         assert check_sum(timeline, program, alone) == {"tail": 1.5}
 
-    def test_exchange_reads_the_receiving_lane(self) -> None:
-        """Two ranks exchange two tiles; a receive is active from its send's start, not from its posting."""
+    def test_losses_of_an_exchange_are_those_of_the_receiving_lane(self) -> None:
+        """Two ranks exchange two tiles; a receive is active from the start of its send, not from its posting."""
         b = Builder("exchange", 2)
         compute, send, recv = b.lane("compute", "compute"), b.lane("send", "net"), b.lane("recv", "net")
         for rank in (0, 1):
@@ -212,15 +212,15 @@ class TestLosses:
         found = attribute(timeline, program, alone_of(prices, 3.0, 4.0))
         assert (found.rank, found.losses["imbalance"], timeline.makespan_s) == (0, 3.0, 7.0)
 
-    def test_nothing_at_all(self) -> None:
+    def test_empty_timelines(self) -> None:
         program = Builder("empty", 1).build()
         alone = alone_of(Prices.plain(program), 0.0, 0.0)
         assert check_sum(simulate(program, Prices.plain(program)), program, alone) == {}
 
-    def test_foreign_inputs(self) -> None:
+    def test_inputs_of_another_program_are_refused(self) -> None:
         program = tiled(1)
         timeline = simulate(program, Prices.plain(program))
-        with pytest.raises(DovetailError, match="Alone was made for another program"):
+        with pytest.raises(DovetailError, match="is not for program"):
             losses(timeline, program, alone_of(Prices.plain(tiled(2)), 1.0, 1.0))
         with pytest.raises(DovetailError, match="timeline is of another program"):
             losses(simulate(tiled(2), Prices.plain(tiled(2))), program, alone_of(Prices.plain(program), 1.0, 1.0))
@@ -241,7 +241,7 @@ def test_losses_always_add_up(data: st.DataObject) -> None:
 
 
 class TestOverlaps:
-    def test_the_four_names_differ(self) -> None:
+    def test_the_four_definitions_differ(self) -> None:
         program = tiled(2, ranks=1)
         prices = Prices.plain(program, [2.0, 3.0] * 2)
         timeline = simulate(program, prices)  # compute 0..4, net 2..8
@@ -261,7 +261,7 @@ class TestOverlaps:
 
 
 def test_a_measured_send_is_on_the_wire_until_it_is_received() -> None:
-    """The library took the message at 1 s, the peer had it at 4 s."""
+    """The library accepted the message at 1 s, the peer had it at 4 s."""
     b = Builder("one message", 2)
     b.buffer("x", "input", 1), b.buffer("y", "output", 1)
     net, channel = b.lane("net", "net"), b.channel(0, 1)

@@ -1,4 +1,4 @@
-"""The picture of a long trace: its sums are those of the calls, whatever their number, and nothing overlaps."""
+"""The picture of a long trace: its sums equal those of the calls, however many, and no spans overlap."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KINDS_OF = (SEND, RECEIVE, WAIT)
 
 
 def many(folder, count: int, ranks: int = 3) -> TraceFile:
-    """Calls of random lengths, most of them short, a few as long as thousands of others, one after another."""
+    """Consecutive calls of random lengths: most are short, a few as long as a thousand others."""
     rng = np.random.default_rng(1)
     columns = {name: np.zeros(count, dtype) for name, dtype in COLUMNS.items()}
     length = rng.exponential(1.0, count) * np.where(rng.random(count) < 0.001, 1000.0, 1.0)
@@ -35,7 +35,7 @@ def many(folder, count: int, ranks: int = 3) -> TraceFile:
     return save_trace(folder / "trace", Trace(ranks, ("MPI_Send", "MPI_Recv", "MPI_Wait"), (), columns))
 
 
-def test_sums_are_those_of_the_calls(tmp_path):
+def test_sums_equal_those_of_the_calls(tmp_path):
     file = many(tmp_path, 200_000)
     found, col = aggregate(file), file.read().columns
     spans = found.timeline.columns
@@ -63,5 +63,5 @@ def test_a_page_of_a_long_trace_says_that_it_shows_sums(tmp_path, monkeypatch):
     assert "shows sums" not in whole
 
 
-def test_the_classes_of_a_page_are_mpis():
+def test_a_page_has_a_group_for_each_class_of_call():
     assert [group.name for group in MPI_GROUPS] == list(CLASSES)

@@ -1,4 +1,4 @@
-"""One clock for all ranks: known offsets and drifts are found again, within what the ranks' round trips allow."""
+"""One clock for all ranks: known offsets and drifts are recovered, within the error of the round trips."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dovetail.trace.process_file import ProcessFile, read_process
 from dovetail.trace.recorder.launch import build_wrappers, environment, forwarded, library_of
 
 SPAN = 1 << 40
-ANCHORS_NS = 2000  # reading three clocks together takes so long
+ANCHORS_NS = 2000  # the time to read three clocks together
 PROGRAM = """
 #include <mpi.h>
 #include <unistd.h>
@@ -45,17 +45,17 @@ int main(int argc, char** argv) {
 
 
 def raw_clock(rank: int, ppm: float, offset_s: float):
-    """What rank `rank`'s raw clock shows, in ns, when the truth is `t`."""
+    """The raw clock of `rank`, in ns, as a function of the true time in ns."""
     return lambda t: round(t * (1 + ppm * 1e-6 * rank) + offset_s * 1e9 * rank)
 
 
 def meeting(mine, peers, at: int, late_ns: int) -> dict:
-    """What a rank notes that read its peer's clock `late_ns` after its own, within a round trip of four times that."""
+    """The note of a rank that read its peer's clock `late_ns` after its own; the round trip took four times as long."""
     return {"clock": {"mine_ns": mine(at), "peer_ns": peers(at + late_ns), "half_trip_ns": 2 * late_ns}}
 
 
 def skewed_files(folder: Path, num_ranks: int, meetings: tuple[int, ...], late_ns: int = 0) -> list[ProcessFile]:
-    """Ranks whose event clocks are exact, and whose raw clocks are 1 s apart and drift by 50 ppm."""
+    """Files of ranks with exact event clocks; raw clocks of consecutive ranks are 1 s apart and drift by 50 ppm."""
     clocks = [raw_clock(rank, 50, 1.0) for rank in range(num_ranks)]
     for rank, mine in enumerate(clocks):
         met = [meeting(mine, clocks[parent(rank)], at, late_ns) for at in meetings] if rank else []
@@ -68,7 +68,7 @@ def skewed_files(folder: Path, num_ranks: int, meetings: tuple[int, ...], late_n
 
 
 def errors_ns(processes: list[ProcessFile]) -> list[float]:
-    """How far each rank's corrected time is from rank 0's at the same true moment between meetings, at the worst."""
+    """The largest difference of each rank's corrected time from rank 0's between the first and last comparison."""
     lines = [clock.line for clock in rank_clocks(processes)]
     met = [meeting.peer_ns for process in processes for meeting in meetings_of(process.notes)]
     first, last = processes[0].first, processes[0].last
@@ -78,9 +78,9 @@ def errors_ns(processes: list[ProcessFile]) -> list[float]:
     return [max(abs(line(t) - lines[0](t)) for t in moments) for line in lines]
 
 
-def test_offsets_and_drifts_are_found_again(tmp_path):
+def test_offsets_and_drifts_are_recovered(tmp_path):
     processes = skewed_files(tmp_path, 8, (10**8, SPAN - 10**8))
-    assert max(errors_ns(processes)) < 100  # of 7 s, and of 0.4 s by drift: what doubles hold
+    assert max(errors_ns(processes)) < 100  # of an offset of 7 s and a drift of 0.4 s: the precision of doubles
     assert merge(tmp_path).meta["clocks"]["received_before_sent"] == 0
     assert all(clock.has_drift for clock in rank_clocks(processes))
 
@@ -95,8 +95,8 @@ def test_the_error_is_within_the_half_round_trips(tmp_path):
 
 
 def test_the_error_counts_a_drift_that_hides_in_the_round_trips(tmp_path):
-    """One shift does for two meetings that it passes by within their errors: it may be wrong by more than these."""
-    clocks, span = [raw_clock(rank, 50, 1.0) for rank in range(2)], 10**9  # 50 us by drift
+    """A constant offset fits two comparisons within their errors, but the true error may be larger than these."""
+    clocks, span = [raw_clock(rank, 50, 1.0) for rank in range(2)], 10**9  # 50 us of drift in all
     met = [(10**6, 20_000, 25_000), (span, 15_000, 35_000)]  # moment, error and half round trip
     notes = [
         {"clock": {"mine_ns": clocks[1](at), "peer_ns": at + error, "half_trip_ns": half}} for at, error, half in met
@@ -115,16 +115,16 @@ round_trips = st.lists(st.tuples(st.integers(1, 10**6), st.floats(-1, 1)), min_s
 
 
 @given(moments, round_trips, st.integers(-2000, 2000))
-def test_no_clock_is_further_off_than_is_reported(at, trips, ppm):
-    """Whatever the drift, and however long the round trips of each meeting: between the first and the last."""
+def test_no_clock_is_wrong_by_more_than_the_reported_error(at, trips, ppm):
+    """Between the first and the last comparison, for any drift and any lengths of round trips."""
     met = [Meeting(t, round(t + t * ppm * 1e-6 + half * off), half) for t, (half, off) in zip(at, trips, strict=False)]
     clock = clocks_to_first({0: Reader(Line(), "a", []), 1: Reader(Line(), "b", met)})[1]
     for t in np.linspace(at[0], at[-1], 7):
         assert abs(clock.line(t) - (t + t * ppm * 1e-6)) <= clock.error_ns + 2
 
 
-def test_meetings_that_were_held_up_are_passed_over(tmp_path):
-    """Tight ones near either end give the line, not those at the very ends."""
+def test_delayed_comparisons_are_ignored(tmp_path):
+    """The line goes through short round trips near both ends, not through the long ones at the very ends."""
     clocks = [raw_clock(rank, 50, 1.0) for rank in range(2)]
     reported = [(10**6, 10**6), (2 * 10**6, 1000), (SPAN - 10**6, 1000), (SPAN, 10**6)]  # moment and error
     notes = [{"clock": {"mine_ns": clocks[1](at), "peer_ns": at + late, "half_trip_ns": late}} for at, late in reported]
@@ -135,16 +135,16 @@ def test_meetings_that_were_held_up_are_passed_over(tmp_path):
     assert errors_ns(processes)[1] <= rank_clocks(processes)[1].error_ns < 2000
 
 
-def test_one_meeting_leaves_the_drift(tmp_path):
-    """Planted: no meeting at the end, as of ranks that never finalize."""
+def test_one_comparison_cannot_correct_the_drift(tmp_path):
+    """Planted: no comparison at the end, as for ranks that never finalize."""
     processes = skewed_files(tmp_path, 2, (10**8,))
     line = rank_clocks(processes)[1].line
     assert not rank_clocks(processes)[1].has_drift
     assert abs(line(SPAN) - SPAN) == pytest.approx(50e-6 * SPAN, rel=0.01)
 
 
-def test_clocks_that_are_wrong_are_found_out(tmp_path):
-    """Planted: rank 1 notes that its clock is 5 s ahead of what it is."""
+def test_wrong_clocks_are_reported(tmp_path):
+    """Planted: rank 1 notes a clock reading that is 5 s too late."""
     skewed_files(tmp_path, 2, (10**8, SPAN - 10**8))
     notes = tmp_path / "host-1.jsonl"
     wrong = [line.replace('"mine_ns": ', '"mine_ns": 1000') for line in notes.read_text().splitlines()]
@@ -155,9 +155,8 @@ def test_clocks_that_are_wrong_are_found_out(tmp_path):
     assert found["earliest_s"] > 1
 
 
-def held_up(folder: Path, wrong_ns: int, half_ns: int, flight_ns: int = 20_000) -> list[ProcessFile]:
-    """Two ranks whose clocks were compared in round trips that were held up on the way back alone, and that sent each
-    other messages all along."""
+def delayed_comparisons(folder: Path, wrong_ns: int, half_ns: int, flight_ns: int = 20_000) -> list[ProcessFile]:
+    """Files of two ranks that exchange messages; each round trip of their clock comparison was delayed one way only."""
     clocks = [raw_clock(rank, 50, 1.0) for rank in range(2)]
     met = [{"mine_ns": clocks[1](at), "peer_ns": at + wrong_ns, "half_trip_ns": half_ns} for at in (10**6, SPAN)]
     for rank, clock in enumerate(clocks):
@@ -174,24 +173,24 @@ def held_up(folder: Path, wrong_ns: int, half_ns: int, flight_ns: int = 20_000) 
 
 
 @pytest.mark.parametrize("wrong_ns", [-400_000, 400_000])
-def test_clocks_are_held_to_the_messages(tmp_path, wrong_ns):
-    """What the round trips leave open, the messages decide: as far as the quickest of both ways show."""
-    before = rank_clocks(held_up(tmp_path, wrong_ns, 500_000))[1]
+def test_messages_narrow_the_clock_error(tmp_path, wrong_ns):
+    """Within the error of the round trips, the fastest messages in both directions determine the offset."""
+    before = rank_clocks(delayed_comparisons(tmp_path, wrong_ns, 500_000))[1]
     assert abs(before.line(SPAN / 2) - SPAN / 2) > 300_000
     found = merge(tmp_path)
     assert found.meta["clocks"]["messages"] == 1200
     assert found.meta["clocks"]["received_before_sent"] == 0
     took = messages(found.read())
-    flights = took.taken_s - took.sent_s
+    flights = took.received_s - took.sent_s
     assert flights.min() == pytest.approx(20e-6, abs=1e-6)
     assert flights.max() == pytest.approx(20e-6, abs=1e-6)
     assert found.meta["ranks"][1]["moved_s"] == pytest.approx([-wrong_ns * 1e-9] * 2, abs=2e-6)
     assert found.meta["ranks"][1]["clock_error_s"] > 500e-6, "the uncertainty of the round trips is not forgotten"
 
 
-def test_clocks_are_not_moved_further_than_they_can_be_wrong(tmp_path):
-    """Planted: a comparison that is wrong by more than its round trip; that messages contradict it is reported."""
-    held_up(tmp_path, 400_000, 100_000)
+def test_clocks_are_not_moved_by_more_than_their_error(tmp_path):
+    """Planted: a comparison that is wrong by more than its round trip; contradicting messages are reported."""
+    delayed_comparisons(tmp_path, 400_000, 100_000)
     found = merge(tmp_path)
     assert found.meta["clocks"]["received_before_sent"] == 600
     assert found.meta["ranks"][1]["moved_s"] == [0, 0]
@@ -207,14 +206,14 @@ def program(mpi, tmp_path_factory):
 
 
 def skewed(folder: Path) -> Path:
-    """The clock that is wrong, compiled."""
+    """Compile the library that falsifies the clock."""
     source, target = needs.RANKS / "skewed_clock.c", folder / "skewed.so"
     subprocess.run([shutil.which("gcc") or "cc", "-shared", "-fPIC", source, "-o", target], check=True)
     return target
 
 
 def skew(shim: Path, ppm: float) -> dict[str, str]:
-    """The variables by which rank 1's clock is 1 s ahead and gains."""
+    """The environment variables that put rank 1's clock 1 s ahead and make it gain `ppm`."""
     begin = str(time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW))
     found = {"SKEW_OFFSET_NS": "1000000000", "SKEW_PPM": str(ppm), "SKEW_FROM_NS": begin}
     return found | {"LD_PRELOAD": str(shim)}
@@ -238,7 +237,7 @@ def run_skewed(mpi, program: Path, folder: Path, shim: Path, ppm: float) -> list
 @pytest.mark.mpi
 @pytest.mark.parametrize("ppm", [50, 2000])
 def test_ranks_whose_clocks_are_wrong(mpi, program, tmp_path, ppm):
-    """Rank 1's clock is 1 s ahead and gains; the processor's counter, which both stamp with, is exact."""
+    """Rank 1's clock is 1 s ahead and gains; the processor's counter, which stamps the events, is exact."""
     needs.need("compiler")
     processes = run_skewed(mpi, program, tmp_path / "out", skewed(tmp_path), ppm)
     clock = rank_clocks(processes)[1]
@@ -247,14 +246,14 @@ def test_ranks_whose_clocks_are_wrong(mpi, program, tmp_path, ppm):
     found = merge(tmp_path / "out").meta["clocks"]
     assert (found["messages"], found["without_partner"]) == (200, 0)
     assert found["earliest_s"] <= (clock.error_ns + ANCHORS_NS) * 1e-9
-    for path in (tmp_path / "out").glob("*.jsonl"):  # planted: the ranks never met
+    for path in (tmp_path / "out").glob("*.jsonl"):  # planted: the clocks were never compared
         path.write_text("\n".join(line for line in path.read_text().splitlines() if '"clock"' not in line))
     assert rank_clocks([read_process(process.path) for process in processes])[1].error_ns is None
 
 
 @pytest.mark.mpi
 def test_executors_follow_clocks_that_are_wrong(mpi, tmp_path):
-    """Timelines and traces of their ranks are on one clock, by the same meetings: at the start and at the end."""
+    """The timeline and the trace of a run are on one clock, by the same comparisons at its start and end."""
     needs.need("compiler")
     program = ring_all_reduce(2, 2)
     words = ["run", save_json(tmp_path / "ring.json", program.to_json()), "--size", "1K", "--rounds", "2"]
@@ -277,7 +276,7 @@ def test_executors_follow_clocks_that_are_wrong(mpi, tmp_path):
         sent = [op.index for op in program.ops() if op.chan_out == channel]
         came = [op.index for op in program.ops() if op.chan_in == channel]
         assert all(start_s[a] <= end_s[b] + allowed_s for a, b in zip(sent, came, strict=True))
-        assert all(end_s[b] - start_s[a] < 0.5 for a, b in zip(sent, came, strict=True)), "not the second of the clocks"
+        assert all(end_s[b] - start_s[a] < 0.5 for a, b in zip(sent, came, strict=True))
 
 
 @pytest.mark.mpi

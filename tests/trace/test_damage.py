@@ -1,4 +1,4 @@
-"""Damaged traces: cut anywhere, bytes changed, sizes that are none: a clear error, or what was there; never a crash."""
+"""Damaged traces (truncated, with changed bytes or invalid sizes) raise a clear error or are read, and never crash."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOTES = (
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The folder of two ranks, and its trace."""
+    """The folder of a run on two ranks, and its merged trace."""
     folder = tmp_path_factory.mktemp("run")
     first = [*call(3, 0, 4), *call(1, 4, 5, sent(1, 100)), *call(11, 5, 9, *collective())]
     second = [*call(2, 1, 6, *taken(0, 100)), *call(11, 6, 9, *collective()), event("point", 10**7, 3, 4)]
@@ -44,7 +44,7 @@ def run(tmp_path_factory):
 
 
 def parts(whole):
-    """The rows of a trace's file, and its index."""
+    """The rows of a trace file, and its index."""
     start = len(whole) - 16 - int.from_bytes(whole[-16:-8], "little")
     return whole[:start], whole[start:-16]
 
@@ -54,7 +54,7 @@ def with_index(rows, index):
 
 
 def without_checksums(whole):
-    """The file as older versions wrote it."""
+    """The file as versions before checksums wrote it."""
     rows, index = parts(whole)
     document = json.loads(index)
     document["chunks"] = [chunk[:4] for chunk in document["chunks"]]
@@ -75,7 +75,7 @@ def changed(whole, draw, how):
     if how == "gone":
         at = draw.randrange(len(data))
         del data[at : at + draw.randrange(1, 64)]
-    if how == "number":  # of the index, whose length fits
+    if how == "number":  # a number in the index; the index's length stays valid
         text = index.decode()
         at = draw.choice(list(re.finditer(r"-?\d+(\.\d+)?(e-?\d+)?", text)))
         return with_index(rows, (text[: at.start()] + draw.choice(NUMBERS) + text[at.end() :]).encode())
@@ -85,7 +85,7 @@ def changed(whole, draw, how):
 @pytest.mark.parametrize("is_old", [False, True], ids=["checked", "old"])
 @pytest.mark.parametrize("how", ["cut", "bits", "word", "gone", "number"])
 def test_a_damaged_trace_is_refused_or_read(run, tmp_path, how, is_old):
-    """Two thousand damages in all. With checksums, what is read is what was written."""
+    """2000 cases of damage in all. With checksums, a trace that can be read is unchanged."""
     draw, path = random.Random(f"{how} {is_old}"), tmp_path / "bad.dovetail"
     whole, expected = run[1].path.read_bytes(), run[1].read()
     refused = []
@@ -100,7 +100,7 @@ def test_a_damaged_trace_is_refused_or_read(run, tmp_path, how, is_old):
             refused.append(error)
         else:
             assert is_old or found.to_json() == expected.to_json()
-    assert all(str(path) in error.what and error.found for error in refused), "where and why is said"
+    assert all(str(path) in error.what and error.found for error in refused), "the error names the file and the reason"
     assert len(refused) >= (60 if is_old else 180)
 
 
@@ -108,7 +108,7 @@ def test_every_cut_is_refused(run, tmp_path):
     whole, path = run[1].path.read_bytes(), tmp_path / "cut.dovetail"
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
-        with pytest.raises(DovetailError, match=r"is cut short|is no trace"):
+        with pytest.raises(DovetailError, match=r"is truncated|is no trace"):
             open_trace(path)
 
 
@@ -124,7 +124,7 @@ def test_the_command_says_what_is_wrong(run, tmp_path, capfd):
 
 @pytest.mark.parametrize("which", ["header", "counts", "lines", "cut"])
 def test_a_damaged_process_file_is_read_as_far_as_it_goes(run, tmp_path, which):
-    """Or refused with its name. What other processes left is read all the same."""
+    """Or its name is reported. The files of other processes are read in any case."""
     draw, (path, lines) = random.Random(which), (tmp_path / "host-1.dvt", tmp_path / "host-1.jsonl")
     for name in ("host-0.dvt", "host-0.jsonl", "host-1.dvt", "host-1.jsonl"):
         (tmp_path / name).write_bytes((run[0] / name).read_bytes())
@@ -146,7 +146,7 @@ def test_a_damaged_process_file_is_read_as_far_as_it_goes(run, tmp_path, which):
 
 
 def copied(run, folder):
-    """The files of the two ranks, to be damaged."""
+    """Copy the files of the two ranks, to be damaged."""
     for name in ("host-0.dvt", "host-0.jsonl", "host-1.dvt", "host-1.jsonl"):
         (folder / name).write_bytes((run[0] / name).read_bytes())
     return folder
@@ -164,13 +164,13 @@ HUGE = 1 << 24
 
 @pytest.mark.parametrize("num_ranks", [MOST_UNSEEN + 3, HUGE])
 def test_a_header_that_claims_ranks_without_files_is_left_out(run, tmp_path, num_ranks):
-    """Tables by sender and receiver would take the square of it."""
+    """Tables by sender and receiver would need memory for the square of that number."""
     claim(copied(run, tmp_path) / "host-1.dvt", num_ranks - 1, num_ranks)
     found = merge(tmp_path)
     assert found.num_ranks == 1
     (fault,) = (text for text in found.meta["faults"] if "host-1.dvt" in text)
     assert fault == (
-        f"host-1.dvt is left out, its header is damaged: a job of {num_ranks} ranks, of which 1 left a file"
+        f"host-1.dvt is left out: its header is damaged: a job of {num_ranks} ranks, of which 1 left a file"
     )
     assert stats(found).matrix_bytes.shape == (1, 1)
     claim(tmp_path / "host-0.dvt", 0, num_ranks)
@@ -180,13 +180,13 @@ def test_a_header_that_claims_ranks_without_files_is_left_out(run, tmp_path, num
     assert "trace run" in refused.value.hint
 
 
-def test_a_job_most_of_whose_ranks_left_no_file_is_read(run, tmp_path):
+def test_a_job_is_read_although_most_ranks_left_no_file(run, tmp_path):
     claim(copied(run, tmp_path) / "host-1.dvt", 1, 1000)
     claim(tmp_path / "host-0.dvt", 0, 1000)
     assert merge(tmp_path).num_ranks == 2
 
 
-def test_a_communicator_is_no_larger_than_its_job(run, tmp_path):
+def test_a_communicator_larger_than_its_job_is_reported(run, tmp_path):
     lines = copied(run, tmp_path) / "host-1.jsonl"
     whole = lines.read_text()
     assert '"size": 2' in whole
@@ -211,12 +211,12 @@ def test_a_trace_that_claims_ranks_without_rows_is_refused(run, tmp_path, is_old
             writer.add(few.columns)
             with pytest.raises(DovetailError, match="broken index") as refused:
                 writer.close(HUGE, few.names, few.comms, few.meta)
-    assert f"{HUGE} ranks, of which 2 left anything" in refused.value.found
+    assert f"{HUGE} ranks, of which only 2 have events" in refused.value.found
     assert "dovetail trace merge" in refused.value.hint
 
 
 def test_ranks_of_an_imported_trace_count_by_their_rows(run, tmp_path):
-    """It names no processes: as many ranks as have rows are believed, and some more."""
+    """An imported trace names no processes: it may have as many ranks as have rows, and a few more."""
     few = run[1].read()
     many = few.rows(np.zeros(MOST_UNSEEN + 10, "i8"))
     many.columns["rank"] = np.arange(MOST_UNSEEN + 10, dtype="i4")
@@ -225,13 +225,13 @@ def test_ranks_of_an_imported_trace_count_by_their_rows(run, tmp_path):
         assert writer.close(MOST_UNSEEN + 10, few.names, few.comms, {}).num_ranks == MOST_UNSEEN + 10
 
 
-def test_a_tlog_with_a_rank_of_damage_is_refused(tmp_path):
+def test_a_tlog_with_a_damaged_rank_is_refused(tmp_path):
     records = np.zeros(64, RECORD)
     records["event"][:2], records["time_s"][:2], records["rank"][1] = (31, 31), (1.0, 2.0), 65535
     (tmp_path / "trace.log").write_bytes(records.tobytes())
     with pytest.raises(DovetailError, match=r"no trace\.log") as refused:
         read_tlog(tmp_path / "trace.log")
-    assert refused.value.found == "65536 ranks, of which 2 left anything"
+    assert refused.value.found == "65536 ranks, of which only 2 have events"
     assert refused.value.hint
 
 
@@ -240,7 +240,7 @@ def span(**more):
 
 
 @pytest.mark.parametrize("rank", [HUGE, 1 << 40, -1, "x", None])
-def test_a_chrome_file_of_a_rank_of_damage_is_refused(tmp_path, rank):
+def test_a_chrome_file_with_a_damaged_rank_is_refused(tmp_path, rank):
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"distributedInfo": {"rank": rank}, "traceEvents": [span()]}))
     with pytest.raises(DovetailError, match="no trace in Chrome's format") as refused:
@@ -250,7 +250,7 @@ def test_a_chrome_file_of_a_rank_of_damage_is_refused(tmp_path, rank):
     assert refused.value.hint
 
 
-def test_chrome_events_with_numbers_of_damage_are_counted(tmp_path):
+def test_chrome_events_with_damaged_numbers_are_counted(tmp_path):
     about = {"Collective name": "allreduce", "Group size": 10**12}
     bad = [span(args=about), span(args=about | {"Group size": 2, "In msg nelems": 1 << 62}), span(ts=float("inf"))]
     bad += [span(ts=float("nan")), span(dur=1e300)]
@@ -260,7 +260,7 @@ def test_chrome_events_with_numbers_of_damage_are_counted(tmp_path):
 
 
 def test_advice_leaves_out_collectives_that_a_rank_never_made(run, tmp_path):
-    """Its file is gone, or it ended before: the others' calls meet nobody in a replay."""
+    """The rank's file is missing, or it ended earlier: in a replay the others would wait for it forever."""
     copied(run, tmp_path)
     (tmp_path / "host-1.dvt").unlink()
     found = merge(tmp_path)

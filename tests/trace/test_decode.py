@@ -1,4 +1,4 @@
-"""Events into rows: the plain reading and the vectorised one agree, however a thread's events are cut into pieces."""
+"""Decoding events into rows: a plain and the vectorised decoder agree, however the events are split into pieces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Event = tuple[int, int]
 
 
 def plainly(events: list[Event]) -> list[tuple[int, ...]]:
-    """(kind, name, start, end, begins, arg of the end) of all that ends, by a stack."""
+    """Decode with a stack: rows that end as (kind, name, start, end), rows that do not as (kind, name, start)."""
     open_: list[list] = []
     rows = []
     for word, about in events:
@@ -54,7 +54,7 @@ def event_lists(draw):
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(event_lists(), st.lists(st.integers(1, 6), min_size=1, max_size=5))
-def test_rows_are_those_of_a_stack(events, cuts):
+def test_rows_equal_those_of_a_decoder_with_a_stack(events, cuts):
     decoder, parts, at, turn = ThreadDecoder(), [], 0, 0
     while at < len(events):
         cut = cuts[turn % len(cuts)]
@@ -73,13 +73,13 @@ def decoded(*events: Event, lost: int = 0) -> dict[str, list]:
     return {name: column.tolist() for name, column in found.items()}
 
 
-def test_a_send_tells_where_to_and_how_much():
+def test_a_send_has_its_destination_and_bytes():
     rows = decoded(event("begin", 1, 1, 0x1234), event("send", pair(3, 7), 2, 1 << 40), event("end", 5, 1, 99))
     reported = ("kind", "peer", "tag", "comm", "num_bytes", "arg", "request", "begins", "start", "end")
     assert [rows[name][0] for name in reported] == [KINDS.index("send"), 3, 7, 2, 1 << 40, 0x1234, 99, True, 1, 5]
 
 
-def test_what_waits_is_joined_with_what_is_over():
+def test_a_wait_has_the_rows_of_its_completed_requests():
     rows = decoded(
         event("begin", 1, 6),
         *(event("request", handle, i) for i, handle in enumerate((70, 71, 72))),
@@ -95,7 +95,7 @@ def test_what_waits_is_joined_with_what_is_over():
     assert rows["part"] == [0, 1, 2]
 
 
-def test_a_receive_knows_the_communicator_of_its_posting():
+def test_a_receive_has_the_communicator_it_was_posted_on():
     rows = decoded(
         event("begin", 1, 2), event("recv", pair(-1, -1), 3, 64), event("done", pair(1, 5), 0, 8), event("end", 2, 2)
     )
@@ -109,7 +109,7 @@ def test_wide_numbers():
     assert rows["comm"] == [70000]
 
 
-def test_a_collective_knows_its_root():
+def test_a_collective_has_its_root():
     rows = decoded(event("begin", 1, 3), event("root", 2), event("collective", 100, 0, 50), event("end", 2, 3))
     assert (rows["peer"], rows["num_bytes"], rows["received_bytes"]) == ([2], [50], [100])
     wide = event("wide", 70000), event("collective", 100, 4095, 50)
@@ -117,7 +117,7 @@ def test_a_collective_knows_its_root():
     assert (rows["peer"], rows["comm"]) == ([2], [70000])
 
 
-def test_after_a_loss_what_was_open_is_given_up():
+def test_lost_events_discard_open_intervals():
     decoder = ThreadDecoder()
     decoder.take(np.array([event("begin", 1, 1)], EVENT), lost=5)
     rows = decoder.take(np.array([event("end", 9, 1), event("begin", 10, 2), event("end", 11, 2)], EVENT))
@@ -126,7 +126,7 @@ def test_after_a_loss_what_was_open_is_given_up():
 
 
 def sample(tmp_path, count: int = 50, capacity: int = 64) -> Trace:
-    """Two ranks that send to each other, in many small segments."""
+    """Two ranks that send to each other; their events are in many small segments."""
     for rank in (0, 1):
         events = []
         for i in range(count):
@@ -149,7 +149,7 @@ def test_ranks_of_both_byte_orders_are_one_trace(tmp_path):
     assert {**mixed.meta, "ranks": 0} == {**plain.meta, "ranks": 0}
 
 
-def test_files_of_all_ranks_in_one_order(tmp_path):
+def test_files_of_all_ranks_are_merged_in_order_of_time(tmp_path):
     trace = sample(tmp_path)
     assert trace.num_ranks == 2
     assert np.all(np.diff(trace.columns["end_s"]) >= 0)
@@ -159,7 +159,7 @@ def test_files_of_all_ranks_in_one_order(tmp_path):
     }  # fmt: skip
 
 
-def test_a_reader_seeks(tmp_path, monkeypatch):
+def test_a_reader_reads_only_the_chunks_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr("dovetail.trace.store.CHUNK_ROWS", 16)
     trace = sample(tmp_path)
     opened = open_trace(tmp_path / "trace.dovetail")
@@ -181,17 +181,17 @@ def test_a_trace_is_written_and_read(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [0, 4, 8, 1000, -1, -16, -40])
-def test_a_trace_that_is_cut_short_is_refused(tmp_path, cut):
+def test_a_truncated_trace_is_refused(tmp_path, cut):
     sample(tmp_path)
     path = tmp_path / "trace.dovetail"
     data = path.read_bytes()
     path.write_bytes(data[:cut])
-    with pytest.raises(DovetailError, match=r"cut short|no trace"):
+    with pytest.raises(DovetailError, match=r"is truncated|no trace"):
         open_trace(path)
 
 
-def test_jobs_that_follow_one_another_are_numbered_through(tmp_path):
-    """Each sends one message from its rank 0 to its rank 1, of another size; the second job is one rank larger."""
+def test_ranks_of_consecutive_jobs_are_numbered_consecutively(tmp_path):
+    """Each of three jobs sends one message from its rank 0 to its rank 1; the first job has fewer ranks."""
     for job, (num_ranks, num_bytes) in enumerate(((2, 8), (3, 16), (3, 32))):
         place, note = tmp_path / str(job), {"clock_of": "one"}
         ends = [event("send", pair(1, 1), 0, num_bytes)], [event("recv", pair(0, 1), 0, num_bytes)]
@@ -208,10 +208,10 @@ def test_jobs_that_follow_one_another_are_numbered_through(tmp_path):
     sent = messages(found.read())
     reported = zip(sent.src.tolist(), sent.dst.tolist(), sent.num_bytes.tolist(), strict=True)
     assert sorted(reported) == [(0, 1, 8), (2, 3, 16), (5, 6, 32)]
-    assert all(about["clock_error_s"] == 0 for about in found.meta["ranks"]), "all read one clock"
+    assert all(about["clock_error_s"] == 0 for about in found.meta["ranks"]), "all ranks read one clock"
 
 
-def test_damaged_files_are_merged_all_the_same(tmp_path):
+def test_damaged_files_are_merged(tmp_path):
     """Planted: a time far in the future, a name that is a large number, and random bytes."""
     random = np.random.default_rng(0)
     calls = [each for i in range(200) for each in (event("begin", 10 * i, 3), event("end", 10 * i + 5, 3))]
@@ -228,8 +228,8 @@ def test_damaged_files_are_merged_all_the_same(tmp_path):
         assert merge(tmp_path).num_rows > 100
 
 
-def test_lanes_are_taken_only_when_their_turn_comes(monkeypatch):
-    """A thousand short lanes, one after the other, beside a long one: rows are joined about once, not at every step."""
+def test_lanes_are_read_only_when_they_are_next(monkeypatch):
+    """1000 consecutive short lanes beside a long one: rows are concatenated about once, not at every step."""
     monkeypatch.setattr(sys.modules[_Lane.__module__], "FEW_ROWS", 4)
     short = [batches_of(10.0 * lane + np.arange(6), 3) for lane in range(1000)]
     long = batches_of(np.arange(0, 10_000, 2.5), 50)
@@ -242,7 +242,7 @@ def test_lanes_are_taken_only_when_their_turn_comes(monkeypatch):
 
 
 def batches_of(ends, size):
-    """A lane of rows that end at these seconds, `size` at a time."""
+    """A lane whose rows end at these times in s, in batches of `size` rows."""
     for at in range(0, len(ends), size):
         part = np.asarray(ends[at : at + size], "f8")
         yield {name: part if name == "end_s" else np.zeros(len(part), kind) for name, kind in COLUMNS.items()}
@@ -254,7 +254,7 @@ def batches_of(ends, size):
      ('"num_ranks": 2', '"num_ranks": -3'), ('"names": [', '"names": 3, "z": ['), ('"kind": "u1", ', ""),
      ('"columns": {', '"columns": {"q": 3, '), ('"meta": {', '"meta": [], "m": {')],
 )  # fmt: skip
-def test_an_index_that_is_none_is_refused(tmp_path, before, after):
+def test_an_invalid_index_is_refused(tmp_path, before, after):
     whole = two_ranks(tmp_path).path.read_bytes()
     length = int.from_bytes(whole[-16:-8], "little")
     text = whole[-16 - length : -16].decode()
@@ -266,14 +266,14 @@ def test_an_index_that_is_none_is_refused(tmp_path, before, after):
 
 
 @pytest.mark.parametrize("column", ["kind", "rank", "name", "comm"])
-def test_rows_that_cannot_be_are_refused(tmp_path, column):
+def test_rows_with_impossible_values_are_refused(tmp_path, column):
     trace = two_ranks(tmp_path).read()
     trace.columns[column][-1] = 200
     with pytest.raises(DovetailError, match="broken rows"):
         save_trace(tmp_path / "bad", trace).read()
 
 
-def test_a_trace_without_rows_adds_up_to_nothing(tmp_path):
+def test_a_trace_without_rows_has_empty_statistics(tmp_path):
     for rank in (0, 1):
         write_process(tmp_path, rank, {1: []})
     with warnings.catch_warnings():
@@ -281,7 +281,7 @@ def test_a_trace_without_rows_adds_up_to_nothing(tmp_path):
         assert stats(merge(tmp_path)).calls == ()
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path):
+def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(DovetailError, match="there is no folder"):
         merge(tmp_path / "nowhere")
 

@@ -1,4 +1,4 @@
-"""Traces of other tools: OTF2 and tlog written and read again, Chrome's and Kineto's read; bad files are refused."""
+"""Formats of other tools: OTF2 and tlog are written and read, Chrome's and Kineto's read; bad files are refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def spans(trace: Trace) -> list[tuple]:
     return sorted(zip(col["rank"][rows].tolist(), names, *times, strict=True))
 
 
-def test_what_a_call_is_called_from_is_not_taken_for_a_number_of_the_programs(tmp_path, capfd):
+def test_the_call_address_is_not_shown_as_the_programs_argument(tmp_path, capfd):
     called = [event("begin", 0, 6, 123456), event("end", 10**6, 6), event("begin", 2 * 10**6, 3, 654321)]
     write_process(tmp_path / "run", 0, {1: [*called, event("end", 3 * 10**6, 3)]}, num_ranks=1)
     found = merge(tmp_path / "run").read()
@@ -56,7 +56,7 @@ def test_what_a_call_is_called_from_is_not_taken_for_a_number_of_the_programs(tm
     capfd.readouterr()
 
 
-def test_otf2_there_and_back(trace, tmp_path, capfd):
+def test_otf2_export_and_import(trace, tmp_path, capfd):
     pytest.importorskip("otf2", reason="needs otf2: no module otf2")
     assert main(["trace", "export", str(tmp_path / "run"), "--otf2", str(tmp_path / "archive")]) == 0
     assert main(["trace", "import", str(tmp_path / "archive" / "traces.otf2"), "-o", str(tmp_path / "back")]) == 0
@@ -70,7 +70,7 @@ def test_otf2_there_and_back(trace, tmp_path, capfd):
     capfd.readouterr()
 
 
-def test_tlog_there_and_back(trace, tmp_path):
+def test_tlog_export_and_import(trace, tmp_path):
     numbers = write_tlog(tmp_path / "trace.log", trace)
     assert set(numbers) == {"work", "MPI_Send", "MPI_Recv", "MPI_Allreduce"}
     back = read_tlog(tmp_path / "trace.log")
@@ -79,7 +79,7 @@ def test_tlog_there_and_back(trace, tmp_path):
     assert (tmp_path / "trace.log").stat().st_size % 1024 == 0
 
 
-def test_our_perfetto_export_is_read(trace, tmp_path, capfd):
+def test_a_perfetto_export_can_be_imported(trace, tmp_path, capfd):
     assert main(["trace", "export", str(tmp_path / "run"), "--perfetto", str(tmp_path / "p.json")]) == 0
     assert spans(read_chrome([tmp_path / "p.json"])) == spans(trace)
     capfd.readouterr()
@@ -91,8 +91,8 @@ MORE |= {21: "MPI_Win_fence", 22: "on a lane"}
 
 @pytest.fixture
 def every_kind(tmp_path) -> Trace:
-    """Rows of every kind: polls that are one interval, points, requests, collectives of both sorts, one-sided calls, a
-    lane, an interval that never ends."""
+    """A trace with rows of every kind: merged polls, points, requests, blocking and nonblocking collectives, one-sided
+    calls, a lane, and an interval that never ends."""
     notes = [{"name": number, "text": text} for number, text in MORE.items()]
     notes[-1]["lane"] = "lane"
     notes += [{"comm": 1, "size": 2, "number": 0, "window": True}]
@@ -125,9 +125,9 @@ def in_ns(column: np.ndarray) -> list[int]:
     return np.rint(column * 1e9).astype(int).tolist()
 
 
-def test_our_perfetto_export_comes_back_whole(every_kind, tmp_path, capfd):
-    """Every row and every column, times to the nanosecond; written in parts too, as a file on disk is."""
-    assert len(np.unique(every_kind.columns["kind"])) == len(KINDS) - 2  # but `request`, `comm`
+def test_a_perfetto_export_loses_nothing(every_kind, tmp_path, capfd):
+    """Every row and every column is imported again, times to the nanosecond."""
+    assert len(np.unique(every_kind.columns["kind"])) == len(KINDS) - 2  # all except `request` and `comm`
     assert main(["trace", "export", str(tmp_path / "run"), "--perfetto", str(tmp_path / "p.json")]) == 0
     assert main(["trace", "import", str(tmp_path / "p.json"), "-o", str(tmp_path / "back")]) == 0
     back = open_trace(tmp_path / "back").read()
@@ -141,7 +141,7 @@ def test_our_perfetto_export_comes_back_whole(every_kind, tmp_path, capfd):
     capfd.readouterr()
 
 
-def test_an_export_of_ours_that_was_changed_is_refused(every_kind, tmp_path):
+def test_a_changed_perfetto_export_is_refused(every_kind, tmp_path):
     path = tmp_path / "p.json"
     whole = json.loads(write_trace_perfetto(path, every_kind).read_text())
     changes = [("names", 3), ("num_ranks", 1), ("comms", [7]), ("threads", []), ("meta", []), ("schema", "x")]
@@ -156,13 +156,13 @@ def test_an_export_of_ours_that_was_changed_is_refused(every_kind, tmp_path):
         path.write_text(text.replace(old, new, 1))
         with pytest.raises(DovetailError, match="is no trace in Chrome's format"):
             read_chrome([path])
-    del whole["otherData"]  # as another tool may write it anew: spans and points are left
+    del whole["otherData"]  # as after a rewrite by another tool: spans and points remain
     path.write_text(json.dumps(whole))
     assert spans(read_chrome([path])) == spans(every_kind)
 
 
 def test_otf2_carries_bytes_and_counts(every_kind, tmp_path, capfd):
-    """What `stats` counts and adds up; which windows were synchronised is not carried."""
+    """All that `stats` counts and sums; the export leaves out which windows were synchronised."""
     pytest.importorskip("otf2", reason="needs otf2: no module otf2")
     assert main(["trace", "export", str(tmp_path / "run"), "--otf2", str(tmp_path / "archive")]) == 0
     back = read_otf2(tmp_path / "archive" / "traces.otf2")
@@ -182,8 +182,8 @@ def test_otf2_carries_bytes_and_counts(every_kind, tmp_path, capfd):
     capfd.readouterr()
 
 
-def test_tlog_keeps_names_and_numbers(every_kind, tmp_path):
-    """Of nine names; what calls moved is not in this format."""
+def test_tlog_keeps_names_and_arguments(every_kind, tmp_path):
+    """The format has room for nine names, and no bytes of calls."""
     few = every_kind.rows(
         np.isin(every_kind.columns["name"], [every_kind.names.index(n) for n in ("work", "MPI_Test")])
     )
@@ -196,17 +196,17 @@ def test_tlog_keeps_names_and_numbers(every_kind, tmp_path):
     assert {name for _, name, _, _ in spans(read_tlog(tmp_path / "trace.log"))} == {"interval 1", "interval 2"}
 
 
-def test_a_log_without_the_last_block_filled_up_is_whole(every_kind, tmp_path):
+def test_a_log_whose_last_block_is_not_padded_is_complete(every_kind, tmp_path):
     write_tlog(tmp_path / "trace.log", every_kind)
     data = (tmp_path / "trace.log").read_bytes()
     (tmp_path / "trace.log").write_bytes(data.rstrip(b"\0")[:-1].ljust(-(-len(data.rstrip(b"\0")) // 16) * 16, b"\0"))
     assert read_tlog(tmp_path / "trace.log").meta["faults"] == []
     (tmp_path / "trace.log").write_bytes(data[: 16 * 5])
-    assert "cut short" in read_tlog(tmp_path / "trace.log").meta["faults"][0]
+    assert "is truncated" in read_tlog(tmp_path / "trace.log").meta["faults"][0]
 
 
 def kineto(rank: int) -> dict:
-    """What PyTorch's profiler writes for a rank: an operator, and an all-reduce of 1000 floats on a stream."""
+    """The file of PyTorch's profiler for a rank: an operator, and an all-reduce of 1000 floats on a stream."""
     about = {"Collective name": "allreduce", "In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "Float"}
     about |= {"Group size": 2, "Process Group Ranks": "[0, 1]"}
     name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
@@ -240,7 +240,7 @@ def test_kineto_files_of_two_ranks(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"traceEvents": 3}', '{"a": 1}', "\x7fELF", '[{"x": 1}]'])
-def test_what_is_no_trace_is_refused(tmp_path, text, capfd):
+def test_files_that_are_no_trace_are_refused(tmp_path, text, capfd):
     (tmp_path / "bad.json").write_text(text)
     assert main(["trace", "import", str(tmp_path / "bad.json"), "-o", str(tmp_path / "out")]) == 2
     assert "is no trace in Chrome's format" in capfd.readouterr().err
@@ -259,11 +259,11 @@ def test_broken_events_are_counted(tmp_path):
 
 @pytest.fixture
 def two_groups(tmp_path) -> Trace:
-    """A message and a broadcast on a communicator whose ranks are swapped, and what begins or ends at one moment."""
+    """A message and a broadcast on a communicator whose ranks are swapped, and simultaneous events."""
     notes = [{"comm": 1, "ranks": [1, 0], "number": 0}, {"comm": 2, "ranks": [1, 0], "number": 0, "window": True}]
     rows = []
     for rank in (0, 1):
-        to = pair(rank, 7)  # place of the other in the swapped communicator
+        to = pair(rank, 7)  # the other's rank in the swapped communicator
         moved = [event("send", to, 1, 100)] if rank == 0 else [event("recv", to, 1, 100), event("done", to, 1, 100)]
         both = [event("begin", 0, 3, number) for number in (1, 2, 3)]
         both += [event("end", 10**6, 3), event("end", 10**6, 3), event("end", 1_500_000, 3)]
@@ -277,7 +277,7 @@ def two_groups(tmp_path) -> Trace:
 
 
 def records(otf2, path) -> tuple[list[list[tuple]], list[tuple]]:
-    """The events of each location as their type, nanoseconds and further fields; the locations; the clock."""
+    """The events of each location as (type, ns, further fields); then the locations and the clock."""
     with otf2.reader.open(str(path)) as archive:
         made = archive.definitions
         found = {location: [] for location in made.locations}
@@ -290,7 +290,7 @@ def records(otf2, path) -> tuple[list[list[tuple]], list[tuple]]:
         return list(found.values()), [*about, (clock.global_offset, clock.trace_length), made.rma_wins[0].comm.name]
 
 
-def test_otf2_records_are_whole_and_in_order(two_groups, tmp_path, monkeypatch):
+def test_otf2_records_are_complete_and_in_order(two_groups, tmp_path, monkeypatch):
     otf2 = pytest.importorskip("otf2", reason="needs otf2: no module otf2")
     from dovetail.report import otf2_events, trace_otf2
 
@@ -327,8 +327,8 @@ for words in {!r}:
 """
 
 
-def test_a_full_disk_leaves_no_half_of_a_file(every_kind, tmp_path):
-    """A message and exit code 2 of each, and nothing that another tool takes for whole."""
+def test_a_full_disk_leaves_no_partial_file(every_kind, tmp_path):
+    """Each command prints an error, exits with code 2, and leaves no file that could pass for a complete one."""
     pytest.importorskip("otf2", reason="needs otf2: no module otf2")
     out = tmp_path / "out"
     out.mkdir()
@@ -342,9 +342,9 @@ def test_a_full_disk_leaves_no_half_of_a_file(every_kind, tmp_path):
 
 
 def test_perfetto_shows_names_tags_and_arrows(every_kind, tmp_path):
-    """What a reader of the picture needs, and our own import does not."""
+    """Fields that the viewer needs and our import does not."""
     shown = every_kind.rows(slice(None))
-    shown.columns["tag"] = 0 * shown.columns["tag"]  # which columns of most rows have, and a message shows all the same
+    shown.columns["tag"] = 0 * shown.columns["tag"]  # as in most rows; the message is shown nevertheless
     events = json.loads(write_trace_perfetto(tmp_path / "p.json", shown).read_text())["traceEvents"]
     named = [(e["name"], e["args"]["name"]) for e in events if e["ph"] == "M" and e["name"] != "dovetail"]
     assert sorted(named) == [
@@ -359,10 +359,10 @@ def test_perfetto_shows_names_tags_and_arrows(every_kind, tmp_path):
     end = recv["ts"] + recv["dur"]
     assert (came["ph"], came["pid"], came["tid"], came["ts"]) == ("f", 2, recv["tid"], round(end - 1e-3, 3))
     assert left["id"] == came["id"]
-    assert {e["s"] for e in events if e["ph"] == "i"} == {"t"}, "a point is its thread's, not the whole picture's"
+    assert {e["s"] for e in events if e["ph"] == "i"} == {"t"}, "a point belongs to its thread"
 
 
-def test_perfetto_numbers_arrows_through_batches(tmp_path, monkeypatch):
+def test_perfetto_arrows_have_unique_numbers_across_batches(tmp_path, monkeypatch):
     first, second = ([each for i in range(5) for each in make(2 * i)] for make in (
         lambda at: call(1, at, at + 1, sent(1, 100)), lambda at: call(2, at, at + 1, *taken(0, 100))))  # fmt: skip
     for rank, events in enumerate((first, second)):
@@ -373,8 +373,8 @@ def test_perfetto_numbers_arrows_through_batches(tmp_path, monkeypatch):
     assert sorted((e["id"], e["ph"]) for e in arrows) == [(i, ph) for i in range(1, 6) for ph in "fs"]
 
 
-def test_tlog_has_the_nine_names_that_matter_most(tmp_path):
-    """Intervals that take most time, points that come most often; numbers of 32 bits, names in one line."""
+def test_tlog_keeps_the_nine_most_important_names(tmp_path):
+    """The intervals with the most time and the most frequent points; arguments have 32 bits, names one line."""
     names = [{"name": 30 + i, "text": f"in\nterval {i}" if i == 11 else f"interval {i}"} for i in range(12)]
     names += [{"name": 50 + i, "text": f"point {i}"} for i in range(12)]
     rows, at = [], 0

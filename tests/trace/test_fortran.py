@@ -1,4 +1,4 @@
-"""Fortran programs: intervals of their own, and MPI calls traced once each, from where the program makes them."""
+"""Fortran programs record their own intervals; each MPI call is traced once, with its place in the program."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_intervals_and_points(tmp_path):
 
 @pytest.fixture(params=["mpich", "openmpi"])
 def fortran(request, tmp_path):
-    """The system's Fortran compiler for an MPI, the folder of its tools, and its launcher."""
+    """The system's Fortran compiler for an MPI library, its launcher, and the launcher's further options."""
     needs.need("gfortran")
     for name in (f"mpifort.{request.param}", "mpifort"):
         path = shutil.which(name)
@@ -79,7 +79,7 @@ def fortran(request, tmp_path):
 
 
 def has_modules(compiler, place):
-    """Whether the modules of MPI are there; Debian leaves the compiler where it takes them away."""
+    """Whether MPI's Fortran modules are installed: Debian may install the compiler without them."""
     source = place / "modules.f90"
     source.write_text("use mpi\nuse mpi_f08\nend\n")
     return not subprocess.run([compiler, "-fsyntax-only", source], capture_output=True, cwd=place).returncode
@@ -87,7 +87,7 @@ def has_modules(compiler, place):
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("module", ["mpi", "mpi_f08"])
-def test_every_call_is_there_once_with_its_place(fortran, module, tmp_path):
+def test_every_call_is_traced_once_with_its_place(fortran, module, tmp_path):
     compiler, launcher, more = fortran
     program, folder = tmp_path / "program", tmp_path / "out"
     defined = ["-DUSE_F08"] if module == "mpi_f08" else []
@@ -99,6 +99,6 @@ def test_every_call_is_there_once_with_its_place(fortran, module, tmp_path):
     assert {call.name: call.count for call in stats(trace).calls} == {f"MPI_{k}": n for k, n in COUNTS.items()}
     found = messages(trace)
     assert sorted(found.num_bytes.tolist()) == sorted([8, 16, 24, 32, 40] * 2 + [24])
-    assert (found.taken_row >= 0).all()
+    assert (found.received_row >= 0).all()
     rows = np.flatnonzero(trace.columns["part"] == 0)
     assert {site.split(":")[0] for site in call_sites(trace, rows) if site} == {"trace_program.f90"}

@@ -1,4 +1,4 @@
-"""Which MPI a process has is decided within it: launchers in scripts, several MPIs in one command, programs without."""
+"""Each process finds out its own MPI library: launchers in scripts, several libraries in one command, none at all."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dovetail.trace.analysis.stats import stats
 
 PYTHON = """
 from mpi4py import MPI
-MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, bytearray(8))  # by a call that older libraries lack, where there is one
+MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, bytearray(8))  # mpi4py calls MPI_Allreduce_c if the library has it
 MPI.Request.Waitall([])
 """
 
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
-    """The small program for each MPI, beside its stand-in for the library's Fortran."""
+    """The small program for each MPI library, beside its substitute for the library's Fortran interface."""
     found = {}
     for name in ("mpich", "openmpi"):
         mpi, place = needs.mpi(name), tmp_path_factory.mktemp(name)
@@ -35,7 +35,7 @@ def programs(tmp_path_factory):
 
 
 def traced(mpi, folder, *command, options=()):
-    """What `trace run` prints, in an environment whose MPI is `mpi`, and the counts of calls."""
+    """Run `trace run` in an environment with `mpi`; return its output and the counts of calls."""
     words = [needs.MPIS["mpich"].python, "-m", "dovetail", "trace", "run", "-o", folder, *options, "--", *command]
     env = needs.MPIS["openmpi"].env | {"PATH": mpi.env["PATH"]}
     done = subprocess.run(
@@ -49,7 +49,7 @@ def traced(mpi, folder, *command, options=()):
 @pytest.mark.mpi
 @pytest.mark.parametrize("here", ["mpich", "openmpi"])
 def test_a_script_that_launches_each_mpi(programs, tmp_path, here):
-    """Neither launcher stands in the command, and one of them is not the environment's MPI. Output stays clean."""
+    """The command names neither launcher, and one is of another MPI than the environment's. Nothing else is printed."""
     mpich, openmpi = needs.MPIS["mpich"], needs.MPIS["openmpi"]
     (tmp_path / "program.py").write_text(PYTHON)
     lines = [
@@ -64,13 +64,13 @@ def test_a_script_that_launches_each_mpi(programs, tmp_path, here):
     assert done.stdout == "2\n2\n"
     assert ranks == 5
     assert found["MPI_Allreduce"] == 5
-    assert found["MPI_Waitall"] == 4 * 2 * 3 + 1  # by Fortran's entry, with no requests and with one that is null
+    assert found["MPI_Waitall"] == 4 * 2 * 3 + 1  # called from Fortran, with no request and with a null request
     assert found["MPI_Finalize"] == 5
 
 
 @pytest.mark.mpi
-def test_one_mpi_is_chosen_by_hand(programs, tmp_path):
-    """Programs of the other run as ever, and nobody complains of them."""
+def test_one_mpi_is_chosen_by_an_option(programs, tmp_path):
+    """Programs of the other MPI run untraced, without a warning."""
     both = f"{programs['mpich']} && {programs['openmpi']}"
     for options in (["--mpi", "mpich"], ["--mpi", str(needs.MPIS["mpich"].mpicc)]):
         folder = tmp_path / str(len(options[1]))
@@ -79,7 +79,7 @@ def test_one_mpi_is_chosen_by_hand(programs, tmp_path):
         assert "not traced" not in done.stderr
 
 
-def test_what_leaves_no_trace_is_said(tmp_path, capfd):
+def test_a_program_without_a_trace_is_reported(tmp_path, capfd):
     needs.need("compiler")
     out = tmp_path / "out"
     assert main(["trace", "run", "-o", str(out), "--", "/bin/true"]) == 2
@@ -105,8 +105,8 @@ int main(void) { return MPI_Init((int*)1, (char***)2) + (MPI_Startall_c ? 1 : 2)
 """
 
 
-def test_programs_of_an_unknown_mpi_run_as_ever(tmp_path, capfd):
-    """And it is said that they are not traced. A call that their MPI lacks is lacking, with the gate loaded too."""
+def test_programs_of_an_unknown_mpi_run_untraced(tmp_path, capfd):
+    """A message says that they are not traced. A call that their MPI lacks stays undefined with the gate loaded."""
     needs.need("compiler")
     for name, text in (("other", OTHER), ("user", USER)):
         (tmp_path / f"{name}.c").write_text(text)

@@ -1,4 +1,4 @@
-"""MPI programs traced as they stand: calls, messages and communicators are those of the program, on every MPI."""
+"""Unchanged MPI programs are traced: calls, messages and communicators match the program, on every MPI."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.mpi
 
 @pytest.fixture(scope="module", params=["mpich", "abi", "openmpi"])
 def program(request, tmp_path_factory):
-    """The program, compiled for a library; and its environment."""
+    """The program compiled for an MPI library, and its environment."""
     mpi = needs.mpi("openmpi" if request.param == "openmpi" else "mpich")
     mpicc = mpi.bin / ("mpicc_abi" if request.param == "abi" else "mpicc")
     if not mpicc.exists():
@@ -40,7 +40,7 @@ def program(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def mpicc_of():
-    """The compiler of each kind of library."""
+    """The compiler of each MPI library."""
     mpich, openmpi = needs.MPIS["mpich"].bin, needs.MPIS["openmpi"].bin
     return {"mpich": mpich / "mpicc", "abi": mpich / "mpicc_abi", "openmpi": openmpi / "mpicc"}
 
@@ -49,7 +49,7 @@ def counted(trace: Trace) -> dict[str, int]:
     return {call.name: call.count for call in stats(trace).calls}
 
 
-def test_every_call_is_there(program, tmp_path):
+def test_every_call_is_traced(program, tmp_path):
     kind, mpi, target = program
     assert library_of([*mpi.mpiexec(4), str(target)]).kind == kind
     code, trace = traced(mpi, tmp_path, 4, target)
@@ -66,7 +66,7 @@ def test_every_call_is_there(program, tmp_path):
     assert not trace.columns["is_open"].any()
 
 
-def test_a_counting_library_counts_the_same(program, mpicc_of, tmp_path):
+def test_a_library_that_counts_calls_agrees(program, mpicc_of, tmp_path):
     kind, mpi, target = program
     shim = build_shim(mpi, mpicc_of[kind], tmp_path, {call.name for call in traced_calls()})
     theirs = counted_by(shim, mpi, tmp_path / "counts", 3, target)
@@ -76,14 +76,14 @@ def test_a_counting_library_counts_the_same(program, mpicc_of, tmp_path):
     assert found == theirs
 
 
-def test_messages_find_their_receives(program, tmp_path):
+def test_messages_match_their_receives(program, tmp_path):
     _, mpi, target = program
     _, trace = traced(mpi, tmp_path, 4, target)
     assert trace.meta["clocks"]["messages"] == 4 * (5 + 1 + 5 + 1) + 2
     assert trace.meta["clocks"]["without_partner"] == 0
     assert trace.meta["clocks"]["received_before_sent"] == 0
     found = messages(trace)
-    assert trace.columns["num_bytes"][found.taken_row].tolist() == found.num_bytes.tolist(), "as in the statuses"
+    assert trace.columns["num_bytes"][found.received_row].tolist() == found.num_bytes.tolist(), "as in the statuses"
     to_right = [8, 16, 24, 32, 40, 12, *[16] * 5, 8]
     for rank in range(4):
         mine = (found.src == rank) & (found.dst == (rank + 1) % 4)
@@ -93,10 +93,10 @@ def test_messages_find_their_receives(program, tmp_path):
     assert sorted(tuple(map(int, pair)) for pair in pairs) == [(2, 0, 40), (3, 1, 40)]
 
 
-def test_collectives_tell_their_bytes_and_root(program, tmp_path):
+def test_collectives_have_their_bytes_and_root(program, tmp_path):
     _, mpi, target = program
     _, trace = traced(mpi, tmp_path, 4, target)
-    expected = {  # on ranks 0 and 1: bytes that each gives, bytes that each gets
+    expected = {  # on ranks 0 and 1: bytes that each contributes and receives
         "MPI_Bcast": ([0, 32], [32, 0]),
         "MPI_Gather": ([16, 16], [64, 0]),
         "MPI_Allgather": ([16, 16], [64, 64]),
@@ -121,7 +121,7 @@ def test_collectives_tell_their_bytes_and_root(program, tmp_path):
     assert trace.comms[int(on[0])].ranks == (2, 0)
 
 
-def test_one_sided_calls_tell_target_and_bytes(program, tmp_path):
+def test_one_sided_calls_have_target_and_bytes(program, tmp_path):
     _, mpi, target = program
     _, trace = traced(mpi, tmp_path, 2, target)
     col = trace.columns
@@ -132,7 +132,7 @@ def test_one_sided_calls_tell_target_and_bytes(program, tmp_path):
         assert all(trace.comms[c].is_window for c in col["comm"][rows].tolist())
 
 
-def test_the_call_site_is_in_the_program(program, tmp_path):
+def test_call_sites_are_lines_of_the_program(program, tmp_path):
     _, mpi, target = program
     _, trace = traced(mpi, tmp_path, 2, target)
     about = trace.meta["ranks"][0]
@@ -159,14 +159,14 @@ def test_ranks_that_never_finalize_leave_a_trace(program, tmp_path, how):
     if how == "abort":
         assert first.startswith("rank 1 ")
         assert "called MPI_Abort" in first
-        assert found["MPI_Abort"] == 1  # MPICH comes back from it
+        assert found["MPI_Abort"] == 1  # in MPICH this call returns
     if how in ("kill", "abort"):
-        # rank 1 may fall before rank 0 has left their last barrier
+        # rank 1 may end before rank 0 has left their last barrier
         assert stats(trace).ranks[0].open_calls in (("MPI_Barrier",), ("MPI_Recv",), ())
 
 
-def test_a_rank_that_cannot_be_traced_holds_nobody_up(program, tmp_path):
-    """Planted: rank 1's trace has no place to begin; rank 0's is whole."""
+def test_a_rank_that_cannot_be_traced_delays_no_other(program, tmp_path):
+    """Planted: rank 1 cannot create its trace file; rank 0's trace is complete."""
     _, mpi, target = program
     one = 'test "$PMI_RANK$OMPI_COMM_WORLD_RANK" = 1 && export DOVETAIL_TRACE_DIR=/dev/null/none; exec "$0"'
     code, trace = traced(mpi, tmp_path / "out", 2, "sh", "-c", one, target)
@@ -222,7 +222,7 @@ request.Wait()  # MPI_Wait
 
 
 def test_lines_of_python(tmp_path):
-    """With the option, each call has its Python line, from any thread; without, it comes from mpi4py's library."""
+    """With the option each call, on any thread, has its Python line; without it, the address is in mpi4py's library."""
     mpi, script = needs.mpi("mpich"), tmp_path / "lines.py"
     script.write_text(LINES)
     marked = {line.split("# ")[1]: f"lines.py:{i}" for i, line in enumerate(LINES.splitlines(), 1) if "# " in line}
@@ -240,8 +240,8 @@ def test_lines_of_python(tmp_path):
             assert all(reported[name].startswith("MPI.") for name in marked), reported
 
 
-def test_the_table_has_all_calls_of_its_kinds(mpi):
-    """Whatever the header declares with a request, a window or a message is traced, or named here."""
+def test_the_table_has_all_calls_with_requests_windows_or_messages(mpi):
+    """Each call that mpi.h declares with a request, a window or a message is traced, or listed here as an exception."""
     header = subprocess.run(
         [mpi.mpicc, "-E", "-x", "c", "-"], input="#include <mpi.h>\n", text=True, capture_output=True, check=True
     ).stdout
@@ -268,7 +268,7 @@ NOT_TRACED = {
 }
 
 
-def test_an_mpicc_of_another_library_is_not_taken(mpi, monkeypatch):
+def test_an_mpicc_of_another_library_is_refused(mpi, monkeypatch):
     assert flavour(str(mpi.mpicc)) == mpi.name
     other = Library("openmpi" if mpi.name == "mpich" else "mpich")
     monkeypatch.setattr("dovetail.trace.recorder.launch.find_tool", lambda name: str(mpi.mpicc))
@@ -277,7 +277,7 @@ def test_an_mpicc_of_another_library_is_not_taken(mpi, monkeypatch):
 
 
 def test_the_command(mpi, tmp_path, capfd, monkeypatch):
-    """run, then stats and exports, as a user types them."""
+    """`trace run`, then stats and exports, as a user types them."""
     for name, value in mpi.env.items():
         monkeypatch.setenv(name, value)
     script, out = tmp_path / "program.py", tmp_path / "out"
@@ -299,14 +299,14 @@ def test_the_command(mpi, tmp_path, capfd, monkeypatch):
     assert main(["trace", "advise", str(out), "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["schema"] == "dovetail.advice/1"
     assert main(["trace", "advise", str(out), "--machine", "shared-memory-2"]) == 0
-    assert "Replayed as it was" in capfd.readouterr().out
+    assert "Replayed unchanged" in capfd.readouterr().out
     assert main(["trace", "export", str(out), "--perfetto", str(tmp_path / "p.json")]) == 0
     events = json.loads((tmp_path / "p.json").read_text())["traceEvents"]
     assert sum(event["ph"] == "s" for event in events) == sum(event["ph"] == "f" for event in events) == 8
 
 
-def test_folding_steps_halves_the_messages_and_keeps_the_sum(mpi, tmp_path, capfd, monkeypatch):
-    """The example: Laplace's equation before and after folding two steps, both on one page."""
+def test_merging_steps_halves_the_messages_and_keeps_the_sum(mpi, tmp_path, capfd, monkeypatch):
+    """The example solves Laplace's equation before and after merging two steps; one page shows both traces."""
     for name, value in mpi.env.items():
         monkeypatch.setenv(name, value)
     source, target = needs.ROOT / "examples" / "jacobi_folded.c", tmp_path / "jacobi"

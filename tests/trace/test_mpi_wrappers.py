@@ -1,4 +1,4 @@
-"""The wrappers of MPI calls under the sanitizers: linked with a program and the recorder, they are clean."""
+"""The wrappers of MPI calls, linked with a program and the recorder, run without reports under the sanitizers."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from dovetail.trace.recorder.mpi_wrappers import wrappers
 FRAME = needs.ROOT / "native" / "trace" / "mpi"
 NATIVE = needs.ROOT / "native" / "trace"
 QUIET = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "halt_on_error=1"}
-QUIET |= {"UCX_MEM_EVENTS": "n"}  # its hooks run in new threads before ThreadSanitizer knows them
-QUIET |= {"PMIX_MCA_gds": "hash"}  # Open MPI's other way wants memory at addresses that ThreadSanitizer has taken
+QUIET |= {"UCX_MEM_EVENTS": "n"}  # UCX's hooks run in new threads before ThreadSanitizer knows these
+QUIET |= {"PMIX_MCA_gds": "hash"}  # Open MPI's default maps memory at addresses that ThreadSanitizer uses
 REPORTS = ("AddressSanitizer", "ThreadSanitizer", "runtime error")
 
 
 def built(mpi, tmp_path, flags, change=lambda source: source):
-    """The program of every call with the wrappers and the recorder in it."""
+    """Build the program that makes every call, with the wrappers and the recorder linked in."""
     needs.need("compiler")
     ask = [mpi.mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(ask, input="#include <mpi.h>\n", text=True, capture_output=True, check=True).stdout
     (tmp_path / "wrappers.c").write_text(change(wrappers(header)))
     sources = [tmp_path / "wrappers.c", *sorted(NATIVE.glob("*.c")), SOURCE]
-    flags = [*flags, "-O0"]  # compiled in less time, and no access is optimised away
+    flags = [*flags, "-O0"]  # compiles faster, and no memory access is optimised away
     command = [mpi.mpicc, "-std=gnu11", "-g", *flags, f"-I{FRAME}", f"-I{NATIVE}", *sources, "-ldl", "-pthread"]
     done = subprocess.run(
         [*map(str, command), "-o", str(tmp_path / "program")], capture_output=True, text=True, env=mpi.env, check=False
@@ -51,7 +51,7 @@ def ran(mpi, folder, *command):
 @pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize("flags", [ADDRESS, THREAD], ids=["address", "thread"])
-def test_sanitizers_find_nothing(mpi, tmp_path, flags):
+def test_sanitizers_report_nothing(mpi, tmp_path, flags):
     program = built(mpi, tmp_path, flags)
     done = ran(mpi, tmp_path / "out", *mpi.mpiexec(2), program)
     assert not any(word in done.stderr for word in REPORTS), done.stderr[-4000:]
@@ -63,7 +63,7 @@ def test_sanitizers_find_nothing(mpi, tmp_path, flags):
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_a_planted_fault_is_found(mpi, tmp_path):
-    """A table of names that is too short for MPI_Init: found before there are other ranks or a launcher to wait for."""
+    """The table of names is too short for MPI_Init; one process shows it, without a launcher that might hang."""
     short = ("enum { NUM_CALLS =", "enum { NUM_CALLS = 9, NUM_OTHERS =")
     program = built(mpi, tmp_path, ADDRESS, lambda source: source.replace(*short))
     done = ran(mpi, tmp_path / "out", program)

@@ -1,4 +1,4 @@
-"""Calls that look in vain again and again: one event stands for many, and whoever counts or times them knows it."""
+"""Polling: one interval stands for many unsuccessful calls in a row, and counts and times take that into account."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dovetail.advise.replay import makespan_s
 from dovetail.cli import main
 from dovetail.report.trace_page import span_texts
 from dovetail.trace import Trace, merge, open_trace
+from dovetail.trace.analysis.replay_model import model_of
 from dovetail.trace.analysis.stats import stats
-from dovetail.trace.analysis.story import story_of
 from dovetail.trace.process_file import REPEAT_BITS
 from dovetail.trace.store import save_trace
 from dovetail.trace.trace import COLUMNS
 
 PROGRAM = needs.RANKS / "trace_polls.c"
-MANY, FEW = 3000, 20  # of that program
+MANY, FEW = 3000, 20  # as in that program
 POLLS = """
 import ctypes, pathlib, sys, time
 from dovetail.trace.recorder.launch import trace_folder
@@ -46,7 +46,7 @@ def found(name):
 
 
 def polled(folder: Path, code: str) -> Trace:
-    """What a program leaves that calls the recorder as wrappers do."""
+    """The trace of a program that calls the recorder as the MPI wrappers do."""
     subprocess.run([sys.executable, "-c", POLLS + code, str(folder)], check=True, env=os.environ)
     return merge(folder).read()
 
@@ -55,8 +55,8 @@ def counts(trace: Trace) -> dict[str, int]:
     return {call.name: call.count for call in stats(trace).calls}
 
 
-def test_calls_in_vain_are_one_interval(tmp_path):
-    """But for some that were held up; the one that finds something is its end, and the next begins anew."""
+def test_unsuccessful_polls_are_one_interval(tmp_path):
+    """Except after delays between polls. A successful call ends the interval, and the next begins a new one."""
     trace = polled(tmp_path, "for i in range(1000): vain(test, 5, clock())\nfound(test); found(test)")
     assert counts(trace) == {"MPI_Test": 1002}
     assert trace.num_events == 1002
@@ -72,15 +72,15 @@ def test_calls_in_vain_are_one_interval(tmp_path):
 @pytest.mark.parametrize(
     "between", ["lib.dovetail_trace_point(mark, 1)", "vain(probe, 5, clock())", "time.sleep(1e-3)"]
 )
-def test_what_comes_between_ends_them(tmp_path, between):
-    """Another event, a call of another kind, or time."""
+def test_other_events_or_pauses_end_an_interval_of_polls(tmp_path, between):
+    """Between two polls comes another event, a call of another kind, or 1 ms."""
     trace = polled(tmp_path, f"for i in range(50):\n    vain(test, 5, clock())\n    {between}")
     assert counts(trace)["MPI_Test"] == 50
     assert not trace.columns["repeats"].any()
 
 
-def test_a_segment_that_is_full_ends_them(tmp_path, monkeypatch):
-    """Those of a ring's other segment are left as they are."""
+def test_a_full_segment_ends_an_interval_of_polls(tmp_path, monkeypatch):
+    """Polls in the other segment of a ring buffer stay unchanged."""
     monkeypatch.setenv("DOVETAIL_TRACE_BUFFER", "4096")
     fill = "for i in range(300):\n    lib.dovetail_trace_point(mark, 1); vain(test, 5, clock()); vain(test, 5, clock())"
     trace = polled(tmp_path, fill)
@@ -89,13 +89,13 @@ def test_a_segment_that_is_full_ends_them(tmp_path, monkeypatch):
 
 
 def many(start: float, end: float, repeats: int, pause: float = 0.0, *details) -> list[tuple[int, int]]:
-    """Calls of MPI_Test from `start` to `end`, in ms, with pauses between them."""
+    """The events of 1 + `repeats` calls of MPI_Test from `start` to `end` ms, with `pause` ms between them in all."""
     reported = round(pause * MS) << REPEAT_BITS | repeats
     return [event("begin", round(start * MS), 15, 77), *details, event("end", round(end * MS), 0, reported)]
 
 
-def test_pauses_are_no_time_of_calls(tmp_path):
-    """1 + 99 calls from 2 to 6 ms, 1 ms of which they pause."""
+def test_pauses_between_polls_are_no_time_in_mpi(tmp_path):
+    """1 + 99 calls from 2 to 6 ms, with pauses of 1 ms in all."""
     found = traced(tmp_path, [*call(3, 0, 2), *many(2, 6, 99, 1.0)])
     (test,) = (each for each in found.calls if each.name == "MPI_Test")
     assert (test.count, round(test.seconds * 1e3, 6)) == (100, 3.0)
@@ -105,27 +105,27 @@ def test_pauses_are_no_time_of_calls(tmp_path):
     assert rank.hidden_s == pytest.approx(0.0, abs=1e-9)
 
 
-def test_pauses_hide_what_is_under_way(tmp_path):
-    """A receive is posted from 1 to 2 ms, and looked for from 2 to 6 ms, 1 ms of which is pauses; it comes then."""
+def test_pauses_between_polls_hide_requests_in_flight(tmp_path):
+    """A receive is posted from 1 to 2 ms and polled from 2 to 6 ms, with pauses of 1 ms; then it is complete."""
     over = [event("request", 70, 0), event("done", pair(1, 1), 0, 8)]
     posted = call(5, 1, 2, event("recv", pair(1, 1), 0, 8), made=70)
     found = traced(tmp_path, [*posted, *many(2, 6, 99, 1.0, *over)], [*call(3, 0, 4), *call(1, 5, 5.5, sent(0))])
     rank = found.ranks[0]
     assert [round(s * 1e3, 6) for s in (rank.under_way_s, rank.hidden_s)] == [5.0, 1.0]
-    (wait,) = found.waits  # polling is waiting, from the first time on
+    (wait,) = found.waits  # polling counts as waiting from the first poll
     assert (wait.state, wait.name, round(wait.seconds * 1e3, 6)) == ("late_sender", "MPI_Test", 3.0)
 
 
-def test_a_replay_takes_pauses_for_work(tmp_path):
+def test_a_replay_treats_pauses_as_work(tmp_path):
     write_process(tmp_path, 0, {1: [*call(1, 0, 1), *many(1, 5, 99, 1.0), *call(1, 6, 7)]}, num_ranks=1)
-    (step,) = story_of(merge(tmp_path).read()).steps[0]
+    (step,) = model_of(merge(tmp_path).read()).steps[0]
     assert [round(s * 1e3, 6) for s in (step.seconds, step.within_s)] == [7.0, 5.0]
 
 
 @pytest.mark.parametrize("how", ["MPI_Mprobe", "MPI_Probe", "MPI_Iprobe"])
-def test_who_probes_waits(tmp_path, monkeypatch, how):
-    """Rank 1 probes from 1 ms on, once or again and again, then receives what rank 0 sends at 5 ms. Where rank 0 works
-    half as long, it waits half as long."""
+def test_probing_is_waiting(tmp_path, monkeypatch, how):
+    """Rank 1 probes from 1 ms on, once or repeatedly, for the message that rank 0 sends at 5 ms. In a replay in which
+    rank 0 works half as long, it waits half as long."""
     monkeypatch.setitem(NAMES, 15, how)
     posted, over = event("recv", pair(0, 1), 0, 8), event("done", pair(0, 1), 0, 8)
     if how == "MPI_Mprobe":
@@ -135,14 +135,14 @@ def test_who_probes_waits(tmp_path, monkeypatch, how):
         received = [*probes, *call(2, 5.02, 5.05, posted, over)]
     for rank, events in enumerate((call(1, 5, 5.01, sent(1)), received)):
         write_process(tmp_path, rank, {1: events})
-    story = story_of(merge(tmp_path).read())
-    assert makespan_s(story) == pytest.approx(4.05e-3, abs=1e-5)
-    work, *rest = story.steps[0]
-    sooner = [(work._replace(seconds=work.seconds / 2), *rest), story.steps[1]]
-    assert makespan_s(story.with_steps(sooner)) == pytest.approx(2.05e-3, abs=1e-5)
+    model = model_of(merge(tmp_path).read())
+    assert makespan_s(model) == pytest.approx(4.05e-3, abs=1e-5)
+    work, *rest = model.steps[0]
+    sooner = [(work._replace(seconds=work.seconds / 2), *rest), model.steps[1]]
+    assert makespan_s(model.with_steps(sooner)) == pytest.approx(2.05e-3, abs=1e-5)
 
 
-def test_all_exports_tell_how_many(tmp_path, capfd):
+def test_all_exports_have_the_number_of_polls(tmp_path, capfd):
     otf2 = pytest.importorskip("otf2", reason="needs otf2: no module otf2")
     write_process(tmp_path / "run", 0, {1: many(1, 5, 99, 1.0)}, num_ranks=1)
     trace = merge(tmp_path / "run").read()
@@ -153,11 +153,11 @@ def test_all_exports_tell_how_many(tmp_path, capfd):
     assert span["args"]["calls"] == 100
     with otf2.reader.open(str(tmp_path / "archive" / "traces.otf2")) as archive:
         reported = [event.attributes for _, event in archive.events if event.attributes]
-    assert [list(each.values()) for each in reported] == [[100, 10**6]]  # calls, and ns of pauses
+    assert [list(each.values()) for each in reported] == [[100, 10**6]]  # the number of calls, and the pauses in ns
     capfd.readouterr()
 
 
-def test_files_of_before_are_read(tmp_path, monkeypatch):
+def test_traces_without_columns_for_polls_are_read(tmp_path, monkeypatch):
     write_process(tmp_path, 0, {1: [*call(1, 0, 1), *call(3, 1, 2)]}, num_ranks=1)
     trace = merge(tmp_path).read()
     before = {name: kind for name, kind in COLUMNS.items() if name not in ("repeats", "pause_s")}
@@ -169,7 +169,7 @@ def test_files_of_before_are_read(tmp_path, monkeypatch):
 
 @pytest.mark.mpi
 def test_a_program_that_polls(mpi, tmp_path):
-    """As many calls as it counts itself, in a trace that is small."""
+    """The trace is small, and has as many calls as the program counts itself."""
     program = compiled(mpi, PROGRAM, tmp_path / "program")
     words = ["trace", "run", "-o", str(tmp_path / "out"), "--", *mpi.mpiexec(1), str(program)]
     python = [str(needs.MPIS["mpich"].python), "-m", "dovetail", *words]
@@ -189,4 +189,4 @@ def test_a_program_that_polls(mpi, tmp_path):
     }  # fmt: skip
     both = trace.columns["name"] == trace.names.index("MPI_Sendrecv")
     sizes = trace.columns["num_bytes"][trace.of_kind("send") & both]
-    assert sizes.tolist() == [12, 20], "a datatype that was freed is not remembered"
+    assert sizes.tolist() == [12, 20], "the size of a freed datatype is not reused"

@@ -1,4 +1,4 @@
-"""The recorder: what programs record is what is read, whatever ends them, and the sanitizers find nothing."""
+"""The recorder: all recorded events are read again, however the program ends; the sanitizers report nothing."""
 
 import os
 import shutil
@@ -38,7 +38,7 @@ for thread in threads:
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """Compiles the test program with some flags, once for each."""
+    """A function that compiles the test program with given flags, once for each set."""
     compiler, made = shutil.which("gcc") or shutil.which("cc"), {}
 
     def program(flags):
@@ -70,7 +70,7 @@ def ran(*command, **settings):
 
 
 def counts(trace):
-    """How many events of each name."""
+    """The number of events of each name."""
     col = trace.columns
     first = col["part"] == 0
     found = np.bincount(col["name"][first], 1 + col["repeats"][first], len(trace.names)).astype(int)
@@ -78,11 +78,11 @@ def counts(trace):
 
 
 def recorded(folder, code="", **settings):
-    """Run the Python program above, then `code`."""
+    """Run the Python program above followed by `code`."""
     return ran(sys.executable, "-c", RECORD + code, folder, **settings)
 
 
-def test_what_python_records_is_read(tmp_path):
+def test_events_recorded_from_python_are_read(tmp_path):
     done = recorded(tmp_path, "trace.off(); trace.point('mid'); trace.on(); trace.finalize()")
     assert done.returncode == 0, done.stderr
     trace = merge(tmp_path).read()
@@ -122,7 +122,7 @@ def test_threads_signals_and_forks(build, tmp_path):
 
 
 @pytest.mark.slow
-def test_calls_in_vain_are_counted_whatever_comes_between(build, tmp_path):
+def test_all_polls_are_counted_whatever_comes_between(build, tmp_path):
     done = ran(build(PLAIN), tmp_path, 4, 2000, "look")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0 dropped ")
@@ -133,7 +133,7 @@ def test_calls_in_vain_are_counted_whatever_comes_between(build, tmp_path):
 
 
 def merge_one(path, folder):
-    """The trace of one process of a folder."""
+    """The trace of the one process in a folder."""
     alone = folder / path.stem
     alone.mkdir()
     for file in (path, path.with_suffix(".jsonl")):
@@ -142,7 +142,7 @@ def merge_one(path, folder):
 
 
 def test_a_ring_keeps_the_newest_of_each_thread(build, tmp_path):
-    """Five threads at once, and five more, which get the rings of the first: each ring ends with its last thread's."""
+    """Five threads run, then five more reuse their ring buffers: each ring ends with the events of its last thread."""
     settings = {"DOVETAIL_TRACE_KEEP": "newest", "DOVETAIL_TRACE_BUFFER": 4096}
     done = ran(build(PLAIN), tmp_path, 5, 5000, "calm", **settings)
     assert done.returncode == 0, done.stderr
@@ -150,7 +150,7 @@ def test_a_ring_keeps_the_newest_of_each_thread(build, tmp_path):
     process = max(map(read_process, tmp_path.glob("*.dvt")), key=lambda p: p.lost)
     room = 256  # events of 16 bytes
     held = sum(piece.num_events for piece in process.pieces)
-    assert process.lost + held == 2 * 5 * (3 * 5000 + 1)  # where a thread begins is an event too
+    assert process.lost + held == 2 * 5 * (3 * 5000 + 1)  # the begin of a thread is an event too
     trace = merge_one(process.path, tmp_path)
     steps = trace.rows(trace.columns["name"] == trace.names.index("step")).columns
     newest = np.unique(steps["thread"][steps["arg"] == 4999]).tolist()
@@ -164,7 +164,7 @@ def test_a_ring_keeps_the_newest_of_each_thread(build, tmp_path):
 @pytest.mark.parametrize("keep", ["all", "newest"])
 @pytest.mark.parametrize("threads", [8, 40])
 def test_threads_that_begin_together_lose_nothing(build, tmp_path, keep, threads):
-    """More than there are segments ready for: some wait until the helper has made theirs."""
+    """More threads than prepared segments: some wait until the helper thread has created theirs."""
     done = ran(build(PLAIN), tmp_path, threads, 300, "calm", DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=32768)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("0 dropped")
@@ -178,7 +178,8 @@ IN_MEMORY = """
 import sys, threading, time
 import dovetail.trace as trace
 trace.init(sys.argv[1])
-end, over, most = time.monotonic() + 60, threading.Event(), {}  # most: MiB of each ring; the kernel may take pages back
+end, over = time.monotonic() + 60, threading.Event()
+most = {}  # the most MiB of each ring seen in memory; the kernel may take pages back
 
 def in_memory():
     lines = open("/proc/self/smaps").read().splitlines()
@@ -193,16 +194,16 @@ def wait_for(count, least):
         time.sleep(0.01)
 
 for begun in range(4):
-    wait_for(begun + 2, 1)  # two more are ready always; the first two are made whole, and the second is never used
-    threading.Thread(target=lambda: (trace.point("one"), over.wait())).start()  # one that ends leaves it to the next
+    wait_for(begun + 2, 1)  # two spares are kept ready; one of them is never used
+    threading.Thread(target=lambda: (trace.point("one"), over.wait())).start()  # runs on, so that it keeps its ring
 wait_for(5, 4)
 print(*sorted(in_memory()))
 over.set()
 """
 
 
-def test_a_ring_in_use_is_brought_into_memory(tmp_path):
-    """Or its thread would be held up page by page in its first lap. Those that nobody uses are not."""
+def test_the_pages_of_a_ring_in_use_are_touched_in_advance(tmp_path):
+    """Otherwise page faults would delay its thread in the first lap. The pages of unused rings stay untouched."""
     version = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
     if version < (5, 14):
         pytest.skip("needs kernel: Linux 5.14, which can do so")
@@ -211,8 +212,8 @@ def test_a_ring_in_use_is_brought_into_memory(tmp_path):
     assert done.stdout.split() == ["1", *["4"] * 5]
 
 
-def test_threads_that_come_and_go_leave_no_memory_to_be_looked_at(build, tmp_path):
-    """Each gives back a segment larger than what is ready at first, while the helper makes another in its place."""
+def test_short_threads_leave_no_segment_that_is_still_scanned(build, tmp_path):
+    """Each returns a segment larger than the prepared ones, while the helper thread creates another in its place."""
     done = ran(build(PLAIN), tmp_path, 12, 20, "again", DOVETAIL_TRACE_BUFFER=3 << 20)
     assert done.returncode == 0, done.stderr
     assert merge(tmp_path).meta["lost"] == 0
@@ -234,8 +235,8 @@ for number in range(60):
 
 
 @pytest.mark.parametrize(("keep", "count"), [("all", 20), ("newest", 20), ("newest", 70), ("newest", 300)])
-def test_threads_that_come_and_go_share_room(tmp_path, keep, count):
-    """Sixty, one after the other, take no more room than a few; the owner of events in a shared ring stays known."""
+def test_short_threads_reuse_segments(tmp_path, keep, count):
+    """Sixty consecutive threads need no more memory than a few; events in a shared ring keep their thread."""
     done = ran(sys.executable, "-c", COME_AND_GO, tmp_path, count, DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=4096)
     assert done.returncode == 0, done.stderr
     (process,) = map(read_process, tmp_path.glob("*.dvt"))
@@ -243,14 +244,14 @@ def test_threads_that_come_and_go_share_room(tmp_path, keep, count):
     col = (trace := merge(tmp_path).read()).columns
     names = np.array(trace.names)[col["name"]]
     assert (names == np.char.add("thread ", col["thread"].astype(str))).all()
-    assert 60 * count <= process.lost + len(names) <= 60 * (count + 1)  # where a thread begins is an event too
+    assert 60 * count <= process.lost + len(names) <= 60 * (count + 1)  # the begin of a thread is an event too
     newest = col["arg"][names == "thread 59"].tolist()
     assert newest == [*range(count - len(newest), count)]
     assert len(newest) >= min(count, 200)
 
 
-def test_what_finds_no_room_is_counted(build, tmp_path):
-    """Planted: a disk that is full soon. The program goes on."""
+def test_events_lost_for_lack_of_space_are_counted(build, tmp_path):
+    """Planted: a disk that is soon full. The program continues."""
     command = f"ulimit -f 8000; exec {build(PLAIN)} {tmp_path} 2 200000"
     done = ran("bash", "-c", command)
     assert done.returncode == 0, done.stderr
@@ -259,14 +260,14 @@ def test_what_finds_no_room_is_counted(build, tmp_path):
     assert merge(tmp_path).meta["lost"] >= dropped
 
 
-def test_where_no_trace_can_begin_the_program_goes_on(build, tmp_path):
+def test_a_program_continues_if_no_trace_can_be_created(build, tmp_path):
     (tmp_path / "file").touch()
     done = ran(build(PLAIN), tmp_path / "file", 2, 100)
     assert (done.returncode, done.stdout) == (3, "no trace: Not a directory\n")
 
 
 @pytest.mark.parametrize("cut", [0, 5, 100, 4096, 5000, 20000])
-def test_a_file_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path, cut):
+def test_a_truncated_file_is_read_up_to_its_end(tmp_path, cut):
     recorded(tmp_path, "trace.finalize()")
     file = next(tmp_path.glob("*.dvt"))
     os.truncate(file, cut)
@@ -275,7 +276,7 @@ def test_a_file_that_is_cut_short_is_read_as_far_as_it_goes(tmp_path, cut):
             merge(tmp_path)
     else:
         trace = merge(tmp_path)
-        assert any("cut short" in fault for fault in trace.meta["faults"])
+        assert any("is truncated" in fault for fault in trace.meta["faults"])
         assert trace.num_rows < 3003
 
 
@@ -298,7 +299,7 @@ def test_a_foreign_file_is_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address"])
 @pytest.mark.parametrize("keep", ["all", "newest"])
-def test_sanitizers_find_nothing(build, tmp_path, flags, keep):
+def test_sanitizers_report_nothing(build, tmp_path, flags, keep):
     for more in ([], ["look"], ["calm"]):
         done = ran(build(flags), tmp_path, 4, 5000, *more, DOVETAIL_TRACE_KEEP=keep, DOVETAIL_TRACE_BUFFER=16384)
         assert done.returncode == 0, done.stderr[-4000:]

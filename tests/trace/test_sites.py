@@ -1,4 +1,4 @@
-"""Statistics by call site; MPI_Init and MPI_Finalize stand apart from what else a program does."""
+"""Statistics by call site; MPI_Init and MPI_Finalize are counted separately."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.trace.analysis.stats import stats
 
 
 def made_at(events: list[tuple[int, int]], line: int) -> list[tuple[int, int]]:
-    """A call that a line of Python makes."""
+    """The events of a call, made by this line of Python."""
     (word, about), *rest = events
     return [(word, (about + (-line << 16)) % (1 << 64)), *rest]
 
@@ -24,8 +24,8 @@ def found(tmp_path, monkeypatch):
     for rank in (0, 1):
         events = call(16, 0, 4)
         for at, line in ((5, 42), (6, 42), (7, 50)):
-            deeds = [sent(1, 100)] if rank == 0 else taken(0, 100)
-            events += made_at(call(1 if rank == 0 else 2, at + 0.25 * rank, at + 0.5, *deeds), line)
+            details = [sent(1, 100)] if rank == 0 else taken(0, 100)
+            events += made_at(call(1 if rank == 0 else 2, at + 0.25 * rank, at + 0.5, *details), line)
         events += [*made_at(call(11, 8, 9, *collective()), 60), *call(17, 10, 14)]
         write_process(tmp_path, rank, {1: events})
     trace = trace_of(tmp_path)
@@ -34,7 +34,7 @@ def found(tmp_path, monkeypatch):
     return stats(trace)
 
 
-def test_calls_are_added_up_by_the_place_they_come_from(found):
+def test_calls_are_summed_by_call_site(found):
     reported = {(it.site, it.name): (it.count, it.num_bytes, round(it.seconds * 1e3, 6)) for it in found.sites}
     assert reported == {
         ("solver.py:60", "MPI_Allreduce"): (2, 16, 2.0),
@@ -49,7 +49,7 @@ def test_calls_are_added_up_by_the_place_they_come_from(found):
     assert "solver.py:60  MPI_Allreduce" in stats_text(found)
 
 
-def test_init_and_finalize_are_no_part_of_the_shares(found):
+def test_init_and_finalize_do_not_count_in_the_shares(found):
     for rank in found.ranks:
         assert round(rank.setup_s * 1e3, 6) == 8.0
         assert round(rank.seen_s * 1e3, 6) == 6.0

@@ -1,4 +1,4 @@
-"""Replay: the simulator gives an untouched trace its own makespan again, of real programs on every MPI."""
+"""The replay of an unchanged trace of a real program has about its traced makespan, on every MPI."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from traced_programs import SOURCE, compiled, traced
 
 from dovetail.sim import simulate
-from dovetail.trace.analysis.story import story_of
+from dovetail.trace.analysis.replay_model import model_of
 from dovetail.trace.to_program import to_program
 
 pytestmark = pytest.mark.mpi
@@ -17,9 +17,9 @@ NAMES = {"merge": 2, "block": 2, "temporal_block": 2, "post_earlier": 3, "overla
 
 
 def off(trace) -> float:
-    story = story_of(trace)
-    replayed = simulate(*to_program(story)).makespan_s
-    return replayed / story.makespan_s - 1
+    model = model_of(trace)
+    replayed = simulate(*to_program(model)).makespan_s
+    return replayed / model.makespan_s - 1
 
 
 def test_calls_of_every_kind(mpi, tmp_path):
@@ -28,7 +28,7 @@ def test_calls_of_every_kind(mpi, tmp_path):
 
 
 def test_a_dozen_programs(mpi, tmp_path):
-    """The median within 5 %, as of programs that wait in many ways. One far off runs again."""
+    """Half of the programs are within 5 %; each that is far off is traced again, up to three times."""
     program = compiled(mpi, FAULTS, tmp_path / "program")
     found = []
     for i, (name, ranks) in enumerate(NAMES.items()):

@@ -1,4 +1,4 @@
-"""Waits by construction: a call that waits for several things waits once, and never longer than it lasts."""
+"""A call that waits for several messages counts as one wait, no longer than the call itself."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def over(*ranks: int) -> list[tuple[int, int]]:
 
 
 def gone(*requests: int) -> list[tuple[int, int]]:
-    """Sends that are found to be over."""
+    """The details of sends that are complete."""
     return [one for r in requests for one in (event("request", r, 0), event("done", pair(-1, -1), 0, 0))]
 
 
 def receives(*calls: list[tuple[int, int]]) -> tuple:
-    """Rank 0 asks for a message of each other rank, then makes these calls; the others send at LATE."""
+    """The events of all ranks: rank 0 posts a receive for each other, then makes these calls; these send at LATE."""
     mine = [*(one for rank in (1, 2, 3) for one in asked(rank, rank / 10)), *(one for each in calls for one in each)]
     return (mine, *(call(1, at, at + 0.5, sent(0)) for at in LATE))
 
@@ -70,8 +70,8 @@ def test_messages_of_several_ranks(tmp_path, names, case):
     assert sum(wait.count for wait in found.waits) == count
 
 
-def test_threads_that_wait_at_once_are_added_up(tmp_path):
-    """Two threads of rank 1 receive from 1 to 7 ms; what they receive is sent at 5 ms."""
+def test_waits_of_simultaneous_threads_are_summed(tmp_path):
+    """Two threads of rank 1 receive from 1 to 7 ms: the messages are sent at 5 and 6 ms."""
     write_process(tmp_path, 0, {1: [*call(1, 5, 6, sent(1)), *call(1, 6, 7, event("send", pair(1, 2), 0, 8))]})
     other = [event("recv", pair(0, 2), 0, 8), event("done", pair(0, 2), 0, 8)]
     write_process(tmp_path, 1, {1: call(2, 1, 7, *taken(0)), 2: call(2, 1, 7, *other)})
@@ -92,7 +92,7 @@ def test_a_send_is_waited_for_until_its_receive_is_posted(tmp_path, names, name)
 
 
 def test_a_short_send_waits_for_no_receive(tmp_path, names):
-    """The wait ends with the message from rank 2, though rank 1 posts meanwhile what was sent to it long before."""
+    """The wait ends with the message from rank 2, although rank 1 posts the receive of an earlier message meanwhile."""
     mine = [*call(4, 0, 0.1, sent(1), made=70), *call(4, 0.2, 0.3, sent(1), made=71), *call(19, 0.4, 0.5, *gone(71))]
     mine += [*asked(2, 0.6), *call(6, 1, 8, *gone(70), *over(2))]
     theirs = [*call(2, 5, 5.5, *taken(0)), *call(2, 5.6, 5.7, *taken(0))]
@@ -100,13 +100,13 @@ def test_a_short_send_waits_for_no_receive(tmp_path, names):
     assert reported(found) == [("late_sender", "MPI_Waitall", 1, 2.0, 0, 2)]
 
 
-def test_a_call_that_sends_and_receives_waits_for_the_later(tmp_path):
+def test_a_call_that_sends_and_receives_waits_for_the_later_of_both(tmp_path):
     both = [event("send", pair(1, 1), 0, 1 << 20), event("recv", pair(2, 1), 0, 8), event("done", pair(2, 1), 0, 8)]
     found = traced(tmp_path, call(14, 1, 9, *both), call(2, 6, 9, *BIG), call(1, 3, 3.5, sent(0)))
     assert reported(found) == [("late_receiver", "MPI_Sendrecv", 1, 5.0, 0, 1)]
 
 
-def test_a_collective_that_is_waited_for_later(tmp_path, names):
+def test_the_wait_of_a_nonblocking_collective_is_counted(tmp_path, names):
     def met(begins, waits, ends):
         begun = call(20, begins, begins + 0.1, event("collective", 0, 0, 0), made=90)
         return [*begun, *call(19, waits, ends, *gone(90))]

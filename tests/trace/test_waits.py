@@ -1,4 +1,4 @@
-"""Wait states, meetings, flights and the critical path, on traces whose waits are known."""
+"""Wait states, collectives, requests in flight and the critical path, in traces with known waits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_a_late_sender(tmp_path):
 
 
 @pytest.mark.parametrize(("how", "source", "tag"), [("MPI_Probe", 0, 1), ("MPI_Probe", -1, -1), ("MPI_Mprobe", -1, 1)])
-def test_a_late_sender_of_what_is_probed_for(tmp_path, monkeypatch, how, source, tag):
-    """Rank 1 probes at 1 ms for what rank 0 sends at 5 ms, and receives it at 8 ms."""
+def test_a_late_sender_of_a_probed_message(tmp_path, monkeypatch, how, source, tag):
+    """Rank 1 probes at 1 ms for a message that rank 0 sends at 5 ms, and receives it at 8 ms."""
     monkeypatch.setitem(NAMES, 15, how)
     posted, over = event("recv", pair(source, tag), 0, 0), event("done", pair(0, 1), 0, 8)
     if how == "MPI_Mprobe":
@@ -31,7 +31,7 @@ def test_a_late_sender_of_what_is_probed_for(tmp_path, monkeypatch, how, source,
 
 
 @pytest.mark.parametrize("other", [{"source": 1}, {"tag": 2}, {"comm": 1}])
-def test_a_probe_waits_for_no_other_message_than_it_asks_for(tmp_path, monkeypatch, other):
+def test_a_probe_waits_only_for_a_message_that_matches(tmp_path, monkeypatch, other):
     monkeypatch.setitem(NAMES, 15, "MPI_Probe")
     posted = event("recv", pair(other.get("source", 0), other.get("tag", 1)), other.get("comm", 0), 0)
     assert (
@@ -39,7 +39,7 @@ def test_a_probe_waits_for_no_other_message_than_it_asks_for(tmp_path, monkeypat
     )
 
 
-def test_a_late_receiver_holds_a_sender_only_if_the_send_waited_for_it(tmp_path):
+def test_a_late_receiver_delays_a_sender_only_if_the_send_waited_for_it(tmp_path):
     held = traced(tmp_path / "held", call(1, 1, 9, sent(1)), call(2, 6, 9, *taken(0)))
     assert reported(held) == [("late_receiver", "MPI_Send", 1, 5.0, 0, 1)]
     assert reported(traced(tmp_path / "eager", call(1, 1, 2, sent(1)), call(2, 6, 9, *taken(0)))) == []
@@ -55,15 +55,15 @@ def test_collectives_wait_for_the_last_or_for_the_root(tmp_path):
     assert all_three(13, root=0) == [("early_root", "MPI_Reduce", 1, 6.0, 0, 2)]
 
 
-def test_who_goes_on_before_the_last_comes_did_not_wait_for_it(tmp_path, monkeypatch):
-    """Of neighbours and in scans: rank 0 ends before rank 2 begins, rank 1 after."""
+def test_a_rank_that_continues_before_the_last_arrives_did_not_wait_for_it(tmp_path, monkeypatch):
+    """As in neighbourhood collectives and scans: rank 0 ends before rank 2 begins, rank 1 after."""
     monkeypatch.setitem(NAMES, 11, "MPI_Neighbor_alltoall")
     found = traced(tmp_path, *(call(11, *times, *collective()) for times in ((1, 4), (2, 7), (6, 8))))
     assert reported(found) == [("wait_at_collective", "MPI_Neighbor_alltoall", 1, 4.0, 1, 2)]
 
 
 def test_puts_and_gets_are_messages(tmp_path):
-    """Rank 0 puts 64 bytes at rank 1, which gets 8 from rank 0."""
+    """Rank 0 puts 64 bytes into rank 1, which gets 8 from rank 0."""
     put, got = event("put", pair(1, 0), 0, 64), event("get", pair(0, 0), 0, 8)
     found = traced(tmp_path, call(1, 1, 2, put), call(1, 3, 4, got))
     assert found.matrix_bytes.tolist() == [[0, 72], [0, 0]]
@@ -71,7 +71,7 @@ def test_puts_and_gets_are_messages(tmp_path):
     assert sum(found.sizes) == 2
 
 
-def test_what_is_hidden_is_under_way_outside_calls(tmp_path):
+def test_hidden_time_is_in_flight_outside_mpi_calls(tmp_path):
     wait = [event("request", 70, 0), event("done", pair(0, 1), 0, 8)]
     posted = [event("recv", pair(0, 1), 0, 8)]
     found = traced(
@@ -84,7 +84,7 @@ def test_what_is_hidden_is_under_way_outside_calls(tmp_path):
     assert all(0 <= share <= 1 for share in found.overlap.values())
 
 
-def test_the_critical_path_goes_over_to_whom_was_waited_for(tmp_path):
+def test_the_critical_path_continues_on_the_rank_that_was_waited_for(tmp_path):
     first = [*call(3, 0, 4), *call(1, 4, 5, sent(1)), *call(2, 5, 12, *taken(1))]
     second = [*call(2, 1, 6, *taken(0)), *call(3, 6, 10), *call(1, 10, 11, sent(0))]
     found = traced(tmp_path, first, second)

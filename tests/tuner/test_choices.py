@@ -1,4 +1,4 @@
-"""Choices judged on machines whose costs are known, and the models of schedules that plans look at."""
+"""Choosers judged on machines with known costs, and the smaller programs that stand for schedules in predictions."""
 
 from dataclasses import replace
 from itertools import product
@@ -37,19 +37,19 @@ KINDS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_stands_for_a_schedule_takes_as_long_as_the_schedule(kind):
+def test_the_prediction_model_takes_as_long_as_the_schedule(kind):
     scenario = next(iter(drawn(kind, 1, seed=5)))
     costs, _ = Costs.of(scenario.operator, scenario.machine, scenario.ranks, extrapolate=True)
     ranked = ranked_schedules(costs)
     for each in ranked:
         whole = costs.exactly(each, scenario.operator.program(each.schedule, scenario.ranks))
         assert whole.predicted_s == pytest.approx(each.predicted_s, rel=1e-9), each.schedule
-    assert sum(each.program.posts == () for each in ranked) > len(ranked) / 2  # most were models
+    assert sum(each.program.posts == () for each in ranked) > len(ranked) / 2  # most schedules had a smaller model
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 6])
-def test_a_model_of_an_all_reduce_takes_to_the_row_what_the_program_takes(ranks):
-    """Whatever its tiles and messages: chunks of unequal rows, tiles of fewer rows than ranks, messages cut."""
+def test_a_model_of_an_all_reduce_is_exact_for_any_tiles(ranks):
+    """Chunks with unequal rows, tiles with fewer rows than ranks, sliced messages."""
     scenario = next(each for each in drawn(MatmulAllReduce, 9, seed=77) if each.ranks >= ranks)
     operator = replace(scenario.operator, m=1499)
     costs, _ = Costs.of(operator, scenario.machine, ranks, extrapolate=True)
@@ -76,26 +76,26 @@ def test_a_model_with_one_message_less_is_noticed(monkeypatch):
     assert whole.predicted_s > short.predicted_s
 
 
-def test_messages_are_cut_alike_on_every_rank():
+def test_messages_are_cut_equally_on_every_rank():
     operator, tiles = AllGatherMatmul(64, 8, 8), (10, 6)
     for by in ("messages", "ring", "two_rings"):
         whole = operator.program(Schedule.of("uniform", tiles=tiles, by=by, own_block="first", fused=False), 4)
         about = {"by": by, "own_block": "first", "fused": False, "rows_per_message": 4}
         cut = operator.program(Schedule.of("uniform", tiles=tiles, **about), 4)
         sends = [int((each.chan_out >= 0).sum()) for each in (whole, cut)]
-        assert sends[1] * 2 == sends[0] * 5  # 10 rows in 3 messages, 6 in 2
+        assert sends[1] * 2 == sends[0] * 5  # 10 rows need 3 messages, 6 rows need 2
         assert max(op.reads[0].num_slots for op in cut.ops() if op.chan_out >= 0) == 4
 
 
-def test_scenarios_are_of_all_topologies_and_a_seed_names_them():
+def test_scenarios_have_all_topologies_and_depend_on_the_seed_only():
     some = list(drawn(AllGatherMatmul, 3, seed=7))
     assert [each.topology for each in some] == list(TOPOLOGIES)
     assert some == list(drawn(AllGatherMatmul, 3, seed=7))
     assert some[0].machine != next(iter(drawn(AllGatherMatmul, 1, seed=8))).machine
 
 
-def test_a_machine_on_which_no_operator_balances_is_drawn_anew(monkeypatch):
-    """The eleventh of this seed came to speeds for which no operator was found."""
+def test_a_machine_without_a_balanced_operator_is_drawn_again(monkeypatch):
+    """The eleventh draw of this seed has speeds for which no operator is balanced."""
     operators, most = iter(range(1000)), AllToAllMatmul.drawn
     monkeypatch.setattr(AllToAllMatmul, "drawn", lambda *args: (next(operators), most(*args))[1])
     assert len(list(drawn(AllToAllMatmul, 11, seed=23))) == 11
@@ -115,7 +115,7 @@ def test_the_local_search_finds_what_the_judge_finds(kind, seed, number):
 
 
 @pytest.mark.slow
-def test_choosers_are_judged_on_the_true_machine():
+def test_choosers_are_judged_by_the_true_machine():
     scenario = next(iter(drawn(AllGatherMatmul, 1, seed=9)))
     found = compare(scenario, seed=9)
     assert {OURS, TRUTH, "MC²", "FiCCO, literal"} <= {pick.chooser for pick in found.picks}
@@ -124,7 +124,7 @@ def test_choosers_are_judged_on_the_true_machine():
     assert min(found.families.values()) == found.best.true_s
 
 
-def test_a_score_counts_ties_misses_and_silence():
+def test_a_score_counts_ties_misses_and_missing_picks():
     picks = [
         Pick("x", "a", Schedule.of("a"), 1.0, 1.0, "a", 1.0),
         Pick("x", "b", Schedule.of("b"), 1.005, 1.0, "a", 1.0),
@@ -158,13 +158,15 @@ def fitted_well(scenario: Scenario, monkeypatch) -> float:
     )
     monkeypatch.setattr(gathering, "FITTED_DEPTHS", (96, 384, 1536, 6144))
     monkeypatch.setattr(gathering, "FITTED_ASPECTS", (4, 16))
-    monkeypatch.setattr(gathering, "best_threshold", lambda found: found[:8])  # the others have the operator's k and n
+    monkeypatch.setattr(
+        gathering, "best_threshold", lambda found: found[:8]
+    )  # the other shapes have the operator's k and n
     unseen = costs.operator.fitted_s(costs)
     monkeypatch.undo()
     lost = {t: log_s_of_picks(unseen, t) for t in (fitted_s, ficco.LITERAL_S, ficco.MEMORY_S, 1e-9)}
     assert len({each.sizes[1] for each in unseen}) == 4
     assert lost[fitted_s] <= min(lost.values()) + 0.01 * len(unseen)
-    assert max(lost.values()) > lost[fitted_s] + 0.05 * len(unseen)  # it does matter which
+    assert max(lost.values()) > lost[fitted_s] + 0.05 * len(unseen)  # the threshold matters
     return fitted_s
 
 
@@ -173,7 +175,7 @@ def log_s_of_picks(found: list[ficco.Outcome], threshold_s: float) -> float:
 
 
 @pytest.mark.slow
-def test_the_command_line_compares_and_says_what_it_lacks(capsys):
+def test_the_command_line_compares_and_names_what_is_missing(capsys):
     sizes = ["--m", "2048", "--k", "512", "--n", "512"]
     argv = ["plan", "all_gather_matmul", *sizes, "--machine", "mi300x-8", "--compare-heuristics", "--seed", "1"]
     assert main(argv) == 0
@@ -184,14 +186,14 @@ def test_the_command_line_compares_and_says_what_it_lacks(capsys):
 
 
 @pytest.mark.slow
-def test_compared_json_keeps_what_rules_say():
+def test_compared_json_has_the_rules_reasons():
     scenario = next(iter(drawn(MatmulAllReduce, 1, seed=3)))
     found: Compared = compare(scenario, seed=3)
     silent = [pick for pick in found.to_json()["picks"] if "why_not" in pick]
-    assert silent == [{"chooser": "FiCCO", "why_not": "is for operators that communicate before they multiply"}]
+    assert silent == [{"chooser": "FiCCO", "why_not": "applies to operators that communicate before they multiply"}]
 
 
-FOUND = [  # by a longer search, and not by a plan: a tile split unevenly, few long pieces
+FOUND = [  # found by a longer search only: an uneven tile, few long pieces
     (
         AllToAllMatmul,
         93,

@@ -34,7 +34,7 @@ def cache(own_cache, monkeypatch):
 
 
 @pytest.mark.parametrize(("latency_s", "bytes_per_s"), [(1e-3, 1e7), (1e-7, 1e12)], ids=["slow", "fast"])
-def test_the_faster_side_is_taken_and_kept_for_later_runs(tmp_path, latency_s, bytes_per_s):
+def test_the_faster_of_both_is_taken_and_saved_for_later_runs(tmp_path, latency_s, bytes_per_s):
     machine = with_library(star(4), "all_reduce", latency_s, bytes_per_s)
     found = tune_collective(
         POINTS, 4, out=tmp_path, executor=SimExecutor(machine, noise=0.01, ahead=True), machine=machine
@@ -46,7 +46,7 @@ def test_the_faster_side_is_taken_and_kept_for_later_runs(tmp_path, latency_s, b
     kept = recall_selection("none", [f"host{rank}" for rank in range(4)]).value
     assert kept == Selection.load(tmp_path / "selection.json") == found.selection
     assert (kept.lookup("all_reduce", 4, 32 << 10).algorithm != "library") is ours
-    assert {row.dtype for row in kept.rows} == {"float32"}  # which what reduces depends on
+    assert {row.dtype for row in kept.rows} == {"float32"}  # times of reducing collectives depend on it
     document = found.to_json()
     assert [row["num_bytes"] for row in document["rows"]] == [1 << 10, 32 << 10, 1 << 20]
     assert (document["collective"], document["nodes"], document["dtype"]) == ("all_reduce", 4, "float32")
@@ -55,7 +55,7 @@ def test_the_faster_side_is_taken_and_kept_for_later_runs(tmp_path, latency_s, b
     assert [each.choice.algorithm for each in timed] == [row["algorithm"] for row in document["rows"]]
 
 
-def test_one_size_is_tuned_as_any_other_operator(tmp_path):
+def test_one_size_is_tuned_like_any_other_operator(tmp_path):
     machine = with_library(star(4), "all_reduce", 1e-3, 1e7)
     found = tune(AllReduce(1 << 20), 4, out=tmp_path, executor=SimExecutor(machine, ahead=True), machine=machine)
     assert found.plan.family == found.judged.schedule.family != "serial"
@@ -77,13 +77,13 @@ def test_timings_are_in_the_terms_of_nccl_tests():
     assert timed.choice == ring._replace(algorithm="ring_all_gather")
 
 
-def test_what_was_not_tuned_cannot_be_timed_as_tuned():
+def test_a_collective_that_was_not_tuned_cannot_be_timed_as_tuned():
     machine = with_library(star(4), "all_reduce", 1e-3, 1e9)
     with pytest.raises(DovetailError, match="all_reduce on 4 ranks has not been tuned here"):
         time_collective(POINTS, 4, executor=SimExecutor(machine))
 
 
-def test_no_sizes_are_refused(tmp_path):
+def test_no_sizes_raise(tmp_path):
     with pytest.raises(OperatorError, match="no sizes"):
         tune_collective([], 4, out=tmp_path, executor=SimExecutor(star(4)), machine=star(4))
 
@@ -141,8 +141,13 @@ def test_tune_then_bench(mpi, collective, ranks, tmp_path):
     assert document["rows"]
     assert all(row["measured_s"] <= row["library_s"] for row in document["rows"])
     assert all(not row["wrong"] for row in document["rows"])
+    beside = [row["beside"] for row in document["rows"] if row["beside"]]
+    assert beside
+    assert all(each["best_knobs_s"] <= each["installed_s"] and each["ours_s"] > 0 for each in beside)
+    assert document["rows"][0]["at_multiple"]["num_bytes"] == document["rows"][0]["num_bytes"]
     assert all(row["max_rel_error"] is not None for row in document["rows"])
     found = Selection.load(tmp_path / "o" / "selection.json")
+    assert {row.level for row in found.rows} == {"serialized", "multiple"}
     assert found.lookup(collective, ranks, 64) is not None
     assert (tmp_path / "o" / "nccl_tuner.conf").read_text().startswith("# collective_type")
     timed = dovetail(mpi, "bench", collective, *span, "--rounds", 2, "--json")

@@ -1,4 +1,4 @@
-"""The one contest: its guard, heats and finals on planted times, and how a budget is shared out."""
+"""The contest: its noise guard, heats and finals on planted times, and how it divides a budget."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def entries(*sizes: int) -> list[Entry]:
     return entries_of([replace(OPERATOR, num_bytes=size) for size in sizes], star(4), 4)[0]
 
 
-def test_of_several_launches_the_timeline_nearest_to_the_median_is_kept():
+def test_the_timeline_nearest_to_the_median_of_several_launches_is_kept():
     def launch(seconds, shown_s):
         columns = {"op": np.zeros(1, int), "end_s": np.array([shown_s])}
         return Outcome("x", seconds, (Timeline("measured", 1, ("compute",), (), columns),), 0.0, 0.0)
@@ -70,7 +70,7 @@ def test_ours_must_beat_the_library_by_more_than_the_noise(ours_s, noise, wins):
 
 @pytest.mark.parametrize("rounds", [1, 2, 5, 13])
 def test_few_rounds_make_no_winner_of_an_equal(rounds):
-    """However many there were: of equals about one in forty is taken for faster, not one in five."""
+    """For any number of rounds, about one of forty equal schedules is taken for faster, not one of five."""
     random = np.random.default_rng(rounds)
 
     def timed():
@@ -79,20 +79,20 @@ def test_few_rounds_make_no_winner_of_an_equal(rounds):
     assert np.mean([beats([(timed(), timed()) for _ in range(2)]) for _ in range(1000)]) < 0.07
 
 
-def test_a_drift_that_both_share_is_no_noise():
+def test_a_drift_common_to_both_is_no_noise():
     drift = np.linspace(1, 3, 9)
     library, ours = (Outcome("x", tuple(s * drift), ()) for s in (1.0, 0.97))
     assert beats([(ours, library)])
 
 
-def test_what_is_wrong_is_never_chosen():
+def test_a_wrong_schedule_is_never_chosen():
     found = judge(entry(), [{LIBRARY: outcome(1.0), RING: outcome(0.1, wrong=3), TREE: outcome(0.5)}], {})
     assert found.schedule == TREE
     assert found.wrong == {RING: 3}
     assert taken([{LIBRARY: outcome(1.0), RING: outcome(0.1, wrong=3)}]) == LIBRARY
 
 
-def test_a_library_that_is_slow_in_one_launch_only_is_not_beaten():
+def test_a_library_that_is_slow_in_only_one_launch_is_not_beaten():
     ours, slow, quick = outcome(1.0), outcome(2.0), outcome(0.9)
     launches = [{LIBRARY: slow, RING: ours}, {LIBRARY: quick, RING: ours}]
     assert taken(launches) == LIBRARY
@@ -104,7 +104,7 @@ def test_a_library_that_is_slow_in_one_launch_only_is_not_beaten():
 
 
 class Planted:
-    """An executor that takes what `seconds(bytes, family)` says, and keeps the jobs."""
+    """An executor whose runs take `seconds(bytes, family)`, and that records its jobs."""
 
     def __init__(self, seconds):
         self.seconds, self.jobs = seconds, []
@@ -135,33 +135,33 @@ def test_the_contest_takes_the_fastest_at_each_size():
 
 
 class Beside(Planted):
-    """The same, beside another program in one of the launches of each final."""
+    """As Planted, but another program runs beside one launch of each final."""
 
     def execute(self, job: Job) -> JobResult:
         share = 0.3 if len(self.jobs) % 2 else 0.0
         return replace(super().execute(job), disturbed=4, load=Load(share, 0.0, "core 1", "core 1"))
 
 
-def test_what_other_programs_took_is_reported_once():
+def test_load_by_other_programs_is_reported_once():
     found = contest(entries(*SIZES), Beside(lambda *_: 1e-5))
     assert [row_of(each)["foreign_load"] for each in found.judged] == [0.3] * len(SIZES)
     assert [row_of(each)["steal"] for each in found.judged] == [0.0] * len(SIZES)
     assert found.notes == ("Other programs used 30 % of core 1: repeat on a quiet machine.",)
 
 
-def test_a_budget_that_is_spent_leaves_sizes_out_and_says_so():
+def test_a_spent_budget_leaves_sizes_out_and_reports_them():
     found = contest(entries(64, 16 << 20, 32 << 20), Planted(lambda *_: 1e-5), budget_s=0.0)
     assert [each.entry.operator.num_bytes for each in found.judged] == [64]
     assert str(16 << 20) in found.notes[0]
 
 
-def test_nothing_to_choose_for_is_refused():
+def test_a_contest_without_entries_raises():
     with pytest.raises(PlanError):
         contest([], Planted(lambda *_: 1e-5))
 
 
 class Breaking(Planted):
-    """An executor whose jobs break where one of `names` runs."""
+    """An executor whose jobs fail if one of `names` runs."""
 
     def __init__(self, *names: str):
         super().__init__(lambda *_: 1e-5)
@@ -174,7 +174,7 @@ class Breaking(Planted):
         return super().execute(job)
 
 
-def test_what_breaks_its_job_is_left_out_and_named():
+def test_a_schedule_that_breaks_its_job_is_left_out_and_named():
     names = "ring_all_reduce", "recursive_doubling_all_reduce"
     found = contest(entries(1024), Breaking(*names))
     assert found.judged[0].entry.operator.num_bytes == 1024
@@ -184,7 +184,7 @@ def test_what_breaks_its_job_is_left_out_and_named():
     ]
 
 
-def test_a_library_that_breaks_the_job_is_no_choice_of_ours():
+def test_a_serial_schedule_that_breaks_the_job_raises():
     with pytest.raises(RunError, match="library"):
         contest(entries(1024), Breaking("library"))
     found = contest(entries(1024, 16 << 20), Breaking("16777216 bytes, float32: serial"))
@@ -192,10 +192,27 @@ def test_a_library_that_breaks_the_job_is_no_choice_of_ours():
     assert "16777216" in found.notes[0]
 
 
-# How a budget is shared out
+@pytest.mark.parametrize(("alone_s", "wins"), [(0.5e-5, False), (2e-5, True), (9e-5, True)])
+def test_a_helper_thread_must_beat_serial_at_the_level_of_serial(alone_s, wins):
+    """Planted: serial takes 40 µs in jobs of the level that the helper thread needs, `alone_s` in a job of its own."""
+
+    class OfMpi(Planted):
+        starts_mpi = True
+
+        def execute(self, job: Job) -> JobResult:
+            self.seconds = lambda size, name: alone_s if len(job.variants) == 1 else times[name]
+            return super().execute(job)
+
+    times = {"serial": 4e-5, RING.family: 1e-5}
+    found = contest([entry(1024, {replace(RING, progress="thread"): 1e-5})], OfMpi(None)).judged[0]
+    assert found.keeps_serial is not wins
+    assert found.serial.median_s == min(alone_s, 4e-5)
 
 
-def test_finalists_are_the_fastest_and_the_winners_beside():
+# How a budget is divided
+
+
+def test_finalists_are_the_fastest_and_the_winners_of_neighbouring_sizes():
     a, b, c = (OPERATOR.by(name) for name in OPERATOR.families[1:4])
     tried = {1: {c: 1.0}, 2: {LIBRARY: 1.0, a: 2.0, b: 3.0}, 3: {}, 4: {b: 1.0}}
     all_four = [entry(size, {b: 1.0, c: 2.0}) for size in (1, 2, 3, 4, 5)]
@@ -203,22 +220,22 @@ def test_finalists_are_the_fastest_and_the_winners_beside():
     assert finalists(3, tried, all_four[3], all_four) == [b, c, a]
 
 
-def test_long_runs_get_what_short_ones_leave():
+def test_long_runs_get_the_time_that_short_ones_leave():
     assert fill([1.0, 9.0, 2.0], 8.0) == [1.0, 5.0, 2.0]
     schedules = [OPERATOR.by(name, channels) for name in OPERATOR.families[1:5] for channels in (1, 2)]
     asked = [entry(size, dict.fromkeys(schedules, size * 1e-8)) for size in (1024, 16 << 20)]
     measurer = Measurer(asked, Planted(lambda *_: 1.0), 0, 9)
     assert measurer.run_s(1) == pytest.approx(0.168, rel=0.01)
     measurer.fastest_s[0] = 2 * 1024e-8
-    assert measurer.run_s(1) == pytest.approx(0.336, rel=0.01)  # predictions were off by two so far
+    assert measurer.run_s(1) == pytest.approx(0.336, rel=0.01)  # predictions were wrong by a factor of two so far
     assert measurer.heat_s([0]) < 1.5 < measurer.heat_s([1])
 
 
-def test_a_heat_that_cannot_be_afforded_is_left_out():
+def test_a_heat_beyond_the_budget_is_left_out():
     executor = Planted(lambda *_: 2.0)
     asked = [entry(16 << 20, {OPERATOR.by("ring_all_reduce", n): 1.0 + n for n in (1, 2, 4)})]
     measurer = Measurer(asked, executor, 0, 9)
     assert measurer.heat([0], 10.0) == {0: {}}
     assert not executor.jobs
-    assert len(measurer.heat([0], 35.0)[0]) == 3  # the library and two
+    assert len(measurer.heat([0], 35.0)[0]) == 3  # the library and two algorithms
     assert (executor.jobs[0].warmup, executor.jobs[0].budget_s) == (0, 35.0)

@@ -1,4 +1,4 @@
-"""tune: the river on a pretended machine, the guard, the ideals, and what a tuning says and writes."""
+"""tune on a simulated machine: probe to report, the noise guard, the ideals, and what a tuning prints and writes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from dovetail.tuner.tune import (
 )
 
 OPERATOR = MatmulAllReduce(2048, 4096, 1024)
-FEW = {"align": 128, "max_tiles": 6}  # a search of milliseconds
+FEW = {"align": 128, "max_tiles": 6}  # its search takes milliseconds
 
 
 @pytest.fixture(scope="module")
@@ -61,16 +61,16 @@ def costs(machine: Machine) -> Costs:
 
 @pytest.fixture(scope="module")
 def serial(planned: Plan, costs: Costs) -> Plan:
-    """The plan that leaves things as they are."""
+    """The plan of the serial schedule."""
     return search.with_schedule(planned, planned.serial, costs)
 
 
-# The river
+# From probe to report
 
 
 @dataclass(frozen=True)
 class Slow(SimExecutor):
-    """Whatever is not serial takes twice as long as it should."""
+    """Every schedule but serial takes twice the predicted time."""
 
     def execute(self, job: Job) -> JobResult:
         found = super().execute(job)
@@ -87,19 +87,19 @@ def tuned(tmp_path_factory) -> TuneResult:
     return tune(OPERATOR, 2, out=tmp_path_factory.mktemp("tuned"), executor=executor, seed=7, **FEW)
 
 
-def test_the_river_finds_proves_and_keeps_what_is_faster(tuned: TuneResult) -> None:
+def test_tune_finds_proves_and_saves_the_faster_schedule(tuned: TuneResult) -> None:
     assert tuned.plan.certificate.ok
     assert not tuned.keeps_serial
     assert tuned.plan.schedule == tuned.judged.schedule
     assert tuned.planned.median_s < 0.8 * tuned.serial.median_s
     assert tuned.ideal_gain is not None
     assert 0.6 < tuned.ideal_gain <= 1.0
-    assert tuned.plan.predicted_s == pytest.approx(tuned.planned.median_s, rel=0.1)  # what was probed is the machine
+    assert tuned.plan.predicted_s == pytest.approx(tuned.planned.median_s, rel=0.1)  # the probe found the machine
     assert set(tuned.judged.beside) >= {COMPUTE, MESSAGES}
     assert sum(tuned.losses.values()) == pytest.approx(tuned.planned.timelines[0].makespan_s - tuned.ideal_s)
 
 
-def test_the_river_leaves_plan_and_timelines(tmp_path) -> None:
+def test_tune_writes_plan_and_timelines(tmp_path) -> None:
     said: list[float] = []
     executor = SimExecutor(two_hosts())
     found = tune(OPERATOR, 2, out=tmp_path, executor=executor, seed=7, say=lambda what, done: said.append(done), **FEW)
@@ -116,7 +116,7 @@ def test_the_river_leaves_plan_and_timelines(tmp_path) -> None:
     assert said == sorted(said)
 
 
-def test_what_is_asked_for_by_name_is_measured_and_kept(tmp_path) -> None:
+def test_a_family_asked_for_by_name_is_measured_and_taken(tmp_path) -> None:
     executor = SimExecutor(two_hosts())
     found = tune(OPERATOR, 2, out=tmp_path, executor=executor, seed=7, schedule="uniform", by="library", max_tiles=3)
     assert (found.plan.family, found.plan.schedule["by"]) == ("uniform", "library")
@@ -125,7 +125,7 @@ def test_what_is_asked_for_by_name_is_measured_and_kept(tmp_path) -> None:
     assert set(found.judged.tried) == {found.plan.schedule, found.plan.serial}
 
 
-def test_planted_fault_what_is_measured_slower_is_not_kept(tmp_path) -> None:
+def test_planted_fault_a_slower_schedule_is_not_taken(tmp_path) -> None:
     found = tune(OPERATOR, 2, out=tmp_path, executor=Slow(two_hosts()), seed=7, **FEW)
     assert found.plan.schedule["by"] == "library"
     by_ours = [rival for rival in found.plan.rivals if rival.schedule["by"] != "library" and rival.measured_s]
@@ -140,14 +140,14 @@ def test_serial_is_kept_where_overlap_only_hurts(tmp_path) -> None:
     assert (found.ideal_gain, found.speedup) == (None, 1.0)
 
 
-def test_of_one_rank_too_nothing_slower_than_serial_is_kept(tmp_path) -> None:
+def test_on_one_rank_nothing_slower_than_serial_is_taken(tmp_path) -> None:
     one = replace(two_hosts(), ranks=1, nodes=(0,), links=())
     found = tune(MatmulAllReduce(64, 64, 64), 1, out=tmp_path, executor=SimExecutor(one), machine=one, seed=7)
-    assert found.keeps_serial  # two tiles hide a copy of microseconds, which is less than any clock resolves
+    assert found.keeps_serial  # two tiles hide a copy of microseconds, less than a clock resolves
     assert found.plan.tiles == (64,)
 
 
-def test_json_has_the_keys_that_others_rely_on(tuned: TuneResult) -> None:
+def test_json_has_the_documented_keys(tuned: TuneResult) -> None:
     document = tuned.to_json()
     assert (next(iter(document)), document["schema"]) == ("schema", "dovetail.tune/2")
     keys = {"schedule", "tiles", "steps", "predicted_s", "serial_s", "ideal_s", "losses", "rivals", "machine"}
@@ -157,7 +157,7 @@ def test_json_has_the_keys_that_others_rely_on(tuned: TuneResult) -> None:
     assert document["predicted_serial_s"] == tuned.plan.serial_s
 
 
-def test_a_saved_result_comes_back(tuned: TuneResult, tmp_path) -> None:
+def test_a_saved_result_can_be_loaded(tuned: TuneResult, tmp_path) -> None:
     place = tuned.save(tmp_path)
     for path in (tmp_path, place):
         found = TuneResult.load(path)
@@ -180,10 +180,10 @@ def test_errors_of_a_damaged_result_name_the_file(tuned: TuneResult, tmp_path) -
         TuneResult.load(tmp_path)
 
 
-# What a tuning says and writes
+# What a tuning prints and writes
 
 
-def test_the_page_and_where_it_is(tuned: TuneResult, tmp_path) -> None:
+def test_the_page_and_its_path(tuned: TuneResult, tmp_path) -> None:
     found = write_tuning(tuned, tmp_path, "dovetail tune …")
     assert found.report == tmp_path / "report.html"
     assert "dovetail tune …" in found.report.read_text()
@@ -191,7 +191,7 @@ def test_the_page_and_where_it_is(tuned: TuneResult, tmp_path) -> None:
     assert verdict(found) == 0
 
 
-def test_a_page_that_cannot_be_written_costs_only_the_page(tuned: TuneResult, tmp_path) -> None:
+def test_only_the_page_is_lost_if_it_cannot_be_written(tuned: TuneResult, tmp_path) -> None:
     (tmp_path / "full").write_text("in the way")
     found = write_tuning(tuned, tmp_path / "full")
     assert found.report is None
@@ -228,7 +228,7 @@ def outcome(name: str, *seconds: float) -> Outcome:
 
 
 def judged(made: Plan, serial_s: float, planned_s: float, **known: object) -> Judged:
-    """The final in which serial and the plan took these seconds."""
+    """Return the final in which serial and the plan took these seconds."""
     entry, both = entry_of(made, "auto"), {made.serial: outcome("serial", serial_s)}
     if made.schedule != made.serial:
         both[made.schedule] = outcome("planned", planned_s)
@@ -241,12 +241,12 @@ def test_a_plan_must_beat_serial_by_more_than_the_noise(planned: Plan, planned_s
     assert judged(planned, 1.0, planned_s).keeps_serial is lost
 
 
-def test_serial_itself_cannot_lose(serial: Plan) -> None:
-    assert "what is predicted to be faster was measured slower" in explain(serial)
+def test_a_serial_plan_is_always_kept(serial: Plan) -> None:
+    assert "the schedules predicted to be faster were measured slower" in explain(serial)
     assert judged(serial, 1.0, 1.5).speedup == 1.0
 
 
-def test_a_gain_shorter_than_the_call_is_none(planned: Plan) -> None:
+def test_a_gain_shorter_than_the_call_does_not_count(planned: Plan) -> None:
     assert judged(planned, 2 * LEAST_GAIN_S, 1.1 * LEAST_GAIN_S).keeps_serial
     assert not judged(planned, 2e3 * LEAST_GAIN_S, 1.1e3 * LEAST_GAIN_S).keeps_serial
 
@@ -263,10 +263,10 @@ def test_the_fastest_measured_is_chosen_unless_serial_is_as_good(
     assert best.certificate.ok
 
 
-MOODS = (1.0, 2.1, 1.0, 2.0, 1.1, 2.2, 1.0, 2.0, 1.9)  # half of the rounds beside another program
+MOODS = (1.0, 2.1, 1.0, 2.0, 1.1, 2.2, 1.0, 2.0, 1.9)  # another program ran during half of the rounds
 
 
-def test_a_gain_is_seen_through_moods_of_rounds(planned: Plan) -> None:
+def test_a_gain_is_found_although_rounds_differ_in_speed(planned: Plan) -> None:
     both = [outcome(name, *(s * m for m in MOODS)) for name, s in (("serial", 1.0), ("planned", 0.9))]
     assert both[0].spread > 0.1
     found = judge(entry_of(planned, "auto"), [dict(zip((planned.serial, planned.schedule), both, strict=True))], {})
@@ -274,7 +274,7 @@ def test_a_gain_is_seen_through_moods_of_rounds(planned: Plan) -> None:
 
 
 def test_a_gain_that_few_rounds_leave_open_is_reported(planned: Plan) -> None:
-    """Serial is kept, and why; nothing of it where the rounds asked for were reached, or none was faster."""
+    """The note gives the reason. There is no note if all rounds were made, or if no schedule was faster."""
     entry = entry_of(planned, "optimal")
 
     def notes(*planned_s: float, asked: int = 9) -> tuple[str, ...]:
@@ -285,15 +285,15 @@ def test_a_gain_that_few_rounds_leave_open_is_reported(planned: Plan) -> None:
         return found.notes
 
     (reported,) = notes(0.5, 0.98)
-    assert "took 26% less than serial at the median, but 6 rounds are few" in reported
+    assert "took 26% less than serial at the median, but 6 rounds are too few" in reported
     assert notes(0.5, 0.98, asked=6) == notes(1.1, 0.98) == ()
 
 
-# What is measured
+# The measured variants
 
 
 class Timed:
-    """Each variant takes the seconds that are planted for it, round by round."""
+    """An executor in which each variant takes planted seconds, round by round."""
 
     def __init__(self, *seconds: Sequence[float]) -> None:
         self.seconds, self.jobs = seconds, list[Job]()
@@ -305,7 +305,7 @@ class Timed:
 
 
 def test_schedules_are_compared_within_rounds(planned: Plan) -> None:
-    """By medians of all rounds the faster one would be slower by a fifth."""
+    """By medians over all rounds the faster schedule would seem 20 % slower."""
     entry = entry_of(planned, "auto")
     other = planned.schedule.with_parameters(tiles=(1024, 1024))
     heat = {
@@ -325,7 +325,7 @@ def test_serial_is_measured_once(serial: Plan) -> None:
     assert {len(job.variants) for job in timed.jobs} == {3}
 
 
-def test_the_best_predicted_are_measured_beside_serial_and_either_side(planned: Plan) -> None:
+def test_the_best_predicted_serial_and_both_sides_are_measured(planned: Plan) -> None:
     entry = entry_of(planned, "auto")
     assert entry.listed[0] == planned.schedule
     assert entry.serial not in entry.listed
@@ -335,7 +335,7 @@ def test_the_best_predicted_are_measured_beside_serial_and_either_side(planned: 
     assert set(entry.beside) == {COMPUTE, MESSAGES} | ({OWN} if planned.schedule["by"] != "library" else set())
 
 
-def test_ranks_wait_several_times_as_long_as_the_longest_schedule_is_predicted_to_take(planned: Plan) -> None:
+def test_a_stall_lasts_several_times_the_longest_prediction(planned: Plan) -> None:
     slow = entry_of(replace(planned, serial_s=100.0), "auto")
     for schedule in (slow.serial, planned.schedule, planned.schedule.with_parameters(tiles=(1024, 1024))):
         assert slow.variant(schedule).options.stall_s > 300
@@ -351,16 +351,16 @@ def test_the_job_of_run_has_serial_and_the_plan(planned: Plan) -> None:
     assert job.rounds == 3
 
 
-# The ideals and the words
+# Ideals and sentences
 
 
-def test_adjusted_ideals_stretch_by_the_measured_factors(planned: Plan, machine: Machine) -> None:
+def test_adjusted_ideals_use_the_measured_slowdowns(planned: Plan, machine: Machine) -> None:
     factors = {"cil:compute": 1.5, "cil:net": 1.25}
     flat = {key: Curve("bytes", (Segment(0, f, 0),), high=1e9, rising=False).to_json() for key, f in factors.items()}
     cil = stretch(planned, machine.with_costs(flat))
     whole, shared = adjusted_ideals_s(0.4, 0.4, cil)
     assert whole == pytest.approx(0.6)
-    # for 0.5 s both go on: messages end, of compute 0.5 / 1.5 is done, and the rest takes 0.4 - 1/3 s more
+    # both run for 0.5 s, until messages end; by then 0.5 / 1.5 s of compute are done, and 0.4 - 1/3 s are left
     assert shared == pytest.approx(0.5 + 0.4 - 0.5 / 1.5)
 
 
@@ -370,16 +370,16 @@ def result_of(made: Plan, found: Judged, machine: Machine) -> TuneResult:
 
 
 def kept(made: Plan, serial_s: float, planned_s: float) -> Judged:
-    """The final of a schedule that is kept whatever it takes, for it was asked for by name."""
+    """Return the final of a schedule that is taken in any case, because it was asked for by name."""
     entry = entry_of(made, "optimal")
     both = {made.serial: outcome("serial", serial_s), made.schedule: outcome("planned", planned_s)}
     return replace(judge(entry, [both], {}, keep=True), beside={COMPUTE: 0.5, MESSAGES: 0.5}, rounds=9)
 
 
-def test_ideal_gain_is_the_share_of_what_could_be_won(planned: Plan, machine: Machine) -> None:
+def test_ideal_gain_is_the_share_of_the_possible_gain(planned: Plan, machine: Machine) -> None:
     assert result_of(planned, judged(planned, 1.0, 0.6), machine).ideal_gain == pytest.approx(0.8)
     assert result_of(planned, judged(planned, 1.0, 0.6), machine).gain_of(0.2) == pytest.approx(0.5)
-    assert result_of(planned, judged(planned, 0.5, 0.4), machine).ideal_gain == 0.0  # no room
+    assert result_of(planned, judged(planned, 0.5, 0.4), machine).ideal_gain == 0.0  # nothing to gain
     assert result_of(planned, kept(planned, 1.0, 1.1), machine).ideal_gain == 0.0  # asked for by name
 
 
@@ -388,23 +388,23 @@ def test_a_kept_serial_has_a_reason_and_no_gain(serial: Plan, machine: Machine, 
     assert result.to_json()["ideal_gain"] is result.to_json()["shared_gain"] is None
     print_tuned(result)
     out = capsys.readouterr().out
-    assert "; serial kept: what is predicted to be faster was measured slower." in out
+    assert "; serial kept: the schedules predicted to be faster were measured slower." in out
     assert "-" not in "".join(line.split("%")[0] for line in out.splitlines() if "%" in line)
 
 
-def test_what_was_faster_but_within_the_noise_is_not_called_slower(planned: Plan, costs, machine, capsys) -> None:
+def test_a_schedule_faster_within_the_noise_is_not_called_slower(planned: Plan, costs, machine, capsys) -> None:
     found = judged(planned, 1.0, 0.995)
     kept = chosen(planned, found, costs)
     assert kept.schedule == planned.serial
     assert kept.rivals[0].why_not == WITHIN_NOISE
     print_tuned(result_of(kept, found, machine))
-    assert "serial kept: what was measured to be faster was not so beyond the noise" in capsys.readouterr().out
-    assert "Serial is kept: what was measured to be faster was not so beyond the noise" in explain(kept)
+    assert "serial kept: no schedule was faster by more than the noise" in capsys.readouterr().out
+    assert "Serial is kept: no schedule was faster by more than the noise" in explain(kept)
     assert chosen(planned, judged(planned, 1.0, 1.2), costs).rivals[0].why_not == MEASURED_SLOWER
 
 
-def test_a_rival_that_seems_faster_says_which_job_timed_it(planned: Plan, costs, machine) -> None:
-    """Figures of the heats stand beside those of the final: the row says what the winner took in the heats."""
+def test_a_rival_that_seems_faster_names_the_job_that_timed_it(planned: Plan, costs, machine) -> None:
+    """The table mixes figures of heats and final, so the row adds what the winner took in the heats."""
     rival = next(each.schedule for each in planned.rivals if not each.schedule.is_serial)
     final = judged(planned, 1.0, 0.6)
     for rival_s, why in (
@@ -420,15 +420,15 @@ def test_a_rival_that_seems_faster_says_which_job_timed_it(planned: Plan, costs,
     assert next(row.why for row in rows if row.schedule == "other") == MEASURED_SLOWER
 
 
-def test_a_kept_serial_says_where_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:
+def test_a_kept_serial_reports_if_there_was_nothing_to_hide(serial: Plan, machine: Machine, capsys) -> None:
     result = replace(result_of(serial, judged(serial, 1.0, 1.0), machine), adjusted_ideal_s=0.99, cil=(1.9, 1.7))
     print_tuned(result)
-    assert "side by side compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
+    assert "at the same time, compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
     print_tuned(replace(result, adjusted_ideal_s=0.9))
     assert "side by side" not in capsys.readouterr().out
 
 
-def test_what_stays_disturbed_is_reported_everywhere(planned: Plan, machine: Machine, capsys) -> None:
+def test_lasting_disturbance_is_reported_everywhere(planned: Plan, machine: Machine, capsys) -> None:
     load = Load(0.474, 0.011, "core 1", "core 0")
     result = result_of(planned, judged(planned, 1.0, 0.6, load=load, disturbed=3), machine)
     document, text = result.to_json(), "Other programs used 47 % of core 1: repeat on a quiet machine."
@@ -446,12 +446,12 @@ def test_inputs_are_fresh_unless_a_seed_is_given() -> None:
     assert len({fresh_seed(None) for _ in range(5)}) > 1
 
 
-def test_schedules_read_as_people_say_them() -> None:
+def test_schedules_are_printed_in_plain_words() -> None:
     assert str(Schedule.of("optimal", tiles=(4,), by="ring")) == "optimal, 1 tile, ring"
 
 
-def test_of_schedules_as_fast_as_each_other_either_may_lead() -> None:
-    """They may differ in how they are driven only, which no name shows."""
+def test_the_order_of_equally_fast_schedules_is_arbitrary() -> None:
+    """They may differ only in how progress is made, which their names do not show."""
     serial, one = Schedule.of("serial"), Schedule.of("uniform", tiles=(1, 1))
     known = {serial: 1.0, one: 0.5, replace(one, progress="thread"): 0.5, replace(one, block_rows=1): 0.25}
     assert [known[each] for each in fastest(known, serial)] == [0.25, 0.5, 0.5]

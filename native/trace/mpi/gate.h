@@ -1,11 +1,11 @@
-/* The library that every process of a traced command loads: entries of the MPI calls, which find out at their first
-   call which MPI library the process has, and load the wrappers compiled for that one. Included once, after the table
-   of the entries in C, `dg_c_calls`; NUM_C_CALLS of them.
+/* The gate: the library that every process of a traced command loads. It has an entry for each MPI call. The first call
+   detects which MPI library the process uses, and loads the wrappers compiled for that library. Included once, after
+   the table of the entries in C: `dg_c_calls`, of length NUM_C_CALLS.
 
-   The gate is linked with no MPI library and calls none. Where the process has another MPI, or no wrappers can be
-   had, the entries go to the process's own calls. Variables: DOVETAIL_TRACE_MPICH, _OPENMPI and _ABI name wrappers that
-   are compiled already; DOVETAIL_TRACE_BUILD is the Python that compiles other wrappers; DOVETAIL_TRACE_ONLY the one
-   kind of library to be traced, also where the library's name is not known. */
+   The gate is not linked with an MPI library and calls none. If the process uses an unknown MPI, or there are no
+   wrappers, the entries call the process's own functions. Environment variables: DOVETAIL_TRACE_MPICH, _OPENMPI, _ABI:
+   paths of compiled wrappers. DOVETAIL_TRACE_BUILD: the Python that compiles other wrappers. DOVETAIL_TRACE_ONLY: the
+   only kind of library to trace, even if the library's name is unknown. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -23,8 +23,8 @@
 
 #define DG_PUBLIC __attribute__((visibility("default")))
 
-/* An entry of the gate. Arguments are words: all of them are integers of up to 64 bits, or addresses. The call is the
-   function's last, so that the wrapper sees the program's return address. */
+/* An entry of the gate. All arguments are integers of up to 64 bits, or addresses. The call is a tail call, so that the
+   wrapper sees the program's return address. */
 #define DG_ENTRY(name, typed, args)                               \
     static long dg_first_##name typed;                            \
     static long(*dg_at_##name) typed = dg_first_##name;           \
@@ -36,8 +36,8 @@
     }
 
 static struct {
-    void *library, *wrappers; /* handles: the process's MPI library, and what is loaded for it; or NULL */
-    const char* kind;         /* NULL: none that is known */
+    void *library, *wrappers; /* handles of the process's MPI library and of its wrappers; or NULL */
+    const char* kind;         /* NULL: unknown */
     char path[4096], folder[4096];
 } dg_mpi;
 static pthread_once_t dg_once = PTHREAD_ONCE_INIT;
@@ -54,7 +54,7 @@ typedef struct {
     void* found;
 } dg_search;
 
-/* A symbol that an object, or a library that it needs, defines, and not the gate. */
+/* Finds a symbol that an object, or a library that it needs, defines, unless it is the gate's. */
 static int dg_look(struct dl_phdr_info* object, size_t size, void* asked) {
     dg_search* search = asked;
     (void)size;
@@ -67,7 +67,7 @@ static int dg_look(struct dl_phdr_info* object, size_t size, void* asked) {
     return 1;
 }
 
-/* The next definition after the gate's; of a library that was loaded later, the first. */
+/* Returns the next definition of a symbol after the gate's, or the first in a library that was loaded later. */
 static void* dg_next(const char* name) {
     void* found = dlsym(RTLD_NEXT, name);
     if (!found && dg_mpi.library) found = dlsym(dg_mpi.library, name);
@@ -77,7 +77,7 @@ static void* dg_next(const char* name) {
     return search.found;
 }
 
-/* The name that a library gives itself, "" where it gives none. */
+/* Returns a library's DT_SONAME, or "". */
 static const char* dg_soname(const struct link_map* map) {
     const char* texts = NULL;
     size_t at = 0;
@@ -117,14 +117,14 @@ static void dg_find_library(void) {
     const char* only = getenv("DOVETAIL_TRACE_ONLY");
     if (!dg_mpi.kind && !(only && *only))
         fprintf(stderr,
-                "dovetail trace: this process is not traced: its MPI library %s is neither MPICH's, Open MPI's nor of "
-                "the MPI ABI; `--mpi` names the one that it is compatible with\n",
+                "dovetail trace: this process is not traced: its MPI library %s is neither MPICH, Open MPI nor an "
+                "MPI ABI library; name the one that it is compatible with by `--mpi`\n",
                 info.dli_fname);
 }
 
 /* ---- wrappers that were not compiled beforehand ---- */
 
-/* The environment without what is preloaded; the last entry is NULL. */
+/* Returns the environment without LD_PRELOAD; the last entry is NULL. */
 static char** dg_plain_environment(void) {
     size_t count = 0, kept = 0;
     while (environ[count]) ++count;
@@ -134,7 +134,7 @@ static char** dg_plain_environment(void) {
     return plain;
 }
 
-/* What a command prints, its first line, in `dg_mpi.path`; whether there is one. */
+/* Runs a command, writes the first line of its output to `dg_mpi.path`, and returns whether it is a path. */
 static int dg_ask(char* const* command) {
     int ends[2];
     size_t length = 0;
@@ -164,7 +164,7 @@ static int dg_ask(char* const* command) {
     return *dg_mpi.path == '/';
 }
 
-/* Has the wrappers compiled, by the first process of a host that needs them; the others read the note it leaves. */
+/* Compiles the wrappers. Only the first process of a host does so; it writes their path to a file that others read. */
 static void dg_build(void) {
     char note[4096], host[64] = "host";
     char* python = getenv("DOVETAIL_TRACE_BUILD");
@@ -200,7 +200,7 @@ static void dg_load(void) {
         snprintf(dg_mpi.path, sizeof dg_mpi.path, "%s", known);
     else
         dg_build();
-    if (*dg_mpi.path != '/') return; /* compiling them failed; the compiler's messages were printed */
+    if (*dg_mpi.path != '/') return; /* compilation failed; its messages were printed */
     dg_mpi.wrappers = dlopen(dg_mpi.path, RTLD_NOW | RTLD_LOCAL);
     if (!dg_mpi.wrappers) {
         fprintf(stderr, "dovetail trace: this process is not traced: %s\n", dlerror());
@@ -213,7 +213,7 @@ static void dg_load(void) {
 
 /* ---- calls that the process's MPI lacks ---- */
 
-/* mpi4py asks whether its MPI has a call by a weak reference: the gate's entry must not be what it finds. */
+/* mpi4py uses weak references to find out whether its MPI has a function; they must not find the gate's entry. */
 
 static void dg_write(void* at, uint64_t size, const void* data) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)at & ~(page - 1);
@@ -221,7 +221,7 @@ static void dg_write(void* at, uint64_t size, const void* data) {
     if (!mprotect((void*)start, length, PROT_READ | PROT_WRITE)) memcpy(at, data, size);
 }
 
-/* Addresses in an object's tables, which some systems leave relative to where the object lies. */
+/* Returns an address in an object's dynamic section, which on some systems is relative to the object's base address. */
 static char* dg_address(const struct dl_phdr_info* object, ElfW(Addr) value) {
     return (char*)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
 }
@@ -247,7 +247,7 @@ static int dg_read_tables(const struct dl_phdr_info* object, dg_tables* t) {
     return t->symbols && t->texts;
 }
 
-/* Pages that hold relocated addresses, which are read-only once the program runs. */
+/* Makes the pages of relocated addresses read-only again, as the dynamic linker leaves them. */
 static void dg_protect(const struct dl_phdr_info* object) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     for (int i = 0; i < object->dlpi_phnum; ++i) {
@@ -259,7 +259,7 @@ static void dg_protect(const struct dl_phdr_info* object) {
     }
 }
 
-/* Weak references of an object to the gate's entry of a call that there is not become none. */
+/* Sets an object's weak references to missing functions, which led to the gate, to NULL; returns their number. */
 static int dg_clear(const struct dl_phdr_info* object, const dg_tables* t, char* table, size_t num_bytes) {
     int cleared = 0;
     for (size_t at = 0; table && at + sizeof(ElfW(Rela)) <= num_bytes; at += sizeof(ElfW(Rela))) {
@@ -286,7 +286,7 @@ static int dg_clear_all(struct dl_phdr_info* object, size_t size, void* unused) 
     return 0;
 }
 
-/* Takes the missing calls out of the gate's own table of symbols: objects that are loaded later do not find them. */
+/* Removes missing functions from the gate's own symbol table, so that objects loaded later do not find them. */
 static int dg_hide_own(struct dl_phdr_info* object, size_t size, void* unused) {
     dg_tables tables;
     (void)size, (void)unused;

@@ -1,6 +1,6 @@
-/* How traced processes ended, as their parents learn it: launchers and shells load the gate too, and wait for their
-   children. Included once, by gate.h. A line per process in `ends.jsonl` of the trace's folder. May run in signal
-   handlers: it allocates nothing, and takes no lock. */
+/* Records how traced processes ended. Their parents, launchers and shells, load the gate, too, and wait for them.
+   Writes a line per process that ended badly to `ends.jsonl` in the trace's folder. Included once, by gate.h. The
+   functions may run in signal handlers: they allocate nothing and take no lock. */
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -20,7 +20,7 @@ __attribute__((constructor)) static void dg_find_waits(void) {
     if (folder && strlen(folder) < sizeof dg_ends.folder) strcpy(dg_ends.folder, folder);
 }
 
-/* Notes the end of a traced child, unless all is well. */
+/* Records the end of a child, if it is traced: if its file exists. */
 static void dg_note(pid_t child, const char* how, int number) {
     const int before = errno;
     char path[4096], line[256];

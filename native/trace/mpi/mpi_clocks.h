@@ -1,15 +1,15 @@
-/* How wrappers of MPI calls begin and end: clocks of ranks compared in pairs, the file opened and closed. Included
-   once, near the end of mpi_frame.h. */
+/* Begin and end of tracing MPI calls: opens and closes the file, and compares the ranks' clocks. Included once, near
+   the end of mpi_frame.h. */
 
 /* ---- clocks ---- */
 
 enum { DM_TAG = 1 };
 
-static MPI_Comm dm_own; /* of all ranks, for the tracer's messages */
+static MPI_Comm dm_own; /* all ranks, for the tracer's messages only */
 static int dm_world_rank, dm_world_size;
 
-/* Until a request is over. Whoever may have to answer is let onto the core meanwhile, where there are fewer cores than
-   ranks; who waits for long, naps between looks. */
+/* Waits until a request is complete. Yields the core between polls, because the rank that must answer may need it;
+   after `looks_before_naps` polls, sleeps between polls. */
 static int dm_finish(MPI_Request* request, int looks_before_naps) {
     const struct timespec nap = {0, 50000};
     for (int over = 0, looks = 0;;) {
@@ -22,7 +22,7 @@ static int dm_finish(MPI_Request* request, int looks_before_naps) {
     }
 }
 
-enum { DM_LOOKS = 20000 }; /* some milliseconds */
+enum { DM_LOOKS = 20000 }; /* polls without sleep: a few milliseconds */
 
 static int dm_mail_to(void* unused, int rank, const void* data, int num_bytes) {
     (void)unused;
@@ -43,12 +43,12 @@ static void dm_meet(void) {
     dovetail_trace_meeting met;
     MPI_Request all;
     if (!dovetail_trace_meet(dm_world_rank, dm_world_size, &mail, &met) && !real_Ibarrier(dm_own, &all))
-        dm_finish(&all, 0); /* nobody goes on, and takes cores from those who meet, before all have met */
+        dm_finish(&all, 0); /* no rank continues, and uses cores, while others still compare clocks */
 }
 
 /* ---- beginning and end ---- */
 
-static int dm_starts; /* the file is there */
+static int dm_starts; /* the trace's file is open */
 
 static void dm_before_init(void) {
     if (!__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE)) dm_find();
@@ -65,7 +65,7 @@ static void dm_before_init(void) {
     dm_starts = 1;
 }
 
-/* Ranks without a trace meet the other ranks too, which would wait for them: one host's disk may be full. */
+/* Ranks that are not traced, for example because of a full disk, compare clocks, too: other ranks wait for them. */
 static void dm_after_init(void) {
     real_Comm_rank(MPI_COMM_WORLD, &dm_world_rank);
     real_Comm_size(MPI_COMM_WORLD, &dm_world_size);

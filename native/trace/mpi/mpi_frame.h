@@ -1,8 +1,8 @@
-/* The parts of the generated wrappers of MPI calls. Included once, after the pointers `real_X` to the library's
-   calls and the table of them, `dm_table`; NUM_CALLS wrappers have a name each.
+/* Functions that the generated wrappers of MPI calls use. Included once, after the pointers `real_X` to the library's
+   functions and the table of these, `dm_table`; NUM_CALLS is the number of wrappers.
 
-   Nothing here is linked with an MPI library: its calls and constants are looked up when the program starts MPI, so
-   that the wrappers may be preloaded into every program of a job, also into those that never come to MPI. */
+   Nothing here is linked with an MPI library. Its functions and constants are looked up when the program starts MPI, so
+   that the wrappers can be preloaded into every program of a job, even into programs that never call MPI. */
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
@@ -32,9 +32,9 @@
         dm_sum;                                                                                            \
     })
 
-static int dm_is_ready, dm_is_tracing; /* the library is found; between MPI_Init and MPI_Finalize */
+static int dm_is_ready, dm_is_tracing; /* the library is found; MPI is initialized */
 static int dm_name[NUM_CALLS];
-static __thread int dm_inside __attribute__((tls_model("initial-exec"))); /* a call that the library makes itself */
+static __thread int dm_inside __attribute__((tls_model("initial-exec"))); /* inside a call of the library or tracer */
 static pthread_mutex_t dm_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- finding the library ---- */
@@ -51,8 +51,8 @@ static int dm_try(struct dl_phdr_info* object, size_t size, void* found) {
     return 1;
 }
 
-static void* dm_library;                      /* handed over by the gate, which has found it */
-static void* (*dm_next_of)(const char* name); /* the process's own definition, likewise */
+static void* dm_library;                      /* the MPI library that the gate has found */
+static void* (*dm_next_of)(const char* name); /* the gate's function that returns the process's own definition */
 
 __attribute__((visibility("default"))) void dovetail_trace_use_mpi(void* library, void* (*next)(const char*)) {
     dm_library = library;
@@ -61,7 +61,7 @@ __attribute__((visibility("default"))) void dovetail_trace_use_mpi(void* library
 
 static inline void* dm_next(const char* name) { return dm_next_of ? dm_next_of(name) : dlsym(RTLD_NEXT, name); }
 
-/* A constant of the library may have moved into the program itself. A call is the library's, or the one after ours. */
+/* Returns the address of a constant or function. A constant may lie in the program itself (copy relocation). */
 static void* dm_symbol(void* library, const char* name) {
     if (strncmp(name, "PMPI_", 5)) {
         void* found = dlsym(RTLD_DEFAULT, name);
@@ -87,7 +87,7 @@ static void dm_find(void) {
     pthread_mutex_unlock(&dm_lock);
 }
 
-/* Whether a call is to be left alone: MPI is not traced, or the library makes it within another call. */
+/* Returns whether a call is not recorded: MPI is not being traced, or the library makes it within another call. */
 static inline int dm_leave_alone(void) {
     if (DM_LIKELY(dm_is_tracing)) return dm_inside;
     if (!__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE)) dm_find();
@@ -96,7 +96,7 @@ static inline int dm_leave_alone(void) {
 
 /* ---- calls from Fortran ---- */
 
-/* Inside a call from Fortran: its call site, and whether the library has entered the C function that implements it. */
+/* In a call from Fortran: its call site, and whether the library has called the C function that implements it. */
 static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
 static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
 
@@ -107,13 +107,13 @@ static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
 #define DM_CALLER DM_PROGRAM
 #endif
 
-/* A call from Fortran that the library answers itself: Open MPI does where there are no requests to wait for. */
+/* Records a call from Fortran for which the library calls no C function (Open MPI: for empty lists of requests). */
 static void dm_only_fortran(int number) {
     dovetail_trace_begin(dm_name[number], dm_fortran_site);
     dovetail_trace_end(dm_name[number], 0);
 }
 
-/* A call from Fortran: notes its place and goes on to the library's, whose call in C is then traced. */
+/* The entry of a call from Fortran: records its call site and calls the library, whose C function is then traced. */
 #define DM_FORTRAN(number, name, typed, args)                                     \
     __attribute__((visibility("default"))) void name typed {                      \
         static void(*real) typed;                                                 \
@@ -126,18 +126,18 @@ static void dm_only_fortran(int number) {
         dm_fortran_site = before;                                                 \
     }
 
-/* Whether a call of PMPI is how the library's Fortran calls get on, not what a program asks not to be traced. */
+/* Returns whether a PMPI call comes from the library's Fortran functions, rather than from the program. */
 static inline int dm_in_fortran(void) {
     if (!DM_LIKELY(__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE))) dm_find();
     return dm_fortran_site && !dm_inside;
 }
 
-/* ---- communicators and windows, numbered as they appear ---- */
+/* ---- communicators and windows, numbered in order of appearance ---- */
 
 enum { DM_SLOTS = 8192, DM_GONE = 1 };
 
 typedef struct {
-    uint64_t key; /* a handle; 0: free, DM_GONE: was taken */
+    uint64_t key; /* a handle; 0: never used; DM_GONE: removed */
     int number;
 } dm_slot;
 
@@ -147,7 +147,7 @@ static struct {
     struct {
         uint64_t hash;
         int count;
-    } alike[DM_SLOTS]; /* how many there were of the same ranks */
+    } alike[DM_SLOTS]; /* number of communicators or windows so far with equal ranks, by a hash of these */
 } dm_known;
 
 static dm_slot* dm_search(dm_slot* slots, uint64_t key) {
@@ -159,7 +159,7 @@ static dm_slot* dm_search(dm_slot* slots, uint64_t key) {
     return NULL;
 }
 
-/* Whether there was a place for it. */
+/* Returns whether there was a free slot. */
 static int dm_insert(dm_slot* slots, uint64_t key, int number) {
     uint64_t at = key * 0x9E3779B97F4A7C15u >> 51;
     for (int i = 0; i < DM_SLOTS; ++i, at = (at + 1) % DM_SLOTS) {
@@ -171,8 +171,7 @@ static int dm_insert(dm_slot* slots, uint64_t key, int number) {
     return 0;
 }
 
-/* Places that were taken are free again where none is taken after them: else a search goes through all that ever were.
- */
+/* Removes a handle. Removed slots with no used slot after them become free, so that searches stay short. */
 static void dm_remove(dm_slot* slots, uint64_t key) {
     pthread_mutex_lock(&dm_lock);
     dm_slot* slot = dm_search(slots, key);
@@ -185,7 +184,7 @@ static void dm_remove(dm_slot* slots, uint64_t key) {
     pthread_mutex_unlock(&dm_lock);
 }
 
-/* The n-th of those that are the same, by this text. */
+/* Returns how many equal texts there were before. */
 static int dm_count_alike(const char* text) {
     uint64_t hash = 14695981039346656037u;
     for (const char* c = text; *c; ++c) hash = (hash ^ (unsigned char)*c) * 1099511628211u;
@@ -201,7 +200,7 @@ static int dm_count_alike(const char* text) {
 static MPI_Group dm_world_group;
 static int dm_has_world;
 
-/* Writes `"ranks": [0, 3]`, or `"size": 4` where they are all ranks from 0 on. */
+/* Returns the text `"ranks": [0, 3]`, or `"size": 4` for the ranks 0 to 3; NULL without memory. */
 static char* dm_list(const char* key, const int* ranks, int size, int may_be_short) {
     char* text = malloc(64 + 12 * (size_t)size);
     int is_plain = may_be_short;
@@ -217,7 +216,7 @@ static char* dm_list(const char* key, const int* ranks, int size, int may_be_sho
     return text;
 }
 
-/* The ranks of a group, as ranks of the job, for a note; NULL without memory. Frees the group. */
+/* Returns the ranks of a group, as ranks of the job, for a note; NULL without memory. Frees the group. */
 static char* dm_ranks_of(const char* key, MPI_Group group, int may_be_short) {
     int size = 0;
     char* text = NULL;
@@ -234,13 +233,13 @@ static char* dm_ranks_of(const char* key, MPI_Group group, int may_be_short) {
     return text;
 }
 
-/* Numbers what has just been made, and notes whom it joins. */
+/* Gives a new communicator or window a number, and records its ranks in a note. */
 static int dm_define(dm_slot* slots, uint64_t key, MPI_Group group, int has_remote, MPI_Group remote_group) {
     char* ranks = dm_ranks_of("ranks", group, 1);
     char* remote = has_remote ? dm_ranks_of("remote", remote_group, 0) : NULL;
     char* line = ranks ? malloc(strlen(ranks) + (remote ? strlen(remote) : 0) + 128) : NULL;
     pthread_mutex_lock(&dm_lock);
-    const int number = dm_insert(slots, key, dm_known.next) ? dm_known.next++ : -1; /* beyond all places: unknown */
+    const int number = dm_insert(slots, key, dm_known.next) ? dm_known.next++ : -1; /* -1: no slot is free */
     if (line && number >= 0) {
         const char* window = slots == dm_known.window ? ", \"window\": true" : "";
         const int length = sprintf(line, "{%s%s%s%s", ranks, remote ? ", " : "", remote ? remote : "", window);
@@ -294,12 +293,12 @@ static void dm_forget_comm(MPI_Comm comm) {
 
 static void dm_forget_window(MPI_Win win) { dm_remove(dm_known.window, DM_HANDLE(win)); }
 
-/* ---- what calls move ---- */
+/* ---- data that calls move ---- */
 
 static __thread struct {
     uint64_t type;
     int size;
-} dm_sizes[8] __attribute__((tls_model("initial-exec"))); /* of the library's own datatypes, which are never freed */
+} dm_sizes[8] __attribute__((tls_model("initial-exec"))); /* cache for predefined datatypes, which are never freed */
 
 __attribute__((noinline)) static int dm_ask_size(MPI_Datatype datatype, int slot) {
     int size = 0, combiner = -1, unused[3];
@@ -319,7 +318,7 @@ static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
 
 static inline uint64_t dm_pair(int high, int low) { return (uint64_t)(uint32_t)high << 32 | (uint32_t)low; }
 
-/* -1: any, or none named; -2: nobody. */
+/* Returns a rank as recorded: -1 for any or none, -2 for MPI_PROC_NULL. */
 static inline int dm_peer(int rank) { return rank >= 0 ? rank : rank == MPI_PROC_NULL ? -2 : -1; }
 
 static inline int dm_tag(int tag) { return tag == MPI_ANY_TAG ? -1 : tag; }
@@ -360,7 +359,7 @@ static inline void dm_one_sided(int kind, int64_t num_bytes, int target, MPI_Win
     dovetail_trace_detail(kind, 0, dm_pair(dm_peer(target), dm_window(win)), num_bytes);
 }
 
-/* Ranks that a collective on this communicator exchanges data with, itself among them. */
+/* Returns the number of ranks that a collective on this communicator exchanges data with, this rank included. */
 static int dm_peers(MPI_Comm comm) {
     int size = 0, joins_two = 0;
     real_Comm_test_inter(comm, &joins_two);
@@ -383,10 +382,10 @@ static int dm_rank(MPI_Comm comm) {
     return rank;
 }
 
-/* Whether this rank is the root of a collective; on an intercommunicator the root passes MPI_ROOT. */
+/* Returns whether this rank is the root of a collective; on an intercommunicator the root passes MPI_ROOT. */
 static int dm_is_root(int root, MPI_Comm comm) { return root == MPI_ROOT || (root >= 0 && dm_rank(comm) == root); }
 
-/* Neighbours that send to this rank (0), or that it sends to (1). */
+/* Returns the number of neighbours that send to this rank (outwards 0), or that it sends to (1). */
 static int dm_degree(MPI_Comm comm, int outwards) {
     int topology = 0, in = 0, out = 0, is_weighted;
     real_Topo_test(comm, &topology);

@@ -1,8 +1,8 @@
-/* Where a Python program makes its MPI calls: file and line of its innermost frame. Included by wrappers that are
-   compiled with DM_PYTHON, and only by these.
+/* The file and line from which a Python program makes an MPI call: its innermost frame. Included only by wrappers that
+   are compiled with DM_PYTHON.
 
-   mpi4py releases the interpreter lock while it is in MPI, so we take the lock for a moment, by PyGILState_Ensure.
-   Each source line gets a number n, and a note when first seen; its calls are recorded with call site -n. */
+   mpi4py releases the interpreter's lock while it is in MPI, so the wrapper takes the lock, by PyGILState_Ensure. Each
+   source line gets a number n and, at its first call, a note; its calls are recorded with call site -n. */
 
 static struct {
     int (*is_initialized)(void);
@@ -18,9 +18,9 @@ static struct {
 } dm_python;
 
 static struct {
-    void* code; /* kept, so that no other has its place; NULL: free */
+    void* code; /* referenced, so that its address is not reused; NULL: free */
     int line, number;
-} dm_lines[DM_SLOTS]; /* whoever has the interpreter may use them */
+} dm_lines[DM_SLOTS]; /* protected by the interpreter's lock */
 static int dm_num_lines;
 
 static void dm_find_python(void) {
@@ -42,7 +42,7 @@ static void dm_find_python(void) {
     for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
         *(void**)table[i].call = dlsym(RTLD_DEFAULT, table[i].name);
         if (*(void**)table[i].call) continue;
-        dm_python.is_initialized = NULL; /* a program that is not Python, or too old */
+        dm_python.is_initialized = NULL; /* not a Python program, or Python is too old */
         return;
     }
 }
@@ -58,7 +58,7 @@ static void dm_note_line(void* code, int line, int number) {
     if (file) dm_python.forget(file);
 }
 
-/* The number of the line that a frame is at; 0 where there are too many. */
+/* Returns the number of a frame's current line; 0 if there are too many lines. */
 static int dm_line_number(void* frame) {
     void* code = dm_python.code(frame);
     const int line = dm_python.line(frame);
@@ -77,7 +77,7 @@ static int dm_line_number(void* frame) {
     return dm_num_lines;
 }
 
-/* Where this thread is in Python; otherwise where it is in C. */
+/* Returns minus the number of this thread's Python line; `otherwise`, the call site in C, if it is not in Python. */
 static int64_t dm_place(int64_t otherwise) {
     if (!dm_python.is_initialized || !dm_python.is_initialized() || !dm_python.this_thread()) return otherwise;
     const int before = dm_python.ensure();

@@ -1,6 +1,6 @@
-/* What the statuses of messages hold: from whom, under which tag, how many bytes. Included once, in mpi_frame.h. */
+/* Source, tag and bytes of received messages, from their statuses. Included once, in mpi_frame.h. */
 
-static int dm_cancels; /* the program has tried to take requests back */
+static int dm_cancels; /* the program has called MPI_Cancel */
 
 static inline int dm_is_cancelled(const MPI_Status* status) {
     int is_cancelled = 0;
@@ -8,7 +8,8 @@ static inline int dm_is_cancelled(const MPI_Status* status) {
     return is_cancelled;
 }
 
-/* The bytes of a status where the library keeps them: asking it takes as long as all else of a traced receive. */
+/* The bytes of a status, read from the library's internal fields: MPI_Get_count takes as long as the rest of a traced
+   receive. */
 #if defined(OPEN_MPI)
 #define DM_KEPT_BYTES(status) ((int64_t)(status)->_ucount)
 #elif defined(MPICH_VERSION)
@@ -19,14 +20,14 @@ static inline int dm_is_cancelled(const MPI_Status* status) {
 #define DM_KEPT_BYTES(status) (-1)
 #endif
 
-static int dm_reads_statuses; /* the library keeps them there */
+static int dm_reads_statuses; /* DM_KEPT_BYTES is right for this library */
 
-/* The lowest bit of the upper half means something else. */
+/* Joins both halves of a number of bytes; the lowest bit of the upper half marks cancelled messages. */
 static inline int64_t dm_from_halves(int low, int high) {
     return (int64_t)((uint64_t)((uint32_t)high >> 1) << 32 | (uint32_t)low);
 }
 
-/* Whether the library keeps the bytes of a status where we look for them: it is asked to put some there. */
+/* Checks DM_KEPT_BYTES: lets the library set the bytes of a status, and reads them. */
 static void dm_check_statuses(void) {
     const MPI_Count num_bytes = ((MPI_Count)3 << 32) + 5;
     MPI_Status status;
@@ -44,7 +45,7 @@ static int64_t dm_ask_bytes(const MPI_Status* status) {
     return large < 0 ? 0 : (int64_t)large;
 }
 
-/* What was taken back came from nobody. */
+/* Records a completed request. A cancelled one has the source -2: nobody. */
 static inline void dm_done(const MPI_Status* status, int position) {
     if (dm_is_cancelled(status)) {
         dovetail_trace_detail(DVT_DONE, position, dm_pair(-2, -1), 0);

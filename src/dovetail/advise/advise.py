@@ -18,16 +18,16 @@ from dovetail.advise.replay import makespan_s, with_curve
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.machine import Machine
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.analysis.excerpts import Excerpt, excerpts
+from dovetail.trace.analysis.excerpts import excerpts
+from dovetail.trace.analysis.replay_model import ReplayModel, model_of, model_with
 from dovetail.trace.analysis.sites import call_sites
-from dovetail.trace.analysis.story import Story, story_of, story_with
 
 SCHEMA = "dovetail.advice/1"
-LEAST_SHARE = 0.01  # of the makespan, that a remedy must save to be reported
-MOST_ROWS = 1 << 18  # of a trace that is replayed whole
-EXCERPTS, EXCERPT_ROWS = 8, 20_000  # that stand for a longer one
-MUCH_THE_SAME = 0.2  # savings that differ by less come in the order of their effort
-SOURCES: tuple[Callable[[Story, Site], Iterator[Remedy]], ...] = (
+LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
+MOST_ROWS = 1 << 18  # a longer trace is represented by excerpts
+EXCERPTS, EXCERPT_ROWS = 8, 20_000  # number of excerpts, and rows of each
+MUCH_THE_SAME = 0.2  # savings that differ by less than this share are ranked by effort
+SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
     *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
     *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
     *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
@@ -71,17 +71,17 @@ class Advice:
     Attributes
     ----------
     findings : tuple of Finding
-        Changes whose saving exceeds the run-to-run spread, most worthwhile first.
+        Changes whose saving exceeds the run-to-run spread, ranked by saving, then by effort.
     traced_s, replayed_s : float
-        Makespan of the trace, and of a replay of the unmodified trace. Medians where several runs were given.
+        Makespan of the trace, and of a replay of the unmodified trace. For several runs: medians.
     doubtful : tuple of Finding
-        Changes that save less than the given runs differ by.
+        Changes that save less than the difference between the given runs.
     spread_s : float
-        Run-to-run spread: between the given runs, or estimated from a single one (`advise.spread`).
+        Run-to-run spread: between the given runs, or estimated from a single run (`advise.spread`).
     num_runs : int
-        Runs of the program that were given.
+        Number of given runs.
     num_rows, read_rows : int
-        Rows of the traces, and how many of them were replayed: fewer where excerpts stand for long traces.
+        Rows of the traces, and how many of them were replayed: fewer if excerpts represent a long trace.
     """
 
     findings: tuple[Finding, ...]
@@ -109,7 +109,7 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     trace : Trace or TraceFile
         One run. A trace on disk with more than `MOST_ROWS` rows is represented by `EXCERPTS` excerpts.
     machine : Machine, optional
-        Prices changed messages by the machine's curves. Default: by a curve through the traced messages.
+        Its cost curves give the times of changed messages. Default: a curve through the traced messages.
     again : sequence of Trace or TraceFile
         Further runs of the same program. Savings and makespans are then medians over the runs.
 
@@ -121,7 +121,7 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     Notes
     -----
     Unchanged messages and work keep their traced times. The tracer's overhead in calls that a remedy removes does not
-    count as saved. Whether work really is independent of a message that it is moved ahead of, only the reader knows.
+    count as saved. A trace does not show whether work depends on a message; check this before moving work ahead of it.
     """
     return together([advise_run(run, machine) for run in (trace, *again)])
 
@@ -132,23 +132,22 @@ def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advi
         if trace.num_rows > MOST_ROWS:
             return _from_excerpts(trace, machine)
         trace = trace.read()
-    found = _advise_part(trace, story_of(trace), machine)
+    found = _advise_part(trace, model_of(trace), machine)
     return replace(found, num_rows=trace.num_rows, read_rows=trace.num_rows)
 
 
-def _advise_part(trace: Trace, story: Story, machine: Machine | None) -> Advice:
+def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None) -> Advice:
     where = _Places(trace)
-    spread_s = chance_s(trace, story, where.site)
+    spread_s = chance_s(trace, model, where.site)
     if machine is not None:
-        story = with_curve(story, machine)
-    return replace(advise_story(story, where.site, where.of, Cost(trace)), spread_s=spread_s)
+        model = with_curve(model, machine)
+    return replace(advise_model(model, where.site, where.of, Cost(trace)), spread_s=spread_s)
 
 
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
-    """What excerpts of a long trace show, each for its part of the trace: savings grow with the time it stands for."""
-    parts = []
-    for it in excerpts(file, EXCERPTS, EXCERPT_ROWS):
-        parts.append((it.trace.num_rows, _advise_excerpt(it, machine)))
+    """Advise by excerpts of a long trace; each excerpt's savings are scaled to the time that it represents."""
+    pieces = excerpts(file, EXCERPTS, EXCERPT_ROWS)
+    parts = [(it.trace.num_rows, _advise_part(it.trace, model_with(*it), machine)) for it in pieces]
     traced_s = max(c.end_s for c in file.chunks) - min(c.start_s for c in file.chunks)
     times = [(rows, part, traced_s / len(parts) / part.traced_s) for rows, part in parts if part.traced_s > 0]
     seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
@@ -166,20 +165,18 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     return Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows)
 
 
-def _advise_excerpt(excerpt: Excerpt, machine: Machine | None) -> Advice:
-    return _advise_part(excerpt.trace, story_with(*excerpt), machine)
-
-
-def advise_story(story: Story, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None) -> Advice:
-    """Advise on a story. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call."""
-    replayed = makespan_s(story)
+def advise_model(
+    model: ReplayModel, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None
+) -> Advice:
+    """Advise on a model. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call."""
+    replayed = makespan_s(model)
     found, cost = [], cost or Cost()
     for source in SOURCES:
-        for remedy in source(story, site):
-            saved = replayed - makespan_s(remedy.changed) - cost.of_gone_s(story, remedy.changed)
+        for remedy in source(model, site):
+            saved = replayed - makespan_s(remedy.changed) - cost.of_removed_s(model, remedy.changed)
             if saved >= LEAST_SHARE * replayed:
                 found.append(Finding(remedy.kind, where(remedy.rows), remedy.evidence, remedy.action, saved))
-    return Advice(tuple(_ranked(found)), story.makespan_s, replayed)
+    return Advice(tuple(_ranked(found)), model.makespan_s, replayed)
 
 
 def together(runs: Sequence[Advice]) -> Advice:
@@ -195,14 +192,14 @@ def together(runs: Sequence[Advice]) -> Advice:
     saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
     all_of = [replace(those[0], saves_s=saves[key]) for key, those in seen.items()]
     ranked = [it for it in _ranked(all_of) if it.saves_s >= LEAST_SHARE * replayed_s]
-    least_s = spread_s if len(runs) > 1 else 0.0  # one run with a pause in it must hide no finding
+    least_s = spread_s if len(runs) > 1 else 0.0  # the spread estimated from one run is too uncertain to hide findings
     sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
     rows = sum(run.num_rows for run in runs), sum(run.read_rows for run in runs)
     return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), *rows)
 
 
 def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:
-    """The largest first; among those that save much the same, the least effort."""
+    """Yield the findings, largest saving first; of findings with nearly equal savings, the least effort first."""
     rest = sorted(found, key=lambda finding: -finding.saves_s)
     while rest:
         near = [finding for finding in rest if finding.saves_s >= (1 - MUCH_THE_SAME) * rest[0].saves_s]
@@ -212,7 +209,7 @@ def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:
 
 
 class _Places:
-    """Where calls are made from, looked up once for all."""
+    """Call sites of all rows of a trace."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -223,7 +220,7 @@ class _Places:
         return self.sites.get(row) or self.trace.names[int(self.trace.columns["name"][row])]
 
     def of(self, rows: tuple[int, ...]) -> str:
-        """The places of some calls, that of the first row first, and their names."""
+        """Return the sites and the names of some calls, at most three of each."""
         known = [row for row in rows if row >= 0]
         names = dict.fromkeys(self.trace.names[int(self.trace.columns["name"][row])] for row in known)
         places = dict.fromkeys(place for row in known if (place := self.sites.get(row, "")))

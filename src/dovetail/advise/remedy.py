@@ -1,4 +1,4 @@
-"""remedy: a change to what the ranks of a trace do, in words and as a story that a replay can time."""
+"""remedy: a change to a traced program, in words and as a changed model of the trace that a replay can time."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from dovetail.trace.analysis.story import Does, Step, Story
+from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
 
-# Ranks remedies that save about the same time. Those that cost the user little work come first; a remedy that always
-# helps comes before one that helps only if there is work that needs no message.
+# Order of remedies that save nearly the same time: little work for the user comes first. A remedy that always helps
+# comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
     *("slow_link", "slow_rank", "progress", "eager", "post_earlier", "merge", "block", "rendezvous", "nonblocking"),
     *("overlap", "temporal_block", "imbalance"),
 )
-GRAIN_S = 5e-6  # own work between two calls, below which they follow one another at once
+GRAIN_S = 5e-6  # calls with less work than this between them count as consecutive
 
 
 @dataclass(frozen=True)
 class Remedy:
     """One change.
 
-    `kind`: one of KINDS. `rows`: rows of the trace that show why. `evidence`, `action`: in words. `changed`: the story
+    `kind`: one of KINDS. `rows`: rows of the trace that show why. `evidence`, `action`: in words. `changed`: the model
     with the change.
     """
 
@@ -29,26 +29,27 @@ class Remedy:
     rows: tuple[int, ...]
     evidence: str
     action: str
-    changed: Story
+    changed: ReplayModel
 
 
-Site = Callable[[int], str]  # of a row of the trace: where it was called from
+Site = Callable[[int], str]  # row of the trace -> the call site
 
 
 def own_s(steps: Sequence[Step]) -> float:
-    """Seconds of a rank's own work outside MPI."""
+    """Return the seconds of a rank's work outside MPI."""
     return sum(step.seconds - step.within_s for step in steps)
 
 
 def gap_s(step: Step) -> float:
-    """Seconds of own work before a step, outside calls."""
+    """Return the seconds of a rank's work outside MPI directly before a step."""
     return step.seconds - step.within_s
 
 
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
-    """Yield the steps without those at the indices `gone`. Work and other calls before those stay; their own time goes.
+    """Yield the steps without those at the indices `gone`.
 
-    If a call did other things too, only its share goes.
+    The work before a removed step stays; the time within its call is removed. If the call also has other steps, only
+    the removed steps' share of its time is removed.
     """
     all_of, gone_of = Counter(step.row for step in steps), Counter(steps[i].row for i in gone)
     own_s, within_s, lost_share = 0.0, 0.0, 0.0
@@ -62,16 +63,16 @@ def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
 
 
 def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step]:
-    """Yield the steps with the waits that are `moved` after the work that follows them."""
+    """Yield the steps in a new order: waits for which `moved` is true come after the work that follows them."""
     held: list[Step] = []
     for step in steps:
         if moved(step):
             if not held and step.seconds > 0:
-                yield step._replace(seconds=step.seconds, does="own", number=-1)
+                yield step._replace(seconds=step.seconds, kind="own", number=-1)
                 step = step._replace(seconds=0.0, within_s=0.0)
             held.append(step)
             continue
-        if held and (gap_s(step) > GRAIN_S or step.does == "end"):
+        if held and (gap_s(step) > GRAIN_S or step.kind == "end"):
             yield held[0]._replace(seconds=step.seconds, within_s=step.within_s)
             yield from held[1:]
             held, step = [], step._replace(seconds=0.0, within_s=0.0)
@@ -80,28 +81,28 @@ def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step
 
 
 def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
-    """Yield the steps with the waits of the sends at these rows just before the rank next receives, or meets others."""
+    """Yield the steps in a new order: waits for these rows' sends come at the rank's next receive or collective."""
     held: list[Step] = []
     for step in steps:
-        if step.row in rows and step.does == "sent":
+        if step.row in rows and step.kind == "sent":
             if step.seconds > 0:
-                yield step._replace(does="own", number=-1)
+                yield step._replace(kind="own", number=-1)
             held.append(step._replace(seconds=0.0, within_s=0.0))
             continue
-        if held and step.does in ("recv", "taken", "join", "joined", "end") and step.row != held[-1].row:
-            yield step._replace(does="own", number=-1)
+        if held and step.kind in ("recv", "received", "join", "joined", "end") and step.row != held[-1].row:
+            yield step._replace(kind="own", number=-1)
             yield from held
             held, step = [], step._replace(seconds=0.0, within_s=0.0)
         yield step
     yield from held
 
 
-def by_site(story: Story, site: Site, does: Sequence[Does]) -> dict[str, list[tuple[int, Step]]]:
-    """Group steps of these kinds, with their ranks, by call site."""
+def by_site(model: ReplayModel, site: Site, kinds: Sequence[StepKind]) -> dict[str, list[tuple[int, Step]]]:
+    """Return the steps of these kinds as (rank, step), grouped by call site."""
     found: dict[str, list[tuple[int, Step]]] = {}
-    for rank, steps in enumerate(story.steps):
+    for rank, steps in enumerate(model.steps):
         for step in steps:
-            if step.does in does:
+            if step.kind in kinds:
                 found.setdefault(site(step.row), []).append((rank, step))
     return found
 

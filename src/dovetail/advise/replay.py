@@ -1,4 +1,4 @@
-"""replay: the makespan of a traced program in the simulator, with message times of the trace or of a machine."""
+"""replay: simulate a traced program, with message times of the trace or of a machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.machine import Machine
 from dovetail.sim import simulate
 from dovetail.trace import Trace
 from dovetail.trace.analysis.delays import from_curve
-from dovetail.trace.analysis.story import SYNCHRONOUS, Gathering, Message, Story, story_of
+from dovetail.trace.analysis.replay_model import SYNCHRONOUS, CollectiveCall, Message, ReplayModel, model_of
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
@@ -25,9 +25,9 @@ MOST_BYTES = 1 << 26  # end of the curve by which remedies are priced
 
 @dataclass(frozen=True)
 class Replay:
-    """A makespan as traced, and as the simulator predicts it.
+    """The traced and the simulated makespan of a program.
 
-    `machine`: name of the machine that priced messages and collectives; None: they took their traced times.
+    `machine`: name of the machine whose costs messages and collectives had; None: they had their traced times.
     """
 
     traced_s: float
@@ -36,7 +36,7 @@ class Replay:
 
     @property
     def off(self) -> float:
-        """Relative excess of the replay over the trace."""
+        """Return `replayed_s / traced_s - 1`."""
         return self.replayed_s / self.traced_s - 1 if self.traced_s else 0.0
 
     def to_json(self) -> dict[str, Any]:
@@ -62,67 +62,74 @@ def replay(trace: Trace, machine: Machine | None = None) -> Replay:
     Replay
         Both makespans in seconds, and their relative difference `off`.
     """
-    story = story_of(trace)
-    replayed = story if machine is None else on_machine(story, machine)
-    return Replay(story.makespan_s, makespan_s(replayed), None if machine is None else machine.name)
+    model = model_of(trace)
+    replayed = model if machine is None else on_machine(model, machine)
+    return Replay(model.makespan_s, makespan_s(replayed), None if machine is None else machine.name)
 
 
-def makespan_s(story: Story) -> float:
-    """Return the simulated makespan of a story, in seconds."""
-    return simulate(*to_program(story)).makespan_s
+def makespan_s(model: ReplayModel) -> float:
+    """Return the simulated makespan of a model, in seconds."""
+    return simulate(*to_program(model)).makespan_s
 
 
-def on_machine(story: Story, machine: Machine) -> Story:
-    """Return the story with every message and collective at a machine's costs.
+def on_machine(model: ReplayModel, machine: Machine) -> ReplayModel:
+    """Return the model with every message and collective at a machine's costs.
 
-    Which messages progress only while a rank is in the library stays as traced. Raises MachineError if the machine has
-    too few ranks.
+    A message that, in the trace, progressed only while its rank was in the library still does. Raises MachineError if
+    the machine has fewer ranks than the trace.
     """
-    ranks = len(story.steps)
+    ranks = len(model.steps)
     if machine.ranks < ranks:
         raise MachineError(
             f"machine '{machine.name}' has fewer ranks than the trace",
             found=f"{machine.ranks} and {ranks}",
             hint=f"dovetail probe --ranks {ranks}",
         )
-    prices = _Prices(machine, {(message.src, message.dst) for message in story.messages})
-    messages = tuple(map(prices.of, story.messages))
-    again = with_same_root(story.gatherings)
-    gatherings = tuple(replace(it, seconds=prices.gathering_s(it, it.meeting in again)) for it in story.gatherings)
-    return replace(story, messages=messages, gatherings=gatherings, delays=with_curve(story, machine).delays)
+    prices = _Prices(machine, {(message.src, message.dst) for message in model.messages})
+    messages = tuple(map(prices.of, model.messages))
+    again = with_same_root(model.collectives)
+    collectives = tuple(
+        replace(it, seconds=prices.collective_s(it, it.collective in again)) for it in model.collectives
+    )
+    return replace(model, messages=messages, collectives=collectives, delays=with_curve(model, machine).delays)
 
 
-def with_same_root(gatherings: Iterable[Gathering]) -> set[int]:
-    """Collectives with the root of the previous call of that name on the same ranks: that root need not wait."""
+def with_same_root(collectives: Iterable[CollectiveCall]) -> set[int]:
+    """Return the collectives whose root is that of the previous call with the same name and ranks.
+
+    Such a root need not wait for the others, so that these calls are cheaper.
+    """
     last: dict[tuple[str, tuple[int, ...]], tuple[int, int]] = {}
     found = set()
-    for it in sorted(gatherings, key=lambda it: it.meeting):
-        meeting, root = last.get((it.name, it.group), (-1, -1))
-        if it.meeting != meeting:
-            last[it.name, it.group] = it.meeting, it.root
+    for it in sorted(collectives, key=lambda it: it.collective):
+        number, root = last.get((it.name, it.group), (-1, -1))
+        if it.collective != number:
+            last[it.name, it.group] = it.collective, it.root
             if it.way != SYNCHRONOUS and it.root == root:
-                found.add(it.meeting)
+                found.add(it.collective)
     return found
 
 
-def with_curve(story: Story, machine: Machine) -> Story:
-    """Return the story with messages of unknown delay priced by a machine's curve."""
+def with_curve(model: ReplayModel, machine: Machine) -> ReplayModel:
+    """Return the model with a machine's curve for the times of messages whose traced time is unknown."""
     kind = machine.route(0, machine.ranks - 1)[0]
     curve = CostModel.of(machine).curve(f"p2p:{kind}")
-    priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, story.delays)
-    return replace(story, delays=priced)
+    priced = from_curve(lambda sizes: np.asarray(curve.seconds(sizes, True)), 1, MOST_BYTES, model.delays)
+    return replace(model, delays=priced)
 
 
 class _Prices:
-    """Seconds of messages and collectives by a machine's curves."""
+    """Times of messages and collectives by a machine's cost curves."""
 
     def __init__(self, machine: Machine, ways: set[tuple[int, int]]) -> None:
         self.machine, self.model, self.ways = machine, CostModel.of(machine), ways
         self.known: dict[tuple[str, int], float] = {}
 
     def of(self, message: Message) -> Message:
-        """The message at this machine's costs; one of many takes as long as in a stream. A message that waits for its
-        receive needs its sender's progress too, unless the trace shows that it went without."""
+        """Return the message at this machine's costs.
+
+        A message that waits for its receive also needs its sender's progress, unless the trace shows that it did not.
+        """
         kind = self.machine.route(message.src, message.dst)[0]
         waits = message.synchronous or message.stalls or message.num_bytes > self.model.eager_limit(kind)
         seconds = self._one_way_s(kind, message.num_bytes, message.crossed)
@@ -130,17 +137,18 @@ class _Prices:
         return replace(message, delay_s=seconds, rendezvous=waits, held=held, gap_s=gap_s)
 
     def _gap_s(self, kind: str, message: Message) -> float:
-        """Seconds of each of many messages: those of a stream in both directions if a rank sends and receives, half of
-        them if it does only one."""
+        """Return seconds per message of a stream: half those of a stream in both directions if it goes one way only."""
         if f"exchange:{kind}" not in self.model:
             return 0.0
         both = self._seconds(f"exchange:{kind}", message.num_bytes)
         return both if (message.dst, message.src) in self.ways else both / 2
 
-    def gathering_s(self, it: Gathering, again: bool = False) -> float:
-        """Seconds of a collective: by the measured curve of this call (`again`: with an unchanged root), or of its
-        counterpart. Without a curve: the latencies of a tree, plus the time of the other ranks' part of its largest
-        buffer, in both directions if all ranks send and receive."""
+    def collective_s(self, it: CollectiveCall, again: bool = False) -> float:
+        """Return seconds of a collective: by the curve of this call, else of the equivalent collective operator.
+
+        `again`: use the curve of calls with an unchanged root. Without a curve: ⌈log2 R⌉ latencies, plus the time of
+        moving the other ranks' part of the largest buffer, in both directions if all ranks send and receive.
+        """
         count = len(it.group)
         if count < 2:
             return 0.0
@@ -161,8 +169,10 @@ class _Prices:
         return ceil(log2(count)) * least + wire
 
     def _one_way_s(self, kind: str, num_bytes: int, crossed: bool = False) -> float:
-        """Seconds of a message one way: as programs send it, if measured, else as our engine does. `crossed`: while
-        another message comes back."""
+        """Return seconds of a message one way: of a blocking MPI_Send if measured, else of Dovetail's engine.
+
+        `crossed`: another message travels in the other direction meanwhile.
+        """
         for key in [f"call:Sendrecv:{kind}"] * crossed + [f"call:Send:{kind}"]:
             if key in self.model:
                 return self._seconds(key, num_bytes)

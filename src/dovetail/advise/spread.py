@@ -1,4 +1,4 @@
-"""spread: run-to-run noise of a traced program, and the overhead of tracing: the thresholds for a remedy's saving."""
+"""spread: estimate the run-to-run noise of a traced program, and the overhead of tracing."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace import Trace
-from dovetail.trace.analysis.story import Step, Story
+from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
-LAGS = 8  # a program that does the same by turns has as many turns at most
-SURE = 1.96 * 2**0.5  # times the deviation of one run: two differ by less, 19 times of 20
+LAGS = 8  # longest period of a periodic pattern that does not count as noise
+SURE = 1.96 * 2**0.5  # two runs differ by less than SURE standard deviations of a run with 95 % probability
 
 
-def chance_s(trace: Trace, story: Story, site: Callable[[int], str]) -> float:
-    """Estimate from one run how much two runs differ by chance (95 %), in seconds.
+def chance_s(trace: Trace, model: ReplayModel, site: Callable[[int], str]) -> float:
+    """Estimate from one run the difference of two runs' makespans, in seconds, that chance exceeds in 5 % of cases.
 
-    For every pair of consecutive call sites: the variance of the time between them, from differences at lag 1 … LAGS.
-    The smallest of these counts, so that neither a trend nor a periodic pattern passes for noise. Variances add up over
-    the run. Returns the median over ranks.
+    For every pair of consecutive call sites, estimate the variance of the time between them from differences at lags 1
+    to LAGS. The smallest estimate counts, so that neither a trend nor a periodic pattern counts as noise. Variances add
+    up over the run. Returns the median over ranks.
     """
-    found = [_deviation_s(trace.columns["end_s"], steps, site) for steps in story.steps]
+    found = [_deviation_s(trace.columns["end_s"], steps, site) for steps in model.steps]
     return SURE * float(np.median(found)) if found else 0.0
 
 
@@ -37,7 +37,7 @@ def _deviation_s(end_s: NDArray[np.float64], steps: Sequence[Step], site: Callab
 
 
 def _variance(values: NDArray[np.float64]) -> float:
-    """The noise variance of a series that may have a trend and a period of at most LAGS."""
+    """Return the noise variance of a series that may have a trend and a period of at most LAGS."""
     lags = range(1, min(LAGS, len(values) // 2) + 1)
     return min((float(np.mean((values[lag:] - values[:-lag]) ** 2)) / 2 for lag in lags), default=0.0)
 
@@ -51,13 +51,13 @@ class Cost:
             return
         event_s = np.zeros((trace.num_ranks, 2))
         for about in trace.meta.get("ranks", ()):
-            event_s[about["rank"]] = about.get("event_s", (0.0, 0.0))  # older traces have none
+            event_s[about["rank"]] = about.get("event_s", (0.0, 0.0))  # older traces lack it
         part, rank = trace.columns["part"], trace.columns["rank"]
-        row_s = event_s[rank, 1] + np.where(part == 0, 2 * event_s[rank, 0], 0.0)  # what it moved is an event
+        row_s = event_s[rank, 1] + np.where(part == 0, 2 * event_s[rank, 0], 0.0)  # begin, end, and one event per row
         self.call_s = np.bincount(np.arange(trace.num_rows) - part, row_s, trace.num_rows).astype("f8")
 
-    def of_gone_s(self, before: Story, after: Story) -> float:
-        """Tracing overhead, in seconds, of the calls that a change removes: the largest over ranks."""
+    def of_removed_s(self, before: ReplayModel, after: ReplayModel) -> float:
+        """Return the tracing overhead, in seconds, of the calls that a change removes: the largest over ranks."""
         return max(map(self._of_rank_s, before.steps, after.steps), default=0.0)
 
     def _of_rank_s(self, before: Sequence[Step], after: Sequence[Step]) -> float:

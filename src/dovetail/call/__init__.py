@@ -1,6 +1,6 @@
-"""call: collectives and products on arrays inside a user's MPI program, by what was measured to be the fastest.
+"""call: run collectives and products on the arrays of a user's MPI program, by the fastest schedule that was measured.
 
-The calls of operators, such as `all_gather_matmul`, are made when they are first asked for (see `comm.products`).
+The functions of operators, such as `all_gather_matmul`, are made on first access (see `call.products`).
 """
 
 from importlib import import_module
@@ -51,7 +51,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Found when it is first asked for, with what it needs and no more."""
+    """Import a function on first access, with only the modules that it needs."""
     if name in __all__ or name in HOMES:
         found = getattr(import_module(f"dovetail.call.{HOMES.get(name, 'collectives')}"), name)
     else:
@@ -61,7 +61,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _product(name: str) -> Any:
-    """Return the call that carries out a product; AttributeError, which names the door, for any other operator."""
+    """Return the function that runs a product. Raise AttributeError, naming what to use, for any other operator."""
     from dovetail.ir.abilities import OnArrays
     from dovetail.ir.registry import OPERATORS, operator_class
 

@@ -1,9 +1,9 @@
-"""begin: collectives and products that are begun, and waited for later, while the caller computes.
+"""begin: non-blocking collectives and products, which overlap with the caller's own computation.
 
 `request = begin_all_reduce(array, comm)` begins what `all_reduce(array, comm)` does, and `request.wait()` returns its
-result. Every rank of `comm` begins the same calls in the same order. A thread of ours carries them out, in that order;
-a blocking call on the same communicator waits for those that were begun before it. The first call on a communicator
-makes a duplicate of it, which waits for all ranks.
+result. Every rank of `comm` begins the same calls in the same order. Dovetail's thread runs the calls in that order. A
+blocking call on the same communicator first waits for all calls that were begun before it. The first call on a
+communicator duplicates the communicator, and so waits for all ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 def nonblocking(call: Callable[P, R]) -> Callable[P, Request[R]]:
-    """Return the function that begins a collective: of the same arguments, it returns a `Request` at once."""
+    """Return the non-blocking form of `call`: it takes the same arguments and returns a `Request` at once."""
     signature = inspect.signature(call)
 
     @wraps(call)
@@ -36,7 +36,7 @@ def nonblocking(call: Callable[P, R]) -> Callable[P, Request[R]]:
 
 
 def begin_product(name: str) -> Callable[..., Request[Any]]:
-    """Return the function that begins the product of that name."""
+    """Return the non-blocking form of the product called `name`."""
     return nonblocking(product_call(name))
 
 
@@ -46,7 +46,7 @@ def _name(begin: Any, call: Callable[..., Any]) -> None:
     begin.__signature__ = inspect.signature(call).replace(return_annotation="Request")
     begin.__doc__ = f"""Begin `{name}`, and return its `Request`: `wait()` returns the result, or raises on every rank.
 
-Until then nobody may write the arrays of the call, nor read its results; the caller computes meanwhile. Of `{name}`:
+Until `wait()` returns, do not write the arrays of the call, nor read its results. Documentation of `{name}`:
 
 {inspect.getdoc(call)}
 """

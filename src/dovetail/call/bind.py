@@ -1,4 +1,4 @@
-"""bind: an operator, or a nest on a grid, bound to the ranks of a communicator, to be called again and again."""
+"""bind: bind an operator, or a loop nest on a grid, to the ranks of a communicator, to be called many times."""
 
 from __future__ import annotations
 
@@ -28,46 +28,46 @@ from dovetail.run.mpi.world import World
 from dovetail.run.options import RunOptions
 from dovetail.stencil.operator import StencilOperator
 
-MEASURED = 4  # runs of a part, of which the fastest gives a rank's speed
+MEASURED = 4  # timed runs of a rank's part; the fastest one gives the rank's speed
 
 
 class BoundNest(Bound):
-    """A nest on ranks. `blocks`: where this rank's parts lie in the arrays, by name; `block`: in the grid."""
+    """A loop nest bound to ranks; its arrays are cut into one block per rank."""
 
     operator: StencilOperator | PipelineOperator
 
     @property
     def blocks(self) -> Mapping[str, tuple[slice, ...]]:
-        """Return where this rank's parts lie in the arrays, by the arrays' names."""
+        """Return this rank's slices of each whole array, by array name."""
         return self.signature.blocks(self.rank)
 
     @property
     def block(self) -> tuple[slice, ...]:
-        """Return where this rank's part of the grid lies."""
+        """Return this rank's slices of the grid."""
         return self.blocks[self.operator.written[0]][-len(self.operator.grid) :]
 
     def until(self, *arrays: Any, change: float, calls: int = 1000) -> tuple[Any, int, float]:
-        """Call again and again, each time with what came out, until the last step changes the grid little enough.
+        """Call repeatedly, feeding results back as inputs, until a step changes the grid by at most `change`.
 
         Parameters
         ----------
         *arrays
-            This rank's blocks, as those of a call.
+            This rank's blocks, as in a call.
         change : float
-            The root of the sum of squares of what a step changes, over all ranks, that ends the loop.
+            The loop ends once `sqrt(Σ (new - old)²)`, over the grid points of all ranks, is at most `change`.
         calls : int
-            The most calls that are made.
+            The largest number of calls.
 
         Returns
         -------
         results, steps, changed
-            What came out, the steps that were made, and what the last of them changed.
+            This rank's results, the number of steps made, and the change that the last step made.
 
         Raises
         ------
         OperatorError
-            On every rank, where one rank gives another `change` or `calls` or none that can be, and where the stencil
-            was not bound with a `test` that its steps are a multiple of.
+            On every rank, if `change` or `calls` is invalid on some rank or differs between ranks, or if the stencil
+            was bound with steps that are no multiple of `test` (or without `test`).
         """
         operator, world = self.operator, self.embedded.world
         assert world is not None
@@ -84,7 +84,7 @@ class BoundNest(Bound):
         return kept[0] if len(kept) == 1 else kept, done * operator.steps, changed
 
     def _limits(self, change: Any, calls: Any) -> tuple[float, int]:
-        """Return the limits of `until` as numbers; OperatorError for what is none, or where no step is tested."""
+        """Return the limits of `until` as numbers. Raise OperatorError if one is no number, or no step is tested."""
         steps, test = self.operator.steps, self.operator.test
         if not test or steps % test or not steps:
             what = f"{self.operator.name} does not test its last step"
@@ -114,56 +114,57 @@ def bind(
     grain: int | None = None,
     **unknown: Never,
 ) -> Any:
-    """Bind an operator, or a nest on a grid, to the ranks of a communicator, to be called again and again.
+    """Bind an operator, or a loop nest on a grid, to the ranks of a communicator, to be called many times.
 
     Parameters
     ----------
     what : Operator or Nest
-        An operator has its sizes, and takes a `schedule`. A nest takes a grid and all other options.
-    comm : mpi4py communicator, optional
-        Default: all ranks of the MPI program.
+        An operator holds its own sizes and takes only `schedule`. A nest takes `grid` and all other options.
+    comm : communicator, optional
+        Of mpi4py or `dovetail.world()`. Default: all ranks that `dovetail launch` started, or those of the MPI program.
     grid : tuple of int
         Points along each axis of a nest.
     schedule : Schedule, optional
-        Of an operator. Default: the schedule that `dovetail tune` saved for these ranks, else the operator's own.
+        For operators. Default: the schedule that `dovetail tune` saved for these ranks, else the operator's default.
     steps : int
-        Iterations of the step loop; needed where the nest has one.
+        Iterations of the step loop; required if the nest has a step loop.
     dtype : str or NumPy dtype, optional
-        Of the arrays that have none of their own. Default: float32 of stencils, float64 of pipelines.
+        Type of the arrays whose declaration names no type. Default: float32 for stencils, float64 for pipelines.
     test : int, optional
         Stencils: steps from one test of convergence to the next. Default: no test.
     cut : tuple of int, optional
-        Parts along each axis. Default: so that the fewest bytes travel.
+        Number of parts along each axis. Default: the numbers that send the fewest bytes.
     depth : int, optional
-        Stencils: steps between exchanges of ghost rows. Pipelines over one axis: steps of a band.
+        Stencils: steps between exchanges of ghost rows. Pipelines over one axis: steps per band.
     overlapped : bool, optional
-        Whether messages travel while other points are computed. Default: true of pipelines, false of stencils.
+        Whether messages travel while ranks compute other points. Default: true for pipelines, false for stencils.
     tile : int, optional
-        Stencils: rows that take `depth` steps together.
+        Stencils: rows that are advanced by `depth` steps together (time tiling).
     shares : tuple of int or "measured", optional
-        Stencils: rows of each part along the first axis; "measured" gives each rank as many as its speed allows.
+        Stencils: rows of each part along the first axis; "measured": in proportion to the measured speed of ranks.
     mapped : int, optional
-        Pipelines: the axis whose tiles are on one rank.
+        Pipelines: the axis along which one rank owns all tiles.
     grain : int, optional
-        Pipelines: positions of that axis that are a tile.
+        Pipelines: positions of a tile along the axis `mapped`.
 
     Returns
     -------
     Bound
-        Called with this rank's arrays. Of a nest, `blocks` says where this rank's parts of its arrays lie. A nest for
-        which none of `cut` and what follows it is given runs by the schedule that `dovetail tune` saved.
+        Call it with this rank's arrays. A bound nest has `blocks`: this rank's slices of each whole array. If none of
+        `cut`, `depth`, `overlapped`, `tile`, `shares`, `mapped`, `grain` is given, a nest runs by the schedule that
+        `dovetail tune` saved.
 
     Raises
     ------
     OperatorError
-        On every rank, where ranks ask for different things, or one for what cannot be; where `schedule` is no
-        Schedule; and for an option that this nest, or an operator, does not take.
+        On every rank, if ranks give different arguments, if an argument is invalid, if `schedule` is no Schedule, or
+        if an option does not apply to `what`.
     ProgramError
-        On every rank, where the schedule's Program cannot be proved.
+        On every rank, if the schedule's Program cannot be proved.
     """
     about: dict[str, Any] = {"steps": steps, "dtype": dtype, "test": test, "cut": cut, "depth": depth}
     about |= {"overlapped": overlapped, "tile": tile, "shares": shares, "mapped": mapped, "grain": grain}
-    options = {name: value for name, value in about.items() if value is not None} | unknown  # refused on every rank
+    options = {name: value for name, value in about.items() if value is not None} | unknown  # every rank raises for it
     world = ranks_of(comm, blas=not isinstance(what, Nest))
     with world.together():
         if isinstance(what, Nest):
@@ -173,14 +174,14 @@ def bind(
 
 
 def bind_operator(what: Operator, world: World, schedule: Schedule | None, refused: Sequence[str]) -> Bound:
-    """Bind an operator, the same on every rank. OperatorError where it is none, or was given a nest's options."""
+    """Bind an operator, equal on every rank. Raise OperatorError if it is none, or if a nest's options were given."""
     operator = checked_operator(what)
     if refused:
         hint = f"give them to dovetail.{type(operator).__name__}(…): they are its fields"
         raise OperatorError("an operator takes no options but `schedule`", found=", ".join(refused), hint=hint)
     if not isinstance(schedule, Schedule | None):
         kind = "a class" if isinstance(schedule, type) else type(schedule).__name__
-        hint = "leave it out for the tuned one, or give that of dovetail.plan(operator, machine).schedule"
+        hint = "leave it out for the tuned schedule, or give dovetail.plan(operator, machine).schedule"
         found = f"bind(…, schedule={shorten(repr(schedule), 80)})"
         raise OperatorError(f"no Schedule, but {kind}", found=found, hint=hint)
     asked = operator.to_json(), schedule and schedule.to_json()
@@ -191,7 +192,7 @@ def bind_operator(what: Operator, world: World, schedule: Schedule | None, refus
 
 
 def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[str, Any]) -> BoundNest:
-    """Bind a nest, every rank with the same grid and options."""
+    """Bind a nest. Raise OperatorError on every rank if grids or options differ, or the nest does not take one."""
     check_same(world, f"{nest.name}, grid {grid_text(grid)}", options, str(nest))
     kind = operator_of(nest)
     known = {field.name for field in fields(kind)} - {"grid"}
@@ -213,7 +214,10 @@ def bind_nest(nest: Nest, world: World, grid: tuple[int, ...], options: Mapping[
 
 
 def measured_shares(operator: StencilOperator, cut: Sequence[int], world: World) -> tuple[int, ...]:
-    """Return rows along the first axis in proportion to the ranks' speeds: each computes its part in isolation."""
+    """Return each part's rows along the first axis, in proportion to measured speeds.
+
+    Every rank times its own part of an even cut, without communication.
+    """
     box = operator.decomposition(Schedule.of("even", cut=tuple(cut), depth=0), world.size).owned[world.rank]
     sides = [high - low for low, high in box]
     row = (operator.width,) if operator.width else ()
@@ -231,14 +235,14 @@ def measured_shares(operator: StencilOperator, cut: Sequence[int], world: World)
         run(held, allow_nonfinite=True)
         taken.append(time.perf_counter() - begin)
     speeds = world.gather(sides[0] / min(taken))
-    each = world.size // cut[0]  # parts in a slab, which go at the pace of the slowest
+    each = world.size // cut[0]  # ranks that share one slab of rows; the slowest of them limits the slab
     slabs = [min(speeds[place : place + each]) for place in range(0, world.size, each)] if speeds else []
     found: list[int] = json.loads(world.share(json.dumps(proportional(operator.rows[0], slabs)) if speeds else ""))
     return tuple(found)
 
 
 def proportional(rows: int, speeds: Sequence[float]) -> list[int]:
-    """Return `rows` shared in proportion to `speeds`, at least one each.
+    """Return numbers that add up to `rows`, in proportion to `speeds`, each at least 1.
 
     >>> proportional(12, [1.0, 3.0]), proportional(3, [1.0, 1.0, 98.0])
     ([3, 9], [1, 1, 1])

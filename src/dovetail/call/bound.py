@@ -1,4 +1,4 @@
-"""bound: an operator on a user's arrays and ranks: looked up, proved and compiled once, called again and again."""
+"""bound: an operator bound to ranks: its schedule is looked up, proved and compiled once, then called many times."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from dovetail.store.tuned_schedules import recall_schedule
 
 
 class Bound:
-    """An operator on the ranks of a communicator, proved, compiled and bound to them; what `dovetail.bind` returns.
+    """An operator that is proved, compiled and bound to the ranks of a communicator. `dovetail.bind` returns it.
 
     Attributes
     ----------
     operator, schedule, program
-        What is run; equal on every rank.
+        The operator, its schedule, and the Program that runs; equal on every rank.
     signature
-        The arrays of a call: shapes, dtypes, and where they lie in whole arrays.
+        The arrays of a call: shapes, dtypes, and which slices of the whole arrays they are.
     rank : int
-        This process's number in the communicator.
+        This process's rank in the communicator.
     num_bytes : int
-        The mean number of bytes of a rank's arrays: equal on all ranks, which drop the same bindings.
+        Bytes of all ranks' arrays divided by the number of ranks. All ranks have the same figure, so their caches
+        drop the same operators.
     """
 
     def __init__(self, operator: Operator, schedule: Schedule, embedded: Embedded) -> None:
@@ -43,24 +44,24 @@ class Bound:
         self.num_bytes = _num_bytes(embedded)
 
     def __call__(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Any:
-        """Run on this rank's arrays; every rank must call.
+        """Run on this rank's arrays and return this rank's result; every rank must call.
 
         Parameters
         ----------
         *arrays
             This rank's part of each input, in the operator's order.
         out : array or tuple of arrays, optional
-            A writable array for each result, in any memory layout, which is returned. It shares no memory with the
-            inputs.
+            One writable array per result, in any memory layout, without memory in common with the inputs. The call
+            returns `out`.
         allow_nonfinite : bool
             Whether inputs may hold NaN or infinity.
 
         Raises
         ------
         OperatorError
-            On every rank, where some rank's arrays do not fit; nothing has moved then.
+            On every rank, before any data moves, if some rank's arrays do not fit.
         RunError
-            On every rank, where one does not come within ten minutes.
+            On every rank, if some rank does not call within ten minutes.
         """
         held = self.embedded.call(
             lambda: self.signature.arguments(self.rank, arrays, out), allow_nonfinite=allow_nonfinite
@@ -68,14 +69,14 @@ class Bound:
         return self.signature.result(self.rank, held, out)
 
     def begin(self, *arrays: Any, out: Any = None, allow_nonfinite: bool = False) -> Request[Any]:
-        """Begin a call on this rank's arrays, and return its `Request`; every rank must begin it, in the same order.
+        """Begin a call on this rank's arrays and return its `Request`; every rank begins the same calls in one order.
 
-        `request.wait()` returns what the call returns, or raises what it raises. Until then nobody may write the
-        arrays, nor read the results; the caller computes meanwhile.
+        `request.wait()` returns the call's result, or raises the call's error. Until `wait()` returns, do not write
+        the arrays, nor read the results.
         """
         call = partial(self, *arrays, out=out, allow_nonfinite=allow_nonfinite)
         if self.embedded.world is None:
-            raise RunError("an operator that is bound to no ranks has nothing to overlap", hint="bind(operator, comm)")
+            raise RunError("an operator bound without a communicator cannot be begun", hint="bind(operator, comm)")
         return self.embedded.world.requests.begin(call)
 
     def __repr__(self) -> str:
@@ -102,10 +103,10 @@ def bind_on(
     spans: bool = True,
     made: type[Bound] = Bound,
 ) -> Any:
-    """Bind an operator that is the same on every rank of `world`, inside `world.together()`.
+    """Bind an operator that is equal on every rank of `world`; called inside `world.together()`.
 
-    A `program` that is given was proved. Without a `schedule`, what was tuned; where that no longer holds, every rank
-    warns and the operator's default schedule serves.
+    A given `program` counts as proved. Default of `schedule`: the tuned schedule; if its Program can no longer be made
+    or proved, every rank warns and uses the operator's default schedule.
     """
     if schedule is None and world and (tuned := tuned_schedule(operator, world)):
         try:
@@ -123,7 +124,7 @@ def bind_on(
 
 
 class _Prepared(NamedTuple):
-    """What `_prepared` makes: a Program on its ranks, and whether this rank has proved it anew."""
+    """A compiled Program, whether its ops need an order, and whether this rank has just proved it."""
 
     embedded: Embedded
     in_order: bool
@@ -133,7 +134,7 @@ class _Prepared(NamedTuple):
 def _prepared(
     operator: Operator, schedule: Schedule, world: World | None, program: Program | None, spans: bool
 ) -> tuple[_Prepared, str]:
-    """Compile and, on rank 0, prove a schedule's Program; return it, and why it does not hold. Ranks do not talk."""
+    """Compile a schedule's Program; rank 0 also proves it. Return it and the fault found; ranks exchange no message."""
     ranks, is_given = world.size if world else 1, program is not None
     program = program or program_of(operator, schedule, ranks)
     known = Known(True) if is_given else known_of(operator, schedule, program)
@@ -161,7 +162,7 @@ def _first(world: World | None, fault: str) -> str:
 
 
 def _fault(operator: Operator, schedule: Schedule, program: Program) -> str:
-    """Return why a program does not hold, in words; empty where it does."""
+    """Return why a program cannot be proved; empty if it is proved."""
     try:
         verify(program, against=operator.reference(schedule, program.num_ranks)).raise_if_bad()
     except ProgramError as error:
@@ -170,7 +171,7 @@ def _fault(operator: Operator, schedule: Schedule, program: Program) -> str:
 
 
 def tuned_schedule(operator: Operator, world: World) -> Schedule | None:
-    """Return the schedule that `dovetail tune` kept for an operator on these ranks: rank 0's, on every rank."""
+    """Return, on every rank, the schedule that `dovetail tune` saved for these ranks in rank 0's cache."""
     hosts = world.gather(platform.node())
     found = read_by_rank_0(world, lambda: recall_schedule(operator, world.library, hosts))
     if found.why_not:
@@ -179,12 +180,12 @@ def tuned_schedule(operator: Operator, world: World) -> Schedule | None:
 
 
 def leave_aside(what: str, why: str) -> None:
-    """Warn that something in the cache is not used; called by every rank alike."""
+    """Warn that an entry of the cache is not used; every rank calls it."""
     warnings.warn(f"{what} is left aside: {why}", RuntimeWarning, stacklevel=6)
 
 
 def check_same(world: World, what: str, asked: Mapping[str, Any], content: str) -> None:
-    """Raise OperatorError, on every rank, where ranks do not all ask for the same: they would wait for one another."""
+    """Raise OperatorError, on every rank, if ranks give different arguments, with which they would deadlock."""
     own = ", ".join([what, *(f"{name}={value}" for name, value in sorted(asked.items()) if value is not None)])
     every = world.gather([own, content], STALL_S)
     other = next((rank for rank, each in enumerate(every) if each != every[0]), None)

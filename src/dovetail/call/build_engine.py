@@ -1,4 +1,4 @@
-"""prepare: from a request and a choice to the engine of this rank's share, and where its buffers lie."""
+"""build_engine: compile a collective call, by the algorithm chosen for it, into the engine that this rank runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from dovetail.run.options import SHARED, RunOptions
 
 
 def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service:
-    """What serves such requests from now on: an engine, or (with a warning) the library's call if the choice cannot."""
+    """Return a service for all calls with this request's shape: an engine that runs the algorithm of `choice`.
+
+    If the algorithm cannot serve the request, rank 0 warns, and the MPI library's own collective serves it.
+    """
     options = native_options(RunOptions(slice_bytes=choice.slice_bytes, stall_s=STALL_S, spans=False))
     asked = request.kind, choice, made.size, made.nodes, request.root
     try:
@@ -38,7 +41,7 @@ def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service
             engine = bind(made.bound.transport, program, made.rank, arrays, in_order=ordered, workload=work)
     except DovetailError as error:  # the same on every rank
         if made.rank == 0:
-            text = f"the library's {request.kind} is called, for the selection's choice cannot be: {error}"
+            text = f"MPI's own {request.kind} is used, because the selection's choice cannot serve it: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=5)
         return Service(None, options)
     return Service(engine, options, *_homes(program, arrays, bool(request.dst)), script=script)
@@ -61,9 +64,9 @@ def _script(program: Program, made: Communicator, arrays: dict[str, Array], work
 
 @lru_cache(maxsize=256)
 def program_of(kind: str, choice: Any, ranks: int, nodes: int, root: int = 0) -> Program:
-    """The proved Program that a choice names. OperatorError or ProgramError where there is none.
+    """Return the proved Program of the algorithm that `choice` names. Raise OperatorError or ProgramError if it fails.
 
-    A choice for a collective serves its v-variant too, where there is the algorithm for it.
+    A choice for a collective also serves its v-variant, if the algorithm has a form for uneven parts.
     """
     name, traits = choice.algorithm, COLLECTIVES[kind]
     if traits.even and not name.endswith("_v"):
@@ -86,7 +89,7 @@ def _in_order(*asked: Any) -> bool:
 
 
 def _sizes(program: Program, request: CollectiveCall) -> Sizes:
-    """Elements of each slot of input and output."""
+    """Return the number of elements of each slot of the input and output buffers."""
     asked = partial(spec_of, request.kind, program.num_ranks, in_place=program.in_place, root=request.root)
     unit = asked().buffers[0]
     chunks = max(program.buffer(unit.name).slots) // max(unit.slots)
@@ -95,7 +98,7 @@ def _sizes(program: Program, request: CollectiveCall) -> Sizes:
 
 
 def _homes(program: Program, arrays: Mapping[str, Array], has_result: bool) -> tuple[bool, int, int, list[Any]]:
-    """In place or not, rows of input and output (-1: empty on this rank), and row and bytes of what is scratch."""
+    """Return (in_place, input's row, output's row, [(row, bytes) of scratch]) in `program.buffers`; -1: empty here."""
     rows = {"input": -1, "output": -1}
     scratch = []
     for row, buffer in enumerate(program.buffers):

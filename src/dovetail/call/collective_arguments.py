@@ -1,4 +1,4 @@
-"""arguments: which arrays a call reads and writes on this rank, made where the user gives none, and if they fit."""
+"""collective_arguments: check the arrays of a collective call, and allocate its result if the user gives no `out`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ Counts = NDArray[np.int64]
 
 
 def even_sides(kind: str, rank: int, ranks: int, array: Array | None, out: Array | None, root: int) -> Sides:
-    """What this rank reads and writes. OperatorError where shapes do not fit, or a rank lacks what it must give."""
+    """Return the arrays that this rank reads and writes, None for a side it lacks.
+
+    Raises OperatorError if shapes do not fit, or if this rank does not give an array that it must give.
+    """
     traits = COLLECTIVES[kind]
     if traits.to_root and rank != root:
         return array, None
     if traits.input_at_root and rank != root:
         if out is None:
-            raise OperatorError(f"{kind} needs an `out` on rank {rank}", hint="only the root knows shape and dtype")
+            hint = "only the root knows shape and dtype: give an array for the result"
+            raise OperatorError(f"{kind} needs an `out` on rank {rank}", hint=hint)
         return None, out
     part = share_of(array, ranks, kind) if traits.cut else None
     if out is not None:
@@ -36,7 +40,7 @@ def even_sides(kind: str, rank: int, ranks: int, array: Array | None, out: Array
 
 
 def part_of(kind: str, ranks: int, src: Array | None, dst: Array | None) -> tuple[int, int]:
-    """Elements of the part where ranks cut the whole, and of the larger side of any rank."""
+    """Return the elements of one rank's part, and of the larger of a rank's input and output."""
     sizes = [None if array is None else array.size for array in (src, dst)]
     cut, joined = COLLECTIVES[kind].parts(ranks)
     part = sizes[0] // cut if sizes[0] is not None else (sizes[1] or 0) // joined
@@ -47,13 +51,13 @@ def part_of(kind: str, ranks: int, src: Array | None, dst: Array | None) -> tupl
 
 
 def uneven_sides(kind: str, rank: int, array: Array | None, out: Array | None, counts: Counts) -> tuple[Array, Array]:
-    """The same for a v-variant; `counts` in rows."""
+    """Return the arrays that this rank of a v-variant reads and writes; `counts` are in rows."""
     traits, whole = COLLECTIVES[kind], counts[rank].sum() if COLLECTIVES[kind].exchanges else counts.sum()
     part = counts[..., rank].sum()
     length, result = int(whole if traits.cut else part), int(part if traits.cut else whole)
     if rows(array, kind) != length or array is None:
         raise OperatorError(
-            f"{kind} of {rows(array, kind)} rows on rank {rank}", found=f"by its counts they are {length}"
+            f"{kind} of {rows(array, kind)} rows on rank {rank}", found=f"its counts ask for {length} rows"
         )
     if out is not None and out.size != result * row_size(array):
         raise OperatorError(f"{kind} has a result of {result} rows on rank {rank}", found=f"out of shape {out.shape}")
@@ -61,7 +65,7 @@ def uneven_sides(kind: str, rank: int, array: Array | None, out: Array | None, c
 
 
 def whole_counts(kind: str, counts: Any, shape: tuple[int, ...]) -> Counts:
-    """Counts as whole numbers, none negative, of that shape."""
+    """Return counts as int64 of shape `shape`. Raise OperatorError unless they are whole and none is negative."""
     found = counts_of(counts)
     if found.shape != shape or found.dtype.kind not in "iu" or (found < 0).any():
         wanted = f"{kind} needs counts of shape {shape}, whole and not negative"
@@ -71,7 +75,7 @@ def whole_counts(kind: str, counts: Any, shape: tuple[int, ...]) -> Counts:
 
 
 def counts_of(counts: Any) -> NDArray[Any]:
-    """Counts as an array; of objects where rows differ in length."""
+    """Return counts as an array: of dtype object if rows differ in length."""
     try:
         return np.asarray(counts)
     except ValueError:
@@ -79,7 +83,7 @@ def counts_of(counts: Any) -> NDArray[Any]:
 
 
 def most_of_a_rank(counts: Counts) -> int:
-    """What the rank that has most reads or writes.
+    """Return the most that any rank reads or writes: the largest sum along any axis of `counts`.
 
     >>> most_of_a_rank(np.array([1, 2])), most_of_a_rank(np.array([[1, 2], [0, 5]]))
     (3, 7)
@@ -88,18 +92,18 @@ def most_of_a_rank(counts: Counts) -> int:
 
 
 def rows(array: Any, kind: str) -> int:
-    """The length of axis 0, along which ranks share an array."""
+    """Return the length of axis 0, along which ranks share an array. Raise OperatorError if there is no axis 0."""
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        found = "one without axes" if isinstance(array, np.ndarray) else type(array).__name__
+        found = "an array without axes" if isinstance(array, np.ndarray) else type(array).__name__
         raise OperatorError(f"{kind} needs a NumPy array with an axis 0, along which ranks share it", found=found)
     return int(array.shape[0])
 
 
 def share_of(array: Any, ranks: int, kind: str) -> int:
-    """Rows of axis 0 for each of `ranks` ranks."""
+    """Return each rank's rows of axis 0. Raise OperatorError if `ranks` does not divide the length."""
     length = rows(array, kind)
     if length % ranks:
-        hint = f"{kind}_v takes uneven ones" if f"{kind}_v" in COLLECTIVES else ""
+        hint = f"{kind}_v takes uneven parts" if f"{kind}_v" in COLLECTIVES else ""
         raise OperatorError(f"{kind} cuts axis 0 into {ranks} equal parts", found=f"{length} rows", hint=hint)
     return length // ranks
 

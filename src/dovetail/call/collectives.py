@@ -1,4 +1,4 @@
-"""The collectives, in PyTorch's spelling, on NumPy arrays and mpi4py communicators.
+"""The collectives, in PyTorch's spelling, on NumPy arrays and communicators: of mpi4py, or dovetail.world().
 
 Every rank of `comm` makes the same calls, with C-contiguous arrays of one dtype and of matching shapes. Ranks share
 arrays along axis 0. Results are returned, and written to `out` if one is given. `op`: sum, prod, min, max, or avg (of
@@ -16,13 +16,13 @@ from dovetail.call.validate import settle
 from dovetail.run.arrays import Array
 from dovetail.run.mpi.comm import KINDS, call
 
-# Looked up once: a call takes less time than finding its kind's number.
+# Looked up once, because finding a kind's number takes longer than a short call.
 _ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = map(KINDS.index, ("all_reduce", "all_gather", "reduce_scatter"))
 _ALL_TO_ALL, _BROADCAST, _ALL_TO_NEXT = map(KINDS.index, ("all_to_all", "broadcast", "all_to_next"))
 
 
 def all_reduce(array: Array, comm: Any, op: str = "sum", out: Array | None = None) -> Array:
-    """Return the reduction of all ranks' arrays, on every rank; without `out` in place."""
+    """Return the reduction of all ranks' arrays, on every rank. Without `out`, the result overwrites `array`."""
     into = array if out is None else out
     if call(_ALL_REDUCE, comm, array, into, op, 0):
         return into
@@ -58,14 +58,14 @@ def broadcast(array: Array, comm: Any, root: int = 0) -> Array:
 
 
 def all_to_next(array: Array, comm: Any, out: Array | None = None) -> Array | None:
-    """Return the array of the rank before. Rank 0 gets its `out` back unchanged (None without)."""
+    """Return the array of rank - 1. Rank 0 returns its `out` unchanged, or None if it gave no `out`."""
     if out is not None and call(_ALL_TO_NEXT, comm, array, out, "", 0):
         return out
     return settle("all_to_next", comm, array, out)
 
 
 def reduce(array: Array, comm: Any, root: int = 0, op: str = "sum", out: Array | None = None) -> Array | None:
-    """Return the reduction of all ranks' arrays on the root (without `out` in place), None on other ranks."""
+    """Return the reduction of all ranks' arrays on the root, else None. Without `out`, it overwrites `array`."""
     return settle("reduce", comm, array, out, op, root)
 
 
@@ -92,8 +92,8 @@ def reduce_scatter_v(
 
 
 def all_to_all_v(array: Array, counts: Any, comm: Any, out: Array | None = None) -> Array:
-    """Exchange uneven parts: rank s sends `counts[s][d]` rows of axis 0 to rank d, in the order of ranks on both sides.
+    """Exchange uneven parts: rank s sends `counts[s][d]` rows of axis 0 to rank d. Parts lie in the order of ranks.
 
-    `counts` may be this rank's own row, if it is on every rank; ranks then exchange their rows first.
+    If every rank gives only its own row of `counts`, ranks first exchange their rows.
     """
     return settle("all_to_all_v", comm, array, out, counts=counts)

@@ -1,4 +1,4 @@
-"""nest_options: the options of `dovetail.bind` for a nest, read and checked before ranks exchange anything."""
+"""nest_options: check the options of `dovetail.bind` for a nest, before ranks exchange messages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ COUNTS = ("steps", "test", "depth", "tile", "grain", "mapped")
 
 
 def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """Return the grid and the options as plain Python values. Raises OperatorError, naming the option, for wrong types.
+    """Return the grid and the options as Python ints, bools, tuples and strings.
+
+    Raises OperatorError, naming the option, for a wrong type, and if `steps` is missing or does not apply.
 
     >>> from dovetail.loops.problems import jacobi2d
     >>> read_options(jacobi2d, (512, 256), {"steps": np.int64(2), "cut": [2, 1]})
@@ -26,7 +28,7 @@ def read_options(nest: Nest, grid: Any, asked: Mapping[str, Any]) -> tuple[tuple
     if "steps" in nest.parameters and "steps" not in found:
         raise OperatorError(f"{nest.name} on ranks needs steps=…", hint="bind(nest, comm, grid, steps=100)")
     if "steps" not in nest.parameters and found.get("steps", 1) != 1:
-        raise OperatorError(f"{nest.name} has no steps", found=f"steps={found['steps']}", hint="leave them out")
+        raise OperatorError(f"{nest.name} has no steps", found=f"steps={found['steps']}", hint="leave `steps` out")
     return axes, found
 
 
@@ -49,7 +51,7 @@ def _shares(value: Any) -> Any:
     if isinstance(value, str):
         if value != "measured":
             raise OperatorError(
-                "shares are rows of each part, or measured", found=value, hint="(700, 324) or 'measured'"
+                "shares must be the rows of each part, or 'measured'", found=value, hint="(700, 324) or 'measured'"
             )
         return value
     return _numbers("shares", "shares=(700, 324) or 'measured'")(value)
@@ -69,7 +71,7 @@ def _dtype(value: Any) -> str:
     except TypeError:
         found = None
     if found is None or not found.isnative:
-        raise OperatorError("dtype must be that of a NumPy array", found=repr(value)[:80], hint="dtype='float64'")
+        raise OperatorError("dtype must be a native NumPy dtype", found=repr(value)[:80], hint="dtype='float64'")
     return str(found.name)
 
 

@@ -1,10 +1,12 @@
-"""products: operators on arrays, matrix products above all, in a user's MPI program, by the schedule tuned for them.
+"""products: call matrix products, and other operators on arrays, inside a user's MPI program.
 
-Every rank of `comm` (an mpi4py communicator) makes the same call on arrays of its own: `all_gather_matmul(a, b, comm)`,
-its kin in `dovetail.matmul`, and operators of other packages that have `ir.abilities.OnArrays`; shapes, and what else
-may be said, are those of the operator of that name. Every call begins with 8 bytes of each rank for each other, by
-which all know whether these arguments, of all ranks, are new. If so, ranks compare them, and look up what `dovetail
-tune` found for them on these ranks; where nothing was tuned, it computes and communicates in turn, by the library.
+Every rank of `comm` makes the same call on its own arrays: `all_gather_matmul(a, b, comm)`,
+the other products of `dovetail.matmul`, and operators of other packages that inherit `ir.abilities.OnArrays`. The
+operator of the same name defines the arrays' shapes and the other keywords.
+
+Each call all-gathers one 8-byte hash per rank. The hashes are the key of a cache of bound operators. For a new key,
+ranks compare their arguments and look up the schedule that `dovetail tune` saved for these ranks. Default: the serial
+schedule, which computes first and then calls the MPI library's collective (or the reverse).
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ from dovetail.run.mpi.embedded import overlap
 from dovetail.run.mpi.together import words_of
 from dovetail.run.mpi.world import World
 
-MOST = 64  # products that a communicator keeps bound, by the arguments of all ranks; the least lately used go
-MOST_BYTES = 1 << 28  # of the arrays of those that it keeps, on all its ranks, for each of them
-_NEW = -1  # is no argument's hash: Python never gives it
+MOST = 64  # bound products per communicator; the least recently used are dropped first
+MOST_BYTES = 1 << 28  # bytes per rank of the arrays of a communicator's bound products
+_NEW = -1  # "not cached": no hash of arguments, for Python's hash() never returns -1
 
 Held = tuple[dict[str, Array], ...]  # the arrays that an engine is bound to
 Key = tuple[Any, ...]  # what `_key` makes of a rank's arguments
 
 
 class Kept:
-    """The products that a communicator keeps bound, by the hashes of all ranks' arguments; all ranks keep the same.
+    """A communicator's cache of bound products, equal on all ranks. Key: the hashes of all ranks' arguments.
 
-    `guesses`: the latest by this rank's own arguments, as `_key` has them. `ambiguous`: those that share a rank's hash
-    with another, which that rank cannot distinguish.
+    `guesses`: the product used last for each `_key` of this rank's arguments. `ambiguous`: keys in which some rank's
+    hash equals its hash in another key, so that this rank alone cannot tell which product the call means.
     """
 
     def __init__(self) -> None:
@@ -50,14 +52,14 @@ class Kept:
         self.ambiguous: set[bytes] = set()
 
     def take(self, key: bytes, own: Key) -> Bound | None:
-        """What is kept for these hashes of all ranks, from now on the one used last; `own`: this rank's arguments."""
+        """Return the product for a key (None: not cached) and mark it as used last; `own`: `_key` of this rank."""
         found = self.held.pop(key, None)
         if found is not None:
             self.held[key] = self.guesses[own] = found
         return found
 
     def add(self, key: bytes, own: Key, bound: Bound) -> None:
-        """Keep another product. Those used least lately go, where much is kept."""
+        """Cache a product; drop the least recently used ones beyond MOST products or MOST_BYTES."""
         total = bound.num_bytes + sum(each.num_bytes for each in self.held.values())
         while self.held and (len(self.held) >= MOST or total > MOST_BYTES):
             total -= self._drop(next(iter(self.held)))
@@ -77,8 +79,11 @@ _bound: dict[int, Kept] = {}  # by communicator
 
 
 class Asked(NamedTuple):
-    """What this rank asks: its arrays, those it wants results in, `out` as it was given, what else it said, and what
-    of that cannot be."""
+    """The arguments of a call on this rank.
+
+    `given`: input arrays. `outs`: arrays for results. `out`: the argument `out`, None or a tuple. `said`: the other
+    keywords. `fault`: what is wrong with the arguments, else empty.
+    """
 
     given: tuple[Any, ...]
     outs: tuple[Any, ...]
@@ -88,7 +93,7 @@ class Asked(NamedTuple):
 
 
 def product_call(name: str) -> Callable[..., Any]:
-    """The call on arrays that carries out the operator of that name."""
+    """Return the function of arrays that runs the operator called `name`."""
     kind = operator_class(name)
     assert issubclass(kind, OnArrays)
     signature, count = _signature(kind), len(kind.call_arrays())
@@ -112,7 +117,7 @@ def product_call(name: str) -> Callable[..., Any]:
 
 
 def _placed(signature: inspect.Signature, arguments: tuple[Any, ...], said: dict[str, Any]) -> tuple[Any, ...]:
-    """The arrays and `comm`, those included that are taken out of `said`. TypeError for one too few or too many."""
+    """Return the arrays and `comm`; those given by name are removed from `said`. TypeError for too few or too many."""
     by_name = {
         name: said.pop(name)
         for name, each in signature.parameters.items()
@@ -123,32 +128,32 @@ def _placed(signature: inspect.Signature, arguments: tuple[Any, ...], said: dict
 
 
 def schedule_for(product: str, *arguments: Any, out: Any = None, **options: Any) -> Schedule:
-    """Return the schedule by which `comm` serves a product of these arguments; every rank of `comm` calls.
+    """Return the schedule that a product's call with these arguments uses; every rank of `comm` calls.
 
-    Nothing is computed. The product stays bound, so that the next call finds it ready.
+    Computes no product. The product stays bound, so the next call with these arguments starts at once.
 
     Parameters
     ----------
     product : str
         The product's name: "all_gather_matmul".
     *arguments, out
-        Those of the product's own call, `dovetail.all_gather_matmul(a, b, comm, out=out)`; `comm` is the last.
+        Arguments as in `dovetail.all_gather_matmul(a, b, comm, out=out)`; `comm` is the last.
     **options
-        The other keywords of that call, which differ by product: `gathered` or `counts` (see its signature).
+        The other keywords of that call, which differ by product, such as `gathered` or `counts` (see its signature).
 
     Returns
     -------
     Schedule
-        Its `notes` say in words what it does.
+        Its `notes` describe in words what the schedule does.
 
     Raises
     ------
     OperatorError
-        On every rank, where some rank's arguments do not fit, and where `product` names no product.
+        On every rank, if some rank's arguments do not fit, or if `product` names no product.
     """
     kind = operator_class(product)
     if not issubclass(kind, OnArrays):
-        hint = "an operator of dovetail.matmul; for collectives choice_for, and a nest on ranks has .schedule"
+        hint = "an operator of dovetail.matmul; for collectives: choice_for; for a bound nest: its .schedule"
         raise OperatorError(f"{product} is no product", hint=hint)
     *arrays, comm = arguments
     with Door(comm) as door:
@@ -158,9 +163,10 @@ def schedule_for(product: str, *arguments: Any, out: Any = None, **options: Any)
 
 
 def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
-    """What these arguments of all ranks need to run on these ranks, bound to them; made where they are new.
+    """Return the product bound for all ranks' arguments, and this rank's arrays laid out for it.
 
-    A rank examines its arguments before the one message of every call, by what ran when they were last the same.
+    Each rank checks its arguments before the call's all-gather, against the product that its last equal arguments
+    used. If the ranks' key is new, they bind a product first.
     """
     kept = _bound.setdefault(ranks.bound.key, Kept())
     own, held = Key(), None
@@ -168,7 +174,7 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
         own = _key(name, asked)
         guess = kept.guesses.get(own)
         held = _held_as_before(guess, asked) if guess else None
-    except Exception as error:  # of any kind: the other ranks must be notified, for they would wait
+    except Exception as error:  # of any kind: the other ranks wait for this rank's message
         own, asked = Key(), asked._replace(fault=asked.fault or words_of(error))
     key = ranks.gather_number(hash(own) if own else _NEW)
     found = kept.take(key, own)
@@ -184,7 +190,7 @@ def look_up(name: str, ranks: Communicator, asked: Asked) -> tuple[Bound, Held]:
 
 
 def _held_as_before(bound: Bound, asked: Asked) -> Held:
-    """`_held` of arguments that are equal, by `_key`, to some that it has examined."""
+    """Return what `_held` returns, without checks if arguments with the same `_key` were checked before."""
     if not bound.signature.fills_out:
         return _held(bound, asked)
     return bound.embedded.bound_to(*bound.signature.laid_out(bound.rank, asked.given, asked.outs))
@@ -196,7 +202,7 @@ def _held(bound: Bound, asked: Asked) -> Held:
 
 
 def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
-    """Return what `_held` returns, if a rank's own arguments do not determine its product; raises if any rank fails."""
+    """Return what `_held` returns, for a key that is ambiguous. Raise on every rank if the check fails on any rank."""
     held, fault = None, None
     try:
         held = _held(bound, asked)
@@ -211,7 +217,7 @@ def _held_by_all(ranks: Communicator, bound: Bound, asked: Asked) -> Held:
 
 
 def asked_of(operator: str, arrays: Sequence[Any], out: Any, said: dict[str, Any]) -> Asked:
-    """The arguments of a call on this rank. What reading them raises becomes their fault."""
+    """Return this rank's arguments of a call. An error while reading them is recorded as their `fault`."""
     kind = operator_class(operator)
     assert issubclass(kind, OnArrays)
     outs: tuple[Any, ...]
@@ -231,7 +237,7 @@ def asked_of(operator: str, arrays: Sequence[Any], out: Any, said: dict[str, Any
 
 
 def _read_option(kind: Any, name: str, value: Any) -> Any:
-    """Return the value of a call's keyword, as the operator has it; OperatorError for an unknown keyword."""
+    """Return a keyword's value, converted by the operator. Raise OperatorError for an unknown keyword."""
     if name in kind.call_options():
         return kind.call_options()[name].read(value)
     keywords = ("out", *kind.call_options())
@@ -251,8 +257,7 @@ def _key(name: str, asked: Asked) -> Key:
 
 
 def _bind(kind: Any, world: World, asked: Asked) -> Bound:
-    """Ranks exchange their arguments, make one operator of them, and bind the schedule that rank 0 knows for
-    it."""
+    """Exchange all ranks' arguments, make one operator of them, and bind the schedule saved in rank 0's cache."""
     _drop_freed()
     fault = asked.fault or _fault(kind, asked)
     everyone = world.share(world.gather((kind.name, fault, _arguments(asked))))
@@ -272,21 +277,21 @@ def _bind(kind: Any, world: World, asked: Asked) -> Bound:
 
 
 def _refuse(faults: Sequence[str]) -> None:
-    """OperatorError, on every rank, for the first rank with a fault."""
+    """Raise OperatorError, on every rank, for the lowest rank with a fault; return if there is none."""
     for rank, fault in enumerate(faults):
         if fault:
             raise OperatorError(f"rank {rank}: {fault}")
 
 
 def _fault(kind: type[OnArrays], asked: Asked) -> str:
-    """What is wrong with a rank's own arrays, in words; empty where nothing is."""
+    """Return what is wrong with this rank's own arrays; empty if nothing is."""
     if fault := kind.fault_of(asked.given):
         return fault
     return next(filter(None, (_out_fault(asked, place) for place in range(len(asked.outs)))), "")
 
 
 def _out_fault(asked: Asked, place: int) -> str:
-    """What is wrong with an array for a result, but for its shape, which ranks must know of each other first."""
+    """Return what is wrong with an array of `out`; empty if nothing is. Its shape is checked later (`_fault_for`)."""
     out = asked.outs[place]
     if type(out) is not np.ndarray and (not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray)):
         return f"`out` takes NumPy arrays, not {type(out).__name__}"
@@ -297,15 +302,14 @@ def _out_fault(asked: Asked, place: int) -> str:
     others = (*asked.given, *asked.outs[:place])
     shared = [each for each in others if isinstance(each, np.ndarray) and np.may_share_memory(out, each)]
     if not shared:
-        return ""  # at nearly every call: names are for those that share
+        return ""  # the usual case, returned before the names are made
     names = [f"argument {i + 1}" for i in range(len(asked.given))] + [f"out {i + 1}" for i in range(place)]
     named = {name: each for name, each in zip(names, others, strict=True) if isinstance(each, np.ndarray)}
     return overlap(named, {"out": out})
 
 
 def _fault_for(bound: Bound, asked: Asked) -> str:
-    """What is wrong with a rank's arrays now that the operator is known: how many they are, and the shapes of
-    results."""
+    """Return what is wrong with this rank's arrays for the operator, `out` included; empty if nothing is."""
     try:
         bound.signature.arguments(bound.rank, asked.given, None)
     except OperatorError as error:
@@ -330,7 +334,7 @@ def _drop_freed() -> None:
 
 
 def _signature(kind: type[OnArrays]) -> inspect.Signature:
-    """That of the call: its arrays, `comm`, and what may be said by name."""
+    """Return the call's signature: its arrays, `comm`, then keywords."""
     either, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     plain = [inspect.Parameter(name, either) for name in (*kind.call_arrays(), "comm")]
     defaults = {"out": None} | {name: option.default for name, option in kind.call_options().items()}
@@ -344,9 +348,9 @@ def _help(kind: type[OnArrays]) -> str:
     return f"""{(inspect.getdoc(kind) or "").split(chr(10) * 2)[0]}
 {listed}
 
-Called by every rank of `comm`, an mpi4py communicator, in the same order, with arrays of its own. Returns this rank's
-result, or a tuple where there are several; `out` takes it (or a tuple of them), C-contiguous, of the same dtype, apart
-from the arguments.
-OperatorError on every rank, naming one whose arguments do not fit, before anything else moves; RunError where a rank
-stalls for ten minutes. A rank that does not call at all is waited for, as in any collective of MPI.
+Every rank of `comm`, a communicator, calls it with its own arrays, in the same order of calls. Returns this
+rank's result, or a tuple of several. `out`: an array for the result (or a tuple), C-contiguous, of the same dtype,
+without memory in common with the arguments.
+Raises OperatorError on every rank, before data moves, if some rank's arguments do not fit; RunError if a rank stalls
+for ten minutes. The call waits for a rank that does not call at all, as every collective of MPI does.
 """

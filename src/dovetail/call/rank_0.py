@@ -1,4 +1,4 @@
-"""rank_0: what rank 0 reads in the cache, or is given, on every rank."""
+"""rank_0: let rank 0 read from the cache for all ranks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def read_by_rank_0(world: World, read: Callable[[], Recalled[T]]) -> Recalled[T]:
-    """Return what `read` finds on rank 0, and why that is not used, on every rank; if it raises, only why."""
+    """Return rank 0's `read()` on every rank. If it raises, return no value and the error's text as `why_not`."""
     with world.together():
         found = None
         if world.rank == 0:
             try:
                 found = read()
-            except Exception as error:  # whatever it is: the other ranks wait for this one
+            except Exception as error:  # of any kind: the other ranks wait for rank 0
                 found = Recalled(None, words_of(error))
         shared: Recalled[T] = world.share(found, STALL_S)
     return shared

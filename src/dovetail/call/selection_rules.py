@@ -1,4 +1,4 @@
-"""selection_rules: choose the selection table of a user's communicator."""
+"""selection_rules: which algorithm serves which size of a collective on a communicator."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.faults import Door
-from dovetail.run.mpi.comm import KINDS, REDUCED, Communicator, Rules, communicator_of, shim
+from dovetail.run.mpi.comm import KINDS, REDUCED, Communicator, Rules, communicator_of
 from dovetail.run.mpi.together import common
+from dovetail.run.requests import THREAD_MULTIPLE
 from dovetail.store import Recalled
-from dovetail.store.selection import LIBRARY, Choice, Row, Selection, recall_selection
+from dovetail.store.selection import LEVELS, LIBRARY, Choice, Row, Selection, recall_selection
 
 
 def use(comm: Any, selection: Selection | None) -> None:
-    """Let later calls on `comm` follow `selection`; None: use the library's own calls.
+    """Use `selection` for later calls on `comm`; None: use the MPI library's own collectives.
 
-    All ranks of `comm` call it together; rank 0's selection counts. Raises OperatorError on every rank if it is no
-    selection.
+    All ranks of `comm` call it together; rank 0's argument counts. Raises OperatorError on every rank if rank 0's
+    argument is neither a Selection nor None.
     """
     with Door(comm) as door:
         made = door.made = communicator(comm)
         found, fault = _rank_0s(made, lambda: Recalled(checked_selection(selection)))
         if fault:
-            raise common(OperatorError(f"rank 0 gives no selection: {fault}", hint="Selection.load(path), or None"))
+            raise common(OperatorError(f"rank 0 gives no Selection: {fault}", hint="Selection.load(path), or None"))
         _set_rules(made, found)
 
 
 def checked_selection(selection: Any) -> Selection | None:
-    """Return what was given, read from its document, where it is a selection or None; else raise OperatorError.
+    """Return a copy of a Selection, or None for None. Raise OperatorError for anything else.
 
     >>> checked_selection("table.json")
     Traceback (most recent call last):
@@ -45,15 +46,15 @@ def checked_selection(selection: Any) -> Selection | None:
     if selection is None:
         return None
     if isinstance(selection, Selection):
-        return Selection.from_json(selection.to_json())  # of a class that every rank knows
+        return Selection.from_json(selection.to_json())  # not of a subclass, which other ranks may lack
     raise OperatorError(f"no Selection, but {type(selection).__name__}")
 
 
 def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = None) -> Choice | None:
-    """Return the choice by which `comm` serves a collective of that size; None for the library's call.
+    """Return the algorithm that `comm` uses for a collective of `num_bytes`; None: the MPI library's own collective.
 
-    `num_bytes`: bytes of the larger of one rank's input and output, as nccl-tests counts. `dtype`: matters for
-    collectives that reduce.
+    `num_bytes`: bytes of the larger of one rank's input and output, as nccl-tests counts. `dtype` matters only for
+    collectives that reduce. Raises OperatorError for an unknown collective or dtype.
     """
     if collective not in KINDS:
         raise OperatorError(f"no collective '{collective}'", hint=f"one of {', '.join(KINDS)}")
@@ -64,17 +65,19 @@ def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = N
 
 
 def communicator(comm: Any) -> Communicator:
-    """Return our communicator for the user's; it follows the cached selection for these ranks, unless `use` set one."""
+    """Return Dovetail's communicator for `comm`; it follows the cached selection, unless `use` set another."""
     return communicator_of(comm, prepare, _begin, remember=not checks_calls())
 
 
 def checks_calls() -> bool:
-    """Whether ranks compare the arguments of every call ($DOVETAIL_CHECK_CALLS)."""
+    """Return whether ranks compare the arguments of every call ($DOVETAIL_CHECK_CALLS is set)."""
     return bool(os.environ.get("DOVETAIL_CHECK_CALLS"))
 
 
 def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
-    """The rows of a selection for these ranks. A v-variant has its own rows, else those of the even collective.
+    """Return for each collective the steps (least bytes, choice) of a selection for these ranks; None: MPI's own call.
+
+    If a v-variant has no rows of its own, the rows of the even collective serve.
 
     >>> from dovetail.store.selection import Row
     >>> rules = rules_of(Selection({}, (Row("all_gather", 4, 1, 64, 4096, "ring_all_gather"),)), 4, 1)
@@ -93,12 +96,12 @@ def rules_of(selection: Selection | None, ranks: int, nodes: int) -> Rules:
 
 
 def _of_variant(row: Row, kind: str) -> Row:
-    """An even collective's row for its v-variant; the library's call if the algorithm takes even parts only."""
+    """Return an even collective's row for its v-variant; MPI's own call if the algorithm needs even parts."""
     return row if f"{row.algorithm}_v" in algorithms_for(kind) else replace(row, algorithm=LIBRARY)
 
 
 def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, str]:
-    """The dtype that the rows of each reducing collective were measured for.
+    """Return the dtype that each reducing collective was measured with, by collective.
 
     >>> from dovetail.store.selection import Row
     >>> dtypes_of(Selection({}, (Row("all_reduce", 4, 1, 64, 4096, "ring_all_reduce", dtype="float32"),)), 4, 1)
@@ -110,18 +113,19 @@ def dtypes_of(selection: Selection | None, ranks: int, nodes: int) -> dict[str, 
 
 
 def _begin(made: Communicator) -> None:
-    """Set the table that was measured for these ranks. All ranks warn if it cannot be read."""
-    found, fault = _rank_0s(made, lambda: recall_selection(shim().library, made.hosts))
+    """Use the cached selection for these ranks. If it cannot be read, every rank warns and uses MPI's own calls."""
+    found, fault = _rank_0s(made, lambda: recall_selection(made.calls.library, made.hosts))
     if fault:
         warnings.warn(f"no selection table is used: {fault}", RuntimeWarning, stacklevel=5)
     _set_rules(made, found)
 
 
 def _rank_0s(made: Communicator, read: Callable[[], Recalled[Selection]]) -> Recalled[Selection]:
-    """Return what `read` finds on rank 0, on every rank, once all have come, as in a collective of MPI."""
+    """Return rank 0's `read()` on every rank. Waits until all ranks call, without a limit, as collectives of MPI do."""
     made.gather_number(0)
     return read_by_rank_0(made.world, read)
 
 
 def _set_rules(made: Communicator, selection: Selection | None) -> None:
-    made.set_rules(rules_of(selection, made.size, made.nodes), dtypes_of(selection, made.size, made.nodes))
+    mine = selection and selection.at(LEVELS[made.world.provided >= THREAD_MULTIPLE])
+    made.set_rules(rules_of(mine, made.size, made.nodes), dtypes_of(mine, made.size, made.nodes))

@@ -1,4 +1,4 @@
-"""slow_path: a call that is new, rare or wrong. Its arguments are looked at one by one, then it is done."""
+"""validate: check the arguments of a collective call that the fast path in C++ does not take, then make the call."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from dovetail.run.mpi.together import common, is_common
 from dovetail.run.reduce import REDUCE_OPS
 
 _MOVERS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}
-_MOST = 2**31 - 1  # elements, as MPI counts
+_MOST = 2**31 - 1  # elements: MPI counts in C ints
 
 
 def settle(
     kind: str, comm: Any, array: Array | None, out: Array | None, op: str = "sum", root: int = 0, counts: Any = None
 ) -> Array:
-    """Do the call and return its result (None where this rank has none); OperatorError where it cannot be."""
+    """Check and make a collective call; return this rank's result, or None. Raise OperatorError for wrong arguments."""
     with Door(comm) as door:
         made, checks = communicator(comm), checks_calls()
         door.made = made
         given, is_row, fault = _own_counts(kind, made, counts)
-        if checks and _has_rows(kind):  # own rows are exchanged next, all counts are not
+        if checks and _has_rows(kind):  # all ranks must give either their own row or the whole table
             form = np.array([is_row], np.int64)
             made.agree(CollectiveCall(kind, 0, 0, 0, "int64", 0, counts=form) if fault is None else None)
             if fault is not None:
                 raise common(fault)
-        if fault is not None and made.bound.has_board:  # through which the other ranks read it in their next call
+        if fault is not None and made.bound.has_board:  # the other ranks read the fault there, in their next call
             raise fault
         each = made.gather(given) if is_row and given is not None else given
         try:
@@ -52,7 +52,7 @@ def settle(
             each = _rows_of_all(kind, made, each) if is_row else each
             lent, into = borrowed(array, f"an argument of {kind}"), borrowed(out, f"`out` of {kind}")
             src, dst, request = _asked(kind, made, lent, into, op, root, each)
-        except Exception as error:  # of any kind, perhaps of the user's own class
+        except Exception as error:  # of any kind: the user's array class may raise its own
             if checks and not is_common(error):
                 made.agree(None)
                 common(error)
@@ -99,14 +99,14 @@ def _address(array: Array | None) -> int:
 
 
 def _has_rows(kind: str) -> bool:
-    """Whether a rank's counts are a row of a table: those of an all_to_all_v, one for each rank."""
+    """Return whether counts are a table with a row per rank, as all_to_all_v has them."""
     return COLLECTIVES[kind].exchanges and bool(COLLECTIVES[kind].even)
 
 
 def _own_counts(kind: str, made: Communicator, counts: Any) -> tuple[Counts | None, bool, Exception | None]:
     """Return this rank's counts, whether they are its own row of an all_to_all_v, and what is wrong with them.
 
-    A row that is refused is -1 throughout: ranks exchange their rows, and by this one the others see the refusal.
+    An invalid row becomes a row of -1, by which the other ranks, on exchanging rows, see that it is invalid.
     """
     if not COLLECTIVES[kind].even:
         return None, False, None
@@ -121,11 +121,11 @@ def _own_counts(kind: str, made: Communicator, counts: Any) -> tuple[Counts | No
 
 
 def _rows_of_all(kind: str, made: Communicator, everyone: Any) -> Counts:
-    """Return the rows of all ranks as one table; OperatorError where a rank refused its own."""
+    """Return the rows of all ranks as one table. Raise OperatorError if some rank's row is invalid."""
     refused = np.flatnonzero((everyone < 0).all(axis=1))
     if len(refused):
         raise common(
-            OperatorError(f"rank {refused[0]} refuses its counts of {kind}", found="its own error gives the reason")
+            OperatorError(f"rank {refused[0]} has invalid counts for {kind}", found="its own error gives the reason")
         )
     try:
         return whole_counts(kind, everyone, (made.size, made.size))
@@ -134,7 +134,10 @@ def _rows_of_all(kind: str, made: Communicator, everyone: Any) -> Counts:
 
 
 def _dtype(kind: str, op: str, src: Array | None, dst: Array | None) -> tuple[str, int]:
-    """By which type the elements go, and how many of it make one; OperatorError for arrays that cannot."""
+    """Return the type that MPI moves or reduces, and how many of it make one element.
+
+    Raises OperatorError for arrays that are not contiguous, not of one dtype, or of a dtype that cannot be moved.
+    """
     held = [side for side in (src, dst) if side is not None]
     for array in held:
         _check_layout(kind, array, written=array is dst)
@@ -160,7 +163,7 @@ def _check_layout(kind: str, array: Array, *, written: bool) -> None:
         found = f"shape {array.shape}, strides {array.strides}"
         raise OperatorError(f"{kind} needs C-contiguous arrays", found=found, hint="numpy.ascontiguousarray")
     if array.dtype.hasobject or not array.dtype.itemsize:
-        raise OperatorError(f"{kind} cannot move {array.dtype}", hint="elements of a fixed size")
+        raise OperatorError(f"{kind} cannot move {array.dtype}", hint="use a dtype whose elements have a fixed size")
     if written and not array.flags.writeable:
         raise OperatorError(f"{kind} writes to an array that is read-only")
 
@@ -172,7 +175,7 @@ def _check_op(kind: str, op: str, dtype: np.dtype[Any]) -> None:
         raise OperatorError(f"{kind} cannot reduce {dtype}", hint=f"one of {', '.join(REDUCED)}")
     if op == "avg" and not is_float(dtype):
         raise OperatorError(
-            f"no average of {dtype}: it would not be one of its numbers", hint="sum them, or give floats"
+            f"no average of {dtype}: the result need not be an integer", hint="op='sum', or arrays of floats"
         )
     if dtype.kind == "c" and op in ("min", "max"):
         raise OperatorError(f"{dtype} has no {op}: complex numbers have no order")

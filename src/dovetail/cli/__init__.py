@@ -1,4 +1,4 @@
-"""cli: the verbs of the command `dovetail`. Reads argv, prints, and chooses exit codes; lower rooms do the rest."""
+"""cli: the verbs of the command `dovetail`. Reads argv, prints, and chooses exit codes; other packages do the rest."""
 
 from dovetail.cli.app import main
 

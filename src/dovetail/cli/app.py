@@ -1,4 +1,4 @@
-"""The command: its verbs in the order of the river, and how every way to end becomes an exit code."""
+"""app: the command `dovetail`: its verbs, and the exit code of every way in which it can end."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from dovetail.cli.compare import compare
 from dovetail.cli.compile import compile
 from dovetail.cli.diff import diff
 from dovetail.cli.doctor import doctor
+from dovetail.cli.launch import launch
 from dovetail.cli.machines import machines
 from dovetail.cli.operators import HELP, Verb
 from dovetail.cli.plan import plan
@@ -32,6 +33,7 @@ from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
 from dovetail.cli.tile import tile
+from dovetail.cli.trace import PASSES_ON
 from dovetail.cli.trace import group as trace_group
 from dovetail.cli.tune import tune
 from dovetail.cli.verify import verify
@@ -44,14 +46,14 @@ OF_OPERATORS = (
     Verb(plan, limits=True, compares=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
-ORDER = (*RIVER, "trace", "show", "diff", "machines", "cache", "doctor")
-_ALLOCATIONS = 100_000  # between searches for cycles, which take a tenth of a short command's time at Python's 700
-_UsageError: Any = typer.BadParameter.__bases__[0]  # typer's own, or click's, as typer's version has it
+ORDER = (*RIVER, "launch", "trace", "show", "diff", "machines", "cache", "doctor")
+_ALLOCATIONS = 100_000  # between garbage collections; with Python's 700 they take a tenth of a short command's time
+_UsageError: Any = typer.BadParameter.__bases__[0]  # a class of typer or of click, depending on typer's version
 _ClickException: Any = _UsageError.__bases__[0]
 
 
 class InOrder(TyperGroup):
-    """The verbs, in the order of the river."""
+    """The group of all verbs, listed in ORDER."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(self.commands, key=ORDER.index)
@@ -68,6 +70,7 @@ app = typer.Typer(
 )
 for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
     app.command(_verb.__name__)(_verb)
+app.command("launch", context_settings={**HELP, **PASSES_ON})(launch)
 for _group in OF_OPERATORS:
     app.add_typer(_group.group(), name=_group.name)
 app.add_typer(trace_group(), name="trace", no_args_is_help=True)
@@ -80,11 +83,11 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes.")] = False,
 ) -> None:
-    """Options of every verb."""
+    """Declare the options that every verb takes."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line; returns the exit code and never raises."""
+    """Run one command line and return its exit code; never raises."""
     given = list(sys.argv[1:] if argv is None else argv)
     if argv is None:
         gc.set_threshold(_ALLOCATIONS)
@@ -97,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return DONE
         code = app(words, prog_name="dovetail", standalone_mode=False)
         sys.stdout.flush()
-        if code == INTERRUPTED:  # typer's own way
+        if code == INTERRUPTED:  # typer reports an interrupt as an exit code
             raise KeyboardInterrupt
         return code if isinstance(code, int) else DONE
     except (KeyboardInterrupt, typer.Abort):
@@ -114,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def exit_code(error: DovetailError) -> int:
-    """1 where the answer is no (a program that does not hold, a plan that cannot be); 2 where something is broken.
+    """Return 1 if the answer is no (an invalid program, an impossible plan), 2 if input or environment is broken.
 
     >>> exit_code(ProgramError("it deadlocks")), exit_code(DovetailError("no such file"))
     (1, 2)
@@ -123,7 +126,7 @@ def exit_code(error: DovetailError) -> int:
 
 
 def _verdict(error: BaseException) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
+    """Return the text to print for an error, and the exit code."""
     if isinstance(error, DovetailError):
         return f"{type(error).__name__}: {error}", exit_code(error)
     if isinstance(error, _ClickException):
@@ -140,7 +143,7 @@ def _verdict(error: BaseException) -> tuple[str, int]:
 
 
 def _usage(error: Any) -> str:
-    """A wrong command line in one paragraph; a missing verb gets the help instead."""
+    """Return the text for a wrong command line; for a missing verb, the help."""
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error.format_message())
     context = getattr(error, "ctx", None)
@@ -158,7 +161,7 @@ def _print_error(text: str, code: int) -> int:
 
 
 def _reader_left(error: BaseException) -> bool:
-    """Whether a pipe's reader has seen enough, of which typer makes an exit; nothing is printed any more then."""
+    """Return whether the reader of stdout's pipe has closed it; if so, discard further output."""
     broken = isinstance(error, BrokenPipeError) or isinstance(error.__context__, BrokenPipeError)
     if broken:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -166,7 +169,7 @@ def _reader_left(error: BaseException) -> bool:
 
 
 def _end_on_sigterm() -> Any:
-    """Let SIGTERM unwind the stack, so that ranks are ended too; returns the handler that was there."""
+    """Make SIGTERM raise SystemExit, so that ranks are ended, too. Return the previous handler; None in a thread."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -177,7 +180,7 @@ def _end_on_sigterm() -> Any:
 
 
 def _take_flags(words: list[str]) -> tuple[list[str], set[str]]:
-    """Take the options of every verb out, wherever they stand before a `--`.
+    """Separate the options that every verb takes from the other words; words after `--` are left alone.
 
     >>> _take_flags(["plan", "--debug", "x", "--", "--debug"])
     (['plan', 'x', '--', '--debug'], {'--debug'})

@@ -22,16 +22,18 @@ def bench(
     ] = "tuned",
     channels: Annotated[int, typer.Option("--channels", help="Channels of a named algorithm.", min=1)] = 1,
     instances: Annotated[int, typer.Option("--instances", help="Instances of a named algorithm.", min=1)] = 1,
-    slices: Annotated[str, typer.Option("--slice", help="Bytes of a slice of its messages; 0: whole.")] = "0",
+    slices: Annotated[
+        str, typer.Option("--slice", help="Cut messages of a named algorithm into slices of this many bytes; 0: no.")
+    ] = "0",
     dtype: opt.Dtype = None,
     on: opt.On = "mpi",
     launch: opt.Launch = None,
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds, at least, for each size.", min=1)] = 5,
+    rounds: Annotated[int, typer.Option("--rounds", help="Least number of rounds for each size.", min=1)] = 5,
     budget: opt.Budget = 60.0,
     seed: opt.Seed = None,
     json: opt.Json = False,
 ) -> int:
-    """Time a collective; algorithm and bus bandwidth are those of nccl-tests, and every result is checked."""
+    """Time a collective at several sizes and check every result. Bandwidths are defined as in nccl-tests."""
     from dovetail.cli.collectives import BENCH_SCHEMA, print_timed
     from dovetail.core import parse_bytes
     from dovetail.planner import operator_class

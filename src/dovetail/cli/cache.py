@@ -1,4 +1,4 @@
-"""`dovetail cache`: what is kept between runs, and how to be rid of it."""
+"""cache: `dovetail cache`: list and clear the files that Dovetail saves between runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNITS_S = {"days": DAY_S, "h": 3600.0, "min": 60.0, "s": 1.0}
 
 
 def _known(given: Sequence[str] | None) -> list[str]:
-    """The kinds asked for, all of them where none is; OperatorError for one that is none."""
+    """Return the kinds asked for; default: all. Raise OperatorError, offering the nearest, for an unknown kind."""
     from dovetail.store.store import FOLDERS
 
     return [*dict.fromkeys(nearest(each, FOLDERS, "kind") for each in given or FOLDERS)]
@@ -37,8 +37,8 @@ Kinds = Annotated[
 
 
 def list_(kind: Kinds = None, json: Json = False) -> None:
-    """List what is kept between runs: probed machines, costs, tuned schedules, programs, proofs, selection tables, and
-    compiled libraries."""
+    """List the saved files: probed machines, costs, tuned schedules, programs, proofs, selection tables, and compiled
+    libraries."""
     from dovetail.store import entries
 
     found = list(entries(_known(kind)))
@@ -52,8 +52,7 @@ def clear(
     ] = 0,
     json: Json = False,
 ) -> None:
-    """Remove what is kept between runs, and say what that was. Whatever is needed again is probed, tuned, written or
-    compiled again."""
+    """Remove saved files, and list what was removed. Later runs probe, tune, prove and compile again as needed."""
     from dovetail.store import clear
 
     removed = clear(_known(kind), older_than * DAY_S)
@@ -61,10 +60,10 @@ def clear(
 
 
 def group() -> typer.Typer:
-    """The verbs of `cache`."""
+    """Return the verbs of `cache`."""
     from dovetail.cli.operators import HELP
 
-    made = typer.Typer(help="Show or clear what is kept between runs.", context_settings=HELP)
+    made = typer.Typer(help="List or clear the files that Dovetail saves between runs.", context_settings=HELP)
     made.command("list")(list_)
     made.command("clear")(clear)
     return made
@@ -87,7 +86,7 @@ def _show(found: Sequence[Entry], *, removed: bool, json: bool) -> None:
 
 
 def _age(age_s: float) -> str:
-    """An age in the largest unit of which it has at least two.
+    """Return an age in words, in the largest unit of which it has at least two.
 
     >>> [_age(age_s) for age_s in (3.0, 119.0, 7200.0, 3 * 86400.0)]
     ['3 s', '119 s', '2 h', '3 days']

@@ -1,4 +1,4 @@
-"""`dovetail probe` of a subject, such as matmul: the cost of cutting it into pieces, and of traffic beside it."""
+"""characterise: `dovetail probe matmul`: the cost of cutting a computation into pieces, and of traffic beside it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def characterise(
         Path | None, typer.Option("--out", "-o", help="Write the machine, with these costs, to this file.")
     ] = None,
 ) -> None:
-    """Measure on real ranks the cost of cutting it into pieces (DIL), and how it and traffic slow each other (CIL).
+    """Measure on real ranks what cutting the computation costs (DIL), and how it and messages slow each other (CIL).
 
     --out writes a machine with the resulting curves, for `plan --machine FILE`.
     """
@@ -43,7 +43,7 @@ def characterise(
     from dovetail.run.executor import executor_on
     from dovetail.tuner.machines import machine_of
 
-    points = cast("Sequence[Subject]", request.kind.points(**request.given))  # the verb's classes are those of subjects
+    points = cast("Sequence[Subject]", request.kind.points(**request.given))  # here `kind` is a class of subjects
     executor = executor_on(on, launch=launch)
     sizes = f"{len(points)} size{'s' if len(points) > 1 else ''} of {request.kind.name}"
     output.note(f"{sizes} on {ranks} ranks; a few seconds each.")

@@ -1,4 +1,4 @@
-"""`dovetail plan OPERATOR --compare-heuristics`: what rules, simulation and exhaustive search choose, side by side."""
+"""choices: `dovetail plan OPERATOR --compare-heuristics`: what rules, simulation and exhaustive search choose."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def compare_choices(
     request: OperatorRequest, machine: Machine | None, ranks: int | None, drawn: int, seed: int | None, json: bool
 ) -> None:
-    """Print the schedule that each chooser takes, and its cost. The machine's costs count as the truth.
+    """Print the schedule that each chooser takes, and its time, simulated with the machine's costs.
 
     Without sizes: compare on the published scenarios, and on `drawn` random ones.
     """
@@ -46,18 +46,18 @@ def compare_choices(
 def scenarios_of(
     request: OperatorRequest, machine: Machine | None, ranks: int | None, drawn: int, seed: int
 ) -> Iterator[Scenario]:
-    """The scenarios to compare choosers on: the given operator, or the published and random ones."""
+    """Yield the scenarios to compare choosers on: the given operator's, else the published and `drawn` random ones."""
     from dovetail.tuner import scenarios as sets
 
     if not request.is_bare:
         if machine is None:
-            raise OperatorError("nothing judges the choices", hint="--machine, whose costs are taken for the truth")
+            raise OperatorError("no machine to simulate the choices on", hint="give --machine; its costs are used")
         operator = request.operator(machine)
         yield sets.Scenario(operator.title, operator, machine, ranks)
         return
     if machine is not None:
-        raise OperatorError("a machine without sizes", hint="name sizes; scenarios have machines of their own")
+        raise OperatorError("--machine without sizes", hint="give sizes; the scenarios have their own machines")
     known = [*sets.published(request.kind), *sets.drawn(request.kind, drawn, seed)]
     if not known:
-        raise OperatorError(f"no scenarios of {request.kind.name} are published", hint="--scenarios 16, or name sizes")
+        raise OperatorError(f"no scenarios of {request.kind.name} are published", hint="--scenarios 16, or give sizes")
     yield from known

@@ -1,4 +1,4 @@
-"""`dovetail compare`: a prediction beside what happened."""
+"""compare: `dovetail compare`: a predicted timeline against a measured one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def compare(
     json: Json = False,
     page: Annotated[Path | None, typer.Option("--page", help="Write both timelines to this HTML page.")] = None,
 ) -> None:
-    """Lay a prediction beside what happened: makespans, busy lanes, and how wrong each kind of op was."""
+    """Compare a predicted timeline with a measured one: makespans, busy lanes, and errors of op durations."""
     from dovetail.timeline import compare as lay
 
     before, after = files.timeline_of(predicted), files.timeline_of(measured)
@@ -33,7 +33,7 @@ def compare(
 
 
 def render(comparison: Comparison) -> str:
-    """Makespans, busy seconds by rank and lane, errors of op durations by name."""
+    """Return a comparison as text: makespans, busy seconds by rank and lane, errors of op durations by name."""
     from dovetail.report import percent, render_table, seconds, seconds_column
 
     labels = (comparison.predicted_label, comparison.measured_label)

@@ -1,4 +1,4 @@
-"""`dovetail compile`: an algorithm to a proved Program, in the form that its runtime reads."""
+"""compile: `dovetail compile`: compile an algorithm to a proved Program, in the form that its runtime reads."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ SCHEMA = "dovetail.compiled/1"
 
 
 class Made(NamedTuple):
-    """A proved Program, its protocol, the collective that its author declares, the header of the XML file that it was
-    read from, and its provenance (operator and schedule)."""
+    """A proved Program and what else its file or author declares.
+
+    `protocol`: Simple, LL or LL128. `kind`: the collective that the author declares. `header`: of the MSCCL XML file
+    that the Program was read from. `made_of`: its provenance, an operator and a schedule.
+    """
 
     program: Program
     certificate: Certificate
@@ -45,16 +48,26 @@ def compile(
     ranks: Annotated[int | None, typer.Option("--ranks", help="Ranks to compile for.", min=1)] = None,
     to: Annotated[str, typer.Option("--to", help=f"Form: {', '.join(FORMS)}.")] = "text",
     out: Annotated[Path | None, typer.Option("--out", help="File to write to; else stdout.", dir_okay=False)] = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", help="Nodes that the ranks lie on.", min=1)] = None,
-    channels: Annotated[int | None, typer.Option("--channels", help="Channels to spread over.", min=1)] = None,
-    instances: Annotated[int | None, typer.Option("--instances", help="Parallel copies of the whole.", min=1)] = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Nodes that the ranks share evenly.", min=1)] = None,
+    channels: Annotated[
+        int | None, typer.Option("--channels", help="Channels over which messages are spread.", min=1)
+    ] = None,
+    instances: Annotated[
+        int | None, typer.Option("--instances", help="Parallel copies of the algorithm, each on a part.", min=1)
+    ] = None,
     protocol: Annotated[str | None, typer.Option("--protocol", help="Simple, LL or LL128.")] = None,
-    in_place: Annotated[bool | None, typer.Option("--in-place/--out-of-place", help="Where the result goes.")] = None,
-    batched: Annotated[bool, typer.Option("--batched", help="Instances have runs of slots, not every k-th.")] = False,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="NAME=VALUE, an algorithm's own option.")] = None,
+    in_place: Annotated[
+        bool | None, typer.Option("--in-place/--out-of-place", help="Whether the result overwrites the input.")
+    ] = None,
+    batched: Annotated[
+        bool, typer.Option("--batched", help="Give each instance contiguous slots, not every k-th slot.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the algorithm itself: NAME=VALUE.")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Compile an algorithm and prove the result. If the proof fails: exit code 1, and the faulty line."""
+    """Compile an algorithm and prove the result. If the proof fails, print the faulty line and exit with code 1."""
     from dovetail.collective import PROTOCOLS
 
     form = nearest(to, FORMS, "form")
@@ -65,7 +78,7 @@ def compile(
         made = _written_made(prog, ranks, options, used, (form, instances, batched))
     else:
         made = read_made(prog, files.read(prog), used)
-        _check_as_it_is(prog, made.program, ranks, options | ({} if instances is None else {"instances": instances}))
+        _check_unchanged(prog, made.program, ranks, options | ({} if instances is None else {"instances": instances}))
     made.certificate.raise_if_bad()
     _deliver(made, form, out, json)
 
@@ -73,7 +86,7 @@ def compile(
 def _written_made(
     prog: str, ranks: int | None, options: Mapping[str, Any], protocol: str | None, how: tuple[str, int | None, bool]
 ) -> Made:
-    """Compile the algorithm of a user's file, or a shipped one."""
+    """Compile the algorithm in a user's Python file, or a shipped algorithm."""
     from dovetail.collective import KINDS
     from dovetail.ir import Program, verify
 
@@ -102,9 +115,10 @@ def read_made(place: str, found: tuple[str, Any], protocol: str | None = None) -
     return Made(program, verify(program), protocol or "Simple", made_of=provenance.found(kind, content))
 
 
-def _check_as_it_is(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
+def _check_unchanged(place: str, program: Program, ranks: int | None, options: Mapping[str, Any]) -> None:
+    """Raise OperatorError for options, which only algorithms take, and for another number of ranks than the file's."""
     if ranks not in (None, program.num_ranks):
-        raise OperatorError(f"--ranks {ranks}", found=f"{place} is of {program.num_ranks} ranks")
+        raise OperatorError(f"--ranks {ranks}", found=f"{place} is for {program.num_ranks} ranks")
     if options:
         raise OperatorError(f"{place} is a program: it takes no {next(iter(options))}", hint="give an algorithm")
 
@@ -156,7 +170,7 @@ def _facts(made: Made) -> dict[str, Any]:
     return {
         "name": program.name,
         "ranks": program.num_ranks,
-        "collective_found": certificate.collective_found or made.kind,  # not looked for above 1024 ranks
+        "collective_found": certificate.collective_found or made.kind,  # the proof searches up to 1024 ranks only
         "ops": program.num_ops,
         "threadblocks": max(blocks.values(), default=0),
         "channels": len({channel.id for channel in program.channels}),

@@ -1,4 +1,4 @@
-"""`dovetail diff`: what two programs do differently, rank by rank and lane by lane."""
+"""diff: `dovetail diff`: the differences between two programs, rank by rank and lane by lane."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dovetail.ir import Program
 
 Change = dict[str, Any]
-_MOST_COMPARED = 2000  # lines of a lane that are aligned; lines of longer lanes are compared one by one
+_MOST_COMPARED = 2000  # longer lanes are compared line by line, without aligning them
 
 
 def diff(
@@ -22,9 +22,9 @@ def diff(
     second: Annotated[str, typer.Argument(help="Another one, in any form.")],
     json: Json = False,
 ) -> int:
-    """Compare two programs in any form: buffers, post-conditions, lanes, and ops in words. Exit code 0 if equal.
+    """Compare two programs in any form: buffers, post-conditions, lanes and ops. Exit code 0 if equal, else 1.
 
-    Names of programs and source lines do not count.
+    Names of programs and source lines are not compared.
     """
     changes = differences(files.program_of(first)[1], files.program_of(second)[1])
     if json:
@@ -35,12 +35,12 @@ def diff(
 
 
 def differences(first: Program, second: Program) -> list[Change]:
-    """Where two programs differ: {"where", "removed", "added"}, the tables first, then every queue."""
+    """Return the differences as {"where", "removed", "added"}: the tables first, then each lane of each rank."""
     one, other = _sections(first), _sections(second)
     changes = []
     for where in dict.fromkeys([*one, *other]):
         old, new = one.get(where, []), other.get(where, [])
-        if not where.startswith("rank "):  # tables: their order means nothing
+        if not where.startswith("rank "):  # a table, whose order means nothing
             both = set(old) & set(new)
             old, new = [x for x in old if x not in both], [x for x in new if x not in both]
         removed, added = _changed(old, new)
@@ -50,7 +50,7 @@ def differences(first: Program, second: Program) -> list[Change]:
 
 
 def _sections(program: Program) -> dict[str, list[str]]:
-    """Lines of the text form by section (buffers, posts, each lane), without source locations."""
+    """Return lines of the text form by section (buffers, post-conditions, each lane), without source locations."""
     import numpy as np
 
     from dovetail.ir import to_text
@@ -72,7 +72,7 @@ def _sections(program: Program) -> dict[str, list[str]]:
 
 
 def _changed(old: list[str], new: list[str]) -> tuple[list[str], list[str]]:
-    """Lines that only one of the two has, in their order."""
+    """Return the lines that only `old` has, and those that only `new` has, in order."""
     if max(len(old), len(new)) > _MOST_COMPARED:
         pairs = [pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]]
         return [a for a, _ in pairs] + old[len(new) :], [b for _, b in pairs] + new[len(old) :]

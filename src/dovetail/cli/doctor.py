@@ -1,4 +1,4 @@
-"""`dovetail doctor`: which executors work here, and why not."""
+"""doctor: `dovetail doctor`: which executors work here, and why the others do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ SCHEMA = "dovetail.doctor/1"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check: whether it works, whether Dovetail needs it, what was found, what to do."""
+    """The result of one check.
+
+    `ok`: it works. `needed`: Dovetail cannot do without it. `found`: what was found. `hint`: what to do.
+    """
 
     name: str
     ok: bool
@@ -36,7 +39,7 @@ class Finding:
 
 def doctor(launch: Launch = None, json: Json = False) -> int:
     """Try every executor and what it needs. Exit code 0 if everything that Dovetail needs works, else 2."""
-    with output.progress("looking around") as say:
+    with output.progress("checking") as say:
         findings = list(examine(launch, say))
     ok = all(finding.ok for finding in findings if finding.needed)
     if json:
@@ -50,7 +53,7 @@ def doctor(launch: Launch = None, json: Json = False) -> int:
 
 
 def examine(launch: str | None, say: Say) -> Iterator[Finding]:
-    """Run all checks, in the order of their dependence."""
+    """Run all checks; a check comes after those it depends on."""
     steps = [
         ("native engine", True, native),
         ("BLAS", True, blas),
@@ -68,7 +71,7 @@ def examine(launch: str | None, say: Say) -> Iterator[Finding]:
 
 
 def examined(name: str, needed: bool, look: Callable[[], str]) -> Finding:
-    """Run one check. `look` returns what it found, or raises."""
+    """Run one check. `look` returns what it found, or raises an error, which becomes the finding."""
     try:
         return Finding(name, True, needed, look())
     except DovetailError as error:
@@ -86,7 +89,7 @@ def native() -> str:
 
 
 def blas() -> str:
-    """The BLAS that the engine calls, and the threads it may use."""
+    """Return the BLAS that the engine calls, and how many threads it may use."""
     from importlib.metadata import version
 
     from dovetail.run.engine import blas_functions
@@ -135,7 +138,7 @@ def launcher(launch: str | None) -> str:
 
 
 def mpi(launch: str | None) -> str:
-    """Run the same operator on two real ranks."""
+    """Run the same small operator on two MPI ranks and check its result."""
     from dovetail.run.executor import executor_on
     from dovetail.run.job import Job, Variant
 
@@ -148,11 +151,11 @@ def mpi(launch: str | None) -> str:
     return f"{library}: 2 ranks, result checked, {_ms(spent)}"
 
 
-NEVER_RUN = "graphs, interpreter, one real rank, ranks on several devices: never run on a device yet"
+NEVER_RUN = "not yet run on any device: graphs, the interpreter, one real rank, ranks on several devices"
 
 
 def cuda() -> str:
-    """Run the same program with both ranks on a CUDA device; the finding names what no device has run yet."""
+    """Run the same operator with both ranks on one CUDA device. The finding names what no device has run yet."""
     from dovetail.run import fresh_inputs
     from dovetail.run.check import check_outputs, raise_if_bad
     from dovetail.run.cuda.device import Gpu
@@ -176,7 +179,7 @@ def testbed() -> str:
     from dovetail.core import EnvironmentFault
 
     if os.geteuid() != 0:
-        raise EnvironmentFault("not root", hint="shaped links need root; all else works without")
+        raise EnvironmentFault("not root", hint="only shaped links need root; everything else works without")
     absent = [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]
     if absent:
         raise EnvironmentFault(f"no {', '.join(absent)}", hint="apt-get install iproute2 util-linux")
@@ -184,8 +187,7 @@ def testbed() -> str:
 
 
 def tiny() -> tuple[Program, Workload]:
-    """A small program on two ranks, of the first operator that has balanced sizes, in tiles, by our own messages if the
-    operator has them."""
+    """Return a small program on two ranks and its workload: the last schedule of the first operator with `pilot`."""
     from dovetail.ir.abilities import BalancedSizes
     from dovetail.ir.registry import OPERATORS, operator_class
     from dovetail.machine import load

@@ -13,20 +13,23 @@ from dovetail.core.registry import at
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of file: its name, the class that reads it (`module:Class`), and the function that puts it into words; a
-    kind without them is shown by its keys."""
+    """A kind of file.
+
+    `name`: in messages. `type`: the class that reads it, "module:Class". `words`: the function that describes it in
+    words, "module:function"; default: its keys and short values are listed.
+    """
 
     name: str
     type: str = ""
     words: str = ""
 
     def read(self, content: Any) -> Any:
-        """What a document of this kind holds."""
+        """Return the object in a document of this kind. Raise FileError if the document is damaged."""
         with understood(DovetailError):
             return at(self.type).from_json(content)
 
     def described(self, content: Any) -> str:
-        """A document of this kind in words."""
+        """Return a document of this kind in words."""
         return str(at(self.words)(self.read(content)) if self.words else keys(content))
 
 
@@ -42,7 +45,7 @@ TUNE, RUN, CURVE = Kind("tune"), Kind("run"), Kind("curve")
 
 @contextmanager
 def understood(*kinds: type[DovetailError]) -> Iterator[None]:
-    """While a file is read: errors of these kinds say that it is damaged, which is misuse (exit code 2) in every verb.
+    """Turn errors of these kinds, raised while a file is read, into FileError: exit code 2 in every verb.
 
     >>> with understood(DovetailError):
     ...     raise DovetailError("expected 'program'", found="an empty text")
@@ -58,6 +61,6 @@ def understood(*kinds: type[DovetailError]) -> Iterator[None]:
 
 
 def keys(content: dict[str, Any]) -> str:
-    """What has no words of its own: its keys and short values."""
+    """Return the keys of a document and its short values, one per line."""
     short = {key: value for key, value in content.items() if not isinstance(value, dict | list)}
     return "\n".join(f"{key:<20} {value}" for key, value in short.items())

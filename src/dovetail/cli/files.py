@@ -1,4 +1,4 @@
-"""Read Dovetail's files, recognised by their schema. `-` is stdin; a folder stands for the plan in it."""
+"""files: read Dovetail's files and recognise their kind by the schema. `-` is stdin; a folder means its plan.json."""
 
 from __future__ import annotations
 
@@ -43,19 +43,20 @@ KINDS = Registry[Kind](
     error=FileError,
 )
 ANEW = "it was cut, or changed by hand: write it anew"
-PLANNED = ("plan", "tune")  # kinds that name an operator and its schedule
-PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that are a program, and nothing beside it
+PLANNED = ("plan", "tune")  # kinds that contain an operator and its schedule
+PROGRAMS = ("text", "program", "msccl", "mscclpp")  # kinds that contain a program only
 
 
 def read(place: str) -> tuple[str, Any]:
-    """Kind and content of a file: a JSON document, ("text", the text of a program), or ("msccl", XML or its path).
+    """Return the kind and content of a file.
 
-    Raises DovetailError where it cannot be read or is none of ours.
+    The content is a JSON document, the text of a program (kind "text"), or MSCCL XML or its path (kind "msccl").
+    Raises DovetailError if the file cannot be read, or is of no known kind.
     """
     path = Path(place)
     if place != "-" and path.is_dir():
         if not (path / "plan.json").exists():
-            raise DovetailError(f"{path} is a folder without a plan.json", hint="name a file, or the folder of a plan")
+            raise DovetailError(f"{path} is a folder without a plan.json", hint="give a file, or the folder of a plan")
         path = path / "plan.json"
     if place != "-" and _is_xml(path):
         return "msccl", path
@@ -72,13 +73,13 @@ def read(place: str) -> tuple[str, Any]:
 
 
 def program_of(place: str) -> tuple[str, Program, Any]:
-    """Kind of the file, its Program (JSON, text, an algorithm, or the one that a plan makes), and its content."""
+    """Return a file's kind, its Program (of a plan: the one that its schedule makes), and its content."""
     kind, content = read(place)
     return kind, program_from(kind, content, place), content
 
 
 def program_from(kind: str, content: Any, place: str) -> Program:
-    """The Program in what `read` found at a place."""
+    """Return the Program in what `read` returned for a place. Raise FileError if there is none, or it is damaged."""
     if kind not in PROGRAM_READERS:
         hint = "give a program (JSON or text), an algorithm (MSCCL XML, MSCCL++ JSON) or a plan"
         raise FileError(f"{place} holds no program", found=f"a {kind}", hint=hint)
@@ -87,7 +88,7 @@ def program_from(kind: str, content: Any, place: str) -> Program:
 
 
 def msccl_of(place: str, content: Any) -> MscclFile:
-    """The MSCCL XML file that `read` found at a place."""
+    """Parse the MSCCL XML that `read` returned for a place. Raise FileError if it is damaged."""
     from dovetail.collective import msccl
 
     with understood(DovetailError):
@@ -95,7 +96,7 @@ def msccl_of(place: str, content: Any) -> MscclFile:
 
 
 def mscclpp_of(place: str, content: Any) -> MscclppPlan:
-    """The MSCCL++ plan that `read` found at a place."""
+    """Parse the MSCCL++ plan that `read` returned for a place. Raise FileError if it is damaged."""
     from dovetail.collective import mscclpp
 
     with understood(DovetailError):
@@ -103,14 +104,14 @@ def mscclpp_of(place: str, content: Any) -> MscclppPlan:
 
 
 def planned_program(document: dict[str, Any], place: str = "") -> Program:
-    """The Program that a plan's operator and schedule make, not yet proved."""
+    """Return the Program that a plan's operator and schedule make; it is not yet proved."""
     from dovetail.planner.plan import program_of
 
     return program_of(document)
 
 
 def reference_of(document: dict[str, Any]) -> Program | None:
-    """The reference program that a plan's program must agree with; None if its post-conditions define the result."""
+    """Return the reference program that a plan's program must equal; None if post-conditions define the result."""
     from dovetail.planner.plan import reference_of as found
 
     return found(document)
@@ -139,7 +140,7 @@ PROGRAM_READERS: dict[str, Callable[[Any, str], Program]] = {
 
 
 def plan_from(kind: str, content: Any, place: str) -> Plan:
-    """The Plan in what `read` found at a place, proved anew."""
+    """Return the Plan in what `read` returned for a place, and prove its program again."""
     from dovetail.planner import Plan
 
     if kind != "plan":
@@ -151,7 +152,7 @@ def plan_from(kind: str, content: Any, place: str) -> Plan:
 
 
 def timeline_of(place: str) -> Timeline:
-    """The Timeline in a file; of a plan, the predicted one."""
+    """Return the Timeline in a file; of a plan, the predicted one. Raise DovetailError if there is none."""
     from dovetail.timeline import Timeline
 
     kind, content = read(place)
@@ -166,7 +167,7 @@ def timeline_of(place: str) -> Timeline:
 
 
 def drop_if_empty(folder: Path) -> None:
-    """Remove a folder in which jobs left nothing, as all do that went well."""
+    """Remove the folder of jobs if it is empty, as it is unless a job failed."""
     with suppress(OSError):
         folder.rmdir()
 
@@ -191,16 +192,16 @@ def _kind_of(text: str, place: str) -> tuple[str, Any]:
         what = f"{place} is a {kind} of another version of dovetail"
         raise DovetailError(what, found=f"schema {schema!r}; this one reads {known!r}", hint=f"make the {kind} anew")
     found = "no `schema`, and no `gpus` as an MSCCL++ plan has" if schema is None else f"schema {schema!r}"
-    raise DovetailError(f"{place} is no file of ours", found=found, hint=f"known: {', '.join(KINDS)}")
+    raise DovetailError(f"{place} is no file of Dovetail's", found=found, hint=f"known: {', '.join(KINDS)}")
 
 
 def _other_version(schema: str) -> str | None:
-    """The schema that we read in place of one whose number alone differs."""
+    """Return the known schema that differs from this one in the version number only; None if there is none."""
     return next((known for known in KINDS if known.rpartition("/")[0] == schema.rpartition("/")[0]), None)
 
 
 def _is_xml(path: Path) -> bool:
-    """By its first character, or by its name where it is empty; without reading it whole."""
+    """Return whether a file is XML, by its first character or, if it is empty, by its name."""
     if not path.is_file():
         return False
     try:

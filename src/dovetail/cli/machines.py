@@ -1,4 +1,4 @@
-"""`dovetail machines`: list presets and probed machines, and the errors of their curves."""
+"""machines: `dovetail machines`: list preset and probed machines, or show one machine's cost curves."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def machines(
 
 
 def find(name: str) -> Machine:
-    """Return the machine of a preset's name, a file, or a probed machine's name."""
+    """Return the machine with this name: a probed machine, a preset, or a machine's JSON file."""
     from dovetail.machine import load
     from dovetail.store.machines import saved_machines
 
@@ -53,7 +53,7 @@ def find(name: str) -> Machine:
 
 
 def known() -> Iterator[dict[str, Any]]:
-    """A row for each machine: presets, then what was probed here."""
+    """Yield a row for each machine: presets, then the machines probed here."""
     from dovetail.machine import load, presets
     from dovetail.store.machines import saved_machines
 
@@ -65,7 +65,7 @@ def known() -> Iterator[dict[str, Any]]:
 
 
 def render(machine: Machine) -> str:
-    """Ranks, links, facts and curves of a machine in words."""
+    """Return ranks, links, facts and cost curves of a machine as text."""
     from dovetail.cost import CostModel
     from dovetail.prober.take import probed_beside_load
     from dovetail.report import render_table
@@ -80,13 +80,13 @@ def render(machine: Machine) -> str:
     aligns: list[Any] = ["left", "left", *["right"] * 6]
     rows = [_curve_row(key, curve) for key, curve in sorted(model.curves.items())]
     table = render_table(headers, rows, aligns, terminal=output.is_terminal(), width=output.width())
-    notes = [f"Taken for granted: {line}." for line in model.assumptions()]
+    notes = [f"Assumed: {line}." for line in model.assumptions()]
     notes += [f"{text[:1].upper()}{text[1:]}." for text in probed_beside_load(machine.costs)]
     return "\n\n".join(filter(None, ["\n".join(lines + facts), table, "\n".join(notes)]))
 
 
 def write_plot(machine: Machine, path: Path) -> Path:
-    """Write a page with a plot for each curve."""
+    """Write a page with a plot of each cost curve; return its path."""
     from dovetail.cost import CostModel
     from dovetail.report import Provenance, write_curves
 

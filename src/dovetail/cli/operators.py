@@ -1,5 +1,4 @@
-"""Verbs that take an operator: a command for each operator that there is, its options made from the operator's
-class."""
+"""operators: verbs that take an operator: one command per operator, with options made from the operator's class."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from dovetail.machine import Machine
 
 HELP = {"help_option_names": ["-h", "--help"]}
-Context = Any  # click's, or typer's own, as typer's version has it
+Context = Any  # a class of click or of typer, depending on typer's version
 
 
 class OperatorRequest(NamedTuple):
@@ -32,17 +31,20 @@ class OperatorRequest(NamedTuple):
 
     @property
     def missing(self) -> list[str]:
-        """Flags of the options that the operator needs and that were not given."""
+        """Return the flags of required options that were not given."""
         return [flag(o.name) for o in of(self.kind, "operator") if o.needed and self.given[o.name] is None]
 
     @property
     def is_bare(self) -> bool:
-        """Whether the operator needs options and none of them was given."""
+        """Return whether the operator has required options, and none of them was given."""
         needed = [o for o in of(self.kind, "operator") if o.needed]
         return bool(needed) and len(self.missing) == len(needed)
 
     def operator(self, machine: Machine | None = None) -> Operator:
-        """The operator. Options not given come from the machine's facts, else from the operator's defaults."""
+        """Return the operator. Options not given come from the machine's facts, else from the operator's defaults.
+
+        Raises OperatorError if a required option is missing, or if the operator is tuned by size only.
+        """
         if self.kind.by_size:
             raise _by_size(self.kind.name)
         if self.missing:
@@ -54,26 +56,26 @@ class OperatorRequest(NamedTuple):
 
 
 def _by_size(name: str) -> OperatorError:
-    return OperatorError(f"{name} is chosen at several sizes, by measurement", hint=f"dovetail tune {name}")
+    return OperatorError(f"{name} has no single plan: it is tuned at several sizes", hint=f"dovetail tune {name}")
 
 
 def of(kind: type[Operator], whose: str) -> list[Option]:
-    """The options of the operator, or of its schedules."""
+    """Return the options of an operator's class (`whose` is "operator"), or of its schedules ("schedules")."""
     return [option for option in kind.options if option.of == whose]
 
 
 def summary_of(kind: type[Operator]) -> str:
-    """The first paragraph of an operator class's docstring."""
+    """Return the first paragraph of an operator class's docstring."""
     return " ".join((inspect.getdoc(kind) or kind.name).split("\n\n")[0].split())
 
 
 def flag(name: str) -> str:
-    """An option's name on the command line."""
+    """Return an option's flag on the command line."""
     return f"--{name.replace('_', '-')}"
 
 
 def listed(words: list[str]) -> str:
-    """Words in a sentence.
+    """Join words for a sentence.
 
     >>> listed(["--m", "--k", "--n"]), listed(["--m"])
     ('--m, --k and --n', '--m')
@@ -82,7 +84,7 @@ def listed(words: list[str]) -> str:
 
 
 def words_of(operator: Operator) -> list[str]:
-    """The operator as on a command line: its name, and options that are not as usual.
+    """Return the operator as on a command line: its name, and the options that differ from their defaults.
 
     >>> from dovetail.matmul import AllGatherMatmul
     >>> words_of(AllGatherMatmul(8, 4, 4, gathered=True))
@@ -95,7 +97,7 @@ def words_of(operator: Operator) -> list[str]:
 
 
 def _words(option: Option, value: Any) -> list[str]:
-    """An option as on a command line; nothing where its value is the usual one."""
+    """Return an option as on a command line; nothing if its value is the default."""
     if value is None or value == option.default:
         return []
     return [flag(option.name)] if value is True else [flag(option.name), str(value)]
@@ -103,18 +105,29 @@ def _words(option: Option, value: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb for any operator: `run` takes the operator's request, then the verb's own options.
+    """A verb that takes an operator.
 
-    `limits`: whether the verb takes options of schedules. `balances`: whether it finds sizes if none are given.
-    `alone`: name of the command without an operator, if there is one. `of_subjects`: called in place of `run` for a
-    subject (see `ir.Subject`), if the verb takes subjects.
+    Attributes
+    ----------
+    run : callable
+        Takes the operator's request, then the verb's own options.
+    limits : bool
+        The verb takes options of schedules.
+    balances : bool
+        The verb finds sizes itself if none are given.
+    alone : str, optional
+        Name of the command without an operator, if there is one.
+    compares : bool
+        The verb has its own scenarios if no sizes are given.
+    of_subjects : callable, optional
+        Called in place of `run` for a subject (see `ir.Subject`), if the verb takes subjects.
     """
 
     run: Callable[..., Any]
     limits: bool = False
     balances: bool = False
     alone: str | None = None
-    compares: bool = False  # whether it has scenarios of its own if no sizes are given
+    compares: bool = False
     of_subjects: Callable[..., Any] | None = None
 
     @property
@@ -122,27 +135,29 @@ class Verb:
         return self.run.__name__
 
     def names(self) -> list[str]:
-        """Every operator by name."""
+        """Return the names of all commands: the one without an operator, the subjects, the operators."""
         from dovetail.ir.registry import OPERATORS, operator_class
 
         known = [name for name in OPERATORS.usable if self.balances or not operator_class(name).by_size]
         return [*([self.alone] if self.alone else []), *self.subjects(), *known]
 
     def subjects(self) -> list[str]:
-        """Everything that it takes by itself."""
+        """Return the names of the subjects that the verb takes."""
         from dovetail.ir.registry import SUBJECTS
 
         return list(SUBJECTS) if self.of_subjects else []
 
     def kind_of(self, name: str) -> type[Operator] | None:
-        """The class of an operator or subject, None without; an OperatorError that offers the nearest where there is
-        none."""
+        """Return the class of an operator or subject; None for the command without an operator.
+
+        Raises OperatorError, offering the nearest name, for an unknown name.
+        """
         from dovetail.ir.registry import OPERATORS, SUBJECTS, is_in_file, operator_class
 
         if name == self.alone:
             return None
         if name in self.subjects():
-            return cast("type[Operator]", SUBJECTS[name])  # only what operators and subjects share is used
+            return cast("type[Operator]", SUBJECTS[name])  # only members that operators and subjects share are used
         if name in OPERATORS and name not in self.names():
             operator_class(name)  # raises, with the reason, if it cannot be loaded
             raise _by_size(name)
@@ -151,11 +166,11 @@ class Verb:
         )
 
     def run_of(self, name: str) -> Callable[..., Any]:
-        """What runs for an operator or subject."""
+        """Return the function that runs for an operator or subject."""
         return self.of_subjects if self.of_subjects and name in self.subjects() else self.run
 
     def group(self) -> typer.Typer:
-        """The verb as a group of commands, one for each operator, each made when it is asked for."""
+        """Return the verb as a group of commands, one per operator. A command is made on first access."""
         made = type("ByOperator", (ByOperator,), {"verb": self})
         help_text = inspect.getdoc(self.run)
         bare = not self.alone  # then an operator is required
@@ -169,7 +184,7 @@ class Verb:
         )
 
     def command(self, name: str) -> Any:
-        """The command for one operator; an OperatorError that offers the nearest where there is none."""
+        """Return the command for one operator. Raise OperatorError, offering the nearest, for an unknown name."""
         kind, verb = self.kind_of(name), self.run_of(name)
         own = list(inspect.signature(verb, eval_str=True).parameters.values())[1:]
         options = self.options(kind)
@@ -187,14 +202,15 @@ class Verb:
         return command_of(run, name, about)
 
     def options(self, kind: type[Operator] | None) -> list[Option]:
-        """Options of an operator that this verb takes."""
+        """Return the options of an operator that this verb takes."""
         from dovetail.ir import Option
 
         if kind is None:
             return []
         asked = of(kind, "schedules") if self.limits else []
         if self.limits and not kind.by_size:
-            family = Option("schedule", str, "Family to keep to.", "auto", ("auto", *kind.families), of="schedules")
+            text = "Use schedules of this family only."
+            family = Option("schedule", str, text, "auto", ("auto", *kind.families), of="schedules")
             asked = [family, *asked]
         return [*of(kind, "operator"), *asked]
 
@@ -205,7 +221,7 @@ class Verb:
 
 
 def command_of(run: Callable[..., Any], name: str, about: str | None = None) -> Any:
-    """A typer command made of a function, outside a group; `about`: its line in lists of commands."""
+    """Return a function as a command that belongs to no group; `about`: its line in lists of commands."""
     app = typer.Typer(add_completion=False, context_settings=HELP)
     app.command(name, short_help=about)(run)
     made = typer.main.get_command(app)
@@ -214,7 +230,7 @@ def command_of(run: Callable[..., Any], name: str, about: str | None = None) -> 
 
 
 class ByOperator(TyperGroup):
-    """The commands of a verb, by operator; options may stand before the operator, too."""
+    """The commands of a verb, by operator. Options may also stand before the operator."""
 
     verb: Verb
 
@@ -231,7 +247,7 @@ class ByOperator(TyperGroup):
 
 
 def operator_first(words: list[str], operators: list[str], alone: str | None = None) -> list[str]:
-    """Words of a command line, the operator first; `alone` where none of them is one.
+    """Return the words of a command line with the operator first; if none of them is an operator, with `alone` first.
 
     >>> operator_first(["--ranks", "2", "all_reduce"], ["all_reduce"]), operator_first(["--ranks", "2"], [], "links")
     (['all_reduce', '--ranks', '2'], ['links', '--ranks', '2'])
@@ -245,7 +261,7 @@ def operator_first(words: list[str], operators: list[str], alone: str | None = N
 
 
 def _parameter(option: Option, needed: bool) -> inspect.Parameter:
-    """An option as typer takes it."""
+    """Return an option as the parameter of a function that typer reads."""
     fields: dict[str, Any] = {"help": option.help}
     if option.choices:
         fields["help"] += f" One of {', '.join(option.choices)}."

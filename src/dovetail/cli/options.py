@@ -1,4 +1,4 @@
-"""Options that several verbs share, and what their values mean."""
+"""options: options that several verbs share, and checks of their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 def nearest(value: str, known: Iterable[str], what: str) -> str:
-    """`value` if it is known, else an OperatorError that offers the nearest.
+    """Return `value` if it is known; else raise OperatorError, offering the nearest.
 
     >>> nearest("mc2", ("auto", "mc2", "optimal"), "schedule")
     'mc2'
@@ -38,26 +38,26 @@ def nearest(value: str, known: Iterable[str], what: str) -> str:
 
 
 def one_of(known: Iterable[str], what: str) -> Callable[[str | None], str | None]:
-    """A check of an option's value: None, or one of these."""
+    """Return a check of an option's value, which must be None or one of `known`."""
     return lambda value: None if value is None else nearest(value, known, what)
 
 
 def known_dtype(value: str | None) -> str | None:
-    """An element type that ranks can reduce, or an OperatorError that offers the nearest."""
+    """Return an element type that ranks can reduce; raise OperatorError, offering the nearest, for any other."""
     from dovetail.ir.slots import DTYPE_BYTES
 
     return None if value is None else nearest(value, DTYPE_BYTES, "dtype")
 
 
 def known_executor(value: str) -> str:
-    """The executor of that name, or an OperatorError that offers the nearest."""
+    """Return the name of an executor; raise OperatorError, offering the nearest, for any other."""
     from dovetail.run.executor import EXECUTORS
 
     return value if value in EXECUTORS else nearest(value, EXECUTORS.usable, "executor")
 
 
 def known_collective(value: str) -> str:
-    """The collective of that name, or an OperatorError that offers the nearest."""
+    """Return the name of a collective; raise OperatorError, offering the nearest, for any other."""
     return nearest(value, TUNED_KINDS, "collective")
 
 
@@ -68,13 +68,14 @@ def _option(*names: str, help: str, **fields: Any) -> Any:
 CollectiveName = Annotated[
     str, typer.Argument(help=f"The collective: {', '.join(TUNED_KINDS)}.", callback=known_collective)
 ]
-Nodes = Annotated[int | None, _option("--nodes", help="Nodes that the ranks share evenly; default: as found.", min=1)]
+Nodes = Annotated[int | None, _option("--nodes", help="Nodes that the ranks share evenly. Default: as found.", min=1)]
 Least = Annotated[
-    str | None, _option("--min", help="Of a collective: least size, the larger of a rank's input and output; 1K.")
+    str | None,
+    _option("--min", help="Smallest size of a collective, in bytes of a rank's larger buffer. Default: 1K."),
 ]
-Most = Annotated[str | None, _option("--max", help="Of a collective: greatest size; 16M.")]
-Factor = Annotated[float | None, _option("--factor", help="Ratio of each size to the one before; 4.")]
-Ranks = Annotated[int | None, _option("--ranks", help="Ranks; default: all of the machine.", min=1)]
+Most = Annotated[str | None, _option("--max", help="Largest size of a collective. Default: 16M.")]
+Factor = Annotated[float | None, _option("--factor", help="Ratio of each size to the one before. Default: 4.")]
+Ranks = Annotated[int | None, _option("--ranks", help="Number of ranks. Default: all of the machine.", min=1)]
 Dtype = Annotated[
     str | None,
     _option(
@@ -87,36 +88,36 @@ MachineName = Annotated[
     str | None, _option("--machine", help="A preset, a machine's JSON file, or (default) the probed machine.")
 ]
 Contention = Annotated[
-    float | None, _option("--contention", help="One factor on communication instead of the measured slow-downs.")
+    float | None, _option("--contention", help="One slowdown of communication instead of the measured ones.")
 ]
 Extrapolate = Annotated[
-    bool, _option("--extrapolate", help="Allow sizes outside what was measured.", show_default=False)
+    bool, _option("--extrapolate", help="Allow sizes outside the measured range.", show_default=False)
 ]
 Json = Annotated[bool, _option("--json", help="Print one JSON document.", show_default=False)]
 On = Annotated[
     str,
     _option(
         "--on",
-        help="What runs the ranks: mpi; threads of this process; numpy, one rank after the other; cuda; or an executor "
-        "of a package.",
+        help="What runs the ranks: mpi; shared, processes of this host without MPI; threads of this process; numpy, "
+        "one rank after the other; cuda; or an executor of a package.",
         callback=known_executor,
     ),
 ]
 Launch = Annotated[
     str | None,
-    _option("--launch", help="Command that starts {ranks} ranks; default $DOVETAIL_LAUNCH, else the mpiexec at hand."),
+    _option("--launch", help="Command that starts {ranks} ranks. Default: $DOVETAIL_LAUNCH, else the mpiexec found."),
 ]
 Rounds = Annotated[int, _option("--rounds", help="Least number of rounds; each runs every schedule once.", min=1)]
 Budget = Annotated[float, _option("--budget", help="Seconds after which no further round begins.", min=0.0)]
-Seed = Annotated[int | None, _option("--seed", help="Makes the random inputs; fresh ones unless given.", min=0)]
-Fresh = Annotated[bool, _option("--fresh", help="Measure anew, ignoring the cache.", show_default=False)]
+Seed = Annotated[int | None, _option("--seed", help="Seed of the random inputs. Default: a new one each time.", min=0)]
+Fresh = Annotated[bool, _option("--fresh", help="Measure again, ignoring the cache.", show_default=False)]
 Out = Annotated[Path | None, _option("--out", help="Folder for the plan, the timelines and the page.", file_okay=False)]
 CompareHeuristics = Annotated[
     bool,
     _option(
         "--compare-heuristics",
-        help="Show what known rules, simulation and exhaustive search choose, and what each choice costs. The machine "
-        "is the truth, and a noisy probe of it is what all choose by. Without sizes: the published scenarios.",
+        help="Compare the choices of published rules, simulation and exhaustive search. All choose by a simulated, "
+        "noisy probe; the machine's own costs judge. Without sizes: on the published scenarios.",
         show_default=False,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Printing: one JSON document or a table on stdout; progress, notes and warnings on stderr."""
+"""output: print one JSON document or a table on stdout; progress, notes and warnings on stderr."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ quiet = False  # set once by `main` from --quiet
 
 def emit(document: Mapping[str, Any]) -> None:
     """Print one JSON document, on one line; its first key is `schema`."""
-    assert next(iter(document)) == "schema", "a document opens with its schema"
+    assert next(iter(document)) == "schema", "a document begins with its schema"
     print(json.dumps(document, default=_plain))
 
 
@@ -31,31 +31,31 @@ def table(
 
 
 def note(text: str) -> None:
-    """A remark for people, on stderr."""
+    """Print a remark on stderr, unless --quiet is given."""
     if not quiet:
         print(text, file=sys.stderr)
 
 
 def warn(text: str) -> None:
-    """A warning, on stderr, --quiet or not."""
+    """Print a warning on stderr, even with --quiet."""
     print(f"Warning: {text}", file=sys.stderr)
 
 
 def is_terminal() -> bool:
-    """Whether stdout shows colours."""
+    """Return whether stdout is a terminal with colours."""
     from dovetail.report import is_colour_terminal
 
     return is_colour_terminal(sys.stdout)
 
 
 def width() -> int:
-    """Columns that a table may have."""
+    """Return the width of the terminal in characters."""
     return shutil.get_terminal_size((100, 24)).columns
 
 
 @contextmanager
 def progress(title: str) -> Iterator[Say]:
-    """A bar on stderr where that is a terminal; elsewhere nothing is shown."""
+    """Show a progress bar on stderr if stderr is a terminal; yield the function that updates it."""
     if quiet or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda what, done: None
         return
@@ -69,5 +69,5 @@ def progress(title: str) -> Iterator[Say]:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers and arrays as plain ones; what else has no JSON form as text."""
+    """Convert a value without a JSON form: NumPy numbers and arrays to Python's, anything else to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

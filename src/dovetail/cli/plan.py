@@ -1,4 +1,4 @@
-"""`dovetail plan`: choose a schedule by predicted cost, prove it, and explain the choice."""
+"""plan: `dovetail plan`: choose a schedule by predicted cost, prove it, and explain the choice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan(
     scenarios: opt.Scenarios = 0,
     seed: opt.Seed = None,
 ) -> None:
-    """Predict every schedule on a machine, prove the best, and show which others it beats and why. Nothing is run."""
+    """Predict every schedule on a machine, prove the best, and show which others it beats and why. Runs nothing."""
     from dovetail.cli.choices import compare_choices
     from dovetail.cli.machines import find
     from dovetail.planner import plan as search
@@ -50,8 +50,10 @@ def plan(
 
 
 def probed(operator: Operator, ranks: int | None, launch: str | None) -> Machine:
-    """The machine that was probed with this launch command, with the operator's costs if they were probed. Raises
-    EnvironmentFault, with the command to type, if it was not."""
+    """Return the machine that was probed with this launch command, with the operator's costs if they were probed.
+
+    Raises EnvironmentFault, with the command to type, if the machine was not probed.
+    """
     from dovetail.cli.probed import known
 
     if ranks is None:
@@ -66,13 +68,12 @@ def probed(operator: Operator, ranks: int | None, launch: str | None) -> Machine
 
 
 def probe_command(operator: Operator, ranks: int) -> str:
-    """The command that measures what a plan of this operator needs."""
+    """Return the command that measures the costs which a plan of this operator needs."""
     return shlex.join(["dovetail", "probe", *words_of(operator), "--ranks", str(ranks)])
 
 
 def _with_hint(error: CostError, operator: Operator, ranks: int | None) -> CostError:
-    """The same error, with a hint what to type: --extrapolate beyond the measured range, or the missing probe of
-    this machine with `ranks` ranks."""
+    """Return the error with a hint on what to type: --extrapolate beyond the measured range, else the missing probe."""
     if "extrapolat" in (error.hint or ""):
         hint = f"{error.hint} (--extrapolate)"
     elif ranks is not None:

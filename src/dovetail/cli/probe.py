@@ -1,4 +1,4 @@
-"""`dovetail probe`: measure this machine's links, and an operator's compute, on real ranks."""
+"""probe: `dovetail probe`: measure this machine's links, and an operator's computations, on real ranks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def probe(
     launch: opt.Launch = None,
     fresh: opt.Fresh = False,
     calls: Annotated[
-        bool, typer.Option("--calls", help="Measure the library's blocking calls too, for `trace replay`.")
+        bool, typer.Option("--calls", help="Also measure the MPI library's blocking calls, for `trace replay`.")
     ] = False,
     json: opt.Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the machine to this file, too.")] = None,
 ) -> None:
-    """Measure messages, collectives and (with an operator) its compute on real ranks; the result is cached."""
+    """Measure messages, collectives and an operator's computations on real ranks, and save the costs in the cache."""
     from dovetail.cli.machines import render
     from dovetail.run.executor import executor_on
     from dovetail.tuner.machines import probe as follow

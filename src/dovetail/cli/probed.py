@@ -1,4 +1,4 @@
-"""Find machines that were probed here, in the cache."""
+"""probed: find probed machines in the cache."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def known(operator: Operator, ranks: int, launch: str | None) -> Machine | None:
-    """The cached machine of a launch command, with the operator's costs if they are cached too; None if not cached."""
+    """Return the cached machine of a launch command, with the operator's costs if cached; None if there is none."""
     from dovetail.run.executor import executor_on
     from dovetail.store.machines import costs_on, machine_item, recall_machine
 
@@ -22,8 +22,11 @@ def known(operator: Operator, ranks: int, launch: str | None) -> Machine | None:
 
 
 def planned_for(document: Mapping[str, Any]) -> Machine:
-    """The machine that a plan's or tune result's document was made for: a preset, or a probed machine with the costs of
-    the operator (of the probe at that time, else of a later one). Raises MachineError if none has its name."""
+    """Return the machine of a plan or tune result: a preset, or a probed machine with the costs of the operator.
+
+    Prefers the costs of the probe that the plan used over those of a later probe. Raises MachineError if no machine has
+    the name.
+    """
     from dovetail.machine import load as preset
     from dovetail.machine import presets
     from dovetail.planner.plan import asked_of
@@ -39,4 +42,4 @@ def planned_for(document: Mapping[str, Any]) -> Machine:
         if links.name == name:
             return recall_machine(costs_on(links, operator, ranks)) or links
     what = f"the plan is for machine '{name}', which was not probed here"
-    raise MachineError(what, hint="--machine: another, or its JSON file; or tune the operator on this one")
+    raise MachineError(what, hint="pass another name or a machine's JSON file as --machine, or tune on this machine")

@@ -1,4 +1,4 @@
-"""The provenance of a program file (its operator and sizes), read from the file or from the command line."""
+"""provenance: the operator and sizes that a program was made from, read from its file or from the command line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from dovetail.ir import Program, Workload
     from dovetail.store.provenance import MadeOf
 
-KEY = "made_of"  # of a program's JSON
-LINE = re.compile(r"^# made of (\{.*\})[ \t]*$", re.MULTILINE)  # of its text
+KEY = "made_of"  # key of the provenance in a program's JSON
+LINE = re.compile(r"^# made of (\{.*\})[ \t]*$", re.MULTILINE)  # the provenance in a program's text
 EXAMPLE = '--operator "matmul_all_reduce --m 64 --k 32 --n 48", or --operator PLAN'
 SHAPE = re.compile(r"\d+(x\d+)*(,\d+(x\d+)*)*")
 
 
 def found(kind: str, content: Any) -> MadeOf | None:
-    """What a file's program was made of; None where it does not say."""
+    """Return the provenance in a file that `files.read` returned; None if it has none."""
     from dovetail.store.provenance import MadeOf
 
     if kind in files.PLANNED:
@@ -34,7 +34,7 @@ def found(kind: str, content: Any) -> MadeOf | None:
 
 
 def with_made_of(text: str, form: str, made: MadeOf | None) -> str:
-    """The text of a program, in the form `text` or `json`, with its provenance."""
+    """Return a program's text with its provenance added; unchanged in other forms than `text` and `json`."""
     if made is None or form not in ("text", "json"):
         return text
     document = json.dumps(made.to_json())
@@ -60,7 +60,7 @@ def read_operator(words: str) -> MadeOf:
         made = found(*files.read(parts[0]))
         if made is None:
             raise OperatorError(
-                f"{parts[0]} does not say what it was made of", hint="--operator PLAN, or --operator OPERATOR"
+                f"{parts[0]} does not name its operator", hint='--operator PLAN, or --operator "OPERATOR …"'
             )
         return made
     command = Verb(_unchanged).command(parts[0])
@@ -75,10 +75,10 @@ def _unchanged(request: OperatorRequest) -> Any:
 def workload_of(
     program: Program, made: MadeOf | None, shapes: Sequence[str], dtype: str | None, place: str
 ) -> Workload | None:
-    """Slots and kernels of a program, from its provenance or from the shapes on the command line.
+    """Return a program's workload, from the shapes on the command line or from its provenance.
 
-    None if the program has no kernels and neither is given. Raises OperatorError, with a hint what to give, if it has
-    kernels of unknown sizes.
+    Returns None if neither is given and the program has no kernels. Raises OperatorError, with a hint what to give, if
+    it has kernels of unknown sizes.
     """
     from dovetail.store.provenance import shaped
 
@@ -91,14 +91,14 @@ def workload_of(
     kernels = ", ".join(dict.fromkeys(kernel.name for kernel in program.kernels))
     each = " ".join(f"--shape {buffer.name}=…" for buffer in program.buffers)
     raise OperatorError(
-        f"{place} does not say how large what it computes is",
+        f"{place} does not contain the sizes of its kernels",
         found=f"kernels {kernels}",
         hint=f'--operator PLAN or "OPERATOR …" as after `dovetail plan`, or {each} (a slot in elements: 3072x8192)',
     )
 
 
 def _shape(text: str) -> tuple[str, list[list[int]]]:
-    """A buffer and the shapes of its slots.
+    """Return a buffer's name and the shapes of its slots.
 
     >>> _shape("B=32x48"), _shape("A=2,1")
     (('B', [[32, 48]]), ('A', [[2], [1]]))
@@ -116,5 +116,5 @@ def _in_text(text: str) -> Mapping[str, Any] | None:
     try:
         document: Mapping[str, Any] = json.loads(match[1])
     except ValueError as error:
-        raise DovetailError("the line of what the program was made of is not JSON", found=str(error)) from error
+        raise DovetailError("the program's line `# made of {…}` is not JSON", found=str(error)) from error
     return document

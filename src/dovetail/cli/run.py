@@ -1,4 +1,4 @@
-"""`dovetail run`: a plan on real ranks, beside the serial schedule unless it is that; or a program, alone."""
+"""run: `dovetail run`: run a plan on real ranks, interleaved with the serial schedule; or run a program."""
 
 from __future__ import annotations
 
@@ -25,16 +25,18 @@ def run(
         typer.Argument(help="A plan or its folder; a program (JSON or text), MSCCL XML, an MSCCL++ plan; - for stdin."),
     ],
     size: Annotated[
-        str | None, typer.Option("--size", help="Of a program: bytes of the larger of a rank's input and output; 1M.")
+        str | None,
+        typer.Option("--size", help="For programs: bytes of the larger of a rank's input and output. Default: 1M."),
     ] = None,
     dtype: Annotated[
-        str | None, typer.Option("--dtype", help="Of a program: element type; float32.", callback=known_dtype)
+        str | None,
+        typer.Option("--dtype", help="For programs: element type. Default: float32.", callback=known_dtype),
     ] = None,
     operator: Annotated[
         str | None,
         typer.Option(
             "--operator",
-            help="Of a program with kernels, if its file lacks their sizes: the plan that it was made from, "
+            help="For programs with kernels whose file lacks the sizes: the plan that the program was made from, "
             'or the operator, as in "matmul_all_reduce --m 64 --k 32 --n 48".',
         ),
     ] = None,
@@ -42,7 +44,7 @@ def run(
         list[str] | None,
         typer.Option(
             "--shape",
-            help="Of a program with products, in place of --operator: elements of a slot of a buffer, B=32x48.",
+            help="For programs with products, instead of --operator: the shape of a slot of each buffer, B=32x48.",
         ),
     ] = None,
     on: On = "mpi",
@@ -56,13 +58,13 @@ def run(
     json: Json = False,
     out: Out = None,
 ) -> int:
-    """Run a plan and the serial schedule in turn on real ranks, or a program alone; exit code 1 where it is wrong.
+    """Run a plan interleaved with the serial schedule on real ranks, or a program. Exit code 1 if a result is wrong.
 
-    A program is proved first, and held against float64 by its post-conditions. One that only moves and reduces is run
-    with slots that are all alike; where it computes a known collective, its bandwidths are those of nccl-tests. One
-    that computes products needs their sizes: files that `dovetail compile PLAN` wrote contain them.
+    A program is proved first; its result is compared with float64 by its post-conditions. A program that only moves and
+    reduces runs with equal slots; if it is a known collective, bandwidths are reported as in nccl-tests. A program
+    that computes products needs their sizes, which files written by `dovetail compile PLAN` contain.
 
-    Without an MPI: on threads of this process (--on threads), or by NumPy, one rank after the other (--on numpy).
+    Without MPI: --on threads (threads of this process), or --on numpy (one rank after the other).
     """
     from dovetail.cli.run_program import Asked, run_program
     from dovetail.run.executor import executor_on
@@ -76,7 +78,7 @@ def run(
         return run_program(file, content, Asked(size, dtype, operator, shape or ()), **how, json=json, out=out)
     for name, value in (("--size", size), ("--dtype", dtype), ("--operator", operator), ("--shape", shape)):
         if value is not None:
-            output.warn(f"{name} is for programs: a plan has its own")
+            output.warn(f"{name} is ignored: it is for programs, and {file} is a plan")
     plan = files.plan_from(*content, file)
     folder = out or _folder(file)
     save_json(folder / "plan.json", plan.to_json()) if out else None
@@ -97,7 +99,7 @@ def run(
 
 
 def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, Any]:
-    """The JSON document of a run."""
+    """Return the JSON document of a run of a plan."""
     serial, planned = _both(plan, result)
     times = {"predicted_s": plan.predicted_s, "measured_s": planned.median_s, "serial_s": serial.median_s}
     spread = {"measured_spread": planned.spread, "serial_spread": serial.spread}
@@ -108,7 +110,7 @@ def summary(plan: Plan, result: JobResult, timeline: Path | None) -> dict[str, A
 
 
 def render(plan: Plan, result: JobResult, timeline: Path | None) -> str:
-    """A table of both schedules, of one where they are the same, then count, check and the timeline's path."""
+    """Return a table of serial and the plan (one row if the plan is serial), rounds, check and the timeline's path."""
     from dovetail.report import percent, render_table, seconds_column
 
     serial, planned = _both(plan, result)
@@ -129,13 +131,13 @@ def render(plan: Plan, result: JobResult, timeline: Path | None) -> str:
 
 
 def _both(plan: Plan, result: JobResult) -> tuple[Outcome, Outcome]:
-    """What serial did, and the plan: the same where the plan is serial."""
+    """Return the outcomes of serial and of the plan; the same outcome if the plan is serial."""
     planned = result["planned"]
     return (planned if plan.keeps_serial else result["serial"]), planned
 
 
 def _gain(plan: Plan, serial: Outcome, planned: Outcome) -> str:
-    """How the plan compares with serial, as the beginning of a sentence about rounds."""
+    """Return how the plan compares with serial, as the beginning of a sentence about rounds."""
     if plan.keeps_serial:
         named = "" if plan.schedule.is_serial else f", though its family is {plan.family}"
         return f"The plan is serial{named}: there is nothing to compare it with; median of "
@@ -144,7 +146,7 @@ def _gain(plan: Plan, serial: Outcome, planned: Outcome) -> str:
 
 
 def _save(plan: Plan, result: JobResult, folder: Path) -> EnvironmentFault | None:
-    """Write the timelines of both schedules; returns the fault where the disk refuses: results are printed first."""
+    """Write the timelines of both schedules. Return a fault of the disk, to be raised after results are printed."""
     try:
         for name, outcome in zip(("serial", "measured"), _both(plan, result), strict=True):
             if outcome.timelines:
@@ -155,7 +157,7 @@ def _save(plan: Plan, result: JobResult, folder: Path) -> EnvironmentFault | Non
 
 
 def _wrong(result: JobResult) -> list[str]:
-    """A sentence for each outcome whose result is not what it must be."""
+    """Return a sentence for each outcome whose result is wrong."""
     from dovetail.report.tuning import wrong_text
 
     return [wrong_text(each.name, each.max_rel_error, each.tolerance) for each in result.outcomes if each.is_wrong]

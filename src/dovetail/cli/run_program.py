@@ -1,4 +1,4 @@
-"""`dovetail run` of a program's file: prove it, run it on ranks at one size, check it, time it as nccl-tests does."""
+"""run_program: `dovetail run` of a program's file: prove, run at one size, check, and time it as nccl-tests does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCHEMA = "dovetail.program_run/1"
 
 
 class Ran(NamedTuple):
-    """A program that was run, its title and sizes, and the result."""
+    """A program that was run, its title, collective and sizes, and the result."""
 
     program: Program
     title: str | None
@@ -30,13 +30,12 @@ class Ran(NamedTuple):
 
     @property
     def num_wrong(self) -> int | None:
-        """Elements, on all ranks, that differ from float64 by more than rounding explains; None: not checked."""
+        """Return the elements, over all ranks, whose error exceeds the tolerance; None: not checked."""
         return self.result["timed"].num_wrong
 
 
 class Asked(NamedTuple):
-    """How the command line gives the slots of a program: bytes of a rank's larger side, the operator that the program
-    was made from, or shapes; and the type of elements."""
+    """The options that give the sizes of a program's slots: --size, --dtype, --operator, --shape."""
 
     size: str | None
     dtype: str | None
@@ -56,7 +55,7 @@ def run_program(
     json: bool,
     out: Path | None,
 ) -> int:
-    """Run the Program in the file that `files.read` returned. Exit code 1 if its result is wrong."""
+    """Run the Program in the file that `files.read` returned; print the result. Return exit code 1 if it is wrong."""
     from dovetail.run.timing import held_bytes
 
     job, named = _asked_job(place, content, asked, (rounds, budget, seed))
@@ -102,7 +101,7 @@ def _asked_job(
 
 
 def _warn_of_unused(asked: Asked) -> None:
-    """Warn of options that an operator, or shapes, make meaningless."""
+    """Warn of options that have no effect because the sizes are known."""
     if asked.size is not None:
         output.warn("--size is ignored: the sizes of this program are known")
     if asked.dtype is not None and not asked.shapes:
@@ -112,7 +111,7 @@ def _warn_of_unused(asked: Asked) -> None:
 
 
 def summary(ran: Ran, timeline: Path | None) -> dict[str, Any]:
-    """The JSON document of a run; with bandwidths if the program is a known collective."""
+    """Return the JSON document of a run, with bandwidths if the program is a known collective."""
     timed = ran.result["timed"]
     head = {"schema": SCHEMA, "program": ran.program.name, "ranks": ran.program.num_ranks, "collective": ran.collective}
     head |= {"operator": ran.title}
@@ -150,7 +149,7 @@ def _print(ran: Ran, timeline: Path | None) -> None:
 
 
 def _facts(ran: Ran) -> str:
-    """Sentences on how the run was timed, and whether its result is right."""
+    """Return sentences on how the run was timed, and whether its result is right."""
     timed, result = ran.result["timed"], ran.result
     disturbed = f"; {result.disturbed} disturbed" if result.disturbed else ""
     library = " ".join(str(result.facts.get("mpi", "MPI")).split())
@@ -158,5 +157,5 @@ def _facts(ran: Ran) -> str:
     if ran.num_wrong is None:
         return "\n".join([*lines, "Nothing was checked: the program has no post-condition."])
     error = f"largest error {timed.max_rel_error:.2g}, {timed.tolerance:.2g} allowed"
-    verdict = f"{ran.num_wrong} elements are WRONG" if ran.num_wrong else "All that its post-conditions name is right"
+    verdict = f"{ran.num_wrong} elements are WRONG" if ran.num_wrong else "The result meets all post-conditions"
     return "\n".join([*lines, f"{verdict}: {error}."])

@@ -1,4 +1,4 @@
-"""`dovetail show`: any file of ours in words."""
+"""show: `dovetail show`: print any of Dovetail's files in words."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def show(
     json: Json = False,
     page: Annotated[Path | None, typer.Option("--page", help="Write a plan or timeline to this HTML page.")] = None,
 ) -> None:
-    """Show any file of ours: a plan explained, a program as text, a timeline's busy lanes, a machine's curves.
+    """Show any of Dovetail's files: a plan explained, a program as text, a timeline's busy lanes, a machine's curves.
 
-    A program's text ends in one line that sums it up: what it computes, on how many ranks, with how many steps.
+    A program's text ends with a line of summary: what the program computes, on how many ranks, in how many steps.
     """
     kind, content = files.read(file)
     if page is not None:
@@ -40,7 +40,7 @@ def show(
 
 
 def render(kind: str, content: Any, place: str) -> str:
-    """The content of a file of that kind in words."""
+    """Return the content of a file in words."""
     from dovetail.ir import to_text
 
     if kind in files.PROGRAMS:
@@ -50,14 +50,14 @@ def render(kind: str, content: Any, place: str) -> str:
 
 
 def selection(found: Selection) -> str:
-    """A table of tuned collectives."""
+    """Return a selection as a table of tuned collectives."""
     from dovetail.report.selections import selection_table
 
     return selection_table(found, terminal=output.is_terminal(), width=output.width())
 
 
 def summary(program: Program) -> str:
-    """What a program computes and what it takes, in one line."""
+    """Return one line on what a program computes, its lanes, steps and messages, and its first fault."""
     from dovetail.ir import SENDS, Kind, verify
     from dovetail.ir.op_lists import message_slots
 

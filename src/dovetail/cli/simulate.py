@@ -1,4 +1,4 @@
-"""`dovetail simulate`: predict a program's timeline by simulation."""
+"""simulate: `dovetail simulate`: predict a program's timeline."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ def simulate(
     machine: Annotated[
         str | None,
         typer.Option(
-            "--machine", help="A preset, a probed machine, or a machine's JSON file; default: the plan's own."
+            "--machine", help="A preset, a probed machine, or a machine's JSON file. Default: the plan's machine."
         ),
     ] = None,
     slot: Annotated[
-        list[str] | None, typer.Option("--slot", help="Bytes of a slot of a program: 64K for all buffers, or A=64K.")
+        list[str] | None,
+        typer.Option("--slot", help="For programs: bytes of a slot, 64K for all buffers or A=64K for buffer A."),
     ] = None,
     contention: Contention = None,
     extrapolate: Extrapolate = False,
     json: Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the timeline to this file, too.")] = None,
 ) -> None:
-    """Predict when each op starts and ends, by a machine's costs; by default a plan's own machine.
+    """Predict by simulation when each op starts and ends on a machine; default: the machine that the plan was made for.
 
-    A plan's own machine is found by its name, among presets and probed machines; sizes beyond the measured range
-    are then predicted as in the plan.
+    That machine is found by name among presets and probed machines; sizes outside its measured range are extrapolated,
+    as in the plan.
     """
     from dovetail.cost import price
     from dovetail.sim import simulate as run
@@ -60,7 +61,7 @@ def simulate(
 
 
 def _machine(name: str | None, kind: str, content: Any, place: str) -> Machine:
-    """The named machine, or a plan's own."""
+    """Return the named machine; without a name, the one that the plan was made for."""
     from dovetail.cli.machines import find
     from dovetail.cli.probed import planned_for
 
@@ -72,7 +73,7 @@ def _machine(name: str | None, kind: str, content: Any, place: str) -> Machine:
 
 
 def _with_hint(error: CostError, document: dict[str, Any]) -> CostError:
-    """The same error, with the command of the missing probe as its hint."""
+    """Return the error with the command of the missing probe as its hint."""
     from dovetail.cli.plan import probe_command
     from dovetail.planner.plan import asked_of
 
@@ -90,7 +91,7 @@ def _note_changes(document: dict[str, Any], timeline: Timeline) -> None:
 
 
 def render(timeline: Timeline) -> str:
-    """The makespan and a table of the busy time of each lane, as text."""
+    """Return the makespan and a table of the busy time of each lane, as text."""
     from dovetail.report import percent, render_table, seconds, seconds_column
 
     makespan = timeline.makespan_s
@@ -115,13 +116,15 @@ def _workload(kind: str, program: Program, content: Any, slots: list[str]) -> Wo
 
 
 def slot_workload(program: Program, slots: list[str]) -> Workload:
-    """The workload with the given bytes per slot of each buffer. OperatorError if a buffer has no size, or if the
-    program has kernels."""
+    """Return the workload with the given bytes per slot of each buffer.
+
+    Raises OperatorError if a buffer has no size, or if the program has kernels, whose sizes are unknown.
+    """
     from dovetail.ir import Slot, Workload
 
     if program.kernels:
         names = ", ".join(kernel.name for kernel in program.kernels)
-        hint = "give a plan, or what `dovetail compile` makes of one"
+        hint = "give a plan, or a program that `dovetail compile PLAN` wrote"
         raise OperatorError("the sizes of kernels are not in this program's file", found=f"kernels {names}", hint=hint)
     sizes = {name: size for name, _, size in (text.rpartition("=") for text in slots)}
     buffers = [buffer.name for buffer in program.buffers]
@@ -131,7 +134,7 @@ def slot_workload(program: Program, slots: list[str]) -> Workload:
     missing = [name for name in buffers if name not in sizes and "" not in sizes]
     if missing:
         raise OperatorError(
-            f"how large is a slot of buffer '{missing[0]}'?", hint="--slot 64K, or --slot NAME=64K for each"
+            f"buffer '{missing[0]}' has no slot size", hint="--slot 64K, or --slot NAME=64K for each buffer"
         )
     num_bytes = {name: parse_bytes(sizes.get(name, sizes.get("", "0"))) for name in buffers}
     return Workload({name: (Slot((num_bytes[name],), "uint8"),) * program.num_ranks for name in buffers})

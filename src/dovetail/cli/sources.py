@@ -1,4 +1,4 @@
-"""A user's Python file that writes an algorithm: loaded and called, its mistakes named by their line."""
+"""sources: load and call a user's Python file that writes an algorithm; errors name the line in the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def is_source(place: str) -> bool:
-    """Whether this names a Python file or a shipped algorithm, and not the file of a program.
+    """Return whether a place is a Python file or the name of a shipped algorithm, rather than a program's file.
 
     >>> is_source("ring.py"), is_source("ring.py:make"), is_source("ring_all_reduce"), is_source("ring.xml")
     (True, True, True, False)
@@ -30,10 +30,10 @@ def is_source(place: str) -> bool:
 
 
 def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algorithm | Program:
-    """What `place` writes: a shipped algorithm's name, or FILE.py or FILE.py:NAME.
+    """Return the Algorithm or Program that `place` defines: a shipped algorithm's name, FILE.py or FILE.py:NAME.
 
-    NAME (else `program`, else the only Algorithm in the file) is an Algorithm, or a function of the number of ranks and
-    of the `options`, which returns an Algorithm or a Program. DovetailError, with the line, for what it raises.
+    NAME is an Algorithm, a Program, or a function of the number of ranks and the `options` that returns one. Default:
+    the only Algorithm in the file, else `program`. Raises DovetailError, with the line, for an error in the file.
     """
     from dovetail.collective import ALGORITHMS, make_algorithm
 
@@ -43,11 +43,11 @@ def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algori
             raise OperatorError(f"{place} needs a number of ranks", hint="--ranks")
         return make_algorithm(place, ranks or 1, **options)
     file = Path(f"{path}.py" if name else place)
-    with _told_by_line(file):
+    with _errors_by_line(file):
         found = _chosen(_load(file), file, name)
     if _is_done(found):
         return _unchanged(found, file, ranks, options)
-    with _told_by_line(file):
+    with _errors_by_line(file):
         made = found(*_arguments(found, file, ranks), **_taken(found, file, options))
     if not _is_done(made):
         what = f"{found.__name__} in {file} returned {type(made).__name__}"
@@ -56,7 +56,7 @@ def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algori
 
 
 def settings(words: Sequence[str]) -> dict[str, Any]:
-    """Values of `key=value` words, as Python writes them; other values are text.
+    """Return the values of `NAME=VALUE` words: Python literals, else text.
 
     >>> settings(["root=1", "kind=fast"])
     {'root': 1, 'kind': 'fast'}
@@ -88,7 +88,7 @@ def _load(file: Path) -> ModuleType:
 
 
 def _chosen(module: ModuleType, file: Path, name: str) -> Any:
-    """The Algorithm or function that is meant."""
+    """Return the Algorithm, Program or function of a name; see `written` for the default."""
     from dovetail.collective import Algorithm
 
     names = [word for word in vars(module) if not word.startswith("_")]
@@ -98,7 +98,7 @@ def _chosen(module: ModuleType, file: Path, name: str) -> Any:
     found = getattr(module, name, None)
     if not _is_done(found) and not callable(found):
         what = f"{file} has no {name}" if found is None else f"{name} in {file} is {type(found).__name__}"
-        hint = "define program(num_ranks), or name what is meant: FILE.py:NAME"
+        hint = "define program(num_ranks), or give its name: FILE.py:NAME"
         raise DovetailError(what, found=f"algorithms {', '.join(algorithms)}" if algorithms else None, hint=hint)
     return found
 
@@ -113,7 +113,7 @@ def _is_done(value: Any) -> TypeGuard[Algorithm | Program]:
 def _unchanged(
     value: Algorithm | Program, file: Path, ranks: int | None, options: Mapping[str, Any]
 ) -> Algorithm | Program:
-    """An Algorithm or Program as it stands in the file: no option can change it."""
+    """Return an Algorithm or Program of the file unchanged. Raise OperatorError for options, which cannot apply."""
     if options:
         what = f"{value.name} in {file} is no function: it takes no {next(iter(options))}"
         raise OperatorError(what, hint="define program(num_ranks, …)")
@@ -122,7 +122,7 @@ def _unchanged(
 
 def _of(ranks: int | None, value: Algorithm | Program, what: str) -> Algorithm | Program:
     if ranks not in (None, value.num_ranks):
-        raise OperatorError(f"--ranks {ranks}", found=f"{what} is of {value.num_ranks} ranks")
+        raise OperatorError(f"--ranks {ranks}", found=f"{what} is for {value.num_ranks} ranks")
     return value
 
 
@@ -150,8 +150,8 @@ def _taken(make: Callable[..., Any], file: Path, options: Mapping[str, Any]) -> 
 
 
 @contextmanager
-def _told_by_line(file: Path) -> Iterator[None]:
-    """Run the user's code as a script beside its neighbours; what it raises becomes an error that names its line."""
+def _errors_by_line(file: Path) -> Iterator[None]:
+    """Let the user's code import from its own folder; turn its errors into DovetailError with the line."""
     folder = str(file.parent.resolve())
     sys.path.insert(0, folder)
     try:
@@ -173,7 +173,7 @@ def _told_by_line(file: Path) -> Iterator[None]:
 
 
 def _line_of(error: BaseException, file: Path) -> str | None:
-    """The innermost line of the file, or of its folder, on the way to an error."""
+    """Return the innermost line, of the file or of a file in its folder, in an error's traceback."""
     folder, found = file.parent.resolve(), None
     for frame in traceback.extract_tb(error.__traceback__):
         if frame.filename == str(file) or Path(frame.filename).resolve().parent == folder:

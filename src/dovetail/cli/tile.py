@@ -1,4 +1,4 @@
-"""`dovetail tile`: a tiling of a loop nest: is it legal, what leaves a tile, how many time steps, which is the best."""
+"""tile: `dovetail tile`: tile a loop nest: is the tiling legal, what does a tile send, how many time steps."""
 
 from __future__ import annotations
 
@@ -37,15 +37,13 @@ def _dtype(value: str | None) -> str | None:
 def tile(
     problem: Annotated[
         str | None,
-        typer.Argument(help="A nest, shipped or yours (my_loops.py:name), in place of --deps and --space."),
+        typer.Argument(help="A nest, shipped or yours (my_loops.py:name), instead of --deps and --space."),
     ] = None,
-    grid: Annotated[
-        str | None, typer.Option("--grid", help="Of the nest: its points along each axis, 400x300.")
-    ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Of the nest: its steps, if it has any.", min=1)] = 1,
+    grid: Annotated[str | None, typer.Option("--grid", help="The nest's points along each axis, 400x300.")] = None,
+    steps: Annotated[int, typer.Option("--steps", help="The nest's steps, if it has a step loop.", min=1)] = 1,
     dtype: Annotated[
         str | None,
-        typer.Option("--dtype", help="Of the nest's arrays that have none of their own; float64.", callback=_dtype),
+        typer.Option("--dtype", help="Type of the nest's arrays that declare none. Default: float64.", callback=_dtype),
     ] = None,
     deps: Annotated[
         str | None, typer.Option("--deps", help='D, row by row; its columns are dependence vectors: "3,1;1,2".')
@@ -60,20 +58,21 @@ def tile(
         str,
         typer.Option(
             "--by",
-            help="What the best tile has least of: V_comm by the formula, (point, dependence) pairs, or values sent.",
+            help="What --volume minimises: V_comm by the formula, (point, dependence) pairs, or values sent.",
             callback=_criterion,
         ),
     ] = "formula",
     mapped: Annotated[
         int | None,
-        typer.Option("--map", help="Dimension, from 0, whose tiles are on one processor: it sends nothing.", min=0),
+        typer.Option("--map", help="Dimension (from 0) along which one processor has all tiles.", min=0),
     ] = None,
     space: Annotated[
         str | None,
         typer.Option("--space", help="Bounds: 16x16x16384, or 0:16,1:20, or '{ [i, j] : 0 <= i <= j < 9 }'."),
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option("--ranks", help="With --volume, --space and --map: chains of tiles, at least.", min=1)
+        int | None,
+        typer.Option("--ranks", help="With --volume, --space and --map: least number of chains of tiles.", min=1),
     ] = None,
     points: Annotated[
         bool, typer.Option("--points", help="With --json: list the points of each message.", show_default=False)
@@ -85,7 +84,7 @@ def tile(
         Path | None,
         typer.Option(
             "--emit-c",
-            help="Write a standalone MPI program of these tiles to this C file; where sizes are left open, the loops.",
+            help="Write a standalone MPI program of these tiles to this C file; if --space has parameters, the loops.",
         ),
     ] = None,
     json: Json = False,
@@ -119,7 +118,7 @@ def tile(
 def _nest_code(
     problem: str | None, grid: str | None, steps: int, dtype: str | None, deps: str | None, space: str | None
 ) -> NestCode | None:
-    """The analysed nest, for C code; None if dependences are given instead."""
+    """Return the analysed nest, for C code; None if dependences are given instead."""
     if (problem is None) == (deps is None):
         raise OperatorError(
             "name either a nest or dependences", hint='my_loops.py:name --grid 400x300, or --deps "3,1;1,2"'
@@ -133,17 +132,17 @@ def _nest_code(
     from dovetail.tiling.nest_code import nest_code, sizes_of
 
     if grid is None or space is not None:
-        raise OperatorError(f"the space of {problem} is that of its grid", hint="--grid 400x300, and no --space")
+        raise OperatorError(f"the space of {problem} follows from its grid", hint="--grid 400x300, and no --space")
     kind = operator_class(problem)
     of_nest: object = kind
     if not isinstance(of_nest, Nested):
-        raise OperatorError(f"{problem} is no loop nest", hint="--deps and --space say what is to be tiled")
+        raise OperatorError(f"{problem} is no loop nest", hint="describe the loops by --deps and --space")
     dtype = dtype or "float64"
     made = kind.points(grid=grid, steps=steps if of_nest.nest.parameters else None, dtype=dtype)[0]
     try:
         return nest_code(of_nest.nest, sizes_of(made), dtype)
     except OperatorError as error:
-        hint = f"{error.hint}; dovetail tune runs it as it is"
+        hint = f"{error.hint}; `dovetail tune` runs it unmodified"
         raise OperatorError(error.what, where=error.where, found=error.found, hint=hint) from None
 
 
@@ -180,11 +179,11 @@ def _searched(found: BestTile) -> dict[str, Any]:
 
 
 def _hint(tiling: Tiling) -> str:
-    """What to do about an illegal tile: one of its volume that is legal."""
+    """Return a hint for an illegal tile: the best legal tile of the same volume; empty if the tile is legal."""
     if tiling.is_legal:
         return ""
     sides = _search(tiling.deps, tiling.volume, "formula", None, None, None).tiling.sides
-    return f'--tile "{_written(sides)}", the best of the {tiling.volume} points that this one has'
+    return f'--tile "{_written(sides)}", the best legal tile of {tiling.volume} points'
 
 
 def _written(matrix: Matrix) -> str:
@@ -194,7 +193,7 @@ def _written(matrix: Matrix) -> str:
 def _write(
     facts: TileFacts, plot: Path | None, emit_c: Path | None, space: Space | None, code: NestCode | None
 ) -> list[Path]:
-    """The picture and the C file, where they were asked for."""
+    """Write the picture and the C file, if asked for; return their paths."""
     written = []
     if plot is not None:
         from dovetail.report.tile_picture import write_tile_svg
@@ -210,7 +209,7 @@ def _write(
 
 
 def render(facts: TileFacts, found: BestTile | None = None) -> str:
-    """All facts in words and tables."""
+    """Return all facts in words and tables."""
     parts = [_matrices(facts.tiling)]
     if found is not None:
         parts.append(_verdict(found))
@@ -241,8 +240,8 @@ def _verdict(found: BestTile) -> str:
     text = f"{what} {found.cost}"
     if found.is_free:
         return (
-            f"{text}, by a tile that may be thin along the mapped dimension and wide across it: "
-            "--ranks, with --space, keeps a chain of tiles for each rank."
+            f"{text}. The tile may be thin along the mapped dimension and wide across it; "
+            "--ranks, with --space, requires a chain of tiles for each rank."
         )
     if found.is_proved:
         return f"{text}: no tile of this volume has less."
@@ -281,7 +280,7 @@ def _vectors(vectors: tuple[Vector, ...]) -> str:
 
 
 def _table(headers: list[str], rows: list[list[str]], left: int = 3) -> str:
-    """A table whose first columns are words, the others numbers."""
+    """Return a table whose first `left` columns are words and whose others are numbers."""
     from dovetail.report import render_table
 
     aligns: list[Literal["left", "right"]] = ["left" if k < left else "right" for k in range(len(headers))]

@@ -1,4 +1,4 @@
-"""`dovetail trace`: record an MPI program as it stands, and see what its ranks did."""
+"""trace: `dovetail trace`: record an unmodified MPI program, and analyse what its ranks did."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ from dovetail.core import DovetailError
 if TYPE_CHECKING:
     from dovetail.trace import TraceFile
 
+PASSES_ON = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+}
 NAME = "trace.dovetail"
 TraceArgument = Annotated[Path, typer.Argument(help="A trace, or the folder of `trace run`.")]
 
@@ -28,17 +33,17 @@ def run(
         "dovetail-trace"
     ),
     python: Annotated[
-        bool, typer.Option("--python", help="Note the Python line of each MPI call, at some 0.2 us a call.")
+        bool, typer.Option("--python", help="Record the Python line of each MPI call; takes about 0.2 us a call.")
     ] = False,
     mpi: Annotated[
         str | None,
         typer.Option("--mpi", help="Trace programs of this MPI only: mpich, openmpi, abi, or the path of an mpicc."),
     ] = None,
 ) -> int:
-    """Run a command, tracing the MPI calls of its ranks, and merge what they leave behind.
+    """Run a command, record the MPI calls of its ranks, and merge the records into one trace.
 
-    The command stands after `--`: a launcher, or what starts one (a script, `make`). Its output and exit code are kept;
-    where the trace is goes to stderr. What a rank did before it was killed is in the trace.
+    The command follows `--`: a launcher, or a command that starts one (a script, `make`). Its output and exit code stay
+    unchanged; the path of the trace is printed on stderr. If a rank is killed, the trace has its calls up to then.
     """
     from dovetail.trace.recorder.launch import run_traced
 
@@ -60,7 +65,7 @@ def merge(
     folder: Annotated[Path, typer.Argument(help="The folder of `trace run`.", file_okay=False)],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File to write; FOLDER/trace.dovetail.")] = None,
 ) -> None:
-    """Merge what the processes of a run left in a folder, on one clock, into one file."""
+    """Merge the records of a run's processes into one trace file, with all times on one clock."""
     from dovetail.trace import merge as merged
 
     trace = merged(folder, out)
@@ -69,7 +74,7 @@ def merge(
 
 
 def stats(trace: TraceArgument, json: Json = False) -> None:
-    """Time by call, time in MPI by rank, sizes of messages, and who sends how much to whom."""
+    """Show the time by call, the time in MPI by rank, the sizes of messages, and the bytes from rank to rank."""
     from dovetail.report.trace_tables import stats_text
     from dovetail.trace.analysis.stats import stats as added_up
 
@@ -81,10 +86,10 @@ def stats(trace: TraceArgument, json: Json = False) -> None:
 
 
 def view(
-    traces: Annotated[list[Path], typer.Argument(help="Traces, or folders of `trace run`, to be seen side by side.")],
+    traces: Annotated[list[Path], typer.Argument(help="Traces, or folders of `trace run`, to show side by side.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.", dir_okay=False)] = Path("trace.html"),
 ) -> None:
-    """Write a page that shows what the ranks did, call by call, and what it adds up to; it works offline."""
+    """Write an HTML page with a timeline of all calls and their statistics. The page works offline."""
     from dovetail.report.trace_page import write_trace_page
 
     titles = [path.parent.name if path.name == NAME and path.parent.name else path.name for path in traces]
@@ -96,11 +101,11 @@ def replay(
     trace: TraceArgument,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", help="A preset, or a machine's JSON file, whose messages and collectives it has."),
+        typer.Option("--machine", help="A preset, or a machine's JSON file: messages and collectives cost as there."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Predict the program's time by simulation, with messages as traced, or as slow as on a given machine."""
+    """Predict the program's time by simulation, with messages as fast as traced, or as on a given machine."""
     from dovetail.advise.replay import replay as replayed
     from dovetail.cli.machines import find
     from dovetail.report.advice import replay_text
@@ -116,17 +121,17 @@ def replay(
 def advise(
     trace: TraceArgument,
     machine: Annotated[
-        str | None, typer.Option("--machine", help="A preset, or a machine's JSON file, whose curve prices changes.")
+        str | None, typer.Option("--machine", help="A preset, or a machine's JSON file, whose costs price changes.")
     ] = None,
     again: Annotated[
         list[Path] | None,
         typer.Option(
-            "--again", help="Another run of the same program; what saves less than runs differ by is doubtful."
+            "--again", help="Another run of the same program. Savings below the difference between runs are doubtful."
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """What to change, first what saves most: each change is weighed by replaying the trace with it in the simulator."""
+    """List changes to the program, the one that saves most first. Each saving is predicted by replaying the trace."""
     from dovetail.advise.advise import advise as advised
     from dovetail.cli.machines import find
     from dovetail.report.advice import advice_text
@@ -141,7 +146,7 @@ def advise(
 
 
 def export(trace: Path, places: Mapping[str, Path | None]) -> None:
-    """Write a trace in the form of another tool."""
+    """Write a trace in the formats of other tools."""
     from dovetail.trace.formats import FORMATS
 
     asked = {name: place for name, place in places.items() if place is not None}
@@ -157,7 +162,7 @@ def export(trace: Path, places: Mapping[str, Path | None]) -> None:
 
 
 def export_command() -> Any:
-    """The command `trace export`, with an option for each format that there is."""
+    """Return the command `trace export`, with one option per registered format."""
     from dovetail.trace.formats import FORMATS
 
     def run(trace: Path, **places: Path | None) -> None:
@@ -181,7 +186,7 @@ def export_command() -> Any:
 
 
 class Verbs(TyperGroup):
-    """The verbs of `trace`; packages' formats are looked for when `export` is asked for."""
+    """The verbs of `trace`. Formats of other packages are looked up only for `export`."""
 
     def list_commands(self, ctx: Context) -> list[str]:
         return [*VERBS]
@@ -199,7 +204,7 @@ def take(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The trace to write.", dir_okay=False)] = Path(NAME),
 ) -> None:
-    """Make a trace of what other tools wrote: OTF2, tlog, Chrome's format; of PyTorch's profiler a file a rank."""
+    """Convert files of other tools to a trace: OTF2, tlog, or Chrome's format (PyTorch's profiler: a file per rank)."""
     from dovetail.trace import save_trace
     from dovetail.trace.formats import read_foreign
 
@@ -209,20 +214,20 @@ def take(
 
 
 def refuse_another(folder: Path) -> None:
-    """Traces of two runs in one folder would be taken for one."""
+    """Raise DovetailError if the folder holds a trace: the merge would mix both runs."""
     if any(folder.glob("*.dvt")):
         raise DovetailError(f"{folder} holds a trace already", hint="choose another folder")
 
 
 def note_trace_in(folder: Path | None) -> None:
-    """Merge what the ranks of a run left in a folder, and say on stderr where it is."""
+    """Merge the records of a run's ranks in a folder, and print the trace's path on stderr."""
     if folder is not None:
         trace = _merged(folder)
         output.note(f"traced {trace.num_rows} rows of {trace.num_ranks} ranks: `dovetail trace view {trace.path}`")
 
 
 def _open(path: Path) -> TraceFile:
-    """The trace at a place; what a run left in a folder is merged first."""
+    """Open a trace; of a folder, the merged trace, merging first if necessary."""
     from dovetail.trace import open_trace
 
     if path.is_dir():
@@ -237,10 +242,10 @@ def _merged(folder: Path) -> TraceFile:
 
 
 def _note_trace(trace: TraceFile) -> None:
-    """Note how much a trace holds; warn of what is wrong with it."""
+    """Print how much a trace holds; warn of its faults."""
     output.note(f"{trace.num_rows} rows of {trace.num_ranks} ranks; `dovetail trace stats {trace.path}` adds them up")
     if lost := trace.meta.get("lost"):
-        output.warn(f"{lost} events were lost: there was no room for them, or newer ones took their place")
+        output.warn(f"{lost} events were lost: the buffers were full, or newer events overwrote them")
     for fault in trace.meta.get("faults", ()):
         output.warn(fault)
 
@@ -249,11 +254,10 @@ VERBS = ("run", "merge", "stats", "view", "replay", "advise", "export", "import"
 
 
 def group() -> typer.Typer:
-    """The verbs of `trace`."""
-    about = "Trace an MPI program as it stands, and see what its ranks did."
+    """Return the verbs of `trace`."""
+    about = "Trace an unmodified MPI program, and analyse what its ranks did."
     made = typer.Typer(cls=Verbs, help=about, context_settings=HELP)
-    passes_on = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
-    made.command("run", context_settings={**HELP, **passes_on})(run)
+    made.command("run", context_settings={**HELP, **PASSES_ON})(run)
     for verb in (merge, stats, view, replay, advise):
         made.command(verb.__name__)(verb)
     made.command("import")(take)

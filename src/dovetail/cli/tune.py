@@ -1,4 +1,4 @@
-"""`dovetail tune`: probe, plan, prove, measure and choose for one operator or collective on this machine."""
+"""tune: `dovetail tune`: probe, plan, prove and measure an operator or collective, and choose its fastest schedule."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def tune(
     json: opt.Json = False,
     out: opt.Out = None,
 ) -> int:
-    """Probe, plan, prove, measure serial interleaved with the best few, keep the fastest, and explain the choice.
+    """Probe, plan, prove, measure the best schedules interleaved with serial, save the fastest, and explain the choice.
 
-    If no sizes are given, the operator gets sizes whose compute and communication take equally long on this machine.
+    If no sizes are given, the operator gets sizes whose computation and communication take equally long here.
 
-    Of a collective: at each size, measure the best predicted algorithms interleaved with the library's call, and save
-    a table of the fastest, which dovetail.all_reduce then uses.
+    For a collective: at each size, measure the best predicted algorithms interleaved with the MPI library's call, and
+    save a table of the fastest, which later calls such as dovetail.all_reduce use.
     """
     from dovetail.cli.machines import find
     from dovetail.report.tuning import write_tuning
@@ -64,7 +64,7 @@ def tune(
     if request.kind.by_size:
         if contention is not None:
             raise OperatorError(
-                f"{request.kind.name} has no --contention", hint="leave it out: traffic is all there is"
+                f"{request.kind.name} has no --contention", hint="leave it out: a collective only communicates"
             )
         if trace is not None:
             hint = "dovetail run ALGORITHM.json --size BYTES --trace FOLDER"
@@ -115,7 +115,7 @@ def print_tuned(result: TuneResult) -> None:
 
 
 def verdict(result: TuneResult) -> int:
-    """Return exit code 1 if a result is wrong, else 0. Raises EnvironmentFault if the page could not be written."""
+    """Return exit code 1 if a result is wrong, else 0. Raise EnvironmentFault if the page could not be written."""
     from dovetail.report.tuning import wrong
 
     if bad := list(wrong(result)):
@@ -123,12 +123,12 @@ def verdict(result: TuneResult) -> int:
         return 1
     if result.report is None:
         what = str(result.notes[0]) if result.notes else "the page could not be written"
-        raise EnvironmentFault(what.splitlines()[0], hint="the plan stands; choose another place with --out")
+        raise EnvironmentFault(what.splitlines()[0], hint="the plan is saved; choose another place with --out")
     return 0
 
 
 def _folder(operator: Operator, ranks: int) -> str:
-    """The default name of a tuning's folder: operator, sizes, ranks."""
+    """Return the default name of a tuning's folder: operator, sizes, ranks."""
     document = operator.to_json()
     known = [(o.name, document[o.name]) for o in of(type(operator), "operator") if document.get(o.name) is not None]
     words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in known]
@@ -136,13 +136,13 @@ def _folder(operator: Operator, ranks: int) -> str:
 
 
 def _balanced(request: OperatorRequest, executor: Any, ranks: int) -> Operator:
-    """Choose sizes that balance compute and communication on this machine, and print them; used if none are named."""
+    """Choose sizes whose computation and communication take equally long on this machine, and print them."""
     from dovetail.ir.abilities import BalancedSizes
     from dovetail.prober import balance
     from dovetail.report import num_bytes, seconds
 
     if ranks < 2:
-        hint = f"name {listed(request.missing)}, or more --ranks"
+        hint = f"give {listed(request.missing)}, or more --ranks"
         raise OperatorError("one rank has no communication to balance with", hint=hint)
     others = {name: value for name, value in request.given.items() if value is not None}
     dtype = {"dtype": others["dtype"]} if "dtype" in others else {}
@@ -152,7 +152,7 @@ def _balanced(request: OperatorRequest, executor: Any, ranks: int) -> Operator:
     known, needed = found.operator.to_json(), [o.name for o in of(request.kind, "operator") if o.needed]
     sizes = " ".join(f"{flag(name)} {known[name]}" for name in needed)
     sides = f"{seconds(found.compute_s)} of compute, {seconds(found.comm_s)} of the library's {called}"
-    output.note(f"No sizes named: {sizes} balances this machine: {sides}")
+    output.note(f"No sizes given: {sizes} balances this machine: {sides}")
     speed = f"compute {1e-9 * found.flops / found.compute_s:.0f} GFLOP/s on each of {ranks} ranks"
     output.note(f"({speed}, {called} {num_bytes(found.num_bytes / found.comm_s)}/s).\n")
     return replace(found.operator, **others)  # type: ignore[type-var]

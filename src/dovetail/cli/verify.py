@@ -1,4 +1,4 @@
-"""`dovetail verify`: prove a program, or show the counterexample."""
+"""verify: `dovetail verify`: prove a program, or show the counterexample."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def verify(
         str, typer.Argument(help="A program (JSON or text), MSCCL XML, an MSCCL++ plan, a plan, or - for stdin.")
     ],
     target: Annotated[
-        str | None, typer.Option("--target", help="Runtime whose limits it must keep: msccl, azure or rccl.")
+        str | None, typer.Option("--target", help="Also check the limits of this runtime: msccl, azure or rccl.")
     ] = None,
     fifo_depth: Annotated[
         int | None,
@@ -34,10 +34,9 @@ def verify(
         Path | None, typer.Option("--out", help="Folder for a page with the counterexample.", file_okay=False)
     ] = None,
 ) -> int:
-    """Prove a program: bounds, deadlock, races, result and limits. Exit code 0 if it holds, 1 if not, 2 where the file
-    cannot be read.
+    """Prove a program: bounds, deadlock, races, result, limits. Exit code 0 if proved, 1 if not, 2 if unreadable.
 
-    Of an MSCCL++ plan `reuse` warns where a caller must wait before it overwrites a buffer: exit code 0 all the same.
+    For an MSCCL++ plan, `reuse` warns if a caller must wait before overwriting a buffer; the exit code stays 0.
     """
     from dovetail.ir import TARGETS
 
@@ -58,7 +57,10 @@ def verify(
 
 @paused()
 def proved(place: str, target: str | None = None, fifo_depth: int | None = None) -> tuple[list[Program], Certificate]:
-    """The programs whose ops the verdict on a file may name (several where it serves in place and out of place)."""
+    """Prove the program in a file; return the programs whose ops the certificate may name, and the certificate.
+
+    An MSCCL file that serves both in place and out of place has two programs.
+    """
     from dovetail.ir import verify as prove
 
     kind, content = files.read(place)
@@ -73,7 +75,7 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
         from dovetail.collective import mscclpp
 
         if fifo_depth is not None:
-            output.warn("MSCCL++ plans write into each other's memory: --fifo-depth means nothing to them")
+            output.warn("--fifo-depth is ignored: MSCCL++ plans write into other ranks' memory, without FIFOs")
         plan = files.mscclpp_of(place, content)
         verdict = mscclpp.certify(plan, target)
         return [] if verdict.ok else [mscclpp.launched(plan, loose=verdict.failed == "races")], verdict
@@ -83,7 +85,7 @@ def proved(place: str, target: str | None = None, fifo_depth: int | None = None)
 
 
 def unreadable(place: str, error: FileError, target: str | None) -> Certificate:
-    """The verdict on a file that holds no program: nothing of it fits."""
+    """Return the certificate for a file that cannot be read: its bounds check fails, the others are not reached."""
     from dovetail.ir import Certificate, Check
     from dovetail.ir.proof.certificate import CHECKS
 
@@ -93,7 +95,7 @@ def unreadable(place: str, error: FileError, target: str | None) -> Certificate:
 
 
 def render(certificate: Certificate) -> str:
-    """The checks as a table, then what failed or warns, with the ops that show it."""
+    """Return the checks as a table, then each failure or warning with the ops that show it."""
     from dovetail.report import render_table
 
     rows = [
@@ -141,7 +143,7 @@ def _failure(name: str, check: object) -> list[str]:
 
 
 def _write_page(folder: Path, programs: list[Program], certificate: Certificate, place: str) -> Path | None:
-    """The minimal schedule that shows the first failure, as a page; None where no ops show it."""
+    """Write a page with the minimal schedule that shows the first failure; return its path. None if no ops show it."""
     from dovetail.report import Summary, write_page
     from dovetail.report.counterexample import counterexample
 

@@ -1,11 +1,11 @@
-"""collective: the front door for collective algorithms; a user's program of chunks becomes a certified Program."""
+"""collective: collectives as operators, and a language for their algorithms: operations on chunks become a Program."""
 
 from importlib import import_module
 from typing import Any
 
 from dovetail.collective.spec import KINDS, Sizes, Spec, custom, spec_of
 
-# Code that reads or proves a file needs no algorithms: these are imported when first used.
+# Imported on first use, because code that reads or proves a file needs no algorithms.
 # __init__.pyi declares the same names.
 _LATER = {
     "Algorithm": "algorithm",

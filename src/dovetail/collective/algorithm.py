@@ -1,4 +1,4 @@
-"""Algorithm: a collective written down as operations on chunks, an explicit object."""
+"""algorithm: an Algorithm records the operations on chunks by which a user writes a collective."""
 
 from __future__ import annotations
 
@@ -19,11 +19,33 @@ Protocol = Literal["Simple", "LL", "LL128"]
 
 
 class Algorithm:
-    """The program of one collective on `num_ranks` ranks, written by moving chunks (seed 002).
+    """The algorithm of one collective, written as copies and reductions of chunks (seed 002).
 
-    `collective`: a kind of KINDS, which `chunks`, `in_place` and `root` complete (see Spec), or a Spec. `protocol` sets
-    the depth of channels; `instances`: number of parallel copies into which the whole is cut. Out of place, writing to
-    the input is refused unless `overwrite_input`, because it belongs to the caller.
+    Parameters
+    ----------
+    name : str
+        Name of the compiled Program.
+    collective : str or Spec
+        A kind of KINDS, which `chunks`, `in_place` and `root` complete, or a Spec.
+    num_ranks : int
+        Number of ranks; a Spec defines its own.
+    chunks : int
+        Slots per unit (see Spec).
+    in_place : bool
+        Whether input and output are one buffer.
+    root : int
+        Root of a rooted collective.
+    protocol : str
+        Simple, LL or LL128: sets how many messages a channel holds.
+    instances : int
+        Number of parallel copies of the algorithm, each on an equal part of the data.
+    overwrite_input : bool
+        Allow writing to the input out of place; by default this raises ProgramError, since it is the caller's data.
+
+    Raises
+    ------
+    OperatorError
+        If the collective, a number or the protocol is invalid.
 
     >>> p = Algorithm("swap_sums", "all_reduce", 2, in_place=True)
     >>> there = p.chunk(0, "input", 0).copy(1, "other")
@@ -71,7 +93,10 @@ class Algorithm:
         return f"<Algorithm {self.name}: {self.spec.kind} of {self.num_ranks} ranks, {self._recorder.time} operations>"
 
     def chunk(self, rank: int, buffer: str, index: int, count: int = 1) -> Ref:
-        """What slots `index` to `index + count` of a buffer hold now: "input", "output" or a scratch buffer's name."""
+        """Return a Ref to slots `index` to `index + count - 1` of a buffer: "input", "output" or a scratch buffer.
+
+        Raises ProgramError, naming your line, if they lie outside the buffer or hold nothing yet.
+        """
         recorder = self._recorder
         line = recorder.line()
         rank = recorder.rank(rank, line)
@@ -83,7 +108,7 @@ class Algorithm:
 
     @contextmanager
     def parallelize(self, copies: int) -> Iterator[None]:
-        """Cut the operations written inside into `copies` parallel instances each (nested: multiplied)."""
+        """Cut each operation written inside the block into `copies` parallel instances; nested blocks multiply."""
         recorder = self._recorder
         before, copies = recorder.copies, parse_count(copies, "copies")
         if not 1 <= copies <= MOST_INSTANCES // before:
@@ -96,7 +121,7 @@ class Algorithm:
             recorder.copies = before
 
     def trace(self) -> tuple[Program, Hints]:
-        """What was written, one net lane a rank, nothing fused: where the passes begin."""
+        """Return the recorded operations as a Program with one net lane per rank, before any pass, and the hints."""
         return emit(self.name, self._recorder, depth_of(self.protocol))
 
     def compile(
@@ -109,10 +134,26 @@ class Algorithm:
         replicate: Replicate = "interleaved",
         strided: bool = True,
     ) -> Program:
-        """The proved Program; ProgramError, naming your line, where the algorithm is wrong.
+        """Compile the algorithm and prove the Program.
 
-        Interleaved instances of an op on several slots have every k-th slot: not so with `strided` false, for formats
-        that know runs of slots only. Such ops are cut then, slot by slot.
+        Parameters
+        ----------
+        instances, protocol
+            Default: the algorithm's own.
+        fuse : bool
+            Fuse receives with the operations that follow them.
+        lanes : "auto" or "manual"
+            "manual": every operation must name its lanes.
+        replicate : "interleaved" or "batched"
+            Whether each instance has every k-th slot, or contiguous slots.
+        strided : bool
+            Whether one op may access every k-th slot. False, for formats without strides: such an op becomes one op per
+            slot.
+
+        Raises
+        ------
+        ProgramError
+            Naming your line, if the Program cannot be proved.
         """
         copies = self.instances if instances is None else check_instances(instances)
         cut = not strided and replicate == "interleaved" and (copies > 1 or self._recorder.has_fragments)
@@ -122,7 +163,5 @@ class Algorithm:
         except ProgramError as error:
             if error.where is not None:
                 raise
-            where = self._recorder.text(
-                self._line
-            )  # no line is at fault but that one is missing: it is the algorithm's
+            where = self._recorder.text(self._line)  # an operation is missing: name the line that made the Algorithm
             raise ProgramError(error.what, where=where, found=error.found, hint=error.hint) from error

@@ -1,4 +1,4 @@
-"""compile: makes a traced algorithm, pass by pass, the Program that runs, and proves it."""
+"""compile: lower a recorded algorithm by passes to the Program that runs, and prove it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROTOCOLS = {"Simple": 2, "LL": 8, "LL128": 8}  # messages that a channel holds 
 
 
 def depth_of(protocol: str) -> int:
-    """Messages that a channel of this protocol holds.
+    """Return the number of messages that a channel of this protocol holds. Raise OperatorError for other protocols.
 
     >>> depth_of("LL128")
     8
@@ -29,7 +29,7 @@ def depth_of(protocol: str) -> int:
 
 
 def check_instances(instances: int) -> int:
-    """Return `instances`. Raises OperatorError if the number is out of range."""
+    """Return `instances` as an int. Raise OperatorError if it is not 1 to MOST_INSTANCES."""
     count = parse_count(instances, "instances")
     if not 1 <= count <= MOST_INSTANCES:
         raise OperatorError(f"{count} instances", hint=f"1 to {MOST_INSTANCES}")
@@ -45,9 +45,21 @@ def compile_traced(
     lanes: Lanes = "auto",
     replicate: Replicate = "interleaved",
 ) -> Program:
-    """Passes, then the certificate of what comes out. ProgramError, with your line, where it does not hold.
+    """Lower a recorded algorithm to a Program and prove it.
 
-    Lanes that were asked for are kept; "manual" wants one asked for by every op.
+    Parameters
+    ----------
+    program, hints
+        From `Algorithm.trace`. Lanes that the hints ask for are kept.
+    instances, fuse, lanes, replicate
+        As in `Algorithm.compile`.
+
+    Raises
+    ------
+    ProgramError
+        Naming your line, if the Program cannot be proved, or if `lanes` is "manual" and an op asks for no lane.
+    OperatorError
+        For invalid options, or too many ops.
     """
     if lanes not in get_args(Lanes):
         raise OperatorError(f"no lanes '{lanes}'", hint=f"one of {', '.join(get_args(Lanes))}")
@@ -60,16 +72,16 @@ def compile_traced(
 
 
 def _check_size(hints: Hints, instances: int) -> None:
-    """OperatorError where instances of all ops are more than anything could run."""
+    """Raise OperatorError if the instances of all ops are more than MOST_OPS."""
     ops = int(hints.copies.sum(dtype=np.int64)) * instances
     if ops > MOST_OPS:
         raise OperatorError(f"{ops} ops in {instances} instances", hint=f"fewer instances: at most {MOST_OPS} ops")
 
 
 def _check_lanes(program: Program, hints: Hints) -> None:
-    """ProgramError at the first op for which no lane was asked."""
+    """Raise ProgramError for the first op that asks for no lane."""
     unasked = np.flatnonzero(hints.lane < 0)
     if len(unasked):
         op = program.op(int(unasked[0]))
-        what = f"this {op.kind.name} on rank {op.rank} asks for no lane, and lanes are manual"
-        raise ProgramError(what, where=op.line, hint="send_lane and recv_lane, or lanes='auto'")
+        what = f"this {op.kind.name} on rank {op.rank} names no lane, but lanes are 'manual'"
+        raise ProgramError(what, where=op.line, hint="name send_lane and recv_lane, or use lanes='auto'")

@@ -1,4 +1,4 @@
-"""emit: turn the operations that an algorithm recorded into a Program with one net lane per rank, in bulk."""
+"""emit: convert the recorded operations of an algorithm to a Program with one net lane per rank."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Columns = dict[str, NDArray[Any]]
 def emit(name: str, recorder: Recorder, depth: int, slot_by_slot: bool = False) -> tuple[Program, Hints]:
     """Return the Program of recorded operations, and the author's hints for each op.
 
-    An operation between ranks becomes a send and a recv or recv_reduce; one within a rank a copy or reduce. Channels
-    are `depth` messages deep; their ids are the requested ones, else 0. `slot_by_slot`: an operation on n slots becomes
-    n operations on one slot.
+    An operation between ranks becomes a send and a recv or recv_reduce; an operation within a rank becomes a copy or
+    reduce. A channel holds `depth` messages; its id is the requested one, else 0. `slot_by_slot`: an operation on n
+    slots becomes n operations on one slot.
     """
     ops = _cut(_fields(recorder)) if slot_by_slot else _fields(recorder)
     builder = Builder(name, recorder.num_ranks)
@@ -40,7 +40,7 @@ def emit(name: str, recorder: Recorder, depth: int, slot_by_slot: bool = False) 
 
 
 def _fields(recorder: Recorder) -> Columns:
-    """The recorded operations as columns, one for each of FIELDS."""
+    """Return the recorded operations as columns, one per name of FIELDS."""
     rows = np.frombuffer(recorder.rows, dtype=np.int32) if recorder.time else np.zeros(0, dtype=np.int32)
     return dict(zip(FIELDS, rows.reshape(-1, len(FIELDS)).T.copy(), strict=True))
 
@@ -73,7 +73,7 @@ def _channels(builder: Builder, ops: Columns, depth: int) -> NDArray[np.int64]:
 
 
 def _columns(ops: Columns, channel: NDArray[np.int64]) -> tuple[Columns, Hints]:
-    """The Program's columns: two rows for each operation between ranks, one for each other; and the hints."""
+    """Return the Program's columns (two rows per operation between ranks, one per other operation), and the hints."""
     remote = ops["what"] >= SEND_COPY
     op = np.repeat(np.arange(len(remote)), 1 + remote)  # the operation of each row
     starts = np.cumsum(1 + remote) - 1 - remote

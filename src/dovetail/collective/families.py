@@ -1,4 +1,4 @@
-"""families: which algorithms stand in for the library's collectives in an operator, by one word for all kinds."""
+"""families: which algorithms an operator uses instead of the MPI library's collectives."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FAMILIES: tuple[Family, ...] = get_args(Family)
 
 
 def family(name: Family) -> Make:
-    """The algorithms of a family, for `passes.inline_collectives`. OperatorError where there is no such family.
+    """Return the algorithms of a family, for `passes.inline_collectives`. Raise OperatorError for an unknown family.
 
-    `ring` sends round a ring. `exchange` sends to all others at once: an all_reduce of two ranks swaps all they have,
-    one of more gathers and adds up a part on each rank, then sends the sums to all; the parts come aside, so that none
-    waits for the others' to be added. What a family has no algorithm for
-    is the library's, as all is of the family `library`.
+    `library`: the MPI library's own call. `ring`: ring algorithms. `exchange`: every rank sends to all others at once.
+    Its all_reduce on two ranks exchanges whole arrays; on more ranks, each rank receives one part from all ranks into
+    scratch, adds them up, and sends the sum to all. For a collective that a family has no algorithm for, the result is
+    None: the library's call.
 
     >>> family("ring")("all_gather", 3, False).name, family("ring")("broadcast", 3, True)
     ('ring_all_gather', None)
@@ -49,13 +49,13 @@ def _exchange(kind: str, size: int, in_place: bool) -> Program | None:
 
 @cache
 def _aside(size: int, in_place: bool) -> Program:
-    """The all_reduce among all pairs, what comes kept aside until its turn to be added."""
+    """Return the all_reduce among all pairs that receives into scratch before it adds."""
     return make_algorithm("all_pairs_all_reduce", size, in_place=in_place, aside=True).trace()[0]
 
 
 @cache
 def _traced(name: str, size: int, in_place: bool) -> Program | None:
-    """The algorithm as it was written, its messages added up as they come; None where there is none."""
+    """Return the algorithm's unlowered Program with receives and reductions fused; None if there is no such name."""
     if name not in ALGORITHMS:
         return None
     program, hints = make_algorithm(name, size, in_place=in_place).trace()

@@ -1,4 +1,4 @@
-"""library: the library's own call of a collective, as a Program: the baseline for our algorithms."""
+"""library: the MPI library's own collective as a Program: the baseline for Dovetail's algorithms."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ LIBRARY = "library"
 
 
 def library_call(kind: str, ranks: int) -> Program:
-    """Return the library's own call, as one op per rank; all_to_next, which no library has, as plain messages.
+    """Return the library's own call as one op per rank; all_to_next, which libraries lack, as plain messages.
 
-    The call is in place if users' calls are by default: if input and output have equal length. An all_gather has a
-    separate input, although our algorithms work within the output: the library copies a rank's part.
+    The call is in place if input and output have equal length, like users' calls. An all_gather is out of place,
+    although Dovetail's algorithms are in place: the library copies a rank's part.
 
     >>> from dovetail.ir import to_text
     >>> print(to_text(library_call("all_to_next", 2)), end="")

@@ -1,5 +1,4 @@
-"""operator: a collective of one size as an operator: its algorithms are the families, the library's own call is
-serial."""
+"""operators: a collective of one size as an operator. Families: its algorithms. Serial: the MPI library's own call."""
 
 from __future__ import annotations
 
@@ -22,34 +21,34 @@ from dovetail.ir.slots import DTYPE_BYTES
 from dovetail.machine import even_nodes
 from dovetail.passes import slice_messages, split_slots
 
-PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # channels and instances worth trying
-SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes
-CUT = 6  # of the best predicted are tried with their messages cut
-MANY_OPS = 8_000  # of a prediction with its messages cut
-MOST_SLICES = 8  # slices of one message in a prediction; beyond that nothing changes
-LEAST, MOST, FACTOR = "1K", "16M", 4.0  # of the sizes that are chosen for, unless asked otherwise
+PARALLEL = ((1, 1), (2, 1), (1, 2), (4, 1))  # pairs of (channels, instances) to try
+SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes of slices to try
+CUT = 6  # how many of the best predicted schedules are also tried with sliced messages
+MANY_OPS = 8_000  # most ops of a prediction with sliced messages
+MOST_SLICES = 8  # slices of one message in a prediction; more do not change the prediction
+LEAST, MOST, FACTOR = "1K", "16M", 4.0  # default sizes: smallest, largest, ratio of each size to the one before
 Self = TypeVar("Self", bound="CollectiveOperator")
 
 
 @dataclass(frozen=True)
 class CollectiveOperator(Operator):
-    """A collective of about `num_bytes` bytes, counted as nccl-tests do: of the larger of a rank's buffers.
+    """A collective of about `num_bytes` bytes.
 
     Parameters
     ----------
     num_bytes : int
-        Bytes of the larger of a rank's input and output.
+        Bytes of the larger of a rank's input and output, as nccl-tests counts.
     dtype : str
         Type of the elements.
     nodes : int
-        How many nodes share the ranks evenly, node by node. Default: as the machine has them.
+        Number of nodes that share the ranks evenly, node by node. Default: the machine's.
     made : dict
-        Programs made so far, which all sizes of one operator share.
+        Programs made so far; operators of other sizes share them.
 
     Notes
     -----
-    Schedules have the parameters `algorithm`, and where they are not the usual ones `channels`, `instances` and
-    `protocol` and `transport`. The executor cuts their messages by `slice_bytes`.
+    A schedule has the parameter `algorithm` and, if they differ from the defaults, `channels`, `instances`, `protocol`
+    and `transport`. The executor cuts messages into slices of `slice_bytes`.
 
     >>> operator = AllGather(1000)
     >>> operator.by("ring_all_gather", channels=2), operator.resolve({}, 4)[0].num_bytes
@@ -61,11 +60,11 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
     families: ClassVar[tuple[str, ...]] = (SERIAL,)
     by_size: ClassVar[bool] = True
     options: ClassVar[tuple[Option, ...]] = (
-        Option("min", str, "Least size, the larger of a rank's input and output.", LEAST),
-        Option("max", str, "Greatest size.", MOST),
+        Option("min", str, "Smallest size, in bytes of the larger of a rank's input and output.", LEAST),
+        Option("max", str, "Largest size.", MOST),
         Option("factor", float, "Ratio of each size to the one before.", FACTOR),
         Option("dtype", str, "Element type.", "float32", choices=tuple(DTYPE_BYTES)),
-        Option("nodes", int, "Nodes that the ranks share evenly; default: as found.", least=1),
+        Option("nodes", int, "Nodes that the ranks share evenly. Default: as found.", least=1),
     )
 
     num_bytes: int
@@ -85,7 +84,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     @classmethod
     def points(cls: type[Self], **asked: Any) -> tuple[Self, ...]:
-        """One operator for each of the sizes from `min` to `max`, each `factor` times the one before."""
+        """Return one operator per size, from `min` to `max` bytes, each size `factor` times the one before."""
         given = {name: value for name, value in asked.items() if value is not None}
         span = given.pop("min", LEAST), given.pop("max", MOST)
         sizes = sizes_between(*span, given.pop("factor", FACTOR))
@@ -98,12 +97,12 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
 
     @property
     def traits(self) -> Traits:
-        """What sets this kind of collective apart."""
+        """Return the row of this collective in `ir.collectives.COLLECTIVES`."""
         return COLLECTIVES[self.name]
 
     @property
     def reduces(self) -> bool:
-        """Whether the time depends on the dtype, not on bytes alone."""
+        """Return whether the collective reduces, so that its time depends on the dtype, too."""
         return self.traits.reduces
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +118,10 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             raise OperatorError(f"malformed operator document: {error} is missing") from None
 
     def resolve(self: Self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
-        """With the nodes on which the machine has the ranks, and as many bytes as whole elements come to."""
+        """Return the operator with the machine's number of nodes and `num_bytes` of whole elements; and notes.
+
+        `facts`: the machine's facts, of which `nodes` lists each rank's node.
+        """
         found = even_nodes(facts.get("nodes", (0,) * ranks))
         operator = replace(self, nodes=self.nodes or found)
         operator.check_ranks(ranks)
@@ -134,11 +136,11 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             raise OperatorError(f"{ranks} ranks cannot be shared evenly among {self.nodes} nodes")
 
     def parts(self, ranks: int) -> int:
-        """Units (see `Spec`) in the larger of a rank's buffers."""
+        """Return the number of units (see `Spec`) in the larger of a rank's buffers."""
         return max(self.traits.parts(ranks))
 
     def count(self, ranks: int) -> int:
-        """Elements of a unit."""
+        """Return the number of elements of a unit."""
         return max(self.num_bytes // dtype_bytes(self.dtype) // self.parts(ranks), 1)
 
     def by(
@@ -150,7 +152,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         slice_bytes: int = 0,
         transport: str = "mpi",
     ) -> Schedule:
-        """The schedule by an algorithm, or by the library; OperatorError where it is none for this collective."""
+        """Return the schedule by an algorithm's name, or by "library". Raise OperatorError for other names."""
         if algorithm == LIBRARY:
             return replace(Schedule.of(SERIAL, algorithm=LIBRARY), blocking=True)
         known = self.families[1:]
@@ -172,11 +174,11 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return self.by(LIBRARY)
 
     def usual(self, ranks: int) -> Schedule:
-        """Return what is run where nothing was tuned."""
+        """Return the schedule to use if none was tuned: the library's own call."""
         return self.serial(ranks)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        """The algorithm's Program; slices are the executor's business."""
+        """Return the algorithm's Program, proved and cached. The executor, not the Program, slices messages."""
         schedule = schedule.with_parameters(transport=None)  # the Program does not depend on it
         key = self.nodes, ranks, schedule.parameters
         if key not in self.made:
@@ -190,7 +192,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         if name == LIBRARY:
             return library_call(self.name, ranks)
         if name not in self.families:
-            raise PlanError(f"the schedule is none of {self.name}", found=str(schedule))
+            raise PlanError(f"no schedule of {self.name}", found=str(schedule))
         return build(str(name), ranks, nodes=self.nodes or 1, **given)  # type: ignore[arg-type]
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
@@ -200,20 +202,23 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return uneven(program, spec.sizes(count), self.dtype)
 
     def spec(self, program: Program) -> Spec:
-        """The Spec whose buffers the program has: as many chunks to a unit as it counts."""
+        """Return the Spec that matches a program's buffers; its `chunks` follow from the number of input slots."""
         slots, ranks = program.slots_of("input", 0), program.num_ranks
         in_place = program.in_place
         whole = self.traits.cut or (self.traits.joined and in_place)
         return spec_of(self.name, ranks, chunks=max(slots // ranks if whole else slots, 1), in_place=in_place)
 
     def _even(self, program: Program, count: int) -> Workload:
-        """Every slot of one size, rounded up: near enough for a prediction."""
+        """Return a workload with slots of one size, rounded up; accurate enough for a prediction."""
         elements = max(ceil(count / self.spec(program).chunks), 1)
         slots = (Slot((elements,), self.dtype),) * program.num_ranks
         return Workload({buffer.name: slots for buffer in program.buffers}, {})
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """Slots are taken as even; many slices are simulated as MOST_SLICES, each as long as those it stands for."""
+        """Return (program, workload, repeats) to simulate, with slots of equal size.
+
+        Of a message with more than MOST_SLICES slices, only MOST_SLICES are simulated; each op stands for `repeats`.
+        """
         program, each = self.program(schedule, ranks), 1.0
         if schedule.slice_bytes:
             slices = ceil(self.longest_message(program) / schedule.slice_bytes)
@@ -224,7 +229,7 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return program, self._even(program, part.count(ranks)), each
 
     def _cut(self, schedule: Schedule, ranks: int, pieces: int) -> Program:
-        """The Program with its longest messages in `pieces` pieces, without post-conditions, for prediction."""
+        """Return the Program with its longest messages cut into `pieces`; without post-conditions, for prediction."""
         key = self.nodes, ranks, schedule.parameters, pieces
         if key not in self.made:
             program = self.program(schedule, ranks)
@@ -233,13 +238,15 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return self.made[key]
 
     def longest_message(self, program: Program) -> int:
-        """Bytes of the longest message, slots being even."""
+        """Return the bytes of the longest message, with slots of equal size."""
         slot = self._even(program, self.count(program.num_ranks)).slots["input"][0]
         return max(sent_slots(program), default=0) * slot.num_bytes
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """The library's call, where its cost is known, and every algorithm with several numbers of channels and
-        instances; of those that make equal Programs the first."""
+        """Yield the library's call if its cost is known, and every algorithm with each of PARALLEL.
+
+        Of schedules with equal Programs only the first.
+        """
         knows = costs.knows_messages()
         if not knows or not self.traits.is_op or costs.knows_collective(self.name):
             yield self.serial(costs.ranks)
@@ -249,14 +256,13 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
             try:
                 key = self.program(schedule, costs.ranks).fingerprint()
             except OperatorError:
-                continue  # the algorithm is not for these ranks, or has no such channels
+                continue  # the algorithm does not support these ranks or channels
             if key not in seen:
                 seen.add(key)
                 yield schedule
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """The best with their messages cut: what is forwarded starts early, and short messages may travel by a faster
-        way."""
+        """Yield the best schedules with sliced messages: forwarding starts earlier, and slices may be sent eagerly."""
         ours = [schedule for schedule in ranked if not schedule.is_serial]
         for schedule in ours[: CUT if turn == 0 else 0]:
             longest = self.longest_message(self.program(schedule, costs.ranks))
@@ -269,11 +275,11 @@ progress='poll', block_rows=0, slice_bytes=0, blocking=False, steps={}, notes=()
         return (LibraryCall(self.name, self.num_bytes),) if self.traits.is_op else ()
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A rank's array, of any shape with as many elements."""
+        """Return the spec of a rank's array: any shape with the right number of elements."""
         return (self._array("input", schedule, ranks),)
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """The result, flat; in place where the algorithm is."""
+        """Return the spec of the result, a flat array; the input itself if the algorithm works in place."""
         in_place = self.program(schedule, ranks).in_place
         return (self._array("input" if in_place else "output", schedule, ranks),)
 
@@ -304,7 +310,7 @@ class AllToAll(CollectiveOperator, kind="all_to_all"):
 
 
 class AllToNext(CollectiveOperator, kind="all_to_next"):
-    """Rank i's array goes to rank i + 1, the last rank's nowhere."""
+    """Rank i's array goes to rank i + 1; the last rank sends nothing."""
 
 
 class Broadcast(CollectiveOperator, kind="broadcast"):
@@ -312,7 +318,7 @@ class Broadcast(CollectiveOperator, kind="broadcast"):
 
 
 def sizes_between(least: str, most: str, factor: float) -> list[int]:
-    """Bytes from `least` to `most`, each `factor` times the one before.
+    """Return sizes in bytes from `least` to `most`, each `factor` times the one before.
 
     >>> sizes_between("1K", "64K", 4)
     [1024, 4096, 16384, 65536]

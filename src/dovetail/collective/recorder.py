@@ -1,4 +1,4 @@
-"""Recorder: the chunk operations of an algorithm in the order written, and which chunk every slot holds."""
+"""recorder: records the chunk operations of an algorithm, and which operation wrote every slot."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ FIELDS = (
     *("what", "src", "src_buffer", "src_index", "add_buffer", "add_index", "dst", "dst_buffer", "dst_index"),
     *("count", "channel", "send_lane", "recv_lane", "line", "copies"),
 )
-MOST_SLOTS = 1 << 24  # of one buffer on one rank
-MOST = 1 << 20  # the highest channel or lane
-MOST_INSTANCES = 1 << 10  # those of a fragment counted too
-MOST_OPS = 1 << 23  # of one program
+MOST_SLOTS = 1 << 24  # slots of one buffer on one rank
+MOST = 1 << 20  # highest channel or lane
+MOST_INSTANCES = 1 << 10  # parallel instances of one operation, nested ones multiplied
+MOST_OPS = 1 << 23  # operations of one program
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
 
 class Store:
-    """One buffer: for each rank and slot the operation, counted from 1, that wrote it; 0 from the start, -1 never."""
+    """One buffer. `written[rank][slot]`: number of the operation that wrote it last, from 1; 0: input; -1: empty."""
 
     __slots__ = ("is_scratch", "name", "number", "written")
 
@@ -35,9 +35,9 @@ class Store:
 
 
 class Recorder:
-    """Where chunks are, and what was done to them: `rows` holds FIELDS of each operation, one after another.
+    """The operations recorded so far: `rows` has the FIELDS of each operation, one operation after another.
 
-    `lines` are the source lines that rows point to. Checks raise ProgramError naming the line.
+    `lines`: source lines, to which `rows` refer. Checks raise ProgramError that names the line.
     """
 
     def __init__(self, spec: Spec, overwrite_input: bool) -> None:
@@ -46,7 +46,7 @@ class Recorder:
         self.lines: dict[tuple[str, int], int] = {}
         self.read_only = None if spec.in_place or overwrite_input else "input"
         self.stores: dict[str, Store] = {}
-        self.shift = {name: spec.place(1, name, 0)[1] for name in ("input", "output")}  # in place, times the rank
+        self.shift = {name: spec.place(1, name, 0)[1] for name in ("input", "output")}  # of rank 1
         whole = min(self.shift, key=lambda name: self.shift[name])
         for number, (name, _, slots) in enumerate(spec.buffers):
             if sum(slots) > MOST_SLOTS * 2:
@@ -59,16 +59,16 @@ class Recorder:
 
     @property
     def has_fragments(self) -> bool:
-        """Whether any operation is cut into parallel instances."""
+        """Return whether any operation is cut into parallel instances."""
         return max(self.rows[FIELDS.index("copies") :: len(FIELDS)], default=1) > 1
 
     def line(self) -> int:
-        """The row, in `lines`, of the line that called the caller."""
+        """Return the index in `lines` of the user's line: the caller of the method that calls this one."""
         frame = sys._getframe(2)
         return self.lines.setdefault((frame.f_code.co_filename, frame.f_lineno), len(self.lines))
 
     def text(self, line: int) -> str:
-        """`ring.py:12`; the path as seen from the working directory, or from the package."""
+        """Return a line as `ring.py:12`, its path relative to the working directory or the package."""
         return _text(*list(self.lines)[line])
 
     def texts(self) -> list[str]:
@@ -78,7 +78,7 @@ class Recorder:
         raise ProgramError(what, where=self.text(line), found=found, hint=hint)
 
     def whole(self, value: Any, what: str, line: int, least: int = 0, most: int = 1 << 62) -> int:
-        """A whole number from `least` to `most`."""
+        """Return a value as int. Raise ProgramError if it is not whole, or not from `least` to `most`."""
         try:
             number = operator.index(value)
         except TypeError:
@@ -94,7 +94,10 @@ class Recorder:
         return rank
 
     def find(self, rank: int, buffer: str, index: Any, count: int, line: int) -> tuple[Store, int]:
-        """Store and first slot of a chunk that must lie inside its buffer; names in place are brought together."""
+        """Return the store and first slot of a chunk. Raise ProgramError if it does not lie inside its buffer.
+
+        In place, "input" and "output" lead to the same store.
+        """
         store = self.stores.get(buffer)
         if store is None:
             known = ", ".join(self.stores)
@@ -113,7 +116,10 @@ class Recorder:
         return store, first
 
     def target(self, rank: int, buffer: str, index: int | None, like: int, count: int, line: int) -> tuple[Store, int]:
-        """Store and first slot of a place to write; scratch is made and grows, without an index it is appended to."""
+        """Return the store and first slot of a place to write.
+
+        A new scratch buffer is created, and grows as needed; without an index, slots are appended to it.
+        """
         if buffer in ("input", "output"):
             if buffer not in self.stores:
                 self.fail(f"this {self.spec.kind} has no {buffer}", line)
@@ -121,7 +127,7 @@ class Recorder:
         store = self.stores.get(buffer)
         if store is None:
             if buffer.__class__ is not str or not buffer:
-                self.fail(f"a buffer is named by a word, not {buffer!r}", line)
+                self.fail(f"a buffer's name must be a text, not {buffer!r}", line)
             number = len(self.spec.buffers) + sum(store.is_scratch for store in self.stores.values())
             store = self.stores[buffer] = Store(buffer, number, [[] for _ in range(self.num_ranks)], True)
         held = store.written[rank]
@@ -132,7 +138,7 @@ class Recorder:
         return store, first
 
     def check_filled(self, store: Store, rank: int, first: int, count: int, line: int) -> None:
-        """ProgramError where a slot was never written."""
+        """Raise ProgramError if a slot was never written."""
         held = store.written[rank]
         if held[first] < 0 or (count > 1 and min(held[first : first + count]) < 0):
             empty = next(slot for slot in range(first, first + count) if held[slot] < 0)
@@ -140,7 +146,7 @@ class Recorder:
             self.fail(f"{store.name}[{empty}] of rank {rank} holds nothing yet", line, hint=hint)
 
     def check_current(self, store: Store, rank: int, first: int, count: int, time: int, line: int) -> None:
-        """ProgramError where a slot was written after `time`: the reference to it speaks of a chunk that is gone."""
+        """Raise ProgramError if a slot was written after `time`: a Ref made then is stale."""
         held = store.written[rank]
         last = held[first] if count == 1 else max(held[first : first + count])
         if last > time:
@@ -148,16 +154,16 @@ class Recorder:
             by = self.rows[(last - 1) * len(FIELDS) + FIELDS.index("line")]
             found = f"written since at {self.text(by)}"
             self.fail(
-                f"{place} no longer holds this chunk", line, found, "use what that line returned, or `chunk` anew"
+                f"{place} no longer holds this chunk", line, found, "use what that line returned, or call `chunk` again"
             )
 
     def check_writable(self, store: Store, rank: int, first: int, line: int) -> None:
         if store.name == self.read_only:
-            hint = "store elsewhere (buffer=…), or say in_place=True or overwrite_input=True"
+            hint = "write to another buffer (buffer=…), or set in_place=True or overwrite_input=True"
             self.fail(f"this writes input[{first}] of rank {rank}, which is the caller's data", line, hint=hint)
 
     def record(self, fields: Iterable[int], store: Store, rank: int, first: int, count: int) -> None:
-        """Note one operation that writes `count` slots of a store from `first` on."""
+        """Record one operation that writes `count` slots of a store from `first` on."""
         if self.time >= MOST_OPS:
             raise OperatorError(f"more than {MOST_OPS} operations", hint="fewer ranks or chunks")
         self.rows.extend(fields)

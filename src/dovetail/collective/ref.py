@@ -1,4 +1,4 @@
-"""Ref: a chunk where it lies now; what an algorithm copies, reduces, groups and splits."""
+"""ref: a Ref is a chunk in a buffer of a rank, which an algorithm copies, reduces, groups and splits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dovetail.collective.recorder import COPY, MOST, REDUCE, SEND_COPY, SEND_RED
 
 
 class Ref:
-    """`count` neighbouring slots of a buffer on one rank, holding what they held when the Ref was made.
+    """`count` neighbouring slots of a buffer on one rank, with the contents that they had when the Ref was made.
 
-    Once something else is written there the Ref is stale, and using it is a ProgramError that names both lines.
-    In place, `buffer` is the name that counts the whole array.
+    When an operation overwrites them, the Ref becomes stale; using it raises ProgramError, which names both lines. In
+    place, `buffer` is the one of "input" and "output" whose indices count the whole array.
     """
 
     __slots__ = ("_recorder", "_store", "_time", "count", "index", "rank")
@@ -35,11 +35,26 @@ class Ref:
         send_lane: int | None = None,
         recv_lane: int | None = None,
     ) -> Ref:
-        """Copy the chunk to `rank`; returns the Ref there.
+        """Copy the chunk to `rank`; return the Ref there.
 
-        Without `buffer` the place is the same one, on `rank`; without `index` the same index, and on a scratch buffer
-        that is named the end. `ch`: channel id; lanes: threadblocks of the two ends, of which a copy on one rank has
-        the first. A copy onto itself does nothing.
+        Parameters
+        ----------
+        rank : int
+            Destination.
+        buffer : str, optional
+            Destination buffer; a new name creates a scratch buffer. Default: this chunk's buffer.
+        index : int, optional
+            First slot there. Default: this chunk's index; for a scratch buffer given by name, its end.
+        ch : int, optional
+            Channel id.
+        send_lane, recv_lane : int, optional
+            Lanes (threadblocks) of the sender and the receiver. A copy within a rank uses `send_lane`.
+
+        Raises
+        ------
+        ProgramError
+            Naming your line, if the Ref is stale, the place is invalid or overlaps the chunk, or the input may not be
+            written. A copy of a chunk onto itself does nothing.
         """
         recorder = self._recorder
         line = recorder.line()
@@ -64,9 +79,10 @@ class Ref:
         send_lane: int | None = None,
         recv_lane: int | None = None,
     ) -> Ref:
-        """Add the chunk `other`, of any rank, to this one; returns the Ref to the sum.
+        """Add the chunk `other`, of any rank, to this one; return the Ref to the sum.
 
-        The sum stays here (and this Ref stays good), or with `buffer` goes there, on this rank: `index` as in `copy`.
+        Without `buffer` the sum overwrites this chunk, and this Ref stays valid. With `buffer` the sum is written
+        there, on this chunk's rank. Both chunks must have equal length. Other parameters and errors: see `copy`.
         """
         recorder = self._recorder
         line = recorder.line()
@@ -95,7 +111,7 @@ class Ref:
         return Ref(recorder, store, self.rank, first, self.count)
 
     def group(self, other: Ref) -> Ref:
-        """This chunk and the one that lies beside it, before or after, as one."""
+        """Return this chunk and the adjacent chunk `other` as one Ref. Raise ProgramError if they are not adjacent."""
         recorder = self._recorder
         line = recorder.line()
         if other.__class__ is not Ref or other._recorder is not recorder:
@@ -104,11 +120,11 @@ class Ref:
             recorder.check_current(ref._store, ref.rank, ref.index, ref.count, ref._time, line)
         low, high = (self, other) if self.index <= other.index else (other, self)
         if low._store is not high._store or low.rank != high.rank or low.index + low.count != high.index:
-            recorder.fail("a group is of chunks that lie side by side", line, f"{self} and {other}")
+            recorder.fail("only adjacent chunks can be grouped", line, f"{self} and {other}")
         return Ref(recorder, low._store, low.rank, low.index, low.count + high.count)
 
     def split(self, parts: int) -> list[Ref]:
-        """The chunk as `parts` equal ones, in order."""
+        """Return the chunk as `parts` equal chunks, in order. Raise ProgramError if `parts` does not divide it."""
         recorder = self._recorder
         line = recorder.line()
         parts = recorder.whole(parts, "the number of parts", line, least=1)
@@ -119,21 +135,21 @@ class Ref:
         return [Ref(recorder, self._store, self.rank, self.index + part * size, size) for part in range(parts)]
 
     def _target(self, rank: int, buffer: str | None, index: int | None, line: int) -> tuple[Store, int]:
-        """Store and first slot of the place asked for."""
+        """Return the store and first slot of the destination asked for."""
         if buffer is not None:
             return self._recorder.target(rank, buffer, index, self.index, self.count, line)
         name = self._store.name
         return self._recorder.target(rank, name, self.index if index is None else index, self.index, self.count, line)
 
     def _check_apart(self, ref: Ref, store: Store, rank: int, first: int, line: int, even_equal: bool = False) -> None:
-        """ProgramError where a chunk and a place share some slots; all of them is good unless `even_equal`."""
+        """Raise ProgramError if a chunk and a place overlap partly; with `even_equal`, also if they are equal."""
         overlap = ref._store is store and ref.rank == rank and abs(ref.index - first) < ref.count
         if overlap and (ref.index != first or even_equal):
             place = f"{store.name}[{first}:{first + ref.count}] of rank {rank}"
             ref._recorder.fail(f"source and destination overlap: {ref} and {place}", line)
 
     def _add_here(self, other: Ref, store: Store, first: int, asked: tuple[int | None, ...], line: int) -> None:
-        """The sum of two chunks of this rank: what is not in its place yet is copied there, the other is added."""
+        """Record the sum of two chunks of this rank: copy this one to the place unless one is there; add the other."""
         if store is other._store and first == other.index:
             self._note(REDUCE, self, self, store, self.rank, first, asked, line)
             return

@@ -1,4 +1,4 @@
-"""Spec: what a collective asks, as buffers in slots and what each output slot must hold."""
+"""spec: the buffers of a collective, in slots, and its post-conditions: what each output slot must hold."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from dovetail.ir.standard import standard_posts
 MOST_RANKS = 1 << 17
 KINDS = collectives_that("moves")
 Sizes = dict[str, tuple[NDArray[np.int64], ...]]  # buffer -> elements of each slot, by rank
-Wanted = Callable[[int, int], Iterable[tuple[int, int]]]  # (rank, output slot) -> the input slots summed there
+Wanted = Callable[[int, int], Iterable[tuple[int, int]]]  # (rank, output slot) -> input slots whose sum it must hold
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One collective on `num_ranks` ranks. In place, the one buffer `input` serves as output too.
+    """One collective on `num_ranks` ranks. In place, the buffer `input` is also the output.
 
-    A *unit* is what the collective moves whole (the array of an all_reduce, one rank's part of an all_gather, what
-    one rank has for another in an all_to_all); each unit is cut into `chunks` slots.
+    A *unit* is the smallest part that the collective treats as a whole: the array of an all_reduce, one rank's part of
+    an all_gather, one rank's data for another rank in an all_to_all. Each unit has `chunks` slots.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Spec:
     posts: Sequence[Post] = field(repr=False)
 
     def place(self, rank: int, buffer: str, index: int) -> tuple[str, int]:
-        """Buffer and slot that "input" or "output" slot `index` of `rank` is; other names are scratch, and stay.
+        """Return the buffer and slot of slot `index` of "input" or "output" on `rank`, which in place share a buffer.
 
         >>> spec_of("all_gather", 4, chunks=2, in_place=True).place(3, "input", 1)
         ('input', 7)
@@ -51,9 +51,10 @@ class Spec:
         return "input", index + rank * self.chunks * is_part
 
     def sizes(self, counts: int | Sequence[Any]) -> Sizes:
-        """Elements of every slot, when a unit holds `counts` elements; they need not divide evenly.
+        """Return the number of elements of every slot, by buffer and rank, if a unit has `counts` elements.
 
-        For the v-variants `counts` is given by rank, for all_to_all_v by source and then destination.
+        `counts` need not be divisible by `chunks`. For v-variants: `counts[rank]`; for all_to_all_v:
+        `counts[source][destination]`.
 
         >>> spec_of("all_reduce", 2, chunks=4).sizes(10)["input"][0].tolist()
         [3, 3, 2, 2]
@@ -80,9 +81,23 @@ class Spec:
 
 
 def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = False, root: int = 0) -> Spec:
-    """The collective called `kind`, in PyTorch's spelling; OperatorError for what there is not.
+    """Return the Spec of a collective.
 
-    all_to_next (seed 002, section 7.4): rank i's array goes to rank i + 1, the last rank's nowhere.
+    Parameters
+    ----------
+    kind : str
+        A name of KINDS, in PyTorch's spelling. all_to_next (seed 002, section 7.4): rank i's array goes to rank i + 1.
+    num_ranks, chunks : int
+        Number of ranks, and slots per unit.
+    in_place : bool
+        Whether input and output are one buffer.
+    root : int
+        Root of a rooted collective; others ignore it.
+
+    Raises
+    ------
+    OperatorError
+        If the kind is unknown, a number is invalid, or the collective cannot be in place.
 
     >>> [(b.name, b.slots) for b in spec_of("all_gather", 2, chunks=3).buffers]
     [('input', (3, 3)), ('output', (6, 6))]
@@ -92,12 +107,12 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
         raise OperatorError(f"no collective '{kind}'", hint=f"one of {', '.join(KINDS)}, or `custom`")
     _check_numbers(num_ranks, chunks, root)
     if in_place and not traits.may_be_in_place:
-        raise OperatorError(f"{kind} cannot be in place", hint="give it an output of its own")
+        raise OperatorError(f"{kind} cannot be in place", hint="use in_place=False")
     root = root if traits.rooted else 0
     inputs, outputs = traits.parts(num_ranks)
     if in_place:
         inputs = outputs = max(inputs, outputs)
-    alone = traits.input_at_root, traits.to_root and traits.joined  # the whole is on the root alone
+    alone = traits.input_at_root, traits.to_root and traits.joined  # (input, output): only the root has a buffer
     sizes = [
         tuple(parts * chunks if rank == root or not at_root else 0 for rank in range(num_ranks))
         for parts, at_root in zip((inputs, outputs), alone, strict=True)
@@ -110,8 +125,24 @@ def spec_of(kind: str, num_ranks: int, *, chunks: int = 1, in_place: bool = Fals
 def custom(
     num_ranks: int, inputs: int | Sequence[int], outputs: int | Sequence[int], want: Wanted, *, name: str = "custom"
 ) -> Spec:
-    """A collective of your own: slots of each rank's input and output, and `want(rank, slot)`, which lists the input
-    slots, as (rank, slot), whose sum output slot `slot` of `rank` must hold (none: it may hold anything).
+    """Return the Spec of a user-defined collective.
+
+    Parameters
+    ----------
+    num_ranks : int
+        Number of ranks.
+    inputs, outputs : int or sequence of int
+        Slots of every rank's input and output, or one number per rank.
+    want : callable
+        `want(rank, slot)` returns the input slots, as (rank, slot), whose sum output slot `slot` of `rank` must hold.
+        No slots: it may hold anything.
+    name : str
+        Name of the collective.
+
+    Raises
+    ------
+    OperatorError
+        If numbers are invalid, or `want` names an input slot that does not exist.
 
     >>> swap = custom(2, 1, 1, lambda rank, slot: [(1 - rank, slot)])
     >>> len(swap.posts)
@@ -134,7 +165,7 @@ def custom(
 
 
 def _check_numbers(num_ranks: int, chunks: int, root: int) -> None:
-    """OperatorError for what is no number, and where there are no such ranks."""
+    """Raise OperatorError for numbers that are not whole or out of range."""
     ranks = parse_count(num_ranks, "num_ranks", least=1)
     parse_count(chunks, "chunks", least=1)
     if ranks > MOST_RANKS:
@@ -144,7 +175,7 @@ def _check_numbers(num_ranks: int, chunks: int, root: int) -> None:
 
 
 def _source(named: Any, inputs: Sequence[int], place: str) -> tuple[int, int]:
-    """An input slot that `want` names; OperatorError where there is none such."""
+    """Return an input slot that `want` returned, as (rank, slot). Raise OperatorError if it does not exist."""
     with suppress(TypeError, ValueError):
         rank, slot = map(index, named)
         if 0 <= rank < len(inputs) and 0 <= slot < inputs[rank]:
@@ -155,7 +186,7 @@ def _source(named: Any, inputs: Sequence[int], place: str) -> tuple[int, int]:
 
 
 def _split(units: Sequence[int], spec: Spec) -> NDArray[np.int64]:
-    """Each unit cut into near-equal slots, the longer ones first."""
+    """Return the sizes of near-equal slots of each unit, longer slots first. Raise OperatorError for negative units."""
     if min(units, default=0) < 0:
         raise OperatorError(f"{spec.kind} of {min(units)} elements")
     whole = np.asarray(units, np.int64)[:, None]

@@ -1,4 +1,4 @@
-"""Core: errors that teach, units, the JSON codec, the cache folder, C builds. Imports nothing of ours."""
+"""core: errors with hints, units, the JSON codec, the cache folder, C builds. Imports no other package of Dovetail."""
 
 from dovetail.core.cache import cache_dir, is_cached, warn_once
 from dovetail.core.codec import (

@@ -1,4 +1,4 @@
-"""cache: the folder for results of builds and measurements, which no other user can write."""
+"""cache: the folder for results of builds and measurements, which no other user can write to."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dovetail.core.errors import EnvironmentFault
 from dovetail.core.trust import file_danger, folder_danger, link_danger
 
 ADVICE = "set DOVETAIL_CACHE to a folder that only you can write"
-INSTEAD = "serves instead, on this host only. Try"
+INSTEAD = "is used instead, on this host only. Try"
 
 
 def cache_dir(part: str = "") -> Path:
-    """Return the cache folder, or its subfolder `part`, made where it is missing.
+    """Return the cache folder, or its subfolder `part`; make it if it is missing.
 
-    It is $DOVETAIL_CACHE, else `dovetail` in $XDG_CACHE_HOME, else in ~/.cache. Where that folder cannot be made or
-    written, or somebody else owns it or can write to it, this warns, and a private folder among the temporary
-    files serves instead. Raises EnvironmentFault where not even that can be made.
+    The cache is $DOVETAIL_CACHE, else `dovetail` in $XDG_CACHE_HOME, else `dovetail` in ~/.cache. If that folder cannot
+    be made or written, or another user owns it or can write to it, warn and return a private temporary folder instead.
+    Raises EnvironmentFault if no temporary folder can be made either.
     """
     given = os.environ.get("DOVETAIL_CACHE")
     try:
@@ -34,7 +34,7 @@ def cache_dir(part: str = "") -> Path:
         return _usable(wanted, part)
     except _Unsafe as danger:
         place = _private()
-        warn_once(f"nothing is loaded from the cache {wanted}, for {danger}: {place} {INSTEAD}: {ADVICE}")
+        warn_once(f"nothing is loaded from the cache {wanted}, because {danger}: {place} {INSTEAD}: {ADVICE}")
     except (OSError, RuntimeError) as error:
         place = _private()
         what = f"cannot write to the cache {given}" if given else "there is no cache folder to write"
@@ -48,28 +48,28 @@ def cache_dir(part: str = "") -> Path:
 
 
 def is_cached(path: Path) -> bool:
-    """Whether the cache holds the file `path`; False, with a warning, for one that somebody else could have written."""
+    """Return whether the cache holds the file `path`. False, with a warning, if another user could have written it."""
     try:
         danger = file_danger(path)
     except OSError:
         return False
     if danger:
-        warn_once(f"a cached file is not used, for {danger}: it is made anew")
+        warn_once(f"a cached file is not used, because {danger}: it is made again")
     return danger is None
 
 
 @cache
 def warn_once(text: str) -> None:
-    """Give a RuntimeWarning, once in a process for each text."""
+    """Issue a RuntimeWarning, once per process for each text."""
     warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 class _Unsafe(Exception):
-    """A folder that somebody else could change."""
+    """Raised for a folder that another user could change."""
 
 
 def _default() -> Path:
-    """`dovetail` in the user's cache folder. OSError without a home folder."""
+    """Return the folder `dovetail` in the user's cache folder. Raise OSError if the user has no home folder."""
     shared = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(shared):  # the XDG Base Directory Specification requires relative paths to be ignored
         return Path(shared) / "dovetail"
@@ -83,7 +83,7 @@ def _default() -> Path:
 
 
 def _usable(wanted: Path, part: str) -> Path:
-    """The folder, resolved, made and found writable and safe. Raises _Unsafe or OSError."""
+    """Make the folder, check that it is writable and safe, and return it resolved. Raise _Unsafe or OSError if not."""
     wanted = Path(os.path.abspath(wanted))
     place = wanted.resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -97,14 +97,14 @@ def _usable(wanted: Path, part: str) -> Path:
             raise _Unsafe(danger)
     probe = place / f".writable-{secrets.token_hex(4)}"
     try:
-        probe.write_bytes(b"\0")  # an empty file can be made on a full disk, too
+        probe.write_bytes(b"\0")  # not empty: empty files can be made even on a full disk
     finally:
         probe.unlink(missing_ok=True)
     return place
 
 
 def _make(place: Path) -> None:
-    """Make a folder of this user's alone."""
+    """Make a folder that only this user can read and write, unless it exists."""
     with suppress(FileExistsError):
         place.mkdir(mode=0o700)
     if not place.is_dir():
@@ -112,7 +112,7 @@ def _make(place: Path) -> None:
 
 
 def _private() -> Path:
-    """A folder of this user's own among temporary files; one for this process alone where somebody took its name."""
+    """Return this user's private temporary folder; if its name is taken by others, one for this process only."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     named = Path(tempfile.gettempdir()) / f"dovetail-{os.geteuid()}"
     for place in [Path(runtime) / "dovetail"] * os.path.isabs(runtime) + [named]:

@@ -1,4 +1,4 @@
-"""codec: JSON on disk, with a `schema` field; files are replaced whole or not at all."""
+"""codec: read and write JSON files with a `schema` field. Writing replaces a file atomically."""
 
 from __future__ import annotations
 
@@ -15,14 +15,25 @@ import numpy as np
 from dovetail.core.errors import DovetailError, EnvironmentFault
 
 Read = TypeVar("Read")
-CACHED = 0o600  # mode of files in the cache: this user's alone
+CACHED = 0o600  # mode of files in the cache: only this user can read and write them
 
 
 def save_text(path: str | Path, text: str, mode: int = 0o666) -> Path:
-    """Write `text` to `path` in one step: readers see the old file or the new one, never half. `mode` is that of a new
-    file, less what the umask takes.
+    """Write `text` to `path` atomically, and return the path: readers see either the old file or the new one.
 
-    A device or a pipe, /dev/stdout say, is written to and not replaced; of a symbolic link, the file it leads to is.
+    Parameters
+    ----------
+    path : path
+        A device or pipe, such as /dev/stdout, is written to, not replaced. For a symbolic link, its target is replaced.
+    text : str
+        Written as UTF-8.
+    mode : int
+        Permissions of a new file, before the umask.
+
+    Raises
+    ------
+    EnvironmentFault
+        If the file cannot be written.
     """
     target = Path(path)
     try:
@@ -41,9 +52,9 @@ def save_text(path: str | Path, text: str, mode: int = 0o666) -> Path:
 
 @contextmanager
 def replacing(target: Path, mode: int = CACHED) -> Iterator[Path]:
-    """Yield an empty file beside `target`, of a name that no other process uses; it becomes `target` at the end.
+    """Yield a new, empty file beside `target`; at the end of the block, rename it to `target`.
 
-    Its mode is `mode` less what the umask takes. It is removed where what is done with it fails.
+    No other process uses its name. `mode`: its permissions, before the umask. If the block fails, the file is removed.
     """
     partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
     os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
@@ -55,13 +66,14 @@ def replacing(target: Path, mode: int = CACHED) -> Iterator[Path]:
 
 
 def save_json(path: str | Path, document: Mapping[str, Any], mode: int = 0o666) -> Path:
-    """Write a JSON document; numpy numbers and arrays become plain ones."""
+    """Write a JSON document as `save_text` does, and return its path. NumPy numbers and arrays become Python's."""
     return save_text(path, json_text(document) + "\n", mode)
 
 
 def json_text(document: Any, *, canonical: bool = False) -> str:
-    """Return the JSON text of a document; numpy numbers and arrays become plain ones. `canonical`: equal documents
-    have equal texts, for any order of their names.
+    """Return the JSON text of a document. NumPy numbers and arrays become Python's.
+
+    `canonical`: sort the keys, so that equal documents have equal texts.
 
     >>> json_text({"b": np.int64(1), "a": (2,)}, canonical=True)
     '{"a":[2],"b":1}'
@@ -70,13 +82,13 @@ def json_text(document: Any, *, canonical: bool = False) -> str:
 
 
 def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:
-    """Read a JSON object, or raise a DovetailError that names the file and the fault."""
+    """Read a JSON object. Raise DovetailError, naming the file and the fault, if it cannot be read."""
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise DovetailError(f"cannot read {what} {path}", found=error.strerror or str(error)) from error
     except (ValueError, RecursionError) as error:
-        hint = "it was cut, or changed by hand: write it anew"
+        hint = "it was truncated, or edited by hand: write it again"
         raise DovetailError(f"{what} {path} is not JSON", found=str(error), hint=hint) from error
     if not isinstance(document, dict):
         raise DovetailError(f"{what} {path} is not a JSON object", found=type(document).__name__)
@@ -84,9 +96,9 @@ def load_json(path: str | Path, what: str = "file") -> dict[str, Any]:
 
 
 def load_document(path: str | Path, read: Callable[[dict[str, Any]], Read], what: str) -> Read:
-    """Return what `read` makes of the JSON object in a file; of a folder, in the file `what`.json in it.
+    """Return `read(document)` for the JSON object in a file; for a folder, in its file `what`.json.
 
-    Every DovetailError that `read` raises keeps its class, and names the file.
+    A DovetailError that `read` raises keeps its class; the file's name is added to its text.
     """
     place = Path(path)
     place = place / f"{what}.json" if place.is_dir() else place
@@ -99,7 +111,7 @@ def load_document(path: str | Path, read: Callable[[dict[str, Any]], Read], what
 
 
 def check_schema(document: Mapping[str, Any], schema: str) -> None:
-    """Refuse a document of another kind or version.
+    """Raise DovetailError if a document is of another kind or version than `schema`.
 
     >>> check_schema({"schema": "dovetail.plan/2"}, "dovetail.plan/2")
     """
@@ -110,7 +122,7 @@ def check_schema(document: Mapping[str, Any], schema: str) -> None:
 
 @contextmanager
 def reading(what: str, kind: type[DovetailError] = DovetailError) -> Iterator[None]:
-    """Convert Python's exceptions on a malformed document (KeyError, TypeError, …) into a `kind` while reading it.
+    """Convert Python's exceptions on a malformed document (KeyError, TypeError, …) into the error class `kind`.
 
     >>> with reading("recipe"):
     ...     {}["flour"]
@@ -128,7 +140,9 @@ def reading(what: str, kind: type[DovetailError] = DovetailError) -> Iterator[No
 
 
 def read_arrays(document: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-    """The named columns of `document` as read-only 1-D arrays of the given dtypes.
+    """Return the named columns of `document` as read-only 1-D arrays of the given dtypes.
+
+    Raises DovetailError, naming the column, if one is missing or is not a flat list of numbers.
 
     >>> read_arrays({"rank": [0, 1]}, {"rank": "i4"})
     {'rank': array([0, 1], dtype=int32)}

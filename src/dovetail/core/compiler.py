@@ -19,12 +19,12 @@ from dovetail.core.cache import cache_dir, is_cached
 from dovetail.core.codec import replacing
 from dovetail.core.errors import EnvironmentFault
 
-LIBRARIES = "libraries"  # their folder in the cache
+LIBRARIES = "libraries"  # folder of compiled libraries in the cache
 _PACKAGE = Path(__file__).parents[1]
 
 
 def find_tool(*names: str) -> str | None:
-    """Return the first of `names` beside this Python (a wheel's), else on PATH; None if there is none."""
+    """Return the path of the first tool found, beside this Python or on PATH; None if there is none."""
     beside = os.fspath(Path(sys.prefix) / "bin")
     for name in names:
         path = shutil.which(name, path=beside) or shutil.which(name)
@@ -34,9 +34,9 @@ def find_tool(*names: str) -> str | None:
 
 
 def native_folder(room: str) -> Path:
-    """Return the folder of the C sources of `room` that are compiled where they are used, as against an MPI.
+    """Return the folder of the C sources of `room` that are compiled on the user's host (with its MPI, for example).
 
-    A checkout is read in place, `native/ROOM`; an installed package has a copy, `dovetail/_native/ROOM`.
+    In a checkout this is `native/ROOM`; an installed package has a copy, `dovetail/_native/ROOM`.
     """
     in_place = _PACKAGE.parents[1] / "native" / room
     return in_place if _PACKAGE.parent.name == "src" and in_place.is_dir() else _PACKAGE / "_native" / room
@@ -51,13 +51,31 @@ def compile_c(
     about: str = "--version",
     flags: Sequence[str] = ("-O2",),
 ) -> Path:
-    """Return the shared library compiled from `sources` (headers included), cached as `name` with a key.
+    """Compile C sources to a shared library, unless it is cached; return its path.
 
-    The key hashes sources, flags, compiler, and the compiler's answer to `about`. Raises EnvironmentFault, which names
-    `what` was compiled, if the compiler fails.
+    Parameters
+    ----------
+    compiler : str
+        Path of the compiler.
+    sources : sequence of path
+        C files, which are compiled, and the headers they include.
+    name : str
+        Name of the library in the cache; a hash of sources, flags, compiler and `about`'s output is added.
+    what : str
+        What is compiled, for errors.
+    about : str
+        Option by which the compiler prints its version.
+    flags : sequence of str
+        Options of the compiler.
+
+    Raises
+    ------
+    EnvironmentFault
+        If the compiler fails, or the cache cannot be written.
     """
     text = b"".join(source.read_bytes() for source in sources)
-    key = _key(text, compiler, _answer(compiler, about), *flags)
+    version = subprocess.run([compiler, about], capture_output=True, text=True, check=False).stdout
+    key = _key(text, compiler, version, *flags)
     target = cache_dir(LIBRARIES) / f"{name}-{key}.so"
     with _one_at_a_time(target, sources[0]) as is_missing:
         if is_missing:
@@ -70,7 +88,7 @@ def compile_c(
 
 
 def _compile(compiler: str, sources: Sequence[Path], flags: Sequence[str], target: Path, what: str) -> None:
-    """Run the compiler into the file `target`, which keeps its mode. EnvironmentFault where the compiler fails."""
+    """Run the compiler; write the library to `target`, whose mode stays. Raise EnvironmentFault if it fails."""
     mode = target.stat().st_mode
     units = [str(source) for source in sources if source.suffix == ".c"]
     command = [compiler, "-shared", "-fPIC", "-o", str(target), *units, *flags, "-lm"]
@@ -80,7 +98,7 @@ def _compile(compiler: str, sources: Sequence[Path], flags: Sequence[str], targe
         full = next((line for line in lines if os.strerror(errno.ENOSPC) in line), None)
         hint = f"free some space in {target.parent}, or for temporary files" if full else "is gcc installed?"
         raise EnvironmentFault(f"{compiler} could not compile {what}", found=full or lines[-1], hint=hint)
-    target.chmod(mode)  # which a linker may change
+    target.chmod(mode)  # a linker may have changed it
 
 
 def _no_room(target: Path, error: OSError) -> EnvironmentFault:
@@ -90,9 +108,9 @@ def _no_room(target: Path, error: OSError) -> EnvironmentFault:
 
 @contextmanager
 def _one_at_a_time(target: Path, source: Path) -> Iterator[bool]:
-    """Whether `target` is still missing. Ranks ask for the same library at once: all but one wait until it is there.
+    """Yield whether `target` must be made. Of several processes that need it at once, one makes it; the others wait.
 
-    Where the file system has no locks, each compiles its own.
+    On a file system without locks each process compiles its own.
     """
     if is_cached(target):
         yield False
@@ -104,9 +122,10 @@ def _one_at_a_time(target: Path, source: Path) -> Iterator[bool]:
 
 
 def compile_for_here(text: str, name: str, what: str) -> Path:
-    """Compile generated C for this machine's CPU, without contraction or reassociation of floats.
+    """Compile generated C for this host's CPU; return the library's path.
 
-    The C lies beside the library, under the same name. Raises EnvironmentFault if there is no compiler, or it fails.
+    The compiler may not fuse or reorder floating-point operations. The C source is saved beside the library. Raises
+    EnvironmentFault if there is no compiler, or if it fails.
     """
     compiler = find_tool("cc", "gcc", "clang")
     if compiler is None:
@@ -127,13 +146,9 @@ def _key(text: bytes, *more: str) -> str:
 
 
 @cache
-def _answer(compiler: str, about: str) -> str:
-    return subprocess.run([compiler, about], capture_output=True, text=True, check=False).stdout
-
-
 @cache
 def _cpu() -> str:
-    """A word for what this CPU can do: libraries made for it are not for others that share the cache."""
+    """Return a hash of this CPU's features: hosts with other CPUs may share the cache, but not the libraries."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

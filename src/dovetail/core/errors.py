@@ -7,7 +7,9 @@ from collections.abc import Iterable
 
 
 class DovetailError(ValueError):
-    """A mistake in what the user gave us, explained in one paragraph.
+    """A mistake in the user's input.
+
+    `what` is wrong, `where` (a source line), what was `found`, and a `hint` what to do.
 
     >>> raise DovetailError("rank 3 does not exist", where="ring.py:12", found="4 ranks, 0 to 3", hint="count from 0")
     Traceback (most recent call last):
@@ -27,7 +29,7 @@ class DovetailError(ValueError):
 
 
 def did_you_mean(name: object, known: Iterable[str], *, cutoff: float = 0.4) -> str:
-    """Return "did you mean 'x'?", where one of the `known` names is like `name`; else an empty string.
+    """Return "did you mean 'x'?" if one of the `known` names is similar to `name`; else an empty string.
 
     >>> did_you_mean("optimum", ("auto", "mc2", "optimal")), did_you_mean("x", ("auto", "mc2"))
     ("did you mean 'optimal'?", '')
@@ -37,23 +39,23 @@ def did_you_mean(name: object, known: Iterable[str], *, cutoff: float = 0.4) -> 
 
 
 class OperatorError(DovetailError):
-    """An operator that no Program can serve: a negative size, an unknown dtype, zero ranks."""
+    """An operator, or an argument of a call, that is invalid: a negative size, an unknown dtype, zero ranks."""
 
 
 class ProgramError(DovetailError):
-    """A Program that is malformed, or that its certificate refuses."""
+    """A Program that is malformed, or that cannot be proved."""
 
 
 class MachineError(DovetailError):
-    """A machine that is unknown, malformed, or lacks what was asked of it."""
+    """A machine that is unknown, malformed, or too small."""
 
 
 class CostError(DovetailError):
-    """Samples that cannot be fitted, or a cost asked for outside the range that was measured."""
+    """Samples that cannot be fitted, or a cost that is missing or outside the measured range."""
 
 
 class PlanError(DovetailError):
-    """No plan: an unknown schedule, or one that does not fit the operator."""
+    """A plan that cannot be made: the schedule is unknown, or does not fit the operator."""
 
 
 class RunError(DovetailError):
@@ -61,8 +63,8 @@ class RunError(DovetailError):
 
 
 class EnvironmentFault(DovetailError):
-    """Something outside us is missing or broken: an MPI, a compiler, a writable disk."""
+    """Something outside Dovetail is missing or broken: an MPI, a compiler, a writable disk."""
 
 
 class FileError(DovetailError):
-    """A file that is damaged, cut short, or not of the kind that was expected."""
+    """A file that is damaged, truncated, or not of the expected kind."""

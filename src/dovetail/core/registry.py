@@ -1,9 +1,9 @@
 """registry: look up objects by name: built-in ones, and those that other packages declare as entry points.
 
-A row of a built-in has the form of an entry point, `name = "package.module:Thing"`, and is loaded and checked like
-one. Built-ins stand in a table in their room, not in the metadata of our distribution: importing `importlib.metadata`
-and reading the metadata of all installed distributions takes 15 to 80 ms, and a source checkout on PYTHONPATH has
-none. The metadata are read only for a name that is not built in, or to list all names.
+Built-in objects have the form of entry points, `name = "package.module:Thing"`, and are loaded and checked like them.
+They are listed in a table in Dovetail's source, not in its installed metadata, because reading the metadata of all
+installed packages takes 15 to 80 ms, and a source checkout on PYTHONPATH has none. The metadata are read only for a
+name that is not built in, or to list all names.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Registry(Generic[T]):
     classes : bool
         Whether the objects are classes.
     error : type[DovetailError]
-        What is raised for a name that nothing has, and for a thing that cannot be loaded.
+        Raised for an unknown name, and for an object that cannot be loaded.
     made : callable, optional
-        Returns the thing for a name and what its place holds. Default: what the place holds.
+        `made(name, thing)` returns the object for the imported thing. Default: the thing itself.
 
     >>> rooms = Registry("dovetail.doors", "a door", {"front": "dovetail.core.errors:DovetailError"})
     >>> rooms["front"].__name__, "front" in rooms
@@ -67,12 +67,12 @@ class Registry(Generic[T]):
 
     @property
     def noun(self) -> str:
-        """The kind of object, without its article."""
+        """Return the kind of object, without its article."""
         return self.what.partition(" ")[2]
 
     @cached_property
     def others(self) -> dict[str, str]:
-        """The places that other packages declare, by name. Warns of a package that declares a built-in name."""
+        """Return "package.module:Thing" by name for other packages. Warn of a package that declares a built-in name."""
         found = {}
         for point in entry_points(self.group):
             if point.name not in self.built_in:
@@ -85,7 +85,7 @@ class Registry(Generic[T]):
 
     @cached_property
     def usable(self) -> tuple[str, ...]:
-        """Names of all objects that can be loaded. Objects of packages that cannot are left out, with a warning."""
+        """Return the names of all objects that can be loaded. Warn of objects of packages that cannot."""
         usable = [*self.built_in]
         for name in self.others:
             try:
@@ -103,13 +103,13 @@ class Registry(Generic[T]):
         return name in self.built_in or name in self.others
 
     def __getitem__(self, name: str) -> T:
-        """Return the object called `name`. Raises `error` if there is none, or if it is of another kind."""
+        """Return the object called `name`. Raise `error` if there is none, or if it is of another kind."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
     def place(self, name: str) -> str:
-        """Return the "package.module:Thing" of a name. Raises `error`, with the nearest name, if there is none."""
+        """Return the "package.module:Thing" of a name. Raise `error`, with the nearest name, if there is none."""
         if name not in self:
             raise self.error(f"no {self.noun} '{name}'", hint=did_you_mean(name, self) or ", ".join(sorted(self)))
         return self.built_in.get(name) or self.others[name]
@@ -118,7 +118,7 @@ class Registry(Generic[T]):
         place = self.place(name)
         try:
             found: T = self.made(name, at(place))
-        except Exception as error:  # whatever that package raises
+        except Exception as error:  # of any kind: importing a package runs its code
             if name in self.built_in:
                 raise
             cause = f"{type(error).__name__}: {error}"
@@ -130,7 +130,7 @@ class Registry(Generic[T]):
         return found
 
     def _fault(self, found: object) -> str:
-        """Why an object is not of this kind, in words; empty if it is."""
+        """Return why an object is not of this kind; empty if it is."""
         if isinstance(found, type) != self.classes:
             return repr(found)
         lacks = [part for part in self.parts if part not in dir(found)]

@@ -1,4 +1,4 @@
-"""trust: who else could change a file or folder. Files that other users can write are neither loaded nor trusted."""
+"""trust: find out whether another user could change a file or folder; Dovetail does not load such files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ROOT = 0
 def folder_danger(place: Path) -> str | None:
     """Return who else could change the contents of the folder `place`; None if only this user and root can.
 
-    `place` must be resolved (`Path.resolve`). Checks every folder from the root down, so that what was checked cannot
-    be exchanged meanwhile: nobody else can rename an entry of a folder that has passed. A parent with the sticky bit
-    passes, as /tmp does, since only an owner renames there.
+    `place` must be resolved (`Path.resolve`). Checks every folder from the root down, so that nobody can exchange a
+    folder after its check: other users cannot rename entries of a checked folder. A parent with the sticky bit, such
+    as /tmp, passes, since only owners can rename entries there.
     """
     for folder in reversed(place.parents):
         found = os.lstat(folder)
@@ -33,7 +33,7 @@ def folder_danger(place: Path) -> str | None:
 
 
 def link_danger(path: Path) -> str | None:
-    """Return the other user who owns a symbolic link on the way to `path` and could redirect it; None without one."""
+    """Return the other user who owns a symbolic link in `path`, and so could redirect it; None if there is none."""
     for part in (path, *path.parents):
         if part.is_symlink():
             found = os.lstat(part)
@@ -53,8 +53,10 @@ def file_danger(path: Path) -> str | None:
 
 
 def read_own(path: Path) -> bytes:
-    """Return the bytes of a file that this user or root owns. Raises RunError for a file of somebody else, because its
-    content may be executed, as pickles are."""
+    """Return the bytes of a file. Raise RunError if another user than this one or root owns it.
+
+    The content may be executed, because it is unpickled.
+    """
     with path.open("rb") as file:
         owner = os.fstat(file.fileno()).st_uid
         if owner not in (os.geteuid(), ROOT):
@@ -73,7 +75,7 @@ def _danger(found: os.stat_result, path: Path) -> str | None:
 
 
 def _writers(found: os.stat_result) -> str | None:
-    """Who else can write to a file with this mode and owner; None: nobody."""
+    """Return who else can write to a file with this mode and group; None: nobody."""
     if found.st_mode & stat.S_IWOTH:
         return "everyone"
     if found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid):
@@ -82,7 +84,7 @@ def _writers(found: os.stat_result) -> str | None:
 
 
 def _is_own_group(gid: int) -> bool:
-    """Whether the group is this user's own, of their name and with nobody else in it; root's group counts as such."""
+    """Return whether a group is this user's primary group, has the user's name, and has no other members."""
     try:
         user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
     except KeyError:
@@ -92,7 +94,7 @@ def _is_own_group(gid: int) -> bool:
 
 @cache
 def _system_users() -> frozenset[int]:
-    """Root; in a user namespace also the overflow user, who stands for all unmapped users, even the host's root."""
+    """Return root's uid and, in a user namespace, the overflow uid, which stands for unmapped users such as root."""
     try:
         rows = Path("/proc/self/uid_map").read_text(encoding="ascii").split()
         unknown = int(Path("/proc/sys/fs/overflowuid").read_text(encoding="ascii"))

@@ -12,7 +12,7 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes in `64`, `64K`, `1M`, `2GB` (binary multiples).
+    """Return the number of bytes in `64`, `64K`, `1M`, `2GB` (binary multiples). Raise OperatorError for other texts.
 
     >>> parse_bytes("64K"), parse_bytes("1.5m"), parse_bytes("7B")
     (65536, 1572864, 7)
@@ -24,7 +24,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Seconds in `3`, `3s`, `20ms`, `100us`.
+    """Return the seconds in `3`, `3s`, `20ms`, `100us`. Raise OperatorError for other texts.
 
     >>> parse_seconds("20ms"), parse_seconds("3")
     (0.02, 3.0)
@@ -36,7 +36,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_count(value: object, name: str, least: int = 0) -> int:
-    """A whole number not under `least`, or an OperatorError that names the argument.
+    """Return `value` as an int. Raise OperatorError, naming the argument, if it is not whole, or below `least`.
 
     >>> parse_count(4, "ranks", least=1)
     4
@@ -53,7 +53,7 @@ def parse_count(value: object, name: str, least: int = 0) -> int:
 
 
 def seconds_text(value: float) -> str:
-    """Seconds within a sentence.
+    """Format seconds for a sentence.
 
     >>> seconds_text(0.001283), seconds_text(0.1806), seconds_text(2.5), seconds_text(0.0)
     ('1283 µs', '180.6 ms', '2.500 s', '0 µs')
@@ -67,7 +67,7 @@ def seconds_text(value: float) -> str:
 
 
 def share_text(value: float) -> str:
-    """A share within a sentence.
+    """Format a share for a sentence, in percent.
 
     >>> share_text(0.327)
     '32.7 %'

@@ -1,4 +1,4 @@
-"""cost: how many seconds. Samples become curves, curves a model, a model the prices of a Program."""
+"""cost: how many seconds ops take. Samples become curves, curves a model, a model the prices of a Program."""
 
 from dovetail.cost.curve import Curve, Mode, Segment
 from dovetail.cost.fit import as_measured, fit, fit_factor

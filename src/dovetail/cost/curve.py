@@ -15,12 +15,12 @@ from dovetail.core import CostError, check_schema
 
 SCHEMA = "dovetail.curve/1"
 Label = Literal["measured", "emulated", "published", "preset", "prior"]
-MANY = 1 << 12  # points at once among which equal neighbours are looked for
-_SLACK = 1e-9  # relative room for rounding where monotonicity is checked
+MANY = 1 << 12  # from this many points on, runs of equal points are evaluated once
+_SLACK = 1e-9  # relative tolerance for rounding when monotonicity is checked
 
 
 class Segment(NamedTuple):
-    """From `start` to the next segment's: seconds + slope·(x - start) + bend·(x - start)²."""
+    """A piece of a curve, from `start` to the next segment's: seconds + slope·(x - start) + bend·(x - start)²."""
 
     start: float
     seconds: float
@@ -34,9 +34,10 @@ class Segment(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """One of the speeds that a machine changes between: its share of the samples, its typical ratio to the fastest.
+    """One of several speeds that a machine alternates between.
 
-    `seconds` holds its median at each size in `x` at which the speeds are distinct.
+    `share`: its share of the samples. `ratio`: its typical time relative to the fastest mode. `x`, `seconds`: the sizes
+    at which modes are distinct, and this mode's median there.
     """
 
     share: float
@@ -156,7 +157,7 @@ class Curve:
         least, most = self._evaluate_one(self.low), self._evaluate_one(self.high)
         if not seconds >= least:
             found = f"{self.low:g} {self.x_unit} cost {least:g} s"
-            raise CostError(f"nothing costs as little as {seconds:g} s", found=found)
+            raise CostError(f"no size costs as little as {seconds:g} s", found=found)
         row = max(i for i, s in enumerate(self.segments) if i == 0 or s.seconds <= seconds)
         stop = self.segments[row + 1].start if row + 1 < len(self.segments) else math.inf
         x = max(_solve(self.segments[row], seconds, stop), self.low)
@@ -208,7 +209,7 @@ class Curve:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Curve:
-        """Read what `to_json` wrote; a document without fit, modes or provenance is complete."""
+        """Read what `to_json` wrote; fit, modes and provenance may be missing."""
         check_schema(document, SCHEMA)
         try:
             high = document.get("high")
@@ -236,13 +237,13 @@ class Curve:
 
     @cached_property
     def _table(self) -> NDArray[np.float64]:
-        """Segments as rows, and in the last column what the next segment begins with."""
+        """Segments as rows; the last column is the cost at which the next segment begins."""
         later = [segment.seconds if self.rising else math.inf for segment in self.segments[1:]]
         caps = [*later, math.inf]
         return np.array([(*segment, cap) for segment, cap in zip(self.segments, caps, strict=True)], dtype=np.float64)
 
     def _evaluate(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """No range check. Local coordinates and the cap keep the result non-decreasing even in rounding."""
+        """Evaluate without a range check. Local coordinates and the cap keep the result non-decreasing when rounded."""
         table = self._table
         x = np.maximum(x, max(self.low, table[0, 0]))
         last = table[-1]
@@ -257,7 +258,7 @@ class Curve:
         return np.where(x > self.high, line, bent)
 
     def _evaluate_runs(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The same of many points, each run of equal ones evaluated once, as of the pieces of messages."""
+        """Evaluate many points, each run of equal ones (pieces of messages, for example) only once."""
         starts = np.append(0, np.flatnonzero(x[1:] != x[:-1]) + 1)
         return np.repeat(self._evaluate(x[starts]), np.diff(np.append(starts, len(x))))
 
@@ -309,7 +310,7 @@ def _check(curve: Curve) -> None:
 
 
 def _check_slope(curve: Curve, segment: Segment, stop: float) -> float:
-    """The segment's cost at `stop`, after checking that it never falls up to there (a factor: is never negative)."""
+    """Return the segment's cost at `stop`, after checking that it does not fall before (a factor: is not negative)."""
     finite = math.isfinite(stop)
     if not curve.rising:
         if min(segment.seconds, segment.at(stop) if finite else segment.slope) < 0.0:
@@ -325,7 +326,7 @@ def _check_slope(curve: Curve, segment: Segment, stop: float) -> float:
 
 
 def _solve(segment: Segment, seconds: float, stop: float) -> float:
-    """Greatest x in [segment.start, stop) with cost <= seconds, given that the start costs no more."""
+    """Return the greatest x in [segment.start, stop) with cost <= seconds; the start must cost no more."""
     rest = max(seconds - segment.seconds, 0.0)
     if segment.bend == 0.0:
         step = rest / segment.slope if segment.slope > 0.0 else math.inf
@@ -336,7 +337,7 @@ def _solve(segment: Segment, seconds: float, stop: float) -> float:
 
 
 def _first_reach(segment: Segment, stop: float, rate: float) -> float | None:
-    """Least x > 0 in [segment.start, stop) with x >= rate·seconds(x), or None."""
+    """Return the least x > 0 in [segment.start, stop) with x >= rate·seconds(x), or None."""
     # x - rate * f(x) as a polynomial in step = x - start: constant + linear·step + square·step²
     constant = segment.start - rate * segment.seconds
     linear, square = 1.0 - rate * segment.slope, -rate * segment.bend

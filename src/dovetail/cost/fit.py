@@ -20,30 +20,30 @@ from dovetail.cost.segments import Points, huber_weight, lines, score, segment
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Which = Literal["most", "fastest", "slowest"]
-WORD_BYTES = 64  # a message that fits a cache line costs what the least one costs
-ROUNDS = 20
-BOOTSTRAPS = 200
+WORD_BYTES = 64  # messages that fit in a cache line all cost the same
+ROUNDS = 20  # rounds of reweighting
+BOOTSTRAPS = 200  # resamplings for the confidence interval
 
 
 def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Curve:
-    """The Curve of `samples`: seconds against x, never falling.
+    """Return the Curve of `samples`: seconds against x, never falling.
 
-    1. Where timings fall into several modes, one is followed: the one with the greatest share, or as `mode` asks.
-    2. Median at each size; relative residuals, weighed by the noise that the repeats show.
-    3. Break points by dynamic programming, as many as the noise allows (`segments.segment`).
-    4. All lines at once by non-negative least squares on start, slopes and jumps, reweighted for outliers: monotone
-       by construction, at the joints too. Where two lines cross between samples the break lies there, else midway.
-    5. Interval: 95 % of refits to resampled repeats (200, from a fixed seed).
+    1. If timings fall into several modes, the curve follows one: the one with the greatest share, or as `mode` says.
+    2. Take the median at each size; weight relative residuals by the noise among repeats.
+    3. Find break points by dynamic programming, as many as the noise justifies (`segments.segment`).
+    4. Fit all lines at once by non-negative least squares on start, slopes and jumps, reweighted for outliers. The
+       curve is thus monotone. If two lines cross between samples, the break is the crossing; else it is midway.
+    5. Confidence interval: 95 % of refits to resampled repeats (200, from a fixed seed).
 
-    A curve against rows or FLOP starts at 0 for nothing; one against bytes holds from 0 if the least message measured
-    has no more than 64 bytes. Raises CostError for no samples, and for a size of 0 rows that costs something.
+    A curve against rows or FLOP starts at 0 s for 0. A curve against bytes is valid from 0 if the smallest measured
+    message has at most 64 bytes. Raises CostError if there are no samples, or a size of 0 rows takes time.
     """
     found = modes(samples)
     index = _chosen(found, mode)
     rows = [parts[min(index, len(parts) - 1)] for parts in mode_rows(samples)]
     anchored = samples.x_unit != "bytes"
     points, rows = _points(samples, rows, anchored)
-    several = anchored and len(points.x) > 1  # then every row costs its slope, the first one too
+    several = anchored and len(points.x) > 1  # then every row, also the first, costs the slope
     start = 0.0 if several else float(points.x[0])
     first = min(1.0, float(points.x[0])) if several else start
     basis = _joined(points, start, first, segment(points))
@@ -66,9 +66,9 @@ def fit(samples: Samples, mode: Which = "most", label: Label = "measured") -> Cu
 
 
 def fit_factor(samples: Samples, label: Label = "measured") -> Curve:
-    """A slow-down factor (>= 1, here in the column `seconds`) against bytes: the median at each size, lines between.
+    """Return the curve of a slow-down factor (≥ 1, in the column `seconds`) against bytes: lines through the medians.
 
-    A factor may fall with size, so this curve is not rising; it has no inverse and no n_half.
+    A factor may fall with size, so the curve is not `rising`: it has no inverse and no n_half.
     """
     if not len(samples.x):
         raise CostError("no samples to fit")
@@ -78,8 +78,8 @@ def fit_factor(samples: Samples, label: Label = "measured") -> Curve:
 
 
 def as_measured(samples: Samples, label: Label = "measured") -> Curve:
-    """Seconds against bytes as they were measured: the median at each size, lines between. Such a curve may fall, as
-    where a library changes its ways with the size.
+    """Return seconds against bytes as measured: lines through the medians at each size. Such a curve may fall, for
+    example where a library changes its algorithm with the size.
 
     >>> round(1e6 * as_measured(Samples.of({8: [3e-6] * 3, 16: [2e-6, 2e-6, 9e-6]})).seconds(12), 3)
     2.5
@@ -87,7 +87,7 @@ def as_measured(samples: Samples, label: Label = "measured") -> Curve:
     more: dict[str, Any] = {"provenance": dict(samples.provenance), "samples": samples.to_json()}
     x, y = samples.sizes.tolist(), samples.medians.tolist()
     slopes = (np.diff(y) / np.diff(x)).tolist()
-    rises = [slope for slope in slopes[-1:] if slope > 0] or [y[-1] / max(x[-1], 1.0)]  # beyond all that was seen
+    rises = [slope for slope in slopes[-1:] if slope > 0] or [y[-1] / max(x[-1], 1.0)]  # beyond the measured sizes
     segments = tuple(Segment(*row) for row in zip(x, y, [*slopes, *rises], strict=True))
     return Curve(samples.x_unit, segments, 0.0, x[-1], label, rising=False, **more)
 
@@ -95,29 +95,29 @@ def as_measured(samples: Samples, label: Label = "measured") -> Curve:
 def _chosen(found: Sequence[Mode], mode: Which) -> int:
     if mode not in ("most", "fastest", "slowest"):
         raise CostError(f"unknown mode '{mode}'", hint="most, fastest or slowest")
-    if mode == "most":  # of equal shares the slower, so that a plan does not count on luck
+    if mode == "most":  # of equal shares the slower one, to be on the safe side
         return max(range(len(found)), key=lambda i: (found[i].share, i))
     return 0 if mode == "fastest" else len(found) - 1
 
 
 def _points(samples: Samples, rows: list[Ints], anchored: bool) -> tuple[Points, list[Ints]]:
-    """The medians of `rows` and their noise, without a size of 0 where nothing costs nothing."""
+    """Return the medians of `rows` with their noise, and `rows`, without a size of 0 that takes no time."""
     sizes = samples.sizes
     y = np.array([np.median(samples.seconds[each]) for each in rows])
     free = (sizes == 0.0) & anchored
     if np.any(y[free] > 0) or np.any(y[~free] <= 0):
-        raise CostError("nothing costs nothing, and something costs something", found=f"{y[0]:g} s at {sizes[0]:g}")
+        raise CostError("a size of 0 must take 0 s, and larger sizes more", found=f"{y[0]:g} s at {sizes[0]:g}")
     if free.all():
-        raise CostError("no samples to fit but at 0", hint="measure at least one size above 0")
+        raise CostError("all samples are of size 0", hint="measure at least one size above 0")
     x, y, rows = sizes[~free], y[~free], [each for each, skip in zip(rows, free, strict=True) if not skip]
     return Points(x, y, noise_of(samples, rows, x, y)), rows
 
 
 def _joined(points: Points, start: float, first: float, parts: list[tuple[int, int]]) -> _Basis:
-    """The segments joined: continuous where their lines cross, a jump midway between two samples where they do not;
-    none before `first`.
+    """Return the segments joined: continuously where their lines cross between two samples, else with a jump midway.
 
-    A crossing beyond those two samples is tried too, and used unless the jump earns its parameter (as in `segment`).
+    A crossing beyond those two samples is tried, too, and used unless the jump improves the fit enough to justify its
+    parameter (as in `segment`). There are no breaks before `first`.
     """
     crossings, midways = [], []
     for left, right in pairwise(parts):
@@ -137,19 +137,19 @@ def _joined(points: Points, start: float, first: float, parts: list[tuple[int, i
 
 
 class _Basis:
-    """A rising curve as a non-negative sum: its start, its slope in each segment, its jump at some breaks."""
+    """A rising curve as a non-negative combination of columns: start, slope of each segment, jump at some breaks."""
 
     def __init__(self, start: float, breaks: list[float], jumps: list[bool]) -> None:
         self.start, self.breaks, self.jumps = start, breaks, jumps
 
     def with_joint(self, index: int, at: float) -> _Basis:
-        """The same with break `index` at `at`, continuous there."""
+        """Return the basis with break `index` at `at`, continuous there."""
         breaks, jumps = list(self.breaks), list(self.jumps)
         breaks[index], jumps[index] = at, False
         return _Basis(self.start, breaks, jumps)
 
     def loss(self, points: Points) -> float:
-        """Sum of absolute residuals in units of the noise."""
+        """Return the sum of absolute residuals in units of the noise."""
         fitted = self.matrix(points.x) @ self.solve(points)[0]
         return float(np.abs((fitted - points.y) / (points.y * points.noise)).sum())
 
@@ -161,7 +161,7 @@ class _Basis:
         return np.stack(columns, axis=1)
 
     def solve(self, points: Points) -> tuple[Floats, Floats]:
-        """Amount of each column, and the final weight of each point (1 where it is no outlier)."""
+        """Return the amount of each column, and the final weight of each point (1: no outlier)."""
         weight = np.ones(len(points.x))
         amounts = np.zeros(0)
         for _ in range(ROUNDS):
@@ -180,7 +180,7 @@ class _Basis:
         return amounts
 
     def segments(self, amounts: Floats, first: float, anchored: bool) -> tuple[Segment, ...]:
-        """From `first` on, and up to there from nothing, where they are anchored there."""
+        """Return the segments from `first` on and, if `anchored`, one from (0, 0) to `first`."""
         count = len(self.breaks) + 1
         slopes, rest = amounts[1 : count + 1], list(amounts[count + 1 :])
         result = [Segment(first, float(amounts[0] + slopes[0] * (first - self.start)), float(slopes[0]))]
@@ -195,7 +195,9 @@ class _Basis:
 def _interval(
     basis: _Basis, points: Points, drawn: Floats | None, weight: Floats, fitted: Floats
 ) -> tuple[tuple[float, float], ...]:
-    """95 % interval of the curve at each point, from refits to resampled medians; breaks and weights stay fixed."""
+    """Return the 95 % interval of the curve at each point, from refits to resampled medians with fixed breaks and
+    weights.
+    """
     if drawn is None:
         return ()
     matrix = basis.matrix(points.x)
@@ -206,10 +208,10 @@ def _interval(
 
 
 def _resampled(samples: Samples, rows: list[Ints]) -> Floats | None:
-    """Medians of BOOTSTRAPS resamplings, a row each; None where no size was timed twice.
+    """Return the medians of BOOTSTRAPS resamplings, a row for each; None if no size was timed twice.
 
-    Whole repeats are drawn where there are at least three and every size has as many timings in each, so that what
-    all sizes of a sweep share counts as one chance; otherwise the timings of each size.
+    If there are at least three repeats with equally many timings of every size, whole repeats are drawn, as timings of
+    one sweep are correlated; otherwise the timings of each size are.
     """
     if max(map(len, rows)) < 2:
         return None

@@ -35,7 +35,7 @@ class Accuracy(NamedTuple):
     max_error: float
 
 
-MODELS = 32  # cached at most
+MODELS = 32  # most models cached
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class CostModel:
         """Return the model of `machine`, cached by the object's identity (comparing machines compares all curves)."""
         found = _ASKED.get(id(machine))
         if found is None:
-            found = _ASKED[id(machine)] = machine, _of(machine)  # the machine, so that no other gets its id
+            found = _ASKED[id(machine)] = machine, _of(machine)  # holds the machine, so that its id stays unique
             if len(_ASKED) > MODELS:
                 _ASKED.pop(next(iter(_ASKED)), None)
         return found[1]
@@ -126,7 +126,7 @@ class CostModel:
         raise self._missing(f"kernel:{key}", rate_key(key))
 
     def factor(self, key: str, num_bytes: ArrayLike) -> Any:
-        """Return the slow-down `cil:…` beside messages of `num_bytes`: at least 1, constant beyond its range."""
+        """Return the slow-down factor `cil:…` beside messages of `num_bytes`: at least 1, constant beyond its range."""
         sizes = np.asarray(num_bytes, dtype=np.float64)
         curve = self.curves.get(key)
         if curve is None:
@@ -134,7 +134,7 @@ class CostModel:
         return np.maximum(curve.seconds(np.clip(sizes, curve.low, curve.high)), 1.0)
 
     def eager_limit(self, kind: str) -> float:
-        """Return the largest message, in bytes, that does not wait for its receive on links of `kind`; unknown: inf."""
+        """Return the largest message, in bytes, that does not wait for its receive on links of `kind`, or inf."""
         limit = self.machine.facts.get("eager_limit_bytes")
         if isinstance(limit, Mapping):
             limit = limit.get(kind)
@@ -160,9 +160,9 @@ class CostModel:
         ]
         if Kind.compute in used and used & (SENDS | {Kind.put, Kind.get, Kind.collective}):
             cil = [key for key in ("cil:compute", "cil:net") if key not in self]
-            lines += [f"no `{key}` curve: compute and traffic are taken not to slow each other" for key in cil]
+            lines += [f"no `{key}` curve: compute and traffic are assumed not to slow each other" for key in cil]
         if "eager_limit_bytes" not in self.machine.facts and used & SENDS:
-            lines.append("no `eager_limit_bytes` fact: no message is taken to wait for its receive")
+            lines.append("no `eager_limit_bytes` fact: no message is assumed to wait for its receive")
         unmeasured = sorted({c.label for c in self.curves.values()} - {"measured"})
         return (*lines, *(f"some costs are {label}, not measured here" for label in unmeasured))
 
@@ -185,7 +185,7 @@ def rate_key(key: str) -> str:
     return f"flops:{parts[0]}:{next((part for part in parts if _is_dtype(part)), '')}"
 
 
-_ASKED: dict[int, tuple[Machine, CostModel]] = {}  # by identity
+_ASKED: dict[int, tuple[Machine, CostModel]] = {}  # by the machine's id
 
 
 def _of(machine: Machine) -> CostModel:

@@ -1,4 +1,4 @@
-"""modes: whether timings fall into several speeds; and the size from which a send waits for its receive."""
+"""modes: detect several speeds among timings; and find the size from which a send waits for its receive."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dovetail.cost.samples import Samples
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# A gap between two groups of timings counts in multiples of the wider group's spread. On unimodal noise (normal,
-# Laplace, exponential, lognormal, Student's t with 2 degrees; 5 to 50 timings) a gap of PLAIN spreads turns up in about
-# 2 % of sizes, one of STRONG spreads in about 0.1 %. A sweep has dozens of sizes, so a STRONG gap counts beside a PLAIN
-# one at a neighbouring size, PLAIN ones where three neighbours agree: a false alarm in less than 1 % of sweeps.
+# A gap between two groups of timings is measured in multiples of the wider group's spread. On unimodal noise (normal,
+# Laplace, exponential, lognormal, Student's t with 2 degrees; 5 to 50 timings) a gap of PLAIN spreads occurs at about
+# 2 % of sizes, one of STRONG spreads at about 0.1 %. As a sweep has dozens of sizes, a STRONG gap counts only if a
+# neighbouring size has a PLAIN one, and PLAIN gaps only if three neighbours have one: below 1 % of sweeps by chance.
 PLAIN, STRONG = 6.0, 15.0
-LEAST_RATIO = 1.1  # speeds closer than this are one
-LEAST_SHARE = 0.15  # rarer than this is an outlier, not a mode
-SAME_RATIO = 1.5  # a size whose modes lie further apart, or nearer, than elsewhere by this factor shows outliers only
+LEAST_RATIO = 1.1  # speeds closer than this count as one
+LEAST_SHARE = 0.15  # smaller groups are outliers, not modes
+SAME_RATIO = 1.5  # if the modes of a size are this factor further apart, or closer, than elsewhere, they are outliers
 MOST_MODES = 4
-NARROWEST = 0.01  # spread below which a group counts as this wide (relative)
+NARROWEST = 0.01  # least relative spread of a group
 
 
 class EagerLimit(NamedTuple):
-    """The greatest message that is sent early; the least that waits (None: none did); sizes that did both."""
+    """The greatest size that is sent without waiting; the least that waits (None: none did); sizes that did both."""
 
     limit_bytes: int
     waits_bytes: int | None
@@ -37,9 +37,9 @@ class EagerLimit(NamedTuple):
 
 
 def modes(samples: Samples) -> tuple[Mode, ...]:
-    """The speeds between which the timings change, fastest first; one Mode where there is only one.
+    """Return the speeds that the timings alternate between, fastest first; a single Mode if there is only one.
 
-    An Open MPI exchange runs both ways at once (88 ms) or one after the other (175 ms), changing from run to run:
+    An Open MPI exchange runs both ways at once (88 ms) or one after the other (175 ms), which varies from run to run:
 
     >>> fast, slow = modes(Samples.of({1 << 20: [0.088, 0.175, 0.089, 0.176, 0.088, 0.174, 0.087, 0.089]}))
     >>> fast.share, slow.share, slow.ratio, slow.seconds
@@ -63,7 +63,7 @@ def modes(samples: Samples) -> tuple[Mode, ...]:
 
 
 def mode_rows(samples: Samples) -> list[list[Ints]]:
-    """Rows of the timings at each size, split into modes, fastest first (one list where there is one mode)."""
+    """Return the rows of the timings at each size, split into modes, fastest first (one list if there is one mode)."""
     if not len(samples.x):
         raise CostError("no samples to fit", hint="measure at least one size")
     plain = [_split(samples, rows, PLAIN, least=2) for rows in samples.rows]
@@ -78,11 +78,11 @@ def mode_rows(samples: Samples) -> list[list[Ints]]:
             result.append(plain[i - 1])
         else:
             result.append([rows])
-    return _alike(samples, result)
+    return _joined(samples, result)
 
 
-def _alike(samples: Samples, split: list[list[Ints]]) -> list[list[Ints]]:
-    """The same, where sizes whose modes are not spaced as at most sizes are joined again."""
+def _joined(samples: Samples, split: list[list[Ints]]) -> list[list[Ints]]:
+    """Return the rows with modes joined again at sizes where they are spaced otherwise than at most sizes."""
     ends = [
         [np.median(samples.seconds[parts[i]]) for i in (0, -1)] if len(parts) > 1 else [1.0, math.nan]
         for parts in split
@@ -96,12 +96,12 @@ def _alike(samples: Samples, split: list[list[Ints]]) -> list[list[Ints]]:
 
 
 def eager_limit(samples: Samples, late_s: float) -> EagerLimit:
-    """From sends whose receive was posted `late_s` later: up to which size does the send return without waiting?
+    """Return up to which size a send returns without waiting for its receive.
 
-    `samples` holds the seconds that the send took, against bytes. A send is early when it took less than half of
-    `late_s`, so choose `late_s` well over the time on the wire. The limit is the greatest size such that it and all
-    smaller ones were early in most repeats, 0 where even the least waited. Sizes where between a tenth and nine tenths
-    of the sends were early, and early sizes above one that waits, are reported as `mixed`.
+    `samples`: seconds of sends whose receive was posted `late_s` seconds later, against bytes. A send counts as early
+    if it took less than half of `late_s`, so `late_s` must be well above the time on the wire. The limit is the
+    greatest size such that it and all smaller sizes were early in most repeats; 0 if even the smallest waited. `mixed`
+    are sizes with 10 % to 90 % early sends, and early sizes above one that waits.
 
     >>> eager_limit(Samples.of({1024: [2e-6] * 3, 32768: [9e-6] * 3, 65536: [0.0301] * 3}), late_s=0.03)
     EagerLimit(limit_bytes=32768, waits_bytes=65536, mixed=())
@@ -109,7 +109,7 @@ def eager_limit(samples: Samples, late_s: float) -> EagerLimit:
     if not (0.0 < late_s < math.inf):
         raise CostError("late_s is the delay of the receive in seconds", found=repr(late_s))
     if not len(samples.x):
-        raise CostError("no samples to find an eager limit in")
+        raise CostError("no samples to find an eager limit from")
     limit, waits, mixed = 0, None, []
     for x, group in zip(samples.sizes, samples.groups, strict=True):
         share = float(np.mean(group < 0.5 * late_s))
@@ -124,9 +124,10 @@ def eager_limit(samples: Samples, late_s: float) -> EagerLimit:
 
 
 def _split(samples: Samples, rows: Ints, wide: float, least: int) -> list[Ints]:
-    """Rows parted by gaps of at least `wide` spreads of the widest group, fastest first; at most MOST_MODES.
+    """Return rows split at gaps of at least `wide` spreads of the widest group, fastest first; at most MOST_MODES.
 
-    The widest gaps part one, two, ... places; the parting whose narrowest gap is widest in spreads wins.
+    Splits at the widest gap, the two widest, and so on are tried; the split whose narrowest gap is widest, measured in
+    spreads, wins.
     """
     order = rows[np.argsort(samples.seconds[rows], kind="stable")]
     times = samples.seconds[order]
@@ -148,6 +149,6 @@ def _split(samples: Samples, rows: Ints, wide: float, least: int) -> list[Ints]:
 
 
 def _spread(logs: Floats) -> float:
-    """Mean distance from the median, without the farthest fifth."""
+    """Return the mean distance from the median, without the farthest fifth."""
     away = np.sort(np.abs(logs - np.median(logs)))
     return float(away[: max(math.ceil(0.8 * len(away)), 2)].mean())

@@ -11,17 +11,17 @@ from dovetail.cost.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-LEAST_NOISE = 1e-3  # no timing is believed to better than 0.1 %
-TO_SIGMA = 1.4826  # a standard deviation is this many median distances, for normal noise
-OF_MEDIAN = 1.2533  # standard error of a median in those of a mean
+LEAST_NOISE = 1e-3  # relative error that every timing has at least
+TO_SIGMA = 1.4826  # standard deviation in median absolute deviations, for normal noise
+OF_MEDIAN = 1.2533  # standard error of a median in standard errors of a mean
 _FEW = (math.nan, math.nan, 1.196, 1.495, 1.363, 1.206, 1.200, 1.140, 1.129, 1.107)  # Croux and Rousseeuw 1992
 
 
 def noise_of(samples: Samples, rows: list[Ints], x: Floats, y: Floats) -> Floats:
-    """Relative standard error of the medians `y` of `rows` at `x`, joined with the neighbours' by their median.
+    """Return the relative standard error of the medians `y` of `rows` at `x`, smoothed by a median over three sizes.
 
-    The greater of what the timings of a size show and what its repeats (sweeps) show, since timings of one sweep share
-    its luck. Where nothing was timed three times, what the medians themselves show: their distances from the straight
+    It is the greater of the error from all timings of a size and the error from its repeats (sweeps), as timings of one
+    sweep are correlated. If no size was timed three times, it is estimated from the medians' distances to the straight
     line between their neighbours.
     """
     counts = np.array([len(each) for each in rows])
@@ -29,13 +29,13 @@ def noise_of(samples: Samples, rows: list[Ints], x: Floats, y: Floats) -> Floats
         return np.full(len(x), max(_roughness(x, y), LEAST_NOISE))
     errors = np.array([_error(samples, each) for each in rows]) / y
     padded = np.concatenate([errors[:1], errors, errors[-1:]])
-    joined = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
-    noise: Floats = np.maximum(joined, LEAST_NOISE)
+    smoothed = np.median(np.stack([padded[:-2], padded[1:-1], padded[2:]]), axis=0)
+    noise: Floats = np.maximum(smoothed, LEAST_NOISE)
     return noise
 
 
 def sigma(values: Floats) -> float:
-    """Robust standard deviation; 0 for a single value.
+    """Return a robust standard deviation; 0 for a single value.
 
     >>> round(sigma(np.array([1.0, 2.0, 3.0, 4.0, 100.0])), 3)
     1.788
@@ -48,7 +48,7 @@ def sigma(values: Floats) -> float:
 
 
 def _error(samples: Samples, rows: Ints) -> float:
-    """Standard error in seconds of the median of `rows`."""
+    """Return the standard error, in seconds, of the median of `rows`."""
     seconds, repeat = samples.seconds[rows], samples.repeat[rows]
     single = OF_MEDIAN * sigma(seconds) / math.sqrt(len(rows))
     repeats = np.unique(repeat)
@@ -59,7 +59,7 @@ def _error(samples: Samples, rows: Ints) -> float:
 
 
 def _roughness(x: Floats, y: Floats) -> float:
-    """Relative scatter of medians about the line between their neighbours; 0 for fewer than five."""
+    """Return the relative scatter of medians about the line between their neighbours; 0 for fewer than five."""
     if len(x) < 5:
         return 0.0
     share = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])

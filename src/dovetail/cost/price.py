@@ -1,4 +1,4 @@
-"""price: costs of all ops of a Program on a machine, by a few array operations."""
+"""price: the costs of all ops of a Program on a machine, computed by array operations."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _check(program: Program, machine: Machine, contention: float | None) -> None
 
 @dataclass(frozen=True)
 class _Sizes:
-    """Per region: bytes read, bytes written. Per op: the bytes of its message or of the data it handles."""
+    """`read`, `write`: bytes of each region. `handled`: for each op, bytes of its message or of the data it handles."""
 
     read: Ints
     write: Ints
@@ -137,7 +137,7 @@ def _check_sizes(program: Program, workload: Workload) -> None:
 
 
 def _by_op(values: Ints, start: Ints) -> Ints:
-    """The sum over all regions of each op."""
+    """Return the sum over all regions of each op."""
     total = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=total[1:])
     by_op: Ints = total[start[1:]] - total[start[:-1]]
@@ -162,7 +162,7 @@ def _work(program: Program, model: CostModel, workload: Workload, sizes: _Sizes,
 
 
 def _at_most(model: CostModel, key: str, num_bytes: Ints, extrapolate: bool) -> Floats:
-    """Seconds at `num_bytes`, at least those of the smallest measured size, since costs never fall."""
+    """Return the seconds at `num_bytes`, at least those of the smallest measured size, since costs never fall."""
     seconds: Floats = model.seconds(key, np.maximum(num_bytes, model.curve(key).low), extrapolate)
     return seconds
 
@@ -193,7 +193,7 @@ def _work_of(kernel: str, workload: Workload, kind: Call) -> Work:
 def _messages(
     program: Program, model: CostModel, sizes: _Sizes, routes: Routes, extrapolate: bool
 ) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Seconds on the wire and of latency, and who waits for its receive, for ops that send, put, get or signal."""
+    """Return wire seconds, latency, and whether an op waits for its receive, for sends, puts, gets and signals."""
     wire_s, latency_s = np.zeros(program.num_ops), np.zeros(program.num_ops)
     rendezvous = np.zeros(program.num_ops, dtype=np.bool_)
     carrier = carriers(program)
@@ -213,7 +213,7 @@ def _messages(
         num_bytes = np.where(is_signal, model.curve(key).low, sizes.handled[mine])
         if key == one_way:
             wire = model.seconds(key, num_bytes, extrapolate) - latency_s[mine]
-        else:  # a stream's cost holds no latency; that of the least message alone holds one message of a stream
+        else:  # stream costs contain no latency: latency = isolated message - message in a stream
             wire, stream = model.seconds(key, num_bytes, extrapolate), model.curve(key)
             latency_s[mine] = np.where(
                 is_signal, latency_s[mine], np.maximum(latency_s[mine] - stream.seconds(stream.low), 0.0)
@@ -225,7 +225,7 @@ def _messages(
 
 
 def _channel_groups(routes: Routes, model: CostModel) -> tuple[Ints, list[tuple[str, str]]]:
-    """For each channel the row of the (cost key, link kind) that it goes by, and those rows."""
+    """Return, for each channel, the row of its (cost key, link kind), and those rows."""
     groups: dict[tuple[str, str], int] = {}
     group_of = np.zeros(len(routes.kinds), dtype=np.int64)
     for row, kind in enumerate(routes.kinds):
@@ -236,8 +236,11 @@ def _channel_groups(routes: Routes, model: CostModel) -> tuple[Ints, list[tuple[
 
 
 def _slow_downs(program: Program, model: CostModel, sizes: _Sizes, times: Ints | None) -> tuple[Floats, Floats]:
-    """cil:compute for ops on compute lanes, by the mean message and the mean call of their rank, weighed by bytes;
-    cil:net by their own."""
+    """Return the slow-down factors of each op beside traffic, and beside computation.
+
+    Ops on compute lanes are slowed by `cil:compute` at their rank's mean message and mean call, weighted by bytes;
+    messages and calls by `cil:net` at their own size.
+    """
     slow_by_net, slow_by_compute = np.ones(program.num_ops), np.ones(program.num_ops)
     engines = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     on_compute = engines[program.lane]
@@ -257,8 +260,11 @@ def _slow_downs(program: Program, model: CostModel, sizes: _Sizes, times: Ints |
 def _beside_traffic(
     program: Program, model: CostModel, num_bytes: Ints, traffic: NDArray[np.bool_], times: Ints | None
 ) -> Floats:
-    """How much the traffic of each rank slows its compute: its messages and its calls of the library, each by their own
-    curve where the machine has both, in the shares of their bytes."""
+    """Return the factor by which the traffic of each rank slows its compute.
+
+    If the machine has a curve for calls of the library, messages and calls count by their own curves, weighted by their
+    bytes.
+    """
     calls, of_calls = program.kind == Kind.collective, f"cil:compute:{LIBRARY}"
     kinds = [("cil:compute", traffic & ~calls), (of_calls, calls)] if of_calls in model else [("cil:compute", traffic)]
     found = [(key, *_typical_message(program, num_bytes, rows, times)) for key, rows in kinds]
@@ -272,7 +278,7 @@ def _beside_traffic(
 def _typical_message(
     program: Program, num_bytes: Ints, traffic: NDArray[np.bool_], times: Ints | None
 ) -> tuple[Floats, Floats]:
-    """Mean bytes of the messages that touch each rank, weighted by their bytes, and their sum; 0 for a rank without."""
+    """Return the mean bytes (weighted by bytes) of the messages at each rank, and their sum; 0 if none."""
     rows = np.flatnonzero(traffic)
     carrier = carriers(program)
     sent = rows[carrier[rows] >= 0]

@@ -1,4 +1,4 @@
-"""prices: costs of every op of one Program on one machine, as columns; `cost` writes them, `sim` reads them."""
+"""prices: the costs of every op of one Program on one machine, as columns; `cost` computes them, `sim` reads them."""
 
 from __future__ import annotations
 

@@ -16,14 +16,23 @@ from dovetail.machine import Machine
 
 
 class Protocol(NamedTuple):
-    """How messages of one kind travel. A lane is what the sources call a thread block (seed 002).
+    """How a protocol sends messages. A lane is what the sources call a thread block (seed 002).
 
-    `latency_s`: for which a message also occupies its receiver. `lane_bytes_per_s`: at which a lane takes a
-    message in, adds it and passes it on. `efficiency`: the share of the wire that is data: LL sends a flag with every
-    8 bytes of 16 (0.5), LL128 one with every 120 of 128 (0.9375), Simple none. `sweep_bytes`: what all threads of a
-    lane move at one access; it is passed on while the next is on its way, so long messages pipeline at this grain (0:
-    no such grain). `slices`: the least number of slices of a message. `tile_bytes`: what a place of the FIFO holds; for
-    longer messages all lanes go through their ops once more.
+    Parameters
+    ----------
+    latency_s : float
+        Time before a message's data arrive, during which its receiver is busy.
+    lane_bytes_per_s : float
+        Rate at which a lane receives a message, adds it and forwards it.
+    efficiency : float
+        Share of data on the wire: LL sends 8 data bytes in 16 (0.5), LL128 120 in 128 (0.9375), Simple only data.
+    sweep_bytes : int
+        Bytes that all threads of a lane move in one access. A lane forwards them while the next arrive, so long
+        messages pipeline at this grain. 0: no such grain.
+    slices : int
+        Least number of slices of a message.
+    tile_bytes : int
+        Bytes in one slot of the FIFO. For longer messages all lanes repeat their ops.
     """
 
     latency_s: float
@@ -34,7 +43,7 @@ class Protocol(NamedTuple):
     tile_bytes: int = 1 << 40
 
     def grain(self, num_bytes: float) -> float:
-        """Bytes of a message's first piece.
+        """Return the bytes of a message's first piece.
 
         >>> ll, simple = Protocol(1e-6, 3e9, sweep_bytes=4096), Protocol(1e-6, 7e9, slices=2)
         >>> ll.grain(1000), ll.grain(20_000), simple.grain(20_000)
@@ -43,7 +52,7 @@ class Protocol(NamedTuple):
         return min(num_bytes, self.sweep_bytes) if self.sweep_bytes else num_bytes / self.slices
 
     def pieces(self, num_bytes: float, most: int) -> int:
-        """Into how many pieces a simulation cuts a message: a power of two, the last of them may be empty.
+        """Return the number of pieces into which a simulation cuts a message: a power of two; the last may be empty.
 
         >>> Protocol(1e-6, 3e9, sweep_bytes=4096).pieces(20_000, 16), Protocol(1e-6, 7e9, slices=2).pieces(20_000, 16)
         (8, 2)
@@ -52,7 +61,7 @@ class Protocol(NamedTuple):
 
 
 def protocols(machine: Machine) -> dict[str, Protocol]:
-    """The protocols of a machine of GPUs, by name: its fact `protocols`.
+    """Return the protocols of a machine of GPUs, by name, from its fact `protocols`.
 
     >>> from dovetail.machine import load
     >>> sorted(protocols(load("a100-8")))
@@ -61,7 +70,7 @@ def protocols(machine: Machine) -> dict[str, Protocol]:
     try:
         return {name: Protocol(**fields) for name, fields in machine.facts["protocols"].items()}
     except KeyError:
-        hint = "a preset of GPUs, e.g. a100-8"
+        hint = "choose a preset of GPUs, such as a100-8"
         raise CostError(f"machine '{machine.name}' has no fact 'protocols'", hint=hint) from None
     except (AttributeError, TypeError) as error:
         raise CostError(f"machine '{machine.name}': malformed fact 'protocols'", found=str(error)) from error
@@ -76,19 +85,21 @@ def price_protocol(
     begins: NDArray[np.bool_] | bool = True,
     switch: int | None = None,
 ) -> Prices:
-    """What each op costs where ranks are GPUs on one switch that blocks nobody; `num_bytes` of each op: see `op_bytes`.
+    """Return the costs of each op if ranks are GPUs on one non-blocking switch.
 
-    A message holds its sender's port for bytes / (efficiency · `link_bytes_per_s`, a fact of the machine); the op that
-    receives it keeps its lane busy for bytes / `lane_bytes_per_s`, and for `latency_s` where the message `begins` with
-    it (and is no later piece of one). Local additions and copies cost what the machine's curves say. Rank `switch`
-    stands for a switch that adds and multiplies messages itself (NVLS): its lanes take no time, and what it sends holds
-    the receiver's port. What starts a kernel (fact `launch_s`) is not in it.
+    A message occupies its sender's port for bytes / (efficiency · `link_bytes_per_s`, a fact of the machine). The op
+    that receives it keeps its lane busy for bytes / `lane_bytes_per_s`, and `latency_s` more if `begins`: if the op
+    receives the first piece of a message. Local additions and copies cost what the machine's curves say. `num_bytes`:
+    bytes of each op, see `op_bytes`. Rank `switch` stands for a switch that reduces and multicasts messages
+    itself (NVLS): its lanes take no time, and its messages occupy the receiver's port. The time to launch a kernel
+    (fact `launch_s`) is not included.
     """
     if "link_bytes_per_s" not in machine.facts:
-        raise CostError(f"machine '{machine.name}' has no fact 'link_bytes_per_s'", hint="a preset of GPUs: a100-8")
+        hint = "choose a preset of GPUs, such as a100-8"
+        raise CostError(f"machine '{machine.name}' has no fact 'link_bytes_per_s'", hint=hint)
     wire_s = num_bytes / (protocol.efficiency * float(machine.facts["link_bytes_per_s"]))
-    takes_s = num_bytes / protocol.lane_bytes_per_s + np.where(begins, protocol.latency_s, 0.0)
-    work_s = np.where(np.isin(program.kind, list(RECVS)), takes_s, 0.0)
+    receive_s = num_bytes / protocol.lane_bytes_per_s + np.where(begins, protocol.latency_s, 0.0)
+    work_s = np.where(np.isin(program.kind, list(RECVS)), receive_s, 0.0)
     for key, kind in (("copy", Kind.copy), ("reduce", Kind.reduce)):
         rows = program.kind == kind
         work_s[rows] = CostModel.of(machine).seconds(key, num_bytes[rows], extrapolate=True)

@@ -1,4 +1,4 @@
-"""routes: links that each channel of a program occupies, and whether messages use them both ways at once."""
+"""routes: the links that each channel of a program occupies, and whether messages use them in both directions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ MESSAGES = (*SENDS, Kind.put, Kind.get)
 
 @dataclass(frozen=True)
 class Routes:
-    """Links of each channel, in CSR form; its link kind; whether a link of it carries messages the other way, too."""
+    """The links of each channel, in CSR form; its link kind; whether other messages use one of its links in the other
+    direction (`two_way`)."""
 
     start: Ints
     links: Ints
@@ -26,13 +27,13 @@ class Routes:
 
     @staticmethod
     def of(program: Program, machine: Machine) -> Routes:
-        """Return the routes of all channels of `program`. MachineError if the machine has no link between two nodes."""
+        """Return the routes of all channels of `program`. Raises MachineError if two nodes have no link."""
         routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
-        ends = [(False, *link[:2]) for link in machine.links]  # of each link: nodes, or ranks of one node
+        ends = [(False, *link[:2]) for link in machine.links]  # (is within a node, nodes or ranks) of each link
         for src, dst, _, _ in program.channels:
             if (src, dst) not in routes:
                 kind, links = machine.route(src, dst)
-                if not links and src != dst:  # ranks of one node: each ordered pair has its own way
+                if not links and src != dst:  # ranks of one node: each ordered pair has its own link
                     links = (len(ends),)
                     ends.append((True, src, dst))
                 routes[src, dst] = kind, links
@@ -45,13 +46,13 @@ class Routes:
 
 
 def carriers(program: Program) -> NDArray[np.int32]:
-    """For each op the channel on which it sends, puts or signals, or from whose source it gets; -1 for none."""
+    """Return, for each op, the channel on which it sends, puts, signals or gets; -1: none."""
     found: NDArray[np.int32] = np.where(program.kind == Kind.get, program.chan_in, program.chan_out)
     return found
 
 
 def _two_way(program: Program, ways: list[set[tuple[bool, int, int]]]) -> NDArray[np.bool_]:
-    """For each channel: whether other messages of the program use any of its links the other way."""
+    """Return, for each channel, whether other messages of the program use one of its links in the other direction."""
     busy = np.unique(carriers(program)[is_one_of(program.kind, MESSAGES)])
     busy = busy[busy >= 0]
     if len(busy) == 2 and _take_turns(program, *busy.tolist()):
@@ -61,16 +62,16 @@ def _two_way(program: Program, ways: list[set[tuple[bool, int, int]]]) -> NDArra
 
 
 def _take_turns(program: Program, one: int, other: int) -> bool:
-    """Whether each message of two channels answers the last one, so that never two are on their way: a ping-pong."""
+    """Whether the messages of two channels alternate, each answering the last one, as in a ping-pong."""
     return any(_answers(program, a, b, 0) and _answers(program, b, a, 1) for a, b in ((one, other), (other, one)))
 
 
 def _answers(program: Program, out: int, back: int, ahead: int) -> bool:
-    """Whether the k-th message on channel `out` is sent when k + `ahead` have come on channel `back`: it waits for that
-    receive, or stands behind it on its lane."""
+    """Whether the k-th message on channel `out` is sent after k + `ahead` messages have arrived on channel `back`: it
+    depends on that receive, or follows it on its lane."""
     col = program.columns
-    came = np.flatnonzero((col["chan_in"] == back) & is_one_of(col["kind"], RECVS)).tolist()
-    number = {row: k for k, row in enumerate(came, 1)}
+    receives = np.flatnonzero((col["chan_in"] == back) & is_one_of(col["kind"], RECVS)).tolist()
+    number = {row: k for k, row in enumerate(receives, 1)}
     sends = np.flatnonzero((col["chan_out"] == out) & is_one_of(col["kind"], SENDS)).tolist()
     for k, row in enumerate(sends):
         known = col["dep"][col["dep_start"][row] : col["dep_start"][row + 1]].tolist()

@@ -60,13 +60,13 @@ class Samples:
 
     @property
     def rows(self) -> list[NDArray[np.int64]]:
-        """Rows of the columns that belong to each of `sizes`, by repeat."""
+        """Rows of the columns with each of `sizes`, ordered by repeat."""
         sizes, starts, order = self._grouped
         return np.split(order, starts[1:]) if len(sizes) else []
 
     @property
     def groups(self) -> list[NDArray[np.float64]]:
-        """The seconds taken at each of `sizes`, by repeat."""
+        """Seconds of the timings at each of `sizes`, ordered by repeat."""
         return [self.seconds[rows] for rows in self.rows]
 
     def to_json(self) -> dict[str, Any]:

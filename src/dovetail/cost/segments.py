@@ -1,4 +1,4 @@
-"""segments: break points of a cost curve, by dynamic programming with robust lines between them."""
+"""segments: find the break points of a cost curve, by dynamic programming with robust lines between them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
-DENSE = 20  # from this many sizes on, a line needs three points; with fewer, two are enough, which it always meets
+DENSE = 20  # with this many sizes or more, a line needs three points; with fewer, two (which any line fits)
 MOST_SEGMENTS = 10
-MOST_POINTS = 128  # of more, neighbours are joined while breaks are searched; the final fit uses all
-NORMAL_LOSS = math.sqrt(2.0 / math.pi)  # mean abs(r) where residuals are the repeats' own noise
+MOST_POINTS = 128  # if there are more, neighbours are merged to find breaks; the final fit uses all points
+NORMAL_LOSS = math.sqrt(2.0 / math.pi)  # mean abs(r) of normal noise
 ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class Points:
-    """What is fitted: seconds `y` at sizes `x` (rising, distinct), and `noise`, the relative error of each y."""
+    """The points to fit: seconds `y` at sizes `x` (increasing), and `noise`, the relative error of each y."""
 
     x: Floats
     y: Floats
@@ -26,14 +26,14 @@ class Points:
 
 
 def segment(points: Points) -> list[tuple[int, int]]:
-    """The segments: for each the indices of its first and last point in `points`.
+    """Return the segments: for each the indices of its first and last point in `points`.
 
-    Every possible segment gets its line with slope >= 0, by iteratively reweighted least squares on
-    r = (line - y) / (y · noise), quadratic within the noise and linear beyond, so that outliers weigh little; its loss
-    is the sum of abs(r). Dynamic programming finds the best cut into K segments for every K. K is chosen by the
-    Schwarz criterion, the least of 2·loss / b + p·log(n), where b is the mean abs(r) of normal noise (the noise is
-    known, because every size was timed repeatedly) and p = 2K + 2(K - 1): two for each line, and two for each break,
-    since its place was searched for (Zhang and Siegmund 2007).
+    A line with slope >= 0 is fitted to every possible segment, by iteratively reweighted least squares on r = (line -
+    y) / (y · noise). Its penalty is quadratic within the noise and linear beyond, so that outliers weigh little; the
+    loss of a segment is the sum of abs(r). Dynamic programming finds the best cut into K segments for every K. K is
+    chosen by the Schwarz criterion, the least of 2·loss / b + p·log(n), where b is the mean abs(r) of normal noise (the
+    noise is known, because every size was timed repeatedly) and p = 2K + 2(K - 1): two for each line, and two for each
+    break, since its place was searched for (Zhang and Siegmund 2007).
 
     >>> x = np.arange(1.0, 13.0)
     >>> segment(Points(x, np.where(x < 7, 10 + x, 40 + 5 * x), np.full(12, 1e-3)))
@@ -54,7 +54,7 @@ def segment(points: Points) -> list[tuple[int, int]]:
 
 
 def lines(points: Points, rows: tuple[int, int]) -> tuple[float, float, float]:
-    """Robust line of one segment as (x, seconds there, slope)."""
+    """Return the robust line of one segment as (x, seconds there, slope)."""
     part = slice(rows[0], rows[1] + 1)
     length = np.array([rows[1] + 1 - rows[0]])
     centre, value, slope, _ = _robust_lines(points.x[part], points.y[part], points.noise[part], length)
@@ -62,7 +62,7 @@ def lines(points: Points, rows: tuple[int, int]) -> tuple[float, float, float]:
 
 
 def huber_weight(residual: Floats) -> Floats:
-    """Weight of a residual in units of its noise: 1 within the noise, falling beyond.
+    """Return the weight of a residual in units of its noise: 1 within the noise, falling beyond.
 
     >>> huber_weight(np.array([0.5, -4.0])).tolist()
     [1.0, 0.25]
@@ -71,12 +71,12 @@ def huber_weight(residual: Floats) -> Floats:
 
 
 def score(loss: float, n: int, parameters: int) -> float:
-    """Schwarz criterion of residuals in units of their noise: the less, the better."""
+    """Return the Schwarz criterion of residuals in units of their noise; smaller is better."""
     return 2.0 * loss / NORMAL_LOSS + parameters * math.log(n)
 
 
 def _losses(points: Points, least: int) -> Floats:
-    """losses[i, j]: loss of the robust line through rows i to j - 1; infinite for too few rows."""
+    """Return losses[i, j], the loss of the robust line through rows i to j - 1; infinite for too few rows."""
     n = len(points.x)
     result = np.full((n + 1, n + 1), math.inf)
     for i in range(n):
@@ -90,7 +90,7 @@ def _losses(points: Points, least: int) -> Floats:
 def _robust_lines(
     x: Floats, y: Floats, noise: Floats, lengths: NDArray[np.int64]
 ) -> tuple[Floats, Floats, Floats, Floats]:
-    """Lines with slope >= 0 through the first `length` rows, for each of `lengths`: centre, value, slope, loss."""
+    """Return (centre, value, slope, loss) of lines with slope >= 0 through the first `length` rows, for each length."""
     inside = np.arange(len(x)) < lengths[:, None]
     unit = 1.0 / (y * noise)
     weight = np.where(inside, unit * unit, 0.0)
@@ -111,7 +111,7 @@ def _robust_lines(
 
 
 def _cuts(losses: Floats, most: int) -> tuple[list[Floats], list[NDArray[np.int64]]]:
-    """best[k][j]: least loss of rows 0 to j - 1 in k segments; cut[k][j]: where the last of them begins."""
+    """Return best[k][j], the least loss of rows 0 to j - 1 in k segments, and cut[k][j], where the last one begins."""
     n = len(losses) - 1
     start = np.full(n + 1, math.inf)
     start[0] = 0.0
@@ -124,7 +124,7 @@ def _cuts(losses: Floats, most: int) -> tuple[list[Floats], list[NDArray[np.int6
 
 
 def _thinned(points: Points) -> Points:
-    """At most MOST_POINTS points: neighbours joined by their medians."""
+    """Return at most MOST_POINTS points: neighbours merged into their medians."""
     n = len(points.x)
     if n <= MOST_POINTS:
         return points
@@ -134,7 +134,7 @@ def _thinned(points: Points) -> Points:
 
 
 def _restored(ends: list[tuple[int, int]], thin: Points, points: Points) -> list[tuple[int, int]]:
-    """Rows of `points` for segments given in rows of `thin`."""
+    """Return the rows of `points` for segments given in rows of `thin`."""
     if len(thin.x) == len(points.x):
         return ends
     groups = np.array_split(np.arange(len(points.x)), len(thin.x))

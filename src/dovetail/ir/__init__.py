@@ -1,17 +1,9 @@
-"""ir: Program, the only schedule IR, its text form, and the certificate that proves it."""
+"""ir: Program, the only schedule IR; its text form; and its proof, the certificate."""
 
 from dovetail.ir.abilities import Heuristic, PublishedCase
 from dovetail.ir.build import Builder
 from dovetail.ir.compute_calls import Call, Calls, compute_calls, kernel_calls, op_works, work_keys
-from dovetail.ir.kernels import (
-    Agreement,
-    CFunction,
-    Gemm,
-    KernelCall,
-    KernelForm,
-    Operand,
-    Work,
-)
+from dovetail.ir.kernels import Agreement, CFunction, Gemm, KernelCall, KernelForm, Operand, Work
 from dovetail.ir.operator import LibraryCall, Operator, Option, Piece, Sample, Space
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.proof.certificate import Certificate, Check

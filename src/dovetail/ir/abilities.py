@@ -1,7 +1,7 @@
-"""abilities: what some operators can do beyond `Operator`, each a small protocol that generic rooms check for.
+"""abilities: optional protocols of operators, beyond `Operator`; generic code checks for each where it needs it.
 
-Classes have `OnArrays`, `BalancedSizes` and `PublishedCases`: `issubclass(kind, OnArrays)`; operators the others:
-`isinstance(operator, Nested)`.
+Classes of operators implement `OnArrays`, `BalancedSizes` and `PublishedCases`: `issubclass(kind, OnArrays)`. Their
+instances implement `HasHeuristics` and `Nested`: `isinstance(operator, Nested)`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class CallOption(NamedTuple):
-    """A keyword that a call on arrays takes beside them.
+    """A keyword argument of a call on arrays.
 
-    `read(value)` returns the value as the operator has it, or raises OperatorError. `default`: where it is left out.
-    `help`: a sentence for the call's documentation.
+    `read(value)` converts what the caller passed to the operator's own value, or raises OperatorError. `default`: the
+    value if the caller passes none. `help`: a sentence for the call's documentation.
     """
 
     read: Callable[[Any], Any]
@@ -30,7 +30,7 @@ class CallOption(NamedTuple):
 
 
 class RankArguments(NamedTuple):
-    """What a rank reports of the arguments of its call: shape of each array, their dtype, its options."""
+    """The arguments of one rank's call: the shape of each array, the dtype of all of them, and the options."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: str
@@ -39,24 +39,24 @@ class RankArguments(NamedTuple):
 
 @runtime_checkable
 class OnArrays(Protocol):
-    """A class of operators whose sizes follow from arrays: it is called by name, on each rank's own arrays."""
+    """A class of operators that is called on arrays, by name: the arrays of all ranks determine the sizes."""
 
     @classmethod
     def call_arrays(cls) -> Mapping[str, str]:
-        """Return the arrays of a call, by name and in order, each with a phrase for the call's documentation. A list
-        may be given for the last one: several arrays."""
+        """Return the name of each array of a call, in order, with a phrase for the call's documentation. The caller may
+        pass a list of arrays as the last one."""
 
     @classmethod
     def call_options(cls) -> Mapping[str, CallOption]:
-        """Return the keywords of a call, by name."""
+        """Return the keyword arguments of a call, by name."""
 
     @classmethod
     def fault_of(cls, given: Sequence[Any]) -> str:
-        """Return the fault of one rank's arrays, in words; empty if there is none."""
+        """Return what is wrong with one rank's arrays; "" if they are valid."""
 
     @classmethod
     def of_ranks(cls, arguments: Sequence[RankArguments]) -> Operator:
-        """Return the operator of all ranks' arguments. Raises OperatorError, naming the rank, if they do not fit."""
+        """Return the operator of all ranks' arguments. Raises OperatorError, naming a rank that does not fit."""
 
 
 @runtime_checkable
@@ -65,15 +65,15 @@ class BalancedSizes(Protocol):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Operator:
-        """Return a small operator to measure a machine's FLOP/s and bytes/s with."""
+        """Return a small operator with which a machine's FLOP/s and bytes/s are measured."""
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Operator:
-        """Return an operator whose sides take equally long at these speeds of a rank and of the collective."""
+        """Return an operator whose compute and communication take equally long at these speeds of a rank."""
 
 
 class PublishedCase(NamedTuple):
-    """An operator with figures published by others. `name`: their name. `machine`: the preset of their machine."""
+    """An operator with published timings: its published `name`, and the preset of the `machine` measured."""
 
     name: str
     operator: Operator
@@ -86,7 +86,7 @@ class PublishedCases(Protocol):
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """Return the operators with figures published by others."""
+        """Return the operators of which others published timings."""
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, ranks: int) -> Operator:
@@ -95,10 +95,11 @@ class PublishedCases(Protocol):
 
 @dataclass(frozen=True)
 class Heuristic:
-    """A published rule for choosing schedules, to compare with.
+    """A published rule for choosing a schedule, with which Dovetail's own choice is compared.
 
-    `family`: family of the schedules that it makes. `asked`: options that it makes them with. `among`: families from
-    which it picks one; empty if it has only its own. `why_not`: why it does not apply to an operator.
+    `family`: the family of the schedules that the rule makes. `asked`: the options that it sets. `among`: the families
+    from which it picks one; empty if it makes schedules of `family` only. `why_not`: why the rule does not apply to
+    this operator; "" if it does.
     """
 
     name: str
@@ -110,16 +111,16 @@ class Heuristic:
 
 @runtime_checkable
 class HasHeuristics(Protocol):
-    """An operator with published rules for choosing its schedules: `heuristics`."""
+    """An operator for which there are published rules for choosing a schedule: `heuristics`."""
 
     heuristics: ClassVar[tuple[Heuristic, ...]]
 
     def counted_as(self, base: Schedule, found: Schedule) -> Schedule:
-        """Return `found`, the result of a local search from `base`, with the family that comparisons count it for."""
+        """Return `found`, the result of a local search from `base`, with the family as which comparisons count it."""
 
 
 @runtime_checkable
 class Nested(Protocol):
-    """An operator made from a loop nest. `nest`: a `loops.Nest`; its text identifies the operator."""
+    """An operator made from a loop nest. `nest`: the `loops.Nest`; its source text identifies the operator."""
 
     nest: ClassVar[Any]

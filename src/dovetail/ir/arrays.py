@@ -1,4 +1,4 @@
-"""arrays: an array of a call of an operator, as its user holds it, and how it becomes a buffer of a Program."""
+"""arrays: the arrays that a user passes to an operator, and how each becomes a buffer of a Program."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 Shape = tuple[int, ...]
 Box = tuple[slice, ...]
-ON_HOST = (1, 3, 11)  # DLPack's devices whose memory the CPU reads: its own, and what CUDA and ROCm pin there
-_AS_THEY_ARE = (np.ndarray, np.generic, str, bytes)
-_HARD = 1 << 16  # limit of NumPy's exact search for an element that two views share (`max_work`)
+ON_HOST = (1, 3, 11)  # DLPack device types whose memory the CPU can read: CPU, memory pinned by CUDA, and by ROCm
+_UNCHANGED = (np.ndarray, np.generic, str, bytes)  # types that `borrowed` returns unchanged
+_MAX_WORK = 1 << 16  # `max_work` of np.shares_memory: how long it searches for a shared element
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """An array that every rank gives, or gets, in a call of an operator.
+    """An array that every rank passes to, or gets from, a call of an operator.
 
     Parameters
     ----------
     buffer : str
-        The Program's buffer that holds it.
+        The Program's buffer that holds the array.
     dtype : str
-        Type of its elements.
+        Type of the elements.
     shapes : tuple of tuple of int
-        Shape of each rank's array, as its user holds it.
+        Shape of each rank's array, as the user holds it.
     within : int
-        How many of its last axes lie within a slot. The axes before them count slots.
+        Number of trailing axes that lie within one slot. The axes before them count slots.
     axis : int
-        The axis of the user's array that is the buffer's first.
+        The axis of the user's array that is the buffer's first axis.
     slots : tuple of tuple of int
-        Shape of each rank's buffer, where `within` and `axis` do not say it.
+        Shape of each rank's buffer, if it does not follow from `shapes`, `within` and `axis`.
     boxes : tuple of tuple of slice
-        Where each rank's array lies in the whole array. Empty where it has no such place.
+        Where each rank's array lies in the whole array. Empty if the arrays are no parts of a whole.
     label : str
-        What errors call it; the buffer's name unless given.
+        The array's name in errors. Default: the buffer's name.
     any_shape : bool
-        Whether arrays of other shapes with as many elements fit.
+        Whether any array with the right number of elements is accepted.
     finish : callable
-        Of a result that `out` cannot take: what makes it of the buffer.
+        Converts the buffer to the result. Such a result cannot be written to `out`.
     """
 
     buffer: str
@@ -67,7 +67,7 @@ class ArraySpec:
     def of_blocks(
         name: str, dtype: str, whole: Shape, boxes: Sequence[Box], *, within: int = 1, axis: int = 0, suffix: str = ""
     ) -> ArraySpec:
-        """Return the spec of an array of shape `whole`, of which each rank has a block.
+        """Return the spec of an array of shape `whole`, of which each rank has the block in its box.
 
         >>> ArraySpec.of_blocks("u", "float32", (5, 3), [(slice(0, 3),), (slice(3, 5),)]).shapes
         ((3, 3), (2, 3))
@@ -94,12 +94,12 @@ class ArraySpec:
         return self.slots or tuple((prod(shape[:outer]), *shape[outer:]) for shape in moved)
 
     def to_slots(self, array: Array, rank: int) -> Array:
-        """Return a rank's array as its buffer: a view where strides allow it, else a copy."""
+        """Return a rank's array in the shape of its buffer: a view if the strides allow it, else a copy."""
         moved, shape = np.moveaxis(array, self.axis, 0) if self.axis else array, self.buffer_shapes[rank]
         return moved if moved.shape == shape else moved.reshape(shape)
 
     def from_slots(self, held: Array, rank: int) -> Array:
-        """Return a rank's buffer as its user holds it: a view."""
+        """Return a view of a rank's buffer in the shape of the user's array."""
         found = held.reshape(self._axis_first(rank))
         return np.moveaxis(found, 0, self.axis) if self.axis else found
 
@@ -108,7 +108,7 @@ class ArraySpec:
         return (shape[axis], *shape[:axis], *shape[axis + 1 :]) if axis else shape
 
     def takes(self, array: Array, rank: int) -> bool:
-        """Return whether an array fits, by its shape."""
+        """Return whether the shape of a rank's array is valid."""
         shape = self.shapes[rank]
         return array.shape == shape or (self.any_shape and array.size == prod(shape))
 
@@ -121,24 +121,24 @@ def slots_of(specs: Sequence[ArraySpec]) -> dict[str, tuple[Slot, ...]]:
 def borrowed(given: Any, name: str = "an argument") -> Any:
     """Return the array that an object lends without a copy: by the buffer protocol, `__array_interface__`, or DLPack.
 
-    NumPy arrays are returned as they are, and so is what lends none: lists, numbers. A tensor of PyTorch lends its
-    memory by DLPack; PyTorch is not imported.
+    NumPy arrays, and objects without memory to lend (lists, numbers), are returned unchanged. A PyTorch tensor lends
+    its memory by DLPack; PyTorch is not imported.
 
     Raises
     ------
     OperatorError
-        Where the memory is a device's, or the object refuses to lend it (a bfloat16 tensor, say).
+        If the memory is on a device, or the object refuses to lend it (a bfloat16 tensor does).
 
     >>> from array import array
     >>> borrowed(array("d", [1.0, 2.0]))
     array([1., 2.])
     """
-    if isinstance(given, _AS_THEY_ARE):
+    if isinstance(given, _UNCHANGED):
         return given
     kind = type(given)
     if hasattr(kind, "__dlpack_device__") and (device := given.__dlpack_device__())[0] not in ON_HOST:
         found = f"{kind.__name__} on DLPack device {int(device[0])}, number {int(device[1])}"
-        raise OperatorError(f"{name} is not in the CPU's memory", found=found, hint="a copy of it there: x.cpu()")
+        raise OperatorError(f"{name} is not in the CPU's memory", found=found, hint="pass a copy: x.cpu()")
     if hasattr(kind, "__array_interface__"):
         return np.asarray(given)
     try:
@@ -148,14 +148,14 @@ def borrowed(given: Any, name: str = "an argument") -> Any:
 
 
 def _by_dlpack(given: Any, name: str) -> Array:
-    """Return the array that an object lends by DLPack; writable if DLPack or `__array__` gives it writable."""
+    """Return the array that an object lends by DLPack. It is writable if DLPack or `__array__` makes it so."""
     try:
         found = np.from_dlpack(given)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         what = f"{name} cannot be taken from {type(given).__name__} without a copy"
-        hint = "without gradients x.detach(); of bfloat16 x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)"
+        hint = "x.detach() drops gradients; for bfloat16, x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)"
         raise OperatorError(what, found=f"{getattr(given, 'dtype', 'no dtype')}: {error}", hint=hint) from error
-    if not found.flags.writeable and hasattr(type(given), "__array__"):  # before DLPack 1.0 it could not say
+    if not found.flags.writeable and hasattr(type(given), "__array__"):  # DLPack < 1.0 cannot mark arrays writable
         other = np.asarray(given)
         if other.__array_interface__ | {"data": None} == found.__array_interface__ | {"data": None}:
             return other if other.ctypes.data == found.ctypes.data else found
@@ -163,14 +163,14 @@ def _by_dlpack(given: Any, name: str) -> Array:
 
 
 def array_of(given: Any, dtype: str) -> Array:
-    """Return what a caller gave as an array: of this dtype where it has none of its own."""
+    """Return a caller's argument as an array: with its own dtype, or with `dtype` if it has none (a list, a number)."""
     given = borrowed(given)
     check_unmasked("an argument", given)
     return np.asarray(given if hasattr(given, "dtype") else np.asarray(given, None if dtype == "bfloat16" else dtype))
 
 
 def check_plain(name: str, given: Any) -> None:
-    """Refuse what is no NumPy array of numbers, and masked arrays, whose mask no result would have."""
+    """Raise OperatorError if an argument is no NumPy array, is masked, or has bytes in another machine's order."""
     if not isinstance(given, np.ndarray):
         raise OperatorError(f"{name} must be a NumPy array", found=type(given).__name__)
     check_unmasked(name, given)
@@ -180,31 +180,31 @@ def check_plain(name: str, given: Any) -> None:
 
 
 def check_unmasked(name: str, given: Any) -> None:
-    """Refuse masked arrays."""
+    """Raise OperatorError for a masked array, whose mask would be lost."""
     if isinstance(given, np.ma.MaskedArray):
-        hint = "its .filled(…), or its .data where no element is masked"
+        hint = "pass x.filled(…), or x.data if no element is masked"
         raise OperatorError(f"{name} is a masked array: masked elements would be computed, too", hint=hint)
 
 
 def check_apart(inputs: Arrays, outs: Arrays) -> None:
-    """Refuse arrays for results that cannot be written, or that share elements with others."""
+    """Raise OperatorError if an array for a result is read-only, or shares elements with itself or another array."""
     for name, each in outs.items():
         if not each.flags.writeable:
-            raise OperatorError(f"`out` for {name} is read-only", hint="an array that can be written")
+            raise OperatorError(f"`out` for {name} is read-only", hint="pass an array that can be written")
         for other, held in inputs.items():
             if _share(each, held):
-                raise OperatorError(f"`out` for {name} shares memory with {other}", hint="an array of its own")
+                raise OperatorError(f"`out` for {name} shares memory with {other}", hint="pass a separate array")
         if any(stride == 0 and size > 1 for stride, size in zip(each.strides, each.shape, strict=True)):
-            raise OperatorError(f"`out` for {name} has elements that share memory", hint="an array of its own")
+            raise OperatorError(f"`out` for {name} has elements that share memory", hint="pass an array without them")
     for (one, first), (two, second) in combinations(outs.items(), 2):
         if _share(first, second):
             what = f"`out` for {two} shares memory with that for {one}"
-            raise OperatorError(what, hint="an array of its own for each")
+            raise OperatorError(what, hint="pass a separate array for each")
 
 
 def _share(one: Array, other: Array) -> bool:
-    """Whether two arrays share an element; two that NumPy cannot decide are taken to."""
+    """Whether two arrays share an element. True also if NumPy's search gives up."""
     try:
-        return np.shares_memory(one, other, max_work=_HARD)  # type: ignore[arg-type]
+        return np.shares_memory(one, other, max_work=_MAX_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True

@@ -1,4 +1,4 @@
-"""Builder: writes a Program op by op. It records and does not check; `verify` does."""
+"""Builder: write a Program op by op. The builder checks hardly anything; `verify` checks the program."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REGION = ("buffer", "offset", "count", "stride", "blocks")
 
 
 class Builder:
-    """Collects ops into columns. `at` methods return the op's row, to be named in later `after` lists.
+    """Collect ops into a Program. `add` returns the op's row, to be named in the `after` of later ops.
 
     >>> b = Builder("swap", 2)
     >>> x, y = b.buffer("x", "input", 1), b.buffer("y", "output", 1)
@@ -53,13 +53,13 @@ class Builder:
         self._collectives: dict[Collective, int] = {}
         self._posts: list[Post] = []
         self._lines: dict[str, int] = {}
-        self._ops: list[int] = []  # the values of OP, of one op after the other
-        self._regions: dict[str, list[int]] = {"read": [], "write": []}  # those of REGION, of one after the other
+        self._ops: list[int] = []  # for each op, the values of its OP columns
+        self._regions: dict[str, list[int]] = {"read": [], "write": []}  # for each region, the values of REGION
         self._starts: dict[str, list[int]] = {"read": [0], "write": [0], "dep": [0]}
         self._deps: list[int] = []
 
     def buffer(self, name: str, role: Role, slots: int | Sequence[int]) -> str:
-        """Declare a buffer; `slots` for every rank, or one number a rank. Returns the name."""
+        """Declare a buffer of `slots` slots on every rank, or of `slots[rank]` on each; return its name."""
         counts = (slots,) * self.num_ranks if isinstance(slots, int) else tuple(slots)
         if len(counts) != self.num_ranks or name in self._buffers:
             raise ProgramError(f"buffer '{name}' is declared twice, or not for {self.num_ranks} ranks")
@@ -68,11 +68,11 @@ class Builder:
         return name
 
     def lane(self, name: str, engine: Engine) -> int:
-        """The row of lane `name`, declared at first use."""
+        """Return the row of lane `name`; declare it at first use."""
         return self._lanes.setdefault(Lane(name, engine), len(self._lanes))
 
     def channel(self, src: int, dst: int, id: int = 0, depth: int = 8) -> int:
-        """The row of channel (src, dst, id), declared at first use."""
+        """Return the row of channel (src, dst, id), `depth` messages deep; declare it at first use."""
         key = (src, dst, id)
         if key not in self._channels:
             self._channels[key] = len(self._channels)
@@ -80,15 +80,15 @@ class Builder:
         return self._channels[key]
 
     def kernel(self, name: str, modes: Sequence[Mode], accumulate: bool = False) -> int:
-        entry = Kernel(name, tuple(modes), accumulate)
-        return self._kernels.setdefault(entry, len(self._kernels))
+        """Return the row of a kernel; declare it at first use."""
+        return self._kernels.setdefault(Kernel(name, tuple(modes), accumulate), len(self._kernels))
 
     def collective(self, kind: str, group: Sequence[int]) -> int:
-        entry = Collective(kind, tuple(group))
-        return self._collectives.setdefault(entry, len(self._collectives))
+        """Return the row of a collective among the ranks of `group`; declare it at first use."""
+        return self._collectives.setdefault(Collective(kind, tuple(group)), len(self._collectives))
 
     def post(self, ranks: Sequence[int], region: Region, terms: Sequence[Term]) -> None:
-        """Demand that on `ranks` each slot of `region` holds the sum of `terms`, no more and no less."""
+        """Require that on `ranks` each slot of `region` holds exactly the sum of `terms`."""
         self._posts.append(Post(tuple(ranks), region, tuple(terms)))
 
     def add(
@@ -105,7 +105,11 @@ class Builder:
         after: Sequence[int] = (),
         line: str | None = None,
     ) -> int:
-        """Append one op to the queue (rank, lane); returns its row."""
+        """Append one op to the queue (rank, lane); return its row.
+
+        `chan_in`, `chan_out`, `call`: rows of the channels that the op receives from and sends to, and of its kernel or
+        collective (-1: none). `after`: rows of ops of this rank that must end first. `line`: the user's source line.
+        """
         source = -1 if line is None else self._lines.setdefault(line, len(self._lines))
         self._ops += (int(kind), rank, lane, chan_in, chan_out, call, source)
         self._add_regions("read", reads)
@@ -115,7 +119,7 @@ class Builder:
         return len(self._starts["dep"]) - 2
 
     def build(self) -> Program:
-        """The Program, frozen."""
+        """Return the Program."""
         columns: dict[str, Any] = {
             name: np.array(values, dtype=COLUMNS[name]) for name, values in self._values().items()
         }
@@ -143,7 +147,7 @@ class Builder:
         starts.append(starts[-1] + len(regions))
 
     def _values(self) -> dict[str, list[int]]:
-        """The columns, by name."""
+        """Return the columns, by name."""
         found = {name: self._ops[place :: len(OP)] for place, name in enumerate(OP)} | {"dep": self._deps}
         for side, values in self._regions.items():
             found |= {f"{side}_{part}": values[place :: len(REGION)] for place, part in enumerate(REGION)}

@@ -1,4 +1,4 @@
-"""collectives: every kind of collective and what sets it apart; all other lists of kinds are picked from this table."""
+"""collectives: the table of all kinds of collectives and their traits; all other lists of kinds derive from it."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from typing import NamedTuple
 
 
 class Traits(NamedTuple):
-    """What sets a kind of collective apart. A new kind is a new row of `COLLECTIVES`.
+    """What distinguishes a kind of collective. A new kind is a new row of `COLLECTIVES`.
 
-    Every rank gives an input and gets an output, but for the ranks that `from_root` and `to_root` except. A *part* is
-    what one rank gives to, or gets from, one rank or all ranks together.
+    Every rank has an input and an output, unless `from_root` or `to_root` restricts them to the root. A *part* is
+    what one rank contributes for, or to, one other rank.
 
     Attributes
     ----------
     cut : bool
-        An input has a part for each rank.
+        An input consists of one part for each rank.
     joined : bool
-        An output has a part of each rank.
+        An output consists of one part from each rank.
     reduces : bool
-        An output is the sum of all inputs, or what else the reduction makes of them.
+        An output is the reduction (sum, maximum, …) of all inputs.
     from_root, to_root : bool
-        Only the root gives; only the root gets.
+        Only the root sends; only the root receives.
     to_next : bool
-        Rank i gives to rank i + 1 alone; the last rank gives to none.
+        Rank i sends to rank i + 1 only; the last rank sends nothing.
     moves : bool
-        False where there are neither inputs nor outputs.
+        Whether there are inputs and outputs at all.
     even : str
-        Of a v-variant, whose parts differ in size: the kind whose parts have one size.
+        For a v-variant, whose parts differ in size: the kind whose parts are of equal size.
     is_op : bool
         The library's own call may be an op of a Program.
     chosen : bool
-        The best algorithm is chosen by size, and kept in a selection table.
+        A selection table holds the best algorithm for each size.
     mpi : tuple of str
-        The calls of MPI that do this, without prefix.
+        The MPI calls that do this, without `MPI_`.
     nccl : str
-        NCCL's word, in its tuner's table and in the files of MSCCL and MSCCL++.
+        NCCL's name, in its tuner's table and in files of MSCCL and MSCCL++.
     """
 
     cut: bool = False
@@ -56,12 +56,12 @@ class Traits(NamedTuple):
 
     @property
     def in_parts(self) -> bool:
-        """Whether the larger side of a rank has a part for each rank."""
+        """Whether the larger of input and output consists of one part for each rank."""
         return self.cut or self.joined
 
     @property
     def exchanges(self) -> bool:
-        """Whether each rank has another part for each rank."""
+        """Whether each rank sends a different part to each rank."""
         return self.cut and self.joined
 
     @property
@@ -76,17 +76,17 @@ class Traits(NamedTuple):
 
     @property
     def input_at_root(self) -> bool:
-        """Whether other ranks than the root have no input, and none is theirs to name."""
+        """Whether only the root has an input buffer."""
         return self.from_root and self.cut
 
     @property
     def fills_output(self) -> bool:
-        """Whether every rank's output holds all that the rank gave and got, so that an algorithm may work in it."""
+        """Whether each output has room for all that its rank sends and receives, so that algorithms may work in it."""
         return not (self.cut or self.to_root or self.to_next)
 
     @property
     def sums_everywhere(self) -> bool:
-        """Whether every rank gets the sum of all whole inputs."""
+        """Whether every rank gets the reduction of all inputs, each as a whole."""
         return self.reduces and self.fills_output
 
     @property
@@ -124,7 +124,7 @@ COLLECTIVES = {
 
 
 def collectives_that(trait: str) -> tuple[str, ...]:
-    """Return the kinds that have a trait, in the order of the table.
+    """Return the kinds whose trait (an attribute or property of `Traits`) is true, in the order of the table.
 
     >>> collectives_that("rooted")
     ('broadcast', 'reduce', 'gather', 'scatter')
@@ -133,7 +133,7 @@ def collectives_that(trait: str) -> tuple[str, ...]:
 
 
 def traits_of(kind: str) -> Traits:
-    """Return the row of a kind; for a word that is no kind, a row that moves nothing.
+    """Return the traits of a kind; for an unknown kind, traits that move nothing.
 
     >>> traits_of("broadcast").rooted, traits_of("custom").in_parts
     (True, False)
@@ -142,7 +142,7 @@ def traits_of(kind: str) -> Traits:
 
 
 def kind_of_mpi(call: str) -> str:
-    """Return the kind that a call of MPI does, of a v-variant the even one; "" for other calls.
+    """Return the kind of an MPI call (for a v-variant, the kind of equal parts); "" for other calls.
 
     >>> kind_of_mpi("Alltoallw"), kind_of_mpi("Gatherv"), kind_of_mpi("Scan")
     ('all_to_all', 'gather', '')

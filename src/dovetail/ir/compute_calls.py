@@ -1,4 +1,4 @@
-"""compute_calls: the compute ops of a program with a workload: which kernel each calls, on what, at what cost."""
+"""compute_calls: which kernel each compute op of a program calls, on which operands, and at what cost."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir.alike import alike
 from dovetail.ir.kernels import KernelCall, Operand, Work
 from dovetail.ir.program import Program
 from dovetail.ir.slots import Slot
 from dovetail.ir.types import Kind
+from dovetail.ir.unique_rows import unique_rows
 from dovetail.ir.workload import Workload, region_bytes
 
 Ints = NDArray[np.int64]
 
 
 def kernel_calls(workload: Workload | None, more: Mapping[str, KernelCall] | None = None) -> dict[str, KernelCall]:
-    """Every kernel's reference by its name: those of a workload's forms, and `more`, which go before them."""
+    """Return each kernel's Python reference by the kernel's name. Those in `more` replace those of the workload."""
     return {form.name: form.call for form in (workload.forms if workload else ())} | dict(more or {})
 
 
 class Call(NamedTuple):
-    """What a compute op asks for: a row of the Program's kernels, on such operands."""
+    """A kernel (its row in the Program's kernels) and the operands that a compute op calls it on."""
 
     kernel: int
     reads: tuple[Operand, ...]
@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 class Calls(NamedTuple):
-    """Compute ops: their rows, and for each which of the `kinds` it is; ops that are alike are one kind."""
+    """Compute ops: op `rows[i]` makes the call `kinds[which[i]]`. Ops with equal calls share an entry of `kinds`."""
 
     rows: Ints
     which: Ints
@@ -42,9 +42,9 @@ class Calls(NamedTuple):
 def compute_calls(
     program: Program, workload: Workload, rank: int | None = None, sizes: tuple[Ints, Ints] | None = None
 ) -> Calls:
-    """What the compute ops of a program (of one rank, if given) ask for, at the cost of about a sort of them.
+    """Return the calls of a program's compute ops, or of one rank's. Takes about as long as sorting the ops.
 
-    `sizes`: the bytes of all regions read and written (see `region_bytes`), where they are known.
+    `sizes`: `region_bytes` of the regions read and of those written; computed here unless given.
     """
     col = program.columns
     computes = col["kind"] == Kind.compute
@@ -54,13 +54,13 @@ def compute_calls(
     reads, writes = sizes or (region_bytes(program, workload, "read"), region_bytes(program, workload, "write"))
     sides = [_Side(program, workload, *side, rows) for side in (("read", reads), ("write", writes))]
     call = col["call"][rows].astype(np.int64)
-    first, which = alike([call, *sides[0].columns, *sides[1].columns])
+    first, which = unique_rows([call, *sides[0].columns, *sides[1].columns])
     kinds = [Call(int(call[i]), *(side.operands(int(i)) for side in sides)) for i in first]
     return Calls(rows, which, kinds)
 
 
 def op_works(program: Program, workload: Workload) -> dict[int, Work]:
-    """The work (FLOP, bytes) of each computation of a program, by row; kernels without a known form are left out."""
+    """Return the work (FLOP, bytes) of each compute op, by row, unless its kernel has no form in the workload."""
     calls = compute_calls(program, workload)
     forms = [workload.form(program.kernels[call.kernel].name) for call in calls.kinds]
     works = [form and form.work(call.reads, call.writes) for form, call in zip(forms, calls.kinds, strict=True)]
@@ -69,13 +69,15 @@ def op_works(program: Program, workload: Workload) -> dict[int, Work]:
 
 
 def work_keys(program: Program, workload: Workload) -> tuple[str, ...]:
-    """The keys of the cost curves that a program's computations go by."""
+    """Return the keys of the cost curves that give the times of a program's compute ops."""
     return tuple(dict.fromkeys(work.key for work in op_works(program, workload).values()))
 
 
 class _Side:
-    """The operands that compute ops read, or write. Of each, three columns: the number of its Slot (-1: an op has
-    fewer operands), how many slots it has, and how many bytes."""
+    """The operands that compute ops read, or those that they write, as columns with a row for each op.
+
+    Operand i has three columns: the number of its Slot (-1 if the op has no operand i), its slots, and its bytes.
+    """
 
     def __init__(self, program: Program, workload: Workload, side: str, sizes: Ints, rows: Ints) -> None:
         col, ranks = program.columns, program.num_ranks
@@ -93,7 +95,7 @@ class _Side:
             self.columns += found if place < least else [np.where(has, values, -1) for values in found]
 
     def operands(self, row: int) -> tuple[Operand, ...]:
-        """Those of one row of the columns."""
+        """Return the operands in one row of the columns."""
         found = []
         for place in range(0, len(self.columns), 3):
             number, slots, size = (int(column[row]) for column in self.columns[place : place + 3])

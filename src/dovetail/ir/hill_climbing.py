@@ -1,4 +1,4 @@
-"""neighbours: a schedule varied step by step, as long as the next is predicted to be faster."""
+"""hill_climbing: improve a schedule step by step, while some neighbour is predicted to be faster."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterable
 from dovetail.ir.operator import Costs
 from dovetail.ir.schedule import Schedule
 
-WORTH = 2e-4  # a step must save this share
-NEAR_EFFORT = 12_000  # at most, of looking at neighbours of a schedule
+WORTH = 2e-4  # least share of the predicted time that a step must save
+NEAR_EFFORT = 12_000  # default limit on the `Costs.effort` spent on neighbours, in simulated ops
 Neighbours = Callable[[Schedule], Iterable[Schedule]]
 
 
 def varied(costs: Costs, schedule: Schedule, neighbours: Neighbours, most_effort: int = NEAR_EFFORT) -> Schedule:
-    """A schedule after every step to a neighbour of it that the simulation finds faster, until so much effort is
-    spent."""
+    """Return the schedule that hill climbing from `schedule` ends at.
+
+    Each step goes to the first neighbour that the simulation predicts to be faster. The search ends when there is none,
+    or after `most_effort` simulated ops.
+    """
     best, best_s, effort, gained = schedule, costs.predicted_s(schedule), 0, True
     while gained:
         gained = False

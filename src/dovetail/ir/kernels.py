@@ -1,4 +1,4 @@
-"""KernelForm: what a kernel is beside its name: NumPy reference, cost, native form, and how its results are checked."""
+"""KernelForm: a kernel's NumPy reference, its cost, its native form, and how its results are checked."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from dovetail.ir.slots import Slot
 
 KernelCall = Callable[[Sequence[NDArray[Any]], Sequence[NDArray[Any]]], None]
-"""Fills every array of `writes` from `reads`; axis 0 of each is the slots of its region, in order.
-
-A kernel overwrites its results; if the op has `accumulate`, the executor adds them to the old values.
+"""`call(reads, writes)` computes every array of `writes` from `reads`. Axis 0 of each array counts the slots of its
+region, in order. The call overwrites `writes`; if the kernel accumulates, the executor adds them to the old values.
 """
 
 
 class Operand(NamedTuple):
-    """A region that a kernel reads or writes: what one slot is (of no shape where slots differ), and how much of it."""
+    """A region that a kernel reads or writes: its Slot (without a shape if slots differ in size), slots, elements."""
 
     slot: Slot
     slots: int
@@ -26,8 +25,10 @@ class Operand(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one op costs: `units` on the axis of cost curve `key` (rows, points), its FLOP, and the bytes that it reads
-    and writes: `num_bytes`, and `shared_bytes` that stay as many however much of the work is done at once."""
+    """What one op costs: `units` (rows, points) on the axis of the cost curve `key`, FLOP, and bytes read and written.
+
+    `num_bytes` grow with `units`; `shared_bytes` (of a weight, say) do not.
+    """
 
     key: str
     units: float
@@ -37,7 +38,7 @@ class Work(NamedTuple):
 
 
 class Gemm(NamedTuple):
-    """C (m, n) = A (m, k)·B (k, n): each matrix, row after row, is the elements of its region in the order of slots."""
+    """C (m, n) = A (m, k) · B (k, n). Each operand's elements, in the order of slots, are its matrix row by row."""
 
     m: int
     k: int
@@ -45,11 +46,12 @@ class Gemm(NamedTuple):
 
 
 class CFunction(NamedTuple):
-    """A compiled C function, `void f(const struct rows *operands, const int64_t *sizes)`, by its address.
+    """The address of a compiled function `void f(const struct rows *operands, const int64_t *sizes)`.
 
-    It gets, of what is read and then of what is written, `struct rows { char *data; int64_t stride, blocks; }`: where
-    the first block lies, and bytes from one block to the next; all have equally many blocks, for an operand in one
-    piece is cut into as many as the others have. It computes the same as the kernel's reference.
+    `operands` are those read, then those written: `struct rows { char *data; int64_t stride, blocks; }`, the address of
+    the first block, bytes from one block to the next, number of blocks. All operands of a call have equally many
+    blocks: the executor cuts a contiguous one into as many as the others have. The function computes the same as the
+    kernel's reference.
     """
 
     address: int
@@ -60,11 +62,11 @@ MOST_SIZES = 8  # of a CFunction
 
 
 class Agreement(NamedTuple):
-    """How a result compares with what it should be.
+    """How a result compares with the right one.
 
-    `max_rel_error`: the greatest error over the magnitude of what was summed, inf for NaN; `tolerance`: the greatest
-    bound on the same scale. `num_wrong`: elements, or rows that are checked as a whole, beyond their own bound.
-    `worst`: the worst of them in words.
+    `max_rel_error`: greatest error relative to the sum of the magnitudes of the summands; inf for NaN. `tolerance`:
+    greatest error bound on the same scale. `num_wrong`: number of elements, or of rows checked as a whole, whose error
+    exceeds their own bound. `worst`: describes the worst of these.
     """
 
     max_rel_error: float = 0.0
@@ -78,7 +80,7 @@ class Agreement(NamedTuple):
 
     @staticmethod
     def total(parts: Iterable[Agreement]) -> Agreement:
-        """All of them as one."""
+        """Return one Agreement for all parts of a result."""
         found = list(parts)
         worst = max(found, key=lambda part: (part.num_wrong > 0, part.max_rel_error), default=Agreement())
         wrong, tolerance = sum(part.num_wrong for part in found), max((part.tolerance for part in found), default=0.0)
@@ -92,13 +94,27 @@ Check = Callable[[Iterable[Sequence[NDArray[Any]]], NDArray[Any], int, int], Agr
 
 @dataclass(frozen=True)
 class KernelForm:
-    """All that Dovetail knows of a kernel; functions of a module, so that forms can be sent to ranks.
+    """All that Dovetail knows of a kernel.
 
-    `call`: the reference. `work`: what an op costs, from its operands. `native`: what the native executors run in place
-    of `call`, None where that cannot express these operands. `check(terms, found, slots, seed)`, where computing a
-    result anew in float64 would take too long: holds `found` against the sum of this kernel's results on each list of
-    operands, of which it computes about `slots` random slots whole. Without it every element is compared: results must
-    then be sums of products of what is read, about flops / 2 of them in all.
+    Parameters
+    ----------
+    name : str
+        The kernel's name in Programs.
+    call : callable
+        The NumPy reference.
+    work : callable
+        `work(reads, writes)`: cost of an op on these operands.
+    native : callable, optional
+        `native(reads, writes)`: what native executors run instead of `call`, or None if no native form computes it.
+    check : callable, optional
+        `check(terms, found, slots, seed)` compares `found` with Σ call(operands) over the lists of operands in `terms`.
+        It recomputes about `slots` random slots exactly. Needed where recomputing all in float64 takes too long.
+        Without it every element is compared; each must then be a sum of products of what the kernel reads, about
+        `flops / 2` products in all.
+
+    Notes
+    -----
+    The callables are functions of modules, so that a form can be pickled and sent to ranks.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""op_lists: the ops of a Program as Python lists, for the reference checks, and in words."""
+"""op_lists: the ops of a Program as Python lists, for the reference checks, and as text for errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Access(NamedTuple):
 
 
 class OpLists:
-    """Lists instead of columns: `ops`, `queues` (rows by queue, ordered by rank and lane), `queue_of`, `position`."""
+    """A Program as lists: `ops`; `queues`, the rows of each (rank, lane); and each op's queue and position in it."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -32,7 +32,7 @@ class OpLists:
 
 
 def op_reads(program: Program, op: Op) -> list[Access]:
-    """What the op reads; where it adds to its destination, that too."""
+    """Return what the op reads. An op that adds to its destination reads that, too."""
     rank = rank_read(program, op)
     found = [Access(rank, region) for region in op.reads]
     if op.kind == Kind.reduce or (op.kind == Kind.compute and program.kernels[op.call].accumulate):
@@ -41,34 +41,34 @@ def op_reads(program: Program, op: Op) -> list[Access]:
 
 
 def op_writes(program: Program, op: Op) -> list[Access]:
-    """What the op writes."""
+    """Return what the op writes."""
     rank = rank_written(program, op)
     return [Access(rank, region) for region in op.writes]
 
 
 def rank_read(program: Program, op: Op) -> int:
-    """Whose memory the op reads: its own rank's, for a get the peer's."""
+    """Return the rank whose memory the op reads: its own; for a get, the peer."""
     return program.channels[op.chan_in].src if op.kind == Kind.get else op.rank
 
 
 def rank_written(program: Program, op: Op) -> int:
-    """Whose memory the op writes: its own rank's, for a put the peer's."""
+    """Return the rank whose memory the op writes: its own; for a put, the peer."""
     return program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
 
 
 def message_slots(op: Op) -> int:
-    """Slots of the message that a sending or receiving op moves; 0 where it names none, which `verify` refuses."""
+    """Return the slots of the message that an op sends or receives; 0 if the op has no region (`verify` refuses it)."""
     regions = op.reads or op.writes
     return regions[0].num_slots if regions else 0
 
 
 def total_slots(regions: Sequence[Region]) -> int:
-    """Slots of some regions together."""
+    """Return the total number of slots of some regions."""
     return sum(region.num_slots for region in regions)
 
 
 def part_slots(regions: Sequence[Region], num_members: int) -> list[int]:
-    """Slots that an all_to_all moves to (or from) each member: those of its region, or even parts of the only one.
+    """Return the slots that an all_to_all moves to (or from) each member. A single region is cut into equal parts.
 
     >>> part_slots([Region("x", 0, 6)], 3), part_slots([Region("x", 0, 5), Region("x", 5, 0)], 2)
     ([2, 2, 2], [5, 0])
@@ -79,12 +79,12 @@ def part_slots(regions: Sequence[Region], num_members: int) -> list[int]:
 
 
 def sent_slots(program: Program) -> list[int]:
-    """Slots of each message that leaves a rank."""
+    """Return the slots of each message that a program sends."""
     return [message_slots(program.op(row)) for row in np.flatnonzero(program.chan_out >= 0).tolist()]
 
 
 def slots(region: Region) -> list[int]:
-    """The slots of a region, in order, as Python numbers."""
+    """Return the slots of a region, in order."""
     if region.num_slots == 0:
         return []
     if region.blocks == 1:
@@ -96,7 +96,7 @@ def slots(region: Region) -> list[int]:
 
 
 def name_op(program: Program, row: int) -> str:
-    """`op 17 'wait' on rank 2 (lane net, index 3)`."""
+    """Return `op 17 'wait' on rank 2 (lane net, index 3)`."""
     col = program.columns
     rank, lane = int(col["rank"][row]), int(col["lane"][row])
     position = int(np.count_nonzero((col["rank"][:row] == rank) & (col["lane"][:row] == lane)))
@@ -105,6 +105,6 @@ def name_op(program: Program, row: int) -> str:
 
 
 def places_text(program: Program, rows: Sequence[int]) -> str | None:
-    """`op 5 at ring.py:12, op 3 at ring.py:9`; None where no op has a source line."""
+    """Return `op 5 at ring.py:12, op 3 at ring.py:9`; None if no op has a source line."""
     lines = [(row, program.op(row).line) for row in rows]
     return ", ".join(f"op {row} at {line}" for row, line in lines if line is not None) or None

@@ -1,4 +1,4 @@
-"""Operator: what the user wants, before any schedule; all that plan, probe, run, tune, report and cli ask of it."""
+"""Operator: what the user wants computed, before any schedule. Generic code knows an operator by this protocol only."""
 
 from __future__ import annotations
 
@@ -23,8 +23,20 @@ Times = float | NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Option:
-    """An option of an operator (`of` "operator": required unless it has a default), or a limit on its schedules (`of`
-    "schedules"; None leaves it to the search). The command line is generated from these."""
+    """An option of an operator or of its schedules. The command line is generated from these.
+
+    Parameters
+    ----------
+    name, type, help, default, choices
+        As in `argparse`.
+    least : float, optional
+        The smallest valid value.
+    of : {"operator", "schedules"}
+        An option of the operator is required unless it has a default. An option of its schedules restricts the search;
+        None leaves the value to the search.
+    needed : bool
+        Whether the option is required although `default` is None.
+    """
 
     name: str
     type: type
@@ -37,17 +49,18 @@ class Option:
 
 
 class LibraryCall(NamedTuple):
-    """A call of the library that an operator's schedules make: its kind, and bytes of the larger of a rank's
-    buffers."""
+    """A call of the collective library: its kind, and the bytes of the larger of a rank's input and output."""
 
     kind: str
     num_bytes: int
 
 
 class Piece(NamedTuple):
-    """Iterations that a rank computes at once: those of step `step` (from 1) from `low` to `high` along one axis, in
-    its `turn`-th tile or sweep. Those beyond what the rank owns are computed by another rank, too. Of a pipeline a step
-    is some positions of its tiles, and a turn is a time step."""
+    """Iterations that a rank computes at once: [low, high) along one axis, of step `step` (from 1).
+
+    `turn`: number of the rank's tile or sweep that they belong to. `beyond`: the rank does not own these iterations;
+    their owner computes them, too. In a pipeline a step is a group of tile positions, and a turn is a time step.
+    """
 
     rank: int
     turn: int
@@ -58,10 +71,10 @@ class Piece(NamedTuple):
 
 
 class Space(NamedTuple):
-    """A part of an iteration space, for a picture: rows of one axis across, steps upwards; `cuts`: where ranks meet.
+    """A part of an iteration space, for a picture: positions along one axis to the right, steps upwards.
 
-    `up`: what steps are called; `first`, `stride`: the number that step 1 goes by, and how far the next one's is;
-    `apart`: whether each is computed by itself.
+    `cuts`: borders between ranks. `up`: the label of the vertical axis. Step s is labelled `first + (s - 1) · stride`.
+    `apart`: whether each step is computed separately.
     """
 
     axis: str
@@ -75,7 +88,7 @@ class Space(NamedTuple):
     apart: bool = True
 
     def number(self, step: int) -> int:
-        """What a step goes by."""
+        """Return the label of a step."""
         return self.first + (step - 1) * self.stride
 
 
@@ -94,89 +107,89 @@ class Sample(NamedTuple):
 
 
 class Costs(Protocol):
-    """What things take on the machine that is planned for, as an operator may ask when it proposes schedules."""
+    """The costs of the machine that a plan is for: what an operator may ask when it proposes schedules."""
 
     @property
     def ranks(self) -> int: ...
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """What the user asked of the schedules, by the names of the operator's options; what was not asked for is
-        None."""
+        """The values that the user gave for options of schedules, by name; None for those not given."""
 
     @property
     def family(self) -> str:
-        """The family of schedules that the user keeps to, or "auto"."""
+        """The family of schedules that the user asked for, or "auto"."""
 
     def for_operator(self, operator: Operator) -> Costs:
-        """The same for another operator, of sizes beyond what was measured too."""
+        """Return the costs of another operator. Sizes beyond the measured range are extrapolated."""
 
     def knows_collective(self, kind: str) -> bool:
-        """Whether the machine has a cost of the library's collective of that kind."""
+        """Return whether the machine has a cost for the library's collective of this kind."""
 
     def knows_messages(self) -> bool:
-        """Whether it has a cost of messages between every two ranks."""
+        """Return whether the machine has a cost for messages between every two ranks."""
 
     def has_one_way_out(self) -> bool:
-        """Whether all messages of a rank, to whichever other, go out by one and the same link: to a switch, say."""
+        """Return whether all messages of a rank leave by one link (as to a switch)."""
 
     def unknown(self, kind: str) -> CostError:
-        """The error that the machine has no cost of this collective, in no way."""
+        """Return the error that the machine has no cost for this collective, as a library call or by messages."""
 
     def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
-        """Seconds of the library's call, by bytes of the larger of a rank's buffers."""
+        """Return the seconds of the library's calls, by the bytes of the larger of a rank's input and output."""
 
     def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
-        """Seconds of the slowest of such computations, each `amount` times; below what was measured, those of its
-        start."""
+        """Return the seconds of the slowest of these computations, at `amount` times its units. Amounts below the
+        measured range cost as much as its lower end."""
 
     def least_amount(self, work: Sequence[Work]) -> float:
-        """The least amount that was measured of all of these, 0 where the machine is asked for FLOP only."""
+        """Return the smallest amount that was measured of all of these; 0 if their times come from a FLOP rate."""
 
     def is_measured(self, work: Sequence[Work]) -> bool:
-        """Whether each of these was measured, and not taken from a rate of FLOP."""
+        """Return whether all of these were measured; False if any time comes from a FLOP rate."""
 
     def messages_s(self, operator: Operator, schedule: Schedule) -> float:
-        """Seconds of a schedule of an operator (a part of the one that is planned for), were its computations free."""
+        """Return the predicted seconds of a schedule of `operator` whose computations take no time."""
 
     def predicted_s(self, schedule: Schedule) -> float:
-        """Seconds of a schedule, as simulated; infinite where the machine lacks a cost."""
+        """Return the simulated seconds of a schedule; infinity if the machine lacks a cost."""
 
     def busy_s(self, schedule: Schedule) -> float:
-        """Seconds that the busiest lane or link of a schedule works, undisturbed: no order of its ops takes less."""
+        """Return the seconds of a schedule's busiest lane or link without contention, a lower bound of its time."""
 
     def effort(self, schedule: Schedule) -> int:
-        """What a look at a schedule takes: the ops that are simulated for it, and what making any takes, in ops."""
+        """Return the cost of predicting a schedule, in simulated ops; building its Program is included."""
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
-        """By how much compute and messages of a schedule slow each other, as one factor each."""
+        """Return the factors by which compute and messages of a schedule slow each other: (compute, messages)."""
 
 
 @runtime_checkable
 class Operator(Protocol):
-    """What the user wants, of any number of ranks, before any schedule. Frozen: sizes are in the operator, ranks come
-    with each question.
+    """What the user wants computed, on any number of ranks, before any schedule.
+
+    An operator is immutable and holds its sizes. Each method gets the number of ranks, or a schedule and that number.
 
     Attributes
     ----------
     name : str
-        As on the command line.
+        The name on the command line.
     options : tuple of Option
-        Its options, and the limits on its schedules. The command line and the HTML page are generated from these.
+        Options of the operator and of its schedules. The command line and the HTML page are generated from these.
     families : tuple of str
-        Families of its schedules, the simplest first: of equal predictions the earlier family wins. "serial" is one.
+        Families of schedules, the simplest first; "serial" is one. If predictions are equal, the earlier family wins.
     by_size : bool
-        Whether a schedule is chosen at each of several sizes, into a table.
+        Whether a schedule is chosen for each of several sizes, into a selection table.
 
     See Also
     --------
     OfFields : an operator that is a dataclass.
-    dovetail.ir.abilities : what a class of operators may offer beyond this.
+    dovetail.ir.abilities : optional protocols beyond this one.
 
     Notes
     -----
-    A class that inherits from this has what most operators answer alike: one without `reference`, `space`, `refine`,
-    `neighbours`, `samples` and `library_calls` has none of these, and `default_schedule` is `serial`.
+    A class that inherits from this gets defaults: no `reference`, `space`, `refine`, `neighbours`, `samples` and
+    `library_calls`; and `default_schedule` returns `serial`.
     """
 
     name: ClassVar[str]
@@ -188,32 +201,31 @@ class Operator(Protocol):
 
     @classmethod
     def points(cls, **asked: Any) -> Sequence[Self]:
-        """Return the operators that these values of its options ask for: one, or one of each size. None is a value that
-        was not asked for."""
+        """Return an operator for each size that these values of the options give. None: the option was not given."""
 
     @property
     def title(self) -> str:
-        """The operator in a few words, sizes included."""
+        """A short description, sizes included."""
 
     def to_json(self) -> dict[str, Any]:
         """Return a document, `schema` first, that `from_json` reads."""
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Return the operator of a document. OperatorError where it is malformed."""
+        """Return the operator that `to_json` wrote. Raises OperatorError if the document is malformed."""
 
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[Operator, tuple[str, ...]]:
-        """Return the operator as a machine counts its sizes, and sentences where that makes a difference.
+        """Return the operator with its sizes as this machine counts them, and a sentence for each that differs.
 
-        `facts`: the machine's facts, and `nodes`, the node of each rank. OperatorError if the operator does not exist
-        on `ranks` ranks.
+        `facts`: the machine's facts, and `nodes`, the node of each rank. Raises OperatorError if the operator cannot
+        run on `ranks` ranks.
         """
         return self, ()
 
     # Arrays
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """Return the arrays that every rank gives in a call, in order. `Signature` checks them and lays them out."""
+        """Return the arrays that every rank passes, in order. `Signature` checks them and fills buffers with them."""
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
         """Return the arrays that every rank gets, in order."""
@@ -221,10 +233,10 @@ class Operator(Protocol):
     # Programs
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        """Return the Program of a schedule. PlanError where the schedule does not fit the operator."""
+        """Return the Program of a schedule. Raises PlanError if the schedule does not fit the operator."""
 
     def reference(self, schedule: Schedule, ranks: int) -> Program | None:
-        """Return a program that is right, on the same inputs and outputs; None where post-conditions say what is."""
+        """Return a correct program with the same inputs and outputs; None if post-conditions define the results."""
         return None
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
@@ -242,13 +254,13 @@ class Operator(Protocol):
         return program, self.workload(program, schedule), 1.0
 
     def space(self, schedule: Schedule, ranks: int) -> Space | None:
-        """Return the iteration space as a schedule cuts it, or a part that shows how; None where there is none."""
+        """Return (a representative part of) the iteration space as a schedule cuts it; None if there is none."""
         return None
 
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """Return the schedule without overlap, by the library's collectives: what a user has without Dovetail. Its
+        """Return the schedule without overlap, with the library's collectives: what a user has without Dovetail. Its
         Program is the reference for results."""
 
     def default_schedule(self, ranks: int) -> Schedule:
@@ -259,36 +271,36 @@ class Operator(Protocol):
         """Yield every schedule worth simulating, serial ones first."""
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """Yield further schedules, made of the best predicted so far. Asked with turn 0, 1, … until there are none."""
+        """Yield schedules derived from the best so far. The planner calls it with turn 0, 1, … until none is left."""
         return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Yield the schedules next to one that was measured to be fast."""
+        """Yield the schedules that differ from `schedule` in one small step, to refine it by measuring."""
         return iter(())
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
-        """Return a schedule in a few words."""
+        """Return a short description of a schedule."""
 
     # Benchmarks
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Return the computations to benchmark, the usual one first; none where there is nothing to compute."""
+        """Return the computations to benchmark, the most typical one first; none if there is nothing to compute."""
         return ()
 
     def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
-        """Return the library's calls to benchmark, each whole."""
+        """Return the library's calls to benchmark."""
         return ()
 
 
 @dataclass(frozen=True)
 class OfFields(Operator):
-    """An operator of which its fields say all: one for one set of options, a document of theirs."""
+    """An operator that is a dataclass: its fields are its options, and the content of its document."""
 
     name: ClassVar[str]
 
     @classmethod
     def points(cls, **asked: Any) -> tuple[Self, ...]:
-        """The one operator of these fields."""
+        """Return the one operator with these fields."""
         return (cls(**{name: value for name, value in asked.items() if value is not None}),)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""posts: post-conditions as columns of arrays, since a thousand ranks may have a million; read one by one as Post."""
+"""posts: post-conditions stored as columns, since a program may have a million; they behave as a sequence of Post."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dovetail.ir.types import MAX_NESTING, Post, Region, Term
 Column = NDArray[Any]
 _REGION = ("buffer", "offset", "count", "stride", "blocks")
 COLUMNS: dict[str, str] = {
-    "post_rank_start": "i8",  # post i is of ranks post_rank[post_rank_start[i]:post_rank_start[i+1]]
+    "post_rank_start": "i8",  # post i holds on ranks post_rank[post_rank_start[i]:post_rank_start[i+1]]
     "post_rank": "i4",
     "post_term_start": "i8",
-    "term_kernel": "i4",  # row of `kernels`, -1 for an input itself, or within a term for a sum
+    "term_kernel": "i4",  # row of `kernels`; -1: an input itself, or (as an operand of another term) a sum
     "term_arg_start": "i8",
-    "arg_term": "i4",  # 0 for a region; for a term within a term, which comes after it: by how many rows
+    "arg_term": "i4",  # 0: the operand is a region; n > 0: it is the term n rows after the term that it belongs to
     "arg_rank": "i4",
     **{f"{side}_{part}": "i4" if part == "buffer" else "i8" for side in ("post", "arg") for part in _REGION},
 }
 
 
 class Posts(Sequence[Post]):
-    """Post-conditions in bulk: `columns` (see COLUMNS), whose buffers and kernels are rows of the names beside them.
+    """Post-conditions in `columns` (see COLUMNS). Their buffer and kernel columns index `buffers` and `kernels`.
 
     >>> one = Post((0,), Region("y", 0, 1), (Term(None, ((1, Region("x", 0, 1)),)),))
     >>> posts = Posts.of([one])
@@ -43,7 +43,7 @@ class Posts(Sequence[Post]):
 
     @classmethod
     def of(cls, posts: Sequence[Post]) -> Posts:
-        """Any post-conditions as columns; ProgramError for numbers that no program has."""
+        """Return post-conditions as columns. ProgramError for numbers beyond 64 bits or terms nested too deep."""
         if isinstance(posts, Posts):
             return posts
         terms, links, ends = list[Term](), list[list[int]](), [0]
@@ -75,16 +75,12 @@ class Posts(Sequence[Post]):
 
     @classmethod
     def regular(
-        cls,
-        to: ArrayLike,
-        target: tuple[str, ArrayLike],
-        sources: ArrayLike,
-        source: tuple[str, ArrayLike],
-        count: int,
+        cls, to: ArrayLike, target: tuple[str, ArrayLike], sources: ArrayLike, source: tuple[str, ArrayLike], count: int
     ) -> Posts:
-        """Post i: on ranks to[i], `count` slots of a buffer from a start hold the sum of those of ranks sources[i].
+        """Return posts that sum over ranks: on each rank in to[i], target = Σ source of the ranks in sources[i].
 
-        `target` and `source` are (buffer, start of each post, or of all).
+        `to`, `sources`: integer arrays with a row for each post. `target`, `source`: (buffer, first slot), the first
+        slot for each post or one for all; both are of `count` slots.
 
         >>> shift = Posts.regular([[1], [0]], ("y", 0), [[0], [1]], ("x", [2, 3]), 1)
         >>> shift[1]
@@ -137,7 +133,7 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
         return hash(tuple(self))
 
     def _read(self, first: int, last: int) -> Iterator[Post]:
-        """Posts first to last - 1."""
+        """Yield posts first to last - 1."""
         ranks, rank_ends = self._part("post_rank_start", first, last)
         names = (*self.kernels, None)
         terms = self.fold(
@@ -157,9 +153,10 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
         first: int = 0,
         last: int | None = None,
     ) -> list[list[Any]]:
-        """For each of the posts what `make` makes of its terms, one by one, from their kernels' rows and operands.
+        """Return, for each of the posts first to last - 1, the list of values that `make` computes for its terms.
 
-        `leaves` gives the operands in some rows that are regions; a term's operands that are terms are made before it.
+        `make(kernel, operands)` gets the row of the term's kernel and the values of its operands: for a nested term
+        what `make` returned for it, for a region what `leaves(rows)` returned for its row.
         """
         terms, ends = self._part("post_term_start", first, len(self) if last is None else last)
         args, starts = self._part("term_arg_start", terms.start, terms.stop)
@@ -185,7 +182,8 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
         return [[made[row] for row in range(a, b) if not inner[row]] for a, b in pairwise(ends)]
 
     def _part(self, name: str, first: int, last: int) -> tuple[slice, list[int]]:
-        """What entries first to last - 1 of a column of starts index, and where each begins and ends in it."""
+        """Return the rows of all lists first to last - 1, and where each list starts among them; `name`: column of
+        starts."""
         ends = self.columns[name][first : last + 1]
         return slice(int(ends[0]), int(ends[-1])), (ends - ends[0]).tolist()
 
@@ -195,7 +193,7 @@ terms=(Term(kernel=None, args=((1, Region(buffer='x', offset=3, count=1, stride=
 
 
 def _flatten(term: Term, terms: list[Term], links: list[list[int]], depth: int = 0) -> None:
-    """Add a term and those within it, and for each of them where its operands stand (see `arg_term`)."""
+    """Append a term and its nested terms to `terms`, and the `arg_term` of each one's operands to `links`."""
     if depth > MAX_NESTING:
         raise ProgramError(f"malformed program: a post-condition nests terms more than {MAX_NESTING} deep")
     row = len(terms)
@@ -215,7 +213,7 @@ def _regions(side: str, regions: Sequence[Region], names: dict[str, int]) -> dic
 
 
 def _constant(name: str, value: int, size: int) -> Column:
-    """A column of one number, which takes no memory."""
+    """Return a column of equal numbers that occupies no memory."""
     return np.ndarray(size, COLUMNS[name], np.array(value, COLUMNS[name]), strides=(0,))
 
 

@@ -1,4 +1,4 @@
-"""Program: for each rank, in what order which engine does what to which bytes."""
+"""Program: for each rank, what each engine does to which bytes, and in what order."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Program(Rewrites):
     | put | src | dst on the channel's other rank |
     | get | src on the channel's other rank | dst |
     | compute | the kernel's arguments | its results |
-    | collective | src; of an uneven all_to_all one for each member, in the order of its group | dst; likewise |
+    | collective | src; for an uneven all_to_all one for each member, in the order of its group | dst; likewise |
     """
 
     name: str
@@ -80,11 +80,11 @@ class Program(Rewrites):
 
     @property
     def in_place(self) -> bool:
-        """Whether results are left in what was given: there are no output buffers."""
+        """Whether results overwrite inputs: there are no output buffers."""
         return all(buffer.role != "output" for buffer in self.buffers)
 
     def channel_table(self) -> NDArray[np.int64]:
-        """A row for each channel: source, destination, id, depth."""
+        """Return an array of shape (channels, 4): source, destination, id, depth."""
         numbers = chain.from_iterable(self.channels)
         return np.fromiter(numbers, dtype=np.int64, count=4 * len(self.channels)).reshape(-1, 4)
 
@@ -100,7 +100,7 @@ class Program(Rewrites):
         raise AttributeError(f"Program has no attribute '{name}'")
 
     def op(self, index: int) -> Op:
-        """Row `index` of the columns as one readable Op."""
+        """Return row `index` of the columns as an Op."""
         col = self.columns
         line = int(col["line"][index])
         return Op(
@@ -121,7 +121,7 @@ class Program(Rewrites):
         return map(self.op, range(self.num_ops))
 
     def queues(self) -> dict[tuple[int, int], NDArray[np.int64]]:
-        """Rows of each (rank, lane) that has any, in the order in which they run."""
+        """Return the rows of each (rank, lane) that has ops, in the order in which they run."""
         key = self.columns["rank"].astype(np.int64) * max(len(self.lanes), 1) + self.columns["lane"]
         order = np.argsort(key, kind="stable").astype(np.int64)
         keys, starts = np.unique(key[order], return_index=True)
@@ -130,15 +130,14 @@ class Program(Rewrites):
         return dict(zip(named, parts, strict=True))
 
     def positions(self) -> NDArray[np.int64]:
-        """For each op, its index within its own queue: the second half of the (lane, index) that names it."""
+        """Return each op's index within its queue (rank, lane)."""
         position = np.empty(self.num_ops, dtype=np.int64)
         for rows in self.queues().values():
             position[rows] = np.arange(len(rows))
         return position
 
     def op_names(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        """What timelines call the ops: a table of names, and each op's row in it: its kernel, its collective, or else
-        its kind."""
+        """Return (names, rows): op i is shown as `names[rows[i]]`, the name of its kernel, collective, or kind."""
         col, kinds, kernels = self.columns, len(Kind), len(self.kernels)
         names = (*(k.name for k in Kind), *(k.name for k in self.kernels), *(c.kind for c in self.collectives))
         row, called = col["kind"].astype(np.int32), col["call"] >= 0
@@ -148,40 +147,42 @@ class Program(Rewrites):
         return names, row
 
     def fingerprint(self) -> str:
-        """Return a hash of buffers, lanes, channels, kernels and ops: not of name, post-conditions and source lines."""
+        """Return a hash of buffers, lanes, channels, kernels, collectives and ops, but not of the name, the
+        post-conditions and the source lines."""
         about = repr((self.buffers, self.lanes, self.channels, self.kernels, self.collectives)).encode()
         columns = (self.columns[name].tobytes() for name in COLUMNS if name != "line")
         return sha256(b"".join([about, *columns])).hexdigest()
 
     def slots_of(self, buffer: str, rank: int) -> int:
-        """How many slots of `buffer` rank `rank` holds."""
+        """Return the number of slots that `buffer` has on a rank."""
         return self.buffer(buffer).slots[rank]
 
     def buffer(self, name: str) -> Buffer:
+        """Return a buffer by name. Raises ProgramError if there is none."""
         for entry in self.buffers:
             if entry.name == name:
                 return entry
         raise ProgramError(f"program '{self.name}' has no buffer '{name}'")
 
     def with_depth(self, depth: int) -> Program:
-        """The same program with every channel `depth` messages deep."""
+        """Return the same program with every channel `depth` messages deep."""
         if all(channel.depth == depth for channel in self.channels):
             return self
         return replace(self, channels=tuple(c._replace(depth=depth) for c in self.channels))
 
     def with_columns(self, columns: Mapping[str, NDArray[Any]], lines: tuple[str, ...] | None = None) -> Program:
-        """The same tables over other columns: all that COLUMNS names, brought to their dtypes and frozen; arrays that
-        need no change become the program's."""
+        """Return a program with the same tables and other columns: all those of COLUMNS, converted to their dtypes and
+        made read-only. Arrays of the right dtype are not copied."""
         new = {name: _frozen(columns[name], dtype) for name, dtype in COLUMNS.items()}
         return replace(self, columns=new, lines=self.lines if lines is None else lines)
 
     def to_json(self) -> dict[str, Any]:
-        """The document of this program; `ir.text.document.json_text` writes its text in less time and memory."""
+        """Return the JSON document. `ir.text.document.json_text` writes the same text in less time and memory."""
         columns = {name: self.columns[name].tolist() for name in COLUMNS}
         return {**self.tables_json([_post_to_json(p) for p in self.posts]), "columns": columns}
 
     def tables_json(self, posts: list[dict[str, Any]]) -> dict[str, Any]:
-        """All of the document but the columns, with these post-conditions."""
+        """Return the document without its columns. `posts`: the post-conditions as JSON."""
         return {
             "schema": SCHEMA,
             "name": self.name,
@@ -201,12 +202,13 @@ class Program(Rewrites):
 
     @classmethod
     def load(cls, path: str | Path) -> Program:
-        """Return the program in a JSON file; `dovetail.ir.parse` reads the text form. DovetailError for other files."""
+        """Return the program in a JSON file (for text: `dovetail.ir.parse`). Raises DovetailError for other files."""
         return load_document(path, cls.from_json, "program")
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Program:
-        """Read what `to_json` wrote; shapes of the columns are checked, meaning is `verify`'s business."""
+        """Return the program that `to_json` wrote. Raises ProgramError if tables and columns do not fit together;
+        whether the program is correct is for `verify` to say."""
         check_schema(document, SCHEMA)
         with reading("program document", ProgramError):
             program = cls(
@@ -237,14 +239,14 @@ class Program(Rewrites):
 
 
 def _frozen(column: NDArray[Any], dtype: Any) -> NDArray[Any]:
-    """The column in its dtype, frozen; a copy of what is of another, or a part of another array."""
+    """Return the column, read-only and in this dtype: a copy if its dtype differs or it is a view."""
     found = column if column.dtype == dtype and column.flags.owndata else np.array(column, dtype=dtype)
     found.flags.writeable = False
     return found
 
 
 def check_columns(program: Program) -> None:
-    """Refuse tables and columns whose lengths or rows do not fit together (so that C++ may trust them)."""
+    """Raise ProgramError if lengths or rows of tables and columns do not fit together. C++ relies on this check."""
     _check_tables(program)
     for name, dtype in COLUMNS.items():
         column = program.columns.get(name)
@@ -274,16 +276,16 @@ def check_columns(program: Program) -> None:
         ("dep", 0, n),
     )
     for name, low, high in limits:
-        _require(_within(col[name], low, high), f"column '{name}' leaves its table")
+        _require(_within(col[name], low, high), f"column '{name}' has values outside its table")
     for kind, table in ((Kind.compute, program.kernels), (Kind.collective, program.collectives)):
         calls = col["call"][col["kind"] == kind]
-        _require(_within(calls, -1, len(table)), f"column 'call' of a {kind.name} leaves its table")
+        _require(_within(calls, -1, len(table)), f"column 'call' of a {kind.name} has values outside its table")
 
 
 def _check_tables(program: Program) -> None:
-    """Names are unique, words known, ranks exist, sizes are whole: what the columns may point to."""
+    """Check the tables that columns refer to: names are unique, keywords known, ranks exist, sizes are valid."""
     ranks, buffers = range(program.num_ranks), {buffer.name for buffer in program.buffers}
-    _require(program.num_ranks >= 1, f"{program.num_ranks} ranks")
+    _require(program.num_ranks >= 1, f"num_ranks is {program.num_ranks}, not at least 1")
     for what, names in (
         ("buffer", [b.name for b in program.buffers]),
         ("lane", [lane.name for lane in program.lanes]),
@@ -308,7 +310,7 @@ def _check_tables(program: Program) -> None:
 
 
 def _check_channels(program: Program) -> None:
-    """All at once: flags of packets make hundreds of thousands of them."""
+    """Check all channels, vectorised: a program with packet flags has hundreds of thousands."""
     try:
         table = program.channel_table()
     except OverflowError:
@@ -345,7 +347,7 @@ def _post_to_json(post: Post) -> dict[str, Any]:
 
 
 def _term_to_json(term: Term) -> list[Any]:
-    """[kernel, operands]: an operand that is an input is [rank, region], one that is a term is as this."""
+    """Return [kernel, operands]. An operand is [rank, region], or a nested term in this same form."""
     return [term.kernel, [_term_to_json(a) if isinstance(a, Term) else [a[0], list(a[1])] for a in term.args]]
 
 
@@ -356,7 +358,7 @@ def _post_from_json(document: dict[str, Any]) -> Post:
 
 def _word(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"a name that is {type(value).__name__}")
+        raise TypeError(f"a name is of type {type(value).__name__}, not str")
     return value
 
 

@@ -1,6 +1,6 @@
-"""registry: all operators and all subjects by name (see `core.registry`), and operators of nests in a file.
+"""registry: all operators and subjects by name (see `core.registry`), and operators of nests in a user's file.
 
-A row of an operator names its class, or a nest, of which the class is made when it is first asked for.
+A row of an operator names its class, or a loop nest; the class of a nest is made at the first look-up.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NESTS_OF_FILE = "dovetail.call.nest_operators:nests_in"
 
 
 def _class_of(name: str, found: Any) -> Any:
-    """The class of operators of a nest, which goes by the row's name; all else as it is."""
+    """Return the class of operators of a nest, named as its row is; anything else unchanged."""
     if isinstance(found, type) or not isinstance(found, at(NEST)):
         return found
     return at(OPERATOR_OF_NEST)(found, *([name] if name != found.name else []))
@@ -81,11 +81,11 @@ SUBJECTS = Registry[type[Subject]](
     ("name", "options", "points"),
     error=OperatorError,
 )
-KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # whose name says what they compute, whatever the operator
+KERNELS = {"matmul": "dovetail.matmul:MATMUL"}  # kernels that mean the same in every operator's programs
 
 
 def kernel_form(name: str) -> KernelForm:
-    """Return the form of the kernel of that name.
+    """Return the KernelForm of the kernel of that name.
 
     >>> kernel_form("matmul").name
     'matmul'
@@ -95,7 +95,7 @@ def kernel_form(name: str) -> KernelForm:
 
 
 def operator_names() -> Mapping[str, str]:
-    """Return the operators' names by the names of their classes; none is loaded.
+    """Return the operators' names by the names of their classes, without importing any.
 
     >>> operator_names()["MatmulAllReduce"], operator_names()["SyncP2p"]
     ('matmul_all_reduce', 'sync_p2p')
@@ -114,9 +114,9 @@ def class_name(name: str) -> str:
 
 
 def operator_class(name: str) -> type[Operator]:
-    """Return the class of an operator, or the one that a nest in a file makes (`loops.py:heat`).
+    """Return the class of an operator, by its name or by the file and name of a nest (`loops.py:heat`).
 
-    Raises OperatorError, with the nearest name, where there is none.
+    Raises OperatorError, with the nearest name, if there is none.
 
     >>> operator_class("matmul_all_reduce").families[0]
     'serial'
@@ -134,18 +134,18 @@ def operator_class(name: str) -> type[Operator]:
 
 
 def is_in_file(name: str) -> bool:
-    """Whether a name is that of a nest in a file of the user's, as in `loops.py:heat`."""
+    """Return whether a name refers to a nest in a user's file, as `loops.py:heat` does."""
     return ".py:" in name
 
 
 @cache
 def _in_file(name: str) -> type[Operator]:
-    """The class of operators for a nest in a Python file, which is run; it goes by the name it was asked for."""
+    """Return the class of operators for a nest in a Python file; executes the file. The class is named as asked for."""
     path, _, wanted = name.rpartition(":")
     try:
         _run_file(path)
     except OSError as error:
-        raise OperatorError(f"cannot read {path}", found=error.strerror, hint="FILE.py:NAME of a nest") from None
+        raise OperatorError(f"cannot read {path}", found=error.strerror, hint="name a nest as FILE.py:NAME") from None
     nests = at(NESTS_OF_FILE)(vars(_run_file(path)))
     if wanted not in nests:
         hint = f"it has {', '.join(nests)}" if nests else "@nest(…) makes one"
@@ -176,29 +176,29 @@ def _run_file(path: str) -> ModuleType:
 
 
 def prove(operator: Operator, schedule: Schedule, program: Program) -> Certificate:
-    """Return the certificate of a schedule's Program, also against the operator's reference, where it has one."""
+    """Return the certificate of a schedule's Program, compared with the operator's reference if there is one."""
     return verify(program, against=operator.reference(schedule, program.num_ranks))
 
 
 def checked_operator(operator: object) -> Operator:
-    """What was given, where it is an operator; else OperatorError.
+    """Return `operator` if it is one. Raises OperatorError for anything else.
 
     >>> checked_operator("matmul_all_reduce")
     Traceback (most recent call last):
     ...
-    dovetail.core.errors.OperatorError: no operator, but str
+    dovetail.core.errors.OperatorError: expected an operator, not str
       found       'matmul_all_reduce'
-      try         dovetail.MatmulAllReduce(m, k, n), say
+      try         an operator such as dovetail.MatmulAllReduce(m, k, n)
     """
     if isinstance(operator, type) or not isinstance(operator, Operator):
         kind = "a class" if isinstance(operator, type) else type(operator).__name__
-        found = shorten(repr(operator), 80)
-        raise OperatorError(f"no operator, but {kind}", found=found, hint="dovetail.MatmulAllReduce(m, k, n), say")
+        hint = "an operator such as dovetail.MatmulAllReduce(m, k, n)"
+        raise OperatorError(f"expected an operator, not {kind}", found=shorten(repr(operator), 80), hint=hint)
     return operator
 
 
 def operator_from(document: Mapping[str, Any]) -> Operator:
-    """The operator in a document that its `to_json` wrote."""
+    """Return the operator in a document that its `to_json` wrote."""
     schema = str(document.get("schema"))
     name = schema.removeprefix("dovetail.operator.").rpartition("/")[0]
     if not schema.startswith("dovetail.operator."):

@@ -7,12 +7,12 @@ from typing import Any, Self
 
 from dovetail.core.registry import at
 
-PASSES = "dovetail.passes"  # the room above, of which only a call loads anything
+PASSES = "dovetail.passes"  # imports this package, so it is loaded only when a method is called
 
 
 class Rewrites:
-    """What a Program can be rewritten to: each method returns a new Program, as the function of its name in
-    `dovetail.passes` does, whose documentation shows a program before and after it.
+    """The passes as methods. Each returns a new Program, as the function of the same name in `dovetail.passes` does;
+    the function's documentation shows a program before and after.
 
     >>> from dovetail.collective import build
     >>> ring = build("ring_all_reduce", 2)
@@ -21,7 +21,7 @@ class Rewrites:
     """
 
     def allocate_slots(self) -> Self:
-        """Return the program with one buffer of scratch, of those slots alone that some op touches."""
+        """Return the program with a single scratch buffer, of only those slots that some op touches."""
         return self._rewritten("allocate_slots")
 
     def depend(self) -> Self:
@@ -33,25 +33,25 @@ class Rewrites:
         return self._rewritten("drop_redundant")
 
     def fuse(self) -> Self:
-        """Return the program with receives fused to the reduces and sends that follow them."""
+        """Return the program with receives fused with the reduces and sends that follow them."""
         return self._rewritten("fuse")
 
     def inline_collectives(self, make: Callable[..., Any], depth: int = 8, ranks: range | None = None) -> Self:
-        """Return the program with messages of its own in place of the library's collectives.
+        """Return the program with its own messages in place of the library's collectives.
 
         Parameters
         ----------
         make : callable
-            `make(kind, group size, in place)` returns the algorithm, a Program; None keeps the library's call.
+            `make(kind, group_size, in_place)` returns the algorithm as a Program, or None to keep the library's call.
         depth : int
-            Messages that a new channel holds.
+            Depth of new channels, in messages.
         ranks : range, optional
-            Ranks whose ops are wanted. Default: all.
+            Ranks whose ops are returned. Default: all.
 
         Raises
         ------
         ProgramError
-            Where members of a collective disagree about slots, or the algorithm does not fit.
+            If members of a collective disagree about slots, or the algorithm does not fit.
         """
         return self._rewritten("inline_collectives", make, depth, ranks)
 
@@ -60,7 +60,7 @@ class Rewrites:
         return self._rewritten("slice_messages", max_slots)
 
     def split_slots(self, pieces: int) -> Self:
-        """Return the program with `pieces` slots in place of each; ProgramError for one that has kernels."""
+        """Return the program with `pieces` slots in place of each. Raises ProgramError if it calls kernels."""
         return self._rewritten("split_slots", pieces)
 
     def two_sided(self) -> Self:
@@ -69,7 +69,7 @@ class Rewrites:
         Raises
         ------
         ProgramError
-            For a program that does not complete.
+            If the program does not complete.
         """
         return self._rewritten("two_sided")
 

@@ -1,4 +1,4 @@
-"""Schedule: how an operator becomes a Program: a family, its parameters, and who drives the messages meanwhile."""
+"""Schedule: how an operator becomes a Program: a family, its parameters, and how its messages are driven."""
 
 from __future__ import annotations
 
@@ -16,12 +16,23 @@ SERIAL = "serial"  # the family of schedules that overlap nothing
 
 @dataclass(frozen=True)
 class Schedule:
-    """One way to carry out an operator. Equal schedules make the same Program and run alike, even if different
-    families found them.
+    """One way to carry out an operator.
 
-    `family`: whose idea it is; `parameters`: all that the Program depends on beside the operator. `progress`,
-    `block_rows`, `slice_bytes`, `blocking`: how it is run (see `run.RunOptions`). `steps`: named intermediate values of
-    the rule that found it; `notes`: sentences for the user.
+    Schedules with equal parameters and run options are equal: they make the same Program and run the same way, even if
+    different families found them.
+
+    Parameters
+    ----------
+    family : str
+        The rule that found the schedule.
+    parameters : tuple of (str, value)
+        All that the Program depends on besides the operator.
+    progress, block_rows, slice_bytes, blocking
+        How the Program is run (see `run.RunOptions`).
+    steps : mapping
+        Named intermediate values of the rule.
+    notes : tuple of str
+        Sentences for the user.
 
     >>> two = Schedule.of("uniform", tiles=(4, 4), by="library")
     >>> two["tiles"], two.get("rows_per_message"), two == Schedule.of("optimal", by="library", tiles=(4, 4))
@@ -39,23 +50,23 @@ class Schedule:
 
     @staticmethod
     def of(family: str, **parameters: Value) -> Schedule:
-        """The schedule of a family with these parameters; None leaves one out."""
+        """Return the schedule of a family with these parameters; those that are None are left out."""
         return Schedule(family).with_parameters(**parameters)
 
     def __getitem__(self, name: str) -> Any:
         return dict(self.parameters)[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A parameter, or `default` where the schedule has none of that name."""
+        """Return a parameter, or `default` if the schedule has none of this name."""
         return dict(self.parameters).get(name, default)
 
     def with_parameters(self, **changed: Value) -> Schedule:
-        """The same with other parameters; None drops one."""
+        """Return the schedule with changed parameters; None removes one."""
         both = dict(self.parameters) | changed
         return replace(self, parameters=tuple(sorted((k, v) for k, v in both.items() if v is not None)))
 
     def as_of(self, family: str, **steps: float | int | str) -> Schedule:
-        """The same as another family's idea."""
+        """Return the same schedule, labelled as found by another family."""
         return replace(self, family=family, steps=steps, notes=())
 
     @property
@@ -64,22 +75,22 @@ class Schedule:
 
     @property
     def way(self) -> str:
-        """How its messages travel: "library", or one of the operator's own ways; empty where it does not say."""
+        """How messages travel: "library", or an algorithm of the operator; "" without a parameter `by`."""
         return str(self.get("by", ""))
 
     @property
     def is_by_library(self) -> bool:
-        """Whether it has no messages of its own."""
+        """Whether all its communication is calls of the collective library."""
         return self.way in ("", "library")
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Rows of each tile, in running order, of schedules that cut rows."""
+        """Rows of each tile, in the order in which tiles run; () for schedules without row tiles."""
         found: tuple[int, ...] = self.get("tiles", ())
         return found
 
     def __str__(self) -> str:
-        """The family, and the parameters that distinguish schedules of one family.
+        """Return the family, and the parameters that distinguish schedules of one family.
 
         >>> str(Schedule.of("mc2", tiles=(8, 8, 8), by="ring")), str(Schedule.of("ring_all_gather", channels=2))
         ('mc2, 3 tiles, ring', 'ring_all_gather, 2 channels')
@@ -105,7 +116,7 @@ class Schedule:
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> Schedule:
-        """Read what `to_json` wrote; PlanError for values that no schedule has."""
+        """Return the schedule that `to_json` wrote. Raises PlanError for values that no schedule has."""
         with reading("schedule", PlanError):
             parameters = {n: tuple(v) if isinstance(v, list) else v for n, v in dict(document["parameters"]).items()}
             driven: dict[str, Any] = {name: index(document[name]) for name in ("block_rows", "slice_bytes")}
@@ -118,5 +129,5 @@ class Schedule:
 
 
 def _counted(name: str, value: int) -> str:
-    """`2 channels`, `64 rows per message`, `depth 8`."""
+    """Return `2 channels`, `64 rows per message`, `depth 8`."""
     return f"{value} {name}" if " " in name or name.endswith("s") else f"{name} {value}"

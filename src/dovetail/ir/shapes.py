@@ -1,4 +1,4 @@
-"""Shapes: large Programs made in bulk, for benches and tests of scale."""
+"""shapes: generate large Programs quickly, for benchmarks and tests of scale."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dovetail.ir.types import COLUMNS, Kind, Region, Term
 
 
 def ring_all_reduce(num_ranks: int, chunks_per_rank: int, lanes: int = 1) -> Program:
-    """A ring all_reduce in place: each of `num_ranks * chunks_per_rank * lanes` slots goes around twice.
+    """Return an in-place ring all_reduce: each of `num_ranks * chunks_per_rank * lanes` slots goes around twice.
 
-    Buffer `x` (input) has that many slots on each rank and ends with their sum. Lane l of a rank owns one run of
-    `num_ranks * chunks_per_rank` slots, cut into `num_ranks` parts, and a channel id. An op moves one slot:
-    `lanes * chunks_per_rank * 4 * (num_ranks - 1) * num_ranks` ops, sends and receives alternating by chunk.
+    Buffer `x` (input) has that many slots on each rank and ends with their sum over ranks. Lane l of a rank owns one
+    run of `num_ranks * chunks_per_rank` slots, cut into `num_ranks` parts, and a channel id. An op moves one slot.
+    There are `lanes * chunks_per_rank * 4 * (num_ranks - 1) * num_ranks` ops, sends and receives alternating.
 
     >>> ring_all_reduce(64, 62).num_ops
     999936
@@ -40,7 +40,7 @@ def ring_all_reduce(num_ranks: int, chunks_per_rank: int, lanes: int = 1) -> Pro
 
 
 def _ring_columns(num_ranks: int, chunks: int, lanes: int) -> dict[str, NDArray[Any]]:
-    """Columns of axes (rank, lane, step, chunk, send or receive), flattened."""
+    """Return the columns: arrays with axes (rank, lane, step, chunk, send or receive), flattened."""
     shape = (num_ranks, lanes, 2 * (num_ranks - 1), chunks, 2)
     rank, lane, step, chunk, half = (axis.ravel() for axis in np.indices(shape, sparse=False))
     is_send, reduces = half == 0, step < num_ranks - 1

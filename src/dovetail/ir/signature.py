@@ -1,4 +1,4 @@
-"""signature: all arrays of a call of an operator: checked, laid out in buffers, and made of buffers again."""
+"""signature: the arrays of a call of an operator: check them, lay them out in buffers, and return results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dovetail.ir.schedule import Schedule
 
 @dataclass(frozen=True)
 class Signature:
-    """The arrays of a call of an operator by one schedule: what each rank gives, and gets.
+    """The arrays that each rank passes to a call of an operator, and those that it gets, by one schedule.
 
-    An input and an output of one buffer are the same array: results are computed in a copy of what was given.
+    If an input and an output have the same buffer, results are computed in a copy of the input.
 
     >>> from dovetail.ir.registry import operator_class
     >>> operator = operator_class("matmul_all_reduce")(4, 6, 2)
@@ -33,13 +33,13 @@ class Signature:
 
     @staticmethod
     def of(operator: Operator, schedule: Schedule, ranks: int) -> Signature:
-        """Return the arrays of an operator by a schedule on `ranks` ranks. PlanError where these do not fit."""
+        """Return the signature of an operator with a schedule on `ranks` ranks. Raises PlanError if they do not fit."""
         return Signature(
             operator.name, tuple(operator.inputs(schedule, ranks)), tuple(operator.outputs(schedule, ranks))
         )
 
     def __str__(self) -> str:
-        """In words, of rank 0."""
+        """Return the signature as text, with the shapes of rank 0."""
         given, found = (
             ", ".join(f"{spec.name}: {spec.dtype} {spec.shapes[0]}" for spec in side)
             for side in (self.inputs, self.outputs)
@@ -47,21 +47,21 @@ class Signature:
         return f"{self.operator}({given}) -> {found}"
 
     def arguments(self, rank: int, given: Sequence[Any], out: Any) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Check a rank's arrays and lay them out: by buffer, slots first.
+        """Check a rank's arrays; return input buffers and result buffers by name, in the layout of slots.
 
         Parameters
         ----------
         given : sequence of array
             This rank's inputs, in order.
         out : array, sequence of array, or None
-            Where results are wanted; None: in new arrays. Blocks of a whole array may have any strides: those that are
-            not C-contiguous are left out here, for their user to copy into.
+            Arrays for the results; None: the executor makes new ones. Blocks of a whole array may have any strides.
+            Those that are not C-contiguous get no result buffer; `result` copies into them.
 
         Raises
         ------
         OperatorError
-            Where there are too many arrays or too few, or one does not fit. Where arrays are no blocks, shapes and
-            strides of `out` are left to whoever runs the Program.
+            If the number of arrays is wrong, or one is invalid. If arrays are no blocks of whole arrays, shapes and
+            strides of `out` are not checked here, but by the executor.
         """
         held, outs = self._given(rank, given), self._wanted(rank, out)
         if self.is_of_blocks:
@@ -83,18 +83,18 @@ class Signature:
     def laid_out(
         self, rank: int, given: Sequence[Array], outs: Sequence[Array]
     ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Return what `arguments` does, unchecked: for arrays of the shapes, types and layouts that it has accepted.
+        """Return what `arguments` returns, without its checks, for arrays like those that it accepted.
 
-        Only where `fills_out`.
+        Valid only if `fills_out`.
         """
         pairs = zip(self.inputs, given, strict=True), zip(self.outputs, outs, strict=False)
         inputs, results = ({spec.buffer: spec.to_slots(each, rank) for spec, each in side} for side in pairs)
         return inputs, results
 
     def result(self, rank: int, held: Arrays, out: Any = None) -> Any:
-        """Return a rank's results, made of its output buffers: a tuple where there are several.
+        """Return a rank's results from its output buffers: an array, or a tuple of several.
 
-        The arrays of `out` are returned in place of those that they take, and hold them.
+        Results are copied into the arrays of `out`, unless they were computed there, and those arrays are returned.
         """
         found = list[Array]()
         for spec in self.outputs:
@@ -102,7 +102,7 @@ class Signature:
             found.append(array if spec.finish is None else spec.finish(array))
         outs = _each(out)
         for there, each in zip(map(borrowed, outs), found, strict=False):
-            if not np.may_share_memory(there, each):  # else it was computed there
+            if not np.may_share_memory(there, each):  # else the result was computed in `there`
                 there[...] = each
         found[: len(outs)] = outs
         return found[0] if len(found) == 1 else tuple(found)
@@ -114,17 +114,17 @@ class Signature:
 
     @cached_property
     def fills_out(self) -> bool:
-        """Whether results are computed in `out` itself, where its arrays are C-contiguous."""
+        """Whether results are computed directly in C-contiguous arrays of `out`."""
         return not any(self._is_given) and not any(spec.axis or spec.finish for spec in self.outputs)
 
     @cached_property
     def _is_given(self) -> tuple[bool, ...]:
-        """Of each output, whether it is an input, too."""
+        """For each output, whether it is an input, too."""
         names = {spec.name for spec in self.inputs}
         return tuple(spec.buffer in names and spec in self.inputs for spec in self.outputs)
 
     def blocks(self, rank: int) -> dict[str, Box]:
-        """Return where a rank's arrays lie in the whole ones, by name."""
+        """Return where each of a rank's arrays lies in its whole array, by name."""
         return {spec.name: spec.boxes[rank] for spec in self.inputs if spec.boxes}
 
     def _given(self, rank: int, given: Sequence[Any]) -> dict[str, Array]:
@@ -139,24 +139,24 @@ class Signature:
         held = {spec.name: each if type(each) is np.ndarray else array_of(each, spec.dtype) for spec, each in pairs}
         for spec in self.inputs:
             if not spec.takes(array := held[spec.name], rank):
-                what = f"'{spec.name}' has shape {array.shape}, and the plan wants {spec.shapes[rank]}"
+                what = f"'{spec.name}' has shape {array.shape}, but the plan needs {spec.shapes[rank]}"
                 raise OperatorError(what)
         return held
 
     def _wanted(self, rank: int, out: Any) -> dict[str, Array]:
-        """The arrays for results, by name: none, or one for each."""
+        """Return the arrays for results, by name: none, or one for each."""
         if out is None:
             return {}
         specs, outs = [spec for spec in self.outputs if spec.finish is None], _borrowed(out)
         if len(outs) != len(specs):
             takes = f"`out` of {self.operator} takes {_listed([spec.name for spec in specs])}"
-            several = f"there are {len(specs)} results, and `out` has {len(outs)} arrays"
+            several = f"there are {len(specs)} results, but `out` has {len(outs)} arrays"
             raise OperatorError(takes if self.is_of_blocks else several, found=str(len(outs)))
         pairs = zip(specs, outs, strict=False)
         if self.is_of_blocks:
             return {s.name: _block(f"`out` for '{s.name}' of rank {rank}", s, rank, each) for s, each in pairs}
-        if strange := [each for each in outs if not isinstance(each, np.ndarray)]:
-            raise OperatorError("`out` takes NumPy arrays", found=type(strange[0]).__name__)
+        if others := [each for each in outs if not isinstance(each, np.ndarray)]:
+            raise OperatorError("`out` takes NumPy arrays", found=type(others[0]).__name__)
         return {spec.name: each for spec, each in pairs}
 
 
@@ -169,7 +169,8 @@ def _borrowed(out: Any) -> tuple[Any, ...]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """
+    """Return a count and names.
+
     >>> _listed(["u"]), _listed(["u", "v"])
     ('1 array: u', '2 arrays: u, v')
     """
@@ -183,12 +184,12 @@ def _copied(array: Array, into: Array | None) -> Array:
 
 
 def _block(what: str, spec: ArraySpec, rank: int, given: Any) -> Array:
-    """A rank's block of a whole array: refused where it has another shape or dtype."""
+    """Return a rank's block of a whole array. Raises OperatorError if it has another shape or dtype."""
     given = borrowed(given, what)
     check_plain(what, given)
     if given.shape != spec.shapes[rank]:
         found = f"an array of shape {given.shape}"
-        raise OperatorError(f"{what} must be its block, of shape {spec.shapes[rank]}", found=found)
+        raise OperatorError(f"{what} must be the rank's block, of shape {spec.shapes[rank]}", found=found)
     if given.dtype.name != spec.dtype:
         raise OperatorError(f"{what} must be {spec.dtype}", found=given.dtype.name, hint=f"astype('{spec.dtype}')")
     found_array: Array = given

@@ -1,4 +1,4 @@
-"""slots: Slot, an element of a buffer as an array of a shape and dtype; and the bytes and rounding of each dtype."""
+"""slots: Slot, the unit in which buffers are counted; and the bytes and rounding errors of each dtype."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ DTYPE_BYTES = {
     "uint32": 4,
     "uint64": 8,
 }
-# Of floating types: the greatest relative error of rounding to one, and its least positive number.
+# For each floating-point type: greatest relative rounding error, and least positive number.
 ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 TINIEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133, "float32": 2.0**-149, "float64": 2.0**-1074}
 
 
 def dtype_bytes(dtype: str) -> int:
-    """Bytes of one element.
+    """Return the bytes of one element.
 
     >>> dtype_bytes("bfloat16")
     2
@@ -38,9 +38,9 @@ def dtype_bytes(dtype: str) -> int:
 
 
 class Slot(NamedTuple):
-    """One slot of a buffer: an array of `shape` elements of `dtype` (a row, a block, a scalar).
+    """What one slot of a buffer is: an array of shape `shape` (a row, a block, () for a scalar) of dtype `dtype`.
 
-    `signed`: whether inputs that are drawn for it may be negative.
+    `signed`: whether random inputs for it may be negative.
     """
 
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Standard collectives as post-conditions: what each requires, and which one a Program computes (names ignored)."""
+"""standard: collectives as post-conditions: what each requires, and which one a Program computes, whatever its name."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from dovetail.ir.program import Program
 from dovetail.ir.types import Buffer, Kind
 
 Ints = NDArray[np.int64]
-_MOST_RANKS = 1024  # above, no question is put whose terms are quadratic in the ranks
-_Form = tuple[Ints, Ints | int, Ints, Ints | int]  # of each post: ranks, slot there, ranks summed, slot there
+_MOST_RANKS = 1024  # with more ranks, collectives whose post-conditions are quadratic in the ranks are not tried
+# For each post: ranks, slot there, ranks whose inputs are summed, slot there.
+_Form = tuple[Ints, Ints | int, Ints, Ints | int]
 
 
 def standard_posts(
@@ -27,7 +28,7 @@ def standard_posts(
     source: str = "input",
     target: str = "output",
 ) -> Posts:
-    """What collective `kind` asks, its units (see Spec) of `count` slots; in place all of it in the buffer `source`.
+    """Return the post-conditions of a collective whose parts have `count` slots. In place it uses `source` only.
 
     >>> [post.ranks for post in standard_posts("all_to_next", 3, 1)]
     [(1,), (2,)]
@@ -37,10 +38,10 @@ def standard_posts(
 
 
 def questions(program: Program) -> Iterator[tuple[str, Posts]]:
-    """Each collective that the program could compute by the sizes of its buffers, with what it would have to leave.
+    """Yield each collective that the program could compute, by the sizes of its buffers, with its post-conditions.
 
-    Only for programs with one input and at most one output that call no kernels. Without an output the collective is in
-    place. With one rank all collectives are one: none is asked for.
+    Yields some only for programs with one input and at most one output that call no kernels. A program without output
+    is in place. With one rank all collectives are the same: yields none.
     """
     inputs = [b for b in program.buffers if b.role == "input"]
     outputs = [b for b in program.buffers if b.role == "output"] or inputs
@@ -55,7 +56,7 @@ def questions(program: Program) -> Iterator[tuple[str, Posts]]:
 
 
 def _candidates(source: Buffer, target: Buffer) -> Iterator[tuple[str, int, int]]:
-    """Collectives that have buffers of these sizes: kind, slots of a unit, root. Those to one root come last."""
+    """Yield (kind, slots of a part, root) of the collectives with buffers of these sizes; those to one root last."""
     n, even = len(source.slots), len(set(source.slots)) == len(set(target.slots)) == 1 and min(target.slots)
     for kind, traits in sorted(COLLECTIVES.items(), key=lambda row: row[1].to_root):
         at_root = traits.rooted and traits.in_parts
@@ -73,7 +74,7 @@ def _candidates(source: Buffer, target: Buffer) -> Iterator[tuple[str, int, int]
 
 
 def _unit(traits: Traits, sizes: tuple[int, int], n: int, *, in_place: bool) -> int:
-    """Slots of a unit where all ranks have an input and an output of these sizes; 0 where they do not fit."""
+    """Return the slots of a part if every rank has an input and an output of these sizes; 0 if they do not fit."""
     parts = traits.parts(n)
     if in_place:
         parts = (max(parts), max(parts))
@@ -82,7 +83,7 @@ def _unit(traits: Traits, sizes: tuple[int, int], n: int, *, in_place: bool) -> 
 
 
 def _form(traits: Traits, ranks: Ints, c: int, in_place: bool, root: int) -> _Form:
-    """The ranks that get something and the slot where it goes; the ranks that give it and the slot where it lies."""
+    """Return, for each post, the ranks that receive and the slot there, the ranks that send and the slot there."""
     n, each = len(ranks), np.expand_dims(ranks, 1)
     if traits.to_next:
         return each[1:], 0, each[:-1], 0
@@ -92,7 +93,7 @@ def _form(traits: Traits, ranks: Ints, c: int, in_place: bool, root: int) -> _Fo
     posts = n if traits.in_parts else 1
     everyone: Ints = np.broadcast_to(ranks, (posts, n))
     one: Ints = np.full((posts, 1), root)
-    place = ranks * c  # of a rank's part in the whole
+    place = ranks * c  # first slot of a rank's part in the whole
     part_at = place if in_place else 0
     to = one if traits.to_root else each if traits.cut else everyone
     of = one if traits.from_root else each if traits.joined else everyone

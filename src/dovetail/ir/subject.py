@@ -1,4 +1,4 @@
-"""Subject: a computation by itself, to be characterised: what cutting it costs, and what traffic beside it costs."""
+"""Subject: a computation measured in isolation: what splitting it costs, and what traffic beside it costs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dovetail.ir.workload import Workload
 
 
 class Subject(Protocol):
-    """One computation, of one size, that every rank does alone. All of it is frozen.
+    """A computation of one size that every rank does without communicating. Immutable.
 
-    `name`: as on the command line. `options`: its options. `aspect`: the meaning of `shape`, in words.
+    `name`: the name on the command line. `options`: its options. `aspect`: what `shape` means, as text.
     """
 
     name: ClassVar[str]
@@ -22,27 +22,26 @@ class Subject(Protocol):
 
     @classmethod
     def points(cls, **asked: Any) -> Sequence[Subject]:
-        """One of each size that these values of its options ask for; None is not asked for."""
+        """Return a subject of each size that these values of the options ask for. None: the option was not given."""
 
     @property
     def title(self) -> str:
-        """It in a few words, sizes included."""
+        """A short description, sizes included."""
 
     @property
     def shape(self) -> float:
-        """A number that distinguishes it from others with equal FLOP and bytes (see `aspect`)."""
+        """A number that distinguishes the subject from others with equal FLOP and bytes (see `aspect`)."""
 
     def to_json(self) -> dict[str, Any]: ...
 
     def ways(self) -> Sequence[Sample]:
-        """The ways to cut it, each with how far it can be cut; all of a sample is the whole computation."""
+        """Return the ways to split the computation. The largest amount of each Sample is the whole computation."""
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Parts of it that schedules on `ranks` ranks compute in other ways than the first; their costs are measured
-        too."""
+        """Return parts that schedules on `ranks` ranks compute in other ways than the first; they are measured, too."""
 
     def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
-        """The library's call that schedules of it make, whole: what is measured beside it."""
+        """Return the library's calls that schedules with this computation make: the traffic measured beside it."""
 
     def workload(self, program: Program) -> Workload:
-        """What a slot of each buffer of a program of samples is, and what its kernels are."""
+        """Describe a program of samples: elements and dtype of each buffer's slots, and its kernels."""

@@ -1,4 +1,4 @@
-"""The types of a Program: kinds of ops, regions, the tables of names, and the columns."""
+"""types: the types of a Program: kinds of ops, regions, tables, and columns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mode = Literal["each", "all", "sum", "each_sum"]
 
 
 class Kind(IntEnum):
-    """Every op kind. The fused forms are made by passes, and by importers of other formats."""
+    """The kinds of ops. Fused kinds (`recv_…`) are made by passes, and by importers of other formats."""
 
     nop = 0
     copy = 1
@@ -39,7 +39,7 @@ RECVS = frozenset({Kind.recv, Kind.recv_reduce, Kind.recv_copy_send, Kind.recv_r
 
 
 def is_one_of(kind: NDArray[np.uint8], kinds: Iterable[int]) -> NDArray[np.bool_]:
-    """Whether each kind is one of `kinds`: as `np.isin`, which takes longer than to look them up in a table.
+    """Return whether each kind is one of `kinds`: as `np.isin`, but faster.
 
     >>> is_one_of(np.array([Kind.put, Kind.send], np.uint8), SENDS).tolist()
     [False, True]
@@ -79,7 +79,7 @@ class Region(NamedTuple):
 
 
 class Buffer(NamedTuple):
-    """A named buffer and how many slots of it each rank holds. Inputs start defined, the rest undefined."""
+    """A named buffer, with the number of its slots on each rank. Inputs are defined at the start, others are not."""
 
     name: str
     role: Role
@@ -103,13 +103,17 @@ class Channel(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """What a compute op calls, and which slots its results depend on, so that results can be proved.
+    """What a compute op calls, and on which slots each slot of its results depends.
 
-    `modes` has one word for each region read: `each`: slot j of the result depends on slot j of the region;
-    `all`: it depends on the whole region. In the others the kernel is linear: with S slots in a region of mode `sum`,
-    and S for each slot of the result in one of `each_sum`, slot j of the result is the sum over s of what the kernel
-    makes of slot s of the one and slot j S + s of the other; so a product is cut along what it contracts. With
-    `accumulate` the result is added to what the slot held.
+    `modes` has the mode of each region that the kernel reads. Slot j of the result depends
+
+    - `each`: on slot j of the region;
+    - `all`: on all slots of the region;
+    - `sum`, `each_sum`: on slots s and j·S + s, for s < S. The kernel is bilinear in them:
+      C[j] = Σ_s f(B[s], A[j·S + s]), with S slots of B (mode `sum`) and S slots of A (mode `each_sum`) for each slot of
+      C. So a matrix product can be split along the dimension that it sums over.
+
+    With `accumulate` the result is added to what its slots held.
     """
 
     name: str
@@ -118,17 +122,17 @@ class Kernel(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """A collective of the library itself, on a group of ranks; the k-th call of each member matches."""
+    """A collective of the library, on the ranks of `group`. The k-th calls of all members are one call."""
 
     kind: str
     group: tuple[int, ...]
 
 
 class Term(NamedTuple):
-    """One contribution to each slot j of a region: an input's slot j, or a kernel applied to operands.
+    """One contribution to the slots of a region: a kernel applied to operands, or (kernel None) an input's region.
 
-    An operand is an input's region on a rank, or a term itself: what a kernel made of other operands, or with kernel
-    None the sum of several, slot by slot.
+    An operand is (rank, region of an input) or a term. As an operand, a term with kernel None is the sum of its
+    operands, slot by slot.
     """
 
     kernel: str | None
@@ -136,7 +140,7 @@ class Term(NamedTuple):
 
     @property
     def source(self) -> tuple[int, Region]:
-        """Rank and region of a term that is an input itself."""
+        """The rank and region of a term that is an input's region."""
         ((rank, region),) = self.args
         assert isinstance(rank, int)
         assert isinstance(region, Region)
@@ -144,7 +148,7 @@ class Term(NamedTuple):
 
 
 Arg: TypeAlias = "tuple[int, Region] | Term"
-MAX_NESTING = 64  # terms within terms
+MAX_NESTING = 64  # levels of nested terms
 
 
 class Post(NamedTuple):
@@ -156,7 +160,7 @@ class Post(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One op, as people read it. `index` is its row in the columns; `after` lists rows of the same rank."""
+    """One op. `index`: its row in the columns; `after`: rows of ops of the same rank; `line`: its source line."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index
     kind: Kind
@@ -175,14 +179,14 @@ COLUMNS: dict[str, str] = {
     "kind": "u1",  # Kind
     "rank": "i4",
     "lane": "i4",  # row of `lanes`
-    "chan_in": "i4",  # row of `channels` received, waited or got on, -1 for none
-    "chan_out": "i4",  # row of `channels` sent, signalled or put on, -1 for none
-    "call": "i4",  # row of `kernels` (compute) or `collectives` (collective), -1 for none
-    "line": "i4",  # row of `lines`, -1 where unknown
+    "chan_in": "i4",  # row of `channels`: where it receives, waits or gets; -1: none
+    "chan_out": "i4",  # row of `channels`: where it sends, signals or puts; -1: none
+    "call": "i4",  # row of `kernels` (compute) or `collectives` (collective), -1: none
+    "line": "i4",  # row of `lines`, -1: unknown
     "read_start": "i8",  # op i reads regions read_start[i]:read_start[i+1] of the read_* columns
     "write_start": "i8",
     "dep_start": "i8",
-    "dep": "i8",  # rows of ops of the same rank that must have ended
+    "dep": "i8",  # rows of ops of the same rank that must end first
     "read_buffer": "i4",
     "read_offset": "i8",
     "read_count": "i8",

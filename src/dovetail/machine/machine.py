@@ -16,7 +16,7 @@ from dovetail.machine.presets import preset_document, presets
 SCHEMA = "dovetail.machine/1"
 CURVE_SCHEMA = "dovetail.curve/1"
 SWITCH = -1
-LIBRARY = "library"  # in keys of what was measured with the library's collectives
+LIBRARY = "library"  # part of the keys of costs measured with the library's collectives
 COST_KEYS = (
     "p2p:<link kind>",
     "exchange:<link kind>",
@@ -41,8 +41,8 @@ _COST_KEY = re.compile(
 class Link(NamedTuple):
     """One direction between two nodes, or between a node and the `SWITCH`. Two directions are two links.
 
-    A link from a node to itself names the kind by which ranks of that node reach each other; without one it is
-    `shm`. Such ranks do not queue for one wire: every ordered pair has its own.
+    A link from a node to itself names the kind of links between ranks of that node (default: `shm`). Such ranks do not
+    share a wire: every ordered pair has its own.
     """
 
     src: int
@@ -74,7 +74,7 @@ class Machine:
     Raises
     ------
     MachineError
-        If a rank, node, link or cost key makes no sense. The error names it.
+        If a rank, node, link or cost key is invalid. The error names it.
 
     Notes
     -----
@@ -83,22 +83,22 @@ class Machine:
     - `p2p:<kind>`: a message one way. `exchange:<kind>`: a message in a stream that goes both ways at once.
     - `all_reduce:<ranks>` and other collectives of the library.
     - `kernel:<key>`: a computation, against its amount (rows).
-    - `flops:<kernel>:<dtype>` against FLOP, and `memory` against bytes read and written. The longer of both prices a
-      computation without a curve of its own.
+    - `flops:<kernel>:<dtype>` against FLOP, and `memory` against bytes read and written. A computation without its own
+      curve takes the longer of both.
     - `reduce`, `copy`.
-    - `cil:compute`, `cil:net`: slow-down factors against message bytes. `cil:compute:library`, `cil:net:library`: the
-      same beside the library's collectives; default: the former.
+    - `cil:compute`: factor by which traffic slows computations, against message bytes. `cil:net`: factor by which
+      computations slow traffic. `cil:compute:library`, `cil:net:library`: the same for the library's collectives;
+      default: the former.
 
-    Facts that other rooms read:
+    Facts that other packages read:
 
-    - `eager_limit_bytes`: a number, or one by link kind. Larger messages wait for their receive. 0: all wait.
-    - `slice_bytes`: concurrent messages arrive one after the other if they are sent in slices of this size, without
-      waiting for their receives. Absent: they always do, or it is unknown.
-    - `k_is_per_rank`: true where a matmul operator's k is what each rank holds (as in seed 000), not the sum over
-      ranks.
+    - `eager_limit_bytes`: a number, or one for each link kind. Larger messages wait for their receive. 0: all wait.
+    - `slice_bytes`: on this machine concurrent long messages interleave, unless they are sent in slices of this size;
+      then they arrive one after another. Absent: messages do not interleave, or it is unknown.
+    - `k_is_per_rank`: a matmul operator's k is that of each rank (as in seed 000), not the sum over ranks.
     - `dtype`: element type of the compute curves.
-    - `contention_prior`: factor of seed 000's rule on communication. Predictions use 1.0 by default.
-    - `published`: figures that the source printed, in seconds. No prediction uses them.
+    - `contention_prior`: the factor on communication in seed 000's rule. Predictions use 1.0 by default.
+    - `published`: figures that the machine's source published, in seconds. Predictions do not use them.
 
     Examples
     --------
@@ -178,7 +178,7 @@ class Machine:
         return self.links[hops[0]].kind, hops
 
     def _ways(self, start: int) -> dict[int, tuple[int, ...]]:
-        """Rows of the links from a node to each other one."""
+        """Return the rows of the links from a node to each other node."""
         if start not in self._known_ways:
             self._known_ways[start] = _shortest(self._rows, start)
         return self._known_ways[start]
@@ -206,7 +206,7 @@ class Machine:
     def load(cls, name_or_path: str | Path) -> Machine:
         """Return the preset of that name, or the machine in that JSON file.
 
-        Raises MachineError for an unknown name, and for a file that is missing or holds no machine.
+        Raises MachineError if the name is unknown, or the file is missing or contains no machine.
 
         >>> Machine.load("atlas-a2-8").ranks
         8
@@ -222,7 +222,7 @@ class Machine:
             return cls.from_json(preset_document(name))
         if isinstance(name_or_path, Path) or name.endswith(".json") or Path(name).is_file():
             if not Path(name).exists():
-                hint = "`dovetail machines` lists those that are known"
+                hint = "`dovetail machines` lists the known machines"
                 raise MachineError(f"cannot read machine {name}", found="no such file", hint=hint)
             return load_document(name_or_path, cls.from_json, "machine")
         near = difflib.get_close_matches(name, presets(), 1, cutoff=0.4)
@@ -239,7 +239,7 @@ class Machine:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Machine:
-        """Read what `to_json` wrote, or raise a MachineError that names the field."""
+        """Return the machine that `to_json` wrote. Raises MachineError, naming the invalid field."""
         check_schema(document, SCHEMA)
         try:
             name, ranks, nodes = document["name"], document["ranks"], tuple(document["nodes"])
@@ -254,8 +254,10 @@ class Machine:
 
 
 def _shortest(rows: Mapping[tuple[int, int], int], start: int) -> dict[int, tuple[int, ...]]:
-    """From a node the fewest links to every other, given the row of each link; through the switch before through other
-    nodes, and through nodes of small numbers first."""
+    """Return the shortest route (rows of links) from a node to every other, given the row of each link.
+
+    Of equally short routes, one through the switch is preferred, then one through nodes of small numbers.
+    """
     out: dict[int, list[int]] = {}
     for src, dst in rows:
         out.setdefault(src, []).append(dst)
@@ -300,7 +302,7 @@ def _check_ranks(machine: Machine) -> None:
     if len(machine.nodes) != machine.ranks:
         hint = "give the node of every rank, e.g. [0, 0, 1, 1]"
         found = f"{len(machine.nodes)} nodes, {machine.ranks} ranks"
-        raise MachineError(f"{where}: `nodes` has one entry for each rank", found=found, hint=hint)
+        raise MachineError(f"{where}: `nodes` must have one entry for each rank", found=found, hint=hint)
     bad = [node for node in machine.nodes if not _is_int(node) or node < 0]
     if bad:
         raise MachineError(f"{where}: nodes are numbered from 0", found=repr(bad[0]))
@@ -315,9 +317,9 @@ def _check_links(machine: Machine) -> None:
         for end in (link.src, link.dst):
             if not _is_int(end) or (end != SWITCH and end not in nodes):
                 hint = f"nodes are {sorted(nodes)}; {SWITCH} is the switch"
-                raise MachineError(f"{where}: a link ends at node {end!r}, which no rank is on", hint=hint)
+                raise MachineError(f"{where}: a link ends at node {end!r}, on which there is no rank", hint=hint)
         if link.src == link.dst == SWITCH or (link.src, link.dst) in seen:
-            raise MachineError(f"{where}: link {link.src} -> {link.dst} is given twice, or leads nowhere")
+            raise MachineError(f"{where}: link {link.src} -> {link.dst} is given twice, or joins a switch to itself")
         seen.add((link.src, link.dst))
     rows = {ends: row for row, ends in enumerate(seen)}
     for a in nodes:
@@ -325,7 +327,7 @@ def _check_links(machine: Machine) -> None:
         for b in nodes - {a}:
             if b not in reached:
                 hint = f'add [{a}, {b}, "tcp"], or [{a}, {SWITCH}, "tcp"] and [{SWITCH}, {b}, "tcp"]'
-                raise MachineError(f"{where}: node {a} has no way to node {b}", hint=hint)
+                raise MachineError(f"{where}: no links lead from node {a} to node {b}", hint=hint)
 
 
 def _check_costs(machine: Machine) -> None:

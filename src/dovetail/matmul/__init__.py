@@ -1,4 +1,4 @@
-"""matmul: the front door for matrix products with a collective: operator → Program."""
+"""matmul: operators that combine a matrix product with a collective, and their Programs."""
 
 from dovetail.matmul.all_gather import AllGatherMatmul
 from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul

@@ -1,4 +1,4 @@
-"""all_gather_matmul: A cut by rows, B by columns; every rank multiplies all of A by its own B."""
+"""all_gather_matmul: A is cut by rows, B by columns; every rank multiplies all of A by its own B."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class AllGatherMatmul(AllGathering):
     dtype : str
         float16, bfloat16, float32 or float64. Half types accumulate in float32.
     several : int
-        How many B each rank has, each with a result of its own.
+        Number of matrices B on each rank, each with its own result.
     gathered : bool
         Whether every rank gets all of A (m, k), too.
     rows, columns : tuple of int
@@ -53,7 +53,7 @@ class AllGatherMatmul(AllGathering):
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """FiCCO's g1 to g16, of bfloat16, which the paper does not name; those of experts as if gathered."""
+        """Return FiCCO's scenarios in bfloat16 (the paper names no dtype); g13 to g16 as if A were gathered."""
         return [PublishedCase(name, cls(m, k, n, "bfloat16"), MI300X) for name, (m, n, k) in SCENARIOS.items()]
 
     @classmethod
@@ -66,5 +66,5 @@ class AllGatherMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherMatmul:
-        """A small one, to see what this machine does a second."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512, 512 * ranks, dtype)

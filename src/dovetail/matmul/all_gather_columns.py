@@ -1,4 +1,4 @@
-"""all_gather_columns_matmul: A cut by columns, B by columns of its own; every rank multiplies all of A by its own B."""
+"""all_gather_columns_matmul: A and B are cut by columns; every rank multiplies all of A by its own B."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AllGatherColumnsMatmul(AllGathering):
     dtype : str
         float16, bfloat16, float32 or float64. Half types accumulate in float32.
     several : int
-        How many B each rank has, each with a result of its own.
+        Number of matrices B on each rank, each with its own result.
     gathered : bool
         Whether every rank gets all of A (m, k), too.
     depths, columns : tuple of int
@@ -57,11 +57,11 @@ class AllGatherColumnsMatmul(AllGathering):
     cuts: ClassVar[Mapping[str, Share]] = {"depths": Share("k", "k"), "columns": Share("n", "columns")}
     cut_alike: ClassVar[bool] = False
     families: ClassVar[tuple[str, ...]] = ("serial", *SHARDS.values(), "uniform", "mc2", "optimal")
-    heuristics: ClassVar[tuple[Heuristic, ...]] = (Heuristic("FiCCO", why_not="speaks of whole rows that travel"), MC2)
+    heuristics: ClassVar[tuple[Heuristic, ...]] = (Heuristic("FiCCO", why_not="applies to whole rows"), MC2)
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,
-        Option("by", str, "How A travels.", "auto", choices=("auto", *Gathering.ways), of="schedules"),
+        Option("by", str, "How A is gathered.", "auto", choices=("auto", *Gathering.ways), of="schedules"),
         *RESULTS,
     )
 
@@ -91,14 +91,14 @@ class AllGatherColumnsMatmul(AllGathering):
         return gather_columns_program(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, Times]:
-        """A program as if all ranks had as many columns of A as the rank with the most."""
+        """Simulate the program as if every rank had as many columns of A as the rank with the most."""
         alike = replace(self, k=max(self.heights(ranks)) * ranks, depths=None)
         about = {"results": self.several, "gathered": self.gathered}
         program, pieces = gather_columns_model(self.name, self.m, ranks, schedule, **about)  # type: ignore[arg-type]
         return program, alike.workload(program, schedule), pieces
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
-        """Slots are rows of a rank's columns of A, rows of results, and blocks of rows of B, one for each rank."""
+        """Describe a program: slots are rows of a rank's columns of A, rows of results, and blocks of rows of B."""
         ranks = range(program.num_ranks)
         heights, columns = np.array(self.heights(len(ranks))), self.widths(len(ranks))
         alike = len(set(heights)) == 1 or program.buffer("B0").slots[0] == 1
@@ -117,7 +117,7 @@ class AllGatherColumnsMatmul(AllGathering):
         return Workload(slots, (MATMUL,), sizes)
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A (m, its columns) and every B (k, its columns), in the rows that belong to each rank's columns of A."""
+        """Return the specs of A (m, k_r) and every B (k, n_r), with rows grouped by the rank of their columns of A."""
         heights, alike = self.heights(ranks), self._alike(ranks)
         a = [(self.m, height) for height in heights]
         b = [(self.k, columns) for columns in self.widths(ranks)]
@@ -126,7 +126,7 @@ class AllGatherColumnsMatmul(AllGathering):
         return (ours, *(self.array(f"B{i}", b, slots=slots) for i in range(self.several)))
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """Every C (m, its columns), then the gathered A (m, k), where it is wanted."""
+        """Return the specs of every C (m, n_r), then of the gathered A (m, k), if it is a result."""
         found = [self.array(f"C{i}", ((self.m, n) for n in self.widths(ranks))) for i in range(self.several)]
         if not self.gathered:
             return found
@@ -146,8 +146,8 @@ class AllGatherColumnsMatmul(AllGathering):
         return (Sample("columns of each rank, by rows", self.m, partial(add_slices, held=self.m, slices=ranks)),)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """The schedules of block-wise operators, except those with one product for several ranks' columns, because
-        these must be added up."""
+        """Yield the schedules of block-wise operators, except those that multiply several ranks' columns in one
+        product, since each rank's product is a separate term of the sum."""
         return (each for each in super().schedules(costs) if not each.get("fused"))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
@@ -168,15 +168,15 @@ class AllGatherColumnsMatmul(AllGathering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> AllGatherColumnsMatmul:
-        """Return a small operator, to measure this machine's speed with."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512 * ranks, 512 * ranks, dtype)
 
 
 def _sizes(
     program: Program, name: str, heights: NDArray[np.int64], m: int, rank: int, columns: int
 ) -> NDArray[np.int64]:
-    """Elements of each slot on a rank if ranks have different numbers of columns. Received data lie by rank, or by call
-    of the library."""
+    """Return the elements of each slot of a buffer on a rank, if ranks have different numbers of columns. Received data
+    are ordered by rank, or by call of the library."""
     if name == "A":
         return np.full(m, heights[rank])
     if name[0] == "B":

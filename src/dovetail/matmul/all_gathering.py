@@ -1,4 +1,4 @@
-"""all_gathering: operators of which every rank multiplies all of A by B of its own, and may want all of A, too."""
+"""all_gathering: base class of operators whose ranks each multiply all of A by their own B."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.matmul.gathering import Gathering
 from dovetail.matmul.product import parse_flag, the_same
 
 RESULTS = (
-    Option("several", int, "Matrices B on each rank, each with a result of its own.", 1, least=1),
+    Option("several", int, "Matrices B on each rank, each with its own result.", 1, least=1),
     Option("gathered", bool, "Return the gathered A, too.", False),
 )
 MOST_SEVERAL = 1024
@@ -23,8 +23,9 @@ MOST_SEVERAL = 1024
 
 @dataclass(frozen=True)
 class AllGathering(Gathering):
-    """An all-gather of A, then products. `several`: number of B on each rank, each with a result. `gathered`: every
-    rank also returns all of A. Derived classes define how A is cut; the field `columns`, each rank's part of B."""
+    """An all-gather of A, then products. `several`: number of matrices B on each rank, each with its own result.
+    `gathered`: every rank also returns all of A. Derived classes define how A is cut; their field `columns` is each
+    rank's share of B."""
 
     options: ClassVar[tuple[Option, ...]] = (*Gathering.options, *RESULTS)
 
@@ -56,12 +57,12 @@ class AllGathering(Gathering):
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Self:
-        """One whose sides take as long at these speeds of a rank and of the all_gather."""
+        """Return an operator whose product and all_gather take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows, found.width, found.depth * ranks, dtype)
 
 
 def agreed(arguments: Sequence[RankArguments]) -> tuple[int, bool]:
-    """How many B, and whether A is a result, as all ranks say."""
+    """Return the number of matrices B, and whether A is a result. Raises OperatorError if ranks disagree."""
     several = the_same(arguments, lambda rank: len(rank.shapes) - 1, "matrices B")
     return several, the_same(arguments, lambda rank: bool(rank.options.get("gathered")), "as `gathered`")

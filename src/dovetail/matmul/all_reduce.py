@@ -1,4 +1,4 @@
-"""matmul_all_reduce: A and B cut along k; every rank wants all of C, the sum of all ranks' products."""
+"""matmul_all_reduce: A and B are cut along k; every rank gets all of C, the sum of all ranks' products."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from dovetail.passes import inline_collectives, slice_messages
 from dovetail.passes.concatenate import concatenate
 
 WAYS = ("library", "exchange", "ring")
-MANY_RANKS = f"Our own all-reduces are weighed up to {OURS_RANKS} ranks unless asked for by name."
-DEPTH = 16  # messages that a channel of ours holds
+MANY_RANKS = f"Our own all-reduces are considered for at most {OURS_RANKS} ranks, unless asked for by name."
+DEPTH = 16  # depth of the channels of our own all-reduces
 USUAL_RANKS = 8  # assumed number of ranks, and so of messages per tile, if none is given
 
 
 @dataclass(frozen=True)
 class MatmulAllReduce(Contracting):
-    """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; every rank wants all of C (m, n).
+    """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; every rank gets all of C (m, n).
 
     Parameters
     ----------
@@ -73,13 +73,14 @@ class MatmulAllReduce(Contracting):
         return operator, (*notes, MANY_RANKS) if ranks > OURS_RANKS else notes
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
-        """Tiles of rows computed in this order, each all-reduced as soon as it is there.
+        """Return the program that computes tiles of rows one after another and all-reduces each as soon as it is ready.
 
         Buffers: A input (m slots, a row of k_r), B input (1 slot), P scratch and C output (m slots, a row of n).
-        Parameters: `tiles`, their rows; `by`: `library` calls the library's all_reduce on each tile, on lane `net`;
-        `exchange` (all-pairs) and `ring` are our own messages on lanes `send` and `recv`, of at most
-        `rows_per_message` rows. Any number of ranks; one tile is the serial schedule. PlanError where the tiles do not
-        add up to m. Source: seed 000 (tiling along M).
+
+        Parameters of the schedule: `tiles`, the rows of each; `by`: `library` calls the library's all_reduce for each
+        tile, on lane `net`; `exchange` (all pairs) and `ring` use our own messages on lanes `send` and `recv`, of at
+        most `rows_per_message` rows. One tile is the serial schedule. Raises PlanError if the tiles do not add up to m.
+        Source: seed 000 (tiling along M).
         """
         ranks, by, most = parse_count(ranks, "ranks", least=1), schedule.get("by"), schedule.get("rows_per_message")
         tiled = _tiled(self, ranks, check_tiles(self.m, schedule.tiles))
@@ -92,7 +93,7 @@ class MatmulAllReduce(Contracting):
         return slice_messages(_inlined(tiled, by), most)
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """One tile of each length stands for all such; by our own messages it is a short one, lengthened."""
+        """Simulate one tile of each length for all of that length; with our own messages a short one, scaled up."""
         by, most, tiles = schedule["by"], schedule.get("rows_per_message"), check_tiles(self.m, schedule.tiles)
         if by not in WAYS or ranks == 1 or not tiles or (by == "library" and most is not None):
             program = self.program(schedule, ranks)
@@ -102,18 +103,18 @@ class MatmulAllReduce(Contracting):
         return program, self.workload(program, schedule), 1.0
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
-        """Slots are rows, of A and of products; B is one slot."""
+        """Describe a program: slots are rows of A and of products; B is one slot."""
         ranks = program.num_ranks
         slots = slots_of([*self.inputs(schedule, ranks), *self.outputs(schedule, ranks)])
         slots |= dict.fromkeys(("P", "scratch"), slots["C"])
         return workload_of(program, slots)
 
     def works(self, ranks: int) -> list[Work]:
-        """The work of a row on each rank."""
+        """Return the work of one row, on each rank."""
         return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A (m, k_r) and B (k_r, n)."""
+        """Return the specs of A (m, k_r) and B (k_r, n)."""
         depths = self.depths(ranks)
         return (
             self.array("A", ((self.m, k) for k in depths)),
@@ -121,7 +122,7 @@ class MatmulAllReduce(Contracting):
         )
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """C (m, n)."""
+        """Return the spec of C (m, n)."""
         return (self.array("C", [(self.m, self.n)] * ranks),)
 
     def serial(self, ranks: int) -> Schedule:
@@ -136,8 +137,8 @@ class MatmulAllReduce(Contracting):
                     yield scheduled(tiling, by, most if ours else None)
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """The best with their messages cut, then with their tiles moved (where the product was measured: a published
-        rate has no grain finer than `align`)."""
+        """Yield the best schedules with sliced messages; then with other tile lengths (only if the product was
+        measured: with a published rate, lengths finer than `align` make no difference)."""
         ranked, found = hopeful(costs, ranked), list[Schedule]()
         if turn == 0 and costs.options["rows_per_message"] is None and self.row_bytes:
             ours = [by for by in self._ways(costs) if by != "library"]
@@ -157,7 +158,7 @@ class MatmulAllReduce(Contracting):
     def describe(self, schedule: Schedule, ranks: int) -> str:
         ours = {"exchange": "our own all-pairs exchange", "ring": "our own ring"}
         if ranks == 1:
-            return "copied, for there is one rank"
+            return "copied, as there is only one rank"
         most = schedule.get("rows_per_message")
         cut = f", messages of at most {most} rows" if most else ""
         return f"reduced by {ours.get(schedule['by'], 'the library’s all-reduce')}{cut}"
@@ -194,7 +195,7 @@ class MatmulAllReduce(Contracting):
         return max(1, min(least, self.m))
 
     def _ways(self, costs: Costs) -> tuple[str, ...]:
-        """All-reduces that the machine has costs for, out of those asked for; CostError if there are none."""
+        """Return the requested all-reduces for which the machine has costs. Raises CostError if there are none."""
         asked = WAYS if costs.options["by"] == "auto" else (costs.options["by"],)
         if costs.ranks == 1 and "library" in asked:
             return ("library",)
@@ -207,20 +208,20 @@ class MatmulAllReduce(Contracting):
 
 
 def is_small(schedule: Schedule, ranks: int) -> bool:
-    """Whether a schedule by the library, or by few enough messages of our own, can be weighed in a moment."""
+    """Return whether a schedule can be predicted quickly: by the library, or with few enough messages of our own."""
     most = schedule.get("rows_per_message") or max(schedule.tiles, default=1)
     pieces = sum(-(-rows // (ranks * most)) for rows in schedule.tiles)
     return schedule["by"] == "library" or pieces * 4 * ranks * ranks <= 3 * MANY_OPS
 
 
 def near(ranks: int, schedule: Schedule) -> Iterator[Schedule]:
-    """The neighbours that can be weighed in a moment."""
+    """Yield the neighbours of a schedule that can be predicted quickly."""
     return (each for each in variations(schedule, ranks) if is_small(each, ranks))
 
 
 @lru_cache(maxsize=1024)
 def _one_tile(ranks: int, by: str, rows: int, most: int | None) -> Program:
-    """The program of one tile of `rows` rows, its messages cut to `most` rows."""
+    """Return the program of one tile of `rows` rows, with messages of at most `most` rows."""
     if by == "library":
         return _tiled(MatmulAllReduce(rows, 1, 1), ranks, (rows,))
     chunks = _chunks(ranks, by)
@@ -229,7 +230,7 @@ def _one_tile(ranks: int, by: str, rows: int, most: int | None) -> Program:
 
 @lru_cache
 def _chunks(ranks: int, by: str) -> int:
-    """Into how many chunks an all-reduce of ours cuts a tile."""
+    """Return into how many chunks one of our own all-reduces cuts a tile."""
     from dovetail.collective import family
 
     algorithm = family(by)("all_reduce", ranks, False)  # type: ignore[arg-type]
@@ -239,18 +240,18 @@ def _chunks(ranks: int, by: str) -> int:
 
 @lru_cache
 def _short_tile(ranks: int, by: str, rows: int) -> Program:
-    """A tile of at most a row for each chunk, so that no message of it is cut."""
+    """Return the program of a tile with at most one row for each chunk, so that none of its messages is cut."""
     return _inlined(_tiled(MatmulAllReduce(rows, 1, 1), ranks, (rows,)), by)
 
 
 def _inlined(tiled: Program, by: Any) -> Program:
-    from dovetail.collective import family  # here, so that a plan by the library needs no algorithms
+    from dovetail.collective import family  # imported here, since plans by the library need no algorithms
 
     return inline_collectives(tiled, family(by), DEPTH)
 
 
 def _tiled(operator: MatmulAllReduce, ranks: int, tiles: tuple[int, ...]) -> Program:
-    """Compute lane and net lane, the library's all_reduce on each tile."""
+    """Return the program with a compute lane and a net lane, which calls the library's all_reduce for each tile."""
     b, everyone = Builder("matmul_all_reduce", ranks), range(ranks)
     b.buffer("A", "input", operator.m)
     b.buffer("B", "input", 1)

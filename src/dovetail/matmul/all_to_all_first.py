@@ -1,4 +1,4 @@
-"""all_to_all_matmul: rows of A go to the ranks that want them (tokens to experts), each with a B of its own."""
+"""all_to_all_matmul: rows of A go to the ranks that need them (tokens to experts); each rank has its own B."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dovetail.matmul.token_counts import Exchanging
 
 @dataclass(frozen=True)
 class AllToAllMatmul(Exchanging, Gathering):
-    """C_r = A_r·B_r, where A_r (m_r, k) are the rows that all ranks have for rank r, in the order of ranks, and B_r
-    (k, n) is its own.
+    """C_r = A_r·B_r on rank r, where A_r (m_r, k) are the rows that all ranks have for rank r, in the order of ranks,
+    and B_r (k, n) is rank r's own.
 
     Parameters
     ----------
@@ -49,12 +49,12 @@ class AllToAllMatmul(Exchanging, Gathering):
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """FiCCO's g13 to g16, of bfloat16: each GPU multiplies M rows that all have for it, by N / 8 columns."""
+        """Return FiCCO's scenarios g13 to g16 in bfloat16: each GPU multiplies its M rows by N / 8 columns."""
         shapes = ((name, SCENARIOS[name]) for name in EXPERTS)
         return [PublishedCase(name, cls(m * GPUS, k, n // GPUS, "bfloat16"), MI300X) for name, (m, n, k) in shapes]
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> AllToAllMatmul:
-        """One whose sides take as long at these speeds of a rank and of the all_to_all."""
+        """Return an operator whose product and all_to_all take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows * ranks, found.width, found.depth, dtype)

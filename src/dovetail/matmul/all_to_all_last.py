@@ -1,4 +1,4 @@
-"""matmul_all_to_all: rows of every rank's product go back to the ranks that want them (from experts to tokens)."""
+"""matmul_all_to_all: rows of every rank's product go to the ranks that need them (from experts back to tokens)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dovetail.matmul.token_counts import Exchanging
 
 @dataclass(frozen=True)
 class MatmulAllToAll(Exchanging, Scattering):
-    """Rank q computes A_q·B_q, with A_q (m_q, k) and B_q (k, n) its own; the rows for rank r go to rank r, which gets
-    those of all ranks, in the order of ranks.
+    """Rank q computes A_q·B_q from its own A_q (m_q, k) and B_q (k, n). Rank r gets the rows of all products that are
+    for it, in the order of ranks.
 
     Parameters
     ----------
@@ -40,6 +40,6 @@ class MatmulAllToAll(Exchanging, Scattering):
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> MatmulAllToAll:
-        """One whose sides take as long at these speeds of a rank and of the all_to_all."""
+        """Return an operator whose product and all_to_all take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows * ranks, found.depth, found.width, dtype)

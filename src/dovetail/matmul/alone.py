@@ -18,7 +18,7 @@ from dovetail.matmul.samples import add_products, add_slices
 from dovetail.passes.regions import split
 
 SHAPE = re.compile(r"(\d+)[x×*](\d+)[x×*](\d+)")
-# From 10 to 170 FLOP a byte, with many and few rows relative to K; each takes at most 20 ms of a fast core.
+# Default shapes: 10 to 170 FLOP per byte, many and few rows relative to K, at most 20 ms each on a fast core.
 LADDER = (
     "4096x64x64, 64x4096x64, 256x256x256, 4096x256x512, 256x4096x512, 512x512x512, 2048x512x512, 512x2048x512, "
     "1024x1024x1024"
@@ -52,7 +52,7 @@ class ProductAlone:
 
     @classmethod
     def points(cls, **asked: Any) -> tuple[ProductAlone, ...]:
-        """One product of each shape, in the order given."""
+        """Return one product of each shape, in the order given."""
         shapes = shapes_of(asked.get("shapes") or LADDER)
         return tuple(cls(*shape, asked.get("dtype") or "float32") for shape in dict.fromkeys(shapes))
 
@@ -68,8 +68,8 @@ class ProductAlone:
         return asdict(self)
 
     def ways(self) -> tuple[Sample, ...]:
-        """Cuts by rows; by columns of B and of the result; by slices of K, which add up. The operands of a piece are
-        contiguous, as they are after a transfer."""
+        """Return the ways to split the product: by rows; by columns of B and of the result; by slices of K, whose
+        products are added. The operands of a piece are contiguous, as they are after a transfer."""
         return (
             Sample("rows", self.m, self._add_rows),
             Sample("columns", self.n, self._add_columns),
@@ -77,18 +77,18 @@ class ProductAlone:
         )
 
     def samples(self, ranks: int) -> tuple[Sample, ...]:
-        """Benchmark of slices of K, one for each rank, by rows."""
+        """Return the benchmark of slices of K, one for each rank, by rows."""
         if ranks == 1 or self.k < ranks:
             return ()
         return (Sample(f"K / {ranks}, by rows", self.m, self._add_slices),)
 
     def library_calls(self, ranks: int) -> tuple[LibraryCall, ...]:
-        """The all_gather of A, of which every rank has a share."""
+        """Return the all_gather of A, of which every rank has a share."""
         return (LibraryCall("all_gather", self.m * self.k * dtype_bytes(self.dtype)),) if ranks > 1 else ()
 
     def workload(self, program: Program) -> Workload:
-        """Slots of the buffers of each cut. By rows: A, B, P (rows). By columns: BN, CN (columns). By K: AK, BK
-        (indices of K). Slices of K: G, B0 (slices, which may differ in width)."""
+        """Describe a program of samples: the slots of the buffers of each split. By rows: A, B, P (rows). By columns:
+        BN, CN (columns). By K: AK, BK (indices of K). Slices of K: G, B0 (slices, which may differ in width)."""
         m, k, n = self.m, self.k, self.n
         shapes: dict[str, tuple[int, ...]] = {"A": (k,), "B": (k, n), "P": (n,)}
         shapes |= {"BN": (k, 1), "CN": (m, 1), "AK": (m, 1), "BK": (n,)}
@@ -159,7 +159,7 @@ def walk(amounts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
 
 
 def shapes_of(text: str) -> list[tuple[int, int, int]]:
-    """Shapes in a text, or in the file of that name, between commas or on lines of their own; a `#` begins a remark.
+    """Return the shapes in a text, or in the file of that name, separated by commas or newlines; `#` starts a comment.
 
     >>> shapes_of("8x4x2, 16x4x2")
     [(8, 4, 2), (16, 4, 2)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-SIDE_S = 0.06  # seconds of either side of a balanced operator: long beside its start-up, short enough to run often
-MOST_BYTES = 32 << 20  # most bytes that it communicates
-ROWS, BLOCK = 2048, 64  # number of rows; columns come in whole blocks
+SIDE_S = 0.06  # seconds of compute, and of communication: long against their overhead, short enough to repeat often
+MOST_BYTES = 32 << 20  # most bytes that are communicated
+ROWS, BLOCK = 2048, 64  # usual number of rows; sizes are multiples of BLOCK
 LEAST_DEPTH, MOST_DEPTH = 8, 1 << 16  # limits, per rank, of the dimension that is not communicated
 
 
@@ -20,7 +20,7 @@ class Balance(NamedTuple):
 
 
 def balance(element_bytes: int, flop_per_s: float, bytes_per_s: float) -> Balance:
-    """Return sizes with which either side takes SIDE_S at these speeds of a rank and of the collective.
+    """Return sizes with which compute and communication each take SIDE_S at these speeds.
 
     >>> balance(4, 110e9, 118e6), balance(4, 110e9, 11.8e6)
     (Balance(rows=2048, width=896, depth=1864), Balance(rows=2752, width=64, depth=18648))
@@ -33,5 +33,5 @@ def balance(element_bytes: int, flop_per_s: float, bytes_per_s: float) -> Balanc
 
 
 def _whole(count: float, block: int) -> int:
-    """The nearest number of whole blocks, at least one."""
+    """Return the nearest multiple of `block`, at least one block."""
     return max(round(count / block), 1) * block

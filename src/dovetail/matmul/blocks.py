@@ -13,8 +13,8 @@ from typing import NamedTuple
 class Blocks:
     """The rows of A that each rank multiplies.
 
-    Block (q, r) is `counts[q][r]` rows of rank q's A from row `starts[q][r]` on, which rank r multiplies. The result of
-    rank r has its blocks in the order of q.
+    Block (q, r) consists of the `counts[q][r]` rows of rank q's A from row `starts[q][r]` on. Rank r multiplies it; the
+    result of rank r has blocks (q, r) in the order of q.
     """
 
     counts: tuple[tuple[int, ...], ...]
@@ -22,13 +22,13 @@ class Blocks:
 
     @staticmethod
     def gathered(held: Sequence[int]) -> Blocks:
-        """All rows of every rank go to every rank."""
+        """Return the blocks of an all-gather: every rank multiplies all rows of every rank."""
         ranks = len(held)
         return Blocks(tuple((rows,) * ranks for rows in held), ((0,) * ranks,) * ranks)
 
     @staticmethod
     def exchanged(counts: Sequence[Sequence[int]]) -> Blocks:
-        """Rank q has `counts[q][r]` rows for rank r, in the order of r."""
+        """Return the blocks of an all-to-all: rank q's A has `counts[q][r]` rows for each rank r, in the order of r."""
         rows = tuple(tuple(each) for each in counts)
         return Blocks(rows, tuple(tuple(accumulate(each, initial=0))[:-1] for each in rows))
 
@@ -38,12 +38,12 @@ class Blocks:
 
     @cached_property
     def longest(self) -> int:
-        """Rows of the longest block; tiles are counted in its rows."""
+        """Rows of the longest block. Tiles are lengths along it."""
         return max(map(max, self.counts), default=0)
 
     @cached_property
     def alike(self) -> bool:
-        """Whether all blocks have equally many rows: then all ranks do the same, up to a rotation of ranks."""
+        """Whether all blocks have equally many rows; then all ranks do the same, up to a rotation of ranks."""
         return len({rows for each in self.counts for rows in each}) == 1
 
     @cached_property
@@ -53,11 +53,11 @@ class Blocks:
         return tuple(max(each, default=0) for each in ends)
 
     def rows(self, rank: int) -> int:
-        """Rows that a rank multiplies."""
+        """Return the number of rows that a rank multiplies."""
         return sum(each[rank] for each in self.counts)
 
     def place(self, q: int, r: int) -> int:
-        """Where block (q, r) begins in rank r's result."""
+        """Return the row of rank r's result at which block (q, r) begins."""
         return self._places[r][q]
 
     @cached_property
@@ -78,8 +78,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Steps:
-    """How blocks are cut into steps: into `tiles` of rows (lengths for the longest block, in proportion for shorter
-    ones), or into `slices` of K.
+    """How blocks are cut into steps: into `tiles` of rows, or into `slices` of K.
+
+    `tiles` are lengths along the longest block; shorter blocks are cut in proportion.
 
     >>> [Steps((3, 5), 1).part(0, 4, 8), Steps((3, 5), 1).part(1, 4, 8)]
     [Part(first=0, last=1), Part(first=1, last=4)]
@@ -93,7 +94,7 @@ class Steps:
         return self.slices if self.slices > 1 else len(self.tiles)
 
     def part(self, step: int, rows: int, longest: int) -> Part:
-        """The rows of a block of `rows` rows that travel in a step; all of them if K is cut."""
+        """Return the rows of a block of `rows` rows that travel in a step; all of them if K is cut."""
         if self.slices > 1:
             return Part(0, rows)
         done, last = self._ends[step : step + 2]
@@ -106,9 +107,9 @@ class Steps:
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of every block in every step, cached.
+    """The parts of every block in every step.
 
-    `without_own`: a rank's own block is not laid out among the others.
+    `without_own`: storage by step has no room for a rank's own block.
     """
 
     blocks: Blocks
@@ -116,15 +117,15 @@ class Parts:
     without_own: bool = False
 
     def __call__(self, q: int, r: int, step: int) -> Part:
-        """The part of block (q, r) that travels in a step."""
+        """Return the part of block (q, r) that travels in a step."""
         return self._by_rows[step][self.blocks.counts[q][r]]
 
     def before(self, q: int, r: int, step: int) -> int:
-        """Rows before that part if the parts that rank r receives are stored by step, then by source rank."""
+        """Return the rows stored before that part on rank r, which stores what it receives by step, then by source."""
         return self._coming[r][step][q]
 
     def made_before(self, q: int, r: int, step: int) -> int:
-        """Rows before that part if the parts that rank q sends are stored by step, then by target rank."""
+        """Return the rows stored before that part on rank q, which stores what it sends by step, then by target."""
         return self._going[q][step][r]
 
     @cached_property
@@ -142,7 +143,7 @@ class Parts:
         return [self._laid_out(q, row) for q, row in enumerate(self.blocks.counts)]
 
     def _laid_out(self, own: int, counts: Sequence[int]) -> list[list[int]]:
-        """The first row of each part of a rank's blocks, by step and block."""
+        """Return the first row of each part of a rank's blocks, by step and block."""
         counts = [0 if self.without_own and other == own else count for other, count in enumerate(counts)]
         rows = [[by_rows[count].rows for count in counts] for by_rows in self._by_rows]
         firsts = accumulate(map(sum, rows), initial=0)

@@ -1,4 +1,4 @@
-"""blockwise: operators whose ranks exchange blocks of rows, before or after these are multiplied."""
+"""blockwise: base class of operators whose ranks exchange blocks of rows, before or after multiplying them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dovetail.matmul.product import Product
 from dovetail.matmul.tiles import Seconds, Tiling, mc2_shard, mc2_short_shard, uniform
 from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
 
-OURS_RANKS = 16  # beyond, programs of our own messages grow past what a search can weigh in a second
+OURS_RANKS = 16  # with more ranks, schedules with our own messages are not tried: predictions would take seconds
 MC2 = Heuristic("MC²", "mc2")
-AT_ONCE = ("library", "messages")  # ways to travel in which all blocks go at once: those of serial schedules
+AT_ONCE = ("library", "messages")  # ways that send all blocks at the same time, as serial schedules do
 SHARDS = {"ring": "shard-ring", "two_rings": "shard-two-rings", "messages": "shard-messages"}
-MANY_OPS = 4000  # largest programs, about, of the uniform tilings by our own messages that a search considers
+MANY_OPS = 4000  # uniform tiles with our own messages are not tried if a program would have more ops, roughly
 
 
 def without_rings(kind: type[Product]) -> tuple[str, ...]:
-    """The families of `kind` in which no block goes round a ring.
+    """Return the families of `kind` in which no block travels around a ring.
 
     >>> without_rings(Product)
     ('serial',)
@@ -36,31 +36,31 @@ def without_rings(kind: type[Product]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Blockwise(Product):
-    """A product beside which blocks of rows travel between ranks; `kind`: the library's collective that would do it,
-    `ways`: all ways to travel."""
+    """A product of blocks of rows that travel between ranks. `kind`: the library's collective that moves them. `ways`:
+    all ways to move them. `gathers`: whether they travel before the product, or after."""
 
     kind: ClassVar[str] = ""
     ways: ClassVar[tuple[str, ...]] = ("library", "messages")
-    gathers: ClassVar[bool] = True  # before the product; else after
+    gathers: ClassVar[bool] = True
 
     def blocks(self, ranks: int) -> Blocks:
-        """Which rows of A go where."""
+        """Return which rows of A each rank multiplies."""
         raise NotImplementedError
 
     def works(self, ranks: int) -> list[Work]:
-        """The work of a row on each rank."""
+        """Return the work of one row, on each rank."""
         raise NotImplementedError
 
     def row_bytes(self, ranks: int) -> int:
-        """Bytes of a row that travels."""
+        """Return the bytes of a row that travels."""
         raise NotImplementedError
 
     def at_once(self, ranks: int) -> int:
-        """Blocks that are multiplied in a step, beside those that travel."""
+        """Return how many blocks are multiplied in a step."""
         return max(ranks - 1, 1) if self.gathers else ranks
 
     def part(self, rows: int, ranks: int) -> Blockwise:
-        """The same operator with blocks of `rows` rows."""
+        """Return the same operator with blocks of `rows` rows."""
         return replace(self, m=rows * ranks)
 
     def serial(self, ranks: int) -> Schedule:
@@ -71,8 +71,11 @@ class Blockwise(Product):
         return Schedule.of("serial", tiles=(longest,) if longest else (), by=by, own_block="together", fused=True)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; whole blocks, round a ring or straight; tiles; FiCCO's. What goes straight to all by one link does so
-        in turn: at once, all of it would come at the end, which serial does not mind."""
+        """Yield serial schedules; whole blocks by rings or messages; tiles; FiCCO's schedules.
+
+        If all messages of a rank leave by one link, direct messages are sent one after another: sent at once, all would
+        arrive late, and at the same time. Serial schedules, which wait for all of them anyway, send them at once.
+        """
         in_turn = costs.ranks > 2 and costs.has_one_way_out()
         for each in self._schedules(costs):
             if not in_turn or each["by"] != "messages" or each.is_serial:
@@ -97,15 +100,15 @@ class Blockwise(Product):
         yield from self.ficco(costs, at_once)
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """FiCCO's schedules, or those turned round, by these ways, in which all blocks travel at once."""
+        """Yield FiCCO's schedules (or their mirror images) by these ways, which move all blocks at the same time."""
         return iter(())
 
     def _stepwise(self, family: str, tiles: tuple[int, ...], by: str) -> Schedule:
-        """Tiles in turn, those of the own block where the others' travel."""
+        """Return the schedule that multiplies one tile after another; the own block while those of others travel."""
         return Schedule.of(family, tiles=tiles, by=by, own_block="first" if self.gathers else "last", fused=False)
 
     def tilings(self, costs: Costs, by: str) -> Iterator[Tiling]:
-        """Lengths along the longest block: even ones, MC²'s rule, and the optimum of what is computed and travels."""
+        """Yield tilings of the longest block: uniform ones, by MC²'s rule, and the optimum for these costs."""
         longest, ranks, works = self.blocks(costs.ranks).longest, costs.ranks, self.works(costs.ranks)
         most, align = costs.options["max_tiles"], costs.options["align"] or usual_align(longest)
         compute_s: Seconds = lambda rows: self.at_once(ranks) * costs.work_s(works, np.asarray(rows))  # noqa: E731
@@ -132,8 +135,8 @@ class Blockwise(Product):
         return learned(alone_s, self._floor(costs), self.blocks(costs.ranks).longest)
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """The best of our own messages, cut; then the best tiles, moved (where the product was measured); then
-        neighbours of the best."""
+        """Yield the best schedules with our own messages, with sliced messages; then the best schedules with other tile
+        lengths (only if the product was measured); then neighbours of the best."""
         if costs.ranks == 1 or not self.row_bytes(costs.ranks):
             return
         tiled, found = hopeful(costs, ranked), list[Schedule]()
@@ -148,7 +151,7 @@ class Blockwise(Product):
             yield from better(costs, ranked, self.neighbours, align if measured else None, floor)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Driven otherwise; fused or not; cut otherwise, tiles moved."""
+        """Yield schedules with other progress settings, message slices or tile lengths, or with `fused` changed."""
         yield from driven_otherwise(schedule)
         yield schedule.with_parameters(fused=not schedule.get("fused"))
         if schedule["by"] != "library" and not schedule.get("slices"):
@@ -165,12 +168,12 @@ class Blockwise(Product):
         return max(1, min(least, self.blocks(costs.ranks).longest))
 
     def known_ways(self, costs: Costs) -> tuple[str, ...]:
-        """Ways to travel that the machine has costs for, out of those asked for; CostError if there are none."""
+        """Return the requested ways for which the machine has costs. Raises CostError if there are none."""
         asked = costs.options["by"]
         return self._known(costs, self.ways if asked == "auto" else (asked,))
 
     def _known(self, costs: Costs, ways: Sequence[str]) -> tuple[str, ...]:
-        """Those of `ways` that the machine has costs for; CostError if there are none."""
+        """Return those of `ways` for which the machine has costs. Raises CostError if there are none."""
         if costs.ranks == 1:
             return ("library",)
         known = tuple(
@@ -183,5 +186,5 @@ class Blockwise(Product):
 
 
 def worth(by: str, count: int, ranks: int) -> bool:
-    """Whether a tiling by our own messages is small enough to be weighed."""
+    """Return whether a tiling by our own messages is small enough to be predicted quickly."""
     return by == "library" or count * 3 * ranks * ranks <= MANY_OPS

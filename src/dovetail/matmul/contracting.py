@@ -1,4 +1,4 @@
-"""contracting: operators whose A and B are cut along k, so that what each rank computes is a term of a sum."""
+"""contracting: base class of operators whose A and B are cut along k: each rank computes one term of a sum."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from dovetail.matmul.product import Product, Share, shape_of_a, shape_of_b, the_
 
 @dataclass(frozen=True)
 class Contracting(Product):
-    """`shares`: what each rank has of k; shared evenly unless given."""
+    """A product cut along k. `shares`: the columns of A and rows of B on each rank; default: shared evenly."""
 
     cuts: ClassVar[Mapping[str, Share]] = {"shares": Share("k", "k")}
 
     shares: tuple[int, ...] | None = None
 
     def depths(self, ranks: int) -> tuple[int, ...]:
-        """Columns of A (and rows of B) on each rank."""
+        """Return the columns of A (and rows of B) on each rank."""
         return self.share("shares", ranks)
 
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[Self, tuple[str, ...]]:
-        """With k summed over the ranks, on a machine whose source counts k per rank (seed 000 does)."""
+        """Return the operator with k summed over ranks, if the machine's source counts k per rank (seed 000 does)."""
         if not facts.get("k_is_per_rank") or ranks == 1:
             return self, ()
-        note = f"k = {self.k} is what each rank holds on this machine: {self.k * ranks} over {ranks} ranks"
+        note = f"k = {self.k} counts per rank on this machine: {self.k * ranks} over {ranks} ranks"
         return replace(self, k=self.k * ranks, shares=None), (note,)
 
     @classmethod
@@ -40,11 +40,11 @@ class Contracting(Product):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:
-        """A small one, to see what this machine does a second."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512, 512 * ranks, 512, dtype)
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> Self:
-        """One whose sides take as long at these speeds of a rank and of the collective."""
+        """Return an operator whose product and collective take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows, found.depth * ranks, found.width, dtype)

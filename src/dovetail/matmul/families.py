@@ -1,4 +1,4 @@
-"""families: tilings of a product whose tiles are computed and communicated in turn, as schedules worth simulating."""
+"""families: tilings worth simulating, of products whose tiles are computed and communicated one after another."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from dovetail.matmul.optimum import optimal
 from dovetail.matmul.tiles import ALIGN, Reading, Seconds, Tiling, mc2, serial, uniform
 from dovetail.matmul.variations import MANY_PARTS, round_up
 
-COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # of uniform tiles
-POINTS = 33  # boundaries of tiles at once among which a plan looks for the optimum
-SAMPLES = 10  # sizes at which messages of our own are simulated to learn their curve
+COUNTS = (2, 3, 4, 5, 6, 8, 10, 12, 16)  # numbers of uniform tiles to try
+POINTS = 33  # boundaries between tiles among which the search for the optimum chooses at a time
+SAMPLES = 10  # sizes at which our own messages are simulated, to interpolate their times
 MESSAGES = (64 << 10, 256 << 10, 1 << 20)  # bytes of a slice of one of our own messages
 PARTS = (4, MANY_PARTS)  # numbers of parts that a message of any size is cut into
-SLICES = 64  # at most, that a tile's messages are cut into
-SLICED = 3  # of the best numbers of tiles by each of our own ways are tried with sliced messages
+SLICES = 64  # most slices that a tile's messages are cut into
+SLICED = 3  # numbers of tiles (the best, for each of our own ways) that are tried with sliced messages
 
 
 @dataclass(frozen=True)
 class Pipeline:
     """Tiles of `rows` rows, each computed, then communicated while the next is computed.
 
-    `compute_s`, `comm_s`: seconds of a tile, by its rows; `k`, `n`: of one rank's product; `floor`, `align`: least rows
-    of a tile, and what lengths are multiples of; `stretch`: how much each side slows the other.
+    `compute_s`, `comm_s`: seconds of a tile, by its rows; `k`, `n`: sizes of one rank's product; `floor`: least rows of
+    a tile; `align`: tile lengths are multiples of it; `stretch`: factors by which compute and communication are slowed
+    if they overlap.
     """
 
     rows: int
@@ -41,7 +42,7 @@ class Pipeline:
     stretch: tuple[float, float] = (1.0, 1.0)
 
     def tilings(self, costs: Costs) -> Iterator[Tiling]:
-        """Serial, uniform, MC² by both readings, and the optimum with and without contention."""
+        """Yield tilings: serial, uniform, MC² by both readings, and the optimum with and without contention."""
         most = costs.options["max_tiles"]
         yield serial(self.rows)
         for count in COUNTS:
@@ -64,14 +65,14 @@ class Pipeline:
             )
 
     def rules(self, reading: Reading) -> list[Tiling]:
-        """MC²'s rule by the reading asked for; by the other, where that differs, as a family of its own."""
+        """Return MC²'s tiling by the requested reading, and by the other reading as a separate family if it differs."""
         readings: tuple[Reading, ...] = ("max", "min") if reading == "max" else ("min", "max")
         one, other = (mc2(self.rows, self.k, self.n, self.compute_s, self.comm_s, reading=each) for each in readings)
         return [one] if one.tiles == other.tiles else [one, other.renamed(f"mc2 ({readings[1]} reading)")]
 
 
 def usual_align(m: int) -> int:
-    """128 rows, the seed's; less where m has not 32 such blocks.
+    """Return the usual multiple for tile lengths: 128 rows as in the seed, less if m is below 32 · 128.
 
     >>> usual_align(4096), usual_align(1000), usual_align(20)
     (128, 16, 1)
@@ -81,7 +82,7 @@ def usual_align(m: int) -> int:
 
 
 def learned(alone_s: Callable[[int], float], least: int, most: int) -> Seconds:
-    """A curve of seconds by rows, from simulations at a few sizes."""
+    """Return seconds by rows, interpolated from simulations at a few sizes."""
     known = np.unique(np.geomspace(max(least, 1), max(most, least, 1), SAMPLES).round().astype(np.int64))
     seconds = np.array([alone_s(int(rows)) for rows in known])
 
@@ -93,14 +94,16 @@ def learned(alone_s: Callable[[int], float], least: int, most: int) -> Seconds:
 
 
 def scheduled(tiling: Tiling, by: str, rows_per_message: int | None = None) -> Schedule:
-    """A tiling whose tiles are communicated `by` the library or messages of our own."""
+    """Return the schedule of a tiling whose tiles are communicated by the library or by our own messages."""
     made = Schedule.of(tiling.family, tiles=tiling.tiles, by=by, rows_per_message=rows_per_message)
     return Schedule(made.family, made.parameters, steps=tiling.steps, notes=tiling.notes)
 
 
 def sliced(ranked: Sequence[Schedule], row_bytes: int, kinds: Sequence[str], messages: int = 1) -> Iterator[Schedule]:
-    """For each of our own ways to communicate: its best tilings with different numbers of tiles, once more with their
-    messages (`messages` per tile) cut."""
+    """Yield, for each of our own ways to communicate, its best tilings with sliced messages (`messages` per tile).
+
+    The best tiling of each number of tiles counts.
+    """
     for kind in kinds:
         best_of: dict[int, Schedule] = {}
         for each in ranked:

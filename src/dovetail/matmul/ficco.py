@@ -10,20 +10,20 @@ import numpy as np
 from dovetail.ir import Heuristic
 
 RULE = "ficco-heuristic"
-TRANCHES = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D")  # between which the threshold decides
+TRANCHES = ("uniform-fused-1D", "hetero-fused-1D", "hetero-unfused-1D")  # the threshold decides between these
 PICKED = (*TRANCHES, "uniform-fused-2D")
-LITERAL_S = 1.0  # the text compares FLOP with FLOP a second: a threshold of one second, unsaid
-TRIED = 141  # thresholds, in equal ratios
-UPPER = 5.0  # the text's "5" of the machine's, whose multiplication sign was lost
-MEMORY_S = 36.2e-3 / 8  # 192 GB of memory at 5.3 TB/s, for a whole product; each of 8 ranks has an eighth of its N
+LITERAL_S = 1.0  # the paper compares FLOP with FLOP/s, which implies a threshold of one second
+TRIED = 141  # thresholds that `best_threshold` tries, in equal ratios
+UPPER = 5.0  # the paper's "5" times the machine's ratio (its multiplication sign is missing)
+MEMORY_S = 36.2e-3 / 8  # time to read 192 GB of memory at 5.3 TB/s, for a whole product; each of 8 ranks has N / 8
 HEURISTICS = (
     Heuristic("FiCCO, fitted", RULE, {}, PICKED),
     Heuristic("FiCCO, literal", RULE, {"ficco_threshold_s": LITERAL_S}, PICKED),
     Heuristic("FiCCO, by memory", RULE, {"ficco_threshold_s": MEMORY_S}, PICKED),
 )
-NO_RULE = (Heuristic("FiCCO", why_not="is for operators that communicate before they multiply"),)
+NO_RULE = (Heuristic("FiCCO", why_not="applies to operators that communicate before they multiply"),)
 MI300X, GPUS = "mi300x-8", 8
-SCENARIOS = {  # (M, N, K) of Table I; N is over all GPUs, or the speed-ups that it prints could not be
+SCENARIOS = {  # (M, N, K) of Table I; N is over all GPUs: else the printed speed-ups would be impossible
     "g1": (16384, 16384, 131072),
     "g2": (131072, 16384, 16384),
     "g3": (53248, 16384, 131072),
@@ -41,11 +41,11 @@ SCENARIOS = {  # (M, N, K) of Table I; N is over all GPUs, or the speed-ups that
     "g15": (327680, 28672, 4096),
     "g16": (229376, 28672, 4096),
 }
-EXPERTS = ("g13", "g14", "g15", "g16")  # whose tokens are exchanged, not gathered
+EXPERTS = ("g13", "g14", "g15", "g16")  # scenarios in which tokens are exchanged, not gathered
 
 
 class Ruled(NamedTuple):
-    """The family that the rule picks, and the values by which it does."""
+    """The family that the rule picks, and the values that it compared."""
 
     family: str
     steps: dict[str, float | int | str]
@@ -54,8 +54,8 @@ class Ruled(NamedTuple):
 def ficco_rule(m: int, k: int, flops: float, flop_per_s: float, threshold_s: float) -> Ruled:
     """Choose a schedule by FiCCO's rule: 2-D if M ≤ K, else by x = `flops` / (`flop_per_s` · `threshold_s`).
 
-    x < 1: uniform-fused-1D; x > 5: hetero-unfused-1D; between: hetero-fused-1D. The paper's op-to-byte ratio times
-    memory traffic is `flops`, for any dtype; it does not give `threshold_s`.
+    x < 1: uniform-fused-1D; x > 5: hetero-unfused-1D; between: hetero-fused-1D. The paper multiplies an op-to-byte
+    ratio by the memory traffic, which gives `flops`. It does not state `threshold_s`.
 
     `m`, `k` of one rank's product, `flops` its floating-point operations, `flop_per_s` the machine's peak.
 
@@ -76,14 +76,15 @@ def ficco_rule(m: int, k: int, flops: float, flop_per_s: float, threshold_s: flo
 
 
 class Outcome(NamedTuple):
-    """A product of one rank, as `ficco_rule` takes it, and the seconds of each family's best schedule."""
+    """The arguments of `ficco_rule` for a product of one rank, and the seconds of each family's best schedule."""
 
     sizes: tuple[int, int, float, float]
     families: Mapping[str, float]
 
 
 def best_threshold(found: Sequence[Outcome]) -> float:
-    """The threshold by which the rule's picks take least, by geometric mean: the middle of those that do, in seconds.
+    """Return the threshold, in seconds, with which the rule's picks are fastest by geometric mean (the middle of those
+    thresholds).
 
     >>> found = [Outcome((64, 2, each, 1.0), {name: 1.0 + (name != best) for name in TRANCHES})
     ...          for each, best in zip((1.0, 10.0, 100.0), TRANCHES, strict=True)]

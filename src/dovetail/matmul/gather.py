@@ -1,4 +1,4 @@
-"""gather: Programs that bring rows of A to where they are multiplied, part by part, and multiply what has come."""
+"""gather: Programs that bring rows of A, part by part, to the ranks that multiply them as they arrive."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from dovetail.passes.regions import split
 from dovetail.passes.slice_messages import slice_messages
 
 WAYS = ("library", "messages", "ring", "two_rings")
-DEPTH = 16  # messages that a channel of ours holds, before they are cut
+DEPTH = 16  # depth of the channels of our own messages, before these are sliced
 
 
 def gather_program(
-    name: str,
-    blocks: Blocks,
-    schedule: Schedule,
-    *,
-    results: int = 1,
-    gathered: bool = False,
-    kind: str = "all_gather",
+    name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
 ) -> Program:
-    """Blocks of A sent part by part, and multiplied as they come.
+    """Return the program that sends blocks of A part by part and multiplies them as they arrive.
 
     Buffers: A input (rows × slices slots), B0 … input (slices slots), C0 … output (rows that the rank multiplies),
-    G and T scratch (parts that came, and results that must be moved), `gathered` output where it is asked for.
+    G scratch (received parts), T scratch (results that must be moved), and `gathered` output if A is a result.
 
-    Parameters: `tiles` (of the longest block) or `slices` of K, the steps; `own`: "first" multiplies the rank's own
-    block before anything has come, "together" takes its parts along with the others' in each step; `fused`: one product
-    a step, of parts that lie side by side, whose result is then moved to its rows, else one for each part, in place;
-    `by`: the library's collective `kind` for each step, `messages` straight to each rank, a `ring` or `two_rings` (one
-    each way) that pass on what came, in messages of at most `rows_per_message` rows; `in_turn`: straight to one rank
-    after the other, each once what a rank gets meanwhile has come, for where all go out by one link. PlanError where
-    the parameters do not fit. Source: seed 000 (MC²), seed 001.
+    Parameters of the schedule:
+
+    - `tiles` (along the longest block) or `slices` of K: the steps;
+    - `own_block`: "first" multiplies the rank's own block before anything arrives, "together" multiplies its parts with
+      those of other ranks in each step;
+    - `fused`: one product per step, of parts stored side by side, whose result is then copied to its rows; else one
+      product per part, in place;
+    - `by`: the library's collective `kind` for each step; `messages` directly to each rank; a `ring`, or `two_rings`
+      (one in each direction), whose ranks forward what they receive. Messages have at most `rows_per_message` rows;
+    - `in_turn`: direct messages go to one rank after another, each after the rank has received what arrives meanwhile;
+      for machines on which all messages of a rank leave by one link.
+
+    Raises PlanError if the parameters do not fit. Source: seed 000 (MC²), seed 001.
     """
     made = Gather(name, blocks, schedule, results, gathered, kind, range(blocks.ranks)).build()
     return slice_messages(made, schedule.get("rows_per_message"))
@@ -50,8 +50,7 @@ def gather_program(
 def gather_model(
     name: str, blocks: Blocks, schedule: Schedule, *, results: int = 1, gathered: bool = False, kind: str = "all_gather"
 ) -> tuple[Program, Times]:
-    """What `gather_program` takes, without a result: where ranks are alike, rank 0's ops stand for all; and how many
-    pieces of a message each op stands for."""
+    """Return (program, repeats) to predict `gather_program`; rank 0's ops stand for all if ranks are alike."""
     several = schedule.get("fused") and schedule.get("own_block") == "first" and not apart_alike(blocks, schedule)
     alike = blocks.alike and not several
     made = Gather(name, blocks, schedule, results, gathered, kind, range(1) if alike else range(blocks.ranks))
@@ -59,15 +58,21 @@ def gather_model(
 
 
 def apart_alike(blocks: Blocks, schedule: Schedule) -> bool:
-    """Whether products of all parts but the own are alike on all ranks: those of whole blocks lie side by side on the
-    first rank and on the last, on the others the own one lies between them."""
+    """Return whether all ranks make equal products of the parts of other ranks.
+
+    They do not for whole blocks, which are adjacent on the first and the last rank only: on other ranks, the rank's own
+    block lies between them.
+    """
     ours = schedule["by"] != "library" and schedule.get("slices", 1) == 1
     return ours and (len(schedule.tiles) > 1 or blocks.ranks == 2)
 
 
 def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Program, Times]:
-    """`made`, of rank 0 for all ranks where these are `alike`, its messages cut: into chains where they go straight to
-    where they are wanted, each piece right after the one before; and how many pieces each op stands for."""
+    """Return `made` with its messages sliced, and how many pieces each op stands for.
+
+    `alike`: `made` has only rank 0's ops, which stand for all ranks'. Pieces of direct messages follow one another in a
+    chain, which one op represents.
+    """
     most = schedule.get("rows_per_message")
     straight = most is not None and schedule["by"] == "messages" and not schedule.get("in_turn")
     whole = made if straight or most is None else in_pieces(made, most)
@@ -76,7 +81,7 @@ def in_chains(made: Program, schedule: Schedule, *, alike: bool) -> tuple[Progra
 
 
 def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:
-    """What comes to a rank while its message before this one goes out: (rank, from which, step).
+    """Return (rank, source, step) of the part that a rank receives while it sends the message before this one.
 
     >>> before(0, 2, 5, 4), before(0, 1, 5, 4)
     ((0, 3, 5), (0, 1, 4))
@@ -85,7 +90,8 @@ def before(rank: int, turn: int, step: int, ranks: int) -> tuple[int, int, int]:
 
 
 def heard_by(doing: Sequence[int], towards: int, ranks: int) -> Sequence[int]:
-    """Ranks whose messages to the rank `towards` places after them begin or end at one of `doing`.
+    """Return the ranks that must send to the rank `towards` places after them so that the ranks `doing` send and
+    receive all their messages.
 
     >>> heard_by([0], 1, 4), heard_by(range(4), 1, 4)
     ([0, 3], range(0, 4))
@@ -96,7 +102,7 @@ def heard_by(doing: Sequence[int], towards: int, ranks: int) -> Sequence[int]:
 
 
 class Gather:
-    """Builds the Program of `gather_program`, the ops of the ranks `doing` alone."""
+    """Build the Program of `gather_program`, with only the ops of the ranks `doing`."""
 
     def __init__(
         self, name: str, blocks: Blocks, schedule: Schedule, results: int, gathered: bool, kind: str, doing: range
@@ -111,22 +117,24 @@ class Gather:
         self.b = Builder(name, self.ranks)
         ours = self.steps.slices == 1 and self.by != "library"
         self.alike = ours and not self.fused
-        self.without_own = ours and self.fused and self.own_first  # the others' parts of a step lie side by side
+        self.without_own = ours and self.fused and self.own_first  # others' parts are stored side by side
         self.part = Parts(blocks, self.steps, self.without_own)
-        self.came: dict[tuple[int, int, int], list[int]] = {}  # (rank, q, step) -> row of the op that brought it
-        self.lanes: dict[int, tuple[int, int]] = {}  # by way
-        self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that hold a product already
+        self.received: dict[
+            tuple[int, int, int], list[int]
+        ] = {}  # (rank, q, step) -> row of the op that received the part
+        self.lanes: dict[int, tuple[int, int]] = {}  # lanes (send, receive) by way
+        self.summed: set[tuple[int, int]] = set()  # (rank, first row) of results that already hold a product
 
     def _check(self, schedule: Schedule) -> None:
         if self.by not in WAYS:
             raise PlanError(f"parts cannot travel by '{self.by}'", hint=f"one of {', '.join(WAYS)}")
         if self.by in ("ring", "two_rings") and traits_of(self.kind).exchanges:
-            raise PlanError("only what every rank wants can go round a ring", hint="by messages, or the library")
+            raise PlanError("only what every rank needs can travel around a ring", hint="use messages, or the library")
         if self.steps.slices == 1:
             check_tiles(self.blocks.longest, self.steps.tiles, "the {rows} rows of the longest block")
 
     def build(self, *, asked: bool = True) -> Program:
-        """The Program; without what is `asked` of it, its post-conditions, where none is to be proved."""
+        """Return the Program; without post-conditions unless `asked`."""
         self._buffers()
         self.compute = self.b.lane("compute", "compute")
         for rank in self.doing if asked else ():
@@ -150,22 +158,21 @@ class Gather:
         for i in range(self.results if moved else 0):
             b.buffer(f"T{i}", "scratch", multiplied)
 
-    # Where things are.
+    # Places in buffers
 
     def source(self, q: int, r: int, step: int) -> Region:
-        """The part of block (q, r) of a step, in A of rank q."""
+        """Return the region of a step's part of block (q, r) in A of rank q."""
         slices, start, part = self.steps.slices, self.blocks.starts[q][r], self.part(q, r, step)
         return column_of(start + part.first, part.rows, step if slices > 1 else 0, slices)
 
     def landing(self, q: int, r: int, step: int) -> Region:
-        """Where that part comes to on rank r: among the rows of the result, or step by step, one rank's after the
-        other's."""
+        """Return the region where rank r receives that part: by the result's rows, or by step and source rank."""
         part = self.part(q, r, step)
         if self.alike:
             return Region("G", self.blocks.place(q, r) + part.first, part.rows)
         return Region("G", self.part.before(q, r, step), part.rows)
 
-    # What is asked.
+    # Post-conditions
 
     def _ask(self, rank: int) -> None:
         slices = self.steps.slices
@@ -183,7 +190,7 @@ class Gather:
                 held, there = Region("A", start * slices, count * slices), self.blocks.place(q, rank) * slices
                 self.b.post([rank], Region("gathered", there, count * slices), [Term(None, ((q, held),))])
 
-    # What travels.
+    # Communication
 
     def _communicate(self) -> None:
         for step in range(self.steps.count):
@@ -210,17 +217,17 @@ class Gather:
                 Kind.collective, rank, net, reads=reads, writes=writes, call=call, line=f"step {step + 1}: {self.kind}"
             )
             for q in everyone:
-                self.came[rank, q, step] = [row]
+                self.received[rank, q, step] = [row]
 
     def _send(self, step: int) -> None:
-        """Straight to each rank, on a lane for each, so that they travel at once where links allow, or in turn."""
+        """Send a step's parts directly to each rank, in a lane for each: at the same time, or one after another."""
         for turn in range(1, self.ranks):
             for rank in heard_by(self.doing, turn, self.ranks):
-                after = self.came.get(before(rank, turn, step, self.ranks), []) if self.in_turn else []
+                after = self.received.get(before(rank, turn, step, self.ranks), []) if self.in_turn else []
                 self._message(rank, (rank + turn) % self.ranks, rank, step, turn - 1, after)
 
     def _message(self, src: int, dst: int, q: int, step: int, way: int, after: Sequence[int] = ()) -> None:
-        """The part of block (q, dst) from rank `src`, which has it, to rank `dst`, after the one that brought it."""
+        """Send the part of block (q, dst) from rank `src`, which holds it, to rank `dst`, after the ops `after`."""
         if not self.part(q, dst, step).rows:
             return
         send, recv = self._lanes(way)
@@ -230,32 +237,33 @@ class Gather:
             self.b.add(Kind.send, src, send, reads=[what], chan_out=channel, after=after, line=line)
         if dst in self.doing:
             writes = [self.landing(q, dst, step)]
-            self.came[dst, q, step] = [self.b.add(Kind.recv, dst, recv, writes=writes, chan_in=channel, line=line)]
+            self.received[dst, q, step] = [self.b.add(Kind.recv, dst, recv, writes=writes, chan_in=channel, line=line)]
 
     def _lanes(self, way: int) -> tuple[int, int]:
-        """On which messages of a way are sent and received."""
+        """Return the lanes on which messages of a way are sent and received."""
         if way not in self.lanes:
             self.lanes[way] = self.b.lane(f"send{way or ''}", "net"), self.b.lane(f"recv{way or ''}", "net")
         return self.lanes[way]
 
     def _pass_on(self, step: int) -> None:
-        """Round by round, every rank passes on what it got last: to the rank before it and, by two rings, after it."""
+        """Forward parts around the ring: in each hop every rank sends what it received last to the rank before it and,
+        with two rings, also to the rank after it."""
         back, forth = self.hops
         for hop in range(max(back, forth)):
             for way, most in ((0, back), (1, forth)):
                 towards = -1 if way == 0 else 1
                 for rank in heard_by(self.doing, towards, self.ranks) if hop < most else ():
                     q, dst = (rank - towards * hop) % self.ranks, (rank + towards) % self.ranks
-                    after = [] if hop == 0 else self.came.get((rank, q, step), [])
+                    after = [] if hop == 0 else self.received.get((rank, q, step), [])
                     self._message(rank, dst, q, step, way, after)
 
     @property
     def hops(self) -> tuple[int, int]:
-        """How far parts go each way round."""
+        """The number of hops in each direction."""
         far = self.ranks - 1
         return (far, 0) if self.by == "ring" else (far - far // 2, far // 2)
 
-    # What is multiplied.
+    # Products
 
     def _multiply(self, rank: int) -> None:
         if self.own_first and self.blocks.counts[rank][rank]:
@@ -277,7 +285,7 @@ class Gather:
         return Region("A", start * slices, count * slices)
 
     def _order(self, rank: int) -> Iterator[int]:
-        """Ranks in the order in which their parts come; the own one first, unless it has been multiplied."""
+        """Yield ranks in the order in which their parts arrive, after the own rank unless its block is done."""
         if not self.own_first:
             yield rank
         if self.by in ("ring", "two_rings"):
@@ -289,21 +297,21 @@ class Gather:
             yield from ((rank - turn) % self.ranks for turn in range(1, self.ranks))
 
     def _runs(self, rank: int, step: int) -> Iterator[list[int]]:
-        """Ranks whose parts lie side by side and are multiplied together."""
+        """Yield groups of ranks whose parts are stored side by side and multiplied together."""
         found = [q for q in range(self.ranks) if self.part(q, rank, step).rows and not (self.own_first and q == rank)]
         apart = self.own_first and not self.without_own
         runs = [[q for q in found if q < rank], [q for q in found if q > rank]] if apart else [found]
         yield from filter(None, runs)
 
     def _single(self, rank: int, q: int, step: int) -> None:
-        came = self.came.get((rank, q, step), [])
-        what = self.source(rank, rank, step) if q == rank and not came else self.landing(q, rank, step)
-        self._product(rank, what, [(q, self.part(q, rank, step))], step, came)
+        received = self.received.get((rank, q, step), [])
+        what = self.source(rank, rank, step) if q == rank and not received else self.landing(q, rank, step)
+        self._product(rank, what, [(q, self.part(q, rank, step))], step, received)
 
     def _fused(self, rank: int, step: int, run: list[int]) -> None:
-        """One product of all parts of a run; the own part is copied to its place among them, where no call did."""
-        after = [row for q in run for row in self.came.get((rank, q, step), [])]
-        if rank in run and (rank, rank, step) not in self.came:
+        """Append one product of all parts of a run, after copying the own part there unless a call did so."""
+        after = [row for q in run for row in self.received.get((rank, q, step), [])]
+        if rank in run and (rank, rank, step) not in self.received:
             reads, writes = [self.source(rank, rank, step)], [self.landing(rank, rank, step)]
             line = f"step {step + 1}: own part beside the others"
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line=line)
@@ -315,7 +323,7 @@ class Gather:
     def _product(
         self, rank: int, what: Region, parts: list[tuple[int, Part]], step: int | None, after: Sequence[int]
     ) -> None:
-        """`what` times every B, into the rows of these parts: in place where these lie side by side, else moved."""
+        """Append the product of `what` and every B into these parts' rows: in place if adjacent, else via a copy."""
         slices = self.steps.slices
         blocks = Region("B0", 0, slices) if step is None or slices == 1 else Region("B0", step, 1)
         rows = [(self.blocks.place(q, rank) + part.first, part.rows) for q, part in parts]
@@ -331,7 +339,7 @@ class Gather:
                 self._move(rank, i, what.offset, rows)
 
     def _adds(self, rank: int, rows: list[tuple[int, int]]) -> bool:
-        """Whether these rows hold a product already, as they do from now on."""
+        """Return whether these rows already hold a product, and record that they now do."""
         firsts = {(rank, first) for first, _ in rows}
         adds = firsts <= self.summed
         assert adds or not firsts & self.summed
@@ -339,16 +347,16 @@ class Gather:
         return adds
 
     def _move(self, rank: int, i: int, offset: int, rows: list[tuple[int, int]]) -> None:
-        """Results of parts that do not lie side by side, to their rows."""
+        """Append copies of results to their rows."""
         for first, count in rows:
             reads, writes = [Region(f"T{i}", offset, count)], [Region(f"C{i}", first, count)]
             self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, line="results to their rows")
             offset += count
 
     def _keep(self, rank: int) -> None:
-        """The gathered rows, in order, for the user."""
+        """Append copies of the gathered rows to the buffer `gathered`, in order."""
         slices = self.steps.slices
-        own = (rank, rank, 0) not in self.came
+        own = (rank, rank, 0) not in self.received
         for q in range(self.ranks):
             count, there = self.blocks.counts[q][rank], self.blocks.place(q, rank)
             if count and q == rank and own:
@@ -362,13 +370,13 @@ class Gather:
                 if slices > 1:
                     into = Region("gathered", at * slices + step, 1, slices, part.rows)
                 if part.rows:
-                    after = self.came.get((rank, q, step), [])
+                    after = self.received.get((rank, q, step), [])
                     reads = [self.landing(q, rank, step)]
                     self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=[into], after=after, line="rows kept")
 
 
 def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") -> Region:
-    """Slice `s` of K of `count` rows from `start` on; whole rows where K is not cut.
+    """Return the region of slice `s` of K of `count` rows from `start` on; whole rows if K is not cut.
 
     >>> print(column_of(2, 3, 0, 1), column_of(2, 3, 1, 4))
     A[2:5] A[9:10; 3 x 4]
@@ -380,7 +388,7 @@ def column_of(start: int, count: int, s: int, slices: int, buffer: str = "A") ->
 
 
 def even_tiles(longest: int, steps: int) -> tuple[int, ...]:
-    """Cut the longest block into `steps` even tiles, or into as many as it has rows.
+    """Return the longest block cut into `steps` even tiles, or into as many as it has rows.
 
     >>> even_tiles(10, 4), even_tiles(2, 4)
     ((3, 3, 2, 2), (1, 1))

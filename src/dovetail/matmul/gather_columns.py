@@ -1,4 +1,4 @@
-"""gather_columns: Programs that bring columns of A to where they are multiplied, and add up the products."""
+"""gather_columns: Programs that bring columns of A to the ranks that multiply them, which add up the products."""
 
 from __future__ import annotations
 
@@ -14,21 +14,15 @@ from dovetail.passes.slice_messages import slice_messages
 
 
 def gather_columns_program(
-    name: str,
-    m: int,
-    ranks: int,
-    schedule: Schedule,
-    *,
-    results: int = 1,
-    gathered: bool = False,
+    name: str, m: int, ranks: int, schedule: Schedule, *, results: int = 1, gathered: bool = False
 ) -> Program:
-    """Each rank's columns of A sent part by part to all, and multiplied by the rows of B that they belong to.
+    """Return the program that sends each rank's columns of A, part by part, to all ranks, and multiplies them there.
 
     Buffers: A input (m slots: rows of the rank's columns), B0 … input (a slot for each rank's columns), C0 … output (m
-    slots), G scratch (what came), `gathered` output (m × ranks slots), where it is asked for. Parameters: those of
-    `gather_program`, without `slices`; products are never fused, for each adds to the rows of the one before. The own
-    columns come first, the others in the order in which they arrive: every rank has an order of its own, the same in
-    every run. PlanError where the parameters do not fit. Source: seed 001 (2-D schedules), where A is cut along K.
+    slots), G scratch (received parts), and `gathered` output (m × ranks slots) if A is a result. Parameters: those of
+    `gather_program` without `slices`. Products are never fused, as each adds to the rows of the one before. A rank's
+    own columns come first, the others in the order in which they arrive, which is the same in every run. Raises
+    PlanError if the parameters do not fit. Source: seed 001 (2-D schedules), for A cut along K.
     """
     made = _made(name, m, ranks, schedule, results, gathered, range(ranks))
     return slice_messages(made.build(), schedule.get("rows_per_message"))
@@ -37,21 +31,21 @@ def gather_columns_program(
 def gather_columns_model(
     name: str, m: int, ranks: int, schedule: Schedule, *, results: int = 1, gathered: bool = False
 ) -> tuple[Program, Times]:
-    """What `gather_columns_program` takes, of columns as wide on every rank, without a result: rank 0's ops stand for
-    all; and how many pieces of a message each op stands for."""
+    """Return (program, repeats) to predict the time of `gather_columns_program` if all ranks have equally many columns.
+    There are no post-conditions; rank 0's ops stand for all."""
     made = _made(name, m, ranks, schedule, results, gathered, range(1))
     return in_chains(made.build(asked=False), schedule, alike=True)
 
 
 def _made(name: str, m: int, ranks: int, schedule: Schedule, results: int, gathered: bool, doing: range) -> Gather:
     if schedule.get("fused") or schedule.get("slices"):
-        raise PlanError("columns are multiplied one rank's at a time", hint="fused=False, and tiles of the rows")
+        raise PlanError("columns are multiplied one rank's at a time", hint="use fused=False, and tiles of rows")
     blocks = Blocks.gathered((m,) * ranks)
     return _GatherColumns(name, blocks, schedule, results, gathered, "all_gather", doing)
 
 
 class _GatherColumns(Gather):
-    """Block (q, r) is all rows of rank q's columns."""
+    """As `Gather`, but block (q, r) consists of all rows of rank q's columns."""
 
     def _buffers(self) -> None:
         rows = self.blocks.longest
@@ -73,7 +67,7 @@ class _GatherColumns(Gather):
             self.b.post([rank], self._column(q, Part(0, rows)), [Term(None, ((q, whole),))])
 
     def _column(self, q: int, part: Part) -> Region:
-        """Rows of rank q's columns, among all columns."""
+        """Return the region of these rows of rank q's columns, among all columns."""
         return Region("gathered", part.first * self.ranks + q, 1, self.ranks, part.rows)
 
     def _product(
@@ -89,8 +83,8 @@ class _GatherColumns(Gather):
     def _keep(self, rank: int) -> None:
         for q in range(self.ranks):
             for step in range(self.steps.count):
-                part, came = self.part(q, rank, step), self.came.get((rank, q, step), [])
+                part, received = self.part(q, rank, step), self.received.get((rank, q, step), [])
                 if part.rows:
-                    reads = [self.source(q, rank, step) if q == rank and not came else self.landing(q, rank, step)]
+                    reads = [self.source(q, rank, step) if q == rank and not received else self.landing(q, rank, step)]
                     writes, line = [self._column(q, part)], "columns kept"
-                    self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, after=came, line=line)
+                    self.b.add(Kind.copy, rank, self.compute, reads=reads, writes=writes, after=received, line=line)

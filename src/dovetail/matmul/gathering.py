@@ -1,4 +1,4 @@
-"""gathering: operators that gather A before they multiply, and all their schedule families."""
+"""gathering: base class of operators that gather A before they multiply; all their families of schedules."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from dovetail.passes.regions import split
 FICCO = tuple(
     f"{own}-{fused}-{cut}" for cut, own, fused in product(("1D", "2D"), ("uniform", "hetero"), ("fused", "unfused"))
 )
-FITTED_DEPTHS, FITTED_ASPECTS = tuple(2**power for power in range(6, 15)), (2, 8, 32)  # of products that T is fitted on
-MANY_SLOTS = 1 << 22  # most slices of rows on a rank that are counted one by one, as unequal widths require
+FITTED_DEPTHS, FITTED_ASPECTS = tuple(2**power for power in range(6, 15)), (2, 8, 32)  # to fit FiCCO's threshold
+MANY_SLOTS = 1 << 22  # most slots of a rank if slices of K differ in width, as each then has its own size
 THRESHOLD = (
-    "Threshold between FiCCO's tranches in seconds of a product at the machine's peak, which its paper leaves out; "
-    "default: fitted to the machine. 1: literal."
+    "Threshold of FiCCO's rule, in seconds of a product at the machine's peak, which its paper does not give. "
+    "Default: fitted to the machine. 1: the paper's formula taken literally."
 )
 
 
@@ -45,22 +45,22 @@ class Gathering(Blockwise):
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,
-        Option("by", str, "How A travels.", "auto", choices=("auto", *ways), of="schedules"),
+        Option("by", str, "How A is gathered.", "auto", choices=("auto", *ways), of="schedules"),
         Option("ficco_threshold_s", float, THRESHOLD, least=1e-9, of="schedules"),
     )
 
     @property
     def results(self) -> int:
-        """The number of matrices B, each with a result of its own."""
+        """The number of matrices B, each with its own result."""
         return 1
 
     @property
     def wants_gathered(self) -> bool:
-        """Whether the gathered A is a result too."""
+        """Whether the gathered A is a result, too."""
         return False
 
     def widths(self, ranks: int) -> tuple[int, ...]:
-        """Columns of B on each rank."""
+        """Return the columns of B on each rank."""
         return shard(self.n, ranks)
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
@@ -73,7 +73,7 @@ class Gathering(Blockwise):
         return program, self.workload(program, schedule), pieces
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
-        """Slots are rows of A and of results; if K is cut, slices of rows, and of B."""
+        """Describe a program: slots are rows of A and of results; if K is cut, slices of rows of A, and of B."""
         ranks = range(program.num_ranks)
         held = {buffer.name: buffer for buffer in program.buffers}
         slices = held["B0"].slots[0] if "B0" in held else 1
@@ -95,18 +95,18 @@ class Gathering(Blockwise):
         return Workload(slots, (MATMUL,), sizes)
 
     def _sizes(self, name: str, count: int, widths: NDArray[np.int64], columns: int) -> NDArray[np.int64]:
-        """Elements of each slot if slices of K differ in width: slots of A by row, of the gathered rows by step."""
+        """Return the elements of each slot if slices of K differ in width: of A by row, of gathered rows by step."""
         if name[0] == "B":
             return widths * columns
         each = count // len(widths)
         return np.repeat(widths, each) if name == "G" else np.tile(widths, each)
 
     def works(self, ranks: int) -> list[Work]:
-        """The work of a row on each rank."""
+        """Return the work of one row, on each rank."""
         return [row_work(self.k, n, self.dtype) for n in self.widths(ranks)]
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A (its rows, k) and every B (k, its columns); where K is cut, slices of rows, and of B."""
+        """Return the specs of A (m_r, k) and every B (k, n_r); if K is cut, their slots are slices."""
         slices = schedule.get("slices", 1)
         a = [(rows, self.k) for rows in self.blocks(ranks).held]
         b = [(self.k, columns) for columns in self.widths(ranks)]
@@ -115,7 +115,7 @@ class Gathering(Blockwise):
         return (ours, *(self.array(f"B{i}", b, slots=slots) for i in range(self.results)))
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """Every C (rows, its columns), then the gathered A (rows, k), where it is wanted."""
+        """Return the specs of every C (rows, n_r), then of the gathered A (rows, k), if it is a result."""
         rows = [self.blocks(ranks).rows(rank) for rank in range(ranks)]
         c = list(zip(rows, self.widths(ranks), strict=True))
         found = [self.array(f"C{i}", c) for i in range(self.results)]
@@ -125,7 +125,7 @@ class Gathering(Blockwise):
         return [*found, self.array("gathered", ((count, self.k) for count in rows), slots=slots)]
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """FiCCO's eight families, and the pick of its rule if asked for, because the fit takes as long as a plan."""
+        """Yield FiCCO's eight families, and the pick of its rule on request, since fitting its threshold is slow."""
         if RULE not in self.families:
             return
         asked = costs.options["ficco_threshold_s"] is not None or costs.family == RULE
@@ -136,12 +136,12 @@ class Gathering(Blockwise):
                 yield each.as_of(RULE, picked=ruled.family, **ruled.steps)
 
     def _ruled(self, costs: Costs) -> Ruled:
-        """The pick of FiCCO's static rule for the product of one rank, at its speed as a whole on this machine."""
+        """Return the pick of FiCCO's static rule for one rank's product, at the product's speed on this machine."""
         threshold_s = costs.options["ficco_threshold_s"]
         return ficco_rule(*self._of_a_rank(costs), self.fitted_s(costs) if threshold_s is None else threshold_s)
 
     def _of_a_rank(self, costs: Costs) -> tuple[int, int, float, float]:
-        """Rows, depth and FLOP of a rank's product, and its FLOP/s as a whole on this machine."""
+        """Return rows, depth and FLOP of a rank's product, and its FLOP/s on this machine."""
         ranks, works = costs.ranks, self.works(costs.ranks)
         rows = max(self.blocks(ranks).rows(rank) for rank in range(ranks))
         flops = rows * max(work.flops for work in works)
@@ -149,10 +149,11 @@ class Gathering(Blockwise):
         return rows, self.k, flops, flops / whole_s if whole_s else 0.0
 
     def fitted_s(self, costs: Costs) -> float:
-        """The threshold of FiCCO's rule, in seconds, whose picks take the least simulated time on this machine.
+        """Return the threshold of FiCCO's rule, in seconds, with which its picks take the least simulated time.
 
-        The products have more rows than depth (for others the rule needs no threshold): square in depth and width, if
-        the machine has costs of these, and like this one with other numbers of rows. Each family goes by its best way.
+        It is fitted on products with more rows than depth (for others the rule needs no threshold): with equal depth
+        and width, if the machine has costs for these, and with this operator's depth and width. For each family the
+        fastest way to communicate counts.
         """
         square = [(aspect * depth, depth, depth) for depth in FITTED_DEPTHS for aspect in FITTED_ASPECTS]
         own = [(2**power * self.k, self.k, max(self.widths(costs.ranks))) for power in range(1, 9)]
@@ -160,7 +161,7 @@ class Gathering(Blockwise):
         return best_threshold([each for each in found if each])
 
     def _outcome(self, costs: Costs, rows: int, depth: int, width: int) -> Outcome | None:
-        """Predicted seconds of FiCCO's families if each rank multiplies `rows` rows; None without costs."""
+        """Return the predicted seconds of FiCCO's families for `rows` rows per rank; None if costs are missing."""
         other = self._sized_like(rows, depth, width, costs.ranks)
         there, longest, taken = costs.for_operator(other), other.blocks(costs.ranks).longest, dict[str, float]()
         try:
@@ -172,7 +173,7 @@ class Gathering(Blockwise):
             return None
 
     def _sized_like(self, rows: int, depth: int, width: int, ranks: int) -> Gathering:
-        """An operator of this kind whose ranks each multiply `rows` rows by `width` columns."""
+        """Return an operator of this class whose ranks each multiply `rows` rows by `width` columns."""
         one = type(self)(ranks * ranks, depth, ranks, self.dtype)
         m, n = one.blocks(ranks).rows(0), max(one.widths(ranks))
         return type(self)(ranks * ranks * rows // m, depth, ranks * width // n, self.dtype)
@@ -188,14 +189,15 @@ class Gathering(Blockwise):
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
         ways = {
-            "library": f"brought by the library’s {self.kind}",
-            "messages": f"sent straight to each rank{' in turn' if schedule.get('in_turn') else ''}",
-            "ring": "passed round a ring",
-            "two_rings": "passed round two rings",
+            "library": f"gathered by the library’s {self.kind}",
+            "messages": f"sent directly to each rank{', one after another' if schedule.get('in_turn') else ''}",
+            "ring": "forwarded around a ring",
+            "two_rings": "forwarded around two rings",
         }
-        own = "the own block multiplied first" if schedule["own_block"] == "first" else "the own part with the others’"
+        own = "own block multiplied first" if schedule["own_block"] == "first" else "own part with the others’"
         slices = f", K in {schedule['slices']} slices" if schedule.get("slices") else ""
-        return f"{ways[schedule['by']]}{slices}, {own}, {'one product' if schedule.get('fused') else 'products'} a step"
+        products = "one product" if schedule.get("fused") else "several products"
+        return f"{ways[schedule['by']]}{slices}, {own}, {products} per step"
 
     def samples(self, ranks: int) -> Sequence[Sample]:
         rows = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)
@@ -207,7 +209,7 @@ class Gathering(Blockwise):
         return whole, Sample("slices of K, by rows", rows, partial(_add_slices, rows, ranks))
 
     def row_bytes(self, ranks: int) -> int:
-        """Bytes of one row of A."""
+        """Return the bytes of one row of A."""
         return self.k * self.element_bytes
 
 
@@ -220,7 +222,7 @@ def _add_slices(held: int, slices: int, b: Builder, ranks: int, rows: Sequence[i
 
 
 def sliced_columns(rows: int, columns: int, slices: int) -> tuple[int, ...]:
-    """Shape of rows cut into slices: (rows × slices, width); flat where widths differ.
+    """Return the buffer shape of rows cut into slices: (rows × slices, width); flat if widths differ.
 
     >>> sliced_columns(4, 6, 2), sliced_columns(4, 5, 2)
     ((8, 3), (20,))
@@ -230,6 +232,6 @@ def sliced_columns(rows: int, columns: int, slices: int) -> tuple[int, ...]:
 
 
 def sliced_rows(rows: int, columns: int, slices: int) -> tuple[int, ...]:
-    """Shape of B cut along K: (slices, height, columns); flat where heights differ."""
+    """Return the buffer shape of B cut along K: (slices, height, columns); flat if heights differ."""
     height, rest = divmod(rows, slices)
     return (rows * columns,) if rest else (slices, height, columns)

@@ -1,4 +1,4 @@
-"""The kernel `matmul`: its shape, its NumPy reference, its work, and how a product is checked without computing it."""
+"""kernels: the kernel `matmul`: its NumPy reference, its shape and work, and how a product is checked."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from dovetail.ir.slots import ROUNDOFF
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
-ROW_WEIGHT = 4  # of the error of a row that is checked as a whole: there errors average out
-CHUNK = 1 << 18  # elements widened to float64 at a time
+ROW_WEIGHT = 4  # factor on the error of a row checked as a whole, in which errors of elements partly cancel
+CHUNK = 1 << 18  # elements converted to float64 at a time
 
 
 def matmul(reads: Sequence[Array], writes: Sequence[Array]) -> None:
-    """C = A·B: reads A and B, writes C; each is a matrix whose rows follow one another (see `shape`).
+    """Compute C = A·B: reads are A and B, writes is C, each a matrix stored by rows (see `shape`).
 
     Half types accumulate in float32.
 
@@ -37,9 +37,10 @@ def matmul(reads: Sequence[Array], writes: Sequence[Array]) -> None:
 
 
 def shape(a: int, b: int, c: int, rows: int = 0) -> Gemm:
-    """The shape (m, k, n) of a product, from numbers of elements: m·k = a, k·n = b and m·n = c have one solution.
+    """Return the shape (m, k, n) of a product from numbers of elements: the solution of m·k = a, k·n = b, m·n = c.
 
-    Where a matrix is empty they do not; then `rows` is m, where it may be. Raises ProgramError where there is no shape.
+    If a matrix is empty, there are several solutions; m is then `rows` if possible. Raises ProgramError if there is
+    none.
 
     >>> shape(6, 12, 8)
     Gemm(m=2, k=3, n=4)
@@ -57,7 +58,7 @@ def shape(a: int, b: int, c: int, rows: int = 0) -> Gemm:
 
 
 def shape_of(reads: Sequence[Operand], writes: Sequence[Operand]) -> Gemm:
-    """The shape of an op's product. Where slots have one, their last axis is a row or a part of it."""
+    """Return the shape of an op's product. Raises ProgramError if slots do not divide the rows of a matrix."""
     if (len(reads), len(writes)) != (2, 1):
         raise ProgramError("matmul reads two regions and writes one", found=f"{len(reads)} and {len(writes)}")
     (a, b), (c,) = reads, writes
@@ -70,12 +71,12 @@ def shape_of(reads: Sequence[Operand], writes: Sequence[Operand]) -> Gemm:
 
 
 def work(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-    """Rows, on the curve of their k, n and dtype."""
+    """Return the work of a product: its rows, on the cost curve of its k, n and dtype."""
     return work_of(shape_of(reads, writes), reads[0].slot.dtype)
 
 
 def work_of(product: Gemm, dtype: str) -> Work:
-    """The same from its shape; B is what is shared.
+    """Return the work of a product of this shape; `shared_bytes` are those of B.
 
     >>> work_of(Gemm(2, 3, 4), "float32")
     Work(key='matmul:k=3:n=4:float32', units=2, flops=48.0, num_bytes=56, shared_bytes=48)
@@ -85,18 +86,18 @@ def work_of(product: Gemm, dtype: str) -> Work:
 
 
 def native(reads: Sequence[Operand], writes: Sequence[Operand]) -> Gemm | None:
-    """The native form of a product of floats of one dtype, on any regions; None for integers and mixed dtypes."""
+    """Return the native form of a product; None for integers and mixed dtypes."""
     dtypes = {operand.slot.dtype for operand in (*reads, *writes)}
     return shape_of(reads, writes) if len(dtypes) == 1 and dtypes <= ROUNDOFF.keys() else None
 
 
 def check_product(terms: Iterable[Sequence[Array]], found: Array, rows: int = 48, seed: int = 0) -> Agreement:
-    """Is `found` the sum of the products of all terms (A, B), which may be given one at a time?
+    """Check whether `found` is the sum of the products A·B of all terms (A, B); `terms` may be an iterator.
 
-    The first and last row and `rows` random others are compared element by element, in float64; all through C·x for a
-    random x of ±1 (Freivalds), where errors average out, so that they weigh ROW_WEIGHT times as much. Errors are over
-    the root mean square of the result; NaN is wrong. The tolerance is the rounding of one partial result for each
-    term, a random walk of k additions, and that of the reference.
+    The first and last row and `rows` random others are compared element by element, in float64. All rows are checked by
+    C·x for a random vector x of ±1 (Freivalds); since errors of elements partly cancel there, they count ROW_WEIGHT
+    times as much. Errors are relative to the root mean square of the result; NaN is wrong. The tolerance allows for
+    rounding one partial result per term, a random walk of k additions, and the rounding of the reference.
 
     >>> a, b = np.ones((2, 3)), np.ones((3, 2))
     >>> check_product([(a, b)], a @ b).ok, check_product([(a, b)], a @ b + 1).worst
@@ -118,13 +119,13 @@ def check_product(terms: Iterable[Sequence[Array]], found: Array, rows: int = 48
 
 
 def tolerance_of(dtype: str, k: int, terms: int) -> float:
-    """Error to be expected of an honest product, over the root mean square of its elements."""
+    """Return the error that a correct product may have, relative to the root mean square of its elements."""
     accumulator = min(ROUNDOFF[dtype], ROUNDOFF["float32"])
     return 8 * (terms + 1) * ROUNDOFF[dtype] + 8 * sqrt(k) * accumulator
 
 
 class _Sums:
-    """What m rows of n elements must hold: some rows whole, and of each the sum with random signs."""
+    """Exact values of a result of m rows and n elements: some whole rows, and the sum of each row with random signs."""
 
     def __init__(self, m: int, n: int, rows: int, seed: int) -> None:
         rng = np.random.default_rng([m, n, seed])
@@ -155,7 +156,7 @@ class _Sums:
         others = np.delete(by_row, self.rows)
         num_wrong = int(np.count_nonzero(by_element > tolerance) + np.count_nonzero(others > tolerance))
         worst = float(max(by_element.max(), by_row.max()))
-        num_wrong = max(num_wrong, int(worst > tolerance))  # at least the sampled row that is wrong as a whole only
+        num_wrong = max(num_wrong, int(worst > tolerance))  # counts a sampled row that is wrong only as a whole
         only_row = by_element.max() <= tolerance < by_row.max()
         return Agreement(worst, tolerance, num_wrong, self._worst(c, by_element, by_row, only_row))
 
@@ -169,7 +170,7 @@ class _Sums:
 
 
 def _widened(matrix: Array) -> Iterator[tuple[slice, Floats]]:
-    """The rows of a matrix in float64, some at a time."""
+    """Yield the rows of a matrix in float64, some at a time."""
     step = max(CHUNK // max(matrix.shape[1], 1), 1)
     for start in range(0, len(matrix), step):
         yield slice(start, start + step), matrix[start : start + step].astype(np.float64)

@@ -21,9 +21,10 @@ Tiles = tuple[int, ...]
 
 
 def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> Iterator[Schedule]:
-    """For each way of communicating: the best overlapped schedule, its tiles moved until no move gains in simulation.
+    """Yield, for each way of communicating, the best overlapped schedule with its tiles moved until no move gains.
 
-    The exact optimum assumes a pipeline with one contention factor; the simulation knows when either side really runs.
+    `optimal` assumes a pipeline with constant contention factors; the simulation knows when compute and communication
+    really overlap.
     """
     best: dict[str, Schedule] = {}
     for each in ranked:
@@ -40,9 +41,12 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
 def better(
     costs: Costs, ranked: Sequence[Schedule], neighbours: Neighbours, align: int | None, floor: int
 ) -> Iterator[Schedule]:
-    """Improve the best schedule of each of the fastest kinds by local search; with `align`, also move the new best's
-    tiles. Kinds differ in more than tile lengths, or in having one tile or several. Nothing if the user asked for
-    lengths."""
+    """Yield the best schedule of each of the fastest kinds, improved by local search; with `align`, also the new best
+    with its tiles moved.
+
+    Kinds differ in parameters other than tile lengths, or in having one tile or several. Yields nothing if the user
+    asked for particular lengths.
+    """
     asked = (costs.options[name] is not None for name in ("floor", "align", "max_tiles", "rows_per_message"))
     if not ranked or any(asked):
         return
@@ -72,11 +76,11 @@ def as_optimal(base: Schedule, found: Schedule, floor: int) -> Schedule:
 
 
 def hopeful(costs: Costs, ranked: Sequence[Schedule]) -> list[Schedule]:
-    """The schedules, best first, whose way of communicating may win once tiles are moved or messages cut.
+    """Return the schedules, best first, whose way of communicating may win once tiles are moved or messages sliced.
 
-    A way may win if the busiest lane or link of its best schedule, with its own tiles or with one tile, works less than
-    the best schedule takes. That is a bound if pieces take no less than the whole; curves may have jumps, so the own
-    tiles count too.
+    A way may win if the busiest lane or link of its best schedule, or of that schedule with a single tile, works less
+    time than the best schedule takes. Pieces usually take no less time than the whole, so a single tile gives a lower
+    bound; cost curves may have jumps, so the schedule's own tiles count, too.
     """
     tiled = [each for each in ranked if each.tiles]
     first: dict[str, Schedule] = {}
@@ -89,7 +93,7 @@ def hopeful(costs: Costs, ranked: Sequence[Schedule]) -> list[Schedule]:
 
 
 def joined(schedule: Schedule) -> Schedule:
-    """The schedule with one tile."""
+    """Return the schedule with one tile."""
     return schedule.with_parameters(tiles=(sum(schedule.tiles),))
 
 
@@ -120,8 +124,8 @@ def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor:
 
 
 def moves(tiles: Tiles, step: int, floor: int = 1) -> Iterator[Tiles]:
-    """Neighbours of a tiling: two tiles merged, one split, a quarter of the first or the last split off, `step` rows
-    moved from a tile to another at the ends or next to it.
+    """Yield the neighbours of a tiling: two adjacent tiles merged; one tile halved; a quarter of the first or the last
+    split off; `step` rows moved between adjacent tiles, or between first, middle and last tile.
 
     >>> list(moves((4, 2), 1))
     [(6,), (2, 2, 2), (4, 1, 1), (1, 3, 2), (3, 3), (5, 1)]

@@ -1,4 +1,4 @@
-"""optimum: the best tiling of any lengths, by exact dynamic programming on the measured costs."""
+"""optimum: the best tiling with tiles of any lengths, by exact dynamic programming on the measured costs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from dovetail.matmul.tiles import Seconds, Tiling, pipeline_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-MAX_POINTS = 257  # boundaries considered at once: a search is about MAX_POINTS^2 evaluations of each curve
-WIDTHS = (1, 32, 256)  # partial tilings kept at one boundary, pass by pass; beyond, the answer is not called exact
+MAX_POINTS = 257  # most boundaries in one search, which evaluates each curve about MAX_POINTS^2 times
+WIDTHS = (1, 32, 256)  # partial tilings stored per boundary, by pass; if more are needed, the result may not be exact
 NO_PARENT: Ints = np.full(1, -1, dtype=np.int64)
-SLACK = 1e-12  # relative: partial tilings that cannot win by more than rounding are dropped
+SLACK = 1e-12  # relative gain below which partial tilings are dropped
 
 
 class States(NamedTuple):
-    """Partial tilings, one per row: compute of their tiles has ended, some communication is outstanding."""
+    """Partial tilings, one per row: the compute of their tiles has ended, some communication has not."""
 
     point: Ints  # boundary reached
-    end_s: Floats  # when its compute ends
-    backlog_s: Floats  # communication then outstanding
-    tiles: Ints  # how many so far
-    parent: Ints  # row it came from
+    end_s: Floats  # when the compute ends
+    backlog_s: Floats  # seconds of communication left then
+    tiles: Ints  # number of tiles
+    parent: Ints  # row of the tiling without the last tile
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of the tile between boundaries i and j (infinite if not allowed), and contention factors."""
+    """Seconds of a tile from boundary i to j (infinite if not allowed), and contention factors."""
 
     compute_s: Floats
     comm_s: Floats
@@ -55,9 +55,9 @@ def optimal(
 ) -> Tiling:
     """Return the tiling of `m` rows with the least `pipeline_s`, over all lengths that the options allow.
 
-    Tiles end at multiples of `align` rows, counted from either end; no tile has fewer than `floor` rows (unless m
-    has), and there are at most `max_count`. Where m / align exceeds `max_points`, a coarser grid is searched and
-    its answer refined near its boundaries; `steps["exact"]` then is 0.
+    Tiles end at multiples of `align` rows, counted from either end; no tile has fewer than `floor` rows (unless m is
+    smaller), and there are at most `max_count`. If m / align exceeds `max_points`, the search uses a coarser grid and
+    refines the result near its boundaries; `steps["exact"]` is 0 then.
 
     >>> rows = lambda r: 1.0 * r
     >>> optimal(4, rows, lambda r: 1.5 + r, align=1).tiles
@@ -90,13 +90,13 @@ def optimal(
 
 
 def _grids(m: int, step: int) -> list[Ints]:
-    """Boundaries at multiples of `step` from the start; if these differ, also from the end."""
+    """Return boundaries at multiples of `step`, counted from the start and, if these differ, also from the end."""
     ahead = np.append(np.arange(0, m, step, dtype=np.int64), m)
     return [ahead] if m % step == 0 else [ahead, (m - ahead)[::-1]]
 
 
 def _near(tiles: tuple[int, ...], m: int, step: int, unit: int, max_points: int) -> Ints:
-    """Boundaries within `step` rows of those of `tiles`, `unit` rows apart or as fine as `max_points` allows."""
+    """Return boundaries within `step` rows of those of `tiles`, `unit` rows apart or as fine as `max_points` allows."""
     inner = np.cumsum(tiles)[:-1]
     fine = unit * max(1, -(-2 * step * len(inner) // (unit * (max_points - 2))))
     shifts = np.arange(-step, step + 1, fine, dtype=np.int64)
@@ -105,7 +105,7 @@ def _near(tiles: tuple[int, ...], m: int, step: int, unit: int, max_points: int)
 
 
 def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, compute: float, comm: float) -> Costs:
-    """Both curves at every pair of boundaries at least `floor` rows apart."""
+    """Return both curves at every pair of boundaries at least `floor` rows apart."""
     rows = points[None, :] - points[:, None]
     allowed = rows >= floor
     tables = []
@@ -117,7 +117,8 @@ def _costs(points: Ints, compute_s: Seconds, comm_s: Seconds, floor: int, comput
 
 
 def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int]) -> tuple[list[int], bool]:
-    """Boundaries of the best tiling. Narrow passes give upper bounds to wider ones, until a pass proves its result."""
+    """Return the boundaries of the best tiling, and whether it is proved to be the best. Narrow passes give upper
+    bounds to wider ones, until a pass proves its result."""
     lower = _lower_bounds(costs)
     whole = [0, len(points) - 1]
     mark_s = float(costs.compute_s[0, -1] + costs.comm_s[0, -1])
@@ -130,7 +131,7 @@ def _search(points: Ints, costs: Costs, most: int | None, widths: Sequence[int])
 
 
 def _lower_bounds(costs: Costs) -> tuple[Floats, Floats]:
-    """Lower bounds of the remaining seconds at each boundary: of communication, and of all without outstanding work."""
+    """Return lower bounds of the remaining seconds at each boundary: of communication, and of all if none is left."""
     size = len(costs.compute_s)
     comm, after, whole = (np.zeros(size) for _ in range(3))
     after[-1] = np.inf  # a suffix has at least one tile
@@ -145,7 +146,8 @@ def _lower_bounds(costs: Costs) -> tuple[Floats, Floats]:
 def _pass(
     costs: Costs, lower: tuple[Floats, Floats], most: int | None, mark_s: float, best: list[int], width: int
 ) -> tuple[float, list[int], bool]:
-    """One sweep over the boundaries that keeps at most `width` partial tilings at each; True if none was dropped."""
+    """Search once, with at most `width` partial tilings at each boundary. Return seconds and boundaries of the best
+    tiling, and whether none had to be dropped."""
     last, exact = len(costs.compute_s) - 1, True
     states = States(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64), NO_PARENT)
     for point in range(1, last + 1):
@@ -164,14 +166,14 @@ def _pass(
         if len(fresh.point) > width:
             exact, fresh = False, _thin(fresh, width)
         states = States._make(np.concatenate(pair) for pair in zip(states, fresh, strict=True))
-    raise AssertionError("a tiling has two boundaries")
+    raise AssertionError("a tiling has at least two boundaries")
 
 
 def _advance(
     states: States, costs: Costs, point: int, most: int | None, left: tuple[float, float], mark_s: float
 ) -> States:
-    """Every partial tiling extended by one tile that ends at `point`, except those that cannot end before the best
-    known time `mark_s`, even without contention, with `left` seconds remaining."""
+    """Return every partial tiling extended by a tile that ends at `point`, except those that cannot end before the best
+    known time `mark_s`, even without contention. `left`: lower bounds of the remaining seconds."""
     work, message = costs.compute_s[:, point][states.point], costs.comm_s[:, point][states.point]
     good = np.maximum(work + left[1], states.backlog_s + message + left[0]) < mark_s - states.end_s
     if most is not None:
@@ -185,25 +187,28 @@ def _advance(
 
 
 def _front(states: States, rows: Ints, costs: Costs, counted: bool) -> Ints:
-    """The rows that no other row dominates: by end of compute, communication left and, if `counted`, number of tiles.
+    """Return the rows that no other row dominates in end of compute, communication left and, if `counted`, tiles.
 
-    "Left" is measured from a common clock, except if running both lanes at once never pays.
+    Communication left is counted from a common time, unless running compute and communication at the same time never
+    pays.
     """
     pays = 1 / costs.compute_factor + 1 / costs.comm_factor >= 1
     end, left = states.end_s[rows], states.backlog_s[rows]
     left = end + left if pays else left
     if not counted:
         return rows[_front_2d(end, left)]
-    kept, tiles = list[Ints](), states.tiles[rows]
+    fronts, tiles = list[Ints](), states.tiles[rows]
     for count in np.unique(tiles):
-        some = np.concatenate([*kept, np.flatnonzero(tiles == count)])
+        some = np.concatenate([*fronts, np.flatnonzero(tiles == count)])
         front = some[_front_2d(end[some], left[some])]
-        kept.append(front[tiles[front] == count])
-    return rows[np.concatenate(kept)] if kept else rows[:0]
+        fronts.append(front[tiles[front] == count])
+    return rows[np.concatenate(fronts)] if fronts else rows[:0]
 
 
 def _front_2d(first: Floats, second: Floats) -> Ints:
-    """The Pareto front: rows for which no other row has both values no larger; of equal rows the first."""
+    """Return the Pareto front: rows for which no other row has both values as small or smaller; of equal rows the
+    first.
+    """
     if not len(first):
         return np.zeros(0, np.int64)
     least = first.argmin()
@@ -213,13 +218,13 @@ def _front_2d(first: Floats, second: Floats) -> Ints:
     rows = rows[np.argsort(first[rows], kind="stable")]
     left = second[rows]
     rows = rows[np.append(True, left[1:] < np.minimum.accumulate(left)[:-1])]
-    ends = first[rows]  # of rows as early, each with less left than the one before, the last
+    ends = first[rows]  # of rows with equal first values, the last has the least second value
     front: Ints = rows[np.append(ends[1:] != ends[:-1], True)]
     return front
 
 
 def _thin(states: States, width: int) -> States:
-    """At most `width` rows: the one with the least total, and others evenly along the front."""
+    """Return at most `width` rows: the one with the least total, and others spread evenly along the front."""
     total = states.end_s + states.backlog_s
     best = int(total.argmin())
     if width == 1:
@@ -239,7 +244,7 @@ def _take(states: States, rows: Ints) -> States:
 
 
 def _trace(states: States, row: int) -> list[int]:
-    """The boundaries of the tiling of state `row`, in ascending order."""
+    """Return the boundaries of the tiling of state `row`, in ascending order."""
     path: list[int] = []
     while row >= 0:
         path.append(int(states.point[row]))

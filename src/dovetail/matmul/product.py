@@ -1,4 +1,4 @@
-"""Product: what all matrix products with a collective have in common: sizes, dtype, options, and one product's work."""
+"""Product: base class of all matrix products with a collective: sizes, dtype, options, and the work of one product."""
 
 from __future__ import annotations
 
@@ -9,18 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 
 from dovetail.core import OperatorError, parse_count
-from dovetail.ir import (
-    Gemm,
-    Heuristic,
-    Option,
-    Program,
-    PublishedCase,
-    Schedule,
-    Slot,
-    Work,
-    Workload,
-    dtype_bytes,
-)
+from dovetail.ir import Gemm, Heuristic, Option, Program, PublishedCase, Schedule, Slot, Work, Workload, dtype_bytes
 from dovetail.ir.abilities import CallOption, RankArguments
 from dovetail.ir.arrays import ArraySpec
 from dovetail.ir.operator import OfFields
@@ -30,7 +19,7 @@ from dovetail.matmul.local_search import as_optimal
 from dovetail.matmul.tiles import READINGS
 from dovetail.passes.regions import split
 
-MODES: tuple[Mode, ...] = ("each_sum", "sum")  # of a product whose K is cut
+MODES: tuple[Mode, ...] = ("each_sum", "sum")  # modes of A and B in a product whose K is cut
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 SIZES = (
     Option("m", int, "Rows of A and of the result.", least=0, needed=True),
@@ -42,15 +31,15 @@ TILING = (
     Option("reading", str, "Rule of MC2's short block.", "max", choices=READINGS, of="schedules"),
     Option("floor", int, "Least rows of a tile of the optimum.", least=1, of="schedules"),
     Option("align", int, "Rows that tile lengths of the optimum are multiples of.", least=1, of="schedules"),
-    Option("max_tiles", int, "Tiles at most.", least=1, of="schedules"),
-    Option("rows_per_message", int, "Rows of one of our own messages at most.", least=1, of="schedules"),
+    Option("max_tiles", int, "Most tiles.", least=1, of="schedules"),
+    Option("rows_per_message", int, "Most rows in one of our own messages.", least=1, of="schedules"),
 )
-MOST_HELD = 1 << 50  # bytes of a matrix: far from where counts of bytes overflow
-DRAWN = 256, 65536  # sizes of a product that is drawn at random
+MOST_HELD = 1 << 50  # most bytes of a matrix, far below where byte counts overflow
+DRAWN = 256, 65536  # least and greatest size, per rank, of a random product
 
 
 def shard(size: int, ranks: int) -> tuple[int, ...]:
-    """What each rank holds of `size` rows or columns; shares differ by at most 1 and may be 0.
+    """Return the share of each rank of `size` rows or columns; shares differ by at most 1 and may be 0.
 
     >>> shard(10, 4), shard(1, 2)
     ((3, 3, 2, 2), (1, 0))
@@ -59,7 +48,7 @@ def shard(size: int, ranks: int) -> tuple[int, ...]:
 
 
 def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None:
-    """What each rank holds, as whole numbers that add up to `total`; None where it is shared evenly. OperatorError."""
+    """Return shares as whole numbers, or None. Raises OperatorError if they do not add up to `total`."""
     if shares is None:
         return None
     if not isinstance(shares, list | tuple | np.ndarray):
@@ -71,7 +60,7 @@ def checked_shares(shares: Any, total: int, what: str) -> tuple[int, ...] | None
 
 
 def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) -> tuple[int, ...]:
-    """What each of `ranks` ranks holds: as given, else even; OperatorError where it was given for other ranks."""
+    """Return the share of each rank: as given, else even. Raises OperatorError if the shares are for other ranks."""
     if held is None:
         return shard(total, ranks)
     if len(held) != ranks:
@@ -80,14 +69,14 @@ def shares_for(held: tuple[int, ...] | None, total: int, ranks: int, what: str) 
 
 
 class Share(NamedTuple):
-    """What each rank has of a size of a product, which an operator lets a caller say: the size, its name in errors."""
+    """A field with the shares of each rank: the size that they add up to, and its name in errors."""
 
     size: str
     what: str
 
 
 def parse_flag(value: Any, name: str) -> bool:
-    """True or False, and nothing that merely counts as one.
+    """Return a bool. Raises OperatorError for any other value, even one that counts as true or false.
 
     >>> parse_flag("no", "gathered")
     Traceback (most recent call last):
@@ -101,7 +90,7 @@ def parse_flag(value: Any, name: str) -> bool:
 
 
 def the_same(arguments: Sequence[RankArguments], read: Callable[[RankArguments], Any], what: str) -> Any:
-    """What all ranks must say alike; OperatorError, on all of them, naming the first that differs.
+    """Return the value on which all ranks must agree. Raises OperatorError, naming the first rank that differs.
 
     >>> ranks = [RankArguments(((2, 4), (4, 3)), "float32", {}), RankArguments(((3, 5), (5, 3)), "float32", {})]
     >>> the_same(ranks, lambda rank: shape_of_b(rank)[1], "columns of B")
@@ -120,12 +109,12 @@ def the_same(arguments: Sequence[RankArguments], read: Callable[[RankArguments],
 
 
 def shape_of_a(rank: RankArguments) -> tuple[int, int]:
-    """Return rows and columns of a rank's A; 0 where it gave none."""
+    """Return rows and columns of a rank's A; (0, 0) if it passed none."""
     return _matrix(rank, 0)
 
 
 def shape_of_b(rank: RankArguments) -> tuple[int, int]:
-    """Return rows and columns of each B of a rank, all of which are alike."""
+    """Return rows and columns of a rank's matrices B, all of which have one shape."""
     return _matrix(rank, 1)
 
 
@@ -135,7 +124,7 @@ def _matrix(rank: RankArguments, place: int) -> tuple[int, int]:
 
 
 def uneven_or_none(shares: Sequence[int]) -> tuple[int, ...] | None:
-    """Shares; None where they are those that an even cut makes."""
+    """Return shares; None if they are those of an even cut."""
     held = tuple(shares)
     return None if held == shard(sum(held), len(held)) else held
 
@@ -149,10 +138,9 @@ class Product(OfFields):
 
     Notes
     -----
-    `plan` and `tune` take as options of the schedules `reading`, the rule of MC²'s short block (seed 000: `max` as in
-    its worked example, `min` as in its text); `floor` and `align`, the least rows of a tile and what lengths are
-    multiples of; `max_tiles`; `by`, the library's collectives or our own messages, and `rows_per_message`, which cuts
-    these.
+    Options of the schedules in `plan` and `tune`: `reading`: the rule of MC²'s short block (seed 000: `max` as in its
+    worked example, `min` as in its text); `floor`: least rows of a tile; `align`: tile lengths are multiples of it;
+    `max_tiles`; `by`: the library's collectives or our own messages; `rows_per_message`: most rows in one of these.
     """
 
     name: ClassVar[str] = "product"
@@ -160,7 +148,7 @@ class Product(OfFields):
     families: ClassVar[tuple[str, ...]] = ("serial",)
     by_size: ClassVar[bool] = False
     heuristics: ClassVar[tuple[Heuristic, ...]] = ()
-    cuts: ClassVar[Mapping[str, Share]] = {}  # by the fields that hold them
+    cuts: ClassVar[Mapping[str, Share]] = {}  # the fields that hold shares
     cut_alike: ClassVar[bool] = True  # whether a rank's B has as many rows as its A has columns
 
     m: int
@@ -172,31 +160,29 @@ class Product(OfFields):
         for name in ("m", "k", "n"):
             if isinstance(getattr(self, name), np.ndarray):
                 hint = f"dovetail.{self.name}(a, b, comm) takes arrays"
-                raise OperatorError(f"{self.name} is made of sizes: {name} is an array", hint=hint)
+                raise OperatorError(f"{self.name} takes sizes, but {name} is an array", hint=hint)
             object.__setattr__(self, name, parse_count(getattr(self, name), name))
         if self.dtype not in DTYPES:
             raise OperatorError(f"no matrix product of dtype {self.dtype!r}", hint=f"one of {', '.join(DTYPES)}")
         for rows, columns in ((self.m, self.k), (self.k, self.n), (self.m, self.n)):
             if rows * columns * self.element_bytes > MOST_HELD:
-                raise OperatorError(
-                    f"no memory holds a matrix of {rows} × {columns} {self.dtype}", hint="at most 1 PiB"
-                )
+                raise OperatorError(f"a matrix of {rows} × {columns} {self.dtype} is too large", hint="at most 1 PiB")
         for field, (size, what) in self.cuts.items():
             object.__setattr__(self, field, checked_shares(getattr(self, field), getattr(self, size), what))
 
     def share(self, field: str, ranks: int) -> tuple[int, ...]:
-        """What each rank has, by one of `cuts`."""
+        """Return the share of each rank, from one of the fields in `cuts`."""
         size, what = self.cuts[field]
         return shares_for(getattr(self, field), getattr(self, size), ranks, what)
 
     @classmethod
     def published_cases(cls) -> Sequence[PublishedCase]:
-        """Products that others published figures of."""
+        """Return products of which others published timings."""
         return ()
 
     @classmethod
     def drawn(cls, rng: np.random.Generator, ranks: int) -> Self:
-        """One whose every size is drawn from DRAWN rows or columns of a rank and up, by its logarithm."""
+        """Return an operator with random sizes: per rank within DRAWN, uniform in their logarithms."""
         (least, most), unit = DRAWN, 8
         m, k, n = (unit * round(2 ** rng.uniform(np.log2(least), np.log2(most)) / unit) for _ in range(3))
         return cls(ranks * m, k, ranks * n, str(rng.choice(DTYPES)))
@@ -214,22 +200,22 @@ class Product(OfFields):
 
     @classmethod
     def fault_of(cls, given: Sequence[Any]) -> str:
-        """Return what is wrong with A and every B of a rank, in words; empty where nothing is."""
+        """Return what is wrong with A and every B of a rank; "" if they are valid."""
         for place, each in enumerate(given):
             what = "B" if place else "A"
             if isinstance(each, np.ma.MaskedArray):
                 return f"{cls.name} would lose the mask of a masked array: {what}.filled(…), or {what}.data"
             if not isinstance(each, np.ndarray) or each.ndim != 2:
                 shape = f"{each.ndim} axes" if isinstance(each, np.ndarray) else type(each).__name__
-                return f"{cls.name} takes arrays of two axes, and its {what} has {shape}"
+                return f"{cls.name} takes arrays of two axes, but its {what} has {shape}"
             if each.dtype.name not in DTYPES or not each.dtype.isnative:
-                return f"{cls.name} knows no {each.dtype}: one of {', '.join(DTYPES)}"
+                return f"{cls.name} does not take {each.dtype}, but one of {', '.join(DTYPES)}"
             if each.dtype != given[0].dtype:
-                return f"its A is {given[0].dtype} and its {what} {each.dtype}"
+                return f"its A is {given[0].dtype}, but its {what} is {each.dtype}"
             if cls.cut_alike and place and each.shape[0] != given[0].shape[1]:
                 return f"A of {given[0].shape} and B of {each.shape} do not fit"
             if place > 1 and each.shape != given[1].shape:
-                return f"several B have one shape, not {given[1].shape} and {each.shape}"
+                return f"all matrices B must have one shape, not {given[1].shape} and {each.shape}"
         return ""
 
     @property
@@ -258,7 +244,7 @@ class Product(OfFields):
 
 
 def ways_of(kind: type[Product], *ways: str) -> tuple[Option, ...]:
-    """The options of `kind`, of which `by` offers these ways only."""
+    """Return the options of `kind`, with only these choices of `by`."""
     return tuple(replace(each, choices=("auto", *ways)) if each.name == "by" else each for each in kind.options)
 
 
@@ -268,5 +254,5 @@ def workload_of(program: Program, slots: Mapping[str, tuple[Slot, ...]]) -> Work
 
 
 def row_work(k: int, n: int, dtype: str) -> Work:
-    """The work of one row of a product."""
+    """Return the work of one row of a product."""
     return work_of(Gemm(1, k, n), dtype)

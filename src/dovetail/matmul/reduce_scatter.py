@@ -1,4 +1,4 @@
-"""matmul_reduce_scatter: A and B cut along k; every rank wants its own rows of the sum of all ranks' products."""
+"""matmul_reduce_scatter: A and B are cut along k; every rank gets its own rows of the sum of all ranks' products."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dovetail.matmul.scattering import Scattering
 
 @dataclass(frozen=True)
 class MatmulReduceScatter(Contracting, Scattering):
-    """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; rank r wants its share of C's rows.
+    """C = A·B with A (m, k) and B (k, n) cut along k over the ranks; rank r gets its share of C's rows.
 
     Parameters
     ----------

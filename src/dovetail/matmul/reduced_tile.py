@@ -1,4 +1,4 @@
-"""reduced_tile: a tile that our own messages all-reduce, of any length, with messages whole or cut, made quickly."""
+"""reduced_tile: quickly build a tile of any length that our own messages all-reduce."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Ints = NDArray[np.int64]
 
 
 def of_rows(tile: Program, rows: int, most: int | None = None) -> Program:
-    """Return `tile`, whose every row is a chunk of the all-reduce, as a tile of `rows` rows, at least as many.
+    """Return `tile`, each row of which is a chunk of the all-reduce, scaled up to `rows` rows.
 
-    Messages of more than `most` rows are cut. Regions stay where they begin: the result says how long things take, and
-    not which data goes where.
+    Messages of more than `most` rows are cut. Regions keep their offsets: the program is for predicting times, not for
+    computing.
     """
     col, sizes = tile.columns, np.diff(bounds(rows, tile.slots_of("C", 0)))
     of_chunk = np.append(sizes, rows)[_chunk(tile)]
@@ -32,8 +32,8 @@ def of_rows(tile: Program, rows: int, most: int | None = None) -> Program:
 
 
 def _chunk(tile: Program) -> Ints:
-    """The chunk that each op moves or adds up: where it lies in P or in C, or, of what comes aside, where it lay on the
-    rank that sent it; -1 of computations, which are of the whole tile."""
+    """Return the chunk that each op moves or adds: its place in P or C, or, of data received into other buffers, on the
+    rank that sent it; -1 for computations, which are of the whole tile."""
     col, found = tile.columns, np.full(tile.num_ops, -1, np.int64)
     placed = np.array([b.name in ("P", "C") for b in tile.buffers])
     for side in ("read", "write"):

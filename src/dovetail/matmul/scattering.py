@@ -1,4 +1,4 @@
-"""scattering: operators whose products travel after they are made, and all their schedule families."""
+"""scattering: base class of operators that communicate the products; all their families of schedules."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ SCATTERED = tuple(f"{own}-{fused}-1D" for own, fused in product(("uniform", "het
 
 @dataclass(frozen=True)
 class Scattering(Blockwise):
-    """A product whose rows go to other ranks. Derived classes define which rows go where, and whether they are
-    summed."""
+    """A product whose rows go to other ranks. Derived classes define where, and whether they are summed."""
 
     gathers: ClassVar[bool] = False
     sums: ClassVar[bool] = False
@@ -33,11 +32,11 @@ class Scattering(Blockwise):
     options: ClassVar[tuple[Option, ...]] = (
         *SIZES,
         *TILING,
-        Option("by", str, "How products travel.", "auto", choices=("auto", *SHARDS, "library"), of="schedules"),
+        Option("by", str, "How products are sent.", "auto", choices=("auto", *SHARDS, "library"), of="schedules"),
     )
 
     def depths(self, ranks: int) -> tuple[int, ...]:
-        """Columns of A (and rows of B) on each rank."""
+        """Return the columns of A (and rows of B) on each rank."""
         return (self.k,) * ranks
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
@@ -48,7 +47,7 @@ class Scattering(Blockwise):
         return program, self.workload(program, schedule), pieces
 
     def workload(self, program: Program, schedule: Schedule) -> Workload:
-        """Slots are rows, of A and of products; B is one slot."""
+        """Describe a program: slots are rows of A and of products; B is one slot."""
         ranks = program.num_ranks
         slots = slots_of([*self.inputs(schedule, ranks), *self.outputs(schedule, ranks)])
         slots |= {"G": slots["A"], "P": slots["C"], "R": slots["C"]}
@@ -58,7 +57,7 @@ class Scattering(Blockwise):
         return [row_work(k, self.n, self.dtype) for k in self.depths(ranks)]
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A (its rows, its k) and B (its k, n)."""
+        """Return the specs of A (m_r, k_r) and B (k_r, n)."""
         depths = self.depths(ranks)
         return (
             self.array("A", zip(self.blocks(ranks).held, depths, strict=True)),
@@ -66,13 +65,13 @@ class Scattering(Blockwise):
         )
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """Its rows of the result (rows, n): of the sum of all ranks', or of each rank's in turn."""
+        """Return the spec of C (rows, n): rows of the sum of all products, or of each rank's product in order."""
         blocks = self.blocks(ranks)
         rows = blocks.counts[0] if self.sums else [blocks.rows(rank) for rank in range(ranks)]
         return (self.array("C", ((count, self.n) for count in rows)),)
 
     def ficco(self, costs: Costs, ways: Sequence[str]) -> Iterator[Schedule]:
-        """FiCCO's four of rows, turned round."""
+        """Yield the mirror images of FiCCO's four 1-D schedules: communication after the product."""
         tiles = even_tiles(self.blocks(costs.ranks).longest, costs.ranks)
         for by, family in product(ways, SCATTERED):
             own, fused, _ = family.split("-")
@@ -81,17 +80,15 @@ class Scattering(Blockwise):
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
         ways = {
-            "library": f"taken away by the library’s {self.kind}",
-            "messages": f"sent straight to each rank{' in turn' if schedule.get('in_turn') else ''}",
-            "ring": "summed up round a ring",
-            "two_rings": "summed up round two rings",
+            "library": f"sent by the library’s {self.kind}",
+            "messages": f"sent directly to each rank{', one after another' if schedule.get('in_turn') else ''}",
+            "ring": "summed around a ring",
+            "two_rings": "summed around two rings",
         }
-        own = (
-            "the own part with the others’"
-            if schedule["own_block"] == "together"
-            else f"the own block {schedule['own']}"
-        )
-        return f"{ways[schedule['by']]}, {own}, {'one product' if schedule.get('fused') else 'products'} a step"
+        when = schedule["own_block"]
+        own = "own part with the others’" if when == "together" else f"own block multiplied {when}"
+        products = "one product" if schedule.get("fused") else "several products"
+        return f"{ways[schedule['by']]}, {own}, {products} per step"
 
     def samples(self, ranks: int) -> Sequence[Sample]:
         rows = max(self.blocks(ranks).held, default=0)

@@ -1,4 +1,4 @@
-"""matmul_shift: every rank's product goes to the next rank, as from a stage of a circular pipeline to the one after."""
+"""matmul_shift: every rank's product goes to the next rank, as between stages of a circular pipeline."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from dovetail.matmul.scattering import Scattering
 
 @dataclass(frozen=True)
 class MatmulShift(Scattering):
-    """Rank r gets A_q·B_q of the rank q before it, and rank 0 that of the last one: A_q (m_q, k) and B_q (k, n) are
-    rank q's own.
+    """Rank r gets A_q·B_q of rank q = r - 1 (rank 0 that of the last rank); A_q (m_q, k) and B_q (k, n) are rank q's
+    own.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ class MatmulShift(Scattering):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> MatmulShift:
-        """A small one, to see what this machine does a second."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512 * ranks, 512, 512, dtype)
 
     @classmethod
     def sized(cls, ranks: int, dtype: str, flop_per_s: float, bytes_per_s: float) -> MatmulShift:
-        """One whose sides take as long at these speeds of a rank and of the all_to_all."""
+        """Return an operator whose product and all_to_all take equally long at these speeds."""
         found = balance(dtype_bytes(dtype), flop_per_s, bytes_per_s)
         return cls(found.rows * ranks, found.depth, found.width, dtype)

@@ -1,4 +1,4 @@
-"""Tilings of the rows of a matrix product: how many rows each tile has, and how that was decided."""
+"""tiles: tilings of the rows of a matrix product: the rows of each tile, and how they were chosen."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Seconds = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 Reading = Literal["max", "min"]
 READINGS: tuple[Reading, ...] = ("max", "min")
 ALIGN = 128  # rows; the seed's alignment
-MOST_BLOCKS = 15  # long ones; MC²'s queue holds 16
-PRIOR = 1.15  # the seed's factor on the short block's times; a prior that no measurement supports
+MOST_BLOCKS = 15  # most long blocks: MC²'s queue holds 16 blocks
+PRIOR = 1.15  # the seed's factor on the short block's times, which no measurement supports
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Rows of each tile in running order, and the named intermediate values that led to them."""
+    """Rows of each tile, in the order in which tiles run, and the named intermediate values that led to them."""
 
     family: str
     tiles: tuple[int, ...]
@@ -29,12 +29,12 @@ class Tiling:
     notes: tuple[str, ...] = ()
 
     def renamed(self, family: str) -> Tiling:
-        """The same as another family's."""
+        """Return the same tiling, labelled with another family."""
         return replace(self, family=family)
 
 
 def serial(m: int) -> Tiling:
-    """One tile of all `m` rows: compute everything, then communicate everything.
+    """Return one tile of all `m` rows: compute everything, then communicate everything.
 
     >>> serial(4096).tiles, serial(0).tiles
     ((4096,), ())
@@ -44,7 +44,7 @@ def serial(m: int) -> Tiling:
 
 
 def uniform(m: int, count: int, align: int = 1) -> Tiling:
-    """`count` tiles as even as possible, all multiples of `align` but the last; fewer where there are fewer blocks.
+    """Return `count` tiles as even as possible, all but the last multiples of `align`; fewer if m has fewer multiples.
 
     >>> uniform(10, 3).tiles, uniform(1000, 3, align=128).tiles, uniform(2, 5).tiles
     ((4, 3, 3), (384, 384, 232), (1, 1))
@@ -84,10 +84,10 @@ def check_tiles(rows: int, tiles: Sequence[int], whole: str = "m = {rows} rows")
 def pipeline_s(
     tiles: Sequence[int], compute_s: Seconds, comm_s: Seconds, compute_factor: float = 1.0, comm_factor: float = 1.0
 ) -> float:
-    """Seconds of the two-lane pipeline in which tile i is computed, then communicated behind the compute of i + 1.
+    """Return the seconds of the two-lane pipeline in which tile i is communicated while tile i + 1 is computed.
 
-    While both lanes are busy, compute takes `compute_factor` and communication `comm_factor` times as long. This is
-    what `sim` predicts of one compute and one library lane with equal ranks; it is fast enough to search tilings.
+    While both lanes are busy, compute takes `compute_factor` and communication `comm_factor` times as long. `sim`
+    predicts the same for one compute lane and one library lane on equal ranks; this function is faster.
 
     >>> rows = lambda r: 1.0 * r
     >>> pipeline_s([4], rows, rows), pipeline_s([2, 2], rows, rows), pipeline_s([1, 1, 1, 1], rows, rows)
@@ -105,9 +105,9 @@ def pipeline_s(
 
 
 def mc2_short(k: int, n: int, reading: Reading = "max") -> dict[str, int]:
-    """The seed's three candidates for the short block, in rows, and its choice m0 (seed 000, tiling step 1).
+    """Return the seed's three candidates for the short block, in rows, and its choice m0 (seed 000, tiling step 1).
 
-    The text takes the least of a, b, c; its own worked example is the greatest. `k` is what each rank multiplies.
+    The seed's text takes the least of a, b, c; its worked example takes the greatest. `k`: of one rank's product.
 
     >>> mc2_short(3072, 8192), mc2_short(3072, 8192, "min")["m0"]
     ({'a': 171, 'b': 192, 'c': 384, 'm0': 384}, 171)
@@ -123,9 +123,10 @@ def mc2_short(k: int, n: int, reading: Reading = "max") -> dict[str, int]:
 
 
 def mc2_short_shard(k: int, n: int, ranks: int, row_bytes: int) -> dict[str, int]:
-    """The short block, in rows of a rank's shard, of MC²'s all-gather and reduce-scatter: 64 KiB of a message, 10 Gi
-    multiplications over all ranks, and 128 rows (as seed 000's library has it). `k`, `n`: of one rank's
-    product; `row_bytes`: of a row that travels.
+    """Return the short block of MC²'s all-gather and reduce-scatter, in rows of a rank's shard (seed 000's library).
+
+    It has messages of at least 64 KiB, at least 10 Gi multiplications over all ranks, and at least 128 rows. `k`, `n`:
+    of one rank's product; `row_bytes`: bytes of a row that travels.
 
     >>> mc2_short_shard(4096, 1024, 8, 8192)
     {'a': 8, 'b': 320, 'c': 128, 'm0': 320}
@@ -137,12 +138,16 @@ def mc2_short_shard(k: int, n: int, ranks: int, row_bytes: int) -> dict[str, int
 def mc2_shard(
     rows: int, short: Mapping[str, int], own_s: float, compute_s: Seconds, comm_s: Seconds, *, gathers: bool
 ) -> Tiling:
-    """MC²'s tiles of a rank's shard, whose own product hides the first transfer (or, scattering, the last one).
+    """Return MC²'s tiles of a rank's shard.
 
-    No cut where the shard is shorter than two short blocks, or all that travels is hidden by the own product. Else, of
-    all-gather, long blocks take as long to come as the own product, computation-bound; communication-bound, they are
-    no longer than the short one. Reduce-scatter goes by the rule of all-reduce with this short block. The short one is
-    the first that travels where computing the last would be seen, else the last. At most 16 blocks.
+    The product of the rank's own shard hides the first transfer (in a reduce-scatter, the last one). The shard is not
+    cut if it is shorter than two short blocks, or if the own product hides all communication. Otherwise:
+
+    - all-gather, computation-bound: long blocks take as long to arrive as the own product takes;
+    - all-gather, communication-bound: all blocks are as short as the short one. In both cases the short block is last;
+    - reduce-scatter: by the rule of all-reduce with this short block, which is first if communication-bound, else last.
+
+    There are at most 16 blocks.
 
     >>> compute, comm = lambda r: 1e-6 * r, lambda r: 20e-6 + 0.25e-6 * r
     >>> mc2_shard(2048, {"m0": 256}, 150e-6, compute, comm, gathers=True).tiles
@@ -155,7 +160,7 @@ def mc2_shard(
     if rows < 2 * m0:
         return Tiling("mc2", (rows,) if rows else (), steps, (f"not cut: {rows} rows are less than two short blocks",))
     if gathers and whole_comm_s < own_s:
-        return Tiling("mc2", (rows,), steps, ("not cut: the own product hides all that travels",))
+        return Tiling("mc2", (rows,), steps, ("not cut: the own product hides all communication",))
     if not gathers:
         t0_s, t1_s = (_at(curve, m0) for curve in (compute_s, comm_s))
         raw = _longest(compute_s, t1_s, rows) if bound == "communication" else _longest(comm_s, t0_s, rows)
@@ -167,19 +172,13 @@ def mc2_shard(
 
 
 def mc2(
-    m: int,
-    k: int,
-    n: int,
-    compute_s: Seconds,
-    comm_s: Seconds,
-    *,
-    reading: Reading = "max",
-    prior: float = PRIOR,
+    m: int, k: int, n: int, compute_s: Seconds, comm_s: Seconds, *, reading: Reading = "max", prior: float = PRIOR
 ) -> Tiling:
-    """MC²'s two lengths: BAAA when communication-bound, AAAB when computation-bound (seed 000, tiling steps 1 to 4).
+    """Return MC²'s tiling with a short block B and long blocks A (seed 000, tiling steps 1 to 4).
 
-    `compute_s` and `comm_s` give the seconds of a tile by its rows. Where the recipe is silent: it does not cut when
-    M < m0 + m1; a long block below 128 rows becomes 128; rows over a multiple of 128 go to the short block.
+    The order is BAAA if communication-bound, AAAB if computation-bound. `compute_s` and `comm_s` give the seconds of a
+    tile by its rows. The seed does not define three cases; here, M < m0 + m1 is not cut, a long block below 128 rows
+    becomes 128, and rows beyond a multiple of 128 go to the short block.
 
     >>> compute, comm = lambda r: 0.196e-6 * r, lambda r: 60e-6 + 0.21e-6 * r
     >>> mc2(4096, 3072, 8192, compute, comm).tiles
@@ -203,7 +202,7 @@ def mc2(
 
 
 def _mc2_lengths(m: int, m0: int, raw: int, bound: str, steps: dict[str, float | int | str]) -> Tiling:
-    """Steps 3 and 4 of the recipe: align the long block, count it, share the remainder out."""
+    """Steps 3 and 4 of the seed: align the long block, count long blocks, and distribute the remaining rows."""
     notes: list[str] = []
     m1 = raw // ALIGN * ALIGN
     if not m1:
@@ -230,7 +229,7 @@ def _at(curve: Seconds, rows: int) -> float:
 
 
 def _longest(curve: Seconds, limit_s: float, most: int) -> int:
-    """The most rows, up to `most`, whose time on the non-decreasing `curve` is within `limit_s`; 0 if none is."""
+    """Return the most rows, up to `most`, whose time on the non-decreasing `curve` is at most `limit_s`; 0 if none."""
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,4 +1,4 @@
-"""token_counts: how many rows each rank has for each other, as given, or shared evenly; operators made of them."""
+"""token_counts: the number of rows that each rank sends to each other rank, given or even; operators with counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Counts = tuple[tuple[int, ...], ...]
 
 
 def checked_counts(counts: Any, m: int) -> Counts | None:
-    """Counts as a square of whole numbers that add up to m, or None where there are none; OperatorError."""
+    """Return counts as a square table of whole numbers, or None. Raises OperatorError if their sum is not m."""
     if counts is None:
         return None
     listed = isinstance(counts, list | tuple | np.ndarray) and all(np.iterable(row) for row in counts)
@@ -34,7 +34,7 @@ def checked_counts(counts: Any, m: int) -> Counts | None:
 
 
 def counts_for(counts: Counts | None, m: int, ranks: int) -> Counts:
-    """Counts for `ranks` ranks: the given ones, else each rank's share of the rows, split evenly among all ranks."""
+    """Return the counts for `ranks` ranks: as given, else each rank's rows, shared evenly among all ranks."""
     if counts is None:
         return tuple(shard(rows, ranks) for rows in shard(m, ranks))
     if len(counts) != ranks:
@@ -43,7 +43,7 @@ def counts_for(counts: Counts | None, m: int, ranks: int) -> Counts:
 
 
 def own_counts(value: Any) -> tuple[int, ...] | None:
-    """This rank's own row of counts, as whole numbers; None for even shares. OperatorError.
+    """Return this rank's row of counts, as whole numbers; None for even shares.
 
     >>> own_counts([2, 0]), own_counts(None)
     ((2, 0), None)
@@ -51,19 +51,21 @@ def own_counts(value: Any) -> tuple[int, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple | np.ndarray):
-        raise OperatorError("counts are this rank's rows for each rank", found=repr(value))
+        raise OperatorError("counts must be a list: how many rows of this rank go to each rank", found=repr(value))
     return tuple(parse_count(each, "a count of rows") for each in value)
 
 
 def counts_of_ranks(arguments: Sequence[RankArguments]) -> Counts:
-    """The table of counts made of each rank's argument `counts`; without it, even shares of the rank's rows. Raises
-    OperatorError, naming the rank, if a row does not fit its A."""
+    """Return the table of counts from each rank's argument `counts`; ranks without it share their rows evenly. Raises
+    OperatorError, naming the rank, if a row does not fit the rank's A."""
     given = [rank.options.get("counts") for rank in arguments]
     ranks = len(arguments)
     rows = [shard(shape_of_a(arguments[q])[0], ranks) if row is None else tuple(row) for q, row in enumerate(given)]
     for rank, row in enumerate(rows):
         if len(row) != ranks:
-            raise OperatorError(f"rank {rank} gives {len(row)} counts", found=f"{ranks} ranks", hint="one for each")
+            raise OperatorError(
+                f"rank {rank} gives {len(row)} counts", found=f"{ranks} ranks", hint="one count for each rank"
+            )
         if sum(row) != shape_of_a(arguments[rank])[0]:
             raise OperatorError(
                 f"rank {rank} counts {sum(row)} rows", found=f"its A has {shape_of_a(arguments[rank])[0]}"
@@ -73,7 +75,7 @@ def counts_of_ranks(arguments: Sequence[RankArguments]) -> Counts:
 
 @dataclass(frozen=True)
 class Exchanging(Product):
-    """A product before or after which every rank has rows for every other: `counts[q][r]` of them go from q to r."""
+    """A product before or after which ranks exchange rows: `counts[q][r]` rows go from rank q to rank r."""
 
     kind: ClassVar[str] = "all_to_all"
 
@@ -91,7 +93,7 @@ class Exchanging(Product):
 
     @classmethod
     def call_options(cls) -> Mapping[str, CallOption]:
-        about = "How many of this rank's rows go to each rank, in order; shared evenly unless given."
+        about = "Number of this rank's rows that go to each rank, in order. Default: shared evenly."
         return {"counts": CallOption(own_counts, help=about)}
 
     @classmethod
@@ -103,5 +105,5 @@ class Exchanging(Product):
 
     @classmethod
     def pilot(cls, ranks: int, dtype: str) -> Self:
-        """A small one, to see what this machine does a second."""
+        """Return a small operator with which to measure this machine's speed."""
         return cls(512 * ranks, 512, 512, dtype)

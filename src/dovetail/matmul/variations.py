@@ -1,4 +1,4 @@
-"""variations: schedules next to one that was measured: driven otherwise, tiles merged, split or moved between."""
+"""variations: neighbours of a measured schedule: with other progress settings, message slices, or tile lengths."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from dovetail.ir import Schedule
 
-MANY_PARTS = 16  # of a message, where two or four gain nothing yet, or rows are long
+MANY_PARTS = 16  # number of parts of a message to try besides two and four
 
 
 def variations(schedule: Schedule, messages: int = 1) -> Iterator[Schedule]:
-    """Neighbours of a schedule: other progress, other cuts of its messages (`messages` per tile), tiles merged, split,
-    or their ends moved.
+    """Yield the neighbours of a schedule: with other progress settings, other slices of its messages (`messages` per
+    tile), and other tile lengths.
 
     >>> [s.tiles for s in variations(Schedule.of("optimal", tiles=(64, 128), by="library"))][-3:]
     [(192,), (64, 64, 64), (32, 160)]
@@ -24,7 +24,7 @@ def variations(schedule: Schedule, messages: int = 1) -> Iterator[Schedule]:
 
 
 def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
-    """By the other way of progress, messages whole that travel in slices, polls between row blocks or none."""
+    """Yield schedules with other progress: by thread or polls, without slicing messages, with or without row blocks."""
     other = "thread" if schedule.progress == "poll" else "poll"
     yield replace(schedule, progress=other)  # type: ignore[arg-type]
     if schedule.slice_bytes:
@@ -35,7 +35,7 @@ def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def cut_otherwise(schedule: Schedule, longest: int) -> Iterator[Schedule]:
-    """Our own messages cut in two or four, and whole; whole ones in sixteen, too."""
+    """Yield schedules with messages in twice or four times as many parts, or whole; whole ones also in MANY_PARTS."""
     if longest < 4:
         return
     most = schedule.get("rows_per_message")
@@ -45,7 +45,8 @@ def cut_otherwise(schedule: Schedule, longest: int) -> Iterator[Schedule]:
 
 
 def round_up(rows: int) -> int:
-    """To two binary digits, so that all bounds of pieces have a large common divisor, by which proofs go.
+    """Round up to two significant binary digits. The bounds of pieces then have a large common divisor, which makes
+    proofs faster.
 
     >>> [round_up(rows) for rows in (1, 3, 5, 330)]
     [1, 3, 6, 384]
@@ -55,8 +56,8 @@ def round_up(rows: int) -> int:
 
 
 def retiled(tiles: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The two shortest neighbours merged, the longest tile split, rows moved from the first and the last tile; of one
-    tile, a quarter or a half split off."""
+    """Yield tilings with the two shortest adjacent tiles merged, the longest tile halved, and half of the first or last
+    tile moved to its neighbour; a single tile with a quarter or a half split off."""
     if len(tiles) < 2:
         yield from ((rows - rows // parts, rows // parts) for rows in tiles for parts in (4, 2) if rows >= parts)
         return

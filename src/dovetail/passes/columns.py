@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, Program
+from dovetail.ir.build import OP, REGION
 
 Array = NDArray[Any]
 NONE = np.zeros(0, np.int64)
 BUFFER, OFFSET, COUNT, STRIDE, BLOCKS = range(5)
-_PARTS = ("buffer", "offset", "count", "stride", "blocks")
-_OP = ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")
 
 
 @dataclass
@@ -36,7 +35,7 @@ class OpColumns:
             row = int(strange[0])
             kind = Kind(int(col["kind"][row])).name
             raise ProgramError(f"op {row} '{kind}' is none that an algorithm of copies and reduces has")
-        op = {name: col[name].copy() for name in _OP}
+        op = {name: col[name].copy() for name in OP}
         return cls(op, _dense(col, "read"), _dense(col, "write"))
 
     def take(self, rows: Array) -> OpColumns:
@@ -49,15 +48,15 @@ class OpColumns:
         for side, dense in (("read", self.read), ("write", self.write)):
             has = dense[:, BUFFER] >= 0
             columns[f"{side}_start"] = np.concatenate([[0], np.cumsum(has)])
-            columns |= {f"{side}_{part}": dense[has, i] for i, part in enumerate(_PARTS)}
+            columns |= {f"{side}_{part}": dense[has, i] for i, part in enumerate(REGION)}
         return program.with_columns(columns)
 
 
 def _dense(col: dict[str, Array], side: str) -> Array:
     start = col[f"{side}_start"]
     has = np.diff(start) > 0
-    dense = np.full((len(has), len(_PARTS)), -1, np.int64)
-    for i, part in enumerate(_PARTS):
+    dense = np.full((len(has), len(REGION)), -1, np.int64)
+    for i, part in enumerate(REGION):
         dense[has, i] = col[f"{side}_{part}"][start[:-1][has]]
     return dense
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Channel, Program
-from dovetail.passes.op_rows import rows_of
+from dovetail.passes.op_rows import rows_of, taken
 
 
 def concatenate(parts: Sequence[Program]) -> Program:
@@ -68,15 +68,9 @@ def _by_rank(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     order = np.argsort(columns["rank"], kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
-    found = dict(columns)
-    for table in ("read", "write", "dep"):
-        rows, owner = rows_of(columns[f"{table}_start"], order)
-        names = (name for name in columns if name.startswith(table) and not name.endswith("_start"))
-        found |= {name: columns[name][rows] for name in names}
-        found[f"{table}_start"] = np.append(0, np.cumsum(np.bincount(owner, minlength=len(order))))
-    found["dep"] = place[found["dep"]]
-    alone = (name for name in columns if not name.startswith(("read_", "write_", "dep")))
-    return found | {name: columns[name][order] for name in alone}
+    rows, owner = rows_of(columns["dep_start"], order)
+    starts = np.append(0, np.cumsum(np.bincount(owner, minlength=len(order))))
+    return taken(columns, order)[0] | {"dep": place[columns["dep"][rows]], "dep_start": starts}
 
 
 def _channels(parts: Sequence[Program]) -> tuple[Channel, ...]:

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import Channel, Program
+from dovetail.ir.build import REGION
 from dovetail.ir.types import RECVS, SENDS, is_one_of
-from dovetail.passes.op_rows import rows_of, runs
+from dovetail.passes.op_rows import SIDES, rows_of, runs, taken
 from dovetail.passes.regions import round_units
 from dovetail.timeline.partners import message_of
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-_SIDES = ("read", "write")
-_OP = ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line")
-_PARTS = ("buffer", "offset", "count", "stride", "blocks")
 
 
 class Cut(NamedTuple):
@@ -46,29 +45,35 @@ class Cut(NamedTuple):
         All ops that a message passes are cut alike. Strided regions are cut between their blocks. Whole stay messages
         of a channel that several lanes of a rank use, and those whose ops disagree about the number of slots.
         """
-        col, origin = program.columns, origins(program)
-        slots, block = _message_slots(program), np.ones(program.num_ops, np.int64)
-        whole = _on_shared_channels(program)
-        for side in _SIDES:
-            row, owner = rows_of(col[f"{side}_start"], np.flatnonzero(slots))
-            owner = np.flatnonzero(slots)[owner]
-            count, blocks = col[f"{side}_count"][row], col[f"{side}_blocks"][row]
-            strided = col[f"{side}_stride"][row] > 0
-            np.lcm.at(block, origin[owner[strided]], count[strided])
-            whole[owner[count * blocks != slots[origin[owner]]]] = True
-        spoiled = np.zeros_like(whole)
-        spoiled[origin[whole]] = True
-        slots, block = np.where(spoiled[origin], 0, slots), block[origin]
+        slots, origin = _message_slots(program), np.arange(program.num_ops)
+        cut = Cut(*(np.full_like(slots, fill) for fill in (0, 1, 1)))
+        if (slots <= most).all():
+            return cut
+        origin, block, whole = origins(program), np.ones_like(slots), _on_shared_channels(program)
+        long = np.flatnonzero((slots > 0) & (np.maximum(slots, slots[origin]) > most))
+        for side in SIDES:
+            row, place = rows_of(program.columns[f"{side}_start"], long)
+            count, stride, blocks = (program.columns[f"{side}_{part}"][row] for part in REGION[2:])
+            of = origin[long[place]]
+            np.lcm.at(block, of[stride > 0], count[stride > 0])
+            whole[of[count * blocks != slots[of]]] = True
+        whole[origin[whole]] = True
+        long = long[~whole[origin[long]]]
+        slots, block = slots[long], block[origin[long]]
         units, room = slots // block, np.maximum(most // block, 1)
-        pieces = np.maximum(-(-units // room), 1)
+        pieces = -(-units // room)
         unit = block * round_units(units, pieces, room)
         even = slots // unit % pieces == 0
-        return Cut(slots, pieces, np.maximum(np.where(even, slots // pieces, unit), 1))
+        for column, values in zip(cut, (slots, pieces, np.where(even, slots // pieces, unit)), strict=True):
+            column[long] = values
+        return cut
 
-    @property
-    def longer(self) -> Ints:
-        """How many pieces are longer than the others."""
-        return self.slots // self.unit % self.pieces
+    def lengths(self) -> tuple[Ints, Ints]:
+        """Return how many pieces of each op are longer than the others, and how many units these others have."""
+        longer, shorter = np.zeros_like(self.slots), np.zeros_like(self.slots)
+        cut = np.flatnonzero(self.slots)
+        shorter[cut], longer[cut] = np.divmod(self.slots[cut] // self.unit[cut], self.pieces[cut])
+        return longer, shorter
 
 
 def collapse_repeats(program: Program, most: int) -> tuple[Program, Ints]:
@@ -129,7 +134,7 @@ def _message_slots(program: Program) -> Ints:
     """Slots of the message that each op sends or receives; 0 for other ops."""
     col, found = program.columns, np.zeros(program.num_ops, np.int64)
     moves = is_one_of(col["kind"], SENDS | RECVS)
-    for side in reversed(_SIDES):
+    for side in reversed(SIDES):
         has = np.flatnonzero((np.diff(col[f"{side}_start"]) > 0) & moves)
         row = col[f"{side}_start"][has]
         found[has] = col[f"{side}_count"][row] * col[f"{side}_blocks"][row]
@@ -141,9 +146,10 @@ def _on_shared_channels(program: Program) -> Bools:
     sides, lanes = (program.chan_in, program.chan_out), program.columns["lane"]
     shared = np.zeros(len(program.channels) + 1, np.bool_)
     for channel in sides:
-        ops, lane = np.flatnonzero(channel >= 0), np.zeros(len(shared), np.int64)
-        lane[channel[ops]] = lanes[ops]
-        shared[channel[ops][lane[channel[ops]] != lanes[ops]]] = True
+        ops, lane = np.flatnonzero(channel >= 0), np.zeros(len(shared), lanes.dtype)
+        used, own = channel[ops], lanes[ops]
+        lane[used] = own
+        shared[used[lane[used] != own]] = True
     found: Bools = shared[sides[0]] | shared[sides[1]]  # the last of all is that of no channel, -1
     return found
 
@@ -168,6 +174,8 @@ class _Order(NamedTuple):
         begin[paired + 1] = begin[paired] + 1
         apart[paired] = apart[paired + 1] = 2
         which, number = runs(count)
+        if not len(paired):
+            return _Order(which, number, count, begin, apart)
         place = begin[which] + number * apart[which]
         op, turn = np.empty_like(which), np.empty_like(which)
         op[place], turn[place] = which, number
@@ -176,56 +184,72 @@ class _Order(NamedTuple):
 
 def _cut(program: Program, cut: Cut, *, chained: bool = False) -> tuple[Program, Ints]:
     """`program` with the pieces of its messages, or the first of each length; and how many each op stands for."""
-    longer = cut.longer
-    order = _Order.of(program, 1 + (longer > 0) if chained else cut.pieces)
-    op = order.op
-    piece = np.where(order.turn > 0, longer[op], 0) if chained else order.turn
-    is_longer, each = piece < longer[op], (cut.slots // cut.unit // cut.pieces)[op]
-    first, size = (piece * each + np.minimum(piece, longer[op])) * cut.unit[op], (each + is_longer) * cut.unit[op]
-    col, new = program.columns, {name: program.columns[name][op] for name in _OP}
-    for side in _SIDES:
-        row, owner = rows_of(col[f"{side}_start"], op)
-        new[f"{side}_start"] = np.append(0, np.cumsum(np.diff(col[f"{side}_start"])[op]))
-        parts = [col[f"{side}_{part}"][row] for part in _PARTS]
-        _narrow(parts, cut.slots[op[owner]] > 0, first[owner], size[owner])
-        if not chained:
-            parts[3][parts[4] == 1] = 0  # chains keep the stride of single blocks, for the pieces that follow
-        new |= {f"{side}_{part}": column for part, column in zip(_PARTS, parts, strict=True)}
-    made = program.with_columns(new | _dependencies(program, cut, order))
-    return made, np.where(is_longer, longer[op], cut.pieces[op] - longer[op]) if chained else np.ones_like(op)
+    longer, shorter = cut.lengths()
+    count = 1 + (longer > 0) if chained else cut.pieces
+    if chained and (count == 1).all():  # the first pieces, in place of their messages
+        new, ops = {name: column.copy() for name, column in program.columns.items()}, np.flatnonzero(cut.slots)
+        for side in SIDES:
+            place, owner = rows_of(new[f"{side}_start"], ops)
+            _narrow(new, side, place, np.zeros_like(owner), (shorter * cut.unit)[ops[owner]])
+        return program.with_columns(new), cut.pieces
+    order = _Order.of(program, count)
+    op, piece = order.op, order.turn
+    first, size = piece * (shorter * cut.unit)[op], (shorter * cut.unit)[op]
+    times = cut.pieces[op] if chained else np.ones_like(op)
+    if longer.any():
+        more, unit = longer[op], cut.unit[op]
+        if chained:
+            times = np.where(piece > 0, times - more, np.where(more > 0, more, times))
+            piece = piece * more
+            first = piece * size
+        first, size = first + np.minimum(piece, more) * unit, size + (piece < more) * unit
+    new, owners = taken(program.columns, op)
+    for side in SIDES:
+        place = np.flatnonzero((cut.slots > 0)[op][owners[side]])
+        owner = owners[side][place]
+        _narrow(new, side, place, first[owner], size[owner])
+        if not chained:  # chains keep the stride of single blocks, for the pieces that follow
+            new[f"{side}_stride"][new[f"{side}_blocks"] == 1] = 0
+    return program.with_columns(new | _dependencies(program, cut, order)), times
 
 
 def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
     """The columns of what the new ops wait for. See `in_pieces`."""
-    row, owner = rows_of(program.columns["dep_start"], order.op)
-    on, op, turn = program.columns["dep"][row], order.op[owner], order.turn[owner]
-    alike = np.logical_and.reduce([column[on] == column[op] for column in cut]) & (cut.slots[on] > 0)
+    on, op = program.columns["dep"], np.repeat(np.arange(program.num_ops), np.diff(program.columns["dep_start"]))
+    alike = (cut.slots[on] > 0) & np.logical_and.reduce([column[on] == column[op] for column in cut])
     alike[alike] = _piece_by_piece(program, on[alike], op[alike])
-    kept = alike | (turn == 0)
-    dep = order.begin[on] + order.apart[on] * np.where(alike, turn, order.times[on] - 1)
-    counts = np.bincount(owner[kept], minlength=len(order.op))
-    return {"dep": dep[kept], "dep_start": np.append(0, np.cumsum(counts))}
+    row, owner = rows_of(program.columns["dep_start"], order.op)
+    kept = np.flatnonzero(alike[row] | (order.turn[owner] == 0))
+    row, owner = row[kept], owner[kept]
+    dep = order.begin[on[row]] + order.apart[on[row]] * np.where(
+        alike[row], order.turn[owner], order.times[on[row]] - 1
+    )
+    return {"dep": dep, "dep_start": np.append(0, np.cumsum(np.bincount(owner, minlength=len(order.op))))}
 
 
-def _narrow(parts: list[Ints], cut: Bools, first: Ints, size: Ints) -> None:
-    """Leave of the regions of messages `size` slots from slot `first` on: whole blocks of strided ones."""
-    _, offset, count, stride, blocks = parts
-    strided = cut & (stride > 0)
-    flat = cut & ~strided
-    offset[flat] += first[flat]
-    offset[strided] += first[strided] // count[strided] * stride[strided]
-    blocks[strided] = size[strided] // count[strided]
-    count[flat] = size[flat]
+def _narrow(columns: Mapping[str, NDArray[Any]], side: str, cut: Ints, first: Ints, size: Ints) -> None:
+    """Leave of the regions `cut` of a side `size` slots from slot `first` on: whole blocks of strided ones."""
+    _, offset, count, stride, blocks = (columns[f"{side}_{part}"] for part in REGION)
+    if (stride[cut] == 0).all():
+        offset[cut] += first
+        count[cut] = size
+        return
+    strided = stride[cut] > 0
+    flat, rows = cut[~strided], cut[strided]
+    offset[flat] += first[~strided]
+    offset[rows] += first[strided] // count[rows] * stride[rows]
+    blocks[rows] = size[strided] // count[rows]
+    count[flat] = size[~strided]
 
 
 def _piece_by_piece(program: Program, one: Ints, other: Ints) -> Bools:
     """Whether no piece of an op shares slots with a piece of another number of the other op, pair by pair."""
     col, found = program.columns, np.ones(len(one), np.bool_)
-    for side, beside in product(_SIDES, repeat=2):
+    for side, beside in product(SIDES, repeat=2):
         row, pair = rows_of(col[f"{side}_start"], one)
         facing, which = rows_of(col[f"{beside}_start"], other[pair])
-        x = [col[f"{side}_{part}"][row[which]] for part in _PARTS]
-        y = [col[f"{beside}_{part}"][facing] for part in _PARTS]
+        x = [col[f"{side}_{part}"][row[which]] for part in REGION]
+        y = [col[f"{beside}_{part}"][facing] for part in REGION]
         equal = np.logical_and.reduce([a == b for a, b in zip(x, y, strict=True)])
         apart = (x[0] != y[0]) | (_end(*x) <= y[1]) | (_end(*y) <= x[1])
         found[pair[which[~(equal | apart)]]] = False

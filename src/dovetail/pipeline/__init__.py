@@ -1,1 +1,1 @@
-"""pipeline: nests whose iterations depend on one another, as programs of tiles that ranks compute in turn."""
+"""pipeline: loop nests whose iterations depend on one another, as programs whose ranks compute tiles in a pipeline."""

@@ -11,11 +11,11 @@ from dovetail.ir import Piece, Space
 from dovetail.pipeline.band_program import Tile, tiles_of
 from dovetail.pipeline.bands import Line
 
-STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # shown at most: strips upwards, tiles across, rounds of all ranks' bands
+STRIPS, MOST_TILES, ROUNDS = 48, 16, 2  # most that is shown: steps upwards, tiles to the right, bands of each rank
 
 
 def space_of_bands(line: Line) -> Space | None:
-    """The part of the iteration space that the page shows: a few tiles from where the sweep begins, and a few bands of
+    """Return the part of the iteration space that the page shows: the first tiles of the sweep, and a few bands of
     steps. In a time step (a turn) every rank may compute one tile."""
     low, high = line.box
     count = min(high - low, MOST_TILES * line.grain)
@@ -29,22 +29,22 @@ def space_of_bands(line: Line) -> Space | None:
 
 
 def _pieces(line: Line, steps: int, stride: int, low: int, high: int) -> Iterator[Piece]:
-    """The positions from `low` to `high` that each tile computes, of every `stride`-th step."""
+    """Yield the positions from `low` to `high` that each tile computes, in every `stride`-th step."""
     begins = np.cumsum([0, *(band.depth for band in line.bands)])
     short = replace(line, steps=int(begins[begins >= steps][0]))
     for tile, turn in _turns(short):
         begin = int(begins[tile.band])
         for step in range(-(-begin // stride) * stride, min(begin + tile.depth, steps), stride):
-            first, last = tile.lean.row(line.lean * (step - begin))
+            first, last = tile.skew.row(line.skew * (step - begin))
             if line.sweep.signs[0] < 0:
-                first, last = tile.lean.length - last, tile.lean.length - first
+                first, last = tile.skew.length - last, tile.skew.length - first
             first, last = max(tile.low + first, low), min(tile.low + last, high)
             if first < last:
                 yield Piece(tile.rank, turn, step // stride + 1, first, last, False)
 
 
 def _turns(line: Line) -> Iterator[tuple[Tile, int]]:
-    """Each tile with its time step: later than its rank's previous tile and than the tiles that write what it reads."""
+    """Yield each tile with its time step, after its rank's previous tile and after the tiles whose results it reads."""
     ready = {array: np.zeros(line.cutting.grid[0], np.int64) for array in line.moving}
     done = [0] * line.ranks
     for tile in tiles_of(line):

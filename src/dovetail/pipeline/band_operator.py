@@ -12,11 +12,11 @@ from dovetail.ir import SERIAL, Builder, Kind, Option, Program, Region, Sample, 
 from dovetail.ir.operator import Costs
 from dovetail.loops.analysis.check_counts import check_count
 from dovetail.pipeline.band_diagram import space_of_bands
-from dovetail.pipeline.band_program import came_name, held_name, line_program, own_name, plain_program
+from dovetail.pipeline.band_program import held_name, line_program, own_name, plain_program, received_name
 from dovetail.pipeline.bands import Line, kernel_name, kernels_of
 from dovetail.pipeline.names import whole
 from dovetail.pipeline.operator import LEAST_POINTS, TILES, PipelineOperator, halvings
-from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.skews import Skew
 
 BANDS = "bands"
 USUAL_DEPTH, LEAST_DEPTH = 64, 8  # steps of a band: if nothing was tuned, and the least that is tried
@@ -25,8 +25,9 @@ MODELLED = 4  # rounds of bands that a prediction simulates; longer runs are ext
 
 
 class BandOperator(PipelineOperator):
-    """A sweep over a grid of one axis, e.g. "1000000", in every step. Ranks compute bands of steps in rotation, tile by
-    tile, and send each tile's results to the next rank.
+    """A sweep over a grid of one axis, e.g. "1000000", in every step.
+
+    Ranks compute bands of steps in rotation, tile by tile, and send each tile's results to the next rank.
 
     Schedules have the parameters `depth` (steps of a band) and `grain` (positions of a tile).
     """
@@ -38,13 +39,12 @@ class BandOperator(PipelineOperator):
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """One band and one tile per rank: each rank begins when the one before it has finished."""
+        """Return the schedule with one band and tile per rank: each rank begins when the one before has finished."""
         depth = max(-(-self._steps // ranks), 1)
         return self._schedule(SERIAL, depth, self._line(ranks, depth, 1).length_of_tiles(depth))
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """The schedule used if nothing was tuned: equally many bands on every rank, in enough tiles that the last rank
-        begins early."""
+        """Return the untuned schedule: equally many bands per rank, in so many tiles that all ranks begin early."""
         rounds = max(-(-self._steps // (ranks * USUAL_DEPTH)), 1)
         depth = max(-(-self._steps // (ranks * rounds)), 1)
         length = self._line(ranks, depth, 1).length_of_tiles(depth)
@@ -54,11 +54,11 @@ class BandOperator(PipelineOperator):
         return Schedule.of(family, depth=depth, grain=max(grain, 1))
 
     def _least(self, depth: int) -> int:
-        """The shortest tile that is tried."""
+        """Return the shortest tile that is tried."""
         return max(LEAST_POINTS // depth, 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; then bands of ever fewer steps (halved each time), each in tiles of ever fewer positions."""
+        """Yield the serial schedule; then bands of ever fewer steps, each in tiles of ever fewer positions."""
         yield self.serial(costs.ranks)
         deepest = max(-(-self._steps // costs.ranks), 1)
         for depth in (asked,) if (asked := costs.options.get("depth")) else halvings(deepest, LEAST_DEPTH):
@@ -71,15 +71,15 @@ class BandOperator(PipelineOperator):
         return iter(())
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Schedules with tiles, or bands, half and twice as long."""
+        """Yield schedules with tiles, or bands, half and twice as long."""
         for name, most in (("grain", self.grid[0]), ("depth", self._steps)):
             yield from (other.as_of(BANDS) for other in self.scaled(schedule, name, most))
 
     def describe(self, schedule: Schedule, ranks: int) -> str:
         line = self.line(schedule, ranks)
         tiles = -(-line.length_of_tiles(line.depth) // line.grain)
-        leaning = f", leaning by {line.lean}" if line.lean else ""
-        return f"{len(line.bands)} bands of {line.depth} steps in turn, {tiles} tiles of {line.grain}{leaning}"
+        skewed = f", skewed by {line.skew}" if line.skew else ""
+        return f"{len(line.bands)} bands of {line.depth} steps in turn, {tiles} tiles of {line.grain}{skewed}"
 
     # Programs
 
@@ -87,10 +87,12 @@ class BandOperator(PipelineOperator):
         return Line(self.cutting((1,), 0), ranks, self._steps if steps is None else steps, depth, grain)
 
     def line(self, schedule: Schedule, ranks: int) -> Line:
-        """How a schedule runs it. Raises PlanError for a schedule of another kind, or too many ranks."""
+        """Return how a schedule cuts the sweep into bands and tiles. Raises PlanError if it does not fit."""
         depth, grain = schedule.get("depth"), schedule.get("grain")
         if depth is None or grain is None:
-            raise PlanError(f"the schedule is none of {self.name}", found=str(schedule), hint="a depth and a grain")
+            raise PlanError(
+                f"the schedule does not fit {self.name}", found=str(schedule), hint="give a depth and a grain"
+            )
         return self._line(ranks, parse_count(depth, "depth", least=1), parse_count(grain, "grain", least=1))
 
     def program(self, schedule: Schedule, ranks: int) -> Program:
@@ -106,7 +108,7 @@ class BandOperator(PipelineOperator):
         return space_of_bands(self.line(schedule, ranks))
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """A program of at most MODELLED rounds of bands."""
+        """Simulate at most MODELLED rounds of bands."""
         depth = int(schedule["depth"])
         steps = min(self._steps, MODELLED * ranks * depth)
         program = _program(self._line(ranks, depth, int(schedule["grain"]), steps))
@@ -115,7 +117,7 @@ class BandOperator(PipelineOperator):
     def workload(self, program: Program, schedule: Schedule) -> Workload:
         cutting, slots = self.cutting((1,), 0), dict[str, tuple[Slot, ...]]()
         for array, dtype in self.dtypes.items():
-            names = [array, f"{array}_out", held_name(array), came_name(array)]
+            names = [array, f"{array}_out", held_name(array), received_name(array)]
             names += [own_name(array, rank) for rank in range(program.num_ranks)]
             slot = (Slot(cutting.own_plane(array, 0), dtype),) * program.num_ranks
             slots |= dict.fromkeys(names, slot)
@@ -139,14 +141,14 @@ class BandOperator(PipelineOperator):
         line = self._line(ranks, 1, 1)
         return [line.block(name, rank) for rank in range(ranks)]
 
-    # What must be measured
+    # Benchmarks
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Benchmarks of tiles of some steps, by number of points."""
+        """Return benchmarks of tiles of some steps, by number of points."""
         line = self._line(ranks, 1, 1)
         low, high = line.box
-        depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.lean, 1), 1))
-        width = high - low - line.lean * (depth - 1)
+        depth = min(SAMPLE_DEPTH, max(self._steps, 1), max((high - low) // max(2 * line.skew, 1), 1))
+        width = high - low - line.skew * (depth - 1)
         if width < 1:
             return []
         add = _TilesAlone(line, depth, width)
@@ -155,13 +157,13 @@ class BandOperator(PipelineOperator):
 
 
 class _TilesAlone:
-    """Appends tiles of given numbers of points to a program, on every rank."""
+    """Append tiles of given numbers of points to a program, on every rank."""
 
     def __init__(self, line: Line, depth: int, most: int) -> None:
         self.line, self.depth, self.most = line, depth, most
 
     def of(self, points: int) -> int:
-        """Positions of a tile of `points` points."""
+        """Return the positions of a tile of `points` points."""
         return min(max(points // self.depth, 1), self.most)
 
     def __call__(self, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
@@ -170,16 +172,16 @@ class _TilesAlone:
         for array in sweep.reads:
             moves = array in self.line.moving
             b.buffer(held_name(array) if moves else array, "scratch" if moves else "input", cutting.length(array))
-        leaning = self.line.lean * (self.depth - 1)
+        shift = self.line.skew * (self.depth - 1)
         for rank, amount in product(range(ranks), amounts):
             width = self.of(amount)
-            lean, low = Lean(width + leaning, leaning, width), self.line.box[0]
+            skew, low = Skew(width + shift, shift, width), self.line.box[0]
             reads = []
             for array in sweep.reads:
-                first, end = cutting.span(sweep, array, (low, low + lean.length))
+                first, end = cutting.span(sweep, array, (low, low + skew.length))
                 reads.append(Region(held_name(array) if array in self.line.moving else array, first, end - first))
-            writes = [Region(held_name(array), low, lean.length) for array in sweep.reads if array in sweep.targets]
-            call = b.kernel(kernel_name(sweep, self.depth, lean), whole(len(reads)))
+            writes = [Region(held_name(array), low, skew.length) for array in sweep.reads if array in sweep.targets]
+            call = b.kernel(kernel_name(sweep, self.depth, skew), whole(len(reads)))
             row = b.add(Kind.compute, rank, lane, call=call, reads=reads, writes=writes)
             found.setdefault(rank, []).append(row)
         return found

@@ -15,25 +15,25 @@ from dovetail.loops.grid.ordered_builder import OrderedBuilder
 from dovetail.loops.grid.repeat_steps import repeated
 from dovetail.pipeline.bands import Line, kernel_name
 from dovetail.pipeline.names import whole
-from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.skews import Skew
 from dovetail.pipeline.tile_messages import GIVEN, Ledger, Message
 
-END = 1 << 62  # what needs results
+END = 1 << 62  # the `user` of messages that carry final results
 
 
 class Tile(NamedTuple):
-    """A tile of a band on a rank, from the first position that it touches."""
+    """A tile of a band on a rank. `low`: the first position that it touches."""
 
     number: int
     band: int
     depth: int
     rank: int
     low: int
-    lean: Lean
+    skew: Skew
 
     @property
     def touched(self) -> Range:
-        return self.low, self.low + self.lean.length
+        return self.low, self.low + self.skew.length
 
 
 def line_program(line: Line) -> Program:
@@ -49,7 +49,7 @@ def plain_program(line: Line) -> Program:
     """The reference program: the same tiles on rank 0, band after band."""
 
     def make(bands: int) -> Program:
-        return _Writer(_of_bands(line, bands), plain=True).run_plainly()
+        return _Writer(_of_bands(line, bands), plain=True).run_on_rank_0()
 
     return repeated(make, len(line.bands), line.ranks)
 
@@ -64,14 +64,17 @@ def tiles_of(line: Line) -> list[Tile]:
     """All tiles, in a valid sequential order."""
     found = list[Tile]()
     for number, band in enumerate(line.bands):
-        for low, lean in line.tiles(band.depth):
-            found.append(Tile(len(found), number, band.depth, band.rank, low, lean))
+        for low, skew in line.tiles(band.depth):
+            found.append(Tile(len(found), number, band.depth, band.rank, low, skew))
     return found
 
 
 def messages_of(line: Line, tiles: Sequence[Tile]) -> Iterator[Message]:
-    """Yield all messages, in the order in which they are needed; at the end what ranks give back. A rank gets all that
-    a tile, or the rank to which it was given, has left around what it needs, needed yet or not."""
+    """Yield all messages, in the order in which tiles need them, and last those that carry final results.
+
+    A message holds all values that one tile (or, at the start, one rank's block) left around those that are needed, so
+    that later tiles need no message of their own for these.
+    """
     given = GIVEN - np.repeat(np.arange(line.ranks), [high - low for low, high in line.owned])
     ledger = Ledger({array: given.copy() for array in line.moving})
 
@@ -121,7 +124,7 @@ class _Writer:
                 on_first = [length, *[0] * (self.line.ranks - 1)]
                 self.builder.buffer(held_name(array), "scratch", on_first if self.plain else length)
                 if not self.plain:
-                    self.builder.buffer(came_name(array), "scratch", length)
+                    self.builder.buffer(received_name(array), "scratch", length)
             elif self.plain and array in self.line.sweep.reads:
                 for rank in self.ranks:
                     self.builder.buffer(own_name(array, rank), "scratch", [1, *[0] * (self.line.ranks - 1)])
@@ -155,7 +158,7 @@ class _Writer:
                 self._copy(message, text)
 
     def _take(self, wanted: Message, text: str) -> None:
-        """Receive a message, and first those sent before it on the same channel. Messages back to the first rank are
+        """Receive a message, and before it those sent earlier on the same channel. Messages back to lower ranks are
         received as soon as there is room, in a lane of their own."""
         if wanted.source == wanted.target:
             return self._copy(wanted, text) if wanted.user != END else None
@@ -164,10 +167,10 @@ class _Writer:
         while wanted in queue:
             message = queue.popleft()
             channel, there = self.builder.channel(message.source, message.target), self._wanted(message)
-            came = there if message.user == END else there._replace(buffer=came_name(message.array))
-            self.builder.add(Kind.recv, message.target, lane, writes=[came], chan_in=channel, line=text)
-            if came != there:
-                self._local(message.target, came, there, text)
+            place = there if message.user == END else there._replace(buffer=received_name(message.array))
+            self.builder.add(Kind.recv, message.target, lane, writes=[place], chan_in=channel, line=text)
+            if place != there:
+                self._local(message.target, place, there, text)
         return None
 
     def _copy(self, message: Message, text: str) -> None:
@@ -195,13 +198,14 @@ class _Writer:
             own = own_name(array, tile.rank) if self.plain else array
             reads.append(Region(held_name(array) if array in self.line.moving else own, low, high - low))
             if array in self.line.sweep.targets:
-                writes.append(Region(held_name(array), tile.low, tile.lean.length))
-        call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.lean), whole(len(reads)))
+                writes.append(Region(held_name(array), tile.low, tile.skew.length))
+        call = self.builder.kernel(kernel_name(self.line.sweep, tile.depth, tile.skew), whole(len(reads)))
         self.builder.add(Kind.compute, rank, self.compute, reads=reads, writes=writes, call=call, line=text)
 
-    # Plainly
+    # Reference
 
-    def run_plainly(self) -> Program:
+    def run_on_rank_0(self) -> Program:
+        """Return the reference program: rank 0 collects all blocks, computes all tiles, and sends the results."""
         arrays, targets = self.line.cutting.pipelined.nest.arrays, self.line.sweep.targets
         for array, (rank, (low, high)) in product(arrays, enumerate(self.line.owned)):
             if array in self.line.moving:
@@ -219,19 +223,19 @@ class _Writer:
 
 
 def held_name(array: str) -> str:
-    """The buffer of all positions of an array, while bands are computed."""
+    """Return the name of the buffer that holds all positions of an array while bands are computed."""
     return f"{array}_held"
 
 
-def came_name(array: str) -> str:
-    """The buffer of received values of an array, before they are needed."""
-    return f"{array}_came"
+def received_name(array: str) -> str:
+    """Return the name of the buffer of an array's received values, before they are needed."""
+    return f"{array}_received"
 
 
 def own_name(array: str, rank: int) -> str:
-    """The buffer, on rank 0, of another rank's input of an array that is not cut."""
+    """Return the name of the buffer, on rank 0, of another rank's input of an array that is not cut."""
     return f"{array}_of{rank}"
 
 
 def _line(tile: Tile) -> str:
-    return f"band {tile.band}, positions {tile.low} to {tile.low + tile.lean.length}"
+    return f"band {tile.band}, positions {tile.low} to {tile.low + tile.skew.length}"

@@ -1,4 +1,4 @@
-"""decomposition: a pipeline's grid, cut into parts along some axes and tiles along another, and faces between parts."""
+"""decomposition: a pipeline's grid, cut into parts along some axes and into tiles along another; and faces of parts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from dovetail.core import PlanError
 from dovetail.loops.analysis.sweeps import Place, Sweep
 from dovetail.loops.grid.blocks import Box, Range, boxes, meet, shares, volume
 from dovetail.loops.matrices import Vector
-from dovetail.pipeline.skews import Lean, Need, mean_row
+from dovetail.pipeline.skews import Need, Skew, mean_row
 from dovetail.pipeline.sweeps import Pipelined
 
 
 @dataclass(frozen=True)
 class Cutting:
-    """`cut`: parts by axis of the grid, one along the `mapped` axis, whose positions are the slots of buffers.
+    """A grid cut into parts. `cut`: number of parts along each axis; 1 along the `mapped` axis, whose positions are the
+    slots of buffers.
 
     A face is what a part needs of the part at an `offset` from it, counted in parts along each axis. A part may have
     fewer points than a face needs.
@@ -37,11 +38,13 @@ class Cutting:
         if wrong or self.mapped not in mappable or self.cut[self.mapped] != 1:
             found = f"cut {'x'.join(map(str, self.cut))}, mapped {self.mapped}"
             axes = (", ".join(map(str, some)) for some in (forward, mappable))
-            hint = "cut axes among {}, and map another, among {}".format(*axes)
-            raise PlanError(f"{name} cannot be cut so", found=found, hint=hint)
+            hint = "cut only axes {}, and map another axis, one of {}".format(*axes)
+            raise PlanError(f"{name} cannot be cut like this", found=found, hint=hint)
         if any(parts > points for parts, points in zip(self.cut, self.grid, strict=True)):
             found = f"{'x'.join(map(str, self.grid))} points in {'x'.join(map(str, self.cut))} parts"
-            raise PlanError(f"{name}: a part would have no points", found=found, hint="fewer ranks, or a larger grid")
+            raise PlanError(
+                f"{name}: a part would have no points", found=found, hint="use fewer ranks, or a larger grid"
+            )
 
     @property
     def way(self) -> str:
@@ -225,80 +228,78 @@ class Cutting:
         """The box of points that a part computes in a sweep."""
         return meet(self.sweep_box(sweep), self.owned[part])
 
-    def lean(self, sweep: Sweep) -> Vector:
-        """How far the tiles of a sweep lean, by axis (see `skews`)."""
-        return self._leans[sweep.name]
+    def skew(self, sweep: Sweep) -> Vector:
+        """The skew factors of a sweep's tiles, by axis (see `skews`)."""
+        return self._skews[sweep.name]
 
     @cached_property
-    def _leans(self) -> Mapping[str, Vector]:
+    def _skews(self) -> Mapping[str, Vector]:
         sweeps = self.pipelined.sweeps
-        return {sweep.name: self.pipelined.lean(sweep, self.mapped, self.cut) for sweep in sweeps}
+        return {sweep.name: self.pipelined.skew(sweep, self.mapped, self.cut) for sweep in sweeps}
 
     @property
     def length_of_tiles(self) -> int:
-        """Positions that the tiles must cover: more than the grid has if tiles lean."""
-        most = (self._leaning(sweep, self.sweep_box(sweep)) for sweep in self.pipelined.sweeps)
+        """Positions that the tiles must cover: more than the grid has if tiles are skewed."""
+        most = (self._max_skew(sweep, self.sweep_box(sweep)) for sweep in self.pipelined.sweeps)
         return max(self.grid[self.mapped], 1) + max(most, default=0)
 
-    def _leaning(self, sweep: Sweep, box: Box) -> int:
-        """How far the last row of a box leans, counted from its first one."""
-        pairs = zip(self.lean(sweep), box, strict=True)
+    def _max_skew(self, sweep: Sweep, box: Box) -> int:
+        """Return how far the last row of a box is shifted against its first one."""
+        pairs = zip(self.skew(sweep), box, strict=True)
         return sum(factor * max(high - 1 - low, 0) for factor, (low, high) in pairs)
 
     def tiles(self, sweep: Sweep, grain: int) -> list[Range]:
-        """Tiles as ranges of the first row of the grid, in the order of the mapped loop, counted from its begin. The
-        last one may be shorter."""
+        """Return tiles as ranges of positions in the grid's first row, in loop order; the last one may be shorter."""
         box = self.sweep_box(sweep)
         if volume(box) == 0:
             return []
-        end = box[self.mapped][1] - box[self.mapped][0] + self._leaning(sweep, box)
+        end = box[self.mapped][1] - box[self.mapped][0] + self._max_skew(sweep, box)
         return [(start, min(start + grain, end)) for start in range(0, end, grain)]
 
-    def tile_of(self, sweep: Sweep, part: int, tile: Range) -> tuple[int, Lean] | None:
-        """The first position, in the array's order, that a tile touches on a part, and its extent there; None if it has
-        no point there."""
+    def tile_of(self, sweep: Sweep, part: int, tile: Range) -> tuple[int, Skew] | None:
+        """Return a tile's first position on a part, in the array's order, and its extent there; None if it has none."""
         box = self.part_box(sweep, part)
         if volume(box) == 0:
             return None
         first, (low, high) = self._first_row(sweep, part), box[self.mapped]
-        begin = max(tile[0] - first - self._leaning(sweep, box), 0)
+        begin = max(tile[0] - first - self._max_skew(sweep, box), 0)
         end = min(tile[1] - first, high - low)
         if begin >= end:
             return None
-        lean = Lean(end - begin, tile[0] - first - begin, tile[1] - tile[0])
-        return (low + begin if sweep.signs[self.mapped] > 0 else high - end), lean
+        skew = Skew(end - begin, tile[0] - first - begin, tile[1] - tile[0])
+        return (low + begin if sweep.signs[self.mapped] > 0 else high - end), skew
 
     def _first_row(self, sweep: Sweep, part: int) -> int:
-        """How far the first row of a part leans, counted from the first one of the grid."""
+        """Return how far the first row of a part is shifted against the first row of the grid."""
         found = 0
-        sides = zip(self.lean(sweep), self.part_box(sweep, part), self.sweep_box(sweep), sweep.signs, strict=True)
+        sides = zip(self.skew(sweep), self.part_box(sweep, part), self.sweep_box(sweep), sweep.signs, strict=True)
         for factor, own, whole, sign in sides:
             found += factor * (own[0] - whole[0] if sign > 0 else whole[1] - own[1])
         return found
 
-    def typical(self, sweep: Sweep, part: int, amount: int, number: int) -> tuple[int, Lean] | None:
-        """A tile with `amount` positions in a row, on average, as `tile_of` returns it. If tiles lean: the
+    def typical(self, sweep: Sweep, part: int, amount: int, number: int) -> tuple[int, Skew] | None:
+        """A tile with `amount` positions in a row, on average, as `tile_of` returns it. If tiles are skewed: the
         `number`-th one, as long as all its rows are whole; else one in the middle of the part, and wider."""
         box = self.part_box(sweep, part)
-        leaning, length = self._leaning(sweep, box), box[self.mapped][1] - box[self.mapped][0]
+        most, length = self._max_skew(sweep, box), box[self.mapped][1] - box[self.mapped][0]
         first = self._first_row(sweep, part)
-        if not leaning:
+        if not most:
             return self.tile_of(sweep, part, (first, first + amount))
-        if amount <= length - leaning:
-            start = first + leaning + number * amount % (length - leaning - amount + 1)
+        if amount <= length - most:
+            start = first + most + number * amount % (length - most - amount + 1)
             return self.tile_of(sweep, part, (start, start + amount))
-        pairs = zip(self.lean(sweep), box, strict=True)
+        pairs = zip(self.skew(sweep), box, strict=True)
         rows = [(factor, high - low) for factor, (low, high) in pairs]
 
-        def around(width: int) -> tuple[int, Lean] | None:
-            start = first + (length + leaning - width) // 2
+        def around(width: int) -> tuple[int, Skew] | None:
+            start = first + (length + most - width) // 2
             return self.tile_of(sweep, part, (start, start + width))
 
         def positions(width: int) -> float:
             found = around(width)
             return mean_row(found[1], rows) if found else 0.0
 
-        return around(bisect_left(range(length + leaning), float(amount), lo=1, key=positions))
+        return around(bisect_left(range(length + most), float(amount), lo=1, key=positions))
 
     def positions(self, places: tuple[Place, ...]) -> int:
         """The offset of an element along the mapped axis."""
@@ -335,12 +336,14 @@ def _needs(cutting: Cutting, sweep: Sweep, array: str, part: int) -> dict[Vector
 
 
 def _rows_that_read(cutting: Cutting, sweep: Sweep, part: int, offset: Mapping[int, int], face: Vector) -> Range | None:
-    """The lean of the first and the last row of a part that read an element in a face; None if no row does."""
+    """Return how far the first and the last row of a part that read an element of a face are shifted; None if no row
+    does.
+    """
     least = most = 0
     other = cutting.neighbour(part, face)
     if other is None:
         return None
-    for axis, factor in enumerate(cutting.lean(sweep)):
+    for axis, factor in enumerate(cutting.skew(sweep)):
         if axis != cutting.mapped:
             (low, high), (first, end) = cutting.part_box(sweep, part)[axis], cutting.owned[other][axis]
             by = offset.get(axis, 0)

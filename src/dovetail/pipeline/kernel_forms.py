@@ -14,36 +14,36 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.types import is_real
 from dovetail.pipeline.decomposition import Cutting
 from dovetail.pipeline.names import Names, tile_regions, whole
-from dovetail.pipeline.skews import Lean, lag_of_rows, span_of, waves
+from dovetail.pipeline.skews import Skew, lag_of_rows, span_of, waves
 from dovetail.pipeline.sweeps import Inner, Single
 from dovetail.pipeline.tile_kernels import BoxKernel, SingleKernel, TileKernel
 from dovetail.pipeline.tiles import Element, Face, Rows, Turn
 
 Dtypes = tuple[tuple[str, str], ...]
-LONG = 4  # cycles; in fewer a processor does the rest of a point, too
+LONG = 4  # cycles of latency between dependent points from which interleaving two rows pays
 AnyKernel = TileKernel | BoxKernel | SingleKernel
 
 
 def workload_of(cutting: Cutting, dtypes: Mapping[str, str], program: Program, grain: int) -> Workload:
-    """Slots of those buffers that a program in tiles of `grain` positions has, and the forms of its kernels."""
+    """Describe a program in tiles of `grain` positions: the slots of its buffers, and the forms of its kernels."""
     known, kernels = _slots(cutting, tuple(dtypes.items())), _kernels(cutting, tuple(dtypes.items()))
     slots = {buffer.name: known[buffer.name] for buffer in program.buffers if buffer.name in known}
     wanted = {kernel.name for kernel in program.kernels}
     found = [kernel for name, kernel in kernels.items() if name in wanted]
     names, wanted = Names(cutting), wanted - {*kernels}
-    for sweep, part, lean in _leaning(cutting, grain) if wanted else ():
-        if (name := names.tile(sweep, part, lean)) in wanted:
+    for sweep, part, skew in _skewed(cutting, grain) if wanted else ():
+        if (name := names.tile(sweep, part, skew)) in wanted:
             wanted.remove(name)
-            found.append(_tile(cutting, sweep, part, dtypes, lean))
+            found.append(_tile(cutting, sweep, part, dtypes, skew))
         if not wanted:
             break
     return Workload(slots, tuple(kernel.form for kernel in found))
 
 
-def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Lean]]:
-    """All tiles of `grain` positions that lean: a typical one, as it is measured, then those of a run."""
-    leaning = [sweep for sweep in cutting.pipelined.sweeps if any(cutting.lean(sweep))]
-    for sweep, part in product(leaning, range(cutting.num_parts)):
+def _skewed(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Skew]]:
+    """Yield all skewed tiles of `grain` positions: first a typical one, as in benchmarks, then those of a run."""
+    skewed = [sweep for sweep in cutting.pipelined.sweeps if any(cutting.skew(sweep))]
+    for sweep, part in product(skewed, range(cutting.num_parts)):
         tiles = (cutting.tile_of(sweep, part, tile) for tile in cutting.tiles(sweep, grain))
         for found in chain([cutting.typical(sweep, part, grain, 0)], tiles):
             if found:
@@ -52,7 +52,7 @@ def _leaning(cutting: Cutting, grain: int) -> Iterator[tuple[Sweep, int, Lean]]:
 
 @lru_cache(maxsize=64)
 def _slots(cutting: Cutting, dtypes: Dtypes) -> dict[str, tuple[Slot, ...]]:
-    """Of the programs on ranks and of the plain one, where each buffer is on rank 0 alone."""
+    """Return the slots of the buffers of programs on ranks, and of the reference, whose buffers are all on rank 0."""
     parts, found = range(cutting.num_parts), dict[str, tuple[Slot, ...]]()
     names, plain = Names(cutting), Names(cutting, plain=True)
     for array, dtype in dtypes:
@@ -67,11 +67,11 @@ def _slots(cutting: Cutting, dtypes: Dtypes) -> dict[str, tuple[Slot, ...]]:
             faces = [Slot(_sides(cutting, array, part, offset), dtype) for part in parts]
             back = tuple(-step for step in offset)
             there = (cutting.neighbour(part, back) for part in parts)
-            found[names.came(array, offset, 0)] = tuple(faces)
+            found[names.received(array, offset, 0)] = tuple(faces)
             found[names.goes(array, offset)] = tuple(
                 faces[part if other is None else other] for part, other in zip(parts, there, strict=True)
             )
-            found |= {plain.came(array, offset, part): (faces[part],) * len(parts) for part in parts}
+            found |= {plain.received(array, offset, part): (faces[part],) * len(parts) for part in parts}
     for phase in cutting.pipelined.phases:
         for number, read in enumerate(phase.statement.reads if isinstance(phase, Single) else ()):
             assert isinstance(phase, Single)
@@ -91,13 +91,13 @@ def _kernels(cutting: Cutting, dtypes: Dtypes) -> dict[str, AnyKernel]:
         if isinstance(phase, Single):
             found += _single(cutting, phase, dict(dtypes))
         else:
-            upright = range(0 if any(cutting.lean(phase)) else cutting.num_parts)
+            upright = range(0 if any(cutting.skew(phase)) else cutting.num_parts)
             found += [_tile(cutting, phase, part, dict(dtypes)) for part in upright]
     return {kernel.name: kernel for kernel in found}
 
 
 def _moves(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
-    """To and from slots that have room for faces."""
+    """Yield the kernels that copy to and from slots with room for faces."""
     names = Names(cutting)
     for array, dtype in dtypes.items():
         for part in range(cutting.num_parts):
@@ -109,7 +109,7 @@ def _moves(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
 
 
 def _packs(cutting: Cutting, dtypes: Mapping[str, str]) -> Iterator[AnyKernel]:
-    """A face out of the slots of the part that has it."""
+    """Yield the kernels that copy a face out of the slots of the part that owns it."""
     for array, dtype in dtypes.items():
         for offset in cutting.faces(array):
             for part in range(cutting.num_parts):
@@ -144,7 +144,7 @@ def _single(cutting: Cutting, single: Single, dtypes: Mapping[str, str]) -> list
 
 
 def rows_of(cutting: Cutting, sweep: Sweep, part: int) -> tuple[Rows, ...]:
-    """The slots that a tile of a sweep reads, of each array."""
+    """Return the slots of each array that a tile of a sweep reads."""
     found = []
     for array in sweep.reads:
         (back, ahead), moves = cutting.reach(sweep, array), cutting.mapped_axis(array) is not None
@@ -152,20 +152,20 @@ def rows_of(cutting: Cutting, sweep: Sweep, part: int) -> tuple[Rows, ...]:
     return tuple(found)
 
 
-def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], lean: Lean | None = None) -> TileKernel:
-    """Computes the tiles of a part; those that lean so, if they do."""
+def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], skew: Skew | None = None) -> TileKernel:
+    """Return the kernel that computes the tiles of a part; if tiles are skewed, those with this extent."""
     own = cutting.owned[part]
     loops = [axis for axis in sweep.order if axis != cutting.mapped]
     box = cutting.part_box(sweep, part)
     rows, faces = rows_of(cutting, sweep, part), []
     for array, moves in ((each.array, each.moves) for each in rows):
         for offset, needs in cutting.needs(sweep, array, part).items():
-            comes = lean is None or span_of(lean, needs, sweep.signs[cutting.mapped])
+            comes = skew is None or span_of(skew, needs, sweep.signs[cutting.mapped])
             if comes and cutting.neighbour(part, offset) is not None:
                 ghost = cutting.within(array, part, cutting.ghost_box(array, part, offset))
                 faces.append(Face(array, needs, ghost, moves))
     return TileKernel(
-        Names(cutting).tile(sweep, part, lean),
+        Names(cutting).tile(sweep, part, skew),
         sweep.name,
         sweep.statements,
         elements(cutting, sweep, part, loops),
@@ -174,15 +174,19 @@ def _tile(cutting: Cutting, sweep: Sweep, part: int, dtypes: Mapping[str, str], 
         tuple((box[axis][0] - own[axis][0], max(box[axis][1], box[axis][0]) - own[axis][0]) for axis in loops),
         dtypes,
         _turns(cutting, sweep, loops),
-        lean,
-        outer := sweep.order.index(cutting.mapped) if lean else 0,
+        skew,
+        outer := sweep.order.index(cutting.mapped) if skew else 0,
         *ways_of_points(cutting.pipelined.inner[sweep.name], (*loops[:outer], cutting.mapped, *loops[outer:]), dtypes),
     )
 
 
 def ways_of_points(inner: Sequence[Inner], order: Sequence[int], dtypes: Mapping[str, str]) -> tuple[int | None, bool]:
-    """Where a statement must wait long for what it makes of the point before, two rows at once, so that a processor
-    need not wait. Where points of a row need one another but for this, they must not be vectors."""
+    """Return (lag, in_turn) of a `Tile`.
+
+    `lag`: if each point waits long for the result of the point before, two rows are computed at once, the second one
+    this far behind, so that the processor need not wait; else None. `in_turn`: whether points of a row depend on one
+    another in another way, so that the loop must not be vectorised.
+    """
     needs = [each for each in inner if each.dependence.kind == "flow" and not any(each.by[axis] for axis in order[:-1])]
     chains = [each for each in needs if each.by[order[-1]] == 1 and each.dependence.source is each.dependence.sink]
     waits = (_cycles(each.dependence, dtypes) for each in chains)
@@ -192,7 +196,7 @@ def ways_of_points(inner: Sequence[Inner], order: Sequence[int], dtypes: Mapping
 
 
 def _cycles(chain: Dependence, dtypes: Mapping[str, str]) -> int:
-    """What a point waits for the one before it, about: operators on reals take four cycles, on whole numbers one."""
+    """Return the approximate latency between dependent points, in cycles: per operator 4 for reals, 1 for integers."""
     each = 4 if is_real(dtypes[chain.sink.target.array]) else 1
     return each * depth_of(chain.sink.value, chain.sink_access)
 
@@ -203,11 +207,11 @@ def _deps(cutting: Cutting, sweep: Sweep) -> list[Vector]:
 
 def _turns(cutting: Cutting, sweep: Sweep, loops: Sequence[int]) -> tuple[Turn, ...]:
     weights = waves(_deps(cutting, sweep), sweep.order)
-    return tuple(Turn(sweep.signs[axis], cutting.lean(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
+    return tuple(Turn(sweep.signs[axis], cutting.skew(sweep)[axis], weights[axis]) for axis in (cutting.mapped, *loops))
 
 
 def elements(cutting: Cutting, sweep: Sweep, part: int, loops: Sequence[int]) -> dict[str, Element]:
-    """Where each element lies that the statements touch, in the part's slots."""
+    """Return where in the part's slots each element lies that the statements access."""
     found = {}
     for statement in sweep.statements:
         for access in (*statement.reads, statement.target):
@@ -229,7 +233,7 @@ def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: S
         for name in dict.fromkeys(names.storage(array, part) for part in range(ranks)):
             b.buffer(name, "input" if name == array else "scratch", cutting.length(array))
         for offset in cutting.faces(array):
-            b.buffer(names.came(array, offset, 0), "scratch", cutting.length(array))
+            b.buffer(names.received(array, offset, 0), "scratch", cutting.length(array))
     for rank, (number, amount) in product(range(ranks), enumerate(amounts)):
         if about := cutting.typical(sweep, rank, amount, number):
             touched = tile_regions(names, sweep, rank, *about)
@@ -241,8 +245,7 @@ def add_tiles(cutting: Cutting, sweep: Sweep, b: Builder, ranks: int, amounts: S
 
 
 def add_moves(cutting: Cutting, array: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append one move for each of `amounts` (positions) of an array into slots with room for faces; return the ops'
-    numbers by rank."""
+    """Append a copy of each of `amounts` positions of an array into slots with room for faces; return rows by rank."""
     names, lane, target = Names(cutting), b.lane("compute", "compute"), f"{array}_{cutting.way}"
     found = dict[int, list[int]]()
     b.buffer(array, "input", cutting.length(array)), b.buffer(target, "scratch", cutting.length(array))

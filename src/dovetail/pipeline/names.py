@@ -10,7 +10,7 @@ from dovetail.ir.types import Mode
 from dovetail.loops.analysis.sweeps import Sweep
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.decomposition import Cutting
-from dovetail.pipeline.skews import Lean
+from dovetail.pipeline.skews import Skew
 from dovetail.pipeline.sweeps import Single
 from dovetail.pipeline.tile_messages import spans
 
@@ -33,7 +33,7 @@ class Names:
     def result(self, array: str, part: int) -> str:
         return f"{array}_out_of{part}" if self.plain else f"{array}_out"
 
-    def came(self, array: str, offset: Vector, part: int) -> str:
+    def received(self, array: str, offset: Vector, part: int) -> str:
         """The buffer of faces received from the part at `offset`."""
         return self._of(f"{array}_from{face_name(offset)}_{self.way}", part)
 
@@ -52,10 +52,10 @@ class Names:
 
     # Kernels
 
-    def tile(self, sweep: Sweep, part: int, lean: Lean | None = None) -> str:
-        """The name of a tile's kernel; names of leaning tiles contain their rows' extents."""
+    def tile(self, sweep: Sweep, part: int, skew: Skew | None = None) -> str:
+        """The name of a tile's kernel; names of skewed tiles contain their rows' extents."""
         name = f"{sweep.name}_{self.way}_{part}"
-        return name + lean_name(lean) if lean and any(self.cutting.lean(sweep)) else name
+        return name + skew_name(skew) if skew and any(self.cutting.skew(sweep)) else name
 
     def pack(self, array: str, offset: Vector, part: int) -> str:
         """The kernel that copies a face out of a part's slots, for the part that sees this one at `offset`."""
@@ -82,34 +82,33 @@ def face_name(offset: Vector) -> str:
     )
 
 
-def lean_name(lean: Lean) -> str:
-    """A lean as a suffix of names; m is minus.
+def skew_name(skew: Skew) -> str:
+    """A Skew as a suffix of names; m is minus.
 
-    >>> lean_name(Lean(5, -2, 3))
+    >>> skew_name(Skew(5, -2, 3))
     '_5_m2_3'
     """
-    return "_" + "_".join(f"{'m' * (each < 0)}{abs(each)}" for each in lean)
+    return "_" + "_".join(f"{'m' * (each < 0)}{abs(each)}" for each in skew)
 
 
 class Touched(NamedTuple):
-    """Operands of a tile: regions of its own part that it reads, received faces (array, offset, region), and regions
-    that it writes."""
+    """Operands of a tile: regions of its part that it reads, faces (array, offset, region), regions that it writes."""
 
     own: list[Region]
     faces: list[tuple[str, Vector, Region]]
     writes: list[Region]
 
 
-def tile_regions(names: Names, sweep: Sweep, part: int, first: int, lean: Lean) -> Touched:
+def tile_regions(names: Names, sweep: Sweep, part: int, first: int, skew: Skew) -> Touched:
     """The operands of a tile that begins at a position."""
     cutting, found = names.cutting, Touched([], [], [])
     for array in sweep.reads:
-        low, high = cutting.span(sweep, array, (first, first + lean.length))
+        low, high = cutting.span(sweep, array, (first, first + skew.length))
         found.own.append(Region(names.storage(array, part), low, high - low))
         if array in sweep.targets:
-            found.writes.append(Region(names.storage(array, part), first, lean.length))
-    for array, offset, (low, high) in spans(cutting, sweep, part, first, lean):
-        found.faces.append((array, offset, Region(names.came(array, offset, part), low, high - low)))
+            found.writes.append(Region(names.storage(array, part), first, skew.length))
+    for array, offset, (low, high) in spans(cutting, sweep, part, first, skew):
+        found.faces.append((array, offset, Region(names.received(array, offset, part), low, high - low)))
     return found
 
 

@@ -27,19 +27,20 @@ if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
 
 BLOCKING, OVERLAPPED = "blocking", "overlapped"
-LEAST_POINTS = 1 << 10  # of a tile: smaller ones are all start-up
-SAME = 1.01  # of the time of the overlapped: a blocking schedule that takes no more pipelines by itself
-HIDES_NOTHING = 0.05  # of the time of a blocking schedule: messages that take no more leave nothing to gain
-PIPELINES_ALREADY = "Blocking sends pipeline already here: no send waits long enough for messages meanwhile to gain."
+LEAST_POINTS = 1 << 10  # fewest points of a tile: overhead dominates smaller ones
+SAME = 1.01  # a blocking schedule within this factor of the overlapped one's time counts as equally fast
+HIDES_NOTHING = 0.05  # if messages take at most this share of a blocking schedule's time, there is nothing to gain
+PIPELINES_ALREADY = "Blocking sends already overlap here: no send waits long enough for overlap to gain."
 NOTHING_TO_HIDE = "Do not overlap: nothing to hide. Messages alone would take {share:.1%} of the time."
-TILES = 8  # for each rank, where nothing was tuned
-MODELLED = 256  # tiles of a rank in a prediction; longer runs go on as they began
+TILES = 8  # tiles per rank if nothing was tuned
+MODELLED = 256  # tiles of a rank that are simulated; a longer run is predicted in proportion
 
 
 @dataclass(frozen=True)
 class PipelineOperator(GridOperator):
-    """A nest on a grid, e.g. "1000x1000", whose iterations need one another: every rank has a block of the grid, and
-    passes on what the next ones need of it, tile by tile.
+    """A nest on a grid, e.g. "1000x1000", whose iterations depend on one another.
+
+    Every rank has a block of the grid, computes it tile by tile, and sends each tile's faces to the next ranks.
 
     Parameters
     ----------
@@ -48,12 +49,13 @@ class PipelineOperator(GridOperator):
     steps : int
         Iterations of the step loop, if there is one.
     dtype : str
-        Of the arrays that have none of their own.
+        Type of the arrays that declare none.
 
     Notes
     -----
-    Schedules have the parameters `cut` (parts by axis), `mapped` (the axis whose tiles are on one rank), `grain`
-    (positions of it that are a tile) and `overlapped` (messages travel while the next tile is computed).
+    Schedules have the parameters `cut` (parts along each axis), `mapped` (the axis along which one rank's tiles follow
+    one another), `grain` (positions of a tile along it) and `overlapped` (messages travel while the next tile is
+    computed).
     """
 
     name: ClassVar[str] = "pipeline"
@@ -65,7 +67,7 @@ class PipelineOperator(GridOperator):
 
     def __post_init__(self) -> None:
         if self.steps != 1 and not self.nest.parameters:
-            raise OperatorError(f"{self.name} has no steps", found=f"steps={self.steps}", hint="leave them out")
+            raise OperatorError(f"{self.name} has no steps", found=f"steps={self.steps}", hint="leave `steps` out")
         super().__post_init__()
 
     @property
@@ -86,7 +88,7 @@ class PipelineOperator(GridOperator):
         return self.pipelined.sweeps[0].targets[0]
 
     def fingerprint(self) -> str:
-        """The nest's own text and arrays, which do not follow from its name."""
+        """Return the nest's text and arrays, which its name does not determine."""
         return f"{self.nest}\n{self.nest.arrays}"
 
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineOperator, tuple[str, ...]]:
@@ -97,18 +99,24 @@ class PipelineOperator(GridOperator):
 
     @property
     def mapped(self) -> int:
-        """The axis whose tiles are on one rank, unless another is asked for: the first that may be and is not far
-        shorter than the longest, since slots then lie as the arrays do; of upright tiles, if there are any."""
+        """The axis along which one rank's tiles follow one another, unless another is asked for.
+
+        It is the first eligible axis at least half as long as the longest, so that slots lie as the arrays do. Axes
+        along which tiles need no skew are preferred.
+        """
         mappable = self.pipelined.mappable
         upright = [axis for axis in mappable if axis in self.pipelined.forward]
         lengths = {axis: self.grid[axis] for axis in upright or mappable}
         return next(axis for axis, length in lengths.items() if 2 * length >= max(lengths.values()))
 
     def serial(self, ranks: int) -> Schedule:
-        """One tile a rank: each begins when the one before has done all its work. Cut so that the least crosses."""
+        """Return the schedule with one tile per rank: each rank begins when the one before has finished. It is cut so
+        that the fewest elements cross between parts."""
         fitting = list(self._ways(ranks, self.mapped))
         if not fitting:
-            found = f"{grid_text(self.grid)} points; cut may be axes {self.pipelined.forward}, but {self.mapped}"
+            found = (
+                f"{grid_text(self.grid)} points; axes that can be cut: {self.pipelined.forward}, except {self.mapped}"
+            )
             raise OperatorError(
                 f"{ranks} ranks cannot each have a part of {self.title}", found=found, hint="fewer ranks"
             )
@@ -116,11 +124,13 @@ class PipelineOperator(GridOperator):
         return Schedule.of(SERIAL, cut=best.cut, mapped=best.mapped, grain=best.length_of_tiles)
 
     def default_schedule(self, ranks: int, mapped: int | None = None) -> Schedule:
-        """The schedule used if nothing was tuned: overlapped, in enough tiles that the last rank begins early."""
+        """Return the untuned schedule: overlapped, in so many tiles that the last rank begins early."""
         ways = list(self._ways(ranks, self.mapped if mapped is None else mapped))
         if not ways:
             self.serial(ranks)
-            raise PlanError(f"{self.name} cannot be mapped along axis {mapped}", hint="another, or fewer ranks")
+            raise PlanError(
+                f"{self.name} cannot be mapped along axis {mapped}", hint="map another axis, or use fewer ranks"
+            )
         best = min(ways, key=self._surface)
         grain = max(-(-best.length_of_tiles // (TILES * ranks)), self._grains(best)[-1])
         return Schedule.of(OVERLAPPED, cut=best.cut, mapped=best.mapped, grain=grain, overlapped=True)
@@ -145,7 +155,7 @@ class PipelineOperator(GridOperator):
         return self.cutting(schedule["cut"], schedule["mapped"])
 
     def _ways(self, ranks: int, mapped: int) -> Iterator[Cutting]:
-        """Every way to cut the axes that may be and are not mapped."""
+        """Yield every way to cut the axes that can be cut and are not mapped."""
         others = [axis for axis in self.pipelined.forward if axis != mapped]
         for parts in cuts(ranks, len(others)):
             by_axis = dict(zip(others, parts, strict=True))
@@ -157,12 +167,12 @@ class PipelineOperator(GridOperator):
 
     @staticmethod
     def _surface(cutting: Cutting) -> float:
-        """Elements of a position that cross, about, and then how uneven the cut is."""
+        """Return about how many elements of each position cross between parts; the least for the most even cut."""
         sides = [points / parts for points, parts in zip(cutting.grid, cutting.cut, strict=True)]
         return sum(prod(sides) / side for side, parts in zip(sides, cutting.cut, strict=True) if parts > 1)
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; then every cut, in tiles of twice as many positions each, blocking and overlapped."""
+        """Yield the serial schedule; then every cut in tiles of every grain, blocking and overlapped."""
         serial = self.serial(costs.ranks)
         yield serial
         for cutting in self._ways(costs.ranks, self.mapped):
@@ -171,8 +181,8 @@ class PipelineOperator(GridOperator):
                 yield from self._of_grain(costs, cutting.cut, cutting.mapped, grain)
 
     def _of_grain(self, costs: Costs, cut: tuple[int, ...], mapped: int, grain: int) -> Iterator[Schedule]:
-        """The overlapped and, on several ranks, the blocking schedule. Only the blocking one, with a note, if it is
-        predicted to be as good and the user did not ask for overlap."""
+        """Yield the overlapped and, on several ranks, the blocking schedule. Yields only the blocking one, with a note,
+        if it is predicted to be as fast and the user did not ask for overlap."""
         over = Schedule.of(OVERLAPPED, cut=cut, mapped=mapped, grain=grain, overlapped=True)
         why = self._why_blocking(costs, over) if costs.ranks > 1 else ""
         if not why or costs.family == OVERLAPPED:
@@ -185,7 +195,7 @@ class PipelineOperator(GridOperator):
         return over.with_parameters(overlapped=None).as_of(BLOCKING)
 
     def _why_blocking(self, costs: Costs, over: Schedule) -> str:
-        """Why a blocking schedule is as good as an overlapped one, in words; empty where it is not, or not known."""
+        """Return why a blocking schedule is as fast as an overlapped one; "" if it is slower, or that is not known."""
         blocking_s = costs.predicted_s(self._blocking(over))
         if not costs.knows_messages() or blocking_s > SAME * costs.predicted_s(over):
             return ""
@@ -193,16 +203,16 @@ class PipelineOperator(GridOperator):
         return NOTHING_TO_HIDE.format(share=share) if share <= HIDES_NOTHING else PIPELINES_ALREADY
 
     def _grains(self, cutting: Cutting) -> list[int]:
-        """Halves of the whole, down to tiles of too few points."""
+        """Return the whole length, half of it, and so on, down to tiles of too few points."""
         length = cutting.length_of_tiles
         points = prod(cutting.grid) // (max(cutting.grid[cutting.mapped], 1) * cutting.num_parts)
         least = min(max(LEAST_POINTS // max(points, 1), 1), length)
-        if any(any(cutting.lean(sweep)) for sweep in self.pipelined.sweeps):
-            least = max(least, -(-length // MODELLED))  # the first of such tiles do not stand for the others
+        if any(any(cutting.skew(sweep)) for sweep in self.pipelined.sweeps):
+            least = max(least, -(-length // MODELLED))  # the first skewed tiles do not represent the others
         return [max(each, least) for each in halvings(length, least)]
 
     def refine(self, costs: Costs, ranked: Sequence[Schedule], turn: int) -> Iterator[Schedule]:
-        """Grains around the best of each family: an integer search in steps of a half, a quarter, an eighth…"""
+        """Yield grains around the best of each family: an integer search in steps of a quarter, an eighth, …"""
         if costs.options.get("grain"):
             return
         known = {each.parameters for each in ranked}
@@ -215,7 +225,7 @@ class PipelineOperator(GridOperator):
                         yield from self._of_grain(costs, best["cut"], best["mapped"], other)
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """Tiles half and twice as long, and blocking or overlapped."""
+        """Yield schedules with tiles half and twice as long, and blocking instead of overlapped or the reverse."""
         for other in self.scaled(schedule, "grain", self._cutting_of(schedule).length_of_tiles):
             yield replace(other, family=self._family(schedule))
         other_way = schedule.with_parameters(overlapped=None if schedule.get("overlapped") else True)
@@ -230,28 +240,28 @@ class PipelineOperator(GridOperator):
         if tiles == 1:
             return f"{parts} parts, one after the other"
         how = "messages meanwhile" if schedule.get("overlapped") else "receive, compute, send"
-        along = f"along axis {schedule['mapped']}{self._leaning(schedule)}"
+        along = f"along axis {schedule['mapped']}{self._skew_text(schedule)}"
         return f"{parts} parts, {tiles} tiles of {schedule['grain']} {along}, {how}"
 
-    def _leaning(self, schedule: Schedule) -> str:
-        """How tiles lean, in words; nothing where they do not."""
+    def _skew_text(self, schedule: Schedule) -> str:
+        """Return the skew of tiles as text; "" if there is none."""
         cutting = self._cutting_of(schedule)
-        most = [max(factors) for factors in zip(*map(cutting.lean, self.pipelined.sweeps), strict=True)]
+        most = [max(factors) for factors in zip(*map(cutting.skew, self.pipelined.sweeps), strict=True)]
         words = [f"{by} along axis {axis}" for axis, by in enumerate(most) if by]
-        return f", leaning by {' and '.join(words)}" if words else ""
+        return f", skewed by {' and '.join(words)}" if words else ""
 
     # Programs
 
     def cutting(self, cut: tuple[int, ...], mapped: int) -> Cutting:
-        """PlanError where the nest cannot be cut so."""
+        """Return the decomposition of the grid. Raises PlanError if the nest does not allow it."""
         return _cutting(self, cut, mapped)
 
     def how(self, schedule: Schedule, ranks: int, steps: int | None = None, most_tiles: int | None = None) -> How:
-        """How a schedule runs it. PlanError if the schedule is not for `ranks` ranks."""
+        """Return how a schedule runs. Raises PlanError if the schedule is not for `ranks` ranks."""
         cut, mapped, grain = (schedule.get(name) for name in ("cut", "mapped", "grain"))
         fits = cut and None not in (mapped, grain) and len(cut) == len(self.grid) and prod(cut) == ranks
         if not fits:
-            raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=str(schedule))
+            raise PlanError(f"the schedule does not fit {self.name} on {ranks} ranks", found=str(schedule))
         parse_count(grain, "grain", least=1)
         count = self._steps if steps is None else steps
         return How(self.cutting(cut, mapped), count, grain, bool(schedule.get("overlapped")), most_tiles)
@@ -266,7 +276,7 @@ class PipelineOperator(GridOperator):
         return _program(self.how(schedule, ranks))
 
     def reference(self, schedule: Schedule, ranks: int) -> Program:
-        """The same tiles, all on rank 0: what `verify(…, against=)` takes for right."""
+        """Return the reference: the same tiles, all on rank 0."""
         how = self.how(schedule, ranks)
         found, apart = plain_program(how), {p.statement.name for p in self.pipelined.phases if isinstance(p, Single)}
         check_count(self.nest, how.cutting.values, found, self.workload(found, schedule), apart)
@@ -277,7 +287,7 @@ class PipelineOperator(GridOperator):
         return space_of_tiles(how.cutting, how.grain, how.overlapped)
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """No more than MODELLED tiles a rank: of some steps, or of a part of one."""
+        """Simulate at most MODELLED tiles of a rank: those of some steps, or of a part of one step."""
         tiles = self._tiles(schedule)
         steps = min(self._steps, max(MODELLED // tiles, 1))
         how = self.how(schedule, ranks, steps, MODELLED if tiles > MODELLED else None)
@@ -292,25 +302,25 @@ class PipelineOperator(GridOperator):
     # Arrays
 
     def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
-        """Slots are positions of the mapped axis."""
+        """Return the spec of an array's blocks; slots are positions of the mapped axis."""
         whole = self.cutting((1,) * len(self.grid), self.mapped).shape(name, 0)
         axis, boxes = self._slot_axis(name, schedule), self._boxes(name, schedule, ranks)
         within = len(whole) - (axis is not None)
         return ArraySpec.of_blocks(name, self.dtypes[name], whole, boxes, within=within, axis=axis or 0, suffix=suffix)
 
     def _slot_axis(self, name: str, schedule: Schedule) -> int | None:
-        """The axis of an array along which slots follow one another; None where all of it is one slot."""
+        """Return the axis of an array along which slots follow one another; None if the whole array is one slot."""
         return self._cutting_of(schedule).mapped_axis(name)
 
     def _boxes(self, name: str, schedule: Schedule, ranks: int) -> list[tuple[slice, ...]]:
-        """Where each rank's block of an array lies in the whole."""
+        """Return where each rank's block of an array lies in the whole array."""
         cutting = self._cutting_of(schedule)
         return [cutting.block(name, rank) for rank in range(ranks)]
 
-    # What must be measured
+    # Benchmarks
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """A tile of each sweep, and what moves arrays to and from slots that have room for faces."""
+        """Return benchmarks of a tile of each sweep, and of copies of arrays into slots with room for faces."""
         found = []
         for cutting in self._ways(ranks, self.mapped):
             tiles = partial(_tiles_of, cutting)
@@ -326,7 +336,7 @@ class PipelineOperator(GridOperator):
 
 
 def halvings(most: int, least: int) -> list[int]:
-    """`most`, half of it, rounded up, and so on, as far as the first that is no more than `least`, of 1 or more.
+    """Return `most`, half of it (rounded up), and so on, until a number is at most `least` (≥ 1).
 
     >>> halvings(20, 4)
     [20, 10, 5, 3]
@@ -340,9 +350,12 @@ def halvings(most: int, least: int) -> list[int]:
 def pipeline_operator(
     kind: type[PipelineOperator], nest: Nest, found: Pipelined, name: str = "", about: str = ""
 ) -> type[PipelineOperator]:
-    """The class of such operators for a nest that is the pipeline `found`, by its name unless another is given."""
-    if strange := [each for each in nest.parameters if each != "steps"]:
-        raise OperatorError(f"{nest.name} has a parameter '{strange[0]}'", hint="a pipeline on ranks has `steps` only")
+    """Return the class of operators, derived from `kind`, for a nest that is the pipeline `found`.
+
+    Its name is the nest's unless `name` is given.
+    """
+    if others := [each for each in nest.parameters if each != "steps"]:
+        raise OperatorError(f"{nest.name} has a parameter '{others[0]}'", hint="a pipeline on ranks has `steps` only")
     options = [
         Option("grid", str, "Points by axis, e.g. 1000x1000.", needed=True),
         Option("steps", int, "Steps.", 1, least=0),
@@ -351,13 +364,13 @@ def pipeline_operator(
         *kind.options,
     ]
     unneeded = {"steps"} - {*nest.parameters} | {"dtype"} - {"dtype" for a in nest.arrays.values() if a.dtype is None}
-    kept = [option for option in options if option.name not in unneeded]
-    body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(kept)}
+    needed = [option for option in options if option.name not in unneeded]
+    body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(needed)}
     return type(class_name(nest.name), (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
 
 
 def _tiles_of(cutting: Cutting, grain: int) -> Schedule:
-    """The schedule in tiles of `grain` positions."""
+    """Return the schedule in tiles of `grain` positions."""
     return Schedule.of(BLOCKING, cut=cutting.cut, mapped=cutting.mapped, grain=grain)
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def pipeline_of(nest: Nest, name: str = "") -> type[PipelineOperator]:
-    """Return the class of operators for a pipeline: of tiles, or over one axis of bands of steps.
+    """Return the class of operators for a pipeline: in tiles, or, over one axis, in bands of steps.
 
-    It goes by the nest's name unless `name` is given. Raises OperatorError where the nest is no pipeline.
+    Its name is the nest's unless `name` is given. Raises OperatorError if the nest is no pipeline.
     """
     found = pipelined_of(nest)
     if len(found.shape) == 1:

@@ -26,10 +26,10 @@ Ints = NDArray[np.int64]
 
 
 class How(NamedTuple):
-    """How a pipeline is run: positions of a tile, and whether messages travel while the next tile is computed.
+    """How a pipeline runs. `grain`: positions of a tile; `overlapped`: messages travel while the next tile is computed.
 
-    Of a prediction that stands for a longer run: `most_tiles` of each sweep, and whether arrays `move` to their slots
-    and from there at all.
+    Only for predictions of longer runs: `most_tiles` of each sweep are simulated; `move` False leaves out the copies of
+    arrays to and from their slots.
     """
 
     cutting: Cutting
@@ -41,13 +41,13 @@ class How(NamedTuple):
 
     @property
     def share(self) -> float:
-        """How much of each sweep is in the Program."""
+        """The share of each sweep's tiles that the program contains."""
         tiles = max((len(self.cutting.tiles(s, self.grain)) for s in self.cutting.pipelined.sweeps), default=0)
         return min(1.0, (self.most_tiles or tiles) / tiles) if tiles else 1.0
 
 
 def pipeline_program(how: How) -> Program:
-    """Every rank has its block of every array as input, and of those that are written as output."""
+    """Return the program. Each rank has a block of every array as input, of every written array as output."""
 
     def make(steps: int) -> Program:
         writer = _Writer(how._replace(steps=steps), plain=False)
@@ -58,13 +58,15 @@ def pipeline_program(how: How) -> Program:
 
 
 def plain_program(how: How) -> Program:
-    """The same tiles on rank 0 alone, with the arrays of all ranks: each takes the faces as they are at that moment,
-    since what a tile changes of a face is put there at once."""
+    """Return the reference program: rank 0 computes the same tiles on all ranks' arrays.
+
+    Each tile copies its results into the faces of its neighbours at once, so tiles always read the newest values.
+    """
 
     def make(steps: int) -> Program:
         writer = _Writer(how._replace(steps=steps), plain=True)
         writer.collect()
-        writer.run_plainly()
+        writer.run_on_rank_0()
         writer.distribute()
         return writer.builder.build()
 
@@ -72,7 +74,7 @@ def plain_program(how: How) -> Program:
 
 
 class _Writer:
-    """Ops in the order in which each rank does them alone."""
+    """Append the ops, in the order in which each rank runs them sequentially."""
 
     def __init__(self, how: How, plain: bool) -> None:
         self.how, self.cutting, self.plain = how, how.cutting, plain
@@ -83,8 +85,8 @@ class _Writer:
         self.recv_back = b.lane("recv_back", "net")
         self.names = Names(self.cutting, plain)
         self.under_way: dict[tuple[int, int], deque[Region]] = defaultdict(deque)
-        self.entered: dict[tuple[str, int], int] = defaultdict(int)  # positions of an array of a part, from the first
-        self.latest: dict[int, list[int]] = defaultdict(list)  # what a blocking rank has done since its last receive
+        self.entered: dict[tuple[str, int], int] = defaultdict(int)  # leading positions already in slots
+        self.latest: dict[int, list[int]] = defaultdict(list)  # a blocking rank's ops since its last tile
         self._declare()
 
     def _declare(self) -> None:
@@ -102,7 +104,7 @@ class _Writer:
                     if array in written:
                         self._scratch(self.names.result(array, part), array)
                 for offset in self.cutting.faces(array):
-                    self._scratch(self.names.came(array, offset, part), array)
+                    self._scratch(self.names.received(array, offset, part), array)
                     if not self.plain:
                         self._scratch(self.names.goes(array, offset), array)
         for phase in self.cutting.pipelined.phases:
@@ -120,10 +122,10 @@ class _Writer:
     def _rank(self, part: int) -> int:
         return 0 if self.plain else part
 
-    # Arrays come and go
+    # Copies between the user's arrays and slots
 
     def _enter(self, array: str, part: int, high: int) -> None:
-        """Positions up to `high` into the slots where they are used, unless they are there."""
+        """Copy positions up to `high` into the slots where tiles use them, unless they are there."""
         low = self.entered[array, part]
         if high > low:
             self.entered[array, part] = high
@@ -131,7 +133,7 @@ class _Writer:
             self._move("enter", array, part, names, low, high)
 
     def _leave(self, array: str, part: int, positions: Ints) -> None:
-        """Positions, in order, to the results; those that follow one another at once."""
+        """Copy positions (in order) to the result, each run of consecutive ones at once."""
         names = self.names.storage(array, part), self.names.result(array, part)
         for run in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1):
             if len(run):
@@ -149,13 +151,13 @@ class _Writer:
         self.latest[rank].append(self.builder.add(kind, rank, self.compute, **about))  # type: ignore[arg-type]
 
     def _leave_final(self, last: Mapping[tuple[str, int], Ints], event: Event, number: int) -> None:
-        """What no later event writes, while it is in a cache."""
+        """Copy the positions that no later event writes to the result, while they are in a cache."""
         low, high = event.tile
         for array in targets_of(event):
             self._leave(array, event.part, np.flatnonzero(last[array, event.part][low:high] == number) + low)
 
     def _leave_rest(self, last: Mapping[tuple[str, int], Ints]) -> None:
-        """What no event has written at all."""
+        """Copy the positions that no event writes to the result."""
         for (array, part), events in last.items():
             length = self.cutting.length(array) if self.how.most_tiles is None else self.entered[array, part]
             self._enter(array, part, length)
@@ -184,12 +186,12 @@ class _Writer:
             made[message.maker].append(message)
         last = self._last_writers(events)
         for message in made[GIVEN]:
-            self._post(message, "what was given")
+            self._post(message, "initial values")
         for number, event in enumerate(events):
             line = _line(event)
             for message in needed[number]:
                 self._receive(
-                    message.source, message.ghost[0], self._came(message), line, self._comes_back(message, event)
+                    message.source, message.ghost[0], self._received(message), line, self._comes_back(message, event)
                 )
             self._event(event, line)
             for message in made[number]:
@@ -198,7 +200,7 @@ class _Writer:
         self._leave_rest(last)
 
     def _last_writers(self, events: Sequence[Event]) -> dict[tuple[str, int], Ints]:
-        """Of every position of every array that is written, the last event that writes it, -1 for none."""
+        """Return, for every position of every array that is written, the last event that writes it; -1 if none does."""
         pairs = product(self.cutting.pipelined.written, self.ranks)
         last = {(array, part): np.full(self.cutting.length(array), -1) for array, part in pairs}
         for number, event in enumerate(events):
@@ -206,7 +208,7 @@ class _Writer:
                 last[array, event.part][event.tile[0] : event.tile[1]] = number
         return last
 
-    def run_plainly(self) -> None:
+    def run_on_rank_0(self) -> None:
         arrays = self.cutting.pipelined.nest.arrays
         for array, part in product(arrays, self.ranks):
             self._enter(array, part, self.cutting.length(array))
@@ -220,11 +222,11 @@ class _Writer:
             self._leave(array, part, np.arange(self.cutting.length(array)))
 
     def _pack_all(self, array: str, source: int, tile: Range) -> None:
-        """Positions of every face of a part, to where those that may need them take them from."""
+        """Copy positions of every face of a part to the buffers where the neighbours read them."""
         for offset in self.cutting.faces(array):
             part = self.cutting.neighbour(source, tuple(-step for step in offset))
             if part is not None:
-                where = Region(self.names.came(array, offset, part), tile[0], tile[1] - tile[0])
+                where = Region(self.names.received(array, offset, part), tile[0], tile[1] - tile[0])
                 self._pack(array, offset, source, where, "")
 
     def _event(self, event: Event, line: str) -> None:
@@ -234,11 +236,11 @@ class _Writer:
             self._tile(event.phase, event, line)
 
     def _tile(self, sweep: Sweep, event: Event, line: str) -> None:
-        regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.lean)
+        regions = tile_regions(self.names, sweep, event.part, event.tile[0], event.skew)
         for array, region in zip(sweep.reads, regions.own, strict=True):
             self._enter(array, event.part, region.offset + region.count)
         reads = [*regions.own, *(region for _, _, region in regions.faces)]
-        self._computed(event.part, self.names.tile(sweep, event.part, event.lean), reads, regions.writes, line)
+        self._computed(event.part, self.names.tile(sweep, event.part, event.skew), reads, regions.writes, line)
 
     def _computed(
         self,
@@ -256,7 +258,7 @@ class _Writer:
         self.latest[rank].append(self.builder.add(Kind.compute, rank, self.compute, **about))  # type: ignore[arg-type]
 
     def _single(self, single: Single, event: Event, line: str) -> None:
-        """Each element that it reads is picked from its slot by the part that has it, and sent if need be."""
+        """Append a single statement; parts that hold elements that it reads copy them out and send them if needed."""
         target, reads = single.statement.target.array, list[Region]()
         for number, read in enumerate(single.statement.reads):
             sides = [a for a in zip(self.cutting.axes(read.array), read.at, strict=True) if a[0] is not None]
@@ -279,16 +281,16 @@ class _Writer:
 
     # Messages
 
-    def _came(self, message: Message) -> Region:
+    def _received(self, message: Message) -> Region:
         part, array, offset = message.ghost
-        return Region(self.names.came(array, offset, part), message.low, message.high - message.low)
+        return Region(self.names.received(array, offset, part), message.low, message.high - message.low)
 
     def _post(self, message: Message, line: str) -> None:
-        """A face is taken out of its slots, and sent."""
+        """Copy a face out of its slots and send it."""
         part, array, offset = message.ghost
         goes = Region(self.names.goes(array, offset), message.low, message.high - message.low)
         self._pack(array, offset, message.source, goes, line)
-        self._message(message.source, goes, part, self._came(message), line)
+        self._message(message.source, goes, part, self._received(message), line)
 
     def _pack(self, array: str, offset: Vector, source: int, where: Region, line: str) -> None:
         slots = Region(self.names.storage(array, source), where.offset, where.count)
@@ -304,13 +306,13 @@ class _Writer:
         self.under_way[source, target].append(there)
 
     def _comes_back(self, message: Message, user: Event) -> bool:
-        """Whether the part that it is from has its turn after the one that needs it."""
+        """Whether a message comes from a part whose turn in the sweep is after the one that needs it."""
         assert isinstance(user.phase, Sweep)
         source, target = (self.cutting.turn(user.phase, part) for part in (message.source, user.part))
         return source > target
 
     def _receive(self, source: int, target: int, wanted: Region, line: str, comes_back: bool) -> None:
-        """A message, and those that were sent before it on the same way.
+        """Receive a message, and before it those sent earlier on the same channel.
 
         A message from a later part is for a future step. Every schedule receives it as soon as there is room; else
         two parts could wait for each other to receive what they send.
@@ -325,7 +327,7 @@ class _Writer:
                 break
 
     def _sent(self, rank: int) -> list[int]:
-        """What a computation waits for where sends block; from then on only it itself needs to be waited for."""
+        """Return what a computation must wait for if sends block; later ops then only wait for the computation."""
         found, self.latest[rank] = self.latest[rank], []
         return [] if self.how.overlapped or self.plain else found
 

@@ -1,4 +1,4 @@
-"""recurrence: when a pipeline of ranks is done: the max-plus recurrence of its receives, computations and sends.
+"""recurrence: predict when a pipeline of ranks ends, by the max-plus recurrence of receives, computations and sends.
 
 Source: seed 003, "Blocking primitives" and "Non-blocking primitives", with the protocol of the messages, which decides
 whether blocking sends already overlap. The same recurrence is in `native/call/pipeline/pipeline_recurrence.c`.
@@ -11,17 +11,19 @@ from math import inf
 from typing import NamedTuple
 
 Times = list[list[float | None]]
-MODELLED = 96  # steps, and 4 for each link of the longest chain; further ones go on as the last of these did
+MODELLED = 96  # steps that are computed, and 4 for each link of the longest chain; further steps are extrapolated
+PERIOD = 32  # steps over which the rate of the extrapolation is averaged
+
 PERIOD = 32
 
 
 class Link(NamedTuple):
     """Messages of one rank to another, one each step, all of one size.
 
-    `half_s`: half a round trip; `gap_s`: the least time from one arrival to the next; `send_s`, `recv_s`: what the
-    calls take if the message waits for nobody. `waits`: a send waits until the receiver asks for it; `progresses`:
-    such a message travels while both ranks compute. `leaves`: the wire that carries all messages of its source;
-    `enters`: the wire that carries all messages to its target. A wire carries one message at a time, in the order in
+    `half_s`: half a round trip; `gap_s`: the least time from one arrival to the next; `send_s`, `recv_s`: time of the
+    calls if nothing has to be waited for. `waits`: a send waits until the receiver has posted its receive (rendezvous);
+    `progresses`: such a message travels while both ranks compute. `leaves`: one wire carries all messages of the
+    source; `enters`: one wire carries all messages to the target. A wire carries one message at a time, in the order in
     which they start.
     """
 
@@ -38,7 +40,7 @@ class Link(NamedTuple):
 
 
 def pipeline_s(steps: int, compute_s: Sequence[float], links: Sequence[Link], *, overlapped: bool) -> float:
-    """Seconds until the last of the ranks has done its last step. The links must not go round in a circle.
+    """Return the seconds until all ranks have ended their last step. The links must not form a cycle.
 
     Blocking: receive, compute, send, and wait. Overlapped: the next receive is posted before a step is computed, and a
     send is waited for when its buffer is needed again, two steps later.
@@ -64,10 +66,10 @@ def pipeline_s(steps: int, compute_s: Sequence[float], links: Sequence[Link], *,
 
 
 class _Recurrence:
-    """Times of every rank's steps, None until they are known: each rank goes on as far as the others let it.
+    """The times of every rank's steps, in seconds; None while unknown. Each rank advances as far as the others allow.
 
-    `posted`, `asked`: when the receives of a step are posted and waited for; `computed`: when its tile is; `sent`: when
-    its messages begin, by link; `done`: when the rank goes on to the next step.
+    By step: `posted`, `asked`: when its receives are posted, and waited for; `computed`: when its tile is finished;
+    `sent`, `arrived`: when its messages are sent and received, by link; `done`: when the rank begins the next step.
     """
 
     def __init__(self, steps: int, compute_s: Sequence[float], links: Sequence[Link], overlapped: bool) -> None:
@@ -77,28 +79,28 @@ class _Recurrence:
         self.out = [[i for i, link in enumerate(links) if link.source == rank] for rank in ranks]
         self.posted, self.asked, self.computed, self.done = (_unknown(len(ranks), steps) for _ in range(4))
         self.sent, self.arrived = (_unknown(len(links), steps) for _ in range(2))
-        self.shared = {i: 0 for i, link in enumerate(links) if link.leaves or link.enters}  # and the step that is next
-        self.left, self.came = [-inf for _ in ranks], [-inf for _ in ranks]  # the last message of each rank's wires
+        self.shared = {i: 0 for i, link in enumerate(links) if link.leaves or link.enters}  # link -> its next step
+        self.left, self.entered = [-inf for _ in ranks], [-inf for _ in ranks]  # last arrival on each rank's wires
 
     def ends(self) -> list[float]:
-        """When all ranks have done each step."""
+        """Return when all ranks have ended each step."""
         ranks = range(len(self.compute_s))
         at = [0 for _ in ranks]
         while any(step < self.steps for step in at):
             before = list(at)
             for rank in ranks:
-                while at[rank] < self.steps and self._does(rank, at[rank]):
+                while at[rank] < self.steps and self._step(rank, at[rank]):
                     at[rank] += 1
-            assert at != before or self._carries(), "the links go round in a circle"
-        while self._carries():
+            assert at != before or self._deliver(), "the links form a cycle"
+        while self._deliver():
             continue
         last = [self._last(rank) for rank in ranks]
         ends = [max(self.done[rank][step] or 0.0 for rank in ranks) for step in range(self.steps)]
         return [*ends[:-1], max(last)] if self.steps else [0.0]
 
-    def _carries(self) -> bool:
-        """Let the first of the messages that may start by shared wires arrive. All others start later, since they wait
-        for messages that have not arrived."""
+    def _deliver(self) -> bool:
+        """Let the earliest message that can start on shared wires arrive; return whether there is one. All others start
+        later, since they wait for messages that have not arrived."""
         starts = [(self._start(i, step), i) for i, step in self.shared.items() if step < self.steps]
         known = [(start, i) for start, i in starts if start is not None]
         if not known:
@@ -106,23 +108,23 @@ class _Recurrence:
         start, i = min(known)
         link, step = self.links[i], self.shared[i]
         before = self.arrived[i][step - 1] if step else None
-        came = max(start + link.half_s, start if before is None else before + link.gap_s)
+        arrival = max(start + link.half_s, start if before is None else before + link.gap_s)
         if link.leaves:
-            came = self.left[link.source] = max(came, self.left[link.source] + link.gap_s)
+            arrival = self.left[link.source] = max(arrival, self.left[link.source] + link.gap_s)
         if link.enters:
-            came = self.came[link.target] = max(came, self.came[link.target] + link.gap_s)
-        self.arrived[i][step] = came
+            arrival = self.entered[link.target] = max(arrival, self.entered[link.target] + link.gap_s)
+        self.arrived[i][step] = arrival
         self.shared[i] += 1
         return True
 
     def _last(self, rank: int) -> float:
-        """When the sends of the last steps are done too."""
+        """Return when a rank's last step and its sends have ended."""
         end = self.done[rank][self.steps - 1] if self.steps else 0.0
         waited = [self._arrival(i, self.steps - 1) for i in self.out[rank] if self.links[i].waits and self.steps]
         return max([end or 0.0, *(time or 0.0 for time in waited)])
 
-    def _does(self, rank: int, step: int) -> bool:
-        """Go through one step of a rank as far as can be known; whether that is to its end."""
+    def _step(self, rank: int, step: int) -> bool:
+        """Compute the times of one step of a rank as far as they can be known; return whether all of them are."""
         if self.computed[rank][step] is None and not self._computes(rank, step):
             return False
         free = self.computed[rank][step]
@@ -157,7 +159,7 @@ class _Recurrence:
         return True
 
     def _waited(self, rank: int, step: int, free: float) -> float | None:
-        """When the messages of a step that wait for their receivers are gone; None where that is not known yet."""
+        """Return when a rank that waits for a step's rendezvous sends goes on; None while unknown."""
         for i in self.out[rank]:
             if self.links[i].waits:
                 arrival = self._arrival(i, step)
@@ -176,7 +178,7 @@ class _Recurrence:
         return self.arrived[i][step]
 
     def _start(self, i: int, step: int) -> float | None:
-        """When a message starts to travel."""
+        """Return when a message starts to travel; None while unknown."""
         link, sent = self.links[i], self.sent[i][step]
         if sent is None or not link.waits:
             return sent
@@ -195,7 +197,7 @@ def _unknown(rows: int, steps: int) -> Times:
 
 
 def _depth(links: Sequence[Link]) -> int:
-    """The most links that come one after another."""
+    """Return the length of the longest chain of links."""
     depth = [0] * (1 + max((max(link.source, link.target) for link in links), default=0))
     for _ in depth:
         for link in links:

@@ -1,4 +1,4 @@
-"""sweeps: a nest as the sweeps of a pipeline, the dependences within each, and the axes that may be cut."""
+"""sweeps: analyse a nest as the sweeps of a pipeline: the dependences within each, and the axes that can be cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.loops.matrices import Vector
 from dovetail.loops.one_index import with_all_loops
 from dovetail.loops.recording import Loop, Recording, Statement
 from dovetail.loops.taken import check_untaken
-from dovetail.pipeline.skews import least_lean
+from dovetail.pipeline.skews import least_skew
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class Single:
 
 
 class Inner(NamedTuple):
-    """A dependence of iterations of one sweep in one step: how far it goes along each axis, as the sweep's loops do."""
+    """A dependence between iterations of a sweep in one step; `by`: its distance by axis, in the loops' direction."""
 
     by: Vector
     dependence: Dependence
@@ -37,10 +37,10 @@ class Inner(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pipelined:
-    """Sweeps and single statements, one after the other, again in every step.
+    """Sweeps and single statements, executed one after the other in every step.
 
-    `axes`: which axis of the grid each axis of an array goes along, None where it goes along none. `inner`: the
-    dependences within each sweep, those of memory too.
+    `axes`: the axis of the grid that each axis of an array extends along; None: none. `inner`: the dependences within
+    each sweep, anti- and output dependences included.
     """
 
     nest: Recording
@@ -60,22 +60,22 @@ class Pipelined:
 
     @cached_property
     def forward(self) -> tuple[int, ...]:
-        """The axes along which no dependence goes backwards: those that may be cut."""
+        """The axes along which no dependence goes backwards: these can be cut."""
         each = [inner.by for some in self.inner.values() for inner in some]
         return tuple(axis for axis in range(len(self.shape)) if all(by[axis] >= 0 for by in each))
 
     @cached_property
     def mappable(self) -> tuple[int, ...]:
-        """The axes whose tiles may be on one rank while another is cut; upright ones first. A lone axis may, for steps
-        are cut then."""
+        """The axes along which one rank's tiles may follow one another while another axis is cut; those of upright
+        tiles first. The only axis of a grid may, as steps are cut then."""
         if len(self.shape) == 1:
             return (0,)
         axes = [*self.forward, *(axis for axis in range(len(self.shape)) if axis not in self.forward)]
         return tuple(axis for axis in axes if set(self.forward) - {axis})
 
-    def lean(self, sweep: Sweep, mapped: int, cut: Vector) -> Vector:
-        """How far the tiles of a sweep along an axis lean, by axis (see `skews`)."""
-        return least_lean([inner.by for inner in self.inner[sweep.name]], sweep.order, mapped, cut)
+    def skew(self, sweep: Sweep, mapped: int, cut: Vector) -> Vector:
+        """Return the skew factors of a sweep's tiles, by axis (see `skews`)."""
+        return least_skew([inner.by for inner in self.inner[sweep.name]], sweep.order, mapped, cut)
 
     @property
     def written(self) -> tuple[str, ...]:
@@ -117,12 +117,12 @@ def _cannot_cut(found: Pipelined) -> OperatorError:
     vector = ", ".join(map(str, inner.dependence.distance))
     what = f"its dependence ({vector}) goes backwards along {index}, and others along the other axes"
     text = f"{inner.dependence.source_access} of one iteration is {inner.dependence.sink_access} of another"
-    hint = "let the outermost loops of all its sweeps be over the same axis, or call it on whole arrays"
+    hint = "let the outermost loops of all sweeps run over the same axis, or call the nest on whole arrays"
     return refusal(found.nest, "pipeline", what, inner.dependence.sink.line, hint, text)
 
 
 def _backward(found: Pipelined) -> Iterator[tuple[Sweep, int, Inner]]:
-    """The dependences that go backwards along an axis, with it."""
+    """Yield the dependences that go backwards along an axis, with that axis."""
     for sweep in found.sweeps:
         for inner in found.inner[sweep.name]:
             yield from ((sweep, axis, inner) for axis, by in enumerate(inner.by) if by < 0)
@@ -140,7 +140,7 @@ def _phase(
     loops, body = nested(each)
     inner = [statement for statement in body if isinstance(statement, Statement)]
     if len(inner) < len(body) or not inner:
-        hint = "write a nest of its own for each group of statements that have the same loops"
+        hint = "write a separate nest of loops for each group of statements that have the same loops"
         raise refusal(
             nest, "pipeline", f"the loops over {loops[-1].index} hold loops and statements beside them", None, hint
         )
@@ -156,7 +156,7 @@ def _single(nest: Recording, statement: Statement, steps: Loop | None) -> Single
                 raise refusal(
                     nest,
                     "pipeline",
-                    f"{access} changes its place with {steps.index}",
+                    f"the place of {access} depends on {steps.index}",
                     statement.line,
                     "use fixed places",
                 )
@@ -164,7 +164,8 @@ def _single(nest: Recording, statement: Statement, steps: Loop | None) -> Single
 
 
 def _check_axes(nest: Recording, sweep: Sweep, axes: dict[str, tuple[int | None, ...]]) -> None:
-    """Note which axis of the grid each axis of an array goes along: the same everywhere, and no two of them one."""
+    """Record which axis of the grid each axis of an array extends along. Raises OperatorError if it is not the same in
+    all statements, or two axes of an array extend along one axis."""
     for statement in sweep.statements:
         for access in (*statement.reads, statement.target):
             own = tuple(place.axis for place in sweep.places[str(access)])
@@ -175,12 +176,12 @@ def _check_axes(nest: Recording, sweep: Sweep, axes: dict[str, tuple[int | None,
 
 
 def _alone(nest: Recording, name: str, shape: tuple[str | int, ...]) -> tuple[int | None, ...]:
-    """The axes of an array that no sweep touches."""
+    """Return the axes of an array that no sweep accesses."""
     return tuple(range(len(shape))) if nest.arrays[name].shape == shape else (None,) * len(nest.arrays[name].shape)
 
 
 def _inner(nest: Recording, sweeps: Sequence[Sweep], steps: bool) -> dict[str, tuple[Inner, ...]]:
-    """The dependences, those of memory too, of iterations of each sweep in one step."""
+    """Return the dependences (anti- and output dependences included) between iterations of each sweep in one step."""
     found: dict[str, dict[Vector, Inner]] = {sweep.name: {} for sweep in sweeps}
     for sweep in sweeps:
         for each in dependences(nest, sweep.statements):

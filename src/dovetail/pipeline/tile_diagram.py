@@ -15,16 +15,18 @@ from dovetail.loops.grid.blocks import volume
 from dovetail.pipeline.decomposition import Cutting
 
 Ints = NDArray[np.int64]
-STRIPS, MOST_TILES = 48, 16  # upwards
+STRIPS, MOST_TILES = 48, 16  # most rows and tiles shown upwards
 
 
 def space_of_tiles(cutting: Cutting, grain: int, overlapped: bool) -> Space | None:
-    """Of the first sweep whose tiles lean, if any does, else of the first: from where it begins, as far as some tiles
-    go. A turn is a time step: a tile takes one, and a message one more where it travels while tiles are computed."""
+    """Return the picture of the first tiles of a sweep: the first sweep with skewed tiles, else the first of all.
+
+    A turn is a time step. A tile takes one step; so does a message that travels while tiles are computed.
+    """
     sweeps = [sweep for sweep in cutting.pipelined.sweeps if volume(cutting.sweep_box(sweep))]
     if not sweeps:
         return None
-    sweep = next((each for each in sweeps if any(cutting.lean(each))), sweeps[0])
+    sweep = next((each for each in sweeps if any(cutting.skew(each))), sweeps[0])
     shown = _Shown(cutting, sweep, _across(cutting), grain, 1 + overlapped)
     low, high = cutting.sweep_box(sweep)[shown.across]
     first, end = cutting.sweep_box(sweep)[cutting.mapped]
@@ -41,14 +43,14 @@ def space_of_tiles(cutting: Cutting, grain: int, overlapped: bool) -> Space | No
 
 
 def _across(cutting: Cutting) -> int:
-    """The first axis that is cut; else the first that may be."""
+    """Return the first axis that is cut; else the first that can be."""
     axes = [axis for axis in cutting.pipelined.forward if axis != cutting.mapped]
     return next((axis for axis in axes if cutting.cut[axis] > 1), axes[0])
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """What is shown of a sweep; `lag`: the time steps from one part to the next."""
+    """The picture of a sweep. `lag`: time steps from one part to the next."""
 
     cutting: Cutting
     sweep: Sweep
@@ -57,7 +59,9 @@ class _Shown:
     lag: int
 
     def pieces(self, step: int, position: int) -> Iterator[Piece]:
-        """Those at one position, of the parts that are first along the other axes, and their first points there."""
+        """Yield the pieces at one position, of the parts that are first along the axes not shown, at their first points
+        there.
+        """
         turns = [self.cutting.turn(self.sweep, part)[self.across] for part in range(self.cutting.num_parts)]
         for part, place in enumerate(self.cutting.places):
             rows = np.arange(*self.cutting.part_box(self.sweep, part)[self.across])
@@ -68,10 +72,10 @@ class _Shown:
                     yield Piece(part, int(tiles[low]), step, int(rows[low]), int(rows[high - 1]) + 1, False)
 
     def _tiles(self, rows: Ints, position: int) -> Ints:
-        """Which tile of the sweep the point of each row at a position is in."""
+        """Return the number of the tile that contains the point of each row at a position."""
         box, signs = self.cutting.sweep_box(self.sweep), self.sweep.signs
         (low, high), (first, end) = box[self.across], box[self.cutting.mapped]
         before = rows - low if signs[self.across] > 0 else high - 1 - rows
         done = position - first if signs[self.cutting.mapped] > 0 else end - 1 - position
-        found: Ints = (done + self.cutting.lean(self.sweep)[self.across] * before) // self.grain
+        found: Ints = (done + self.cutting.skew(self.sweep)[self.across] * before) // self.grain
         return found

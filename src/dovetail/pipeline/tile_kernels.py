@@ -20,7 +20,7 @@ from dovetail.loops.expressions import Read, operations
 from dovetail.loops.grid.blocks import Box
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import Statement
-from dovetail.pipeline.skews import Lean, mean_row, span_of
+from dovetail.pipeline.skews import Skew, mean_row, span_of
 from dovetail.pipeline.tile_text import INCLUDES, STRUCT, TileWriter
 from dovetail.pipeline.tiles import Tile
 
@@ -36,26 +36,26 @@ class TileKernel(Tile):
         return KernelForm(self.name, self.call, self.work, self.native)
 
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
-        """The reference: on copies, one diagonal of points after the other."""
+        """Compute the tile by NumPy, on copies, one diagonal of points after the other: the kernel's reference."""
         count = len(writes[0])
-        lean = self.lean or Lean(count, 0, count)
+        skew = self.skew or Skew(count, 0, count)
         held = {rows.array: np.array(array) for rows, array in zip(self.rows, reads, strict=False)}
         back = {rows.array: rows.back if rows.moves else 0 for rows in self.rows}
         for face, array in zip(self.faces, reads[len(self.rows) :], strict=True):
-            span = span_of(lean, face.needs, self.turns[0].sign)
+            span = span_of(skew, face.needs, self.turns[0].sign)
             first = back[face.array] + span[0] if span and face.moves else 0
             held[face.array][(slice(first, first + len(array)), *(slice(*side) for side in face.box))] = array
         with np.errstate(all="ignore"):
             for counters in diagonals((count, *self.sides), tuple(turn.weight for turn in self.turns)):
-                self._compute(held, back, self._points(lean, counters))
+                self._compute(held, back, self._points(skew, counters))
         for rows, out in zip(self.written, writes, strict=True):
             out[...] = held[rows.array][rows.back : rows.back + count]
 
-    def _points(self, lean: Lean, counters: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Those of a tile: position, and place from the beginning of the box, of what the loops count."""
-        leans = sum(turn.lean * counter for turn, counter in zip(self.turns, counters, strict=True))
-        inside = (counters[0] >= lean.start - leans) & (counters[0] < lean.start + lean.width - leans)
-        pairs = zip(self.turns, (lean.length, *self.sides), counters, strict=True)
+    def _points(self, skew: Skew, counters: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Return the position and the place in the box of each point of a tile, among those that the loops counted."""
+        shift = sum(turn.skew * counter for turn, counter in zip(self.turns, counters, strict=True))
+        inside = (counters[0] >= skew.start - shift) & (counters[0] < skew.start + skew.width - shift)
+        pairs = zip(self.turns, (skew.length, *self.sides), counters, strict=True)
         return tuple((each if turn.sign > 0 else side - 1 - each)[inside] for turn, side, each in pairs)
 
     def _compute(self, held: Mapping[str, Array], back: Mapping[str, int], points: tuple[Array, ...]) -> None:
@@ -71,8 +71,8 @@ class TileKernel(Tile):
             held[statement.target.array][index(statement.target)] = value
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        """Positions, on the curve of this sweep for slots of this size."""
-        units = float(writes[0].slots) if self.lean is None else self._mean_row
+        """Return the work in positions; its cost curve is specific to this sweep and the size of its slots."""
+        units = float(writes[0].slots) if self.skew is None else self._mean_row
         points = units * prod(self.sides)
         num_bytes = sum(operand.slots * operand.slot.num_bytes for operand in (*reads, *writes))
         flops = points * sum(operations(statement.value) for statement in self.statements)
@@ -81,19 +81,19 @@ class TileKernel(Tile):
 
     @cached_property
     def _mean_row(self) -> float:
-        assert self.lean is not None
-        return mean_row(self.lean, [(turn.lean, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
+        assert self.skew is not None
+        return mean_row(self.skew, [(turn.skew, side) for turn, side in zip(self.turns[1:], self.sides, strict=True)])
 
     @cached_property
     def mark(self) -> str:
-        """Tells what is computed: costs of one kernel are not for another of the same name."""
-        texts, faces = [str(statement) for statement in self.statements], () if self.lean else self.faces
+        """A hash of the computation, so that kernels of equal names do not share costs."""
+        texts, faces = [str(statement) for statement in self.statements], () if self.skew else self.faces
         return sha256(repr((texts, self.rows, self.turns, faces)).encode()).hexdigest()[:6]
 
     def native(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> CFunction | None:
-        """The compiled C; None, with a warning, where it cannot be compiled."""
+        """Return the compiled C function; None, with a warning, if it cannot be compiled."""
         found = address(self.c_text(), self.label)
-        return CFunction(found, self.lean or (writes[0].slots,)) if found else None
+        return CFunction(found, self.skew or (writes[0].slots,)) if found else None
 
     def c_text(self) -> str:
         return TileWriter(self).text()
@@ -101,7 +101,7 @@ class TileKernel(Tile):
 
 @lru_cache(maxsize=64)
 def diagonals(sides: Vector, weights: Vector) -> list[tuple[Array, ...]]:
-    """The points of a box, those of the same sum of weights together, the least sum first.
+    """Return the points of a box, grouped by their weighted sums, in increasing order.
 
     >>> [[points.tolist() for points in each] for each in diagonals((2, 2), (1, 1))]
     [[[0], [0]], [[0, 1], [1, 0]], [[1], [1]]]
@@ -115,8 +115,10 @@ def diagonals(sides: Vector, weights: Vector) -> list[tuple[Array, ...]]:
 
 @dataclass(frozen=True, eq=False)
 class BoxKernel:
-    """Moves a box of each slot into a box of another, of which the rest stays. `priced`: whether it counts as work, by
-    positions; else it is held to be free."""
+    """A kernel that copies a box of each slot into a box of another slot, whose other elements it leaves.
+
+    `priced`: whether its cost is that of its positions, or zero.
+    """
 
     name: str
     dtype: str
@@ -144,7 +146,7 @@ class BoxKernel:
         return CFunction(found, (writes[0].slots,)) if found else None
 
     def c_text(self) -> str:
-        """Loops over all axes but the last, and a row at a time."""
+        """Return the C code: loops over all axes of the box."""
         kind = c_type(self.dtype)
         sides = [high - low for low, high in self.source_box]
         lines, indent = [], "        "
@@ -174,7 +176,7 @@ class BoxKernel:
 
 @dataclass(frozen=True, eq=False)
 class SingleKernel:
-    """One statement on one element of a slot, from elements that were picked for it."""
+    """A kernel that executes one statement on one element of a slot. It reads elements that were copied out for it."""
 
     name: str
     label: str
@@ -189,7 +191,7 @@ class SingleKernel:
 
     @property
     def number(self) -> Mapping[str, int]:
-        """Which operand each element that is read is; the first is the slot that is written."""
+        """The number of the operand that holds each element that is read; operand 0 is the slot that is written."""
         return {str(read): 1 + k for k, read in enumerate(self.statement.reads)}
 
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
@@ -213,7 +215,7 @@ class SingleKernel:
 
 
 class _SingleWriter(Expressions):
-    """The C of a single statement."""
+    """Write the C code of a single statement."""
 
     def __init__(self, kernel: SingleKernel) -> None:
         super().__init__(kernel.dtypes)

@@ -1,4 +1,4 @@
-"""tile_messages: which positions of which face a tile still needs, and which other tile computes them."""
+"""tile_messages: which positions of which faces a tile must receive, and which other tile computes them."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from dovetail.loops.analysis.sweeps import Sweep
 from dovetail.loops.grid.blocks import Range
 from dovetail.loops.matrices import Vector
 from dovetail.pipeline.decomposition import Cutting
-from dovetail.pipeline.skews import Lean, span_of
+from dovetail.pipeline.skews import Skew, span_of
 from dovetail.pipeline.sweeps import Single
 
 Ints = NDArray[np.int64]
-Ghost = tuple[int, str, Vector]  # a part, an array, and the offset of the part that its face is of
-GIVEN, NEVER = -1, -1 << 62  # what makes the values that are there at first, and what nobody has
+Ghost = tuple[int, str, Vector]  # a face: receiving part, array, and offset of the sending part
+GIVEN, NEVER = -1, -1 << 62  # numbers of "events": the one that makes the initial values, and one that never happens
 
 
 class Event(NamedTuple):
-    """A tile of a sweep on a part, with the positions that it touches and how it leans; or a single statement, with the
-    position that it writes."""
+    """A tile of a sweep on a part with its positions and extent, or a single statement with its position."""
 
     step: int
     phase: Sweep | Single
     part: int
     tile: Range
-    lean: Lean
+    skew: Skew
 
 
 class Message(NamedTuple):
-    """Positions of a face that were left so by one event, `maker`, and are needed by another, `user`, first.
+    """Positions [low, high) of a face, with the values that event `maker` wrote and event `user` is the first to need.
 
-    `source`: the part that sends it, which may be the one that needs it where an array has no faces.
+    `source`: the part that sends them. It may be the receiving part itself if the array has no faces.
     """
 
     ghost: Ghost
@@ -56,51 +55,50 @@ class Message(NamedTuple):
 
 
 def events_of(cutting: Cutting, steps: int, grain: int, most_tiles: int | None = None) -> list[Event]:
-    """All that is computed, in an order in which one processor could do it: tile after tile, each by all parts; a
-    single statement by every part that holds a copy of the element that it writes."""
+    """Return all events, in a valid sequential order: tile after tile, each on all parts. A single statement is
+    executed by every part that holds a copy of the element that it writes."""
     found = []
     for step in range(steps):
         for phase in cutting.pipelined.phases:
             if isinstance(phase, Single):
                 at = target_place(cutting, phase)
                 holders = cutting.holders(_grid_place(cutting, phase))
-                found += [Event(step, phase, part, (at, at + 1), Lean(1, 0, 1)) for part in holders]
+                found += [Event(step, phase, part, (at, at + 1), Skew(1, 0, 1)) for part in holders]
                 continue
             for tile in cutting.tiles(phase, grain)[:most_tiles]:
                 for part in cutting.parts_in_turn(phase):
                     if about := cutting.tile_of(phase, part, tile):
-                        low, lean = about
-                        found.append(Event(step, phase, part, (low, low + lean.length), lean))
+                        low, skew = about
+                        found.append(Event(step, phase, part, (low, low + skew.length), skew))
     return found
 
 
 def _grid_place(cutting: Cutting, single: Single) -> dict[int, int]:
-    """The coordinates of the element that a single statement writes."""
+    """Return the coordinates of the element that a single statement writes."""
     target = single.statement.target
     sides = zip(cutting.axes(target.array), target.at, strict=True)
     return {axis: at.at(cutting.values) for axis, at in sides if axis is not None}
 
 
 def target_place(cutting: Cutting, single: Single) -> int:
-    """The position that a single statement writes."""
+    """Return the position that a single statement writes."""
     return _grid_place(cutting, single).get(cutting.mapped, 0)
 
 
 def targets_of(event: Event) -> tuple[str, ...]:
-    """The arrays that an event writes."""
+    """Return the arrays that an event writes."""
     phase = event.phase
     return phase.targets if isinstance(phase, Sweep) else (phase.statement.target.array,)
 
 
 def messages_of(cutting: Cutting, events: list[Event]) -> list[Message]:
-    """All messages of faces, in the order in which they are first needed. What was given is sent at once, as far as
-    anybody needs it."""
+    """Return all messages of faces, in the order of first need; needed initial values are sent at the start."""
     held = list(product(range(cutting.num_parts), cutting.pipelined.nest.arrays))
     ledger = Ledger({each: np.full(cutting.length(each[1]), GIVEN) for each in held})
     found = list[Message]()
     for number, event in enumerate(events):
         part, phase = event.part, event.phase
-        wanted = spans(cutting, phase, part, event.tile[0], event.lean) if isinstance(phase, Sweep) else ()
+        wanted = spans(cutting, phase, part, event.tile[0], event.skew) if isinstance(phase, Sweep) else ()
         for array, offset, where in wanted:
             source = cutting.neighbour(part, offset)
             assert source is not None
@@ -112,20 +110,20 @@ def messages_of(cutting: Cutting, events: list[Event]) -> list[Message]:
 
 
 class Ledger:
-    """Which event has written each position of an array last, and what of it each reader has.
+    """Records which event wrote each position of an array last, and which version of it each reader has.
 
-    `newest`: the events, by any key of an array, or of what a part has of it.
+    `newest`: by key, the number of the last event for each position. A key stands for an array, or a part's array.
     """
 
     def __init__(self, newest: Mapping[Hashable, Ints]) -> None:
         self.newest, self.held = newest, dict[tuple[Hashable, Hashable], Ints]()
 
     def write(self, key: Hashable, where: Range, number: int) -> None:
-        """Note that an event has written positions."""
+        """Record that an event has written positions."""
         self.newest[key][slice(*where)] = number
 
     def has(self, key: Hashable, reader: Hashable) -> Ints:
-        """The events whose values a reader has."""
+        """Return the events whose values a reader has, by position."""
         if (key, reader) not in self.held:
             self.held[key, reader] = np.full(len(self.newest[key]), NEVER)
         return self.held[key, reader]
@@ -133,9 +131,11 @@ class Ledger:
     def news(
         self, key: Hashable, reader: Hashable, where: Range, left: Callable[[int], Range] | None = None
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield (low, high, maker), what a reader lacks of what one event has left, and note that the reader has it.
+        """Yield (low, high, maker) for each run of positions of which a reader lacks the newest values, all written by
+        one event, and record that the reader has them.
 
-        `left`: what an event wrote. With it a reader gets all that is left of it there, else what lies in `where`.
+        `left(maker)`: the positions that an event wrote. With it, a run extends to all adjacent positions that still
+        hold the event's values; else it ends with `where`.
         """
         newest, held = self.newest[key], self.has(key, reader)
         ends = np.flatnonzero(np.diff(newest[slice(*where)])) + where[0] + 1
@@ -149,24 +149,24 @@ class Ledger:
 
 
 def _around(newest: Ints, at: int, where: Range) -> Range:
-    """The positions around one, among some, that the same event has left."""
+    """Return the range around position `at`, within `where`, that the same event wrote last."""
     others = np.flatnonzero(newest[slice(*where)] != newest[at]) + where[0]
     place = int(np.searchsorted(others, at))
     return int(others[place - 1]) + 1 if place else where[0], int(others[place]) if place < len(others) else where[1]
 
 
-def spans(cutting: Cutting, sweep: Sweep, part: int, low: int, lean: Lean) -> Iterator[tuple[str, Vector, Range]]:
-    """The faces that a tile reads of other parts, and which positions of them."""
+def spans(cutting: Cutting, sweep: Sweep, part: int, low: int, skew: Skew) -> Iterator[tuple[str, Vector, Range]]:
+    """Yield (array, offset, positions) of each face that a tile reads."""
     for array in sweep.reads:
         for offset, needs in cutting.needs(sweep, array, part).items():
-            found = span_of(lean, needs, sweep.signs[cutting.mapped])
+            found = span_of(skew, needs, sweep.signs[cutting.mapped])
             if found and cutting.neighbour(part, offset) is not None:
                 moves = cutting.mapped_axis(array) is not None
                 yield array, offset, (low + found[0], low + found[1]) if moves else (0, 1)
 
 
 def _given_together(found: list[Message]) -> list[Message]:
-    """What was given of a face, in one message for each run, needed by the first that needs any of it."""
+    """Merge messages of initial values: one for each run of positions of a face, needed when any of them is."""
     runs: dict[Ghost, list[Message]] = defaultdict(list)
     for message in found:
         if message.maker == GIVEN:

@@ -1,4 +1,4 @@
-"""tile_text: the C of one tile of a sweep; all sizes are literals except what the tile has of each row."""
+"""tile_text: write the C code of a tile. All sizes are literals except the tile's extent along the mapped axis."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ static inline int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }"""
 
 
 class TileWriter(Expressions):
-    """Writes the C of one tile."""
+    """Write the C code of one tile."""
 
     def __init__(self, tile: Tile) -> None:
         super().__init__(tile.dtypes)
         self.tile = tile
         self.rows = {rows.array: rows for rows in tile.rows}
-        self.leans = tile.lean is not None
+        self.is_skewed = tile.skew is not None
 
     def element(self, read: Read) -> str:
         array, ahead, place = self.tile.elements[str(read)]
@@ -43,7 +43,7 @@ class TileWriter(Expressions):
         head = f"/* {tile.label}: tiles of\n *\n{notes}\n */"
         lines = [f"void {tile.label}(const struct rows *o, const int64_t *sizes)", "{"]
         lines += ["    const int64_t count = sizes[0];  // positions of the tile"]
-        lines += ["    const int64_t start = sizes[1], width = sizes[2];  // those of its first row"] * self.leans
+        lines += ["    const int64_t start = sizes[1], width = sizes[2];  // those of its first row"] * self.is_skewed
         lines += [f"    {line}" for number, rows in enumerate(tile.rows) for line in self._pointer(number, rows)]
         for number, face in enumerate(tile.faces):
             lines += [f"    {line}" for line in self._put(len(tile.rows) + number, face)]
@@ -57,13 +57,13 @@ class TileWriter(Expressions):
             indent += "    " * line.endswith("{")
         lines += [f"{indent}{line}" for line in (self._pair(order[-2], order[-1]) if paired else body)]
         lines += [f"{'    ' * depth}}}" for depth in reversed(range(1, len(indent) // 4))]
-        helpers = [LEAST_MOST] * (self.leans or paired) + [*self.helpers]
+        helpers = [LEAST_MOST] * (self.is_skewed or paired) + [*self.helpers]
         point = [_macro(f"POINT({_index(order[-2])}, {_index(order[-1])})", body)] if paired else []
         return "\n\n".join([head, INCLUDES, STRUCT, *helpers, *point, "\n".join([*lines, "}"])]) + "\n"
 
     def _head(self, loop: int | None, innermost: bool) -> Iterator[str]:
-        """The head of one loop in C; None is the loop over positions, preceded by a leaning row's bounds."""
-        if loop is None and self.leans:
+        """Yield the head of a loop in C; None is the loop over positions, preceded by the bounds of a skewed row."""
+        if loop is None and self.is_skewed:
             yield from self._row("")
         low, high = self._range(loop) if loop is None else map(str, self.tile.box[loop])
         index, up = _index(loop), self._goes_up(loop)
@@ -79,19 +79,19 @@ class TileWriter(Expressions):
         return self.tile.turns[0 if loop is None else 1 + loop].sign > 0
 
     def _counted(self, loop: int) -> str:
-        """How many iterations a loop has done, by its index."""
+        """Return how many iterations a loop has done, as a C expression of its index."""
         low, high = self.tile.box[loop]
         return f"i{loop} - {low}" if self._goes_up(loop) else f"{high - 1} - i{loop}"
 
     def _range(self, loop: int | None, row: str = "") -> tuple[str, str]:
-        """The bounds of a loop; of a leaning row, in variables whose names end in `row`."""
+        """Return the bounds of a loop; for a skewed row, variables whose names end in `row`."""
         if loop is not None:
             low, high = self.tile.box[loop]
             return "0", str(high - low)
-        return (f"low{row}", f"high{row}") if self.leans else ("0", "count")
+        return (f"low{row}", f"high{row}") if self.is_skewed else ("0", "count")
 
     def _place(self, loop: int | None, counter: str) -> str:
-        """The index, where a loop has counted so far."""
+        """Return the index after a loop has counted `counter` iterations."""
         up = self._goes_up(loop)
         if loop is None:
             return counter if up else f"count - 1 - ({counter})"
@@ -99,25 +99,25 @@ class TileWriter(Expressions):
         return f"{low} + {counter}" if up else f"{high - 1} - ({counter})"
 
     def _row(self, row: str, replaced: int | None = None, by: str = "") -> Iterator[str]:
-        """The positions of a row of a tile that leans; where one loop has counted `by`."""
+        """Yield the bounds of a skewed tile's row, in which loop `replaced` has counted `by`."""
         terms = [
-            f"{turn.lean} * ({by if k == replaced else self._counted(k)})"
+            f"{turn.skew} * ({by if k == replaced else self._counted(k)})"
             for k, turn in enumerate(self.tile.turns[1:])
-            if turn.lean
+            if turn.skew
         ]
-        yield f"const int64_t lean{row} = {' + '.join(terms) or '0'};"
-        yield f"const int64_t low{row} = most(start - lean{row}, 0);"
-        yield f"const int64_t high{row} = most(least(start + width - lean{row}, count), low{row});"
+        yield f"const int64_t skew{row} = {' + '.join(terms) or '0'};"
+        yield f"const int64_t low{row} = most(start - skew{row}, 0);"
+        yield f"const int64_t high{row} = most(least(start + width - skew{row}, count), low{row});"
 
     def _pair(self, rows: int | None, points: int | None) -> Iterator[str]:
-        """Two rows at once, the second behind the first, so that what each waits for is hidden behind the other."""
+        """Yield loops over two rows at once, the second behind the first, so that each hides the other's latency."""
         low, high = self._range(rows)
-        if rows is None and self.leans:
+        if rows is None and self.is_skewed:
             yield from self._row("")
         yield f"for (int64_t r = {low}; r < {high}; r += 2) {{  // two rows at once"
         yield f"    {IN_TURN}"
         for row, counted in enumerate(("r", "r + 1")):
-            if points is None and self.leans:
+            if points is None and self.is_skewed:
                 yield from (f"    {line}" for line in self._row(str(row), rows, counted))
             begin, end = self._range(points, str(row))
             end = f"(r + 1 < {high} ? {end} : {begin})" if row else end
@@ -135,16 +135,16 @@ class TileWriter(Expressions):
         yield "}"
 
     def _pointer(self, number: int, rows: Rows) -> list[str]:
-        """The first of the tile's own positions."""
+        """Return the pointer to the first of the tile's own positions."""
         kind = c_type(self.dtypes[rows.array])
         start = f" + {rows.back * prod(rows.plane)}" if rows.back and rows.moves else ""
         return [f"{kind} *restrict {rows.array}_data = ({kind} *)o[{number}].data{start};", f"(void){rows.array}_data;"]
 
     def _put(self, number: int, face: Face) -> Iterator[str]:
-        """A face, into the slots of its array."""
+        """Yield the copy of a face into the slots of its array."""
         kind, plane = c_type(self.dtypes[face.array]), self.rows[face.array].plane
         first, last = "0", "1"
-        if face.moves and self.leans:
+        if face.moves and self.is_skewed:
             first, last = f"first{number}", f"last{number}"
             yield from self._span(number, face)
         elif face.moves:
@@ -159,7 +159,7 @@ class TileWriter(Expressions):
         yield f"{indent}{face.array}_data[{' + '.join(places)}] = ((const {kind} *)o[{number}].data)[k++];"
 
     def _span(self, number: int, face: Face) -> Iterator[str]:
-        """Which positions of a face came, as `skews.span_of` has it."""
+        """Yield the range of positions of a face that was received, as `skews.span_of` computes it."""
         first, last, up = f"first{number}", f"last{number}", self.tile.turns[0].sign > 0
         yield f"int64_t {first} = INT64_MAX, {last} = INT64_MIN;"
         for need in face.needs:
@@ -175,7 +175,8 @@ class TileWriter(Expressions):
 
 
 def _macro(head: str, body: Sequence[str]) -> str:
-    """
+    """Return the definition of a macro.
+
     >>> print(_macro("POINT(x)", ["u[x] = 1;", "v[x] = 2;"]))
     #define POINT(x) do { \\
         u[x] = 1; \\
@@ -190,5 +191,5 @@ def _index(loop: int | None) -> str:
 
 
 def _signed(by: int) -> str:
-    """` + 2`, ` - 1`, or nothing."""
+    """Return ` + 2`, ` - 1`, or nothing."""
     return f" {'+' if by > 0 else '-'} {abs(by)}" if by else ""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dovetail.loops.grid.blocks import Box
 from dovetail.loops.matrices import Vector
 from dovetail.loops.recording import Statement
-from dovetail.pipeline.skews import Lean, Need
+from dovetail.pipeline.skews import Need, Skew
 
 
 class Rows(NamedTuple):
@@ -34,11 +34,11 @@ class Face(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A loop of a tile. `sign`: 1 upwards, -1 downwards; `lean`: positions that the tile leans per iteration; `weight`:
-    weight of an iteration in a point's weighted sum (see `skews.waves`)."""
+    """A loop of a tile. `sign`: 1 upwards, -1 downwards; `skew`: positions by which each iteration shifts the tile;
+    `weight`: weight of an iteration in a point's weighted sum (see `skews.waves`)."""
 
     sign: int
-    lean: int
+    skew: int
     weight: int
 
 
@@ -53,10 +53,9 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """A unit of computation of a sweep, in place, after the received faces are copied beside the part's own points.
-
+    """A tile of a sweep: computed in place, after received faces are copied beside the part's own points.
     `box`: range of every loop except the one over positions, outermost first, in the numbering of the part's slots.
-    `turns`: the loop over positions, then the loops of `box`. `lean`: extent of a leaning tile; the loop over
+    `turns`: the loop over positions, then the loops of `box`. `skew`: extent of a skewed tile; the loop over
     positions then is within the first `outer` others. `lag`: C computes two rows at once, the second `lag` points
     behind the first; None: one row at a time. `in_turn`: the innermost loop must not be vectorised.
     """
@@ -70,7 +69,7 @@ class Tile:
     box: Box
     dtypes: Mapping[str, str]
     turns: tuple[Turn, ...]
-    lean: Lean | None = None
+    skew: Skew | None = None
     outer: int = 0
     lag: int | None = None
     in_turn: bool = False

@@ -20,16 +20,16 @@ from dovetail.sim import simulate
 from dovetail.timeline import Timeline
 
 Floats = NDArray[np.float64]
-HANDLING = 0.25  # of a message's latency, which each of its ends spends on it; a guess, that decides what is measured
-LOOK_OPS = 400  # as long as these take, a Program is made and priced, however small
+HANDLING = 0.25  # share of a message's latency that each end's CPU spends on it; an estimate, which measuring corrects
+LOOK_OPS = 400  # effort of building and pricing a Program of any size, in simulated ops
 
 
 @dataclass(frozen=True)
 class Scored:
     """A schedule with its prediction: program (of the prediction model), prices, timeline.
 
-    `handling_s`: seconds of the busiest rank's CPU beyond the timeline. `times`: number of identical messages or
-    computations that each op stands for.
+    `handling_s`: seconds that the busiest rank's CPU spends on messages beyond the timeline. `times`: number of
+    identical messages or computations that each op stands for.
     """
 
     schedule: Schedule
@@ -65,11 +65,11 @@ class Costs:
     asked : mapping
         Options of the operator's schedules.
     contention : float or None
-        One factor on communication, instead of the measured slow-downs.
+        One factor on the times of communication, instead of the measured slow-downs.
     extrapolate : bool
         Predict sizes beyond the measured range.
     exact : bool
-        Take published rates for measured ones, so that the search is as fine.
+        Treat published rates like measured ones, so that the search is equally fine.
     family : str
         Family that the user restricts the search to, or "auto".
     """
@@ -120,8 +120,7 @@ class Costs:
         return replace(self, contention=1.0)
 
     def in_turn(self, schedule: Schedule) -> Schedule:
-        """Slice the schedule's own messages, with a progress thread, if the machine interleaves long messages
-        (`machine.slice_bytes`)."""
+        """Slice own messages, with a progress thread, if the machine interleaves long ones (`machine.slice_bytes`)."""
         if not self.machine.slice_bytes or schedule.is_by_library:
             return schedule
         return replace(schedule, slice_bytes=self.machine.slice_bytes, progress="thread")
@@ -153,11 +152,11 @@ class Costs:
         return replace(same, schedule=schedule)
 
     def knows_collective(self, kind: str) -> bool:
-        """Whether the library's collective `kind` has a cost on these ranks."""
+        """Return whether the library's collective `kind` has a cost on these ranks."""
         return self.ranks == 1 or f"{kind}:{self.ranks}" in self.model
 
     def knows_messages(self) -> bool:
-        """Whether messages have a cost on all kinds of links between the ranks."""
+        """Return whether messages have a cost on all kinds of links between the ranks."""
         return all(f"p2p:{name}" in self.model or f"exchange:{name}" in self.model for name in self.link_kinds())
 
     def unknown(self, kind: str) -> CostError:
@@ -170,23 +169,23 @@ class Costs:
         )
 
     def has_one_way_out(self) -> bool:
-        """Whether all messages that rank 0 sends leave by one link, such as the link to a switch."""
+        """Return whether all messages that rank 0 sends leave by one link, such as the link to a switch."""
         ways = [set(self.machine.route(0, other)[1]) for other in range(1, self.ranks)]
         return bool(ways and set.intersection(*ways))
 
     def link_kinds(self) -> set[str]:
-        """The kinds of the links between the ranks."""
+        """Return the kinds of the links between the ranks."""
         pairs = ((a, b) for a in range(self.ranks) for b in range(self.ranks) if a != b)
         return {self.machine.route(a, b)[0] for a, b in pairs}
 
     def collective_s(self, kind: str, num_bytes: NDArray[Any]) -> Floats:
-        """Seconds of the library's collective `kind` at each of `num_bytes`, contention included; extrapolates."""
+        """Return seconds of the library's collective `kind` for `num_bytes`, with contention; extrapolates."""
         key = f"{kind}:{self.ranks}" if self.ranks > 1 else "copy"
         seconds: Floats = (self.contention or 1.0) * self.model.seconds(key, np.asarray(num_bytes), extrapolate=True)
         return seconds
 
     def work_s(self, work: Sequence[Work], amount: NDArray[Any]) -> Floats:
-        """Seconds of `amount` (rows of a product) of the slowest of these works; extrapolates."""
+        """Return the seconds of the slowest of these works, at `amount` times its units. Extrapolates."""
         kinds, more = dict.fromkeys(work), np.asarray(amount)
         each = [
             self.model.kernel_seconds(
@@ -198,41 +197,41 @@ class Costs:
         return slowest
 
     def least_amount(self, work: Sequence[Work]) -> float:
-        """The smallest amount at which all curves of these works were measured; 0 if none was."""
+        """Return the smallest amount at which all curves of these works were measured; 0 if none was."""
         names = {self.model.kernel_curve(w.key) for w in work}
         curves = [self.model.curve(name) for name in names if name.startswith("kernel:")]
         return max((min(curve.x, default=curve.low) for curve in curves), default=0.0)
 
     def is_measured(self, work: Sequence[Work]) -> bool:
-        """Whether each of these works has a curve of its own (or `exact` is set)."""
+        """Return whether each of these works has a curve of its own (or `exact` is set)."""
         return self.exact or all(self.model.kernel_curve(w.key).startswith("kernel:") for w in work)
 
     def for_operator(self, operator: Operator) -> Costs:
-        """Costs of another operator on the same ranks; extrapolates."""
+        """Return the costs of another operator on the same ranks, with extrapolation."""
         return replace(self, operator=operator, extrapolate=True)
 
     def messages_s(self, operator: Operator, schedule: Schedule) -> float:
-        """Predicted seconds of the schedule's communication, its computation taken as free."""
+        """Return the predicted seconds of the schedule's communication, as if its computation took no time."""
         program, _, prices, _ = self.for_operator(operator)._modelled(schedule)
         free = np.where(program.kind == Kind.compute, 0.0, prices.work_s)
         return simulate(program, prices.with_columns(work_s=free)).makespan_s
 
     def predicted_s(self, schedule: Schedule) -> float:
-        """Predicted seconds of the schedule; infinite without a cost."""
+        """Return the predicted seconds of the schedule; infinity if a cost is missing."""
         found = self.score([schedule])
         return found[0].predicted_s if found else float("inf")
 
     def busy_s(self, schedule: Schedule) -> float:
-        """Lower bound: seconds of the busiest lane or link; infinite without a cost."""
+        """Return a lower bound: the seconds of the busiest lane or link; infinity if a cost is missing."""
         found = self.score([schedule])
         return _busy_s(found[0]) if found else float("inf")
 
     def effort(self, schedule: Schedule) -> int:
-        """What predicting the schedule takes, in simulated ops."""
+        """Return the effort of predicting the schedule, in simulated ops."""
         return LOOK_OPS + sum(each.program.num_ops for each in self.score([schedule]))
 
     def exactly(self, found: Scored, program: Program) -> Scored:
-        """Simulate the program that is to run, if a smaller one was simulated in its place."""
+        """Return the prediction of the program that will run, if `found` is that of a smaller one."""
         if found.program is program or not (np.ndim(found.times) or found.times == 1.0):
             return found
         workload = self.operator.workload(program, found.schedule)
@@ -241,14 +240,10 @@ class Costs:
         return Scored(found.schedule, program, workload, prices, timeline, handling_s)
 
     def stretch(self, schedule: Schedule) -> tuple[float, float]:
-        """Median slow-down factors: of computations beside traffic, and of traffic beside computations."""
+        """Return the median slow-down factors (of computations beside traffic, of traffic beside computations)."""
         found = self.scored(schedule)
         computes = found.program.kind == Kind.compute
         return _typical(found.prices.slow_by_net[computes]), _typical(found.prices.slow_by_compute[~computes])
-
-    @property
-    def _far(self) -> Costs:
-        return replace(self, extrapolate=True)
 
     def _modelled(self, schedule: Schedule) -> tuple[Program, Workload, Prices, Times]:
         """Return program, workload, prices and repeats of the prediction model; prices include the repeats."""
@@ -276,11 +271,11 @@ def check_options(
     Parameters
     ----------
     operator : Operator
-        Its `options` say which there are.
+        Its `options` with `of == "schedules"` are the valid ones.
     asked : mapping
         Values by name; None stands for the default.
     keywords : iterable of str, optional
-        Other keywords of the function that was called, of which an unknown option may be a misspelling.
+        Other keywords of the calling function: an unknown option may be a misspelling of one.
 
     Raises
     ------
@@ -309,8 +304,10 @@ def check_options(
 
 
 def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> bool:
-    """Whether n pieces of a message can be simulated as one: no piece waits for its receive, none takes local work, and
-    no two channels share a link."""
+    """Return whether the pieces of a message can be simulated as one message, `times` as long.
+
+    They can if no piece waits for its receive, none takes local work, and no two channels share a link.
+    """
     many = times > 1
     if prices.rendezvous[many].any() or prices.work_s[many].any():
         return False
@@ -320,7 +317,8 @@ def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> b
 
 
 def _served(program: Program, prices: Prices, times: Times) -> Prices:
-    """Multiply prices by the repeats. Without computation, receives count as posted ahead, as executors do."""
+    """Return prices multiplied by the repeats. In a program without computations, no message waits for its receive,
+    since executors post receives ahead."""
     each = np.ndim(times) > 0 or times != 1.0
     scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s) if each else prices
     if (program.kind == Kind.compute).any():
@@ -329,9 +327,9 @@ def _served(program: Program, prices: Prices, times: Times) -> Prices:
 
 
 def _handling_s(program: Program, prices: Prices) -> float:
-    """Seconds that the busiest rank's CPU spends on its messages, which `sim` does not model.
+    """Return the seconds that the busiest rank's CPU spends on its messages, which `sim` does not model.
 
-    0 if anything computes: messages then progress meanwhile.
+    0 if the program computes: messages then progress during computation.
     """
     if (program.kind == Kind.compute).any():
         return 0.0
@@ -340,7 +338,7 @@ def _handling_s(program: Program, prices: Prices) -> float:
 
 
 def _busy_s(found: Scored) -> float:
-    """Seconds of the busiest lane (working or sending) or link (occupied)."""
+    """Return the seconds of the busiest lane (working or sending) or link (occupied)."""
     program, prices, ranks = found.program, found.prices, found.program.num_ranks
     lanes = np.bincount(program.lane.astype(np.int64) * ranks + program.rank, prices.work_s + prices.wire_s)
     sends = program.chan_out >= 0

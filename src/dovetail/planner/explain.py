@@ -1,4 +1,4 @@
-"""explain: a plan in words: what was chosen, what it beat, and what the rest of the gain is lost to."""
+"""explain: describe a plan: the chosen schedule, its predicted times, its losses against the ideal, and its rivals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.core import seconds_text, share_text
 from dovetail.ir import Operator, Schedule
 from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE, Rival
 
-MOST_RUNS = 12  # of tiles of one length that are listed one by one
+MOST_RUNS = 12  # most runs of equal tiles that are listed
 LOSSES = {
     "dil": "the pieces alone take longer than the whole",
     "cil": "compute and traffic slow each other, or share a link",
@@ -23,7 +23,7 @@ LOSSES = {
 
 
 class Explained(Protocol):
-    """What the words about a `Plan` are made of; the plan itself knows this file."""
+    """The attributes of a `Plan` that its description uses (a protocol, since `Plan` imports this module)."""
 
     @property
     def schedule(self) -> Schedule: ...
@@ -72,7 +72,7 @@ class Explained(Protocol):
 
 
 def explain(plan: Explained) -> str:
-    """What was chosen, its predicted times, its losses, its rivals, what the source published, steps, notes.
+    """Return the description: schedule, predicted times, losses, rivals, published figures, steps, notes.
 
     >>> import dovetail as dt
     >>> made = dt.plan(dt.MatmulAllReduce(4096, 3072, 8192, "float16"), "atlas-a2-8", schedule="mc2", contention=1.0)
@@ -87,18 +87,18 @@ def explain(plan: Explained) -> str:
 
 
 def title(plan: Explained) -> str:
-    """The operator and its ranks, in a few words."""
+    """Return a short description of the operator and its ranks."""
     return f"{plan.operator.title} on {plan.ranks} rank{'s' * (plan.ranks != 1)}"
 
 
 def described(plan: Explained, schedule: Schedule) -> str:
-    """A schedule of the plan's operator in a few words, its tiles first where it has several."""
+    """Return a short description of a schedule; its tiles come first if it has several."""
     tiles = [lengths(schedule.tiles)] if len(schedule.tiles) > 1 else ["not cut"] if schedule.tiles else []
     return ", ".join([*tiles, plan.operator.describe(schedule, plan.ranks)])
 
 
 def lengths(tiles: Sequence[int]) -> str:
-    """Tiles as people say them; of very many their number and the shortest and the longest.
+    """Return tile lengths as text; if there are many, their number, the shortest and the longest.
 
     >>> lengths([512, 896, 896, 896, 896]), lengths([]), lengths([64]), lengths([*range(3, 40)])
     ('512 + 4 x 896', 'none', '64', '37 tiles of 3 to 39')
@@ -110,12 +110,12 @@ def lengths(tiles: Sequence[int]) -> str:
 
 
 def why_serial(plan: Explained, measured_s: float = 0.0) -> str:
-    """Why a plan leaves things as they are; `measured_s`: of serial, where it was measured."""
+    """Return why a plan is serial. `measured_s`: measured seconds of serial, if any."""
     faster = (rival.measured_s is not None and rival.measured_s < measured_s for rival in plan.rivals)
     if any(faster) or any(rival.why_not == WITHIN_NOISE for rival in plan.rivals):
-        return "what was measured to be faster was not so beyond the noise, in every launch"
+        return "no schedule was faster by more than the noise in every launch"
     if any(rival.why_not == MEASURED_SLOWER for rival in plan.rivals):
-        return "what is predicted to be faster was measured slower"
+        return "the schedules predicted to be faster were measured slower"
     by = f" by more than the noise, {share_text(plan.noise)}" if plan.noise else ""
     return f"no overlapped schedule is predicted to be faster{by}"
 
@@ -127,8 +127,8 @@ def _times(plan: Explained) -> str:
     if plan.schedule.is_serial:
         return f"{line} Serial is kept: {why_serial(plan)}."
     if not plan.overlaps:
-        beyond = "slower than" if gain < 0 else "no faster, beyond the noise, than"
-        return f"{line} This is {beyond} serial; it was asked for by name."
+        slower = "slower than serial" if gain < 0 else "not faster than serial by more than the noise"
+        return f"{line} This is {slower}; it was asked for by name."
     reached = "> 200 %" if plan.ideal_gain > 2 else share_text(plan.ideal_gain)
     return f"{line} That is {share_text(gain)} less than serial, and {reached} of the ideal gain."
 
@@ -147,7 +147,7 @@ def _rivals(plan: Explained) -> Iterator[str]:
     if not plan.rivals:
         return
     width = max(len(rival.label) for rival in plan.rivals)
-    yield "Not taken:"
+    yield "Not chosen:"
     for rival in plan.rivals:
         measured = "" if rival.measured_s is None else f", measured {seconds_text(rival.measured_s)}"
         yield f"  {rival.label:<{width}}  predicted {seconds_text(rival.predicted_s)}{measured}: {rival.why_not}"

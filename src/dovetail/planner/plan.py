@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from dovetail.core import (
-    PlanError,
-    check_schema,
-    load_document,
-    parse_count,
-    reading,
-    save_json,
-    seconds_text,
-)
+from dovetail.core import PlanError, check_schema, load_document, parse_count, reading, save_json, seconds_text
 from dovetail.ir import Operator, Program, Schedule
 from dovetail.ir.proof.certificate import Certificate
 from dovetail.ir.registry import operator_from, prove
@@ -37,9 +29,8 @@ MOST_RANKS = 1 << 16  # documents for more ranks are refused
 
 
 Codec = tuple[Callable[[Any], Any], Callable[[Any], Any]]
-FIELDS: Mapping[
-    str, Codec
-] = {  # attributes that a plan's document has under their names: how each is read, and written
+# Attributes that are fields of a plan's document: (read, write) functions of each.
+FIELDS: Mapping[str, Codec] = {
     **dict.fromkeys(("serial_s", "compute_s", "comm_s", "noise", "handling_s"), (float, float)),
     "losses": (lambda losses: {str(name): float(seconds) for name, seconds in losses.items()}, dict),
     "rivals": (lambda rivals: tuple(map(Rival.from_json, rivals)), lambda rivals: [each.to_json() for each in rivals]),
@@ -59,9 +50,9 @@ class Plan:
     Attributes
     ----------
     schedule : Schedule
-        The schedule taken.
+        The chosen schedule.
     operator : Operator
-        What it computes.
+        What the plan computes.
     ranks : int
         Number of ranks.
     machine : str
@@ -77,11 +68,11 @@ class Plan:
     losses : dict
         Loss → seconds; the sum is `predicted_s - ideal_s`.
     rivals : tuple of Rival
-        The other schedules, and why each was not taken.
+        The other schedules, and why each was not chosen.
     notes : tuple of str
         Sentences for the user.
     published : dict
-        Figures that the machine's source printed for this operator; no prediction uses them.
+        Numbers that the machine's source published for this operator; predictions do not use them.
     noise : float
         Share of `serial_s`: a smaller gain counts as none.
     handling_s : float
@@ -110,7 +101,7 @@ class Plan:
     probed: str | None = None
 
     def __str__(self) -> str:
-        """Return what was chosen, its predicted times, its losses and its rivals, in sentences."""
+        """Return a description: the chosen schedule, its predicted times, its losses and its rivals."""
         return explain(self)
 
     def __repr__(self) -> str:
@@ -124,7 +115,7 @@ class Plan:
 
     @property
     def tiles(self) -> tuple[int, ...]:
-        """Rows of each tile, in running order, where there are any."""
+        """Rows of each tile, in the order in which they run; () without tiles."""
         return self.schedule.tiles
 
     @property
@@ -134,18 +125,18 @@ class Plan:
 
     @property
     def ideal_s(self) -> float:
-        """Perfect overlap: the longer of all compute and all communication."""
+        """Seconds with perfect overlap: the longer of all compute and all communication."""
         return max(self.compute_s, self.comm_s)
 
     @property
     def ideal_gain(self) -> float:
-        """Predicted share of (serial - ideal) that is won: 1 is ideal, 0 serial; 1 where nothing can be won."""
+        """Predicted share of (serial - ideal) that the plan gains: 1 is ideal, or nothing to gain; 0 is serial."""
         room = self.serial_s - self.ideal_s
         return (self.serial_s - self.predicted_s) / room if room > 0 else 1.0
 
     @property
     def keeps_serial(self) -> bool:
-        """Whether the plan runs exactly what serial runs, perhaps under another family's name."""
+        """Whether the plan runs the same as serial, perhaps under another family's name."""
         return self.schedule.parameters == self.serial.parameters
 
     @property
@@ -154,7 +145,7 @@ class Plan:
         return self.serial_s - self.predicted_s > self.noise * self.serial_s
 
     def explain(self) -> str:
-        """Return the schedule: its family and parameters, then what it does in words."""
+        """Return the schedule's family and parameters, and what it does."""
         return f"{self.schedule}: {self.operator.describe(self.schedule, self.ranks)}"
 
     def with_measured(self, seconds: Mapping[Schedule, float]) -> Plan:
@@ -170,8 +161,8 @@ class Plan:
         *inputs : array_like
             This rank's arguments; for shapes and dtypes see the operator.
         out : array, optional
-            Takes the result in place. It must not share memory with the inputs.
-        comm : mpi4py communicator, optional
+            Receives the result. It must not share memory with the inputs.
+        comm : communicator of mpi4py or dovetail.world(), optional
             Its ranks run the plan. Default: all ranks of the program (mpi4py is then not needed). A plan for one rank
             needs no MPI.
         allow_nonfinite : bool
@@ -201,19 +192,21 @@ class Plan:
         return found
 
     def _bound_to(self, comm: Any) -> Bound:
-        """This plan on a communicator, cached as long as that lives."""
+        """Return the plan bound to a communicator; cached as long as the communicator lives."""
         from dovetail.call.bound import bind_on
         from dovetail.run.mpi.embedded import check_size, ranks_of
+        from dovetail.run.options import RunOptions
 
-        for gone in [world for world in self._places if world and world.freed]:
-            del self._places[gone]
-        world = ranks_of(comm) if self.ranks > 1 or comm is not None else None
+        for freed in [world for world in self._places if world and world.freed]:
+            del self._places[freed]
+        level = RunOptions.of(self.schedule).level
+        world = ranks_of(comm, level=level) if self.ranks > 1 or comm is not None else None
         if world not in self._places:
             if world:
-                check_size(world, self.ranks)  # the same on all ranks
+                check_size(world, self.ranks)  # raises on all ranks alike
             with world.together() if world else nullcontext():
                 made = bind_on(self.operator, world, self.schedule, program=self.program)
-            self._places[world] = made  # once all ranks have it
+            self._places[world] = made  # only after all ranks have bound it
         return self._places[world]
 
     @cached_property

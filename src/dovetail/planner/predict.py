@@ -1,4 +1,4 @@
-"""predict: a plan, or a program, on a machine's pretended clock."""
+"""predict: simulate a plan, or a program, on a machine."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def simulate(
     Parameters
     ----------
     what : Plan or Program
-        A plan knows its sizes. A program needs a `workload`, or where it has no kernels `slot_bytes`.
+        A plan knows its sizes. A program needs a `workload`, or `slot_bytes` if it has no kernels.
     machine : Machine or str
-        A machine, or what `Machine.load` takes: a preset's name, or the path of a file.
+        A machine, the name of a preset, or the path of a machine's file.
     workload : Workload, optional
         Sizes of the program's slots, and what its kernels cost.
     slot_bytes : int, optional
         Bytes of each slot of every buffer.
     contention : float, optional
-        One factor on communication in place of the measured slow-downs.
+        One factor on the times of communication, instead of the measured slow-downs.
     extrapolate : bool
-        Whether sizes beyond what was measured may be predicted.
+        Predict sizes beyond the measured range.
 
     Returns
     -------
     Timeline
-        Labelled predicted; seconds.
+        The predicted spans, in seconds.
 
     Raises
     ------
     CostError
-        Where the machine lacks a cost, or was not measured that far.
+        If the machine lacks a cost, or was not measured that far and `extrapolate` is false.
     OperatorError
-        Where the sizes of a program's slots are not known.
+        If the sizes of a program's slots are unknown.
     ProgramError
-        Where the program cannot finish.
+        If the program cannot finish.
 
     >>> import dovetail as dt
     >>> made = dt.plan(dt.MatmulAllReduce(4096, 3072, 8192, "float16"), "atlas-a2-8", schedule="mc2")
@@ -67,8 +67,8 @@ def simulate(
 def _even_slots(program: Program, slot_bytes: int | None) -> Workload:
     if slot_bytes is None or program.kernels:
         names = ", ".join(kernel.name for kernel in program.kernels)
-        hint = "give its workload=…" if names else "give slot_bytes=65536, say, or its workload=…"
+        hint = "pass workload=…" if names else "pass slot_bytes=65536, for example, or workload=…"
         found = f"kernels {names}" if names else None
-        raise OperatorError(f"the sizes of program '{program.name}' are not known", found=found, hint=hint)
+        raise OperatorError(f"the sizes of program '{program.name}' are unknown", found=found, hint=hint)
     slot = Slot((parse_count(slot_bytes, "slot_bytes", least=1),), "uint8")
     return Workload({buffer.name: (slot,) * program.num_ranks for buffer in program.buffers})

@@ -14,12 +14,12 @@ from dovetail.planner.costs import Costs, Scored
 from dovetail.planner.rival import Rival
 from dovetail.timeline import Alone, losses
 
-EQUAL = 1e-9  # predictions closer than this part of each other are the same
+EQUAL = 1e-9  # relative difference below which predictions count as equal
 
 
 @dataclass(frozen=True)
 class Ideal:
-    """The yardstick of every candidate: all compute and all communication, each uncut, alone and uncontended."""
+    """The lower bound for all candidates: compute and communication, each undivided and without contention."""
 
     costs: Costs
     compute_s: float
@@ -27,13 +27,13 @@ class Ideal:
 
     @staticmethod
     def of(costs: Costs, serials: Sequence[Scored]) -> Ideal:
-        """What the serial schedules are made of; of several ways to communicate, the fastest."""
+        """Return the least time of computation and the least time of communication of the serial schedules."""
         calm = serials if costs.contention is None else costs.calm.score([s.schedule for s in serials])
         compute_s = min(compute_of(each) for each in calm)
         return Ideal(costs, compute_s, min(each.predicted_s - compute_of(each) for each in calm))
 
     def lost(self, each: Scored) -> dict[str, float]:
-        """Where `each` loses the seconds by which it exceeds the ideal (see `timeline.losses`)."""
+        """Return the losses of `each` against the ideal, in seconds by cause (see `timeline.losses`)."""
         prices = each.prices if self.costs.contention is None else self.costs.calm.scored(each.schedule).prices
         columns = prices.work_s, prices.wire_s, prices.latency_s, prices.rendezvous
         lost = losses(each.timeline, each.program, Alone(*columns, self.compute_s, self.comm_s))
@@ -41,22 +41,25 @@ class Ideal:
 
 
 def compute_of(serial: Scored) -> float:
-    """Seconds of computation of a serial schedule, on the slowest rank."""
+    """Return the seconds of computation of a serial schedule, on its slowest rank."""
     computes = serial.program.kind == Kind.compute
     by_rank = np.bincount(serial.program.rank[computes], serial.prices.work_s[computes], serial.program.num_ranks)
     return float(by_rank.max(initial=0.0))
 
 
 def baseline(serials: Sequence[Scored]) -> Scored:
-    """The serial schedule that a user has without a plan: by the library where it has a cost, else the fastest."""
+    """Return the serial schedule that a user has without a plan: by the library if it has a cost, else the fastest."""
     return next((each for each in serials if each.schedule.is_by_library), serials[0])
 
 
 def rivals(
     asked: str, noise: float, ranked: Sequence[Scored], taken: Scored, lost: Mapping[str, float], ideal: Ideal
 ) -> tuple[Rival, ...]:
-    """What was not taken, fastest first, and why: the best of every family, every serial, and the best by every other
-    way to communicate of the family that was taken, which has `lost` so much."""
+    """Return the schedules that were not chosen, fastest first, each with the reason.
+
+    These are the best of every family; of serial and of the chosen family, the best for every way to communicate.
+    `lost`: the losses of the chosen schedule.
+    """
     whole = {"serial", taken.family}
 
     def kind(each: Scored) -> tuple[str, str]:
@@ -79,18 +82,18 @@ def rivals(
 
 
 def label(schedule: Schedule, *, several: bool) -> str:
-    """A name for the best of its kind: family and, where there are several, the way to communicate."""
+    """Return a name for the best of its kind: the family and, if `several`, the way to communicate."""
     return f"{schedule.family}, {schedule.way}" if several and schedule.way else schedule.family
 
 
 def driven(costs: Costs, schedule: Schedule) -> Schedule:
-    """The schedule with the machine's own settings of progress, if it has any."""
+    """Return the schedule with the machine's own settings of progress, if it has any."""
     facts = costs.machine.facts
     return replace(schedule, **{key: facts[key] for key in ("progress", "block_rows") if key in facts})
 
 
 def why_not(asked: str, noise: float, each: Scored, taken: Scored, lost: Mapping[str, float], ideal: Ideal) -> str:
-    """One line: slower, by how much and mostly by what; or why it was passed over though it is faster."""
+    """Return the reason in one line: how much slower, and mostly why; or why a faster schedule was not chosen."""
     ahead = taken.predicted_s - each.predicted_s
     if abs(ahead) <= EQUAL * taken.predicted_s:
         same = each.schedule.tiles and each.schedule.tiles == taken.schedule.tiles
@@ -113,8 +116,10 @@ def _passed_over(asked: str, noise: float, each: Scored, taken: Scored, ahead: f
 
 
 def published(costs: Costs, operator: Mapping[str, Any], serials: Sequence[Scored]) -> dict[str, Any]:
-    """What the machine's source printed for this operator (as its document has it), its gain read over each serial time
-    that it may mean."""
+    """Return what the machine's source published for an operator, given by its document; {} if nothing.
+
+    It is not certain which serial time the published gain refers to, so there is a reading for each.
+    """
     fact = costs.machine.facts.get("published", {})
     sizes = {name: value for name, value in operator.items() if name != "schema"}
     if costs.ranks != costs.machine.ranks or any(fact.get(key) != value for key, value in sizes.items()):
@@ -129,4 +134,4 @@ def published(costs: Costs, operator: Mapping[str, Any], serials: Sequence[Score
     return {"planned_s": fact["planned_s"], "readings": readings, "note": fact.get("note", "")}
 
 
-CALM = "the published curves, uncontended"
+CALM = "the published curves, without contention"

@@ -1,4 +1,4 @@
-"""rival: a schedule that a plan did not take, and why."""
+"""rival: a schedule that a plan did not choose, and why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WITHIN_NOISE = "faster, but not beyond the noise"
 
 @dataclass(frozen=True)
 class Rival:
-    """A schedule that was considered and not taken. `label` distinguishes rivals of one family."""
+    """A schedule that was considered and not chosen. `label` distinguishes rivals of one family."""
 
     label: str
     schedule: Schedule

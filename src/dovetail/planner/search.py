@@ -18,7 +18,7 @@ from dovetail.planner.rival import MEASURED_SLOWER, Rival
 
 
 class Proved(NamedTuple):
-    """The candidate to take, its program and proof; `refused`: faster candidates whose proof failed, in sentences."""
+    """The chosen candidate, its program and proof; `refused`: sentences on faster candidates whose proof failed."""
 
     scored: Scored
     program: Program
@@ -59,7 +59,7 @@ def plan(
         A family to restrict the search to. "auto": all families; serial is taken unless another gains more than
         `noise`.
     contention : float, optional
-        One factor on communication, instead of the measured slow-downs.
+        One factor on the times of communication, instead of the measured slow-downs.
     noise : float
         Share of the serial time: a smaller gain counts as none.
     extrapolate : bool
@@ -94,13 +94,12 @@ def plan(
     asked = Asked(_family(checked_operator(operator), schedule), _noise(noise))
     check_options(operator, options, plan.__kwdefaults__)
     where = load(machine) if isinstance(machine, str) else machine
-    costs, notes = Costs.of(
-        operator, where, ranks, options, contention, extrapolate
-    )  # operator → what is asked of what
+    # operator, machine → costs → schedules, simulated → the fastest one, proved → Plan
+    costs, notes = Costs.of(operator, where, ranks, options, contention, extrapolate)
     costs = replace(costs, family=asked.family)
-    ranked = ranked_schedules(costs)  # → Programs → prices → simulated, fastest first
-    taken = guard(costs, asked, ranked)  # → verified; serial unless it gains more than the noise
-    return _reasoned(costs, asked, operator, taken, ranked, notes)  # → Plan
+    ranked = ranked_schedules(costs)
+    taken = guard(costs, asked, ranked)
+    return _reasoned(costs, asked, operator, taken, ranked, notes)
 
 
 def ranked_schedules(costs: Costs) -> list[Scored]:
@@ -121,13 +120,15 @@ def ranked_schedules(costs: Costs) -> list[Scored]:
     return sorted(scored, key=order)
 
 
-MOST_TURNS = 4  # of improving on the best
+MOST_TURNS = 4  # most rounds of `Operator.refine`
 
 
 def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
     """Return the fastest candidate of the wanted family that can be proved. With "auto" it must beat serial."""
     known = (each for each in ranked if each.schedule.is_serial)
-    serial = next(known, None) or costs.scored(costs.operator.serial(costs.ranks))  # its error names what to probe
+    serial = next(known, None) or costs.scored(
+        costs.operator.serial(costs.ranks)
+    )  # raises an error that names what to probe
     refused: list[str] = []
     several = len({each.schedule.way for each in ranked}) > 1
     for each in ranked:
@@ -150,7 +151,7 @@ def guard(costs: Costs, asked: Asked, ranked: Sequence[Scored]) -> Proved:
 
 
 def _none(costs: Costs) -> str:
-    """Say that there is no candidate, and what was asked."""
+    """Return the message that there is no candidate, with the options asked for."""
     asked = [f"{name}={value}" for name, value in costs.options.items() if value not in (None, "auto")]
     where = f"{costs.operator.title} on {costs.ranks} rank{'s' * (costs.ranks > 1)}"
     return f"{where} has none{' with ' * bool(asked)}{', '.join(asked)}"
@@ -213,7 +214,7 @@ def _reasoned(
 def _assumptions(costs: Costs) -> tuple[str, ...]:
     """Yield what the predictions assume, as one sentence, if anything."""
     lines = costs.model.assumptions()
-    return (f"Taken for granted: {'; '.join(lines)}.",) if lines else ()
+    return (f"Assumed: {'; '.join(lines)}.",) if lines else ()
 
 
 def _family(operator: Operator, schedule: str) -> str:

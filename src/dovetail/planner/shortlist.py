@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from dovetail.planner.costs import Scored
 
-MOST = 8
-LONG_S = 5e-3  # above, bandwidth decides: predictions are good, and measurements expensive
-HOPELESS, HOPELESS_LONG = 4.0, 1.7  # times the best prediction
+MOST = 8  # schedules to measure
+LONG_S = 5e-3  # bandwidth dominates longer runs: predictions are good, and measurements expensive
+HOPELESS, HOPELESS_LONG = 4.0, 1.7  # schedules predicted slower than this multiple of the best are not measured
 
 
 def shortlist(ranked: Sequence[Scored], most: int = MOST) -> list[Scored]:
     """Return the schedules to measure beside serial, best predicted first.
 
-    The best of each promising family comes before the second best of any, since predictions err more between families
-    than within one. Of programs of equal length with equal predictions, cut or uncut, one is enough.
+    The best of each promising family comes before the second best of any, as predictions err more between families than
+    within one. Of several programs with equally many ops and equal predictions, only one is returned.
     """
     found: dict[tuple[float, int, bool], Scored] = {}
     leaders: dict[str, Scored] = {}

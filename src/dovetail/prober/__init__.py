@@ -1,4 +1,4 @@
-"""probe: small Programs, run by the ordinary executor, whose spans become the costs of a Machine."""
+"""prober: measure the costs of a Machine by running small Programs on the same executor as real schedules."""
 
 from dovetail.prober.balance import Balanced, balanced
 from dovetail.prober.calls import probe_calls

@@ -1,4 +1,4 @@
-"""balance: find, in a second or two, sizes whose compute and communication take equally long on this machine."""
+"""balance: find sizes whose computation and communication take equally long on this machine, in a second or two."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from dovetail.prober import programs
 from dovetail.prober.take import take
 from dovetail.run.executor import Executor
 
-CALLS = 4  # library calls, timed from end to end; the least counts, for some libraries are far slower now and then
+CALLS = 4  # timed library calls, of which the fastest counts: some libraries are now and then far slower
 
 
 class Balanced(NamedTuple):
-    """An operator for `ranks` ranks, with costs of its computation and of its collective, each whole and in isolation.
+    """An operator, and what its whole computation and its whole collective cost in isolation.
 
-    `compute_s`, `comm_s`: seconds. `flops`: of the computation. `num_bytes`: of the collective.
+    `compute_s`, `comm_s`: measured seconds. `flops`: FLOP of one rank's computation. `num_bytes`: bytes of the
+    collective.
     """
 
     operator: Operator
@@ -29,12 +30,12 @@ class Balanced(NamedTuple):
 
 
 def balanced(executor: Executor, kind: type[BalancedSizes], ranks: int, dtype: str = "float32") -> Balanced:
-    """Return an operator whose computation and communication take about as long on this machine.
+    """Return an operator of class `kind` whose computation and communication take about equally long here.
 
-    Raises OperatorError for one rank, which does not communicate.
+    Raises OperatorError if `ranks` is 1: one rank does not communicate.
     """
     if ranks < 2:
-        raise OperatorError("one rank has no communication to balance with", hint="name the sizes, or more --ranks")
+        raise OperatorError("one rank has no communication to balance with", hint="give the sizes, or more --ranks")
     found = looked_at(executor, kind.pilot(ranks, dtype), ranks)
     for _ in range(2):
         operator = kind.sized(ranks, dtype, found.flops / found.compute_s, found.num_bytes / found.comm_s)
@@ -43,7 +44,7 @@ def balanced(executor: Executor, kind: type[BalancedSizes], ranks: int, dtype: s
 
 
 def looked_at(executor: Executor, operator: Operator, ranks: int) -> Balanced:
-    """Measure the least seconds of a rank's computation and of the library's collective: disturbances only add time."""
+    """Measure an operator's whole computation and its collective. The fastest run counts, for noise only adds time."""
     (kind, num_bytes), sample = operator.library_calls(ranks)[0], operator.samples(ranks)[0]
     computed = programs.computations(operator, sample, ranks, sample.most, 1)
     called = programs.library(kind, ranks, num_bytes, 1 + CALLS)

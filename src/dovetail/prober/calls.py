@@ -1,4 +1,4 @@
-"""calls: what blocking calls of the MPI library take, measured in C as programs make them."""
+"""calls: measure blocking calls of the MPI library with a C program."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import shlex
 import subprocess
 import tempfile
 from collections import defaultdict
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 from dovetail.core import EnvironmentFault, RunError, cache_dir, find_tool, native_folder
 from dovetail.cost import as_measured
@@ -19,14 +21,15 @@ from dovetail.run.mpi.executor import OPEN_MPI, stop
 
 SOURCE = native_folder("prober") / "calls.c"
 MOST_BYTES = 1 << 20
-LOOK_S = 0.05
-SILENT_S = 120.0  # far more than one measurement takes, of eight ranks at 100 Mbit/s too
+LOOK_S = 0.05  # seconds between polls
+SILENT_S = 120.0  # far more than one measurement takes, even with eight ranks at 100 Mbit/s
 
 
 def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, silent_s: float = SILENT_S) -> Machine:
-    """Measure blocking calls of the MPI library in C, as programs make them.
+    """Measure blocking calls of the MPI library.
 
-    Executors use non-blocking collectives, which may take far longer.
+    A C program makes the calls, as a user's program does. The executors cannot measure them: they call non-blocking
+    collectives, which may take far longer.
 
     Parameters
     ----------
@@ -42,9 +45,9 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
     Returns
     -------
     Machine
-        With costs in seconds against bytes: `call:NAME:RANKS` of collective MPI_NAME by its largest buffer, the root
-        changing from call to call; `call:NAME_again:RANKS` with one root; `call:Send:KIND` of one way of a ping-pong;
-        `call:Sendrecv:KIND` of messages both ways at once.
+        With costs in seconds against bytes. `call:NAME:RANKS`: the collective MPI_NAME, by its largest buffer, with
+        another root in each call. `call:NAME_again:RANKS`: the same root in all calls. `call:Send:KIND`: one way of a
+        ping-pong. `call:Sendrecv:KIND`: messages in both directions at once.
 
     Raises
     ------
@@ -55,10 +58,10 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
     """
     command = [part.replace("{ranks}", str(machine.ranks)) for part in shlex.split(launch)]
     cache_dir().mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache_dir()) as place:  # where all hosts find it
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as place:  # a folder that all hosts share
         pairs = [f"{kind}:{a}:{b}" for kind, (a, b) in pairs_of(machine).items()]
-        program = [_compiled(Path(place) / "calls"), str(most_bytes), *pairs]
-        lines = _measured(command, program, Path(place), silent_s)
+        program = [compiled(SOURCE, Path(place) / "calls"), str(most_bytes), *pairs]
+        lines = measured(command, program, Path(place), silent_s)
     rows = defaultdict(list)
     for line in lines:
         name, num_bytes, repeat, seconds = line.split()
@@ -67,11 +70,20 @@ def probe_calls(machine: Machine, launch: str, most_bytes: int = MOST_BYTES, sil
     return machine.with_costs({key: as_measured(as_samples(found)).to_json() for key, found in rows.items()})
 
 
-def _measured(command: list[str], program: list[str], place: Path, silent_s: float) -> list[str]:
-    """Run the program by the command, in a session of its own; return the lines that it prints."""
+def measured(
+    command: list[str],
+    program: list[str],
+    place: Path,
+    silent_s: float,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> list[str]:
+    """Run the program by the command, in a new process group; return the lines that it prints.
+
+    Raises RunError if it fails, or prints nothing for `silent_s`; EnvironmentFault if the launcher cannot be started.
+    """
     printed, errors = place / "output.txt", place / "errors.txt"
     with printed.open("wb") as out, errors.open("wb") as err:
-        env = OPEN_MPI | os.environ
+        env = {**OPEN_MPI, **os.environ, **environment}
         try:
             launcher = subprocess.Popen(
                 [*command, *program], stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=env, start_new_session=True
@@ -89,9 +101,9 @@ def _measured(command: list[str], program: list[str], place: Path, silent_s: flo
 
 
 def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, started_by: str) -> None:
-    """Wait until the program ends; RunError if it prints nothing for `silent_s`.
+    """Wait until the program ends. Raise RunError if it prints nothing for `silent_s`.
 
-    Polls are counted, not seconds: if the whole machine was suspended, so were we.
+    Counts polls rather than seconds, so that time during which the machine was suspended does not count.
     """
     size, quiet = 0, 0
     while launcher.poll() is None:
@@ -102,18 +114,18 @@ def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, sta
         if quiet * LOOK_S > silent_s:
             name, num_bytes, *_ = [*(printed.read_text().splitlines() or [""])[-1].split(), "", ""]
             raise RunError(
-                f"measuring collectives hangs: none came to its end for {silent_s:g} s",
-                found=f"the last was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",
-                hint=f"does `{started_by} hostname` end, and do hosts reach each other? --launch takes another",
+                f"measuring collectives hangs: no measurement ended for {silent_s:g} s",
+                found=f"the last to end was MPI_{name} of {num_bytes} bytes" if name else "not even the first ended",
+                hint=f"check that `{started_by} hostname` ends and hosts reach each other, or try another --launch",
             )
 
 
-def _compiled(target: Path) -> str:
-    """Compile the program with the installed mpicc."""
+def compiled(source: Path, target: Path) -> str:
+    """Compile a program with the installed mpicc; return `target`. EnvironmentFault where that fails."""
     mpicc = find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault("there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'")
-    done = subprocess.run([mpicc, "-O2", str(SOURCE), "-o", str(target)], capture_output=True, text=True, check=False)
+    done = subprocess.run([mpicc, "-O2", str(source), "-o", str(target)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise EnvironmentFault(f"{mpicc} could not compile {SOURCE.name}", found=done.stderr.strip()[-200:])
+        raise EnvironmentFault(f"{mpicc} could not compile {source.name}", found=done.stderr.strip()[-200:])
     return str(target)

@@ -1,4 +1,7 @@
-"""characterise: measure DIL and CIL of computations in isolation, interleaved, and the resulting cost curves."""
+"""characterise: measure what cutting computations costs (DIL), and how computation and traffic slow each other (CIL).
+
+DIL (decomposition loss) and CIL (contention loss) are FiCCO's names; source: seed 001.
+"""
 
 from __future__ import annotations
 
@@ -26,30 +29,30 @@ from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.load import Load
 from dovetail.run.options import RunOptions
 
-MESSAGES = "messages"  # traffic of our own
-PIECES = (8, 64)  # into which every way is cut, as FiCCO's paper does
-FINER = (2, 16)  # of the first way, and of parts: points of their curves
-STREAMED = 8  # pieces of the computation beside which traffic goes on
+MESSAGES = "messages"  # traffic by Dovetail's own messages, not by a collective of the library
+PIECES = (8, 64)  # numbers of pieces for every way of cutting, as in FiCCO's paper
+FINER = (2, 16)  # further numbers of pieces for the first way and for parts: points of their cost curves
+STREAMED = 8  # pieces of the computation that runs beside traffic
 ROUNDS = 5
-TRIP_S = 5e-3  # of a cut in one run, at least: short ones are repeated
-BESIDE_S = 10e-3  # of computation beside traffic, and at least as long as CAME messages
-CAME = 4
-MOST_TRIPS = 64
-LEAST_POINTS = 3  # of a curve against units
-NO_ENGINES = "Traffic by copy engines was not measured: ranks of CPUs have none."
+TRIP_S = 5e-3  # least seconds of a cut in one run; shorter cuts are repeated
+BESIDE_S = 10e-3  # least seconds of computation beside traffic
+CAME = 4  # least number of messages that must fit into the computation
+MOST_TRIPS = 64  # repeats
+LEAST_POINTS = 3  # a cost curve needs measurements at this many amounts
+NO_ENGINES = "Traffic by copy engines was not measured: ranks on CPUs have none."
 
 Rows = dict[str, list[tuple[float, float, int]]]  # cost key -> amount, seconds, round
 
 
 class Repeated(NamedTuple):
-    """A computation cut into `pieces` along `way`, repeated `trips` times, as a Program to run."""
+    """A Program that runs a computation cut into `pieces` along `way`, `trips` times. `rows`: its ops, by rank."""
 
     way: str
     pieces: int
     trips: int
     variant: Variant
     rows: dict[int, list[int]]
-    works: list[Work]  # of the pieces, each time
+    works: list[Work]  # of each piece of each repeat
 
 
 def characterise(
@@ -57,9 +60,9 @@ def characterise(
 ) -> tuple[Machine, Characteristics]:
     """Measure what cutting computations costs (DIL), and how they and traffic slow each other (CIL).
 
-    DIL is the summed time of the pieces over the time of the whole, on the slowest rank. CIL is the time of STREAMED
-    pieces beside traffic over their time in isolation, and likewise of the traffic. Runs that are compared alternate
-    within one job. Source: seed 001 (IV-C, IV-D).
+    DIL = Σ seconds of the pieces / seconds of the whole, on the slowest rank.
+    CIL = seconds of STREAMED pieces beside traffic / their seconds in isolation; likewise for the traffic.
+    Runs to be compared are interleaved within one job. Source: seed 001 (IV-C, IV-D).
 
     Parameters
     ----------
@@ -91,7 +94,7 @@ def characterise(
     """
     ranks, notify = ranks or machine.ranks, say or (lambda what, done: None)
     if not points:
-        raise OperatorError("nothing to characterise", hint="name a shape")
+        raise OperatorError("nothing to characterise", hint="give at least one shape")
     notify("a first run", 0.3)
     wholes_s = first_look(executor, points, ranks)
     costs: Rows = defaultdict(list)
@@ -124,7 +127,7 @@ def first_look(executor: Executor, points: Sequence[Subject], ranks: int) -> lis
 
 
 def cuts_of(point: Subject, ranks: int, whole_s: float) -> Iterator[Repeated]:
-    """Yield the whole, its pieces by every way, and pieces of its parts."""
+    """Yield the whole computation, its pieces along every way, and pieces of its parts."""
     trips = trips_worth(TRIP_S, whole_s)
     first, *others = point.ways()
     for pieces in pieces_of(first, (1, *FINER, *PIECES)):
@@ -138,7 +141,7 @@ def cuts_of(point: Subject, ranks: int, whole_s: float) -> Iterator[Repeated]:
 
 
 def pieces_of(sample: Sample, wanted: Sequence[int]) -> list[int]:
-    """Return the numbers of pieces into which a sample can be cut, rising.
+    """Return those of the `wanted` numbers of pieces into which a sample can be cut, in ascending order.
 
     >>> pieces_of(Sample("rows", 10, None), (1, 8, 64, 4))
     [1, 4, 8]
@@ -147,7 +150,7 @@ def pieces_of(sample: Sample, wanted: Sequence[int]) -> list[int]:
 
 
 def trips_worth(least_s: float, whole_s: float) -> int:
-    """Return how many repeats fill the given time.
+    """Return how many repeats of `whole_s` seconds fill `least_s` seconds: 1 to MOST_TRIPS.
 
     >>> trips_worth(5e-3, 1e-3), trips_worth(5e-3, 1.0), trips_worth(5e-3, 1e-9)
     (5, 1, 64)
@@ -156,7 +159,7 @@ def trips_worth(least_s: float, whole_s: float) -> int:
 
 
 def repeated(point: Subject, sample: Sample, ranks: int, pieces: int, trips: int) -> Repeated:
-    """Return a sample cut into n pieces, repeated several times."""
+    """Return the Program of a sample cut into `pieces`, repeated `trips` times."""
     b = Builder("pieces", ranks)
     rows = sample.add(b, ranks, split(sample.most, pieces) * trips)
     program = b.build()
@@ -167,7 +170,7 @@ def repeated(point: Subject, sample: Sample, ranks: int, pieces: int, trips: int
 
 
 def _cut(point: Subject, made: Sequence[Repeated], result: JobResult, costs: Rows) -> Characteristic:
-    """Return the DIL of each cut; add seconds of the pieces to `costs`, by kernel and by FLOP."""
+    """Return the DIL of each cut; add the pieces' seconds to `costs`, against units of the kernel and against FLOP."""
     summed: list[NDArray[np.float64]] = []
     for each, outcome in zip(made, result.outcomes, strict=True):
         durations = np.array([programs.slowest(timeline, each.rows) for timeline in outcome.timelines])
@@ -183,7 +186,7 @@ def _cut(point: Subject, made: Sequence[Repeated], result: JobResult, costs: Row
 
 
 def _add_costs(costs: Rows, works: Sequence[Work], durations: NDArray[np.float64]) -> None:
-    """Add one timing per round of each kind of piece: the median of all equal ones."""
+    """Add one timing per round for each kind of piece: the median over equal pieces."""
     for work in dict.fromkeys(works):
         alike = [place for place, other in enumerate(works) if other == work]
         for repeat, seconds in enumerate(np.median(durations[:, alike], axis=1).tolist()):
@@ -196,7 +199,7 @@ def _moved(work: Work) -> float:
 
 
 def pieces_s(point: Subject, found: Characteristic) -> float:
-    """Return seconds of the pieces that run beside traffic; repeats a small number of pieces so that they last."""
+    """Return the seconds in isolation of the pieces that run beside traffic."""
     cut = found.dil(point.ways()[0].label, STREAMED)
     return found.whole.median * (STREAMED if cut is None else cut.median)
 
@@ -204,7 +207,10 @@ def pieces_s(point: Subject, found: Characteristic) -> float:
 def _beside(
     executor: Executor, machine: Machine, point: Subject, ranks: int, alone_s: float, factors: Rows
 ) -> tuple[tuple[Beside, ...], JobResult]:
-    """Measure pieces (`alone_s` in isolation) beside messages and calls of several sizes; add every round's factors."""
+    """Measure pieces (`alone_s` seconds in isolation) beside messages and calls of several sizes.
+
+    Adds every round's slowdowns to `factors`.
+    """
     sample, called = point.ways()[0], point.library_calls(ranks)[0].kind
     kinds = [(call, size) for call in (None, called) for size in CONTENTION_BYTES]
     each_s = [_traffic_s(machine, ranks, *kind) for kind in kinds]
@@ -228,7 +234,7 @@ def _beside(
 
 
 def _factored(call: str | None, size: int, ratios: Sequence[tuple[float, float | None]], factors: Rows) -> Beside:
-    """Return the slow-downs by one kind of traffic and size, over rounds, and add both to their curves."""
+    """Return the slowdowns of both sides, with one kind and size of traffic; add them to `factors`."""
     ending = "" if call is None else f":{LIBRARY}"
     net = [(repeat, ratio) for repeat, (_, ratio) in enumerate(ratios) if ratio is not None]
     factors[f"cil:compute{ending}"] += [(size, ratio, repeat) for repeat, (ratio, _) in enumerate(ratios)]
@@ -246,7 +252,7 @@ def _traffic_s(machine: Machine, ranks: int, call: str | None, size: int) -> flo
 
 
 def _with_curves(machine: Machine, costs: Rows, factors: Rows, about: Mapping[str, object]) -> Machine:
-    """Return the machine with a curve for each cost measured at enough amounts, and for each factor."""
+    """Return the machine with a curve for each cost that was measured at LEAST_POINTS amounts, and each slowdown."""
     curves = {}
     for key, rows in costs.items():
         if len({x for x, _, _ in rows}) >= LEAST_POINTS:
@@ -257,7 +263,7 @@ def _with_curves(machine: Machine, costs: Rows, factors: Rows, about: Mapping[st
 
 
 def _with_calls(executor: Executor, machine: Machine, points: Sequence[Subject], ranks: int) -> Machine:
-    """Return the machine with the cost of the library's call, up to the largest that the points use."""
+    """Return the machine with the costs of library calls, up to the largest call that the points need."""
     if ranks == 1:
         return machine
     largest = max(points, key=lambda point: point.library_calls(ranks)[0].num_bytes)

@@ -1,4 +1,4 @@
-"""characteristics: what cutting computations costs (DIL), and what traffic beside them costs either side (CIL)."""
+"""characteristics: results of `characterise`: what cutting computations costs (DIL), and contention (CIL)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEMA = "dovetail.characteristics/1"
 
 
 class Ratio(NamedTuple):
-    """A ratio of seconds that were measured in the same rounds: its median and quartiles over the rounds."""
+    """Median and quartiles, over rounds, of a ratio of two times that were measured in the same round."""
 
     median: float
     low: float
@@ -22,7 +22,8 @@ class Ratio(NamedTuple):
 
     @staticmethod
     def of(values: Iterable[float]) -> Ratio:
-        """
+        """Return median and quartiles of values.
+
         >>> Ratio.of([1.0, 3.0, 2.0])
         Ratio(median=2.0, low=1.5, high=2.5)
         """
@@ -34,7 +35,7 @@ class Ratio(NamedTuple):
 class Cut:
     """A computation cut into `pieces` along `way`.
 
-    `dil`: summed seconds of the pieces over those of the whole. `flops`, `num_bytes`: of the largest piece.
+    `dil`: Σ seconds of the pieces / seconds of the whole. `flops`, `num_bytes`: of the largest piece.
     """
 
     way: str
@@ -46,9 +47,9 @@ class Cut:
 
 @dataclass(frozen=True)
 class Beside:
-    """A computation beside `traffic` of `num_bytes` per message or call: slow-down (CIL) of each side.
+    """Slowdown (CIL) of a computation and of the traffic beside it, `num_bytes` per message or call.
 
-    `net` is None if too little of the traffic ended meanwhile.
+    `net` is None if too few messages ended during the computation.
     """
 
     traffic: str
@@ -64,13 +65,13 @@ class Characteristic:
     Attributes
     ----------
     title : str
-        What it computes.
+        The computation, in words.
     sizes : dict
-        Sizes by name.
+        Its sizes by name.
     flops, num_bytes : float
         FLOP of the whole computation, and bytes that it reads and writes once.
     shape : float
-        Shape as its subject defines it (`Characteristics.aspect`).
+        A figure for the shape; `Characteristics.aspect` says which.
     whole : Ratio
         Seconds of the whole computation on the slowest rank.
     cuts : tuple of Cut
@@ -78,7 +79,7 @@ class Characteristic:
     beside : tuple of Beside
         CIL beside each kind of traffic.
     rounds, disturbed : int
-        Rounds that count, and rounds that other processes disturbed.
+        Rounds that count, and rounds that were repeated because other processes disturbed them.
     """
 
     title: str
@@ -94,7 +95,7 @@ class Characteristic:
 
     @property
     def intensity(self) -> float:
-        """Op-to-byte ratio: FLOP for each byte read or written once."""
+        """Return the op-to-byte ratio: `flops / num_bytes`."""
         return self.flops / self.num_bytes
 
     def dil(self, way: str, pieces: int) -> Ratio | None:
@@ -110,8 +111,8 @@ class Characteristic:
 class Characteristics:
     """Computations of one kind, measured on `ranks` ranks of one machine.
 
-    `aspect`: the meaning of their `shape`. `load`: the greatest shares of the ranks' cores that other processes took.
-    `notes`: sentences for the user.
+    `aspect`: what `Characteristic.shape` means. `load`: the largest shares of the ranks' cores that other processes
+    used. `notes`: sentences for the user.
     """
 
     subject: str
@@ -139,7 +140,7 @@ class Characteristics:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """Ratios by name, and seconds that say so."""
+    """Return a row with ratios as dicts, and `whole` renamed to `whole_s`."""
 
     def ratio(value: Ratio | None) -> dict[str, float] | None:
         return None if value is None else dict(zip(Ratio._fields, value, strict=True))

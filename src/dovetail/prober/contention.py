@@ -1,4 +1,4 @@
-"""contention: how much computation and traffic slowed each other, read off the timelines of one round."""
+"""contention: compute from timelines how much computation and traffic slowed each other."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dovetail.timeline import Timeline
 
 
 def stretch(streams: Sequence[programs.Stream], timelines: Sequence[Timeline]) -> tuple[float, float | None]:
-    """Return slow-downs (computation, traffic); None for traffic if too little of it ended beside the products.
+    """Return the slowdowns of computation and of traffic (None: fewer than 2 messages ended during the computation).
 
-    `streams` and their timelines are of one round: products in isolation, traffic in isolation, both. Products that
-    ended after the traffic do not count, unless all did.
+    `streams` and `timelines` are of one round: computations in isolation, traffic in isolation, and both together.
+    Computations that ended after the last message do not count, unless all did.
     """
     alone, quiet, both = (programs.ends_of(timeline) for timeline in timelines)
     products = streams[2].products[0]

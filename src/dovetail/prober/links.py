@@ -1,4 +1,4 @@
-"""links: what messages cost on a machine, by ping-pongs, streams, collectives and late receives."""
+"""links: measure what messages cost on a machine, by ping-pongs, streams, collectives and late receives."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from dovetail.prober.take import Budget, should_probe_again, take
 from dovetail.run.executor import Executor
 from dovetail.run.job import Job
 
-Guess = Callable[[float], float]  # bytes -> seconds, roughly
+Guess = Callable[[float], float]  # bytes -> approximate seconds
 Pairs = dict[str, tuple[int, int]]  # link kind -> two ranks that it joins
 PILOT_BYTES = (64, 16 << 10, 256 << 10)
 MESSAGE_BYTES = (1, 64, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
-LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # measured too, if this many take no longer than a size may
+LONG_BYTES, LONG = (16 << 20, 64 << 20), 8  # long messages, measured if LONG of them fit the budget of one size
 COLLECTIVE_BYTES = MESSAGE_BYTES[2:]
 EAGER_BYTES = (1 << 10, 4 << 10, 16 << 10, 32 << 10, 64 << 10, 128 << 10, 512 << 10)
-LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # asked about where all of those are sent early
-EAGER = "eager:"  # of the keys of those, before the link's kind
-STREAM = 8  # messages of a stream at least
+LARGE_EAGER_BYTES = (1 << 20, 4 << 20, 16 << 20)  # tried if messages of all EAGER_BYTES are sent before their receive
+EAGER = "eager:"  # prefix of the key of these measurements, before the link's kind
+STREAM = 8  # least messages of a stream
 SPOT_BYTES = 256 << 10
-FLOOD_BYTES, FLOOD, FLOODS = 256 << 10, 12, 3  # messages each way at once, half of which should come in half the time
-MIXED = 0.75  # of the time of all is over then where they mix
+FLOOD_BYTES, FLOOD, FLOODS = 256 << 10, 12, 3  # bytes and number of messages sent at once each way, and repeats
+MIXED = 0.75  # messages are interleaved if half of them have arrived only after this share of the time
 
 
 def probe_links(
@@ -82,7 +82,11 @@ def probe_links(
 
 
 def spot_check(executor: Executor, machine: Machine, tolerance: float = 0.25) -> bool:
-    """Whether the machine is still as probed: hosts, MPI, and the speed of one stream on its slowest links."""
+    """Return whether the machine is still as probed: hosts, MPI, cores, and the speed of its slowest links.
+
+    `tolerance`: allowed relative difference of a stream's seconds. Returns False also if the costs were probed beside
+    other load and the machine is calm now. Raises RunError if a rank fails.
+    """
     slowest = list(pairs_of(machine).items())[:1]
     size, slices = SPOT_BYTES, machine.slice_bytes
     asked = [programs.exchange(machine.ranks, pair, size, STREAM, kind, slices) for kind, pair in slowest]
@@ -136,9 +140,9 @@ def _tiny(ranks: int) -> Measurement:
 
 
 def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
-    """Return the machine without costs: wired as given, else nodes by host name.
+    """Return the machine without costs. Nodes and links: those of `wired`; default: a node per host name.
 
-    Two nodes have a link each way, more nodes a switch.
+    Two nodes are joined by a link each way, more nodes by a switch.
     """
     names = list(dict.fromkeys(hosts))
     nodes = tuple(names.index(host) for host in hosts)
@@ -157,14 +161,14 @@ def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | N
 def _pilot(
     executor: Executor, ranks: int, pairs: Pairs
 ) -> tuple[dict[str, Guess], dict[str, EagerLimit], dict[str, Any]]:
-    """Return rough seconds of a message, and eager limits seen, by link kind; and facts.
+    """Return approximate seconds of a message and the eager limit, both by link kind; and facts.
 
-    The fact `slice_bytes` is set if messages of a kind do not arrive one after the other.
+    Sets the fact `slice_bytes` if the network interleaves messages rather than delivering one after the other.
     """
     if not pairs:
         return {}, {}, {}
     ask = [programs.ping_pong(ranks, pair, n, 3, kind) for kind, pair in pairs.items() for n in PILOT_BYTES]
-    far = {kind: pair for kind, pair in pairs.items() if kind == "net"}  # within a node nothing stands in line
+    far = {kind: pair for kind, pair in pairs.items() if kind == "net"}  # within a node messages do not queue
     ask += FLOODS * [programs.turns(ranks, pair, FLOOD_BYTES, FLOOD, kind) for kind, pair in far.items()]
     late = _late_receives(ranks, pairs, EAGER_BYTES) if executor.buffers_early_sends else []
     samples = take(executor, [*ask, *late], 1)
@@ -191,7 +195,7 @@ def _eager_limits(
 ) -> dict[str, int]:
     """Return the fact `eager_limit_bytes`, by link kind.
 
-    Tries larger messages where none waited; a kind whose largest message did not wait has no limit.
+    Tries larger messages if no send waited for its receive. If not even the largest waits, the kind has no limit.
     """
     limits = {kind: each.limit_bytes for kind, each in found.items()}
     asked = []
@@ -208,5 +212,5 @@ def _eager_limits(
 
 
 def _is_brief(machine: Machine, kind: str, size: int) -> bool:
-    """Whether a message takes much less time than its receive is late."""
+    """Return whether a message takes less than a quarter of the time by which its receive is posted late."""
     return bool(CostModel.of(machine).seconds(f"p2p:{kind}", size, extrapolate=True) < PAUSE_S / 4)

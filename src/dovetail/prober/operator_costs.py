@@ -19,15 +19,15 @@ from dovetail.prober.take import ROUNDS, Budget, as_samples, calmest, medians_s,
 from dovetail.run.executor import Executor
 from dovetail.run.job import Job, Outcome
 
-CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)
-LARGER = 4  # times the one before: further sizes, up to what the operator's own collective moves
+CONTENTION_BYTES = (32 << 10, 128 << 10, 512 << 10)  # message sizes that are streamed beside computations
+LARGER = 4  # each further message size is this multiple of the one before, up to the operator's own collective
 LEAST_MESSAGES = 4
-MOST_AGAIN = 16  # times that the computation is repeated, so that a few messages end beside it
-LEAST_AMOUNT = 128  # rows of a product, the shortest tiles that are worth it: there it waits for memory
-LEAST_CALL = 64 << 10
-PIECES = 10  # into which the computation is cut, beside which messages stream
-LEAST_PIECES, ENOUGH_S = 3, 0.06  # fewest pieces, and seconds of all of them together
-BESIDE = 1.6  # messages are streamed for this multiple of the seconds of the computation
+MOST_AGAIN = 16  # most repeats of a computation until LEAST_MESSAGES are complete
+LEAST_AMOUNT = 128  # smallest absolute amount (rows of a product): shorter tiles are limited by memory
+LEAST_CALL = 64 << 10  # bytes
+PIECES = 10  # most pieces of the computation that runs beside messages
+LEAST_PIECES, ENOUGH_S = 3, 0.06  # fewest pieces, and the seconds that all pieces should take together
+BESIDE = 1.6  # messages are streamed for this multiple of the computation's seconds
 MOST_MESSAGES = 2000
 
 
@@ -41,8 +41,9 @@ def probe_operator(
 ) -> Machine:
     """Measure the costs of one operator: its computations, its collectives, and contention between both.
 
-    DIL follows from a computation's curve. CIL (`cil:compute`, `cil:net`) is measured beside a stream of messages;
-    the seeds assume 1.15. Source: seed 000 (steps 2-4 of its preparations), seed 001 (DIL, CIL).
+    The loss by cutting (DIL) follows from a computation's cost curve. The slowdowns by contention (CIL: `cil:compute`,
+    `cil:net`) are measured beside a stream of messages; the seeds assume 1.15. Source: seed 000 (steps 2-4 of its
+    preparations), seed 001 (DIL, CIL).
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def probe_operator(
     machine : Machine
         Machine to add cost curves to.
     operator : Operator
-        What to measure the costs of.
+        The operator whose costs to measure.
     ranks : int, optional
         Default: all of the machine.
     budget : Budget, optional
@@ -62,8 +63,8 @@ def probe_operator(
     Returns
     -------
     Machine
-        With computations against their amount (rows of a product), collectives up to their whole size, and
-        `cil:compute` and `cil:net` (two ranks or more).
+        With seconds of computations against their amount (rows of a product), of collectives up to their whole size,
+        and, for two ranks or more, `cil:compute` and `cil:net`.
 
     Raises
     ------
@@ -86,9 +87,10 @@ def probe_operator(
 def spot_check_operator(
     executor: Executor, machine: Machine, operator: Operator, ranks: int, tolerance: float = 0.1, rounds: int = ROUNDS
 ) -> bool:
-    """Whether each computation of an operator, whole, still takes the seconds that the machine's costs say.
+    """Return whether each whole computation of an operator still takes the seconds that the machine's costs predict.
 
-    The processor's clock, its load or the operator's code may have changed.
+    It may not if the processor's clock, its load or the operator's code has changed. `tolerance`: allowed relative
+    difference. Raises RunError if a rank fails.
     """
     asked = [programs.computations(operator, sample, ranks, sample.most, 1) for sample in operator.samples(ranks)]
     if not asked:
@@ -104,7 +106,7 @@ def spot_check_operator(
 
 
 def _with_nothing_to_compute(machine: Machine, operator: Operator, ranks: int) -> Machine:
-    """An empty computation costs nothing; its collective is that of no bytes."""
+    """Return the machine with a cost of 0 for each computation of an operator that computes nothing."""
     serial = operator.serial(ranks)
     program = operator.program(serial, ranks)
     free = Curve("rows", (Segment(0.0, 0.0, 0.0),), label="prior", provenance={"source": "nothing to compute"})
@@ -114,7 +116,7 @@ def _with_nothing_to_compute(machine: Machine, operator: Operator, ranks: int) -
 
 
 def _with_calls(executor: Executor, machine: Machine, operator: Operator, ranks: int, budget: Budget) -> Machine:
-    """Add the costs of the library's calls of an operator, where they move anything."""
+    """Add the costs of an operator's library calls, if they move any bytes."""
     if ranks == 1 or not any(call.num_bytes for call in operator.library_calls(ranks)):
         return machine
     taken = take(executor, list(library_calls(machine, operator, ranks, budget)))
@@ -124,9 +126,9 @@ def _with_calls(executor: Executor, machine: Machine, operator: Operator, ranks:
 def _with_computations(
     executor: Executor, machine: Machine, operator: Operator, ranks: int, samples: Sequence[Sample], afford: Budget
 ) -> Machine:
-    """Add the curves of the computations, for every rank's key, and of the collectives.
+    """Add the cost curves of the computations, under each rank's key, and of the collectives.
 
-    Two jobs measure all, since starting ranks takes longer than most measurements.
+    Measures everything in two jobs, because starting ranks takes longer than most measurements.
     """
     whole = medians_s(executor, [programs.computations(operator, each, ranks, each.most, 1) for each in samples])
     measured = [
@@ -147,7 +149,7 @@ def _with_computations(
 
 
 def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
-    """Return amounts to measure, from a small one to the whole; small ones, down to `least`, are absolute.
+    """Return amounts to measure: `count` from most / 64 to `most`, and absolute ones from `least` to most / 64.
 
     >>> amounts(2048)
     [32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048]
@@ -167,14 +169,14 @@ def amounts(most: int, count: int = 12, least: int = LEAST_AMOUNT) -> list[int]:
 
 
 def _worth(budget: Budget, whole_s: float, amount: int, most: int) -> int:
-    """Return how many computations of an amount are worth their time, given seconds of the whole."""
+    """Return how often to run an amount within the budget, given the seconds `whole_s` of the amount `most`."""
     return max(2, min(budget.trips(whole_s * amount / most) - 1, max(8, 2 * most // amount)))
 
 
 def library_calls(
     machine: Machine, operator: Operator | Subject, ranks: int, budget: Budget
 ) -> Iterator[programs.Measurement]:
-    """Return measurements of the library's calls at sizes of this operator's parts, up to the whole."""
+    """Yield measurements of an operator's library calls, at the sizes of its parts, up to the whole."""
     model, known = CostModel.of(machine), f"all_reduce:{ranks}"
     for kind, num_bytes in operator.library_calls(ranks):
         sizes = {max(4 * ranks, size) for size in amounts(max(num_bytes, 1), 8, LEAST_CALL)} | {1 << 10, LEAST_CALL}
@@ -186,7 +188,7 @@ def library_calls(
 
 @dataclass(frozen=True)
 class _Beside:
-    """One message size of the contention probe: number of messages, and slow-downs of both sides."""
+    """One message size of the contention probe: slowdowns of both sides, and the share of the shorter one hidden."""
 
     num_bytes: int
     compute: Samples | None
@@ -197,7 +199,7 @@ class _Beside:
 def _with_contention(
     executor: Executor, machine: Machine, operator: Operator, ranks: int, sample: Sample, budget: Budget
 ) -> Machine:
-    """Add `cil:compute` and `cil:net`: seconds beside the other side over seconds in isolation, by message size."""
+    """Add `cil:compute` and `cil:net`: seconds beside the other side / seconds in isolation, by message size."""
     sizes = contention_sizes(
         machine, max((call.num_bytes for call in operator.library_calls(ranks)), default=0), budget
     )
@@ -218,8 +220,8 @@ def _with_contention(
 def contention_sizes(machine: Machine, most: int, budget: Budget) -> list[int]:
     """Return message sizes, in bytes, to stream beside computations.
 
-    The usual ones, and larger ones up to `most`, which an operator moves at once, if a few of them are worth their
-    time.
+    CONTENTION_BYTES, then larger sizes up to `most` (the largest call of the operator) while LEAST_MESSAGES of a size
+    fit the budget.
     """
     model, key, sizes = CostModel.of(machine), f"exchange:{machine.route(0, 1)[0]}", list(CONTENTION_BYTES)
     while sizes[-1] < most:
@@ -231,7 +233,7 @@ def contention_sizes(machine: Machine, most: int, budget: Budget) -> list[int]:
 
 
 def _least_piece(piece_s: Callable[[int], float], amount: int, limit_s: float) -> int:
-    """Return an amount whose computation takes no longer than the limit, since streams of messages are finite.
+    """Return an amount, at most `amount` and at least 1, whose computation takes no longer than `limit_s`.
 
     >>> _least_piece(lambda amount: 1e-3 * amount, 100, 0.5), _least_piece(lambda amount: 1 + 1e-3 * amount, 100, 0.5)
     (100, 1)
@@ -264,7 +266,7 @@ def _streams(machine: Machine, operator: Operator, ranks: int, sample: Sample, s
 
 
 def _beside(size: int, streams: Sequence[programs.Stream], outcomes: Sequence[Outcome]) -> _Beside:
-    """Evaluate the outcomes of `_streams`."""
+    """Return the slowdowns, by round, from the outcomes of `_streams`."""
     rows = []
     for repeat, timelines in enumerate(zip(*(outcome.timelines for outcome in outcomes), strict=True)):
         compute, net = stretch(streams, timelines)

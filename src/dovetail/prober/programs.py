@@ -1,4 +1,4 @@
-"""The small Programs that a probe runs, by the same executor as any schedule, and how their spans become timings."""
+"""programs: the small Programs that a probe runs, and how to read timings from their spans."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from dovetail.timeline import Timeline
 Array = NDArray[Any]
 Seconds = Callable[[Timeline], list[float]]
 Spans = dict[int, tuple[float, float]]
-PAUSE_S = 0.01  # of the kernel `pause`
-SLOTS = 32  # of the receive buffer in a stream: as many messages can be on their way
-HELD_BYTES = 64 << 20  # of that buffer at most, but two slots
+PAUSE_S = 0.01  # seconds that the kernel `pause` sleeps
+SLOTS = 32  # slots of a stream's receive buffer, and so the most messages in flight
+HELD_BYTES = 64 << 20  # most bytes of that buffer; it has at least two slots
 
 
 class Stream(NamedTuple):
-    """Products beside a stream of messages, and the rows of each rank's products and receives."""
+    """Computations beside traffic, and the ops of each rank's computations (`products`) and receives or calls."""
 
     variant: Variant
     products: dict[int, list[int]]
@@ -47,7 +47,7 @@ class Stream(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """One timing to take: `seconds` reads the timings of size `x` for cost `key` out of a run of `variant`."""
+    """A Program to time: `seconds(timeline)` returns the timings of cost `key` at size `x` in one run of `variant`."""
 
     key: str
     x: float
@@ -56,12 +56,12 @@ class Measurement(NamedTuple):
 
 
 def pause(reads: Sequence[Array], writes: Sequence[Array]) -> None:
-    """A kernel that sleeps and touches no data, as a rank that is busy elsewhere."""
+    """Sleep for PAUSE_S and touch no data: a kernel that stands for a rank that is busy elsewhere."""
     time.sleep(PAUSE_S)
 
 
 def one_pause(reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-    """Work of a pause: one unit, no FLOP."""
+    """Return the work of a pause: one unit, no FLOP."""
     return Work("pause", 1.0, 0.0)
 
 
@@ -69,10 +69,7 @@ PAUSE = KernelForm("pause", pause, one_pause)
 
 
 def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str) -> Measurement:
-    """Return the measurement of a message there and back, `trips` times.
-
-    A timing is half of each round trip (IMB PingPong's t/2).
-    """
+    """Return a measurement of `trips` round trips of a message; a timing is half a round trip (IMB PingPong's t/2)."""
     b, (here, there) = Builder("ping_pong", ranks), pair
     b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
     net, out, back = b.lane("net", "net"), b.channel(here, there), b.channel(there, here)
@@ -90,19 +87,20 @@ def ping_pong(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kin
 def exchange(
     ranks: int, pair: tuple[int, int], num_bytes: int, trips: int, kind: str, slice_bytes: int = 0
 ) -> Measurement:
-    """Return the measurement of a stream of messages both ways at once, as many in flight as there are slots.
+    """Return a measurement of a stream of messages in both directions at once, with up to SLOTS in flight.
 
-    Unlike IMB's Exchange, no message waits for the one before: that is how a schedule sends.
+    A timing is the mean seconds per message. Unlike IMB's Exchange, no message waits for the message before it, because
+    schedules send that way.
     """
     variant, rows = _exchange(ranks, pair, num_bytes, trips, slice_bytes)
     return Measurement(f"exchange:{kind}", num_bytes, variant, lambda t: _rate(t, rows))
 
 
 def turns(ranks: int, pair: tuple[int, int], num_bytes: int, count: int, kind: str) -> Measurement:
-    """Return the measurement of whether messages sent at once arrive one after the other.
+    """Return a measurement of whether the network interleaves messages that are sent at once.
 
-    Its value is the share of the total time at which half of them have arrived: about 0.5 if they arrive one after the
-    other, nearly 1 if all are in flight together.
+    Its value is the share of the total time after which half of the messages have arrived: about 0.5 if they arrive one
+    after the other, nearly 1 if the network interleaves all of them.
     """
     variant, rows = _exchange(ranks, pair, num_bytes, count - 1, 0)
     return Measurement(f"turns:{kind}", num_bytes, variant, lambda t: _middle(t, rows))
@@ -113,7 +111,7 @@ def _exchange(
 ) -> tuple[Variant, list[int]]:
     """Return the program of `trips` + 1 messages each way, and the rows of the first rank's receives."""
     b = Builder("exchange", ranks)
-    slots = min(SLOTS, trips + 1)  # long messages are few
+    slots = min(SLOTS, trips + 1)  # fewer for long messages, of which few are sent
     b.buffer("mine", "input", 1), b.buffer("theirs", "output", slots)
     send, recv = b.lane("send", "net"), b.lane("recv", "net")
     rows: list[int] = []
@@ -129,10 +127,7 @@ def _exchange(
 
 
 def library(kind: str, ranks: int, num_bytes: int, trips: int, dtype: str = "float32") -> Measurement:
-    """Return the measurement of repeated calls of a library collective.
-
-    `num_bytes`: of the larger of a rank's buffers.
-    """
+    """Return a measurement of repeated calls of a library collective; `num_bytes`: of a rank's larger buffer."""
     b = Builder(kind, ranks)
     rows = _add_calls(b, ranks, kind, trips)
     each = num_bytes // max(_call_slots(kind, ranks))
@@ -154,14 +149,14 @@ def _add_calls(b: Builder, ranks: int, kind: str, count: int) -> dict[int, list[
 
 
 def _call_slots(kind: str, ranks: int) -> tuple[int, int]:
-    """Return the numbers of slots that a rank gives to, and gets from, a collective."""
+    """Return the numbers of slots of a rank's input and output in a collective."""
     return COLLECTIVES[kind].parts(ranks)
 
 
 def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) -> Measurement:
-    """Return the measurement of sends whose receive is posted PAUSE_S later.
+    """Return a measurement of sends whose receive is posted PAUSE_S later.
 
-    A send that ends much sooner did not wait for its receive.
+    A send that takes much less than PAUSE_S did not wait for its receive (eager protocol).
     """
     b, (here, there) = Builder("late_receive", ranks), pair
     b.buffer("ping", "input", 1), b.buffer("pong", "output", 1)
@@ -180,12 +175,12 @@ def late_receive(ranks: int, pair: tuple[int, int], num_bytes: int, trips: int) 
 
 
 def reduce(ranks: int, num_bytes: int, trips: int) -> Measurement:
-    """Return the measurement of adding one buffer to another, on every rank at once."""
+    """Return a measurement of adding one buffer to another, on all ranks at once."""
     return _local(Kind.reduce, ranks, num_bytes, trips)
 
 
 def copy(ranks: int, num_bytes: int, trips: int) -> Measurement:
-    """Return the measurement of copying a buffer, on every rank at once."""
+    """Return a measurement of copying a buffer, on all ranks at once."""
     return _local(Kind.copy, ranks, num_bytes, trips)
 
 
@@ -204,9 +199,9 @@ def _local(kind: Kind, ranks: int, num_bytes: int, trips: int) -> Measurement:
 
 
 def computations(operator: Operator, sample: Sample, ranks: int, amount: int, trips: int) -> Measurement:
-    """Return the measurement of one amount of an operator's computation, on every rank at once, repeatedly.
+    """Return a measurement of `trips` runs of one amount of an operator's computation, on all ranks at once.
 
-    If ranks or slices differ, the largest amount counts.
+    If the ranks' pieces differ, the cost is filed under the key of the piece with the most FLOP per unit.
     """
     b = Builder("computations", ranks)
     rows = sample.add(b, ranks, [amount] * trips)
@@ -218,7 +213,7 @@ def computations(operator: Operator, sample: Sample, ranks: int, amount: int, tr
 
 
 def workload_of(operator: Operator, sample: Sample, ranks: int, amount: int) -> Callable[[Program], Workload]:
-    """Return the function that gives the workload of a sample's program."""
+    """Return the function from a sample's program to its workload."""
     schedule = operator.serial(ranks) if sample.schedule is None else sample.schedule(amount)
     return partial(operator.workload, schedule=schedule)
 
@@ -233,11 +228,27 @@ def stream(
     call: str | None = None,
     slice_bytes: int = 0,
 ) -> Stream:
-    """Build computations of these amounts beside traffic.
+    """Return a program of computations beside traffic.
 
-    Traffic: a stream of messages between neighbours, each added to the buffer, or `call`s of a library collective of
-    `num_bytes` (the larger of a rank's buffers). Without amounts, or without traffic, builds the other side in
-    isolation.
+    Parameters
+    ----------
+    workload_of : callable
+        From the program to its workload.
+    sample : Sample
+        What to compute.
+    ranks : int
+        Number of ranks.
+    amounts : sequence of int
+        Amounts of the sample, computed one after the other; empty: traffic in isolation.
+    num_bytes : int
+        Bytes of a message, or of a rank's larger buffer in a call.
+    messages : int
+        Messages to and from the neighbour (rank ^ 1), each added to a buffer on arrival, or calls; 0: computations in
+        isolation.
+    call : str, optional
+        A library collective to call instead of sending messages.
+    slice_bytes : int
+        Cut messages into slices of this size; 0: do not.
     """
     b = Builder("stream", ranks)
     computed = sample.add(b, ranks, amounts)
@@ -254,7 +265,7 @@ def stream(
 
 
 def _add_messages(b: Builder, ranks: int, messages: int, slots: int) -> dict[int, list[int]]:
-    """Append messages between neighbours, both ways at once, into n slots; return the rows of each rank's receives."""
+    """Append messages between neighbours, in both directions at once, into `slots` slots; return receives by rank."""
     slots = max(1, min(slots, messages))
     b.buffer("mine", "input", 1), b.buffer("sums", "scratch", slots)
     send, recv, mine, receives = b.lane("send", "net"), b.lane("recv", "net"), [Region("mine", 0, 1)], {}
@@ -269,7 +280,7 @@ def _add_messages(b: Builder, ranks: int, messages: int, slots: int) -> dict[int
 
 
 def ends_of(timeline: Timeline) -> Spans:
-    """Return start and end of each op's span, by its row, in seconds."""
+    """Return (start, end) of each op's span in seconds, by the op's row."""
     col = timeline.columns
     return {int(op): (float(s), float(e)) for op, s, e in zip(col["op"], col["start_s"], col["end_s"], strict=True)}
 
@@ -281,19 +292,19 @@ def _variant(name: str, program: Program, num_bytes: dict[str, int], dtype: str 
 
 
 def _steps(timeline: Timeline, rows: Sequence[int], factor: float = 1.0) -> list[float]:
-    """Seconds from the end of each op to the end of the next."""
+    """Return the seconds from the end of each op to the end of the next, times `factor`."""
     spans = ends_of(timeline)
     return [float(step) for step in np.diff([spans[row][1] for row in rows]) * factor]
 
 
 def _rate(timeline: Timeline, rows: Sequence[int]) -> list[float]:
-    """Seconds per message of a stream, averaged over all of it, since libraries complete messages in bursts."""
+    """Return the mean seconds per message of a stream. Single messages mislead: libraries complete them in bursts."""
     spans = [ends_of(timeline)[row] for row in rows]
     return [(max(end for _, end in spans) - min(start for start, _ in spans)) / len(rows)]
 
 
 def _middle(timeline: Timeline, rows: Sequence[int]) -> list[float]:
-    """Share of the total time at which half of these ops had ended."""
+    """Return the share of the total time after which half of these ops had ended."""
     spans = np.array([ends_of(timeline)[row] for row in rows])
     ends = spans[:, 1] - spans[:, 0].min()
     return [float(np.median(ends) / ends.max())]
@@ -305,7 +316,7 @@ def _durations(timeline: Timeline, rows: Sequence[int]) -> list[float]:
 
 
 def slowest(timeline: Timeline, rows: dict[int, list[int]]) -> list[float]:
-    """Return the slowest of the k-th ops of all ranks: ranks of a tile wait for each other in the collective."""
+    """Return for each k the seconds of the slowest rank's k-th op, since ranks wait for the slowest in a collective."""
     ran = set(timeline.columns["rank"].tolist())
     return [
         float(t) for t in np.max([_durations(timeline, mine) for rank, mine in rows.items() if rank in ran], axis=0)

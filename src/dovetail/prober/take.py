@@ -1,4 +1,4 @@
-"""take: measurements run interleaved in one job, and their timings by cost key."""
+"""take: run measurements interleaved in one job, and collect their timings by cost key."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from dovetail.run.job import Job, JobResult
 from dovetail.run.load import LIMIT, Load
 
 ROUNDS = 5
-AGAIN = 2  # times that a job beside other load is repeated
-CALMER = 0.5  # of its load: else the load stays, and another repeat would find it too
+AGAIN = 2  # repeats of a job that ran beside other load
+CALMER = 0.5  # a repeat must have at most this share of the load; else the load is lasting, and repeats do not help
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Time that a probe may take: seconds for each size of each cost, and limits on the number of repeats."""
+    """Time that a probe may take: `each_s` seconds per size of each cost, in `least` to `most` repeats per round."""
 
     each_s: float = 0.15
     least: int = 2
     most: int = 60
 
     def trips(self, expected_s: float) -> int:
-        """Return how often to run what takes `expected_s` seconds, within the budget and its limits."""
+        """Return how often to run a measurement of `expected_s` seconds in each round."""
         return int(np.clip(self.each_s / max(expected_s, 1e-9) / ROUNDS, self.least, self.most)) + 1
 
     def allows(self, expected_s: float) -> bool:
-        """Whether the least number of repeats is worth its time."""
+        """Return whether one run of `expected_s` seconds fits the budget."""
         return expected_s < self.each_s
 
 
@@ -51,10 +51,7 @@ def take(executor: Executor, measured: Sequence[Measurement], rounds: int = ROUN
 
 
 def calmest(executor: Executor, job: Job) -> JobResult:
-    """Run a job, again while others disturb it and repeating helps. Return the calmest result.
-
-    Others: processes beside the job, and the hypervisor.
-    """
+    """Run a job; repeat it while other processes or the hypervisor disturb it. Return the least disturbed result."""
     best = executor.execute(job)
     for _ in range(AGAIN):
         if not best.load.warnings:
@@ -72,7 +69,7 @@ def _share(load: Load) -> float:
 
 
 def load_beside(costs: Mapping[str, Mapping[str, Any]]) -> dict[str, Load]:
-    """Return the costs (of a Machine, as JSON) that were probed beside other load, each with that load."""
+    """Return the load during the probe of each cost (a Machine's, as JSON) that was probed beside other load."""
     found = {}
     for key, curve in costs.items():
         about = curve.get("provenance", {})
@@ -83,7 +80,7 @@ def load_beside(costs: Mapping[str, Mapping[str, Any]]) -> dict[str, Load]:
 
 
 def probed_beside_load(costs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a sentence for the user if costs were probed beside other load.
+    """Return a sentence for the user if some costs were probed beside other load, else nothing.
 
     >>> probed_beside_load({"copy": {}, "reduce": {"provenance": {"foreign_load": 0.4, "steal": 0.0}}})
     ('probed beside other load: reduce (40 % of the cores); probe again on a calm machine',)
@@ -97,19 +94,19 @@ def probed_beside_load(costs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...
 
 
 def should_probe_again(machine_costs: Mapping[str, Mapping[str, Any]], looked: Mapping[str, Samples]) -> bool:
-    """Whether cached costs were probed beside other load, and the machine is calm now."""
+    """Return whether cached costs were probed beside other load, and the machine is calm now."""
     now = [Load(s.provenance.get("foreign_load"), s.provenance.get("steal")) for s in looked.values()]
     return bool(load_beside(machine_costs)) and all(_share(load) <= LIMIT for load in now)
 
 
 def as_samples(rows: Sequence[tuple[float, float, int]], unit: str = "bytes", **provenance: object) -> Samples:
-    """Return Samples from rows (x, seconds, repeat)."""
+    """Return Samples from rows of (x, seconds, repeat)."""
     x, seconds, repeat = (np.array(column) for column in zip(*rows, strict=True))
     return Samples(x, seconds, repeat, unit, dict(provenance))
 
 
 def medians_s(executor: Executor, measured: Sequence[Measurement]) -> list[float]:
-    """Return a quick estimate of each measurement, from one job."""
+    """Return approximate seconds of each measurement, from one job of one round."""
     found = take(executor, [each._replace(key=str(place)) for place, each in enumerate(measured)], 1)
     return [float(np.median(found[str(place)].medians)) for place in range(len(measured))]
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dovetail.report.picture import svg, write_svg
     from dovetail.report.plots import curves_page, write_curves
 
-# Who prints a table needs no page: what makes these is imported when it is first asked for.
+# These are imported at first use, since printing a table needs none of them.
 _LATER = {
     "characteristics_text": "characteristics",
     "write_characteristics": "characteristics",

@@ -18,10 +18,11 @@ def advice_text(advice: Advice) -> str:
         parts += [_finding(number, finding, advice) for number, finding in numbered]
     if advice.read_rows < advice.num_rows:
         parts.append(
-            f"The replay took excerpts, {advice.read_rows} of {advice.num_rows} rows; savings are scaled to the whole."
+            f"The replay used excerpts, {advice.read_rows} of {advice.num_rows} rows; savings are scaled to the whole."
         )
     if advice.num_runs == 1:
-        parts.append(f"Two such runs may differ by {seconds(advice.spread_s)}, as calls in this one do (`--again`).")
+        spread = seconds(advice.spread_s)
+        parts.append(f"By the spread of its calls, a second run may differ by {spread}; `--again` compares with one.")
     return "\n\n".join([*parts, replay_text(Replay(advice.traced_s, advice.replayed_s))])
 
 
@@ -31,8 +32,8 @@ def _least(advice: Advice) -> str:
 
 def replay_text(replay: Replay) -> str:
     """Return the simulated makespan of a trace beside the traced one."""
-    how = f"on machine '{replay.machine}'" if replay.machine else "as it was"
-    times = f"takes {seconds(replay.replayed_s)}; traced were {seconds(replay.traced_s)}"
+    how = f"on machine '{replay.machine}'" if replay.machine else "unchanged"
+    times = f"takes {seconds(replay.replayed_s)}; the trace took {seconds(replay.traced_s)}"
     off = f"{percent(abs(replay.off))} {'longer' if replay.off >= 0 else 'shorter'}"
     share = "less than 1 % apart" if abs(replay.off) < 0.01 else off
     return f"Replayed {how}, the program {times} ({share})."

@@ -1,4 +1,4 @@
-"""characteristics: DIL and CIL in tables, and as curves over op-to-byte ratio, memory traffic and shape."""
+"""characteristics: DIL and CIL (losses by splitting and by contention) in tables, and as plots."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 SYMBOLS = ("circle", "diamond-open", "square-open", "x-thin-open")
 PICTURES = (".png", ".svg")
 WIDTH, HEIGHT, SPACING = 1240, 1080, 0.06
-NARROW, WIDE = 8.0, 300.0  # from the least to the greatest of an axis
-CUT = "Cut into pieces: their seconds over the whole's (DIL), median ± half the distance of the quartiles."
-BESIDE = "Beside traffic: seconds over those alone (CIL), of computing / of the traffic, by bytes of a message or call."
+NARROW, WIDE = 8.0, 300.0  # ratios of an axis's greatest to its least value that decide on its ticks
+CUT = "DIL: seconds of all pieces / seconds of the whole; median ± half the interquartile range."
+BESIDE = (
+    "CIL: seconds with traffic / seconds in isolation, for computation / for traffic, by bytes of a message or call."
+)
 
 
 Along = Callable[[Characteristic], float]
 
 
 class Line(NamedTuple):
-    """One curve: what it is called, its hue and its dash by number, and its value for a computation."""
+    """A curve: its name, the numbers of its hue and its dash, and its value for a computation."""
 
     name: str
     hue: int
@@ -40,7 +42,7 @@ class Line(NamedTuple):
 
 
 def characteristics_text(found: Characteristics, *, terminal: bool = False, width: int = 100) -> str:
-    """What was measured in two tables, of cuts and of traffic, and where and how quietly."""
+    """Return what was measured as two tables, of splitting and of traffic; then where and how quietly."""
     cuts, traffics = found.cuts(), found.traffics()
     heads = ["size", "FLOP/B", "bytes", "whole", *(f"{way} / {pieces}" for way, pieces in cuts)]
     rows = [[*_about(each), *(_with_spread(each.dil(*cut)) for cut in cuts)] for each in found.found]
@@ -53,7 +55,7 @@ def characteristics_text(found: Characteristics, *, terminal: bool = False, widt
 
 
 def remarks(found: Characteristics) -> list[str]:
-    """Where it was measured, how quietly, and what was not."""
+    """Return sentences on where it was measured, how quietly, and what was not measured."""
     rounds, disturbed = [each.rounds for each in found.found], sum(each.disturbed for each in found.found)
     facts = [str(found.facts[key]) for key in ("cpu", "mpi") if key in found.facts]
     where = " ".join(", ".join([f"Measured on {found.ranks} ranks", *facts]).split())
@@ -84,8 +86,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], terminal: bool, 
 
 
 def write_characteristics(path: Path, found: Characteristics, provenance: Provenance) -> Path:
-    """Write the curves: a page that works offline (.html, or into a folder), or a picture (.svg, .png); returns the
-    file. EnvironmentFault where a picture cannot be made."""
+    """Write the curves as a page that works offline (.html, or into a folder), or as a picture (.svg, .png); return the
+    file. Raises EnvironmentFault if a picture cannot be made."""
     if path.suffix not in (*PICTURES, ".html"):
         path = path / f"{found.subject}.html"
     if path.suffix == ".html":
@@ -94,13 +96,13 @@ def write_characteristics(path: Path, found: Characteristics, provenance: Proven
         figure(found).write_image(str(path), width=WIDTH, height=HEIGHT, scale=2 if path.suffix == ".png" else 1)
     except (ValueError, ImportError, RuntimeError) as error:
         what = str(error).strip().splitlines()[0]
-        hint = "pip install 'dovetail[export]' and have a chromium; or a page: --plot FILE.html"
+        hint = "pip install 'dovetail[export]' and install Chromium; or write a page: --plot FILE.html"
         raise EnvironmentFault(f"cannot draw {path}", found=what, hint=hint) from error
     return path
 
 
 def characteristics_page(found: Characteristics, provenance: Provenance) -> str:
-    """The curves and the tables in one page that works offline."""
+    """Return the curves and the tables as a page that works offline."""
     text = escape(characteristics_text(found))
     section = f'<section><div class="plot"></div><pre>{text}</pre></section>'
     figures = [json.loads(figure(found).to_json())]
@@ -113,7 +115,7 @@ def _title(found: Characteristics) -> str:
 
 
 def figure(found: Characteristics) -> Any:
-    """Losses (down) over what they may depend on (across), as a plotly figure."""
+    """Return the losses (rows) against what they may depend on (columns), as a plotly figure."""
     from plotly.subplots import make_subplots
 
     losses = [("DIL", cut_lines(found)), ("CIL of computing", cil_lines(found, "compute"))]
@@ -143,8 +145,9 @@ def figure(found: Characteristics) -> Any:
 
 
 def _log_axis(values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis with ticks at 1, 2 and 5 times powers of ten; more over a narrow range, fewer over a wide
-    one."""
+    """Return a logarithmic axis with ticks at 1, 2 and 5 times powers of ten; more on a narrow range, fewer on a wide
+    one.
+    """
     low, high = min(values, default=1.0), max(values, default=1.0)
     steps = (1, 1.5, 2, 3, 5, 7) if high < NARROW * low else (1, 2, 5) if high < WIDE * low else (1,)
     ticks = [step * 10.0**power for power in range(floor(log10(low)) - 1, ceil(log10(high)) + 1) for step in steps]
@@ -152,12 +155,12 @@ def _log_axis(values: Sequence[float]) -> dict[str, Any]:
 
 
 def cut_lines(found: Characteristics) -> list[Line]:
-    """A curve for each cut: a hue for each way, a dash for each number of pieces."""
+    """Return a curve for each split: a hue for each way to split, a dash for each number of pieces."""
     return _lines(found.cuts(), str, lambda cut: lambda each: each.dil(*cut))
 
 
 def cil_lines(found: Characteristics, side: str) -> list[Line]:
-    """A curve for each traffic: a hue for each kind, a dash for each size."""
+    """Return a curve for each traffic: a hue for each kind, a dash for each size."""
     return _lines(found.traffics(), num_bytes, lambda key: lambda each: getattr(each.cil(*key), side, None))
 
 
@@ -167,7 +170,7 @@ def _lines(keys: Sequence[tuple[str, int]], unit: Callable[[int], str], value: C
 
 
 def traces_of(found: Characteristics, line: Line, along: Along, row: int, *, shown: bool) -> list[Any]:
-    """One curve: the medians with their quartiles, and a line through the means of those at one place."""
+    """Return the traces of a curve: medians with quartiles, and a line through the means at equal x."""
     import plotly.graph_objects as go
 
     known = [(along(each), ratio, each.title) for each in found.found if (ratio := line.value(each)) is not None]

@@ -1,4 +1,4 @@
-"""counterexample: a schedule that shows a fault: the ops of a failed check, after their prerequisites, in ticks."""
+"""counterexample: a timeline of a fault: the ops of a failed check, after those that must run first."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TICK_S = 1e-6
 def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False) -> Timeline:
     """Return a Timeline in which every op takes one tick and runs as soon as it can, up to the rows `ops`.
 
-    The two ops of a race stand side by side, since nothing orders them. With `stuck`, or if the program stalls, ops
-    that never run are drawn as waits to the end. Programs must fit their buffers.
+    The two ops of a race are at the same time, since nothing orders them. With `stuck`, or if the program stalls, ops
+    that never run are drawn as waits until the end. The program must pass the bounds check.
 
     >>> from dovetail.ir import parse
     >>> race = parse('''
@@ -53,7 +53,7 @@ def counterexample(program: Program, ops: Sequence[int], *, stuck: bool = False)
         name = f"blocked: {op_text(program, row)}"
         spans.append(_span(lists, row, ready, most)._replace(op=-1, name=name))
     lanes = [lane.name for lane in program.lanes]
-    return from_spans("predicted", program.num_ranks, spans, lanes, {"schedule": "counterexample, one tick an op"})
+    return from_spans("predicted", program.num_ranks, spans, lanes, {"schedule": "counterexample, one tick per op"})
 
 
 def _before(lists: OpLists, run: Run, ops: Sequence[int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""html: the HTML page: summary, losses, reasons and timeline in one file that works offline."""
+"""html: the HTML page: schedules, losses, reasons and timeline in one file that works offline."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def write_page(
     summary: Summary | None = None,
     further: str = "",
 ) -> Path:
-    """Write the page to `path`, whole or not at all; returns the path.
+    """Write the page to `path`, completely or not at all; return the path.
 
-    `program` is the one that all timelines ran, or one for each timeline (None where unknown); with it, tooltips show
-    each op's text and source line, and arrows show messages. `further` is HTML that stands below them. Raises
-    EnvironmentFault where the file cannot be written.
+    `program`: the program that all timelines ran, or one for each timeline (None if unknown). With it, tooltips show
+    each op's text and source line, and arrows show messages. `further`: HTML to insert above the timeline. Raises
+    EnvironmentFault if the file cannot be written.
     """
     return save_text(path, page(title=title, timelines=timelines, program=program, summary=summary, further=further))
 
@@ -59,7 +59,7 @@ def page(
     summary: Summary | None = None,
     further: str = "",
 ) -> str:
-    """The text of the page that `write_page` writes."""
+    """Return the page that `write_page` writes."""
     facts = summary or Summary()
     ran: list[Program | OpDetails | None] = programs_of(timelines, program)
     shown = [run for run in zip(timelines, ran, strict=True) if run[0].num_spans]
@@ -81,7 +81,7 @@ def page(
 
 
 def _provenance(given: Provenance, timelines: Sequence[Timeline]) -> str:
-    """Command, machine, commit: as given, else from the timelines' own records; and how well clocks agree."""
+    """Return command, machine and commit, as given or else from the timelines, and how well clocks agree."""
     known = dict(given.items())
     for timeline in timelines:
         for name in ("command", "machine", "commit"):
@@ -109,8 +109,8 @@ def _summary(summary: Summary) -> str:
 def _space(space: Space | None) -> str:
     if space is None:
         return ""
-    what = "A part of it, each rank in its colour; shades show what is computed one after the other"
-    what += ", pale what another rank computes, too" * any(piece.beyond for piece in space.pieces)
+    what = "A part of it, with a colour for each rank; alternating shades separate tiles computed one after another"
+    what += "; pale parts are computed by another rank, too" * any(piece.beyond for piece in space.pieces)
     return f"<section><h2>Iteration space</h2><p>{what}.</p>{space_svg(space)}</section>"
 
 
@@ -153,7 +153,7 @@ def _table(name: str, head: str, body: str) -> str:
 
 
 def _aside(row: Row, label: Label) -> str:
-    """Beside a measured time: its spread, and how far it lies from the prediction."""
+    """Return the spread of a measured time, and its difference to the prediction."""
     value, parts = row.seconds(label), []
     if value is None:
         return ""
@@ -165,7 +165,7 @@ def _aside(row: Row, label: Label) -> str:
 
 
 def _in_unit_of(value_s: float, other_s: float) -> str:
-    """The number of `value_s` in the unit that `other_s` is shown in.
+    """Return the number of `value_s` in the unit in which `other_s` is shown.
 
     >>> _in_unit_of(0.0003, 0.0527)
     '0.30'
@@ -174,7 +174,7 @@ def _in_unit_of(value_s: float, other_s: float) -> str:
 
 
 def signed_percent(share: float) -> str:
-    """A difference as per cent with its sign.
+    """Return a difference as a percentage with its sign.
 
     >>> signed_percent(0.0512), signed_percent(-0.25)
     ('+5.1 %', '−25 %')
@@ -187,13 +187,13 @@ def _losses(losses: Sequence[Losses]) -> str:
 
 
 def _totals(losses: Sequence[Losses]) -> str:
-    """For each label one bar: the ideal, then what was lost."""
+    """Return a bar for each label: the ideal, then the losses."""
     most = max((max(x.makespan_s, x.ideal_s) for x in losses), default=0.0) or 1.0
     lines = []
     for entry in losses:
         lost_s = entry.makespan_s - entry.ideal_s
         ideal, lost = 100 * entry.ideal_s / most, max(100 * lost_s / most, 0.0)
-        where = f'<span class="where">read along {escape(entry.where)}</span>' if entry.where else ""
+        where = f'<span class="where">along {escape(entry.where)}</span>' if entry.where else ""
         digits = 3 if not lost_s else min(max(2 + ceil(log10(max(entry.makespan_s / abs(lost_s), 1))), 3), 6)
         text = f"{entry.label}: {seconds(entry.makespan_s, digits)} = {seconds(entry.ideal_s, digits)} ideal"
         lines.append(
@@ -205,13 +205,13 @@ def _totals(losses: Sequence[Losses]) -> str:
 
 
 def _loss_table(losses: Sequence[Losses]) -> str:
-    """A row for each loss, the largest first, with a bar for each label; what lost nothing is named below."""
+    """Return a row per loss, the largest first, with a bar per label; below, causes that lost nothing."""
     largest: dict[str, float] = {}
     for entry in losses:
         for name, value in entry.lost_s.items():
             largest[name] = max(largest.get(name, 0.0), abs(value))
     names = sorted(largest, key=lambda name: -largest[name])
-    least = 1e-6 * max(entry.makespan_s for entry in losses)  # less is rounding
+    least = 1e-6 * max(entry.makespan_s for entry in losses)  # smaller losses are rounding errors
     none = ", ".join(escape(name) for name in names if largest[name] <= least)
     head = "<th>loss</th><th></th>" + "".join(f'<th class="number">{entry.label}</th>' for entry in losses)
     body = "".join(_loss(name, losses, max(largest.values())) for name in names if largest[name] > least)
@@ -227,7 +227,7 @@ def _loss(name: str, losses: Sequence[Losses], most_s: float) -> str:
 
 
 def _bar(label: Label, share: float) -> str:
-    """A bar of `share` of the widest; a negative loss (a gain) in another hue."""
+    """Return a bar with `share` of the greatest length; negative losses (gains) have another colour."""
     sign = " negative" if share < 0 else ""
     fill = f'<i style="width:{max(100 * abs(share), 0.6):.2f}%"></i>' if share else ""
     return f'<div class="bar {label}{sign}">{fill}</div>'

@@ -1,4 +1,4 @@
-"""notebook: plans, tune results and timelines as text, and in notebooks as tables and pictures."""
+"""notebook: show plans, tune results and timelines as text, and in notebooks as tables and pictures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dovetail.tuner import TuneResult
 
 
 class Explanation(str):
-    """Text that a notebook shows as tables and pictures. `html`: these."""
+    """Text that a notebook shows as tables and pictures, given by `html`."""
 
     __slots__ = ("html",)
     html: str
@@ -78,5 +78,5 @@ def _table(found: Summary) -> str:
 
 
 def _picture(drawn: str, name: str) -> str:
-    """An SVG as an image of its own, so that its style stays within it."""
+    """Return an SVG as an <img>, so that its style applies only within it."""
     return f'<img alt="{escape(name)}" src="data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}">'

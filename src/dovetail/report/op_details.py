@@ -1,4 +1,4 @@
-"""op_details: what a page shows of each op of a timeline: text, source line, messages, and what it waited for."""
+"""op_details: what a page shows of each op: text, source line, messages, and the ops that it waited for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from dovetail.timeline.partners import message_of
 
 @dataclass(frozen=True, eq=False)
 class OpDetails:
-    """`line` has a row of `lines` for each op, or -1; message i goes from op `sender[i]` to op `taker[i]`; op i waited
-    for ops `dep[dep_start[i]:dep_start[i + 1]]`. `classes`: of each op its row of
-    `MPI_GROUPS`; None for Dovetail's own kinds."""
+    """Details of each op of a program or trace.
+
+    Op i has the text `texts[i]` and the source line `lines[line[i]]` (none if -1), and waited for the ops
+    `dep[dep_start[i]:dep_start[i + 1]]`. Message j goes from op `sender[j]` to op `taker[j]`. `classes`: each op's row
+    of `MPI_GROUPS`; None for Dovetail's own kinds of ops.
+    """
 
     name: str
     lines: tuple[str, ...]
@@ -32,7 +35,7 @@ class OpDetails:
 
 
 def details_of(program: Program | OpDetails) -> OpDetails:
-    """Those of a Program's ops."""
+    """Return the details of a Program's ops."""
     if isinstance(program, OpDetails):
         return program
     sender = message_of(program)

@@ -1,7 +1,7 @@
-"""otf2_events: write OTF2 events through the library's C functions, since the package takes 10 us an event.
+"""otf2_events: write OTF2 events through the library's C functions.
 
-OTF2 has no call that takes many events. So events are columns up to here, NumPy puts them in order, and each costs one
-call through ctypes.
+The Python package needs 10 µs for each event, and OTF2 has no call that takes many events. So events are columns here,
+NumPy sorts them, and each is one call through ctypes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from dovetail.core import EnvironmentFault
 
 Array = NDArray[Any]
-CHUNK = 1 << 15  # events whose arguments are Python's numbers at a time
-ENTER, DETAIL, LEAVE = 2, 1, 0  # at one moment: what ends before what begins
+CHUNK = 1 << 15  # events whose arguments are converted to Python numbers at a time
+ENTER, DETAIL, LEAVE = 2, 1, 0  # order at equal times: ends before begins
 WITH_ATTRIBUTES = "enter_with"  # an `enter` with attributes after its region; those that are 0 are left out
 _U8, _U32, _U64 = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64
 _COLLECTIVE = (_U8, _U32, _U32, _U64, _U64)  # operation, communicator, root, bytes sent, bytes received
@@ -32,7 +32,7 @@ _CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "collective_end": ("MpiCollectiveEnd", _COLLECTIVE),
     "collective_request": ("NonBlockingCollectiveRequest", (_U64,)),  # request
     "collective_complete": ("NonBlockingCollectiveComplete", (*_COLLECTIVE, _U64)),
-    "put": ("RmaPut", (_U32, _U32, _U64, _U64)),  # window, rank, bytes, a number of the operation's own
+    "put": ("RmaPut", (_U32, _U32, _U64, _U64)),  # window, rank, bytes, number of the operation
     "get": ("RmaGet", (_U32, _U32, _U64, _U64)),
     "atomic": ("RmaAtomic", (_U32, _U32, _U8, _U64, _U64, _U64)),  # …, type, bytes put, bytes got, number
 }
@@ -40,31 +40,31 @@ _CALLS: dict[str, tuple[str, tuple[Any, ...]]] = {
 
 @dataclass(frozen=True)
 class Batch:
-    """Events of one kind as columns. Events of a location are written in the order of `time_ns`, `order`,
-    `place`, then of the batches and their rows."""
+    """Events of one kind as columns. A location's events are written in the order of `time_ns`, `order`, `place`, then
+    of the batches and their rows."""
 
     kind: str
     location: Array  # row of the archive's locations
     time_ns: Array
     order: int
-    args: tuple[Array, ...]  # of the C function, after the time
+    args: tuple[Array, ...]  # arguments of the C function after the time
     place: Array | None = None
 
     def rows(self, at: Array | slice) -> Batch:
-        """The events at some rows."""
+        """Return the events in some rows."""
         place = None if self.place is None else self.place[at]
         return Batch(self.kind, self.location[at], self.time_ns[at], self.order, tuple(c[at] for c in self.args), place)
 
 
 def by_location(batch: Batch, num_locations: int) -> list[Batch]:
-    """The events of each location."""
+    """Return the events of each location."""
     order = np.argsort(batch.location, kind="stable")
     bounds = np.searchsorted(batch.location[order], np.arange(num_locations + 1)).tolist()
     return [batch.rows(order[bounds[i] : bounds[i + 1]]) for i in range(num_locations)]
 
 
 class EventWriter:
-    """Writes events into an archive that is open for writing. `attributes`: their rows in the archive."""
+    """Write events into an open archive. `attributes`: rows of the archive's attributes."""
 
     def __init__(self, archive: Any, attributes: Sequence[int]) -> None:
         self.archive, self.attributes = archive, attributes
@@ -82,7 +82,7 @@ class EventWriter:
         for attribute, value in zip(self.attributes, values, strict=True):
             if value:
                 self.library.OTF2_AttributeList_AddInt64(self.values, attribute, value)
-        code: int = self.functions["enter"](writer, self.values, time_ns, region)  # which empties the list
+        code: int = self.functions["enter"](writer, self.values, time_ns, region)  # also empties the list
         return code
 
     def write(self, location: Any, batches: Sequence[Batch]) -> None:
@@ -93,7 +93,7 @@ class EventWriter:
         for begin in range(0, len(kind), CHUNK):
             part = slice(begin, begin + CHUNK)
             self._write(handle, batches, kind[part], number[part], time_ns[part])
-        if len(kind):  # what the package counts itself where its own methods write
+        if len(kind):  # the package's own methods keep these records, too
             self.archive._update_timestamps(int(time_ns[0]))
             self.archive._update_timestamps(int(time_ns[-1]))
             location._number_of_events_written += len(kind)
@@ -107,7 +107,7 @@ class EventWriter:
 
 
 def _in_order(batches: Sequence[Batch]) -> tuple[Array, Array, Array]:
-    """Of the events in their order: the batch, the row in it, and the time."""
+    """Return the batch, the row and the time of all events, in the order of writing."""
     sizes = [len(batch.time_ns) for batch in batches]
     zero = [np.zeros(size, "i8") for size in sizes]
     kind = np.repeat(np.arange(len(batches), dtype="u1"), sizes)
@@ -120,7 +120,7 @@ def _in_order(batches: Sequence[Batch]) -> tuple[Array, Array, Array]:
 
 
 def _arguments(batch: Batch, rows: Array) -> Iterator[tuple[int, ...]]:
-    """The arguments of some events as Python's numbers."""
+    """Return the arguments of some events as Python numbers."""
     if not batch.args:
         return iter([()] * len(rows))
     return zip(*(column[rows].tolist() for column in batch.args), strict=True)
@@ -134,7 +134,7 @@ _ERROR = ctypes.CFUNCTYPE(
 
 @contextmanager
 def library_errors() -> Iterator[list[str]]:
-    """Collect the errors that the C library finds meanwhile: what it writes when it closes files returns none."""
+    """Collect the errors that the C library reports meanwhile, as its calls that close files return none."""
     library, _ = _library()
     library.OTF2_Error_GetDescription.restype = ctypes.c_char_p
     library.OTF2_Error_RegisterCallback.restype = ctypes.c_void_p
@@ -154,8 +154,8 @@ def library_errors() -> Iterator[list[str]]:
 
 
 def _library() -> tuple[Any, dict[str, Callable[..., int]]]:
-    """The C library of the package `otf2`, and its functions that write events. The handle is our own: the package sets
-    other types of arguments on its functions."""
+    """Return the C library of the package `otf2`, and its functions that write events. The handle is separate from the
+    package's, which declares other argument types."""
     try:
         from _otf2.Config import conf
 

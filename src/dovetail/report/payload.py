@@ -21,7 +21,7 @@ _ALIGN = 8
 
 
 def encode(runs: Sequence[tuple[Timeline, Program | OpDetails | None]]) -> str:
-    """Timelines and details of their ops, as base64 of deflate of what `_pack` lays out."""
+    """Return timelines and details of their ops, packed (`_pack`), deflated and in base64."""
     arrays: dict[str, NDArray[Any]] = {}
     distinct = list({id(p): p for _, p in runs if p is not None}.values())
     rows = {id(p): row for row, p in enumerate(distinct)}
@@ -39,7 +39,7 @@ def encode(runs: Sequence[tuple[Timeline, Program | OpDetails | None]]) -> str:
 def _timeline(
     arrays: dict[str, NDArray[Any]], key: str, timeline: Timeline, program: Program | OpDetails | None, row: int
 ) -> dict[str, Any]:
-    """Add the spans of one timeline to `arrays`, in the order of its tracks; returns its part of the header."""
+    """Add the spans of one timeline to `arrays`, in the order of its tracks; return its part of the header."""
     found, order = tracks(timeline)
     col = timeline.columns
     start = col["start_s"][order]
@@ -65,7 +65,7 @@ def _timeline(
 
 
 def _details(arrays: dict[str, NDArray[Any]], key: str, details: OpDetails) -> dict[str, Any]:
-    """Add texts, source lines and messages of the ops to `arrays`; returns their part of the header."""
+    """Add texts, source lines and messages of the ops to `arrays`; return their part of the header."""
     texts = "\n".join(text.replace("\n", " ") for text in details.texts)
     arrays[f"{key}.text"] = np.frombuffer(texts.encode("utf-8", "replace"), dtype=np.uint8)
     for name in ("line", "sender", "taker", "dep_start", "dep"):
@@ -74,7 +74,7 @@ def _details(arrays: dict[str, NDArray[Any]], key: str, details: OpDetails) -> d
 
 
 def _pack(head: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Length of the header (u32), header as JSON, then the arrays, each at the offset that the header names."""
+    """Return the length of the header (u32), the header as JSON, then the arrays at the offsets given in the header."""
     places, chunks, offset = {}, [], 0
     for name, array in arrays.items():
         data = array.tobytes()

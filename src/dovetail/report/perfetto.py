@@ -25,11 +25,9 @@ Event = dict[str, Any]
 
 
 def write_perfetto(
-    path: str | Path,
-    timelines: Sequence[Timeline],
-    program: Program | Sequence[Program | None] | None = None,
+    path: str | Path, timelines: Sequence[Timeline], program: Program | Sequence[Program | None] | None = None
 ) -> Path:
-    """Write `chrome_trace` to `path`, whole or not at all; returns the path."""
+    """Write `chrome_trace` to `path`, completely or not at all; return the path."""
     document = chrome_trace(timelines, program)
     return save_text(path, json.dumps(document, separators=(",", ":"), ensure_ascii=False))
 
@@ -74,7 +72,7 @@ class _Part:
         return self._sorted[0]
 
     def names(self) -> Iterator[Event]:
-        """Metadata events: processes and threads with names, in the order of ranks and lanes."""
+        """Yield metadata events: the names of processes and threads, in the order of ranks and lanes."""
         title = " ".join(filter(None, (str(self.timeline.meta.get("schedule") or ""), self.timeline.label)))
         for rank in range(self.timeline.num_ranks):
             head = {"ph": "M", "pid": self.pid + rank}
@@ -87,7 +85,7 @@ class _Part:
             yield {**head, "name": "thread_sort_index", "args": {"sort_index": tid}}
 
     def spans(self) -> Iterator[Event]:
-        """A complete event for each span, track by track."""
+        """Yield a complete event (`X`) for each span, track by track."""
         order = self._sorted[1]
         col = self.timeline.columns
         groups = span_groups(self.timeline, self.program)[order].tolist()
@@ -96,14 +94,14 @@ class _Part:
             rows = slice(track.first, track.first + track.num_spans)
             start = np.rint(col["start_s"][order[rows]] * 1e9).astype(np.int64)
             end = np.maximum(np.rint(col["end_s"][order[rows]] * 1e9).astype(np.int64), start)
-            end[:-1] = np.minimum(end[:-1], start[1:])  # what overlaps by rounding, or by a nanosecond of the clock
+            end[:-1] = np.minimum(end[:-1], start[1:])  # removes overlaps of a nanosecond, from rounding or the clock
             head = {"ph": "X", "pid": self.pid + track.rank, "tid": tid}
             for i, ts, dur in zip(range(rows.start, rows.stop), start / 1e3, (end - start) / 1e3, strict=True):
                 about = {"name": self.timeline.names[names[i]], "cat": GROUPS[groups[i]].name}
                 yield {**head, **about, "ts": float(ts), "dur": float(dur), "args": args[i]}
 
     def _args(self, order: NDArray[np.int64]) -> Iterator[dict[str, Any]]:
-        """What is known of each span beside its name and times."""
+        """Yield each span's op, text, source line and bytes."""
         texts = op_lines(self.program, source=False) if self.program is not None else []
         lines = self.program.columns["line"].tolist() if self.program is not None else []
         ops, sizes = (self.timeline.columns[name][order].tolist() for name in ("op", "num_bytes"))
@@ -116,21 +114,22 @@ class _Part:
             yield {**args, "num_bytes": size} if size else args
 
     def flows(self, spans: Sequence[Event], first: int) -> Iterator[Event]:
-        """A start where the sending span starts, an end within the taking span: for messages whose two ops both ran."""
+        """Yield flow events of messages whose two ops both ran: from the start of the send into the receive's span."""
         if self.program is None:
             return
         place = {span["args"]["op"]: span for span in spans if "op" in span["args"]}
         for target, source in enumerate(message_of(self.program).tolist()):
             if source < 0 or source not in place or target not in place:
                 continue
-            sent, taken = place[source], place[target]
+            sent, received = place[source], place[target]
             head = {"name": "message", "cat": "message", "id": first}
-            inside = taken["ts"] + max(taken["dur"] - 1e-3, 0.0)
+            inside = received["ts"] + max(received["dur"] - 1e-3, 0.0)
             yield {**head, "ph": "s", "pid": sent["pid"], "tid": sent["tid"], "ts": sent["ts"]}
-            yield {**head, "ph": "f", "bp": "e", "pid": taken["pid"], "tid": taken["tid"], "ts": round(inside, 3)}
+            at = {"pid": received["pid"], "tid": received["tid"], "ts": round(inside, 3)}
+            yield {**head, "ph": "f", "bp": "e", **at}
             first += 1
 
 
 def _plain(meta: dict[str, Any]) -> dict[str, Any]:
-    """Provenance as JSON: what JSON has no form for, as text."""
+    """Return `meta` for JSON: values of other types as text."""
     return {key: v if isinstance(v, str | int | float | bool | None) else str(v) for key, v in meta.items()}

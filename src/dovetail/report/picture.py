@@ -21,7 +21,7 @@ from dovetail.report.units import second_unit, seconds
 from dovetail.timeline import Timeline
 
 GUTTER, STRIP, RIGHT = 168, 15, 14
-LEAST_PIXELS = 0.4  # spans nearer than this to the one before are drawn as one
+LEAST_PIXELS = 0.4  # narrow spans with smaller gaps are drawn as one
 STYLE = """
 text { font: 11px Inter, "Segoe UI", -apple-system, "Helvetica Neue", "DejaVu Sans", sans-serif; fill: #22262b; }
 .muted { fill: #6d7278; } .bold { font-weight: 600; } .title { font-size: 14px; font-weight: 600; }
@@ -35,7 +35,7 @@ text { fill: #e4e5e3; } .muted { fill: #9a9ea3; } .ground { fill: #1d2023; } .li
 
 @dataclass(frozen=True)
 class _Row:
-    """One strip: its track, its y, and whether rank and lane are named beside it."""
+    """One strip: its track, its y, and whether it has labels for rank and lane."""
 
     timeline: int
     track: Track
@@ -53,7 +53,7 @@ def write_svg(
     provenance: Provenance | None = None,
     width: int = 960,
 ) -> Path:
-    """Write `svg` to `path`, whole or not at all; returns the path."""
+    """Write `svg` to `path`, completely or not at all; return the path."""
     return save_text(path, svg(timelines, program, title=title, provenance=provenance, width=width))
 
 
@@ -65,7 +65,7 @@ def svg(
     provenance: Provenance | None = None,
     width: int = 960,
 ) -> str:
-    """The picture as text, `width` pixels wide, as high as its lanes ask; follows the reader's light or dark theme."""
+    """Return the picture as text, `width` pixels wide, as high as needed, in the viewer's light or dark theme."""
     top = 40 if title else 12
     sorted_tracks = [tracks(timeline) for timeline in timelines]
     rows = _rows([found for found, _ in sorted_tracks], timelines, top + 24)
@@ -89,7 +89,7 @@ def svg(
 
 
 def document(parts: Sequence[str], width: int, height: int, title: str) -> str:
-    """An SVG of these parts, with a class g0, g1, … for each colour of `GROUPS`, light or dark as the reader likes."""
+    """Return an SVG of these parts, with a class g0, g1, … per group for its light or dark colour."""
     light = "".join(f".g{i} {{ fill: {g.light}; stroke: {g.light}; }}" for i, g in enumerate(GROUPS))
     dark = "".join(f".g{i} {{ fill: {g.dark}; stroke: {g.dark}; }}" for i, g in enumerate(GROUPS))
     pale = ".predicted { fill-opacity: .38; } .emulated { fill-opacity: .66; }"
@@ -101,7 +101,7 @@ def document(parts: Sequence[str], width: int, height: int, title: str) -> str:
 
 
 def _rows(found: Sequence[Sequence[Track]], timelines: Sequence[Timeline], y: float) -> list[_Row]:
-    """Strips by rank, lane, timeline, depth, with more room between ranks than between lanes."""
+    """Return the strips by rank, lane, timeline, depth, with larger gaps between ranks than between lanes."""
     names = list(dict.fromkeys(lane for t in timelines for lane in t.lanes))
     keyed = sorted(
         (track.rank, names.index(timelines[i].lanes[track.lane]), i, track.depth, track)
@@ -131,7 +131,7 @@ def _labels(timeline: Timeline, row: _Row, width: int) -> Iterator[str]:
 
 
 def _strip(timeline: Timeline, groups: np.ndarray, row: _Row, order: np.ndarray, scale: float) -> Iterator[str]:
-    """The spans of one track; neighbours of one group that lie closer than the eye can separate become one."""
+    """Yield the spans of one track; narrow neighbours of one group with small gaps (`LEAST_PIXELS`) become one."""
     spans = order[row.track.first : row.track.first + row.track.num_spans]
     start = GUTTER + timeline.columns["start_s"][spans] * scale
     end = GUTTER + timeline.columns["end_s"][spans] * scale
@@ -156,7 +156,7 @@ def _strip(timeline: Timeline, groups: np.ndarray, row: _Row, order: np.ndarray,
 
 
 def _axis(end_s: float, scale: float, top: float, bottom: float) -> Iterator[str]:
-    """Ticks at 1, 2 or 5 times a power of ten, about a hundred pixels apart."""
+    """Yield ticks at 1, 2 or 5 times a power of ten, about a hundred pixels apart."""
     rough = 90 / scale
     power = 10.0 ** floor(log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough)
@@ -170,7 +170,7 @@ def _axis(end_s: float, scale: float, top: float, bottom: float) -> Iterator[str
 
 
 def _ends(timelines: Sequence[Timeline], scale: float, top: float, bottom: float) -> Iterator[str]:
-    """A line where each timeline ends: dashed for what was not measured."""
+    """Yield a line at the end of each timeline, dashed unless it is measured."""
     for timeline in timelines:
         x = GUTTER + timeline.makespan_s * scale
         dash = "" if timeline.label == "measured" else ' stroke-dasharray="3 3"'
@@ -178,7 +178,7 @@ def _ends(timelines: Sequence[Timeline], scale: float, top: float, bottom: float
 
 
 def _legend(timelines: Sequence[Timeline], groups: Sequence[np.ndarray], y: float) -> Iterator[str]:
-    """Each timeline with its length, each group of ops that occurs."""
+    """Yield each timeline with its length, and each group of ops that occurs."""
     x = 12.0
     entries = [(0, t.label, f"{t.label} {seconds(t.makespan_s)}") for t in timelines]
     seen = np.unique(np.concatenate([*groups, np.zeros(0, dtype=np.uint8)]))

@@ -1,4 +1,4 @@
-"""plots: cost curves with samples, fit, break points, range and residuals, in one page that works offline."""
+"""plots: a page of cost curves with samples, fit, break points, range and residuals; it works offline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dovetail.report.template import fill, part, provenance_list
 from dovetail.report.units import num_bytes, percent, seconds, significant
 
 FIT, SAMPLE, MEDIAN, OTHER = "#c9774a", "#5b8fc9", "#4b7cb3", "#9a6fb0"
-POINTS = 240  # of a fitted line
+POINTS = 240  # drawn per fitted line
 
 
 def write_curves(
@@ -33,7 +33,7 @@ def write_curves(
     samples: Mapping[str, Samples] | None = None,
     provenance: Provenance | None = None,
 ) -> Path:
-    """Write `curves_page` to `path`, whole or not at all; returns the path."""
+    """Write `curves_page` to `path`, completely or not at all; return the path."""
     return save_text(path, curves_page(curves, title=title, samples=samples, provenance=provenance))
 
 
@@ -44,7 +44,7 @@ def curves_page(
     samples: Mapping[str, Samples] | None = None,
     provenance: Provenance | None = None,
 ) -> str:
-    """A page with one plot for each curve, by name. Samples: as given by name, else those that the curve carries."""
+    """Return a page with a plot for each named curve; `samples` by name replace those stored in a curve."""
     own = {name: Samples.from_json(curve.samples) for name, curve in curves.items() if curve.samples}
     known = {**own, **(samples or {})}
     figures = [curve_figure(name, curve, known.get(name)) for name, curve in curves.items()]
@@ -55,7 +55,7 @@ def curves_page(
 def figures_page(
     figures: Sequence[Mapping[str, Any]], sections: str, *, title: str, provenance: Provenance | None = None
 ) -> str:
-    """A page of HTML `sections`, whose k-th place of class `plot` shows the k-th figure (plotly's JSON)."""
+    """Return a page of HTML `sections`; the k-th element of class `plot` shows the k-th figure (plotly's JSON)."""
     from plotly.offline import get_plotlyjs
 
     scripts = (get_plotlyjs(), part("plots.js"))
@@ -75,19 +75,19 @@ def figures_page(
 
 
 def curve_figure(name: str, curve: Curve, samples: Samples | None = None) -> dict[str, Any]:
-    """The figure of one curve as plotly's JSON: seconds above, residuals below, on one axis."""
+    """Return the figure of one curve as plotly's JSON: seconds above, residuals below, on one axis."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
 
     num_rows = 2 if curve.residuals else 1
     heights = [0.74, 0.26][:num_rows]
     figure = make_subplots(rows=num_rows, cols=1, row_heights=heights, shared_xaxes=True, vertical_spacing=0.06)
-    for trace in _above(go, curve, samples):
+    for trace in _upper_traces(go, curve, samples):
         figure.add_trace(trace, row=1, col=1)
     if curve.residuals:
-        away = [100 * r for r in curve.residuals]
+        percents = [100 * r for r in curve.residuals]
         style = {"color": FIT, "size": 6}
-        trace = go.Scatter(x=list(curve.x), y=away, mode="markers", marker=style, name="residual", showlegend=False)
+        trace = go.Scatter(x=list(curve.x), y=percents, mode="markers", marker=style, name="residual", showlegend=False)
         figure.add_trace(trace, row=2, col=1)
         figure.update_yaxes(title_text="fit − sample, %", row=2, col=1)
     for at in curve.breaks:
@@ -108,7 +108,7 @@ def curve_figure(name: str, curve: Curve, samples: Samples | None = None) -> dic
 
 
 def _axis(low: float, high: float, unit: str) -> dict[str, Any]:
-    """Logarithmic over a wide range, with ticks at powers that read well; linear, left to plotly, over a narrow one."""
+    """Return a logarithmic axis with ticks at powers of 4 or 10 for a wide range, a linear one for a narrow range."""
     if low <= 0 or high / low <= 30:
         return {
             "type": "linear",
@@ -129,8 +129,8 @@ def _tick(value: float, unit: str) -> str:
     return num_bytes(value) if unit == "bytes" else significant(value, 1)
 
 
-def _above(go: Any, curve: Curve, samples: Samples | None) -> list[Any]:
-    """Traces of the upper plot: timings, medians, the interval, other modes, the fitted line where it is valid."""
+def _upper_traces(go: Any, curve: Curve, samples: Samples | None) -> list[Any]:
+    """Return traces of the upper plot: timings, medians, interval, modes, and the fitted line where it is valid."""
     traces = []
     if samples is not None:
         dots = {"color": SAMPLE, "size": 4, "opacity": 0.3}
@@ -157,7 +157,7 @@ def _above(go: Any, curve: Curve, samples: Samples | None) -> list[Any]:
 
 
 def _extent(curve: Curve, samples: Samples | None) -> tuple[float, float]:
-    """The positive stretch of x that is worth showing."""
+    """Return the positive range of x to show."""
     seen = [*curve.x, *curve.breaks, *(samples.sizes.tolist() if samples is not None else [])]
     seen = [x for x in seen if x > 0]
     high = curve.high if math.isfinite(curve.high) else 4 * max(seen, default=2.0**18)
@@ -166,7 +166,7 @@ def _extent(curve: Curve, samples: Samples | None) -> tuple[float, float]:
 
 
 def _grid(curve: Curve, samples: Samples | None) -> NDArray[np.float64]:
-    """Points at which to draw the fit: inside the range of validity only, close to both sides of every break."""
+    """Return the points at which to draw the fit: inside its range of validity, and at both sides of every break."""
     low, high = _extent(curve, samples)
     even = np.linspace(low, high, POINTS)
     breaks = np.array([at for at in curve.breaks if low < at < high])
@@ -181,7 +181,7 @@ def _section(name: str, curve: Curve) -> str:
 
 
 def _facts(curve: Curve) -> list[tuple[str, str]]:
-    """The figures that a picture shows only roughly."""
+    """Return (name, text) of the curve's numbers: range, breaks, errors, modes, provenance."""
     rows = [("valid from", f"{_amount(curve, curve.low)} to {_amount(curve, curve.high)}")]
     if curve.breaks:
         rows.append(("breaks", ", ".join(_amount(curve, at) for at in curve.breaks)))
@@ -191,14 +191,10 @@ def _facts(curve: Curve) -> list[tuple[str, str]]:
     if len(curve.modes) > 1:
         rows.append(("modes", ", ".join(f"×{m.ratio:.3g} in {percent(m.share)}" for m in curve.modes)))
     rows.append(("at the start", seconds(curve.seconds(curve.low))))
-    return rows + [(key, str(value)) for key, value in curve.provenance.items() if _is_told(value)]
+    return rows + [(key, str(value)) for key, value in curve.provenance.items() if isinstance(value, str | int | float)]
 
 
 def _amount(curve: Curve, x: float) -> str:
     if not math.isfinite(x):
         return "any number"
     return num_bytes(x) if curve.x_unit == "bytes" else f"{x:g} {curve.x_unit}"
-
-
-def _is_told(value: object) -> bool:
-    return isinstance(value, str | int | float)

@@ -43,10 +43,10 @@ def selection_table(selection: Selection, *, terminal: bool = False, width: int 
 
 
 def nccl_tuner_csv(selection: Selection) -> str:
-    """Rows for NCCL_TUNER_CONFIG_FILE, as the example plugin of NCCL (ext-tuner/example) reads them.
+    """Return rows for NCCL_TUNER_CONFIG_FILE, as the example plugin of NCCL (ext-tuner/example) reads them.
 
-    It knows NCCL's own algorithms only, and takes a name that it does not know for a ring, a collective for an
-    all_reduce; so rows that it cannot express stand as comments. Its greatest size belongs to the row.
+    The plugin knows NCCL's own algorithms only: it takes unknown algorithms for rings, unknown collectives for
+    all_reduce. Rows that it cannot express are therefore comments. `max_bytes` there is included in the row.
 
     >>> ring = Row("all_reduce", 8, 1, 1024, 4096, "ring_all_reduce", 2, protocol="LL")
     >>> print(nccl_tuner_csv(Selection({}, (ring, Row("all_to_all", 8, 1, 0, 64)))), end="")
@@ -75,14 +75,14 @@ def write_nccl_tuner(selection: Selection, path: str | Path) -> Path:
 
 
 def write_for_others(selection: Selection, folder: str | Path) -> tuple[list[Path], list[str]]:
-    """`nccl_tuner.conf` and, in `msccl/`, XML by size; returns the files, and what could not be written."""
+    """Write `nccl_tuner.conf` and, in `msccl/`, XML by size; return the files, and why others could not be written."""
     place = Path(folder)
     files, refused = write_msccl(selection, place / "msccl", exported)
     return [write_nccl_tuner(selection, place / "nccl_tuner.conf"), *files], refused
 
 
 def exported(row: Row) -> Program:
-    """The Program of a row as runtimes can say it: without strides."""
+    """Return the Program of a row without strided slots, which MSCCL files cannot express."""
     from dovetail.collective import build
 
     how: dict[str, Any] = {"channels": row.channels, "instances": row.instances, "protocol": row.protocol}
@@ -92,10 +92,10 @@ def exported(row: Row) -> Program:
 def write_msccl(
     selection: Selection, folder: str | Path, program_of: Callable[[Row], Program], dialect: str = "msccl"
 ) -> tuple[list[Path], list[str]]:
-    """One XML for each row of ours, with the row's sizes as its minBytes and maxBytes; MSCCL picks files by these.
+    """Write an XML file for each row that is not the library's; minBytes and maxBytes are the row's sizes.
 
-    `program_of` gives the Program of a row. To MSCCL's own runtime maxBytes is the first size that is too large, to the
-    others the last that fits. Returns the files, and why a row has none.
+    `program_of` gives the Program of a row. In the dialect `msccl`, maxBytes is excluded from the row, in the others
+    included. Return the files, and a sentence for each row that has none.
     """
     from dovetail.collective import msccl
 

@@ -1,4 +1,4 @@
-"""space_picture: an iteration space as a static SVG: rows across, steps upwards, coloured by rank."""
+"""space_picture: an iteration space as a static SVG: rows from left to right, steps upwards, coloured by rank."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dovetail.ir import Piece, Space
 WIDTH, STRIP, GUTTER, BASE = 760, 18, 52, 34
 MOST_HEIGHT = 420
 HUES = ("var(--accent)", "var(--lost)", "var(--good)", "var(--muted)")
-SHADES = (0.78, 0.56, 0.36)  # of what is computed after one another
+SHADES = (0.78, 0.56, 0.36)  # alternate from turn to turn
 
 
 def space_svg(space: Space) -> str:
-    """The picture; its colours are the page's.
+    """Return the picture; colours are CSS variables of the page.
 
     >>> one = Space("rows", 0, 8, (4,), (Piece(0, 1, 1, 0, 4, False), Piece(1, 1, 1, 4, 8, False)))
     >>> space_svg(one).count("<rect")
@@ -25,7 +25,7 @@ def space_svg(space: Space) -> str:
     height = steps * strip + BASE
     parts = [_rect(space, piece, steps, strip) for piece in space.pieces]
     parts += [f'<path d="M{_x(space, cut):.1f} 0V{steps * strip:.1f}" {INK} stroke-width="1.5"/>' for cut in space.cuts]
-    parts += _words(space, steps, strip)
+    parts += _labels(space, steps, strip)
     upwards = f"{space.up} {space.number(1)} to {space.number(steps)}"
     label = escape(f"Iteration space: {space.axis} {space.low} to {space.high}, {upwards}", quote=True)
     size = f'viewBox="0 0 {WIDTH} {height:.0f}" style="width:100%;max-width:{WIDTH}px"'
@@ -47,7 +47,7 @@ def _rect(space: Space, piece: Piece, steps: int, strip: float) -> str:
     return f"<rect {place} {paint}><title>{escape(tooltip)}</title></rect>"
 
 
-def _words(space: Space, steps: int, strip: float) -> Iterator[str]:
+def _labels(space: Space, steps: int, strip: float) -> Iterator[str]:
     bottom, style = steps * strip, 'font-size="11" fill="var(--muted)"'
     for at in sorted({space.low, *space.cuts}):
         yield f'<text x="{_x(space, at):.1f}" y="{bottom + 14:.1f}" text-anchor="middle" {style}>{at}</text>'

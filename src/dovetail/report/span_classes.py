@@ -1,4 +1,4 @@
-"""span_classes: nine groups of spans, each with one colour, by kind of op or else by name."""
+"""span_classes: nine groups of spans, each with a colour; a span's group follows from its op's kind or its name."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GROUPS = (
 )
 COMPUTE, MEMORY, SEND, RECEIVE, FORWARD, COLLECTIVE, SYNC, IDLE, OTHER = range(len(GROUPS))
 
-# Of MPI calls, in the order of `dovetail.trace.analysis.call_classes.CLASSES`.
+# Groups of MPI calls, in the order of `dovetail.trace.analysis.call_classes.CLASSES`.
 MPI_GROUPS = (
     Group("outside MPI", "#4b7cb3", "#6a9fd8"),
     Group("send", "#dd8a3c", "#e6a05c"),
@@ -63,7 +63,7 @@ _OF_KIND = {
     Kind.compute: COMPUTE,
     Kind.collective: COLLECTIVE,
 }
-# Names of spans that are no op of ours (traces of other programs, waits, polls): the first match decides.
+# Names of spans without an op (traces of other programs, waits, polls): the first match decides.
 _OF_NAME = (
     (r"idle|stall|poll|blocked|exposed", IDLE),
     (r"wait|test|signal|probe|barrier|fence|sync", SYNC),
@@ -78,7 +78,7 @@ _OF_NAME = (
 
 
 def group_of_name(name: str) -> int:
-    """The group of a span known by its name only.
+    """Return the group of a span of which only the name is known.
 
     >>> [GROUPS[group_of_name(n)].name for n in ("MPI_Isend", "recv_reduce", "MPI_Iallreduce", "matmul", "poll", "zzz")]
     ['send, put', 'receive', 'collective', 'compute', 'idle', 'other']
@@ -90,7 +90,7 @@ def group_of_name(name: str) -> int:
 
 
 def span_groups(timeline: Timeline, program: Program | None) -> NDArray[np.uint8]:
-    """The group of every span, in the order of the timeline's columns."""
+    """Return the group of every span, in the order of the timeline's columns."""
     by_name = np.array([group_of_name(name) for name in timeline.names] or [OTHER], dtype=np.uint8)
     groups: NDArray[Any] = by_name[timeline.columns["name"]]
     op = timeline.columns["op"]

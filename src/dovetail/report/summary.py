@@ -16,10 +16,10 @@ LABELS: tuple[Label, ...] = ("predicted", "emulated", "measured")
 
 @dataclass(frozen=True)
 class Row:
-    """One schedule: its predicted, emulated and measured makespan (seconds), and why it was or was not taken.
+    """One schedule: its predicted, emulated and measured makespan (seconds), and why it was or was not chosen.
 
     `ideal_gain` is the share of (serial - ideal) that was reached, 1.0 for all; `spread_s` is half the interquartile
-    range of the measured makespan; `chosen` marks the schedule that the plan takes.
+    range of the measured makespan; `chosen` marks the plan's schedule.
     """
 
     schedule: str
@@ -32,13 +32,13 @@ class Row:
     spread_s: float | None = None
 
     def seconds(self, label: Label) -> float | None:
-        """The makespan under `label`; None if there is none."""
+        """Return the makespan under `label`; None if there is none."""
         return {"predicted": self.predicted_s, "emulated": self.emulated_s, "measured": self.measured_s}[label]
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Where one timeline's seconds beyond the ideal went: makespan = ideal_s + sum of `lost_s`, read along `where`."""
+    """The losses of one timeline, along lane and rank `where`: makespan = ideal_s + sum of `lost_s`."""
 
     label: Label
     ideal_s: float
@@ -47,7 +47,7 @@ class Losses:
 
     @classmethod
     def of(cls, timeline: Timeline, found: Attribution) -> Losses:
-        """Make Losses of the result of `timeline.attribute` for this timeline."""
+        """Return the Losses of `timeline` from the result of `timeline.attribute`."""
         lane = f"lane {timeline.lanes[found.lane]} of " if found.lane >= 0 else ""
         return cls(timeline.label, found.ideal_s, dict(found.losses), f"{lane}rank {found.rank}")
 
@@ -66,7 +66,7 @@ class Provenance:
     commit: str = ""
 
     def items(self) -> list[tuple[str, str]]:
-        """(name, text) of each part that is known, in the order in which they are shown."""
+        """Return (name, text) of each known part, in the order in which they are shown."""
         parts = (("command", self.command), ("machine", self.machine), ("commit", self.commit))
         return [(name, text) for name, text in parts if text]
 

@@ -1,4 +1,4 @@
-"""tables: format tables as strings: plain text for pipes, rich for terminals. `cli` prints them."""
+"""tables: format tables as strings: plain text for files and pipes, coloured (rich) for terminals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Align = Literal["left", "right"]
 
 
 def visible(text: str) -> str:
-    r"""`text` with control characters shown, not obeyed, so that a name cannot steer a terminal.
+    r"""Return `text` with control characters escaped, so that a name cannot control a terminal.
 
     >>> visible("a\x1b[31mb\nc")
     'a\\x1b[31mb\\nc'
@@ -22,7 +22,7 @@ def visible(text: str) -> str:
 
 
 def plain_table(headers: Sequence[str], rows: Sequence[Sequence[str]], aligns: Sequence[Align] = ()) -> str:
-    """A table in plain text, two spaces between columns, a rule under the headers.
+    """Return a table in plain text, with two spaces between columns and a line under the headers.
 
     >>> print(plain_table(["schedule", "predicted"], [["serial", "4 ms"], ["mc2", "12 ms"]], ["left", "right"]))
     schedule  predicted
@@ -50,7 +50,7 @@ def rich_table(
     width: int = 100,
     colour: bool = True,
 ) -> str:
-    """The same table as rich draws it, `width` columns wide at most; `bold_row` is emphasised."""
+    """Return the same table drawn by rich, at most `width` characters wide; `bold_row` is emphasised."""
     from io import StringIO
 
     from rich.box import SIMPLE_HEAD
@@ -78,14 +78,14 @@ def render_table(
     bold_row: int | None = None,
     width: int = 100,
 ) -> str:
-    """`rich_table` where the reader is a terminal that shows colours, `plain_table` otherwise."""
+    """Return `rich_table` for a `terminal` with colours, `plain_table` otherwise."""
     if terminal:
         return rich_table(headers, rows, aligns, bold_row=bold_row, width=width)
     return plain_table(headers, rows, aligns)
 
 
 def is_colour_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `stream` is a terminal that wants colour: honours NO_COLOR and TERM=dumb.
+    """Return whether `stream` is a terminal that shows colours; NO_COLOR and TERM=dumb switch them off.
 
     >>> from io import StringIO
     >>> is_colour_terminal(StringIO(), {})
@@ -95,14 +95,14 @@ def is_colour_terminal(stream: TextIO, environ: Mapping[str, str] = os.environ) 
 
 
 def summary_table(summary: Summary, *, terminal: bool = False, width: int = 100) -> str:
-    """The table of a plan or a tune: a row for each schedule, columns that no row fills left out."""
+    """Return the table of a plan or a tuning: a row for each schedule; empty columns are left out."""
     headers, rows, aligns = summary_cells(summary)
     chosen = next((i for i, row in enumerate(summary.rows) if row.chosen), None)
     return render_table(headers, rows, aligns, terminal=terminal, bold_row=chosen, width=width)
 
 
 def summary_cells(summary: Summary) -> tuple[list[str], list[list[str]], list[Align]]:
-    """Headers, cells and alignments of `summary`, the chosen row marked by an asterisk."""
+    """Return headers, cells and alignments of `summary`; an asterisk marks the chosen row."""
     columns: list[tuple[str, list[str], Align]] = []
     columns.append(("schedule", [row.schedule + (" *" if row.chosen else "") for row in summary.rows], "left"))
     for label in summary.labels:

@@ -1,4 +1,4 @@
-"""template: parts that pages and traces share: the files of `page/`, provenance, a program per timeline."""
+"""template: what pages and trace files share: the files of `page/`, provenance, a program per timeline."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ P = TypeVar("P")
 
 
 def part(*names: str) -> str:
-    """The text of files of `page/`, one after another."""
+    """Return the text of files of `page/`, one after another."""
     folder = files("dovetail.report") / "page"
     return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
 def fill(template: str, parts: Mapping[str, str]) -> str:
-    """The template with each `{{name}}` replaced by its part; braces inside the parts stay as they are."""
+    """Return the template with each `{{name}}` replaced by its part; braces inside the parts stay as they are."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], part(template))
 
 
 def provenance_list(known: Mapping[str, str]) -> str:
-    """(name, text) pairs as an HTML list; nothing where nothing is known.
+    """Return (name, text) pairs as an HTML list; "" if there are none.
 
     >>> provenance_list({"commit": "<e40cb77>"})
     '<dl class="provenance"><div><dt>commit</dt><dd>&lt;e40cb77&gt;</dd></div></dl>'
@@ -38,7 +38,10 @@ def provenance_list(known: Mapping[str, str]) -> str:
 def programs_of(
     timelines: Sequence[Timeline], program: Program | Sequence[P | Program | None] | None
 ) -> list[P | Program | None]:
-    """The program of each timeline, from one for all, one for each, or none; ValueError where the numbers differ."""
+    """Return the program of each timeline from one for all, one for each, or none.
+
+    Raises ValueError if the numbers of programs and timelines differ.
+    """
     if program is None or isinstance(program, Program):
         return [program] * len(timelines)
     if len(program) != len(timelines):

@@ -1,4 +1,4 @@
-"""tile_picture: a tiling in two dimensions as a static SVG: tile, dependences, neighbours, time steps of both Π."""
+"""tile_picture: a 2D tiling as a static SVG: tile, dependences, neighbours, time steps of both schedules Π."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dovetail.tiling.tile_points import tile_points
 from dovetail.tiling.tiling import Tiling
 
 PANEL, GAP, TOP = 440, 24, 64
-COLOURS = (SEND, RECEIVE, COLLECTIVE, FORWARD, SYNC)  # of neighbours, in turn
+COLOURS = (SEND, RECEIVE, COLLECTIVE, FORWARD, SYNC)  # assigned to neighbours in turn
 MOST_DOTS, MOST_TILES, WINDOW = 700, 160, 4
 _EXTRA = """<style>.outline { fill: none; stroke: #6d7278; } .space { fill: none; stroke: #c25b79; stroke-width: 1.6; }
 .plane { stroke: #c25b79; stroke-dasharray: 5 4; stroke-width: 1.2; } .arrow { stroke-width: 1; fill: none; }
@@ -30,11 +30,11 @@ _EXTRA = """<style>.outline { fill: none; stroke: #6d7278; } .space { fill: none
 <path d="M0 0 L8 4 L0 8 z" fill="context-stroke"/></marker></defs>"""
 
 Point = tuple[float, float]
-_SHIFT = 0.25  # by which edges are drawn below the points that they go through
+_SHIFT = 0.25  # edges are drawn this far below the points on them
 
 
 class _Panel(NamedTuple):
-    """A part of the picture: pixels of its left upper corner, pixels a unit, and the coordinates that it shows."""
+    """A panel: upper left corner and height in pixels, pixels per unit, and the range of coordinates shown."""
 
     x: float
     y: float
@@ -44,27 +44,27 @@ class _Panel(NamedTuple):
     high: Point
 
     def at(self, point: Sequence[float]) -> Point:
-        """Pixels of a point: the first loop goes right, the second up."""
+        """Return the pixels of a point: the first loop goes right, the second up."""
         x = self.x + (point[0] - self.low[0]) * self.scale
         return x, self.y + self.height - (point[1] - self.low[1]) * self.scale
 
 
 def check_drawable(num_loops: int) -> None:
-    """OperatorError unless there are two loops."""
+    """Raise OperatorError unless there are two loops."""
     if num_loops != 2:
-        hint = "draw the two loops that matter with the vectors of these two"
+        hint = "choose two of the loops, and give the dependence vectors in these two"
         raise OperatorError("only tiles of two loops can be drawn", found=f"{num_loops} loops", hint=hint)
 
 
 def write_tile_svg(path: str | Path, facts: TileFacts) -> Path:
-    """Write `tile_svg` to `path`, whole or not at all; returns the path."""
+    """Write `tile_svg` to `path`, completely or not at all; return the path."""
     return save_text(path, tile_svg(facts))
 
 
 def tile_svg(facts: TileFacts) -> str:
-    """The picture as text: left the tile with what leaves it, right the tiles in their time steps, for both Π.
+    """Return the picture as text: left, the tile and its messages; right, the time steps of all tiles for both Π.
 
-    OperatorError unless there are two loops.
+    Raises OperatorError unless there are two loops.
     """
     tiling = facts.tiling
     check_drawable(tiling.num_loops)
@@ -87,10 +87,10 @@ def tile_svg(facts: TileFacts) -> str:
 
 
 def _tile_panel(panel: _Panel, facts: TileFacts) -> Iterator[str]:
-    """The tile at the origin with its points, the neighbours that it sends to, and its dependence vectors."""
+    """Yield the tile at the origin with its points, the neighbours that it sends to, and its dependence vectors."""
     tiling, messages = facts.tiling, facts.counts.messages if facts.counts else ()
     yield from _grid(panel, tiling)
-    yield f'<text class="bold" x="12" y="{TOP - 20}">The tile, and what its neighbours get of it</text>'
+    yield f'<text class="bold" x="12" y="{TOP - 20}">The tile, and the values sent to its neighbours</text>'
     for k, message in enumerate(messages):
         colour = COLOURS[k % len(COLOURS)]
         shape = _shape(panel, tiling, message.to)
@@ -107,7 +107,7 @@ def _tile_panel(panel: _Panel, facts: TileFacts) -> Iterator[str]:
 
 
 def _dots(panel: _Panel, facts: TileFacts) -> Iterator[str]:
-    """The points of the tile: inner ones small, a ring in a neighbour's colour for each that gets the value."""
+    """Yield the points of the tile as dots; around each, a ring in the colour of each neighbour that gets its value."""
     if facts.tiling.volume > MOST_DOTS:
         return
     dot = min(3.4, 0.16 * panel.scale)
@@ -124,7 +124,7 @@ def _dots(panel: _Panel, facts: TileFacts) -> Iterator[str]:
 
 
 def _dependences(panel: _Panel, tiling: Tiling) -> Iterator[str]:
-    """The dependence vectors, from the tile's middle, each named at its end."""
+    """Yield the dependence vectors as arrows from the tile's centre, each labelled at its end."""
     middle = [round(x) for x in _centre(tiling, (0, 0))]
     for vector in tiling.vectors:
         (x, y), (to_x, to_y) = panel.at(middle), panel.at([a + b for a, b in zip(middle, vector, strict=True)])
@@ -136,7 +136,7 @@ def _dependences(panel: _Panel, tiling: Tiling) -> Iterator[str]:
 def _steps_panel(
     panel: _Panel, tiling: Tiling, space: Space | None, shown: list[Vector], pi: Vector, mapped: int | None
 ) -> Iterator[str]:
-    """The tiles, each with its time step, and dashed the hyperplanes; chains on one processor alternate in shade."""
+    """Yield the tiles with their time steps, and dashed hyperplanes; the tiles of every other processor are shaded."""
     first = min(step_of(pi, tile) for tile in shown)
     for tile in shown:
         shade = COMPUTE if mapped is None or tile[1 - mapped] % 2 else IDLE
@@ -157,7 +157,7 @@ def _steps_panel(
 
 
 def _plane(panel: _Panel, tiling: Tiling, pi: Vector, step: int) -> tuple[Point, Point] | None:
-    """The line through the middles of all tiles of a step, as far as the panel shows it."""
+    """Return the ends of the line through the centres of all tiles of a step, clipped to the panel; None if outside."""
     normal = [sum(p * row[i] for p, row in zip(pi, tiling.normals, strict=True)) for i in (0, 1)]
     height = (step + sum(pi) / 2) * tiling.volume - _SHIFT * sum(normal)
     (low_x, low_y), (high_x, high_y) = panel.low, panel.high
@@ -172,7 +172,7 @@ def _plane(panel: _Panel, tiling: Tiling, pi: Vector, step: int) -> tuple[Point,
 
 
 def _tiles_of(tiling: Tiling, space: Space | None) -> list[Vector]:
-    """The tiles of a small space; none of a large one, or of none."""
+    """Return the tiles of a small space; none for a large one, or without a space."""
     if space is None or space.num_points > MOST_DOTS * MOST_TILES:
         return []
     found = [tile for tile, _ in islice(tiles(tiling, space), MOST_TILES + 1)]
@@ -180,7 +180,7 @@ def _tiles_of(tiling: Tiling, space: Space | None) -> list[Vector]:
 
 
 def _fitted(tiling: Tiling, tiles: list[Vector], left: float) -> _Panel:
-    """A panel that shows these tiles whole."""
+    """Return a panel that shows these tiles completely."""
     corners = [corner for tile in tiles for corner in _tile_corners(tiling, tile)]
     low = (min(x for x, _ in corners) - 1, min(y for _, y in corners) - 1)
     high = (max(x for x, _ in corners) + 1, max(y for _, y in corners) + 1)
@@ -189,7 +189,7 @@ def _fitted(tiling: Tiling, tiles: list[Vector], left: float) -> _Panel:
 
 
 def _grid(panel: _Panel, tiling: Tiling) -> Iterator[str]:
-    """The axes through the origin, with a few coordinates."""
+    """Yield grid lines with their coordinates."""
     step = max(1, ceil(40 / panel.scale))
     for k in range(ceil(panel.low[0] / step), floor(panel.high[0] / step) + 1):
         (x, y), (_, end) = panel.at((k * step, panel.low[1])), panel.at((k * step, panel.high[1]))
@@ -202,7 +202,7 @@ def _grid(panel: _Panel, tiling: Tiling) -> Iterator[str]:
 
 
 def _tile_corners(tiling: Tiling, tile: Vector) -> list[Point]:
-    """The four corners of a tile, a little below its first point, so that no point lies on an edge."""
+    """Return the four corners of a tile, shifted by `_SHIFT`, so that no point lies on an edge."""
     (x, y), ((a, b), (c, d)) = tiling.origin(tile), tiling.sides
     first = (x - _SHIFT, y - _SHIFT)
     return [(first[0] + p * a + q * b, first[1] + p * c + q * d) for p, q in ((0, 0), (1, 0), (1, 1), (0, 1))]

@@ -1,4 +1,4 @@
-"""trace_formats: the trace formats that Dovetail brings (see `trace.formats`)."""
+"""trace_formats: Dovetail's own trace formats (see `trace.formats`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Perfetto(TraceFormat):
 
     help = "Chrome's trace format, for Perfetto."
     suffixes = (".json", ".json.gz", "")
-    by_rank = True  # PyTorch's profiler writes a file a rank
+    by_rank = True  # PyTorch's profiler writes a file for each rank
 
     def write(self, path: Path, trace: TraceFile) -> Written:
         from dovetail.report.trace_perfetto import write_trace_perfetto
@@ -28,9 +28,9 @@ class Perfetto(TraceFormat):
 
 
 class Tlog(TraceFormat):
-    """The `trace.log` of tlog."""
+    """The file `trace.log` of tlog."""
 
-    help = "The trace.log that tlogview shows."
+    help = "The trace.log of tlog, shown by tlogview."
     suffixes = (".log",)
 
     def write(self, path: Path, trace: TraceFile) -> Written:
@@ -46,9 +46,9 @@ class Tlog(TraceFormat):
 
 
 class Otf2(TraceFormat):
-    """An archive of OTF2."""
+    """An OTF2 archive."""
 
-    help = "A folder for an archive of OTF2."
+    help = "A folder with an OTF2 archive."
     suffixes = (".otf2",)
 
     def write(self, path: Path, trace: TraceFile) -> Written:

@@ -29,10 +29,10 @@ from dovetail.trace.trace import thread_title
 
 Array = NDArray[Any]
 _ATTRIBUTES = {
-    "calls": "in this one region: each but the last looked in vain",
-    "pause_ns": "between these calls, all together",
-    "is_point": "something happened, and took no time",
-    "arg": "the program's own number",
+    "calls": "polling calls in this region; all but the last found nothing",
+    "pause_ns": "total time between these calls",
+    "is_point": "an event without duration",
+    "arg": "a number given by the program",
 }
 _CALLS = [call for traits in COLLECTIVES.values() for call in traits.mpi]
 _OPS = {call: call.upper() for call in (*_CALLS, "Scan", "Exscan")}
@@ -44,25 +44,33 @@ _ATOMICS = {
 
 
 def write_trace_otf2(folder: str | Path, trace: Trace) -> Path:
-    """Write calls and intervals as regions, messages that were received, collectives and one-sided calls.
+    """Write calls and intervals as regions, and the records of received messages, collectives and one-sided calls.
 
-    Returns the archive's `traces.otf2`. Raises EnvironmentFault where the folder is there already or the disk is full.
+    A message is recorded in the call that sends it and in the call that receives it, blocking or not. Points are
+    regions of no length. Attributes (`_ATTRIBUTES`) hold data for which OTF2 has no record.
 
-    A message is recorded in the call that sends it and in the one that takes it, whether these block or not. Points are
-    regions of no length. Attributes hold what OTF2 has no record for: the program's own numbers, and of polls that are
-    one region their number, and the pauses between them.
+    Returns
+    -------
+    Path
+        The archive's `traces.otf2`.
+
+    Raises
+    ------
+    EnvironmentFault
+        If the folder exists already or the disk is full.
+
     """
     otf2 = otf2_package()
     target = Path(folder)
     if target.exists():
-        raise EnvironmentFault(f"cannot write {target}", found="it is there already", hint="name a new folder")
+        raise EnvironmentFault(f"cannot write {target}", found="it exists already", hint="name a new folder")
     with library_errors() as errors:
         try:
             with otf2.writer.open(str(target), timer_resolution=1_000_000_000) as archive:
                 _Writer(otf2, archive, trace).write()
         except otf2_errors() as error:
             errors.append(str(error))
-    if errors:  # such as a full disk: what is there is no archive
+    if errors:  # such as a full disk: the archive is incomplete
         shutil.rmtree(target, ignore_errors=True)
         hint = "free some space, or name a folder elsewhere"
         raise EnvironmentFault(f"cannot write {target}", found=errors[0], hint=hint)
@@ -98,7 +106,7 @@ class _Writer:
         }
         self.region_rows, self.comm_rows = (np.array([it._ref for it in those], "i8") for those in (regions, comms))
         self.window_rows = np.array([windows[i]._ref if i in windows else -1 for i in range(len(comms))], "i8")
-        self.location = np.zeros(0, "i4")  # of each row: its place in `threads`
+        self.location = np.zeros(0, "i4")  # for each row, the index of its thread in `threads`
 
     def _comm(self, number: int) -> Any:
         mpi, made = self.otf2.Paradigm.MPI, self.archive.definitions
@@ -113,7 +121,7 @@ class _Writer:
         self.location = np.searchsorted(keys, col["rank"].astype("i8") << 32 | col["thread"]).astype("i4")
         shared = [*self._messages(keys), *self._collectives(), *self._one_sided()]
         parts = [by_location(batch, len(keys)) for batch in shared]
-        del shared  # large, and copied by now
+        del shared  # large, and copied into `parts`
         rows = np.flatnonzero(col["part"] == 0)
         rows = rows[np.argsort(self.location[rows], kind="stable")]
         bounds = np.searchsorted(self.location[rows], np.arange(len(keys) + 1)).tolist()
@@ -126,11 +134,11 @@ class _Writer:
             writer.close()
 
     def _ns(self, name: str, rows: Array) -> Array:
-        """A column of seconds as whole nanoseconds."""
+        """Return a column of seconds as whole nanoseconds."""
         return np.rint(self.trace.columns[name][rows] * 1e9).astype("i8")
 
     def _regions(self, rows: Array) -> list[Batch]:
-        """Calls, intervals and points of one thread. Beginnings and ends have places, so that points do not mix."""
+        """Return calls, intervals and points of one thread; `place` keeps their order among equal times."""
         col, start = self.trace.columns, self._ns("start_s", rows)
         is_point = col["kind"][rows] == KINDS.index("point")
         length = np.where(is_point, 0, np.maximum(self._ns("end_s", rows), start + 1) - start)
@@ -146,7 +154,7 @@ class _Writer:
                 at = np.flatnonzero((is_point == points) & (has_values == with_values))
                 args = (region[at], *((value[at] for value in values) if with_values else ()))
                 kind = WITH_ATTRIBUTES if with_values else "enter"
-                order = place[at] if points else -place[at]  # of equal intervals the inner one ends, and stands, first
+                order = place[at] if points else -place[at]  # of equal intervals the inner one comes, and ends, first
                 found.append(Batch(kind, where[at], start[at], first, args, order))
             at = np.flatnonzero(is_point == points)
             ends = start[at] + length[at]
@@ -154,19 +162,19 @@ class _Writer:
         return found
 
     def _messages(self, keys: Array) -> list[Batch]:
-        """Each message in the call that sends it and in the one that takes it."""
+        """Return the records of each message in the call that sends it and in the call that receives it."""
         col, found = self.trace.columns, messages(self.trace)
-        i = np.flatnonzero(found.taken_row >= 0)
-        row, taken = found.sent_row[i], found.taken_row[i]
+        i = np.flatnonzero(found.received_row >= 0)
+        row, taken = found.sent_row[i], found.received_row[i]
         number = np.where(col["comm"][taken] >= 0, col["comm"][taken], col["comm"][row])
         src, dst, tag = found.src[i].astype("i8"), found.dst[i].astype("i8"), np.maximum(col["tag"][taken], 0)
         to, of = self._places(number, dst), self._places(number, src)
-        sent, came, waited = (np.rint(each[i] * 1e9) for each in (found.sent_s, found.taken_s, found.waited_s))
-        came = np.maximum(came, waited + 1)
+        sent, arrived, waited = (np.rint(each[i] * 1e9) for each in (found.sent_s, found.received_s, found.waited_s))
+        arrived = np.maximum(arrived, waited + 1)
         ends = []
         for kind, rank, thread, at_ns, order, other in (
             ("send", src, found.src_thread[i], sent, ENTER + 1, to),
-            ("recv", dst, found.dst_thread[i], came, LEAVE - 1, of),
+            ("recv", dst, found.dst_thread[i], arrived, LEAVE - 1, of),
         ):
             where = np.searchsorted(keys, rank << 32 | thread.astype("i8"))
             args = (other, self.comm_rows[number], tag, found.num_bytes[i])
@@ -174,7 +182,7 @@ class _Writer:
         return ends
 
     def _places(self, comms: Array, ranks: Array) -> Array:
-        """The place of each rank in a communicator; -1 where it is not in it."""
+        """Return the number of each rank in its communicator; -1 if it is no member."""
         found = np.full(len(ranks), -1, "i8")
         for number in np.unique(comms).tolist():
             place = np.full(self.trace.num_ranks, -1, "i8")
@@ -186,7 +194,7 @@ class _Writer:
         return found
 
     def _collectives(self) -> list[Batch]:
-        """Blocking ones in their call; others asked for in theirs, and over in the one that waits for them."""
+        """Return records of collectives: blocking ones in their call; others begin there, and end in the wait call."""
         col, kinds = self.trace.columns, self.otf2.CollectiveOp
         forms = [_operation(name) for name in self.trace.names]
         ops = [getattr(kinds, _OPS.get(name, ""), None) for name, _ in forms]
@@ -212,7 +220,7 @@ class _Writer:
         ]
 
     def _over(self, requests: Array) -> Array:
-        """The row that finds each request to be over, the last where there are several; -1 where there is none."""
+        """Return the last row that reports each request complete; -1 if none does."""
         col = self.trace.columns
         done = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["request"] >= 0))[::-1]
         known, last = np.unique(col["request"][done], return_index=True)
@@ -222,7 +230,7 @@ class _Writer:
         return over
 
     def _one_sided(self) -> list[Batch]:
-        """Puts and gets; accumulates, of which some fetch too: these are recorded with what they put."""
+        """Return records of puts, gets and atomics; one that also fetches has a single record with both sizes."""
         col, otf2 = self.trace.columns, self.otf2
         put, get = KINDS.index("put"), KINDS.index("get")
         names = [name.removeprefix("MPI_").removesuffix("_c") for name in self.trace.names]
@@ -247,7 +255,7 @@ class _Writer:
 
 
 def _operation(name: str) -> tuple[str, bool]:
-    """The blocking form of a collective's name, and whether this is it.
+    """Return the blocking form of a collective's name, and whether `name` is blocking.
 
     >>> _operation("MPI_Ireduce_scatter"), _operation("MPI_Reduce_scatter_c"), _operation("MPI_Scan")
     (('Reduce_scatter', False), ('Reduce_scatter', True), ('Scan', True))

@@ -1,4 +1,4 @@
-"""trace_page: the page of a trace: statistics, and its calls on the timeline, with messages and causes of waits."""
+"""trace_page: the HTML page of a trace: timeline of calls, messages and causes of waits; findings and statistics."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from dovetail.timeline import Timeline
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.analysis.aggregate import Aggregate, aggregate
 from dovetail.trace.analysis.call_classes import CLASSES, class_of
+from dovetail.trace.analysis.collective_calls import collective_calls
 from dovetail.trace.analysis.matching import messages
-from dovetail.trace.analysis.meetings import meetings
 from dovetail.trace.analysis.sites import call_sites
 from dovetail.trace.analysis.stats import Stats, stats
 from dovetail.trace.decode import KINDS
 from dovetail.trace.to_timeline import span_rows, to_timeline
 
-MOST_ROWS = 300_000  # of a trace whose calls are drawn one by one
+MOST_ROWS = 300_000  # larger traces are drawn as sums
 
 
 def write_trace_page(path: str | Path, traces: Sequence[Trace | TraceFile], titles: Sequence[str]) -> Path:
-    """Write one page of some traces, which are shown above one another; it asks for nothing from outside. Of a trace on
-    disk of more than `MOST_ROWS` rows the page shows sums, not calls."""
+    """Write a self-contained page of traces, one above the other; of traces on disk with more than `MOST_ROWS` rows it
+    shows sums instead of calls."""
     shown = [_shown(trace) for trace in traces]
     timelines = [_named(timeline, title) for (timeline, _, _), title in zip(shown, titles, strict=True)]
     further = "".join(
@@ -45,7 +45,7 @@ def write_trace_page(path: str | Path, traces: Sequence[Trace | TraceFile], titl
 
 
 def _shown(trace: Trace | TraceFile) -> tuple[Timeline, OpDetails, str]:
-    """The timeline of a trace, the details that the page shows of its spans, and a sentence on what is left out."""
+    """Return the timeline of a trace, details of its spans, and a sentence on what the page leaves out."""
     if isinstance(trace, TraceFile):
         if trace.num_rows > MOST_ROWS:
             return _summed(aggregate(trace))
@@ -57,25 +57,26 @@ def _summed(found: Aggregate) -> tuple[Timeline, OpDetails, str]:
     none = np.zeros(0, "i8")
     col, count = found.timeline.columns, found.timeline.num_spans
     lasted = (col["end_s"] - col["start_s"]).tolist()
+    bin_ = seconds(found.bin_s)
     texts = [
-        f"{CLASSES[kind]}: {calls} calls begin in these {seconds(found.bin_s)}, {seconds(lasts)} in such calls"
+        f"{CLASSES[kind]}: {calls} calls begin in these {bin_}; {seconds(lasts)} are spent in such calls"
         for kind, calls, lasts in zip(found.classes.tolist(), found.calls.tolist(), lasted, strict=True)
     ]
     start = np.zeros(count + 1, "i8")
     details = OpDetails("trace", (), texts, np.full(count, -1), none, none, start, none, found.classes)
-    note = f"The timeline shows sums of {found.num_calls} calls: of each thread, the time by class of call in every "
-    note += f"{seconds(found.bin_s)}. Single calls and messages are not drawn."
+    note = f"The timeline shows sums of {found.num_calls} calls: each thread's time in each class of calls, in "
+    note += f"intervals of {bin_}. Single calls and messages are not drawn."
     return found.timeline, details, note
 
 
 def _named(timeline: Timeline, title: str) -> Timeline:
-    """Each span is an op of its own, so that texts and messages find it."""
+    """Return the timeline with each span as its own op, as texts and messages need it, and with a title."""
     columns = {**timeline.columns, "op": np.arange(timeline.num_spans, dtype="i8")}
     return replace(timeline, columns=columns, meta={**timeline.meta, "schedule": title})
 
 
 def trace_details(trace: Trace) -> OpDetails:
-    """Texts, call sites and messages of the spans, and for each wait whom it was for."""
+    """Return texts, call sites and messages of the spans, and for each collective the call that it waited for."""
     rows = span_rows(trace)
     span = np.full(trace.num_rows, -1, "i8")
     span[rows] = np.arange(len(rows))
@@ -84,9 +85,9 @@ def trace_details(trace: Trace) -> OpDetails:
     number = {line: i for i, line in enumerate(lines)}
     line = np.array([number.get(site, -1) for site in sites], "i4")
     found = messages(trace)
-    both = found.taken_row >= 0
+    both = found.received_row >= 0
     first = np.arange(trace.num_rows) - trace.columns["part"]  # the first row of each row's call
-    sender, taker = span[first[found.sent_row[both]]], span[first[found.taken_row[both]]]
+    sender, taker = span[first[found.sent_row[both]]], span[first[found.received_row[both]]]
     dep_start, dep = _waited_for(trace, span, first, len(rows))
     classes = np.array([class_of(name) for name in trace.names], "u1")[trace.columns["name"][rows]]
     return OpDetails("trace", lines, span_texts(trace, rows), line, sender, taker, dep_start, dep, classes)
@@ -95,12 +96,12 @@ def trace_details(trace: Trace) -> OpDetails:
 def _waited_for(
     trace: Trace, span: NDArray[Any], first: NDArray[Any], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each call of a collective the call of the last to come, in compressed rows."""
-    met = meetings(trace)
-    of_last = np.full(int(met.meeting.max(initial=-1)) + 1, -1, "i8")
-    is_last = met.start_s == met.last_start_s
-    of_last[met.meeting[is_last]] = span[first[met.row[is_last]]]
-    waiting, cause = span[first[met.row]], of_last[met.meeting]
+    """Return, in compressed rows, for each call of a collective the call of the rank that came last."""
+    joins = collective_calls(trace)
+    of_last = np.full(int(joins.collective.max(initial=-1)) + 1, -1, "i8")
+    is_last = joins.start_s == joins.last_start_s
+    of_last[joins.collective[is_last]] = span[first[joins.row[is_last]]]
+    waiting, cause = span[first[joins.row]], of_last[joins.collective]
     at = np.flatnonzero((waiting != cause) & (waiting >= 0) & (cause >= 0))
     at = at[np.argsort(waiting[at], kind="stable")]
     start = np.searchsorted(waiting[at], np.arange(count + 1))
@@ -108,25 +109,26 @@ def _waited_for(
 
 
 def span_texts(trace: Trace, rows: NDArray[Any]) -> list[str]:
-    """What each span did, in a few words."""
+    """Return what each span did, in a few words."""
     col = trace.columns
     parts = np.zeros(trace.num_rows, "i8")
     np.add.at(parts, np.arange(trace.num_rows) - col["part"], 1)
     used = ("kind", "name", "peer", "tag", "comm", "arg", "repeats")
     values = [col[name][rows].tolist() for name in used] + [_source(trace)[rows].tolist()]
     sizes = [len(comm.ranks) for comm in trace.comms]
-    own = [not name.startswith("MPI_") for name in trace.names]  # whose number is no address that it is called from
+    own = [not name.startswith("MPI_") for name in trace.names]  # the `arg` of others is an address
     texts = []
     for kind, name, peer, tag, comm, arg, repeats, source, count in zip(*values, parts[rows].tolist(), strict=True):
         size = sizes[comm] if comm >= 0 else 0
         words = _words(KINDS[kind], peer, tag, size, own[name] * arg, count)
-        both = _both(peer, source, tag) if source >= 0 else words
-        texts.append(f"{trace.names[name]}{both}" + (f", {repeats + 1} times" if repeats else ""))
+        if source >= 0:  # a call that sends, unless to MPI_PROC_NULL, and receives
+            words = f" to {peer} and" * (peer >= 0) + f" from {source}, tag {tag}"
+        texts.append(f"{trace.names[name]}{words}" + (f", {repeats + 1} times" if repeats else ""))
     return texts
 
 
 def _source(trace: Trace) -> NDArray[np.int64]:
-    """Of the first row of a call that sends and receives: whom it received from; -1 of others."""
+    """Return, for the first row of each call that sends and receives, the rank it received from; -1 for other rows."""
     col = trace.columns
     found = np.full(trace.num_rows, -1, "i8")
     later = np.flatnonzero((col["kind"] == KINDS.index("done")) & (col["peer"] >= 0) & (col["part"] > 0))
@@ -134,11 +136,6 @@ def _source(trace: Trace) -> NDArray[np.int64]:
     sends = (col["kind"][first] == KINDS.index("send")) & (col["request"][first] < 0)
     found[first[sends]] = col["peer"][later[sends]]
     return found
-
-
-def _both(to: int, source: int, tag: int) -> str:
-    """Of a call that sends, perhaps to nobody, and receives."""
-    return f" to {to} and from {source}, tag {tag}" if to >= 0 else f" from {source}, tag {tag}"
 
 
 def _words(kind: str, peer: int, tag: int, size: int, arg: int, count: int) -> str:
@@ -156,8 +153,7 @@ def _words(kind: str, peer: int, tag: int, size: int, arg: int, count: int) -> s
 
 
 def _section(title: str, found: Stats, advice: Advice, note: str = "") -> str:
-    """What the timeline leaves out, the findings of `trace advise`, the tables of `trace stats`, then what a reader
-    should know."""
+    """Return what the timeline leaves out, the findings of `trace advise`, the tables of `trace stats`, and remarks."""
     shown = "".join(_table(table) for table in tables(found))
     notes = "".join(f"<p>{escape(remark)}</p>" for remark in remarks(found))
     left_out = f"<p>{escape(note)}</p>" * bool(note)
@@ -166,7 +162,7 @@ def _section(title: str, found: Stats, advice: Advice, note: str = "") -> str:
 
 
 def _advice(advice: Advice) -> str:
-    """The findings, the first to be done first."""
+    """Return the findings, the most useful first."""
     paragraphs = (escape(text) for text in advice_text(advice).split("\n\n"))
     return "<h2>What to change</h2>" + "".join(f'<p class="lines">{text}</p>' for text in paragraphs)
 
@@ -182,7 +178,7 @@ def _table(table: Table) -> str:
 
 
 def _cell(text: str) -> str:
-    """Its text; a bar of marks as a bar."""
+    """Return the cell's text; a text of `#` only becomes a bar."""
     if not text.strip("#") and text:
         look = f"display:inline-block;height:.7em;width:{len(text)}ch;background:currentColor;opacity:.35"
         return f'<span style="{look}"></span>'

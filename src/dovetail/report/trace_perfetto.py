@@ -1,4 +1,4 @@
-"""trace_perfetto: write a Trace in Chrome's trace format, which Perfetto opens, in one pass: a process per rank."""
+"""trace_perfetto: write a Trace in one pass in Chrome's trace format, for Perfetto: a process per rank."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BATCH = 1 << 16  # messages that are written at a time
 def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
     """Write spans (`X`), points (`i`) and messages (`s` → `f`), `ts` in µs with whole nanoseconds.
 
-    `otherData` holds names, communicators and meta; metadata events named `dovetail` hold the further rows of an
-    interval. Viewers ignore both; `trace import` restores the same trace from them.
+    `otherData` holds names, communicators and `meta`; metadata events named `dovetail` hold the second and later rows
+    of an interval. Viewers ignore both; `trace import` restores the trace from them.
     """
     target, threads = Path(path), _Threads(trace.num_ranks)
     try:
@@ -38,14 +38,14 @@ def write_trace_perfetto(path: str | Path, trace: Trace | TraceFile) -> Path:
             file.write('\n],"otherData":' + json.dumps({KEY: {"schema": SCHEMA, **head, "threads": listed}}) + "}\n")
     except OSError as error:
         if target.is_file():
-            target.unlink()  # half of a trace
-        hint = "free some space, or name another place"
+            target.unlink()  # incomplete
+        hint = "free some space, or name a file elsewhere"
         raise EnvironmentFault(f"cannot write {target}", found=error.strerror, hint=hint) from error
     return target
 
 
 def _batches(trace: Trace | TraceFile, threads: _Threads) -> Iterator[list[str]]:
-    """The text of every event, the threads' names last. Thread numbers are unique in the whole trace."""
+    """Yield the text of every event, the names of threads last."""
     matcher = Matcher()
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         matcher.take(part.columns)
@@ -60,7 +60,7 @@ def _text(event: Event) -> str:
 
 
 class _Threads:
-    """Numbers of processes (rank + 1) and of threads (from num_ranks + 1 on)."""
+    """Numbers of processes (rank + 1) and of threads (from num_ranks + 1 on), unique in the trace."""
 
     def __init__(self, num_ranks: int) -> None:
         self.num_ranks = num_ranks
@@ -84,8 +84,7 @@ _USED = ("kind", "name", *(name for name in DEFAULTS if name != "request"))
 
 
 def _spans(part: Trace, threads: _Threads) -> Iterator[str]:
-    """The text of an event for each first row of an interval, and of a metadata event for each further row. Text that
-    rows share is made once."""
+    """Yield an event for each interval's first row, metadata for later ones; text that rows share is made once."""
     col = part.columns
     start = np.rint(col["start_s"] * 1e9).astype("i8")
     end = np.rint(col["end_s"] * 1e9).astype("i8")
@@ -111,7 +110,7 @@ _OF_HEAD = ("kind", "name", "rank", "thread", "part")
 def _head(
     names: Sequence[str], threads: _Threads, kind: int, name: int, rank: int, thread: int, part: int
 ) -> tuple[str, str]:
-    """The text of an event up to its times, without the closing bracket, and a format string for `ts` and `dur`."""
+    """Return the text of an event before its times, and a format string for `ts` and `dur`."""
     place = threads.at(rank, thread)
     if part:
         return _text({"name": KEY, "ph": "M", **place})[:-1], ""
@@ -122,7 +121,7 @@ def _head(
 
 
 def _tail(names: Sequence[str], row: Sequence[Any]) -> str:
-    """The text of an event's `args`, without its request and closing bracket."""
+    """Return the text of an event's `args`, without its request and closing brackets."""
     fields = dict(zip(_USED, row, strict=True))
     kind = KINDS[fields["kind"]]
     args = _args(kind, names[fields["name"]], fields)
@@ -134,8 +133,8 @@ def _tail(names: Sequence[str], row: Sequence[Any]) -> str:
 
 
 def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """The `args` of a row: fields that differ from the default, and fields that users look for."""
-    args = {key: fields[key] for key, most in DEFAULTS.items() if key in fields and fields[key] != most}
+    """Return the `args` of a row: fields that differ from their defaults, and the fields that users expect."""
+    args = {key: fields[key] for key, usual in DEFAULTS.items() if key in fields and fields[key] != usual}
     if kind == "point" or (kind == "interval" and not name.startswith("MPI_")):
         return args
     if kind in ("send", "recv", "done"):
@@ -149,14 +148,14 @@ def _args(kind: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flows(found: Messages, threads: _Threads) -> Iterator[list[str]]:
-    """An arrow for each message: from the begin of its send to just before its receive was seen to be complete."""
-    whole = np.flatnonzero(~np.isnan(found.taken_s))
-    for begin in range(0, len(whole), _BATCH):
-        yield list(_arrows(found, whole[begin : begin + _BATCH], begin + 1, threads))
+    """Yield an arrow for each message: from its send's start to just before its receive is known to be complete."""
+    received = np.flatnonzero(~np.isnan(found.received_s))
+    for begin in range(0, len(received), _BATCH):
+        yield list(_arrows(found, received[begin : begin + _BATCH], begin + 1, threads))
 
 
 def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threads) -> Iterator[str]:
-    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.taken_s))
+    sent, taken = ((np.rint(column[at] * 1e9) / 1e3).tolist() for column in (found.sent_s, found.received_s))
     ends = (zip(found[i][at].tolist(), found[i + 1][at].tolist(), strict=True) for i in (0, 2))
     places: dict[tuple[int, int], str] = {}
 
@@ -165,7 +164,7 @@ def _arrows(found: Messages, at: NDArray[np.int64], number: int, threads: _Threa
             places[end] = _text(threads.at(*end))[1:-1]
         return places[end]
 
-    for i, (src, dst, left, came) in enumerate(zip(*ends, sent, taken, strict=True), number):
+    for i, (src, dst, left, arrived) in enumerate(zip(*ends, sent, taken, strict=True), number):
         head = f'{{"name":"message","cat":"message","id":{i}'
         yield f'{head},"ph":"s",{place(src)},"ts":{left!r}}}'
-        yield f'{head},"ph":"f","bp":"e",{place(dst)},"ts":{round(came - 1e-3, 3)!r}}}'
+        yield f'{head},"ph":"f","bp":"e",{place(dst)},"ts":{round(arrived - 1e-3, 3)!r}}}'

@@ -42,16 +42,16 @@ def remarks(stats: Stats) -> Iterator[str]:
     """Yield sentences on how far the trace can be trusted."""
     meta, shares = stats.meta, stats.overlap
     if any(shares.values()):
-        words = ", ".join(f"{percent(share)} as {OVERLAP[name]} counts" for name, share in shares.items())
-        yield f"Hidden behind work: {words}."
+        words = ", ".join(f"{percent(share)} by the formula of {OVERLAP[name]}" for name, share in shares.items())
+        yield f"Communication hidden behind work: {words}."
     clocks = meta.get("clocks", {})
     errors = [rank.get("clock_error_s") for rank in meta.get("ranks", ())]
     if errors and all(error == 0 for error in errors):
         yield "All ranks read one clock."
     elif errors and all(error is not None for error in errors):
-        yield f"Clocks agree within {seconds(max(errors))} (by their round trips)."
+        yield f"Clocks agree within {seconds(max(errors))} (from round trips)."
     elif errors:
-        yield "The ranks' clocks were never compared: the hosts' dates had to do."
+        yield "The ranks' clocks were never compared: times follow the hosts' own clocks."
     if clocks.get("received_before_sent"):
         early = seconds(clocks["earliest_s"])
         count = f"{clocks['received_before_sent']} of {clocks['messages']} messages"
@@ -60,8 +60,8 @@ def remarks(stats: Stats) -> Iterator[str]:
         yield f"{clocks['without_partner']} sends and receives have no partner in the trace."
     if meta.get("lost"):
         yield (
-            f"{meta['lost']} events were lost: there was no room for them, or newer ones took their place. Counts are "
-            "too small by these, and messages may be shown with the wrong partner, or none."
+            f"{meta['lost']} events were lost: the buffer was full, or newer events overwrote them. Counts lack "
+            "them, and messages may be shown with a wrong partner or none."
         )
     for rank in stats.ranks:
         if rank.open_calls:
@@ -70,7 +70,7 @@ def remarks(stats: Stats) -> Iterator[str]:
 
 
 def _calls(stats: Stats) -> Table:
-    """MPI_Init and MPI_Finalize come last, and have no share: they are no part of the time that others share."""
+    """Return the table of calls. MPI_Init and MPI_Finalize come last, without a share: run times exclude them."""
     whole = sum(rank.seen_s for rank in stats.ranks) or 1.0
     setup = [call for call in stats.calls if class_of(call.name) == SETUP]
     counted = [call for call in stats.calls if class_of(call.name) != SETUP]
@@ -94,7 +94,7 @@ def _calls(stats: Stats) -> Table:
 
 
 def _sites(stats: Stats) -> Table:
-    """As mpiP's main table: which places of the program take how much of the time in MPI."""
+    """Return the time in MPI by call site, as mpiP's main table shows it."""
     rows = [
         [
             it.site or "unknown",
@@ -148,7 +148,7 @@ def _sizes(stats: Stats) -> Table:
 
 
 def _matrix(stats: Stats) -> Table:
-    """Bytes by sender and receiver; of many ranks the pairs that exchange most."""
+    """Return bytes by sender and receiver; for more than 8 ranks, only the pairs with the most bytes."""
     n, sent = stats.num_ranks, stats.matrix_bytes
     if n <= 8:
         rows = [[f"{src}", *(num_bytes(int(x)) if c else "·" for x, c in zip(*pair, strict=True))]

@@ -1,4 +1,4 @@
-"""tracks: spans of a timeline in rows without overlap, in order of time, one or more per rank and lane."""
+"""tracks: a timeline's spans in rows without overlap, by time; one or more rows per rank and lane."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.timeline import Timeline
 
-CLOCK_GRAIN_S = 1e-9  # ends may pass the next start by this much without counting as an overlap
+CLOCK_GRAIN_S = 1e-9  # overlaps up to this are ignored
 
 
 class Track(NamedTuple):
@@ -25,7 +25,7 @@ class Track(NamedTuple):
 
 
 def tracks(timeline: Timeline) -> tuple[list[Track], NDArray[np.int64]]:
-    """The tracks by rank, lane, depth, and the order of the timeline's spans in which their rows lie."""
+    """Return the tracks by rank, lane and depth, and the permutation `order` of the timeline's spans."""
     col = timeline.columns
     if not timeline.num_spans:
         return [], np.zeros(0, dtype=np.int64)
@@ -47,7 +47,7 @@ def tracks(timeline: Timeline) -> tuple[list[Track], NDArray[np.int64]]:
 
 
 def _bounds(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where any of the sorted keys changes, with both ends."""
+    """Return the indices at which any of the sorted keys changes, with 0 and the length."""
     changed = np.zeros(len(keys[0]) - 1, dtype=bool)
     for key in keys:
         changed |= np.diff(key) != 0
@@ -55,7 +55,7 @@ def _bounds(*keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _depths(start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> NDArray[np.int64]:
-    """For spans sorted by start, the lowest free depth of each.
+    """Return, for spans sorted by start, the lowest depth free at each start.
 
     >>> _depths(np.array([0.0, 1.0, 3.0]), np.array([2.0, 4.0, 5.0])).tolist()
     [0, 1, 0]

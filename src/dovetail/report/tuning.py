@@ -1,4 +1,4 @@
-"""tuning: report a tuning: table, losses and notes for a terminal, and the page beside the files of `tune`."""
+"""tuning: the report of a tuning: table, losses and notes for a terminal, and the page beside the files of `tune`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from pathlib import Path
 from dovetail.core import EnvironmentFault, save_json
 from dovetail.planner.explain import explain, title, why_serial
 from dovetail.planner.rival import MEASURED_SLOWER, Rival
-from dovetail.report.explain import space
+from dovetail.report.explain import IDEAL, space
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import seconds
 from dovetail.tuner import TuneResult
 
-LITTLE = 0.03  # of serial: what may be gained against contention, and nobody would notice
+LITTLE = 0.03  # possible gains below this share of serial count as none
 
 
 def write_tuning(result: TuneResult, out: Path, command: str = "") -> TuneResult:
-    """Write the page of a tuning to the folder `out`, and its path into `tune.json` there.
+    """Write the page of a tuning to the folder `out`, and its path into `tune.json` there; return the result.
 
     If the page cannot be written, the result has a note and no page.
     """
@@ -38,14 +38,14 @@ def write_tuning(result: TuneResult, out: Path, command: str = "") -> TuneResult
 
 
 def summary(result: TuneResult, command: str = "") -> Summary:
-    """The table, losses and notes of a tuning: rows serial, planned, rivals, ideal."""
+    """Return the Summary of a tuning, with rows for serial, the plan, rivals and ideal."""
     best = result.plan
     rows = [_serial_row(result), *_planned_row(result)]
     for rival in best.rivals:
         if not rival.schedule.is_serial:
             gain = None if rival.measured_s is None else _share(result, rival.measured_s)
             rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, _why_not(result, rival)))
-    rows.append(Row("ideal", best.ideal_s, result.ideal_s, 1.0, "the longer side alone, all else hidden"))
+    rows.append(Row("ideal", best.ideal_s, result.ideal_s, 1.0, IDEAL))
     losses = [Losses("predicted", best.ideal_s, dict(best.losses))]
     if result.losses:
         losses.append(Losses("measured", result.ideal_s, result.losses))
@@ -55,13 +55,13 @@ def summary(result: TuneResult, command: str = "") -> Summary:
 
 
 def why_kept(result: TuneResult) -> str:
-    """Why serial is kept, and whether there was anything to gain."""
+    """Return why serial is kept, and whether an overlap could gain anything."""
     serial_s = result.judged.tried.get(result.judged.entry.serial, 0.0)
     why, (compute, net) = why_serial(result.plan, serial_s), result.cil
     if result.adjusted_ideal_s < (1 - LITTLE) * result.serial.median_s:
         return why
-    both = f"side by side compute takes {compute:.2f} and messages {net:.2f} times as long here"
-    return f"{why}; {both}, so that there is next to nothing to hide"
+    both = f"at the same time, compute takes {compute:.2f} and messages {net:.2f} times as long here"
+    return f"{why}; {both}, so that overlap gains almost nothing"
 
 
 def wrong(result: TuneResult) -> Iterator[str]:
@@ -72,19 +72,19 @@ def wrong(result: TuneResult) -> Iterator[str]:
 
 
 def wrong_text(name: str, error: float | None, tolerance: float | None) -> str:
-    """That a result is wrong, and by how much where that is known."""
+    """Return the sentence that a result is wrong, with its error if known."""
     by = "" if error is None or tolerance is None else f": error {error:.2g}, {tolerance:.2g} allowed"
     return f"the result of '{name}' is wrong{by}"
 
 
 def _reasons(result: TuneResult) -> list[str]:
-    """The plan's explanation without its lists: rivals and losses have tables of their own."""
+    """Return the plan's explanation without its lists: rivals and losses have their own tables."""
     paragraphs = explain(result.plan).split("\n\n")
     return [text for text in paragraphs if not text.split("\n")[0].endswith(":")]
 
 
 def _earlier(result: TuneResult) -> list[str]:
-    """Rivals were measured before the final: say what the plan took in that job."""
+    """Return a sentence on the plan's time in the job that measured its rivals, if that was not the final."""
     before_s = _before_s(result)
     if before_s is None:
         return []
@@ -92,13 +92,13 @@ def _earlier(result: TuneResult) -> list[str]:
 
 
 def _before_s(result: TuneResult) -> float | None:
-    """Seconds of the plan in the job that measured its rivals; None where that was the final."""
+    """Return the plan's seconds in the job that measured its rivals; None if that was the final."""
     found = result.judged.tried.get(result.judged.schedule)
     return None if found == result.planned.median_s else found
 
 
 def _why_not(result: TuneResult, rival: Rival) -> str:
-    """Why a rival was not taken; beside a figure of an earlier job, what the plan took in that job."""
+    """Return why a rival was not chosen; if it was measured in an earlier job, with the plan's time in that job."""
     before_s = _before_s(result)
     if rival.why_not != MEASURED_SLOWER or rival.measured_s is None or before_s is None:
         return rival.why_not
@@ -125,7 +125,7 @@ def _planned_row(result: TuneResult) -> list[Row]:
 
 
 def _share(result: TuneResult, seconds: float) -> float | None:
-    """Of the ideal gain, by the ratio to serial in the job that measured a rival; none where that was slower."""
+    """Return a rival's share of the ideal gain, by its ratio to serial in its own job; None if it was slower."""
     serial_s = result.judged.tried.get(result.judged.entry.serial, result.serial.median_s)
     won_s, room_s = result.serial.median_s * (1 - seconds / serial_s), result.serial.median_s - result.ideal_s
     return won_s / room_s if room_s > 0 and won_s >= 0 else None

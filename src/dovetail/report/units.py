@@ -1,4 +1,4 @@
-"""units: seconds, bytes and shares for people: three significant digits, aligned. `core.units` reads them back."""
+"""units: format seconds, bytes and shares with three significant digits, aligned. `core.units` parses them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BYTES = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """`value` rounded to `digits` significant digits, never in exponent form.
+    """Return `value` rounded to `digits` significant digits, never in exponent form.
 
     >>> [significant(x) for x in (1.2345, 12.345, 123.45, 1234.5, 0.001234, 9.996, 0)]
     ['1.23', '12.3', '123', '1234', '0.00123', '10.0', '0']
@@ -26,7 +26,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def seconds(value_s: float | None, digits: int = 3) -> str:
-    """A duration in the unit that suits it; `–` where there is none.
+    """Return a duration in a suitable unit; `–` for None.
 
     >>> [seconds(x) for x in (1.5, 0.0123, 4.2e-5, 3e-10, 0.0, 0.9996, -0.002, None)]
     ['1.50 s', '12.3 ms', '42.0 µs', '0.300 ns', '0 s', '1.00 s', '-2.00 ms', '–']
@@ -38,7 +38,7 @@ def seconds(value_s: float | None, digits: int = 3) -> str:
 
 
 def num_bytes(value: float | None) -> str:
-    """A size in binary multiples; exact where it is whole.
+    """Return a size in binary multiples; whole numbers exactly.
 
     >>> [num_bytes(x) for x in (0, 7, 65536, 1536, 3_500_000, 2**31, None)]
     ['0 B', '7 B', '64 KiB', '1.50 KiB', '3.34 MiB', '2 GiB', '–']
@@ -52,7 +52,7 @@ def num_bytes(value: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as per cent, to a tenth below ten.
+    """Return a share in per cent, with one decimal below ten.
 
     >>> [percent(x) for x in (0.5634, 0.0123, -0.2, -0.0001, 1.0, None)]
     ['56 %', '1.2 %', '-20 %', '0 %', '100 %', '–']
@@ -64,10 +64,10 @@ def percent(share: float | None) -> str:
 
 
 def ideal_share(share: float | None) -> str:
-    """Format the share of the ideal gain (perfect overlap) that was reached; shares above 2 as `> 200 %`.
+    """Return the reached share of the ideal gain (of perfect overlap) as text; above 2 as `> 200 %`.
 
-    Above 2 the gain is not from overlap: the schedule's work takes less time than serial's, say since its tiles stay in
-    a cache.
+    A gain above 2 does not come from overlap: the schedule's work takes less time than that of serial, for example
+    because its tiles fit into a cache.
 
     >>> [ideal_share(x) for x in (0.5634, 1.2, 32.07, None)]
     ['56 %', '120 %', '> 200 %', '–']
@@ -76,9 +76,9 @@ def ideal_share(share: float | None) -> str:
 
 
 def seconds_column(values_s: Sequence[float | None], digits: int = 3, distinct: bool = False) -> list[str]:
-    """Durations of one column: one unit for all, decimal points above each other.
+    """Return the durations of one column in one unit, with aligned decimal points.
 
-    With `distinct`, up to two more digits separate values that rounding would make equal: for exact (predicted) ones.
+    With `distinct`, for exact (predicted) values, up to two more digits separate values that rounding would make equal.
 
     >>> seconds_column([0.0361, 0.00124, 0.128, None])
     [' 36.1  ms', '  1.24 ms', '128    ms', '  –      ']
@@ -96,13 +96,13 @@ def seconds_column(values_s: Sequence[float | None], digits: int = 3, distinct: 
 
 
 def _tells_apart(values_s: Sequence[float], scale: float, digits: int, most: int) -> bool:
-    """Whether values that differ with `most` digits differ with `digits` already."""
+    """Return whether all values that differ in `most` digits also differ in `digits` digits."""
     shown, exact = ({significant(v / scale, d) for v in values_s} for d in (digits, most))
     return len(shown) >= len(exact)
 
 
 def align_decimals(cells: Iterable[tuple[str, str]]) -> list[str]:
-    """(number, unit) cells padded to one width, so that decimal points line up in plain text.
+    """Return (number, unit) cells padded to one width, so that decimal points are aligned in plain text.
 
     >>> align_decimals([("1.5", "s"), ("10", "s")])
     [' 1.5 s', '10   s']
@@ -116,7 +116,7 @@ def align_decimals(cells: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def second_unit(value_s: float) -> tuple[float, str]:
-    """(scale, name) of the largest unit in which the value, rounded to three digits, is at least one."""
+    """Return (scale, name) of the largest unit in which the value, rounded to three digits, is at least one."""
     if value_s == 0:
         return _SECONDS[0]
     return next((pair for pair in _SECONDS if abs(value_s) >= 0.9995 * pair[0]), _SECONDS[-1])

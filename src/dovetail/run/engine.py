@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -333,6 +335,23 @@ def blas() -> ctypes.CDLL:
     import scipy_openblas32 as wheel
 
     return ctypes.CDLL(f"{wheel.get_lib_dir()}/{wheel.get_library(fullname=True)}")
+
+
+@contextmanager
+def blas_threads(ranks: int) -> Iterator[None]:
+    """While `ranks` ranks compute in this process, give each product its share of the cores, and no more.
+
+    Otherwise each product uses all cores, and ranks that compute side by side wait for each other inside OpenBLAS.
+    """
+    if not blas.cache_info().currsize:  # no engine here has products
+        yield
+        return
+    before = int(blas().scipy_openblas_get_num_threads())
+    blas().scipy_openblas_set_num_threads(min(before, max(1, len(os.sched_getaffinity(0)) // ranks)))
+    try:
+        yield
+    finally:
+        blas().scipy_openblas_set_num_threads(before)
 
 
 def blas_functions() -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 from dovetail.core import OperatorError, Registry
 from dovetail.ir import verify
 from dovetail.run.job import Job, JobResult
+from dovetail.run.options import Level
 
 
 class Executor(Protocol):
@@ -35,6 +36,14 @@ class Executor(Protocol):
     def shares_memory(self) -> bool:
         """Whether ranks on one host take the transport "shared" of `RunOptions`. Default: False."""
         return False
+
+    def starts_mpi(self) -> bool:
+        """Whether its ranks are processes of the installed MPI, which `launched_by` starts. Default: False."""
+        return False
+
+    def at_level(self, level: Level) -> Executor:
+        """Return an executor like this one whose ranks ask MPI for a level of thread support. Default: itself."""
+        return self
 
     @property
     def trace(self) -> Path | None:
@@ -71,6 +80,7 @@ EXECUTORS = Registry[type[Executor]](
     "an executor",
     {
         "mpi": "dovetail.run.mpi.executor:MpiExecutor",
+        "shared": "dovetail.run.shared.executor:SharedExecutor",
         "threads": "dovetail.run.in_process:ThreadsExecutor",
         "numpy": "dovetail.run.in_process:NumpyExecutor",
         "cuda": "dovetail.run.cuda.executor:CudaExecutor",

@@ -114,7 +114,7 @@ def _stand_in(made: Communicator, owed: Owed, fault: Fault) -> None:
     """Take part in a call of the other ranks with arrays of zeros. The results are not used."""
     if owed.kind < 0:
         _print(f"{_said(fault)}. Other ranks wait in a call that it cannot join: the job is ended")
-        ranks.shim().call("abort", 1)
+        made.world.abort(1)
     kind, is_root = KINDS[owed.kind], owed.root == made.rank
     traits = COLLECTIVES[kind]
     counts = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Program, Workload
 from dovetail.run.load import Load
-from dovetail.run.options import RunOptions
+from dovetail.run.options import LEVELS, Level, RunOptions
 from dovetail.timeline import Timeline
 
 
@@ -48,6 +48,11 @@ class Job:
     def num_ranks(self) -> int:
         """Number of ranks of the programs."""
         return self.variants[0].program.num_ranks
+
+    @property
+    def level(self) -> Level:
+        """The least level of thread support that MPI must have."""
+        return max((variant.options.level for variant in self.variants), key=LEVELS.index)
 
 
 @dataclass(frozen=True)

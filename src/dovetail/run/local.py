@@ -9,7 +9,7 @@ from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir import KernelCall, Program, Workload, verify
 from dovetail.run.arrays import Array, Arrays, numpy_dtype
-from dovetail.run.engine import allocate_rank, bind, needs_order, run_engines, timeline_of
+from dovetail.run.engine import allocate_rank, bind, blas_threads, needs_order, run_engines, timeline_of
 from dovetail.run.options import RunOptions
 from dovetail.run.reduce import check_average
 from dovetail.timeline import Timeline
@@ -53,10 +53,8 @@ def run_unverified(
         )
         for rank in ranks
     ]
-    failures = sorted(
-        (text for text in run_engines(engines, options) if text),
-        key=lambda text: "stopped because" in text,
-    )
+    with blas_threads(program.num_ranks):
+        failures = sorted(filter(None, run_engines(engines, options)), key=lambda text: "stopped because" in text)
     timeline = _timeline(program, workload, engines)
     if failures:
         error = RunError(failures[0].split("\n")[0], found="\n" + "\n".join(failures))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, get_args
 
 from dovetail.core import RunError
 from dovetail.ir import Schedule
@@ -11,6 +11,12 @@ from dovetail.run.reduce import REDUCE_OPS, ReduceOp
 
 Progress = Literal["thread", "poll"]
 MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
+Level = Literal["single", "funneled", "serialized", "multiple"]
+LEVELS: tuple[Level, ...] = get_args(Level)  # of MPI's thread support, in its order: level i is number i
+REMEDY = (
+    'If one thread at a time calls MPI, ask for less: mpi4py.rc.thread_level = "serialized" before '
+    "`from mpi4py import MPI`; in C, MPI_Init."
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,19 @@ class RunOptions:
             or self.stall_s <= 0
         ):
             raise RunError("run options out of range", found=str(self))
+
+    @property
+    def level(self) -> Level:
+        """The least level of thread support that MPI must have: a helper thread calls it beside the compute thread."""
+        return "multiple" if self.progress == "thread" else "funneled"
+
+    def at(self, provided: int) -> RunOptions:
+        """Return the options at a level of MPI's thread support, by number: polls where no helper thread may call.
+
+        >>> [RunOptions("thread").at(level).progress for level in (2, 3)]
+        ['poll', 'thread']
+        """
+        return self if provided >= LEVELS.index(self.level) else replace(self, progress="poll")
 
     def to_json(self) -> dict[str, Any]:
         """Return all options by name."""

@@ -19,9 +19,10 @@ from weakref import WeakSet
 
 from dovetail import _native
 from dovetail.run.mpi.together import common, words_of
+from dovetail.run.options import LEVELS
 
 R = TypeVar("R")
-THREAD_MULTIPLE = 3  # as MPICH and Open MPI number it
+THREAD_MULTIPLE = LEVELS.index("multiple")  # as MPICH and Open MPI number it
 IDLE_S = 1.0  # a thread that has nothing to do for so long ends
 SAID_S = 2.0  # after this long, a process that waits at its end prints why
 EXIT_S = 600.0  # a process waits so long at its end for begun calls, then ends the job

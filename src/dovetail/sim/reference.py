@@ -16,7 +16,7 @@ from dovetail.sim.tables import State, Tables, Task
 
 
 class Result(NamedTuple):
-    """Per op: when it became startable and when it ended (NaN where it never did), and where it stands."""
+    """For each op: when it could start and when it ended (NaN: never), and its final state."""
 
     start_s: NDArray[np.float64]
     end_s: NDArray[np.float64]
@@ -24,7 +24,7 @@ class Result(NamedTuple):
 
 
 def run(tables: Tables) -> Result:
-    """Advance the clock until nothing can happen any more. An op whose state is not `ended` is stuck."""
+    """Advance the clock until no event is left. Ops whose state is not `ended` are stuck."""
     sim = _Simulation(tables)
     sim.run()
     return Result(np.array(sim.start, np.float64), np.array(sim.end, np.float64), np.array(sim.state, np.uint8))
@@ -32,20 +32,20 @@ def run(tables: Tables) -> Result:
 
 @dataclass
 class _Channel:
-    """Messages in order: senders wait for a place, then fly until taken; receives wait for the oldest in flight."""
+    """The FIFO of a channel: sends wait for a free place; messages are in flight until a posted receive takes one."""
 
-    posted: deque[int] = field(default_factory=deque)  # receives that have no message yet
-    senders: deque[int] = field(default_factory=deque)  # sends that have no place yet
-    flying: deque[int] = field(default_factory=deque)  # sends whose message no receive has got yet
+    posted: deque[int] = field(default_factory=deque)  # receives without a message so far
+    senders: deque[int] = field(default_factory=deque)  # sends without a place so far
+    flying: deque[int] = field(default_factory=deque)  # sends whose message no receive has taken so far
     num_posted: int = 0
     num_sent: int = 0
-    num_held: int = 0  # places in use
+    num_held: int = 0  # occupied places
     signals: deque[int] = field(default_factory=deque)
     waiters: deque[int] = field(default_factory=deque)
 
 
 class _Simulation:
-    """One run. Order at one instant: instants first in, first out; then contention; then events by (time, op)."""
+    """A run. Order at an instant: immediate events, first in, first out; contention; then events by (time, op)."""
 
     def __init__(self, tables: Tables) -> None:
         n, prices = len(tables.task), tables.prices
@@ -59,9 +59,9 @@ class _Simulation:
         starts, route = prices.route_start.tolist(), prices.route.tolist()
         self.route = [route[a:b] for a, b in pairwise(starts)]
         self.start, self.end, self.state = [nan] * n, [nan] * n, [int(State.queued)] * n
-        self.due = [inf] * n  # the one event that still counts for each op
-        self.arrival: dict[int, float] = {}  # of the message or signal of an op, once off the wire
-        self.blocked = [0] * n  # links whose queue has another message first
+        self.due = [inf] * n  # time of each op's only valid event
+        self.arrival: dict[int, float] = {}  # op -> arrival time of its message or signal, once it has left the wire
+        self.blocked = [0] * n  # number of links in whose queue another message is first
         self.channels = [_Channel() for _ in self.route]
         self.link_queue: list[deque[int]] = [deque() for _ in range(tables.num_links)]
         self.meetings: dict[tuple[int, int], list[int]] = {}  # (collective, k) -> calls so far
@@ -73,7 +73,7 @@ class _Simulation:
         self._link_up()
 
     def _link_up(self) -> None:
-        """Who follows whom: the next op of the queue first, then the ops that are `after` it, by row."""
+        """Fill `followers` of each op: the next op of its queue, then the ops that depend on it, by row."""
         tables, n = self.tables, len(self.task)
         self.followers: list[list[int]] = [[] for _ in range(n)]
         self.missing = [0] * n
@@ -106,7 +106,7 @@ class _Simulation:
                 return
 
     def at(self, op: int, time: float) -> None:
-        """Let `op` advance at `time`, and at no other time."""
+        """Schedule the only event of `op` for `time`."""
         self.due[op] = time
         heappush(self.heap, (time, op))
 
@@ -117,14 +117,14 @@ class _Simulation:
             self.instants.append(op)
 
     def _begin(self, op: int) -> None:
-        """All that `op` waits for within its rank has ended."""
+        """Begin an op: all that it waits for within its rank has ended."""
         self.start[op], task = self.now, self.task[op]
         if task in (Task.recv, Task.recv_send):
             self.state[op] = State.partner
             channel = self.channels[self.chan_in[op]]
             channel.posted.append(op)
             channel.num_posted += 1
-            self._give_places(channel)  # a rendezvous may have waited for this post
+            self._give_places(channel)  # a rendezvous send may have waited for this receive
             self._match(channel)
         elif task == Task.send:
             self._ask_place(op)
@@ -142,7 +142,7 @@ class _Simulation:
             self._work(op)
 
     def _advance(self, op: int) -> None:
-        """What `op` was doing is over."""
+        """End the current phase of an op, and begin the next."""
         state, task = self.state[op], self.task[op]
         if state == State.taking:
             if task != Task.wait:
@@ -184,7 +184,7 @@ class _Simulation:
         self._give_places(channel)
 
     def _give_places(self, channel: _Channel) -> None:
-        """Let waiting sends go, oldest first, while there is room (and, by rendezvous, a receive for each)."""
+        """Start waiting sends, oldest first, while there are free places (and, for rendezvous, posted receives)."""
         while channel.senders:
             op = channel.senders[0]
             depth = int(self.tables.depth[self.chan_out[op]])
@@ -198,7 +198,7 @@ class _Simulation:
             self._ask_links(op)
 
     def _ask_links(self, op: int) -> None:
-        """Queue at every link of the route at once; the first in all queues has the wire."""
+        """Join the queue of every link of the route; a message that is first in all of them occupies the wire."""
         self.state[op] = State.links
         for link in self.route[self.chan_out[op]]:
             self.blocked[op] += bool(self.link_queue[link])
@@ -232,7 +232,7 @@ class _Simulation:
         self._end(op)
 
     def _match(self, channel: _Channel) -> None:
-        """Give each posted receive its message, in order, once that is off the wire."""
+        """Give each posted receive its message, in order, once the message has left the wire."""
         while channel.posted and channel.flying and channel.flying[0] in self.arrival:
             op = channel.posted.popleft()
             self.state[op] = State.taking
@@ -253,7 +253,7 @@ class _Simulation:
             self._at_once_or_at(op, self.arrival.pop(channel.signals.popleft()))
 
     def _meet(self, op: int) -> None:
-        """Join the k-th meeting of the collective, k counting this rank's calls; the last to come starts it."""
+        """Join the k-th call of the collective, k counting this rank's calls; the last member to join starts it."""
         self.state[op], call, tables = State.partner, int(self.tables.call[op]), self.tables
         k = self.num_calls.get((call, self.rank[op]), 0)
         self.num_calls[call, self.rank[op]] = k + 1
@@ -271,6 +271,8 @@ class _Simulation:
 
 @dataclass
 class _Activity:
+    """Work going on: what slows it, by how much, and how much of it is left."""
+
     ranks: list[int]
     computing: bool
     slow: float
@@ -280,10 +282,10 @@ class _Activity:
 
 
 class _Contention:
-    """Who computes and who communicates on which rank, and how much each slows the other (a fluid model).
+    """A fluid model of contention: which ranks compute and communicate, and how much each slows the other.
 
-    Work that nothing can slow (factor 1) gets its end at once. Other work is rated when the instant is over, and
-    again whenever a rank of its own starts or stops doing what slows it.
+    Work that nothing can slow (factor 1) gets its end time at once. Other work gets its rate at the end of the instant,
+    and again whenever one of its ranks starts or stops what slows it.
     """
 
     def __init__(self, sim: _Simulation) -> None:
@@ -291,13 +293,13 @@ class _Contention:
         self.sim, self.changed = sim, False
         self.active: dict[int, _Activity] = {}
         self.count = {computing: [0] * ranks for computing in (True, False)}
-        self.going_on = {computing: [False] * ranks for computing in (True, False)}  # as last settled
+        self.going_on = {computing: [False] * ranks for computing in (True, False)}  # at the last `settle`
         self.touched: set[int] = set()  # ranks whose counts changed
         self.fresh: set[int] = set()
         self.watchers: dict[bool, list[set[int]]] = {c: [set() for _ in range(ranks)] for c in (True, False)}
 
     def start(self, op: int, seconds: float, slow: float, ranks: list[int], computing: bool) -> None:
-        """`op` computes (or communicates) on `ranks` for `seconds` of undisturbed time."""
+        """Start work: `op` computes (or communicates) on `ranks`, for `seconds` without contention."""
         sim = self.sim
         if seconds <= 0:
             sim.instants.append(op)
@@ -320,7 +322,7 @@ class _Contention:
                 self.watchers[activity.computing][rank].discard(op)
 
     def settle(self) -> None:
-        """The instant is over: rate what is new and what is slowed or freed from now on."""
+        """End an instant: set the rate of new work, and of work that is slowed or no longer slowed from now on."""
         affected = self.fresh
         for rank in self.touched:
             for computing in (True, False):
@@ -342,7 +344,7 @@ class _Contention:
         activity, now = self.active[op], self.sim.now
         others = self.going_on[not activity.computing]
         factor = activity.slow if any(others[rank] for rank in activity.ranks) else 1.0
-        if activity.since_s == activity.since_s:  # rated before
+        if activity.since_s == activity.since_s:  # it has a rate
             if factor == activity.factor:
                 return
             activity.remaining_s = max(0.0, activity.remaining_s - (now - activity.since_s) / activity.factor)

@@ -17,19 +17,22 @@ from dovetail.timeline import Timeline
 def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeline:
     """Simulate `program`; return a Timeline labelled "predicted" whose row i is op i, times in seconds.
 
-    A span lasts from the time at which its op could start (all ops before it on its lane, and all dependencies, ended)
-    to its end. It includes waiting for partners, FIFO places and links:
+    A span lasts from the time at which its op can start (the ops before it on its lane, and its dependencies, have
+    ended) to its end. It includes waiting for partners, FIFO places and links:
 
-    - send: a free place in the channel's FIFO (and the posted receive, by rendezvous), then every link of the
-      route for wire_s, first come first served; ends when it leaves the wire. The message arrives latency_s later.
-    - recv: takes the oldest message once it arrived, which frees the place, then works. Fused: one span for both.
-    - put: as send without a FIFO, and ends on arrival. signal: instant, arrives after latency_s. wait: takes one.
-    - collective: begins when the k-th call of every member could, ends for all at once.
-    - contention: compute work advances at 1 / slow_by_net while messages, collectives or copies keep its rank
-      busy; these at 1 / slow_by_compute while a rank of theirs computes.
+    - send: waits for a free place in the channel's FIFO (for rendezvous also for the posted receive), then for every
+      link of the route, first come first served; occupies them for wire_s, and ends. The message arrives latency_s
+      later.
+    - recv: waits for the oldest message, whose place is then free, then does its local work. A fused op has one span
+      for its receive and its send.
+    - put: as a send without a FIFO, but ends on arrival.
+    - signal: takes no time, arrives after latency_s. wait: waits for a signal.
+    - collective: begins when the k-th call of every member can start, ends for all members at the same time.
+    - contention: compute work advances at rate 1 / slow_by_net while messages, collectives or copies keep its rank
+      busy; these advance at rate 1 / slow_by_compute while one of their ranks computes.
 
-    Deterministic. Raises ProgramError, which names who waits for what, if the program cannot finish, and CostError for
-    prices of another program.
+    Results are deterministic. Raises ProgramError, which names ops and what they wait for, if the program cannot
+    finish, and CostError for prices of another program.
 
     >>> from dovetail.ir import Builder, Kind
     >>> b = Builder("ping", 2)
@@ -55,11 +58,7 @@ def run(tables: Tables) -> Result:
 
 
 def _timeline(
-    program: Program,
-    prices: Prices,
-    start_s: NDArray[np.float64],
-    end_s: NDArray[np.float64],
-    machine_name: str,
+    program: Program, prices: Prices, start_s: NDArray[np.float64], end_s: NDArray[np.float64], machine_name: str
 ) -> Timeline:
     col = program.columns
     num_bytes = np.zeros(program.num_ops, np.int64) if prices.num_bytes is None else prices.num_bytes

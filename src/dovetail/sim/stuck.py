@@ -9,8 +9,8 @@ from dovetail.core import ProgramError
 from dovetail.ir import Program
 from dovetail.sim.tables import State, Tables, Task, describe
 
-MOST = 8  # ops of a cycle that an error spells out
-Wait = tuple[str, "int | None"]  # what it waits for in words, and the op that would bring it, if there is one
+MOST = 8  # most ops of a cycle in an error
+Wait = tuple[str, "int | None"]  # text of what an op waits for, and the op that would end the wait, if there is one
 
 
 def stuck(program: Program, tables: Tables, state: NDArray[np.uint8]) -> ProgramError:
@@ -32,7 +32,7 @@ def stuck(program: Program, tables: Tables, state: NDArray[np.uint8]) -> Program
 
 
 def _follow(program: Program, tables: Tables, state: NDArray[np.uint8], op: int) -> tuple[list[int], list[Wait]]:
-    """From `op` along what each waits for, until nobody would bring it or the chain closes."""
+    """Follow the waits from `op` on, until one that no op would end, or one seen before."""
     chain, words = [op], [_wait(program, tables, state, op)]
     while (following := words[-1][1]) is not None and following not in chain:
         chain.append(following)

@@ -16,7 +16,7 @@ from dovetail.ir.program import check_columns
 
 
 class State(IntEnum):
-    """Where an op stands. Both simulators write these numbers; `stuck` reads them."""
+    """The state of an op. Both simulators write these numbers; `stuck` reads them."""
 
     queued = 0  # a predecessor in its queue, or an op it is after, has not ended
     partner = 1  # waits for a message, a signal, or the other members of a collective
@@ -31,7 +31,7 @@ class State(IntEnum):
 
 
 class Task(IntEnum):
-    """What a kind asks of the simulator."""
+    """How the simulator treats an op."""
 
     work = 0  # local work only
     recv = 1
@@ -85,7 +85,14 @@ class Tables:
 
     @classmethod
     def of(cls, program: Program, prices: Prices) -> Tables:
-        """Flatten, after refusing what a simulator cannot run: absent or foreign channels, ranks outside a group."""
+        """Return the tables.
+
+        Raises
+        ------
+        ProgramError
+            If a channel is missing or belongs to other ranks, or a rank is outside its group.
+
+        """
         check_columns(program)
         prices.check_fit(program)
         col = program.columns
@@ -117,7 +124,7 @@ class Tables:
 
 
 def _check_channels(program: Program, tables: Tables) -> None:
-    """Ops that receive, wait or get have a channel to their rank, ops that send, put or signal one from it."""
+    """Check that receives, waits and gets have a channel to their rank, and sends, puts and signals one from it."""
     gets = program.columns["kind"] == Kind.get
     receives = RECEIVES[tables.task] | gets
     sends = SENDS_OUT[tables.task] & ~gets
@@ -149,7 +156,7 @@ def _check_collectives(program: Program, tables: Tables) -> None:
 
 
 def describe(program: Program, op: int) -> str:
-    """How errors name an op.
+    """Return an op's name in errors.
 
     >>> from dovetail.ir import Builder
     >>> b = Builder("one", 1)

@@ -1,1 +1,1 @@
-"""stencil: nests that update a grid step by step, as programs that exchange ghost rows."""
+"""stencil: loop nests that update a grid step by step, as programs whose ranks exchange ghost rows."""

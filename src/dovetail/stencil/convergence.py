@@ -1,4 +1,4 @@
-"""convergence: measure how much a step changes a grid: a kernel on rows and an all-reduce behind the next steps."""
+"""convergence: measure how much a step changes a grid: a kernel on rows, and an all-reduce that later steps overlap."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from dovetail.loops.code.run import address
 from dovetail.stencil.storage import Parts
 
 Array = NDArray[Any]
-CHANGE, PART = "change", "change_part"  # buffers of the sum over all ranks (by test), and of this rank's own sum
+CHANGE, PART = "change", "change_part"  # buffers, one slot a test: the sum over all ranks, and this rank's share of it
 LANES = 8  # partial sums, so that the compiler can vectorise
 
 
 def change_name(stencil: str) -> str:
-    """The name of the kernel."""
+    """Return the name of the kernel that measures a stencil's change."""
     return f"{stencil}_change"
 
 
 @dataclass(frozen=True)
 class ChangeKernel:
-    """The sum of squares, in float64, of the difference of rows of two levels. `width`: elements of a row without
-    margins; 0 if a row is one element."""
+    """A kernel that computes Σ (new - old)² in float64 over rows of two versions of an array.
+
+    `width`: elements of a row without margins; 0 if a row is one element. `margins`: elements before and after a row.
+    """
 
     name: str
     dtype: str
@@ -93,7 +95,7 @@ class ChangeKernel:
 
 
 class Tests:
-    """Appends tests of convergence to the ops of a stencil, after the last sweep of every `n`-th step."""
+    """Append tests of convergence to the ops of a stencil, after the last sweep of every `how.test`-th step."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts, self.count = parts, parts.how.steps // parts.how.test
@@ -104,7 +106,7 @@ class Tests:
         self._lane, self._made = b.lane("test", "net"), 0
 
     def after(self, version: int) -> None:
-        """Append a test if this version of the tested array is due for one."""
+        """Append a test if one is due after this version of the tested array."""
         parts, name = self.parts, self.parts.stencil.tested
         assert name is not None
         if (version - parts.stencil.given[name] + 1) % parts.how.test:
@@ -133,7 +135,7 @@ class Tests:
 
 
 def add_changes(stencil: str, plane: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append one computation of the change for each of `amounts` (rows) on every rank; return the ops by rank."""
+    """Append one computation of the change for each of `amounts` (rows) on every rank; return the ops' rows by rank."""
     lane, call = b.lane("compute", "compute"), b.kernel(change_name(stencil), ("all", "all"))
     b.buffer(f"{plane}0", "input", max(amounts, default=0)), b.buffer(f"{plane}1", "input", max(amounts, default=0))
     b.buffer(PART, "scratch", 1)

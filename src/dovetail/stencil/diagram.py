@@ -12,11 +12,11 @@ from dovetail.stencil.stencil_program import Computed, pieces_of
 from dovetail.stencil.storage import Decomposition
 from dovetail.stencil.sweeps import Stencil, events
 
-LEAST_ROWS, TILES, BLOCKS = 8, 4, 2  # shown: rows, or if more then tiles, on either side of the cut; blocks of steps
+LEAST_ROWS, TILES, BLOCKS = 8, 4, 2  # rows (or, if more, tiles) shown on either side of the border; blocks of steps
 
 
 def space_of(stencil: Stencil, how: Decomposition) -> Space:
-    """Rows of the first axis across; steps, or sweeps where a step has several, upwards."""
+    """Return the picture: rows of the first axis to the right; upwards steps, or sweeps if a step has several."""
     per_step = len(stencil.sweeps)
     steps = min(how.steps, max(BLOCKS * (how.sweeps // per_step), BLOCKS))
     ends = sorted({box[0][1] for box in how.owned})
@@ -33,8 +33,10 @@ def space_of(stencil: Stencil, how: Decomposition) -> Space:
 
 
 def _pieces(found: list[Computed], number: dict[Key, int], tiled: bool) -> Iterator[Piece]:
-    """Of the parts that are first along the other axes; what they own apart from what others own, too. A tile is one
-    turn, or a sweep."""
+    """Yield the boxes computed by parts at the lower end of the other axes, split at the border of what each part owns.
+
+    If the schedule has tiles, each tile is a turn; else each sweep is.
+    """
     turns, steps = Counter[int](), Counter[int]()
     for part, event, box in found:
         if any(part.place[1:]):

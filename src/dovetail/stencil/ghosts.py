@@ -1,4 +1,4 @@
-"""ghosts: the rows of a part along one axis with its ghost rows, and which of them are copies of others."""
+"""ghosts: a part's rows along one axis with its ghost rows, and which ghost rows are copies of other rows."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from dovetail.loops.grid.blocks import Range
 
 
 class Along(NamedTuple):
-    """The rows that a part owns along an axis of `size` rows, and how an array goes on beyond its ends."""
+    """The rows that a part owns along an axis of `size` rows, and the array's boundary: fixed, periodic, reflecting."""
 
     own: Range
     size: int
     boundary: str | None
 
     def span(self, low: int, high: int) -> Range:
-        """Rows with `low` ghosts below and `high` above, beyond the ends too if the array goes on there; of a
-        reflecting array also the rows that are mirrored.
+        """Return the range of own rows with `low` ghosts below and `high` above.
+
+        A fixed array ends at the grid's ends; others go on beyond them. For a reflecting array the range includes the
+        rows whose mirror images lie beyond the ends.
 
         >>> [Along((0, 2), 10, boundary).span(3, 1) for boundary in ("fixed", "periodic", "reflecting")]
         [(0, 3), (-3, 3), (-3, 4)]
@@ -31,8 +33,10 @@ class Along(NamedTuple):
         return max(first, 0), min(last, self.size)
 
     def once(self, rows: Collection[int]) -> dict[int, int]:
-        """Of ghost rows, which row each is the same as: itself, but around the ends and where it is mirrored, row -k
-        being row k; so that no two that are not themselves are the same as one that another part has.
+        """Return, for each ghost row, the row that it is a copy of; the row itself if it is none.
+
+        Rows beyond the end of a periodic array are copies of rows at the other end, row -k of a reflecting array is a
+        copy of row k. Copies are chosen so that each row has one source.
 
         >>> Along((0, 2), 5, "periodic").once([-3, -2, 2, 3]), Along((0, 2), 5, "reflecting").once([-2, 2])
         ({-3: -3, -2: -2, 2: -3, 3: -2}, {-2: 2, 2: 2})
@@ -50,7 +54,7 @@ class Along(NamedTuple):
         return -row if row < 0 else 2 * (self.size - 1) - row
 
     def turned(self, box: Range, low: int, high: int) -> list[Range]:
-        """What a box of the grid has from `low` to before `high`: of a periodic array around the ends, too.
+        """Return the parts of a box within [low, high); for a periodic array also of its images beyond the ends.
 
         >>> [Along((0, 5), 5, boundary).turned((1, 4), -3, 3) for boundary in ("fixed", "periodic")]
         [[(1, 3)], [(-3, -1), (1, 3)]]
@@ -60,12 +64,12 @@ class Along(NamedTuple):
         return [(first, end) for first, end in found if first < end]
 
     def outside(self, low: int, high: int) -> set[int]:
-        """The rows from `low` to before `high` that the part does not own."""
+        """Return the rows of [low, high) that the part does not own."""
         return {*range(low, min(high, self.own[0])), *range(max(low, self.own[1]), high)}
 
 
 def runs(pairs: Iterable[tuple[int, int]]) -> list[tuple[Range, Range]]:
-    """Rows and what they are taken from, by pairs, as ranges of as many rows each.
+    """Return (target row, source row) pairs as pairs of ranges of equal length.
 
     >>> runs([(5, 2), (4, 1), (-1, 1), (-2, 2)])
     [((-2, -1), (2, 3)), ((-1, 0), (1, 2)), ((4, 6), (1, 3))]

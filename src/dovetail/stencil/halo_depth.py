@@ -1,4 +1,4 @@
-"""halo_depth: how far beyond its own rows a part computes between two exchanges, and which ghost rows that takes."""
+"""halo_depth: how many ghost rows the sweeps between two exchanges need, and how many of them are computed locally."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ Key = tuple[str, int]  # an array and a version of it
 
 
 class Widths(NamedTuple):
-    """How many rows below and above its own a part holds, by axis."""
+    """Numbers of ghost rows below and above a part's own rows, by axis."""
 
     low: tuple[int, ...]
     high: tuple[int, ...]
 
 
 class Block(NamedTuple):
-    """Sweeps between two exchanges: how far beyond its own rows each part computes, and what it must have received."""
+    """The sweeps between two exchanges. `beyond`: ghost rows that each of them computes; `needs`: ghost rows of each
+    version that a part must have received before."""
 
     events: list[Event]
     beyond: list[Widths]
@@ -26,8 +27,10 @@ class Block(NamedTuple):
 
 
 def blocks_of(stencil: Stencil, steps: int, sweeps: int, test: int = 0, edged: Collection[str] = ()) -> Iterator[Block]:
-    """The sweeps of a run, `sweeps` between two exchanges; a block ends with the run, and with each `test`-th step.
-    `edged`: the sweeps that do not compute all rows."""
+    """Yield the sweeps of a run in blocks of `sweeps`. Every `test`-th step ends a block, and so does the run.
+
+    `edged`: names of the sweeps that do not compute all rows.
+    """
     all_events = list(events(stencil, steps))
     window = test * len(stencil.sweeps) or max(len(all_events), 1)
     for begin in range(0, len(all_events), window):
@@ -36,7 +39,7 @@ def blocks_of(stencil: Stencil, steps: int, sweeps: int, test: int = 0, edged: C
 
 
 def _block(stencil: Stencil, some: list[Event], edged: Collection[str]) -> Block:
-    """Backwards from the last sweep, which computes its own rows only."""
+    """Return a block. Works backwards from the last sweep, which computes own rows only."""
     axes = stencil.row_axes
     none, needs, beyond = Widths((0,) * axes, (0,) * axes), dict[Key, Widths](), list[Widths]()
     for event in reversed(some):
@@ -54,15 +57,18 @@ def _block(stencil: Stencil, some: list[Event], edged: Collection[str]) -> Block
 
 
 def keeps(stencil: Stencil, edged: Collection[str], event: Event, leaving: Mapping[str, int] | None = None) -> bool:
-    """Whether what a sweep does not compute is copied from the version before: its plane may not have had it yet, nor
-    have those that are `leaving`, versions by array that are written to another place."""
+    """Return whether the rows that a sweep does not compute must be copied from the version before.
+
+    They must if the plane that the sweep writes does not hold them yet, or if the sweep writes directly to the result.
+    `leaving`: the version of each array that is written there.
+    """
     name = event.sweep.target
     is_new = event.version < stencil.given[name] + stencil.depth[name] or (leaving or {}).get(name) == event.version
     return event.sweep.name in edged and stencil.depth[name] > 1 and is_new
 
 
 def stays(stencil: Stencil, edged: Collection[str], event: Event) -> bool:
-    """Whether a sweep leaves rows of an array in place as the version before has them."""
+    """Return whether a sweep updates an array in place, so that rows it does not compute keep their values."""
     return event.sweep.name in edged and stencil.depth[event.sweep.target] == 1
 
 
@@ -71,17 +77,17 @@ def wider(one: Widths, other: Widths) -> Widths:
 
 
 def reach(sweep: RowSweep) -> Widths:
-    """How far beyond a row a sweep reads."""
+    """Return how many rows below and above a row a sweep reads."""
     low, high = zip(*(sweep.reach(axis) for axis in range(len(sweep.operands[0].shift))), strict=True)
     return Widths(tuple(-each for each in low), high)
 
 
 def lags(some: Sequence[Event], depth: Mapping[str, int], mirrored: Collection[str] = ()) -> list[int]:
-    """How many rows each sweep must stay behind the first, where tiles of rows are taken by all of them in turn.
+    """Return how many rows each sweep must lag behind the first, if all of them process one tile of rows after another.
 
-    A row is computed after those that it needs, and after those that need what its plane held before; and after that of
-    the version before, whose rows at the edge it may keep. Of arrays that are mirrored at the ends, reading so far back
-    is reading so far ahead, too.
+    A row is computed after the rows that it reads, after the rows that read what its plane held before, and after the
+    same row of the version before (from which it may copy edges). In reflecting arrays (`mirrored`), reading k rows
+    back near an end means reading k rows ahead.
 
     >>> from dovetail.loops.problems import acoustic3d_of, jacobi2d
     >>> from dovetail.stencil.sweeps import stencil_of

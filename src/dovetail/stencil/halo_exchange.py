@@ -1,4 +1,4 @@
-"""halo_exchange: where the ghost rows of a block come from: messages of the parts that own them, or local copies."""
+"""halo_exchange: fill ghost rows before a block of sweeps: by messages from the parts that own them, or by copies."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dovetail.stencil.halo_depth import Block, Key, Widths, stays
 from dovetail.stencil.storage import Decomposition, Part, Parts
 from dovetail.stencil.sweeps import RowSweep, Stencil
 
-Rows = Mapping[tuple[int, int], frozenset[int]]  # by axis, and the place of a part along it
+Rows = Mapping[tuple[int, int], frozenset[int]]  # ghost rows, by axis and by a part's place along it
 
 
 class Exchange(Parts):
-    """Appends what moves ghost rows: axis after axis, those of one with those of the axes before it where corners are
-    read."""
+    """Append ops that fill ghost rows, axis after axis. If corners are read, those of one axis include the ghosts of
+    the axes before it."""
 
     def __init__(
         self, stencil: Stencil, how: Decomposition, ranks: int, owners: Sequence[int], given: Sequence[Box] = ()
@@ -29,7 +29,7 @@ class Exchange(Parts):
         )
 
     def exchange(self, block: Block, line: str) -> bool:
-        """Append what comes before a block, of versions of which some rows are not there yet; whether any are."""
+        """Append the exchange before a block, of all versions that lack ghost rows; return whether there are any."""
         wanted = {key: self._wanted(block, key) for key in block.needs}
         fresh = {key: rows for key, rows in wanted.items() if any(rows[at] - self._had(key, at) for at in rows)}
         for axis in range(self.axes):
@@ -44,14 +44,16 @@ class Exchange(Parts):
         return bool(fresh)
 
     def swept(self, key: Key, beyond: Widths) -> None:
-        """Note which rows are valid after a sweep with `beyond` ghosts."""
+        """Record which ghost rows are valid after a sweep that computed `beyond` of them."""
         places = product(range(self.axes), self.parts)
         rows = {(axis, part.place[axis]): self._beyond(part, key, beyond, axis) for axis, part in places}
         self.had[key] = {at: frozenset(each) for at, each in rows.items()}
 
     def mirror(self, part: Part, key: Key, beyond: Widths, slab: Range | None = None) -> None:
-        """Append what mirrors the rows that a part has computed in a sweep: those of a slab along the first axis, where
-        the others are mirrored apart."""
+        """Append copies of the rows that a sweep of a part computed to their mirror images.
+
+        `slab`: rows of the first axis that were computed; other slabs are mirrored separately.
+        """
         if self.stencil.boundary[key[0]] != "reflecting":
             return
         rows = self._beyond(part, key, beyond, 0)
@@ -72,12 +74,12 @@ class Exchange(Parts):
         return self.had.get(key, {}).get(at, frozenset())
 
     def _is_idle(self, part: Part) -> bool:
-        """Whether a part computes nothing, nor passes on corners."""
+        """Whether a part computes nothing and need not forward corners."""
         boxes = (self.how.boxes[sweep.name] for sweep in self.stencil.sweeps)
         return not self.corners and not any(volume(meet(part.own, box)) for box in boxes)
 
     def _wanted(self, block: Block, key: Key) -> Rows:
-        """The rows of a version that the sweeps of a block read beyond those that a part owns."""
+        """Return the rows of a version that the sweeps of a block read beyond those that each part owns."""
         found = dict[tuple[int, int], frozenset[int]]()
         for part in self.parts:
             for axis, place in enumerate(part.place):
@@ -102,7 +104,7 @@ class Exchange(Parts):
                 yield from along.outside(first + by, end + by)
 
     def _overwritten(self, sweep: RowSweep, axis: int, swept: Sequence[Range]) -> set[int]:
-        """The rows along an axis of which a sweep computes everything."""
+        """Return the rows along an axis that a sweep computes as a whole."""
         box = self.how.boxes[sweep.name]
         others = [place for place in range(self.axes) if place != axis]
         if any(box[place] != (0, self.how.rows[place]) for place in others):
@@ -112,7 +114,7 @@ class Exchange(Parts):
     def _pass_on(
         self, part: Part, key: Key, rows: Collection[int], width: Widths, axis: int, side: int, line: str
     ) -> None:
-        """Rows beyond one side of a part, from the parts that own them: several where these are narrow."""
+        """Append messages with the rows beyond one side of a part, from the parts that own them."""
         along, plane = self.along(part, key[0], axis), self.plane(*key)
         wanted = {row for row in along.once(rows).values() if (row >= along.own[1] if side > 0 else row < along.own[0])}
         for other, (low, high), by in self._owners(part, key[0], axis, side, wanted):
@@ -124,8 +126,10 @@ class Exchange(Parts):
     def _owners(
         self, part: Part, name: str, axis: int, side: int, rows: Collection[int]
     ) -> Iterator[tuple[Part, Range, int]]:
-        """The parts beyond a side, one after the other as far as these rows go: with the rows that each owns there, and
-        how far on they lie where it is."""
+        """Yield the parts beyond one side of a part, nearest first, as far as these rows reach.
+
+        Each with the rows that it owns, counted from this part, and the difference to its own count.
+        """
         at, hops = part.own[axis][side > 0], side
         while rows and (at <= max(rows) if side > 0 else at > min(rows)):
             other = self.neighbour(part, name, axis, hops)
@@ -147,7 +151,7 @@ class Exchange(Parts):
         swept: bool = False,
         slab: Range | None = None,
     ) -> None:
-        """Copy rows that repeat other rows (periodic or reflected). `slab`: only these rows of the first axis."""
+        """Append copies of rows that repeat others (periodic, reflecting). `slab`: only these of the first axis."""
         pairs = ((row, same) for row, same in self.along(part, key[0], axis).once(rows).items() if row != same)
         for both in runs(pairs):
             boxes = [self._box(part, key[0], width, axis, each, swept) for each in both]
@@ -156,8 +160,11 @@ class Exchange(Parts):
             self.builder.add(Kind.copy, part.rank, self.compute, reads=[source], writes=[target], line=line)
 
     def _box(self, part: Part, name: str, width: Widths, axis: int, rows: Range, swept: bool = False) -> Box:
-        """Ghost rows along an axis; with corners, over the ghosts of the axes before it too, and where these have been
-        `swept` here, not sent, over those within the grid along the axes after it."""
+        """Return the box of some ghost rows along an axis.
+
+        With corners, it includes the ghosts along the axes before. If the rows were computed here (`swept`), not sent,
+        it also includes the ghosts within the grid along the axes after.
+        """
         box = part.own
         for other in range(self.axes if swept else axis if self.corners else 0):
             low, high = self.along(part, name, other).span(width.low[other], width.high[other])

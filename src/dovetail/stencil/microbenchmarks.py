@@ -13,9 +13,9 @@ from dovetail.stencil.sweeps import RowSweep, Stencil
 def add_sweeps(
     stencil: Stencil, sweep: RowSweep, far: int, b: Builder, ranks: int, amounts: Sequence[int]
 ) -> dict[int, list[int]]:
-    """Append one computation for each of `amounts` (rows) on every rank; return the ops' numbers by rank.
+    """Append, on every rank, one sweep of each number of rows in `amounts`; return the ops' rows by rank.
 
-    Each of the same rows as the one before, or of the next ones among `far` rows.
+    All sweeps work on the same rows; if `far`, on consecutive ones among `far` rows, so that they come from memory.
     """
     name = far_name(sweep.name) if far else sweep.name
     lane, call = b.lane("compute", "compute"), b.kernel(name, each(len(sweep.operands)))
@@ -36,7 +36,7 @@ def add_sweeps(
 
 
 def add_moves(array: str, way: str, b: Builder, ranks: int, amounts: Sequence[int]) -> dict[int, list[int]]:
-    """Append a move for each of `amounts` (rows) into a plane that has margins ("enter"), or out of one ("leave")."""
+    """Append, for each of `amounts` (rows), a copy into a plane with margins ("enter"), or out of one ("leave")."""
     most, plane = max(amounts, default=0), plane_name(array, 0)
     there = f"{array}_out" if way == "leave" else array
     lane, call = b.lane("compute", "compute"), b.kernel(move_name(way, array), ("each",))
@@ -52,7 +52,7 @@ def add_moves(array: str, way: str, b: Builder, ranks: int, amounts: Sequence[in
 
 
 def _sampled(stencil: Stencil, sweep: RowSweep, low: int, rows: int) -> tuple[list[Region], list[Region]]:
-    """Rows one after the other, the newest plane written."""
+    """Return the regions that a sweep of `rows` rows from `low` on reads and writes; it writes the last plane."""
     depth = stencil.depth
     reads = [
         Region(plane_name(o.array, (depth[o.array] - 1 - o.back) % depth[o.array]), low + sum(o.shift), rows)

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from dovetail.loops.nest import Nest
 
 OVERLAP, DEEP, WAVEFRONT = "overlap", "deep", "wavefront"
-DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges worth trying
-WAVES = (2, 8, 32)  # the same, where tiles take them together; what lies between is tried by measuring
-TILES = (1, 4, 16, 64, 256)  # rows of a tile, likewise
-TILE_BYTES = 1 << 16, 1 << 22  # of the planes of a tile: less is all start-up, and more fits no cache of a core
-MODELLED = 64  # steps of a prediction; longer runs go on as they began
+DEPTHS = (1, 2, 4, 8, 16)  # steps between exchanges to try
+WAVES = (2, 8, 32)  # steps between exchanges to try with tiles; measuring refines these
+TILES = (1, 4, 16, 64, 256)  # rows of a tile to try; measuring refines these
+TILE_BYTES = 1 << 16, 1 << 22  # least and most bytes of a tile: overhead dominates smaller ones, no cache holds larger
+MODELLED = 64  # steps that are simulated; a longer run is predicted in proportion
 
 
 @dataclass(frozen=True)
@@ -49,15 +49,15 @@ class StencilOperator(GridOperator):
     steps : int
         Iterations of the step loop.
     dtype : str
-        Of the arrays that have none of their own.
+        Type of the arrays that declare none.
     test : int
-        Steps from one test of convergence to the next; 0: none.
+        Test for convergence after every `test` steps; 0: never.
 
     Notes
     -----
-    Schedules have the parameters `cut` (parts by axis), `depth` (steps between exchanges of ghost rows, 0: before every
-    sweep), `overlapped` (rows that need no ghosts are computed while ghosts travel) and `tile` (rows along the first
-    axis that take all these steps before the next ones begin).
+    Schedules have the parameters `cut` (parts along each axis), `depth` (steps between exchanges of ghost rows; 0:
+    exchange before every sweep), `overlapped` (compute rows that need no ghosts while ghosts travel) and `tile` (rows
+    along the first axis that pass through all `depth` steps before the next tile begins).
     """
 
     name: ClassVar[str] = "stencil"
@@ -67,10 +67,16 @@ class StencilOperator(GridOperator):
     options: ClassVar[tuple[Option, ...]] = (
         Option("grid", str, "Points by axis, e.g. 4096x4096.", needed=True),
         Option("steps", int, "Steps.", 10, least=0),
-        Option("test", int, "Steps from one test of convergence to the next, 0: none.", 0, least=0),
+        Option("test", int, "Steps between tests of convergence; 0: none.", 0, least=0),
         Option("dtype", str, "Element type.", "float32", choices=DTYPES),
         Option("depth", int, "Steps between exchanges of ghost rows.", least=1, of="schedules"),
-        Option("tile", int, "Rows that take these steps together.", least=1, of="schedules"),
+        Option(
+            "tile",
+            int,
+            "Rows of a tile, which takes all these steps before the next tile begins.",
+            least=1,
+            of="schedules",
+        ),
     )
 
     steps: int = 10
@@ -79,7 +85,7 @@ class StencilOperator(GridOperator):
 
     def __post_init__(self) -> None:
         if parse_count(self.test, "test") and self.stencil.tested is None:
-            hint = "give an array that it writes time=True"
+            hint = "declare an array that it writes with time=True"
             raise OperatorError(f"{self.name} cannot be tested for convergence: no array keeps two levels", hint=hint)
         super().__post_init__()
 
@@ -93,12 +99,12 @@ class StencilOperator(GridOperator):
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Points along the axes that are cut."""
+        """Points along the axes that schedules cut."""
         return self.grid[: self.stencil.row_axes]
 
     @property
     def width(self) -> int:
-        """Points of a row; 0 where a row is one point."""
+        """Points of a row; 0 if a row is one point."""
         return self.grid[-1] if len(self.grid) > 1 else 0
 
     @property
@@ -106,7 +112,7 @@ class StencilOperator(GridOperator):
         return f"{self.name} {' × '.join(map(str, self.grid))}, {self.steps} steps, {self.dtype}"
 
     def fingerprint(self) -> str:
-        """The nest's own text and arrays, which do not follow from its name."""
+        """Return the nest's text and arrays, which its name does not determine."""
         return f"{self.nest}\n{self.nest.arrays}"
 
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilOperator, tuple[str, ...]]:
@@ -116,7 +122,7 @@ class StencilOperator(GridOperator):
     # Schedules
 
     def serial(self, ranks: int) -> Schedule:
-        """Exchange, then compute, step by step; cut so that the fewest ghost rows travel, the first axis first."""
+        """Return the schedule that exchanges, then computes, step by step, cut so that the fewest ghost rows travel."""
         fitting = [cut for cut in cuts(ranks, self.stencil.row_axes) if self._fits(cut)]
         if not fitting:
             rows = " × ".join(map(str, self.rows))
@@ -133,14 +139,14 @@ class StencilOperator(GridOperator):
         tile: int | None = None,
         shares: Sequence[int] | str | None = None,
     ) -> Schedule:
-        """Return the schedule of these options, cut in slabs where there are `shares`, else as the serial one."""
+        """Return the schedule with these options: by default cut like the serial one, or into slabs for `shares`."""
         slabs = (ranks, *[1] * (len(self.rows) - 1)) if shares is not None else self.serial(ranks)["cut"]
         own = slabs if cut is None else tuple(cut)
         given = shares if shares is None or isinstance(shares, str) else tuple(map(int, shares))
         return Schedule.of("asked", cut=own, depth=depth, overlapped=overlapped or None, tile=tile, shares=given)
 
     def _fits(self, cut: Sequence[int]) -> bool:
-        """Whether parts can be cut so: what a step shows, all do."""
+        """Return whether the grid can be cut this way, by trying one step."""
         try:
             _program(
                 self, Schedule.of(OVERLAP, cut=tuple(cut), depth=0).parameters, prod(cut), min(self._steps, 1), False
@@ -150,12 +156,12 @@ class StencilOperator(GridOperator):
         return True
 
     def _surface(self, cut: tuple[int, ...]) -> float:
-        """Rows at the faces of a part that has others around it."""
+        """Return the rows at the faces of an inner part."""
         own = [n / parts for n, parts in zip(self.rows, cut, strict=True)]
         return sum(min(parts - 1, 2) * prod(own) / side for side, parts in zip(own, cut, strict=True))
 
     def schedules(self, costs: Costs) -> Iterator[Schedule]:
-        """Serial; then every cut, with ghosts for one step or several, overlapped or not, or in tiles."""
+        """Yield the serial schedule; then every cut with ghosts for some steps, overlapped or not, or tiled."""
         serial = self.serial(costs.ranks)
         yield serial
         for cut in cuts(costs.ranks, self.stencil.row_axes):
@@ -168,7 +174,7 @@ class StencilOperator(GridOperator):
                     yield schedule
 
     def _cut_so(self, cut: tuple[int, ...], depth: int | None, tile: int | None) -> Iterator[Schedule]:
-        """Schedules of one cut; of this depth or these tiles where they are asked for."""
+        """Yield the schedules of one cut, with only this depth and tile if they are given."""
         for steps in (depth,) if depth else (0, *DEPTHS[len(self.stencil.sweeps) == 1 :]):
             for overlapped in () if tile else (None, True):
                 yield Schedule.of(DEEP if steps else OVERLAP, cut=cut, depth=steps, overlapped=overlapped)
@@ -177,7 +183,7 @@ class StencilOperator(GridOperator):
                 yield Schedule.of(WAVEFRONT, cut=cut, depth=steps, tile=rows)
 
     def _tiles(self, cut: Sequence[int]) -> list[int]:
-        """Rows along the first axis that are worth a tile: several tiles in a part, which fit a cache."""
+        """Return the tile sizes worth trying: a part has several tiles, and a tile fits in a cache."""
         own = [-(-rows // parts) for rows, parts in zip(self.rows, cut, strict=True)]
         planes = sum(self.stencil.depth[name] * dtype_bytes(self.dtypes[name]) for name in self.nest.arrays)
         row_bytes = planes * max(self.width, 1) * prod(own[1:])
@@ -192,8 +198,7 @@ class StencilOperator(GridOperator):
         return True
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """The same with ghosts for a step more or less (of tiles: twice or half as many), and overlapped or not, or
-        with tiles twice or half as long."""
+        """Yield schedules with ghosts for a step more or less, or overlap changed; tiled ones halved and doubled."""
         depth, tile = schedule["depth"], schedule.get("tile")
         if tile:
             yield from (*self.scaled(schedule, "depth", self.steps), *self.scaled(schedule, "tile"))
@@ -213,13 +218,13 @@ class StencilOperator(GridOperator):
     def decomposition(
         self, schedule: Schedule, ranks: int, steps: int | None = None, priced: bool = False
     ) -> Decomposition:
-        """How a schedule cuts the grid. PlanError if the schedule is not for `ranks` ranks."""
+        """Return how a schedule cuts the grid. Raises PlanError if the schedule does not fit the grid or `ranks`."""
         cut, depth = schedule.get("cut", ()), schedule.get("depth")
         if len(cut) != len(self.rows) or prod(cut) != ranks or depth is None:
             axes = "the first axis" if len(self.rows) == 1 else f"each of the first {len(self.rows)} axes"
-            hint = f"cut: parts along {axes}, {ranks} together"
+            hint = f"cut: the number of parts along {axes}, {ranks} in all"
             found = str(schedule).removeprefix(", ")
-            raise PlanError(f"the schedule is none of {self.name} on {ranks} ranks", found=found, hint=hint)
+            raise PlanError(f"the schedule does not fit {self.name} on {ranks} ranks", found=found, hint=hint)
         parse_count(depth, "depth"), parse_count(schedule.get("tile", 1), "tile", least=1)
         if any(parts > rows for parts, rows in zip(cut, self.rows, strict=True)):
             found = f"{' × '.join(map(str, self.rows))} rows in {' × '.join(map(str, cut))} parts"
@@ -233,11 +238,11 @@ class StencilOperator(GridOperator):
         return Decomposition(self.rows, self._boxes(), tuple(cut), count, sweeps, *way, first, priced)
 
     def _first_shares(self, schedule: Schedule) -> tuple[int, ...]:
-        """Rows of each part along the first axis, if the schedule has unequal `shares`; else empty."""
+        """Return the rows of each part along the first axis if the schedule has `shares`; else ()."""
         found = schedule.get("shares", ())
         if found and (len(found) != schedule["cut"][0] or sum(found) != self.rows[0] or min(found) < 1):
-            hint = f"{schedule['cut'][0]} numbers from 1, {self.rows[0]} together"
-            raise PlanError(f"these are no shares of {self.rows[0]} rows", found=str(list(found)), hint=hint)
+            hint = f"{schedule['cut'][0]} positive numbers with sum {self.rows[0]}"
+            raise PlanError(f"invalid shares of {self.rows[0]} rows", found=str(list(found)), hint=hint)
         return tuple(found)
 
     @property
@@ -251,7 +256,7 @@ class StencilOperator(GridOperator):
         return {s.name: tuple(self._range(s, axis) for axis in axes) for s in self.stencil.sweeps}
 
     def _range(self, sweep: RowSweep, axis: int) -> Range:
-        """What a sweep computes along an axis; an empty range within the grid where its loop is empty."""
+        """Return the range that a sweep computes along an axis; an empty range within the grid if its loop is empty."""
         size = self.grid[axis]
         low, high = sweep.low[axis].at(self.sizes), sweep.high[axis].at(self.sizes)
         return (low, high) if low < high else (min(max(low, 0), size),) * 2
@@ -260,7 +265,7 @@ class StencilOperator(GridOperator):
         return _program(self, schedule.parameters, ranks, None, False)
 
     def reference(self, schedule: Schedule, ranks: int) -> Program:
-        """All of it on rank 0, of the same blocks: what `verify(…, against=)` takes for right."""
+        """Return the reference: rank 0 computes everything, from the same blocks of arrays."""
         found = plain_program(self.stencil, self.decomposition(schedule, ranks))
         check_count(self.nest, self.sizes, found, self.workload(found, schedule), {change_name(self.stencil.name)})
         return found
@@ -269,7 +274,7 @@ class StencilOperator(GridOperator):
         return space_of(self.stencil, self.decomposition(schedule, ranks))
 
     def prediction_model(self, schedule: Schedule, ranks: int) -> tuple[Program, Workload, float]:
-        """No more than MODELLED steps, or blocks of steps; of tiles two blocks."""
+        """Simulate at most MODELLED steps (in whole blocks), or two blocks if tiled."""
         block = self.test or max(schedule["depth"], 1)
         blocks = 2 if schedule.get("tile") else max(MODELLED // block, 1)
         steps = min(self._steps, blocks * block)
@@ -293,8 +298,8 @@ class StencilOperator(GridOperator):
 
     @cached_property
     def kernels(self) -> tuple[RowKernel | ChangeKernel, ...]:
-        """Of each sweep, of rows near and far; those that move rows to and from planes that have margins; and that of
-        tests."""
+        """The kernels: of each sweep, for rows in a cache and for rows in memory; those that copy rows to and from
+        planes with margins; and that of tests."""
         found: list[Any] = [self._kernel(sweep) for sweep in self.stencil.sweeps]
         found += [replace(kernel, name=far_name(kernel.name)) for kernel in found]
         for name, margins in self.stencil.margins.items():
@@ -329,25 +334,27 @@ class StencilOperator(GridOperator):
     # Arrays
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A rank's block of each array that is written, and with tests how much each found: the root of the sum of the
-        squares of what the step before it changed, on all ranks."""
+        """Return a rank's block of each array that is written, and with tests the change that each test found:
+        sqrt(Σ (new - old)²) over all ranks, between the tested step and the one before."""
         found = super().outputs(schedule, ranks)
         tests = ((self._steps // self.test if self.test else 0,),) * ranks
         return [*found, ArraySpec(CHANGE, "float64", tests, within=0, finish=np.sqrt)] if self.test else found
 
     def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
-        """Of an array with levels, these first. Slots are rows."""
+        """Return the spec of an array's blocks. Levels of time, if the array has several, are its first axis; slots are
+        rows.
+        """
         boxes = [tuple(slice(*side) for side in box) for box in self.decomposition(schedule, ranks).owned]
         whole, levels, within = self.grid, self.stencil.given[name], int(self.width > 0)
         if levels > 1:
             whole, boxes = (levels, *whole), [(slice(None), *box) for box in boxes]
         return ArraySpec.of_blocks(name, self.dtypes[name], whole, boxes, within=within, suffix=suffix)
 
-    # What must be measured
+    # Benchmarks
 
     def samples(self, ranks: int) -> Sequence[Sample]:
-        """Benchmarks of each sweep, up to as many rows as a rank has: on the same rows again and again and, if it makes
-        a difference, on changing rows; and of rows that enter and leave planes with margins."""
+        """Return benchmarks of each sweep, up to a rank's number of rows: on the same rows again and again and, if
+        tiles are tried, on changing rows; and of rows that enter and leave planes with margins."""
         most = -(-prod(self.rows) // ranks)
         near = [Sample(sweep.name, most, partial(add_sweeps, self.stencil, sweep, 0)) for sweep in self.stencil.sweeps]
         if self.test:
@@ -366,10 +373,12 @@ class StencilOperator(GridOperator):
 
 
 def stencil_operator(nest: Nest, name: str = "") -> type[StencilOperator]:
-    """The class of operators for a nest that is a stencil, by its name unless another is given. OperatorError where it
-    is none."""
-    if strange := [name for name in nest.parameters if name != "steps"]:
-        raise OperatorError(f"{nest.name} has a parameter '{strange[0]}'", hint="a stencil on ranks has `steps` only")
+    """Return the class of operators for a nest that is a stencil, named `name` or like the nest.
+
+    Raises OperatorError if the nest is no stencil.
+    """
+    if others := [name for name in nest.parameters if name != "steps"]:
+        raise OperatorError(f"{nest.name} has a parameter '{others[0]}'", hint="a stencil on ranks has `steps` only")
     found, doc = stencil_of(nest), f"{nest.about}\n\n{(StencilOperator.__doc__ or '').strip()}"
     body = {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc}
     return type(class_name(nest.name), (StencilOperator,), body)

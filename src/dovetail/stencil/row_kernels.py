@@ -15,29 +15,23 @@ from dovetail.ir import CFunction, KernelForm, Operand, Work, dtype_bytes
 from dovetail.loops.code.evaluate import evaluated
 from dovetail.loops.code.generate import Expressions, c_type
 from dovetail.loops.code.run import address
-from dovetail.loops.expressions import (
-    FUNCTIONS,
-    Read,
-    Value,
-    names_of,
-    operations,
-)
+from dovetail.loops.expressions import FUNCTIONS, Read, Value, names_of, operations
 from dovetail.stencil.sweeps import Element
 
 Array = NDArray[Any]
 Margins = tuple[int, int]
-SMALL = 8  # up to so few uncomputed columns at an end, the C has their number as a constant
-AT_ONCE = 2048  # most elements in one loop over several rows: they stay in the first cache while ends are corrected
+SMALL = 8  # if at most this many columns at an end are not computed, their number is a constant in the C code
+AT_ONCE = 2048  # most elements in one loop over several rows: they stay in the L1 cache until ends are corrected
 
 
 @dataclass(frozen=True, eq=False)
 class RowKernel:
-    """Computes columns `low` to `high` of each row of the result from rows of its operands.
+    """A kernel that computes columns `low` to `high` of each row of the result from rows of its operands.
 
-    `width`: elements of a row, 0 if a row is one element. `margins`: elements before and after a row, of each operand
-    and last of the result. `keeps`: the other columns are copied from the first operand. `boundary`: how the margins of
-    the result are filled. `dtypes`: of the arrays that the expression reads, by name. `apart`: the result overlaps no
-    operand in memory.
+    `width`: elements of a row; 0 if a row is one element. `margins`: elements before and after a row, of each operand
+    and, last, of the result. `keeps`: copy the other columns from the first operand. `boundary`: how to fill the
+    result's margins. `dtypes`: of the arrays that the expression reads. `apart`: the result overlaps no operand in
+    memory.
     """
 
     name: str
@@ -58,7 +52,7 @@ class RowKernel:
         return KernelForm(self.name, self.call, self.work, self.native)
 
     def call(self, reads: Sequence[Array], writes: Sequence[Array]) -> None:
-        """The reference: whole columns of rows at once."""
+        """Compute the rows by NumPy, whole columns at once: the kernel's reference."""
         (out,) = writes
         with np.errstate(all="ignore"):
             result = self._evaluate(self.value, reads)
@@ -85,7 +79,7 @@ class RowKernel:
         return reads[operand][:, start + self.low : start + self.high]
 
     def work(self, reads: Sequence[Operand], writes: Sequence[Operand]) -> Work:
-        """The work in rows; its cost curve is that of this sweep for rows of this width."""
+        """Return the work in rows; its cost curve is specific to this sweep and this width."""
         rows = writes[0].slots
         points = rows * (self.high - self.low if self.width else 1)
         arrays = len({text.split("[")[0] for text in self.elements}) + 1
@@ -95,8 +89,10 @@ class RowKernel:
 
     @property
     def at_once(self) -> bool:
-        """Whether one loop may run over several rows and their margins, whose values are corrected afterwards: if all
-        rows are equally long, and the expression is cheap."""
+        """Whether the C code may compute several rows and their margins in one loop and correct the margins afterwards.
+
+        It may if rows of all operands are equally long, and the expression is cheap.
+        """
         calls = {*names_of(self.value)} & {*FUNCTIONS}
         return self.apart and len({*self.margins}) == 1 and not calls
 
@@ -116,7 +112,7 @@ class RowKernel:
 
 
 class _RowWriter(Expressions):
-    """Writes the C of one kernel."""
+    """Write the C code of one kernel."""
 
     def __init__(self, kernel: RowKernel) -> None:
         super().__init__(kernel.dtypes)
@@ -150,7 +146,7 @@ class _RowWriter(Expressions):
         return "\n\n".join([head, includes, struct, *self.helpers, "\n".join(lines)]) + "\n"
 
     def _pointers(self, indent: str, row: str) -> list[str]:
-        """`const float *r0 = …` for each operand, and `out`."""
+        """Return declarations `const float *r0 = …` for each operand, and of `out`."""
         found = []
         for number, (below, beyond) in enumerate(self.kernel.margins):
             is_out = number == len(self.kernel.margins) - 1
@@ -171,7 +167,7 @@ class _RowWriter(Expressions):
 
     @property
     def _low(self) -> str:
-        """The first computed column: a constant, for the compiler, if it is small, as in most stencils."""
+        """The first computed column: a constant in the C code if it is small, as in most stencils."""
         return str(self.kernel.low) if self.kernel.low <= SMALL else "sizes[2]"
 
     @property
@@ -186,7 +182,7 @@ class _RowWriter(Expressions):
         few = f"4 * (row - (high - low)) <= row && row < {AT_ONCE}"
         return [
             f"    const int64_t row = m{f' + {beyond}' if beyond else ''};",
-            f"    const int64_t most = {few} ? {AT_ONCE} / row : 1;  // rows that are computed as one, with their ends",
+            f"    const int64_t most = {few} ? {AT_ONCE} / row : 1;  // rows computed in one loop, ends included",
         ]
 
     def _rows(self, value: str) -> list[str]:
@@ -199,17 +195,17 @@ class _RowWriter(Expressions):
             body.append(f"{outer}const int64_t rows = count - r < most ? count - r : most;")
             end = "(rows - 1) * row + high"
         body += ["#pragma GCC ivdep", f"{outer}for (int64_t j = low; j < {end}; ++j)", f"{outer}    out[j] = {value};"]
-        mended = self._ends(indent)
-        if together and mended:
+        ends = self._ends(indent)
+        if together and ends:
             step = [f"{indent}out += row{', r0 += row' if self.kernel.keeps else ''};"]
-            body += [f"{outer}for (int64_t s = 0; s < rows; ++s) {{", *mended, *step, f"{outer}}}"]
+            body += [f"{outer}for (int64_t s = 0; s < rows; ++s) {{", *ends, *step, f"{outer}}}"]
         else:
-            body += mended
+            body += ends
         by = "r += most" if together else "++r"
         return [f"        for (int64_t r = 0; r < count; {by}) {{", *body, "        }"]
 
     def _ends(self, indent: str) -> list[str]:
-        """C that fills the uncomputed columns of a row, and its margins."""
+        """Return C code that fills the uncomputed columns of a row, and its margins."""
         found = []
         if self.kernel.keeps:
             for first, last in (("0", "low"), ("high", "m")):
@@ -224,7 +220,7 @@ class _RowWriter(Expressions):
 
 
 def moving(name: str, dtype: str, width: int, margins: tuple[Margins, Margins], boundary: str | None) -> RowKernel:
-    """A kernel that copies rows into a buffer with other margins."""
+    """Return a kernel that copies rows into a buffer with other margins."""
     row = Read(name, ())
     return RowKernel(
         name, row, {str(row): Element(0, 0)}, {name: dtype}, dtype, width, 0, width, margins, False, boundary

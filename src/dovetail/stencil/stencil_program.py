@@ -20,7 +20,7 @@ from dovetail.stencil.sweeps import Event, RowSweep, Stencil
 
 
 class Computed(NamedTuple):
-    """What a part computes at once: the box of an event."""
+    """A box that a part computes at once, in one sweep of one version."""
 
     part: Part
     event: Event
@@ -28,7 +28,7 @@ class Computed(NamedTuple):
 
 
 def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
-    """Every rank has its block of rows of each array as input, and of those that are written as output."""
+    """Return the program. Each rank has a block of every array as input, of every written array as output."""
 
     def make(steps: int) -> Program:
         ranks = len(how.owned)
@@ -44,19 +44,19 @@ def stencil_program(stencil: Stencil, how: Decomposition) -> Program:
 
 
 def _period(stencil: Stencil, how: Decomposition) -> int:
-    """Steps after which planes, exchanges and tests come round again."""
+    """Return after how many steps planes, exchanges and tests repeat."""
     return lcm(*stencil.depth.values(), max(how.sweeps // len(stencil.sweeps), 1), how.test or 1)
 
 
 def pieces_of(stencil: Stencil, how: Decomposition) -> list[Computed]:
-    """All that is computed, in order."""
+    """Return all boxes that are computed, in order."""
     writer = _Writer(stencil, how, ranks := len(how.owned), list(range(ranks)))
     writer.run()
     return writer.computed
 
 
 def plain_program(stencil: Stencil, how: Decomposition) -> Program:
-    """The reference program: the same computation on rank 0 alone, with all arrays sent there and back."""
+    """Return the reference program: rank 0 collects all blocks, computes everything, and distributes the results."""
     own = how.owned
     whole = Decomposition(how.rows, how.boxes, (1,) * len(how.rows), how.steps, test=how.test)
 
@@ -75,7 +75,7 @@ def plain_program(stencil: Stencil, how: Decomposition) -> Program:
 
 
 class _Writer(Exchange):
-    """What is computed and exchanged; what may overlap follows from what ops touch."""
+    """Append sweeps and exchanges. What may overlap follows from the slots that ops touch."""
 
     def __init__(
         self, stencil: Stencil, how: Decomposition, ranks: int, owners: Sequence[int], given: Sequence[Box] = ()
@@ -92,13 +92,13 @@ class _Writer(Exchange):
             if self.how.tile:
                 self._in_tiles(block)
             else:
-                self._in_turn(block, waits=comes and self.how.overlapped)
+                self._sweep_by_sweep(block, waits=comes and self.how.overlapped)
             last = [event.version for event in block.events if event.sweep.target == self.stencil.tested]
             if self.tests and last:
                 self.tests.after(last[-1])
 
-    def _in_turn(self, block: Block, waits: bool) -> None:
-        """One sweep after the other; the first `waits` for ghosts only where it needs them."""
+    def _sweep_by_sweep(self, block: Block, waits: bool) -> None:
+        """Append one sweep after another. If the first `waits` for ghosts, only its outer rows do."""
         for place, (event, beyond) in enumerate(zip(block.events, block.beyond, strict=True)):
             for part in self.parts:
                 for box in self._edges(part, event, beyond):
@@ -110,7 +110,7 @@ class _Writer(Exchange):
             self.swept((event.sweep.target, event.version), beyond)
 
     def _in_tiles(self, block: Block) -> None:
-        """Tile after tile of rows along the first axis, each by all sweeps; later sweeps lag behind (see `lags`)."""
+        """Append one tile of rows (along the first axis) after another, each by all sweeps, which lag (see `lags`)."""
         mirrored = [name for name, boundary in self.stencil.boundary.items() if boundary == "reflecting"]
         behind = lags(block.events, self.stencil.depth, mirrored)
         for part in self.parts:
@@ -132,7 +132,7 @@ class _Writer(Exchange):
     def _tile(
         self, part: Part, event: Event, beyond: Widths, edges: Iterable[Box], swept: Iterable[Box], far: bool
     ) -> None:
-        """What one sweep does of a tile."""
+        """Append what one sweep does in a tile."""
         for piece in edges:
             self._keep(part, event, piece)
         for piece in swept:
@@ -140,7 +140,7 @@ class _Writer(Exchange):
             self.mirror(part, (event.sweep.target, event.version), beyond, piece[0])
 
     def _edges(self, part: Part, event: Event, beyond: Widths) -> Iterator[Box]:
-        """Rows that no sweep computes, and that a plane may not have had yet."""
+        """Yield the rows that a sweep does not compute and must copy, as the plane may not hold them."""
         name, grid = event.sweep.target, tuple((0, rows) for rows in self.how.rows)
         wide = self.wide(part, name, beyond)
         for turn in self._turns(name, wide) if self.keeps(event) else ():
@@ -153,14 +153,14 @@ class _Writer(Exchange):
         self.builder.add(Kind.copy, part.rank, self.compute, reads=[old], writes=[new], line=f"edge of {name}")
 
     def _sweep(self, part: Part, event: Event, beyond: Widths, waits: bool) -> None:
-        """A sweep over a part; first what needs no ghosts, where the others are `waited` for."""
+        """Append a sweep over a part. If it `waits` for ghosts, the rows that need none come first."""
         for box in self._computed(part, event.sweep, beyond):
             inner = meet(box, self._inner(part, event.sweep)) if waits else box
             for piece in [inner, *around(box, inner)] if volume(inner) else [box]:
                 self._compute(part, event, piece)
 
     def _computed(self, part: Part, sweep: RowSweep, beyond: Widths) -> list[Box]:
-        """Own rows and as many beyond, of those that are computed at all: beyond the ends of a periodic grid, too."""
+        """Return the boxes that a sweep computes of a part: own rows and those `beyond`, also past periodic ends."""
         wide, box = self.wide(part, sweep.target, beyond), self.how.boxes[sweep.name]
         if sweep.name not in self.edged and self.stencil.boundary[sweep.target] == "periodic":
             return [wide]
@@ -168,13 +168,13 @@ class _Writer(Exchange):
         return [each for each in found if volume(each)]
 
     def _turns(self, name: str, wide: Box) -> Iterator[tuple[int, ...]]:
-        """How far on the grid lies wherever it meets a box: around the ends of a periodic array, too."""
+        """Yield the shifts by which images of the grid meet a box: (0, …), and for periodic arrays those past ends."""
         sides = zip(wide, self.how.rows, strict=True)
         around_ends = self.stencil.boundary[name] == "periodic"
         yield from product(*(range(low // n * n, high, n) if around_ends else (0,) for (low, high), n in sides))
 
     def _inner(self, part: Part, sweep: RowSweep) -> Box:
-        """Rows that are computed from own rows alone."""
+        """Return the rows that are computed from own rows alone."""
         low, high = reach(sweep)
         found = part.own
         for axis, (begin, end) in enumerate(part.own):
@@ -193,7 +193,7 @@ class _Writer(Exchange):
             self._compute_piece(part, event, piece, far)
 
     def _as_given(self, part: Part, event: Event, box: Box) -> Box:
-        """The rows of a box that are computed from the user's arrays where they lie, as far as these are read."""
+        """Return the rows of a box that can be computed directly from the user's arrays."""
         for operand, version in zip(event.sweep.operands, event.reads, strict=True):
             if self.is_given(operand.array, version):
                 box = meet(box, shifted(part.own, [-by for by in operand.shift]))
@@ -210,5 +210,5 @@ class _Writer(Exchange):
 
 
 def _within(slab: Range, boxes: Iterable[Box]) -> Iterator[Box]:
-    """What boxes have in some rows along the first axis."""
+    """Yield the parts of boxes within some rows of the first axis."""
     yield from (piece for box in boxes if volume(piece := meet(box, replaced(box, 0, slab))))

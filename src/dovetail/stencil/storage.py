@@ -17,17 +17,34 @@ from dovetail.stencil.sweeps import Event, Stencil, last_version
 
 @dataclass(frozen=True)
 class Decomposition:
-    """How a stencil of these rows (by axis) is run: cut into parts by axis, ghosts exchanged every `sweeps` sweeps, and
-    whether what needs no ghosts is computed while they travel.
+    """How a stencil on a grid is decomposed and run.
 
-    `tile`: rows along the first axis that all sweeps between two exchanges take in turn, 0: each sweep takes all rows.
-    `test`: steps from one test of convergence to the next, 0: none (see `convergence`).
-    `shares`: rows of each part along the first axis, where it is not cut evenly.
-    `priced`: for a prediction, in which the first sweep of a tile goes by the name of rows that come from memory.
+    Parameters
+    ----------
+    rows : tuple of int
+        Rows of the grid, by axis.
+    boxes : mapping
+        The rows that each sweep computes, by the sweep's name.
+    cut : tuple of int
+        Number of parts along each axis.
+    steps : int
+        Steps of the run.
+    sweeps : int
+        Sweeps between two exchanges of ghost rows.
+    overlapped : bool
+        Whether rows that need no ghosts are computed while ghosts travel.
+    tile : int
+        Rows along the first axis that pass through all sweeps of a block together; 0: each sweep takes all rows.
+    test : int
+        Steps between tests of convergence; 0: none (see `convergence`).
+    shares : tuple of int
+        Rows of each part along the first axis; empty: equal parts.
+    priced : bool
+        For predictions: the first sweep of a tile calls the kernel whose cost is that of rows in memory.
     """
 
     rows: tuple[int, ...]
-    boxes: Mapping[str, Box]  # by sweep: what it computes, rows only
+    boxes: Mapping[str, Box]
     cut: tuple[int, ...]
     steps: int
     sweeps: int = 1
@@ -39,13 +56,13 @@ class Decomposition:
 
     @property
     def owned(self) -> list[Box]:
-        """What each part owns."""
+        """The box that each part owns."""
         return boxes(self.rows, self.cut, self.shares)
 
 
 @dataclass
 class Part:
-    """One part of the grid, in the memory of a rank."""
+    """A part of the grid. `place`: its index along each axis; `own`: its box; `layouts`: how it holds each array."""
 
     rank: int
     place: tuple[int, ...]
@@ -54,7 +71,10 @@ class Part:
 
 
 class Parts:
-    """Where everything lies, and a builder whose ops are written in the order in which each rank does them alone."""
+    """The parts of the grid and their buffers, and a builder that gets each rank's ops in sequential order.
+
+    `given`: the box of each rank's arrays, if they are gathered on rank 0.
+    """
 
     def __init__(
         self, stencil: Stencil, how: Decomposition, ranks: int, owners: Sequence[int], given: Sequence[Box] = ()
@@ -77,25 +97,25 @@ class Parts:
             self._declare(name)
 
     def _check_ends(self) -> None:
-        """Refuse to compute ghost rows of a periodic array beyond the ends of the grid from a reflecting array: what
-        lies beyond its ends is mirrored."""
+        """Raise PlanError if ghost rows of a periodic array beyond the grid's ends would be computed from a reflecting
+        array, which is mirrored there."""
         boundary = self.stencil.boundary
         for block in self.blocks:
             for event, beyond in zip(block.events, block.beyond, strict=True):
                 name, wide = event.sweep.target, any(beyond.low) or any(beyond.high)
                 source = next((o.array for o in event.sweep.operands if boundary[o.array] == "reflecting"), None)
                 if wide and source and boundary[name] == "periodic":
-                    what = f"ghost rows of {name} go around the ends, and those of {source} are mirrored there"
-                    hint = "depth=0, which exchanges ghost rows before every sweep"
-                    raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
+                    what = f"ghost rows of {name} go around the ends, but those of {source} are mirrored there"
+                    hint = "use depth=0, which exchanges ghost rows before every sweep"
+                    raise PlanError(f"{self.stencil.name} cannot be cut like this: {what}", hint=hint)
 
     def _padded(self) -> set[str]:
-        """The arrays whose rows have margins in planes."""
+        """Return the arrays whose rows have margins in planes."""
         return {name for name, margins in self.stencil.margins.items() if any(margins)}
 
     def _unread(self) -> dict[str, int]:
-        """The last versions that no sweep reads, of arrays whose rows lie in planes as they do outside: they are
-        written to where they are wanted."""
+        """Return the final version of each array, if no sweep reads it and its rows have no margins in planes. Such
+        versions are computed straight into the result."""
         events = (event for block in self.blocks for event in block.events)
         read = {(o.array, version) for e in events for o, version in zip(e.sweep.operands, e.reads, strict=True)}
         last = {name: last_version(self.stencil, name, self.how.steps) for name in self.stencil.written}
@@ -103,7 +123,7 @@ class Parts:
         return {name: version for name, version in fits if (name, version) not in read}
 
     def _declare(self, name: str) -> None:
-        """The buffers of an array: what is given, its planes, and its result."""
+        """Declare the buffers of an array: the user's array, its planes, and its result."""
         most = self._most(name)
         for part in self.parts:
             part.layouts[name] = Layout(self.wide(part, name, most))
@@ -122,7 +142,7 @@ class Parts:
             b.buffer(f"{name}_all", "scratch", [sum(rows), *[0] * (ranks - 1)])
 
     def _most(self, name: str) -> Widths:
-        """The most ghosts of an array that any block needs or computes."""
+        """Return the most ghosts of an array that any block needs or computes."""
         found = Widths((0,) * self.axes, (0,) * self.axes)
         for block in self.blocks:
             for (array, _), width in block.needs.items():
@@ -146,11 +166,11 @@ class Parts:
         return Along(part.own[axis], self.how.rows[axis], self.stencil.boundary[name])
 
     def wide(self, part: Part, name: str, width: Widths) -> Box:
-        """The rows that a part holds with `width` ghosts on either side of each axis."""
+        """Return the rows that a part holds with `width` ghosts on either side of each axis."""
         return tuple(self.along(part, name, axis).span(*each) for axis, each in enumerate(zip(*width, strict=True)))
 
     def _check_mirrors(self, name: str) -> None:
-        """Refuse parts so narrow that rows beyond an end are mirrors of rows that they do not have."""
+        """Raise PlanError for parts so narrow that ghost rows are mirror images of rows that they do not hold."""
         if self.stencil.boundary[name] != "reflecting":
             return
         swept = {w for b in self.blocks for e, w in zip(b.events, b.beyond, strict=True) if e.sweep.target == name}
@@ -164,18 +184,20 @@ class Parts:
                 what = f"part {part.place} is too narrow along axis {axis} to be mirrored"
             else:
                 continue
-            hint = "fewer sweeps between exchanges, or fewer parts"
-            raise PlanError(f"{self.stencil.name} cannot be cut so: {what}", hint=hint)
+            hint = "use fewer sweeps between exchanges, or fewer parts"
+            raise PlanError(f"{self.stencil.name} cannot be cut like this: {what}", hint=hint)
 
-    # Arrays come and go
+    # Copies between the user's arrays and planes
 
     def is_given(self, name: str, version: int) -> bool:
-        """Whether rows are read where the user's array has them."""
+        """Return whether rows of a version are read directly from the user's array."""
         return name in self.direct and version < self.stencil.given[name]
 
     def region(self, part: Part, name: str, version: int, box: Box) -> Region:
-        """Where rows of a version lie: in its plane; or in the user's array, as given or as a result. Rows that are
-        given, with ghosts beside them, are copied to the plane first."""
+        """Return the region of some rows of a version: in the user's array, in the result, or in a plane.
+
+        Rows of the user's array that are read together with ghosts are first copied to the plane.
+        """
         given = self.is_given(name, version)
         if given and meet(box, part.own) == box:
             return _later(Layout(part.own).region(name, box), version * volume(part.own))
@@ -188,7 +210,7 @@ class Parts:
         return self._in_plane(part, name, version, box)
 
     def _enter(self, part: Part, name: str, version: int, box: Box) -> None:
-        """Copy given rows to their plane, each once."""
+        """Append copies of the user's rows to their plane, each row once."""
         entered = self._entered.setdefault((part.rank, name, version), [])
         fresh = [box] if volume(box) else []
         for other in entered:
@@ -203,21 +225,21 @@ class Parts:
         return part.layouts[name].region(self.plane(name, version), box)
 
     def enter(self, name: str, source: str) -> None:
-        """The versions that are given, into their planes, unless they are read where they are."""
+        """Append copies of the user's versions into their planes, unless sweeps read them directly."""
         for part in self.parts if name not in self.direct else ():
-            plain = Layout(part.own)
+            outside = Layout(part.own)
             for version in range(self.stencil.given[name]):
-                region = _later(plain.region(source, part.own), version * plain.slots)
+                region = _later(outside.region(source, part.own), version * outside.slots)
                 self._move(part.rank, name, region, self._in_plane(part, name, version, part.own), "enter")
 
     def leave(self, name: str, target: str) -> None:
-        """The last versions, as many as were given, out of their planes, unless they were written there."""
+        """Append copies of the last versions, as many as the user gave, unless they were computed in the result."""
         last, given = last_version(self.stencil, name, self.how.steps), self.stencil.given[name]
         for part in self.parts:
-            plain = Layout(part.own)
+            outside = Layout(part.own)
             for number in range(given - (name in self.leaving)):
                 here = self.region(part, name, last - given + 1 + number, part.own)
-                there = _later(plain.region(target, part.own), number * plain.slots)
+                there = _later(outside.region(target, part.own), number * outside.slots)
                 self._move(part.rank, name, here, there, "leave")
 
     def _move(self, rank: int, name: str, source: Region, target: Region, way: str) -> None:
@@ -229,7 +251,7 @@ class Parts:
             self.builder.add(Kind.copy, rank, self.compute, **about)  # type: ignore[arg-type]
 
     def collect(self, name: str) -> None:
-        """All ranks' blocks, to rank 0."""
+        """Send all ranks' blocks to rank 0."""
         for rank, (own, version, there) in self._pieces(name):
             here = Region(name, version * volume(own), volume(own))
             if rank == 0:
@@ -238,7 +260,7 @@ class Parts:
                 self.message(rank, here, 0, there, f"collect {name}")
 
     def distribute(self, name: str) -> None:
-        """The result, from rank 0 to all ranks."""
+        """Send the result from rank 0 to all ranks."""
         for rank, (own, version, there) in self._pieces(name):
             here = Region(f"{name}_out", version * volume(own), volume(own))
             if rank == 0:
@@ -247,7 +269,7 @@ class Parts:
                 self.message(0, there, rank, here, f"distribute {name}")
 
     def _pieces(self, name: str) -> Iterator[tuple[int, tuple[Box, int, Region]]]:
-        """Each rank's box of each version, and where it lies on rank 0."""
+        """Yield each rank's box of each version, and where it lies on rank 0."""
         whole = Layout(self.parts[0].own)
         for rank, own in enumerate(self.given):
             for version in range(self.stencil.given[name]):
@@ -264,17 +286,17 @@ class Parts:
 
 
 def far_name(sweep: str) -> str:
-    """What the kernel of a sweep is called where its rows come from memory, not from a cache."""
+    """Return the name of a sweep's kernel for rows that come from memory, not from a cache."""
     return f"{sweep}_far"
 
 
 def move_name(way: str, array: str) -> str:
-    """What the kernel is called that moves rows into planes that have margins, or out of them."""
+    """Return the name of the kernel that copies rows into planes with margins ("enter"), or out of them ("leave")."""
     return f"{way}_{array}"
 
 
 def plane_name(name: str, plane: int) -> str:
-    """What the buffer of a plane is called."""
+    """Return the name of a plane's buffer."""
     return f"{name}_level{plane}"
 
 

@@ -28,7 +28,7 @@ class Operand(NamedTuple):
 
 
 class Element(NamedTuple):
-    """An element that an expression reads: of which operand, and how far along a row."""
+    """An element that an expression reads: the number of its operand, and its offset along the row."""
 
     operand: int
     along: int
@@ -36,10 +36,11 @@ class Element(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowSweep(Sweep):
-    """A sweep of one statement, row by row. `value`: its expression, by indices that go up along the axes.
+    """A sweep of one statement, row by row.
 
-    `operands`: the rows that it reads; with `keeps` the first are those of the version before, and the ends of a row
-    that are not computed stay as they are there. `elements`: by the text of each element.
+    `value`: its expression, with indices that increase along the axes. `operands`: the rows that it reads. `elements`:
+    where each element of the expression lies, by its text. `keeps`: the sweep copies the uncomputed ends of each row
+    from the version before, which is then the first operand.
     """
 
     value: Value
@@ -93,7 +94,7 @@ def stencil_of(nest: Recording) -> Stencil:
             raise refusal(
                 nest,
                 "stencil",
-                f"array {name} has other axes than the first",
+                f"array {name} has axes that the first array does not have",
                 None,
                 "give all arrays the axes of the grid",
             )
@@ -113,10 +114,13 @@ def stencil_of(nest: Recording) -> Stencil:
 
 
 def _boundaries(nest: Recording, sweeps: Sequence[RowSweep]) -> dict[str, str | None]:
-    """The boundary of each array. A part computes ghost rows of a periodic array beyond the ends of the grid: what it
-    computes them from, in place or fixed, must go around the ends, too."""
+    """Return the boundary of each array.
+
+    A part computes ghost rows of a periodic array beyond the ends of the grid. So the arrays that it reads for this
+    must be periodic, too, if they are fixed or updated in place.
+    """
     found = {name: array.boundary for name, array in nest.arrays.items()}
-    for _ in sweeps:  # each pass finds at least one more array, or nothing changes any more
+    for _ in sweeps:  # each pass adds at least one array, or nothing changes any more
         around = {o.array for sweep in sweeps if found[sweep.target] == "periodic" for o in sweep.operands}
         found |= {name: "periodic" for name in around if found[name] != "reflecting"}
     return found
@@ -148,7 +152,7 @@ def _sweep(nest: Recording, statement: Statement, row_axes: int) -> RowSweep:
 
 
 def _by_grid(sweep: Sweep, indices: Mapping[int, str], read: Read) -> Read:
-    """An element by the indices of the axes, each going up from 0: of a loop over n - 1 - i, i is the place itself."""
+    """Return an element with indices that count up from 0: in a loop over n - 1 - i, i becomes the position itself."""
     places = sweep.places[str(read)]
     space = tuple(Affine(((indices[axis], 1),)) + place.offset for axis, place in enumerate(places))
     return replace(read, at=(*read.at[: -len(places)], *space))
@@ -159,7 +163,7 @@ def _is_size(nest: Recording, target: Read, high: Affine) -> bool:
 
 
 def _back(nest: Recording, statement: Statement, read: Read) -> int:
-    """The age of the version that is read, in versions before the one that this step writes."""
+    """Return how many versions before the one that this step writes an element is read from."""
     if read.array in levels_of(nest):
         return levels_of(nest)[read.array].ahead - time_offset(read, levels_of(nest)[read.array].loop)
     return int(read.array == statement.target.array)
@@ -174,18 +178,18 @@ class Event(NamedTuple):
 
 
 def events(stencil: Stencil, steps: int) -> Iterator[Event]:
-    """All sweeps of a run, in order. Versions are numbered from 0, the oldest one that the user gives."""
+    """Yield all sweeps of a run, in order. Versions are numbered from 0, the oldest one that the user gives."""
     newest = {name: given - 1 for name, given in stencil.given.items()}
-    kept = {name for name, depth in stencil.depth.items() if depth > 1}
+    stored = {name for name, depth in stencil.depth.items() if depth > 1}
     for step in range(steps):
         for sweep in stencil.sweeps:
-            written = {name: stencil.given[name] + step if name in kept else newest[name] for name in newest}
-            if sweep.target not in kept:
+            written = {name: stencil.given[name] + step if name in stored else newest[name] for name in newest}
+            if sweep.target not in stored:
                 written[sweep.target] = newest[sweep.target] + 1
             yield Event(sweep, written[sweep.target], tuple(written[o.array] - o.back for o in sweep.operands))
             newest[sweep.target] = written[sweep.target]
 
 
 def last_version(stencil: Stencil, name: str, steps: int) -> int:
-    """The newest version of an array after `steps` steps."""
+    """Return the newest version of an array after `steps` steps."""
     return stencil.given[name] - 1 + steps * sum(sweep.target == name for sweep in stencil.sweeps)

@@ -1,4 +1,4 @@
-"""fingerprint: a text of all that an operator's Programs follow from, so that any change of it is noticed."""
+"""fingerprint: a hash of all that determines an operator's Programs, so that any change of it is noticed."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ import dovetail
 from dovetail.core import json_text
 from dovetail.ir import Operator
 
-HOUSE = Path(dovetail.__file__).parent
+PACKAGE = Path(dovetail.__file__).parent
 _IMPORTED = re.compile(rb"^[ \t]*(?:from|import) +dovetail(?:\.(\w+))?", re.MULTILINE)
 
 
 @runtime_checkable
 class Fingerprinted(Protocol):
-    """An operator whose Programs follow from more than its JSON document and the sources of its class."""
+    """An operator whose Programs depend on more than its JSON document and the source code of its class."""
 
     def fingerprint(self) -> str:
-        """Return a text that changes whenever what the JSON document leaves out changes: a nest's own text, say."""
+        """Return a text of all that the JSON document leaves out, such as the source text of a nest."""
 
 
 def fingerprint_of(operator: Operator) -> str | None:
-    """Return a text of all that an operator's Programs follow from, except schedule and ranks.
+    """Return a hash of all that determines an operator's Programs, except schedule and ranks.
 
-    It has the operator's JSON document, its own `fingerprint` (see `Fingerprinted`), and the digest of the sources of
-    its class and of their imports. None if a source cannot be read, as of a class defined in a notebook: nothing is
-    then saved.
+    It covers the operator's JSON document, its own `fingerprint` (see `Fingerprinted`), and the source code of its
+    class and of what that imports. Returns None if a source cannot be read, for example of a class defined in a
+    notebook; the operator's Programs are not saved then.
 
     >>> from dovetail.matmul import MatmulAllReduce
     >>> one, other = (fingerprint_of(MatmulAllReduce(4, 6, n)) for n in (2, 3))
@@ -49,34 +49,34 @@ def fingerprint_of(operator: Operator) -> str | None:
 
 @cache
 def _sources(modules: tuple[str, ...]) -> str:
-    """The digest of our version and sources: every room of ours that has one of these modules, and every room that
-    one of those imports; of other modules, their files."""
+    """Return the digest of Dovetail's version and of source code: of every subpackage of Dovetail that has one of these
+    modules or is imported by one; of modules outside Dovetail, their files."""
     found = sha256(dovetail.__version__.encode())
-    rooms = {name.split(".")[1] for name in modules if name.startswith("dovetail.")}
+    packages = {name.split(".")[1] for name in modules if name.startswith("dovetail.")}
     for name in modules:
         if name.partition(".")[0] not in {"dovetail", *sys.stdlib_module_names}:
             text = Path(str(sys.modules[name].__file__)).read_bytes()
             found.update(text)
-            rooms |= _named(text)
+            packages |= _named(text)
     done = set[str]()
-    while todo := sorted(rooms - done):
-        for room in todo:
-            for text in _texts(room):
+    while todo := sorted(packages - done):
+        for package in todo:
+            for text in _texts(package):
                 found.update(text)
-                rooms |= _named(text)
+                packages |= _named(text)
         done.update(todo)
     return found.hexdigest()
 
 
 def _named(text: bytes) -> set[str]:
-    """The rooms that a source imports; all of them where it imports the whole face."""
-    rooms = {room.decode() for room in _IMPORTED.findall(text)}
-    return rooms if "" not in rooms else {place.name for place in HOUSE.iterdir() if place.is_dir()}
+    """Return the subpackages of Dovetail that a source imports; all of them if it imports `dovetail` itself."""
+    packages = {package.decode() for package in _IMPORTED.findall(text)}
+    return packages if "" not in packages else {place.name for place in PACKAGE.iterdir() if place.is_dir()}
 
 
-def _texts(room: str) -> list[bytes]:
-    """The Python sources of a room."""
+def _texts(package: str) -> list[bytes]:
+    """Return the Python sources of a subpackage."""
     found = []
-    for folder, _, names in os.walk(HOUSE / room):
+    for folder, _, names in os.walk(PACKAGE / package):
         found += [os.path.join(folder, name) for name in names if name.endswith(".py")]
     return [Path(path).read_bytes() for path in sorted(found)]

@@ -24,13 +24,13 @@ from dovetail.ir.types import COLUMNS
 from dovetail.store.fingerprint import fingerprint_of
 from dovetail.store.store import PROGRAMS, PROOFS, Item, Kind, Recalled, item, recall, save
 
-MANY = 1000  # ops, which take some hundredths of a second to write
+MANY = 1000  # programs of fewer ops are not saved: building them takes a few hundredths of a second at most
 PROOF = "dovetail.proof/1"
-POSTS = "posts."  # before the names of the columns of post-conditions
+POSTS = "posts."  # prefix of the names of columns of post-conditions
 
 
 def program_of(operator: Operator, schedule: Schedule, ranks: int) -> Program:
-    """Return `operator.program(schedule, ranks)`, read if it was saved before; to be proved, unless `known_of` it."""
+    """Return `operator.program(schedule, ranks)`, from the cache if saved; for its proof see `known_of`."""
     found = recall_program(operator, schedule, ranks).warned()
     if found is None:
         found = operator.program(schedule, ranks)
@@ -39,13 +39,13 @@ def program_of(operator: Operator, schedule: Schedule, ranks: int) -> Program:
 
 
 def recall_program(operator: Operator, schedule: Schedule, ranks: int) -> Recalled[Program]:
-    """Return the Program of an operator's schedule where it was saved; see `store.recall`."""
+    """Return the saved Program of an operator's schedule; see `store.recall`."""
     place = _item(PROGRAMS, operator, schedule, ranks)
     return Recalled(None) if place is None else recall(place, _read)
 
 
 def save_program(operator: Operator, schedule: Schedule, ranks: int, program: Program) -> None:
-    """Save a Program of many ops where `program_of` finds it; a warning where that cannot be."""
+    """Save a Program, if it has many ops, for `program_of`; warn if it cannot be written."""
     if program.num_ops < MANY or (place := _item(PROGRAMS, operator, schedule, ranks)) is None:
         return
     document = program.tables_json([]) | {"columns": program.columns}
@@ -57,8 +57,8 @@ def save_program(operator: Operator, schedule: Schedule, ranks: int, program: Pr
 
 
 class Known(NamedTuple):
-    """What was found of a Program: whether it was proved to do what its operator asks, and whether ops of a net lane
-    must end one after the other (see `run.engine.needs_order`; None: nobody knows)."""
+    """What is known of a Program: whether it was proved to do what its operator asks, and whether the ops of a net lane
+    must end one after another (see `run.engine.needs_order`; None: unknown)."""
 
     is_proved: bool = False
     in_order: bool | None = None
@@ -70,13 +70,13 @@ def known_of(operator: Operator, schedule: Schedule, program: Program) -> Known:
 
 
 def recall_proof(operator: Operator, schedule: Schedule, program: Program) -> Recalled[Known]:
-    """Return what was found of this very Program; see `store.recall`."""
+    """Return what is known of this Program; see `store.recall`."""
     place = _item(PROOFS, operator, schedule, program.num_ranks) if program.num_ops >= MANY else None
     return Recalled(None) if place is None else recall(place, lambda document: _read_proof(document, program))
 
 
 def save_proof(operator: Operator, schedule: Schedule, program: Program, *, in_order: bool) -> None:
-    """Save that a Program of many ops was proved, and how its net lanes go; a warning where that cannot be."""
+    """Save the proof of a Program with many ops, and whether its net lanes need order; warn if not writable."""
     if program.num_ops < MANY or (place := _item(PROOFS, operator, schedule, program.num_ranks)) is None:
         return
     document = {"schema": PROOF, "digest": _digest(program), "in_order": in_order}
@@ -84,7 +84,7 @@ def save_proof(operator: Operator, schedule: Schedule, program: Program, *, in_o
 
 
 def _item(kind: Kind, operator: Operator, schedule: Schedule, ranks: int) -> Item | None:
-    """The item of all that a Program follows from; None where not all of it can be fingerprinted."""
+    """Return the item of a Program's inputs (operator, schedule, ranks); None if the operator has no fingerprint."""
     about = fingerprint_of(operator)
     return None if about is None else item(kind, about, schedule.to_json(), ranks)
 
@@ -112,7 +112,7 @@ def _read_proof(document: dict[str, Any], program: Program) -> Known:
 
 
 def _digest(program: Program) -> str:
-    """Of every column, table and post-condition, and of the compiled library that proves."""
+    """Return a hash of every column, table and post-condition, and of the compiled verifier."""
     posts = Posts.of(program.posts)
     tables = program.tables_json([]) | {"names_of_posts": [posts.buffers, posts.kernels]}
     found = sha256(_verifier(compiled_library()))

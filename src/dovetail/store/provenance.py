@@ -1,4 +1,4 @@
-"""provenance: operator and schedule of a Program, as its file names them: its sizes, kernels and reference."""
+"""provenance: the operator and schedule that a Program was made from: they give its sizes, kernels and reference."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from dovetail.ir.registry import KERNELS, kernel_form, operator_from
 
 @dataclass(frozen=True)
 class MadeOf:
-    """An operator, and its schedule where that is known."""
+    """The operator that a Program was made from, and the schedule if it is known."""
 
     operator: Operator
     schedule: Schedule | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return operator and schedule, as a plan's document has them."""
+        """Return operator and schedule in the form of a plan's document."""
         made = {} if self.schedule is None else {"choices": self.schedule.to_json()}
         return {"operator": self.operator.to_json(), **made}
 
     @staticmethod
     def from_json(document: Mapping[str, Any]) -> MadeOf:
-        """Read what `to_json` wrote, or the document of a plan or a tuning; PlanError where it is malformed."""
+        """Return operator and schedule from what `to_json` wrote, or from the document of a plan or a tuning.
+
+        Raises PlanError if the document is malformed.
+        """
         with reading("document of what a program was made of", PlanError):
             chosen = document.get("choices")
             return MadeOf(operator_from(document["operator"]), None if chosen is None else Schedule.from_json(chosen))
 
     def workload(self, program: Program) -> Workload:
-        """Slots and kernels of a Program of this operator; OperatorError where it is none.
+        """Return the workload of a Program of this operator. Raises OperatorError if it is not one.
 
         >>> from dovetail.matmul import MatmulAllReduce
         >>> operator = MatmulAllReduce(4, 6, 2)
@@ -44,26 +47,27 @@ class MadeOf:
         >>> MadeOf(MatmulAllReduce(8, 6, 2)).workload(program)
         Traceback (most recent call last):
         ...
-        dovetail.core.errors.OperatorError: program 'matmul_all_reduce' is not of matmul_all_reduce 8 × 6 × 2 float32
+        dovetail.core.errors.OperatorError: program 'matmul_all_reduce' is not one of matmul_all_reduce 8 × 6 × 2
+        float32
           found       12 elements of buffer 'A' on rank 0; the operator has 24
         """
         try:
             found = self.operator.workload(program, self.schedule or self.operator.serial(program.num_ranks))
             if lacking := [buffer.name for buffer in program.buffers if buffer.name not in found.slots]:
-                raise self._stranger(program, f"buffer '{lacking[0]}', which the operator does not have")
+                raise self._mismatch(program, f"buffer '{lacking[0]}', which the operator does not have")
             op_works(program, found)
             self._check_totals(program, found)
         except OperatorError:
             raise
         except DovetailError as error:
-            raise self._stranger(program, f"{error.what}, {error.found}" if error.found else error.what) from error
+            raise self._mismatch(program, f"{error.what}, {error.found}" if error.found else error.what) from error
         except (LookupError, ValueError, TypeError, ArithmeticError) as error:
-            raise self._stranger(program, f"{type(error).__name__}: {error}") from error
+            raise self._mismatch(program, f"{type(error).__name__}: {error}") from error
         return found
 
     def reference(self, program: Program) -> tuple[Program, Workload] | None:
-        """The reference to hold results against, with its workload; None where post-conditions say all, or where
-        the schedule, on which its inputs depend, is not known."""
+        """Return the reference program to compare results with, and its workload; None if post-conditions define the
+        results, or the schedule, on which the reference depends, is unknown."""
         if self.schedule is None:
             return None
         with reading("document of what a program was made of", PlanError):
@@ -71,7 +75,7 @@ class MadeOf:
         return None if right is None else (right, self.operator.workload(right, self.schedule))
 
     def _check_totals(self, program: Program, found: Workload) -> None:
-        """Inputs and outputs are as large as those of the serial schedule, where all schedules share them."""
+        """Check that inputs and outputs are as large as the serial schedule's, if equal in all schedules."""
         ranks = program.num_ranks
         serial = self.operator.serial(ranks)
         if self.operator.reference(serial, ranks) is not None:
@@ -84,23 +88,23 @@ class MadeOf:
                 held, asked = (elements(*each, name, rank) for each in ((program, found), (usual, wanted)))
                 if held != asked:
                     what = f"{held} elements of buffer '{name}' on rank {rank}; the operator has {asked}"
-                    raise self._stranger(program, what)
+                    raise self._mismatch(program, what)
 
-    def _stranger(self, program: Program, found: str) -> OperatorError:
-        return OperatorError(f"program '{program.name}' is not of {self.operator.title}", found=found)
+    def _mismatch(self, program: Program, found: str) -> OperatorError:
+        return OperatorError(f"program '{program.name}' is not one of {self.operator.title}", found=found)
 
 
 def elements(program: Program, workload: Workload, buffer: str, rank: int) -> int:
-    """Elements that a rank holds in a buffer."""
+    """Return the number of elements that a rank holds in a buffer."""
     count = program.slots_of(buffer, rank)
     return workload.length(buffer, rank, count) * prod(workload.slots[buffer][rank].shape)
 
 
 def shaped(program: Program, shapes: Mapping[str, Sequence[Sequence[int]]], dtype: str) -> Workload:
-    """The Workload of a Program whose kernels are known by their names, slots of these shapes: of each buffer one, or
-    one for each rank.
+    """Return the Workload of a Program with slots of these shapes: for each buffer one shape, or one for each rank.
 
-    OperatorError for a buffer or kernel that is not known, and for shapes that no kernel takes.
+    Its kernels must be those of `ir.registry.KERNELS`. Raises OperatorError for an unknown buffer or kernel, and for
+    shapes that a kernel does not accept.
 
     >>> from dovetail.matmul import MatmulAllReduce
     >>> operator = MatmulAllReduce(4, 6, 2)
@@ -127,16 +131,17 @@ def shaped(program: Program, shapes: Mapping[str, Sequence[Sequence[int]]], dtyp
 
 def _slots(name: str, shapes: Sequence[Sequence[int]] | None, ranks: int, dtype: str) -> tuple[Slot, ...]:
     if shapes is None:
-        raise OperatorError(f"how large is a slot of buffer '{name}'?", hint="a shape for each buffer")
+        raise OperatorError(f"the shape of a slot of buffer '{name}' is missing", hint="give a shape for each buffer")
     if len(shapes) not in (1, ranks):
         found = f"{len(shapes)} shapes for {ranks} ranks"
-        raise OperatorError(f"shapes of buffer '{name}'", found=found, hint="give one, or one for each rank")
+        hint = "give one shape, or one for each rank"
+        raise OperatorError(f"wrong number of shapes for buffer '{name}'", found=found, hint=hint)
     made = [Slot(tuple(parse_count(n, f"a side of a slot of '{name}'") for n in shape), dtype) for shape in shapes]
     return tuple(made * ranks if len(made) == 1 else made)
 
 
 def _form(name: str) -> KernelForm:
     if name not in KERNELS:
-        hint = "name the operator that the program was made of"
-        raise OperatorError(f"what kernel '{name}' computes does not follow from its name", hint=hint)
+        hint = "name the operator that the program was made from"
+        raise OperatorError(f"kernel '{name}' is unknown without the program's operator", hint=hint)
     return kernel_form(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from math import inf, isqrt
@@ -23,8 +23,10 @@ from dovetail.store.store import SELECTIONS, Item, Recalled, item, recall, save
 
 SCHEMA = "dovetail.selection/2"
 EARLIER = "dovetail.selection/1"  # without `transport`: every row is for the library's messages
-DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # that collectives reduce
-MOST = 1 << 62  # greatest count or size, so that the sum of two fits 64 bits
+DTYPES = (*DTYPE_BYTES, "complex64", "complex128")  # dtypes that collectives reduce
+LEVELS = ("serialized", "multiple")  # of thread support; the first also stands for those below
+_RANKED = ("", *LEVELS)
+MOST = 1 << 62  # greatest count or size: the sum of two fits in 64 bits
 
 
 class Choice(NamedTuple):
@@ -88,7 +90,8 @@ class Row:
     """One choice for messages of [min_bytes, max_bytes) of a collective on `ranks` ranks of `nodes` nodes.
 
     Bytes are counted as in nccl-tests: the larger of one rank's input and output. `dtype`: the only dtype that the row
-    serves; empty: any, for collectives that do not reduce.
+    serves; empty: any, for collectives that do not reduce. `level`: of MPI's thread support that the row was measured
+    at, of `LEVELS`; empty: it serves any.
     """
 
     collective: str
@@ -104,6 +107,7 @@ class Row:
     transport: str = MPI
     points: tuple[Point, ...] = field(default=(), repr=False)
     dtype: str = ""
+    level: str = ""
 
     @property
     def choice(self) -> Choice:
@@ -111,9 +115,9 @@ class Row:
         return Choice(*(getattr(self, name) for name in Choice._fields))
 
     @property
-    def group(self) -> tuple[str, int, int]:
-        """Rows of one group exclude each other by their sizes."""
-        return self.collective, self.ranks, self.nodes
+    def group(self) -> tuple[str, int, int, str]:
+        """Collective, ranks, nodes and level: rows that agree in these are for different sizes."""
+        return self.collective, self.ranks, self.nodes, self.level
 
     def to_json(self) -> dict[str, Any]:
         """Return all attributes by name."""
@@ -143,10 +147,24 @@ class Selection:
                 found = f"{one.min_bytes} to {one.max_bytes}, and {other.min_bytes} to {other.max_bytes} bytes"
                 raise PlanError(f"two rows of {one.collective} on {one.ranks} ranks overlap", found=found)
 
+    def at(self, level: str) -> Selection:
+        """Return the rows that serve programs at a level of MPI's thread support: measured there, else at any.
+
+        >>> both = [Row("all_reduce", 2, 1, 0, 64, name, level=level) for name, level in (("a", ""), ("b", "multiple"))]
+        >>> [row.algorithm for level in LEVELS for row in Selection({}, tuple(both)).at(level).rows]
+        ['a', 'b']
+        """
+        own = {row.group[:3] for row in self.rows if row.level == level}
+        rows = (row for row in self.rows if row.level == level or (not row.level and row.group[:3] not in own))
+        return Selection(self.facts, tuple(rows))
+
     def lookup(
         self, collective: str, ranks: int, num_bytes: int, nodes: int | None = None, dtype: str = ""
     ) -> Row | None:
-        """Return the row for a message of `num_bytes`; None if not measured: use the library's call."""
+        """Return the row for a message of `num_bytes`; None if not measured: use the library's call.
+
+        Rows of several levels: those of the first in `LEVELS` (see `at`).
+        """
         rows = self._groups.get((collective, ranks, nodes))
         if rows is None:
             return None
@@ -157,7 +175,7 @@ class Selection:
     @cached_property
     def _groups(self) -> dict[tuple[str, int, int | None], tuple[list[int], list[Row]]]:
         groups: dict[tuple[str, int, int | None], tuple[list[int], list[Row]]] = {}
-        for (collective, ranks, nodes), found in groupby(self.rows, key=lambda row: row.group):
+        for (collective, ranks, nodes), found in groupby(_of_first_level(self.rows), key=lambda row: row.group[:3]):
             rows = list(found)
             groups[collective, ranks, nodes] = [row.min_bytes for row in rows], rows
             groups.setdefault((collective, ranks, None), groups[collective, ranks, nodes])
@@ -166,7 +184,8 @@ class Selection:
     def merged(self, newer: Selection) -> Selection:
         """Return the rows of both tables; `newer` wins where both have rows of a collective on the same ranks."""
         fresh = {row.group for row in newer.rows}
-        return Selection({**self.facts, **newer.facts}, (*(r for r in self.rows if r.group not in fresh), *newer.rows))
+        older = [r for r in self.rows if r.group not in fresh and (*r.group[:3], "") not in fresh]
+        return Selection({**self.facts, **newer.facts}, (*older, *newer.rows))
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field and one row per range of sizes."""
@@ -195,13 +214,26 @@ class Selection:
             raise PlanError(f"selection {path}: {error.what}", found=error.found, hint=error.hint) from error
 
 
-def rows_of(
-    collective: str, ranks: int, nodes: int, picked: Iterable[tuple[Choice, Point]], dtype: str = ""
-) -> tuple[Row, ...]:
-    """Return rows from the choice at each measured size, with equal neighbours joined.
+def _of_first_level(rows: Sequence[Row]) -> list[Row]:
+    """Of each collective the rows of one level: any, else the first in LEVELS."""
+    first: dict[tuple[str, int, int], str] = {}
+    for row in sorted(rows, key=lambda row: _RANKED.index(row.level)):
+        first.setdefault(row.group[:3], row.level)
+    return [row for row in rows if row.level == first[row.group[:3]]]
 
-    Two algorithms of ours meet at the geometric mean of their sizes. Between ours and the library's, the library's
-    serves. The table ends at the measured sizes: ours serves only between two sizes at which it is faster.
+
+def rows_of(
+    collective: str,
+    ranks: int,
+    nodes: int,
+    picked: Iterable[tuple[Choice, Point]],
+    dtype: str = "",
+    level: str = "",
+) -> tuple[Row, ...]:
+    """Return rows from the choice at each measured size; equal neighbouring choices share a row.
+
+    Between sizes with two different algorithms of ours, the border is their geometric mean. Between a size where ours
+    is faster and one where the library is, the library serves. The table ends at the measured sizes.
 
     >>> ring, tree = Choice("ring_all_reduce"), Choice("double_tree_all_reduce")
     >>> sizes = [(choice, Point(4**i, 1e-5)) for i, choice in enumerate([Choice(), tree, tree, ring, Choice()], 5)]
@@ -216,13 +248,14 @@ def rows_of(
         points = tuple(point for _, point in group)
         end = start + len(points)
         span = edges[start], edges[end]
-        rows.append(Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict()))
+        row = Row(collective, ranks, nodes, *span, points=points, dtype=dtype, **choice._asdict())
+        rows.append(replace(row, level=level))
         start = end
     return tuple(rows)
 
 
 def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
-    """The least size, in bytes, that the second of two neighbouring choices serves."""
+    """Return the least size, in bytes, that the second of two neighbouring choices serves."""
     (choice, point), (following, later) = one, other
     if choice.is_library != following.is_library:
         return later.num_bytes if choice.is_library else point.num_bytes + 1
@@ -230,8 +263,7 @@ def _edge(one: tuple[Choice, Point], other: tuple[Choice, Point]) -> int:
 
 
 def selection_item(library: str, hosts: Sequence[str]) -> Item:
-    """Return the item of the table for these ranks: by the MPI library's name and version, and the host of every
-    rank."""
+    """Return the item of the table for these ranks: by the MPI library's name and version, and every rank's host."""
     return item(SELECTIONS, library, list(hosts))
 
 
@@ -253,7 +285,7 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
     Returns the file; None, with a warning, if it cannot be written.
     """
-    known = recall_selection(library, hosts).value  # one that is broken is replaced whole
+    known = recall_selection(library, hosts).value  # a broken table is replaced completely
     merged = known.merged(selection) if known else selection
     if given := os.environ.get("DOVETAIL_SELECTION"):
         try:
@@ -267,7 +299,7 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
 
 def _read_row(place: int, document: Any) -> Row:
-    """Row number `place` of a document. PlanError names the row and, where one field is wrong, that field."""
+    """Return row number `place` of a document. Raises PlanError, naming the row and, if one is invalid, the field."""
     try:
         with reading(f"row {place} of a selection", PlanError):
             points = tuple(Point(**point) for point in document.get("points", ()))
@@ -277,14 +309,9 @@ def _read_row(place: int, document: Any) -> Row:
 
 
 def _checked_row(row: Row) -> Row:
-    """The row itself. PlanError where a field has a wrong type or value."""
-    words: dict[str, Iterable[str]] = {
-        "collective": COLLECTIVES,
-        "protocol": PROTOCOLS,
-        "dtype": ("", *DTYPES),
-        "transport": TRANSPORTS,
-    }
-    for name, known in words.items():
+    """Return the row. Raises PlanError if a field has a wrong type or value."""
+    words: dict[str, Iterable[str]] = {"collective": COLLECTIVES, "protocol": PROTOCOLS, "dtype": ("", *DTYPES)}
+    for name, known in (words | {"transport": TRANSPORTS, "level": _RANKED}).items():
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
     if not isinstance(row.algorithm, str):
@@ -296,7 +323,9 @@ def _checked_row(row: Row) -> Row:
             raise PlanError(f"`{name}` of a row of {row.collective} is out of range", found=repr(value))
     if row.min_bytes >= row.max_bytes:
         found = f"{row.min_bytes} to {row.max_bytes} bytes"
-        raise PlanError(f"a row of {row.collective} is out of range: it serves no size", found=found)
+        raise PlanError(
+            f"a row of {row.collective} is out of range: min_bytes must be less than max_bytes", found=found
+        )
     for point in row.points:
         if not all(_is_time(value) for value in point):
             raise PlanError(f"a row of {row.collective} has a malformed point", found=str(point))
@@ -304,5 +333,5 @@ def _checked_row(row: Row) -> Row:
 
 
 def _is_time(value: Any) -> bool:
-    """Whether a value can be a time, a size or a spread: a finite number that is not negative, or None."""
+    """Whether a value can be a time, a size or a spread: finite and not negative, or None."""
     return value is None or (isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < inf)

@@ -41,8 +41,8 @@ from dovetail.core import (
 T = TypeVar("T")
 Columns = Mapping[str, NDArray[Any]]
 SCHEMA = "dovetail.store/1"
-ENVELOPE = "envelope"  # its name beside the columns in an archive
-PARTIAL_S = 3600.0  # older partial files are left by killed processes
+ENVELOPE = "envelope"  # name of the envelope among the columns of an archive
+PARTIAL_S = 3600.0  # age from which a partial file is taken to be one of a killed process
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,9 @@ class Kind:
     Parameters
     ----------
     name : str
-        The folder in the cache, and what the command line calls the kind.
+        The folder in the cache, and the kind's name on the command line.
     what : str
-        One item of the kind, in words.
+        What one item of the kind is, for messages.
     most : int
         Largest number of files; beyond it, the least recently used are removed.
     columns : bool
@@ -68,7 +68,7 @@ class Kind:
 
     @property
     def ending(self) -> str:
-        """The ending of the names of files."""
+        """The extension of file names."""
         return ".npz" if self.columns else ".json"
 
 
@@ -84,19 +84,19 @@ FOLDERS = (*KINDS, LIBRARIES)
 
 @dataclass(frozen=True)
 class Item:
-    """One thing that may be in the store: its kind, and a key that is unique within the kind."""
+    """An item that may be in the store: its kind, and a key that is unique within the kind."""
 
     kind: Kind
     key: str
 
     @property
     def path(self) -> Path:
-        """The file. EnvironmentFault where no folder for it can be made, not even a temporary one."""
+        """The file. Raises EnvironmentFault if no folder for it can be made, not even a temporary one."""
         return cache_dir(self.kind.name) / f"{self.key}{self.kind.ending}"
 
 
 def item(kind: Kind, *parts: Any) -> Item:
-    """Return the item of `kind` with a key hashed from these parts, which have JSON forms.
+    """Return the item of `kind` whose key is a hash of these parts, which must have JSON forms.
 
     >>> item(SCHEDULES, {"m": 1, "k": 2}, ["a"]) == item(SCHEDULES, {"k": 2, "m": 1}, ("a",))
     True
@@ -107,13 +107,13 @@ def item(kind: Kind, *parts: Any) -> Item:
 
 
 class Recalled(NamedTuple, Generic[T]):
-    """A value from the store; or None, with a sentence why an existing file cannot be used."""
+    """A value from the store; or None, with a sentence if there is a file that cannot be used."""
 
     value: T | None
     why_not: str = ""
 
     def warned(self) -> T | None:
-        """Return the value; warn, once in a process, where a file cannot be used."""
+        """Return the value; warn, once in a process, if a file cannot be used."""
         if self.why_not:
             warn_once(self.why_not)
         return self.value
@@ -122,8 +122,8 @@ class Recalled(NamedTuple, Generic[T]):
 def recall(place: Item, read: Callable[[dict[str, Any]], T]) -> Recalled[T]:
     """Return what `read` makes of an item's document; None, with a sentence, if its file cannot be used.
 
-    Never raises and never waits, for any content of the file, so that all ranks go on together. Without a file there is
-    no sentence.
+    Never raises and never waits, whatever the file contains, so that no rank leaves the others waiting. If there is no
+    file, there is no sentence.
     """
     path = None
     try:
@@ -163,7 +163,7 @@ def save(place: Item, about: str, document: Mapping[str, Any]) -> Path | None:
 
 @dataclass(frozen=True)
 class Entry:
-    """A file in the store: its kind, what it is in a sentence, and since when it is there, in seconds."""
+    """A file in the store. `about`: describes its content; `age_s`: seconds since it was written."""
 
     kind: str
     about: str
@@ -177,7 +177,7 @@ class Entry:
 
 
 def entries(kinds: Iterable[str] = FOLDERS) -> Iterator[Entry]:
-    """Yield every file of these kinds, the newest of each kind first; `libraries` is what was compiled."""
+    """Yield every file of these kinds, the newest of each kind first; `libraries` are compiled libraries."""
     now, root = time.time(), cache_dir()
     for name in kinds:
         found = []
@@ -193,7 +193,7 @@ def entries(kinds: Iterable[str] = FOLDERS) -> Iterator[Entry]:
 def clear(kinds: Iterable[str] = FOLDERS, older_than_s: float = 0.0) -> list[Entry]:
     """Remove files of these kinds of at least the given age; return what was removed.
 
-    Raises OSError for a file that cannot be removed. Running programs make again what they lack.
+    Raises OSError for a file that cannot be removed. Running programs are not disturbed.
     """
     removed = [entry for entry in entries(kinds) if entry.age_s >= older_than_s]
     for entry in removed:
@@ -202,7 +202,7 @@ def clear(kinds: Iterable[str] = FOLDERS, older_than_s: float = 0.0) -> list[Ent
 
 
 def _document(path: Path, kind: Kind) -> dict[str, Any]:
-    """The document in a file, which counts as used now. Raises an error of any kind if the file is malformed."""
+    """Return the document in a file, and mark the file as used now. Raises an error of any kind if it is malformed."""
     envelope, columns = _contents(path, kind)
     document = _opened(envelope, kind)
     with suppress(OSError):
@@ -211,7 +211,7 @@ def _document(path: Path, kind: Kind) -> dict[str, Any]:
 
 
 def _contents(path: Path, kind: Kind, *, with_columns: bool = True) -> tuple[Any, dict[str, NDArray[Any]]]:
-    """The envelope in a file, and the columns beside it."""
+    """Return the envelope in a file, and the columns beside it."""
     if danger := file_danger(path):
         raise DovetailError(danger)
     with path.open("rb") as file:
@@ -223,18 +223,20 @@ def _contents(path: Path, kind: Kind, *, with_columns: bool = True) -> tuple[Any
 
 
 def _opened(envelope: Any, kind: Kind) -> dict[str, Any]:
-    """The document in an envelope. DovetailError for one of another version or kind."""
+    """Return the document in an envelope. Raises DovetailError if its version or kind is another."""
     if not isinstance(envelope, dict):
-        raise DovetailError("it is no JSON object", found=type(envelope).__name__)
+        raise DovetailError("the file contains no JSON object", found=type(envelope).__name__)
     check_schema(envelope, SCHEMA)
     document = envelope.get("document")
     if envelope.get("kind") != kind.name or not isinstance(document, dict):
-        raise DovetailError(f"it is no document of kind '{kind.name}'", found=f"kind {envelope.get('kind')!r}")
+        raise DovetailError(
+            f"the file contains no document of kind '{kind.name}'", found=f"kind {envelope.get('kind')!r}"
+        )
     return document
 
 
 def _about(path: Path, name: str) -> str:
-    """What a file is, in a sentence."""
+    """Return a sentence that describes a file."""
     if path.name.startswith("."):
         return "left by a process that was killed while it wrote"
     if name == LIBRARIES:
@@ -252,7 +254,7 @@ def _why(error: Exception) -> str:
         return f"{error.what} (found {error.found})" if error.found else error.what
     if isinstance(error, OSError):
         return error.strerror or str(error)
-    return f"it is cut short, or changed ({type(error).__name__}: {error})"
+    return f"the file is truncated or corrupted ({type(error).__name__}: {error})"
 
 
 def _thin(folder: Path, kind: Kind) -> None:

@@ -19,14 +19,14 @@ def schedule_item(operator: Operator, library: str, hosts: Sequence[str]) -> Ite
 
 
 def save_schedule(operator: Operator, schedule: Schedule, library: str, hosts: Sequence[str]) -> Path | None:
-    """Save the schedule of an operator on these ranks; return the file, or None, with a warning, where it has none."""
+    """Save the schedule of an operator on these ranks; return the file, or None with a warning if not writable."""
     document = {"schema": SCHEMA, "operator": operator.to_json(), "schedule": schedule.to_json()}
     about = f"{operator.title} on {len(hosts)} ranks: {schedule}"
     return save(schedule_item(operator, library, hosts), about, document)
 
 
 def recall_schedule(operator: Operator, library: str, hosts: Sequence[str]) -> Recalled[Schedule]:
-    """Return the schedule that was tuned for an operator on these ranks, None where none was; see `store.recall`."""
+    """Return the schedule that was tuned for an operator on these ranks, or None; see `store.recall`."""
     return recall(schedule_item(operator, library, hosts), _read)
 
 

@@ -1,4 +1,4 @@
-"""compare: a predicted against a measured timeline: makespan, busy seconds by lane, errors by op."""
+"""compare: compare a predicted with a measured timeline: makespan, busy seconds by lane, errors by op."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OpErrors:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far a measured Timeline is from its prediction. `ratio` is measured / predicted makespan (0 of nothing)."""
+    """How far a measured Timeline is from its prediction. `ratio`: measured / predicted makespan (0 if that is 0)."""
 
     predicted_label: str
     measured_label: str
@@ -48,7 +48,7 @@ class Comparison:
     ratio: float
     busy: tuple[Busy, ...]
     errors: tuple[OpErrors, ...]
-    num_missing: int  # ops that were predicted and left no span
+    num_missing: int  # predicted ops without a measured span
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field."""

@@ -1,4 +1,4 @@
-"""losses: where the time between the ideal and the makespan went, by name and without remainder."""
+"""losses: attribute the time between the ideal and the makespan to named causes that add up exactly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Alone:
 
     @property
     def ideal_s(self) -> float:
-        """Perfect overlap: seconds of the longer resource, in isolation and undivided, on its slowest rank."""
+        """Seconds with perfect overlap: of the longer resource, in isolation and undivided, on its slowest rank."""
         return max(self.largest_s("compute"), self.largest_s("comm"))
 
     @property
@@ -66,7 +66,7 @@ class Alone:
 
 @dataclass(frozen=True)
 class Attribution:
-    """The losses of one timeline, and where they were read: lane `lane` (-1 for none) of the critical `rank`."""
+    """The losses of a timeline, and the lane (-1: none) of the critical rank along which they were determined."""
 
     makespan_s: float
     ideal_s: float
@@ -77,25 +77,25 @@ class Attribution:
 
 
 def losses(timeline: Timeline, program: Program, alone: Alone) -> dict[str, float]:
-    """Seconds lost, by name; their `math.fsum` is exactly makespan - ideal (one may be negative: a gain).
+    """Return the seconds lost, by cause. Their `math.fsum` is exactly makespan - ideal; negative ones are gains.
 
-    Read along one lane of the critical rank, the one whose last op ends last: the lane that does most of the bound
-    resource's work there. An op is active from its start, or from the moment its partners on other ranks were there
-    (see `partners.ready_s`), to its end. At each moment until the end of the timeline that lane is
+    The losses are determined along one lane: on the critical rank (whose last op ends last), the lane with most of the
+    work of the resource that bounds the ideal. An op is active from its start, or from the time at which its partners
+    on other ranks were ready (see `partners.ready_s`), to its end. At any time the lane is
 
-    - active: `whole` (in the ideal) + `dil` (the pieces alone take longer than the whole) + `cil` (the pieces took
-      longer than alone: contention, noise, links and places shared);
-    - or not: `startup` before the rank's first op; `imbalance` while the rank can only wait for another rank; else
+    - active. This time is the undivided work (in the ideal), plus `dil` (the pieces in isolation take longer than the
+      whole), plus `cil` (the pieces took longer than in isolation: contention, noise, shared links and FIFO places);
+    - or inactive: `startup` before the rank's first op; `imbalance` while the rank can only wait for another rank; else
       `head` before the lane's first activity, `tail` after its last, `stall` in between.
 
-    Where the critical rank has less work than the busiest, `imbalance` is less by the difference of their wholes.
-    Serves predicted and measured timelines. DIL and CIL are seed 001's.
+    If the critical rank has less work than the busiest rank, `imbalance` is reduced by the difference. Valid for
+    predicted and measured timelines. DIL and CIL are defined in seed 001.
     """
     return attribute(timeline, program, alone).losses
 
 
 def attribute(timeline: Timeline, program: Program, alone: Alone) -> Attribution:
-    """Return `losses` with the rank and lane along which they were read."""
+    """Return `losses` with the rank and lane along which they were determined."""
     _check(program, alone)
     start, end = op_times(timeline, program.num_ops)
     seen = ~np.isnan(start)
@@ -117,13 +117,17 @@ def attribute(timeline: Timeline, program: Program, alone: Alone) -> Attribution
 
 
 def overlaps(timeline: Timeline, program: Program, alone: Alone) -> dict[str, float]:
-    """How much was hidden, as shares, under the four names in use; they differ, so quote the name.
+    """Return the share of time that was hidden, by the four definitions in use. They differ: quote the name.
 
-    With the wholes alone, pure communication c and computation w, and t the makespan: `imb` = (c + w - t) / max(c, w),
-    and `osu` = 1 - (t - w) / c, each cut to 0..1 as IMB-NBC and OSU do; `min` = (c + w - t) / min(c, w), as elsewhere
-    in IMB, not cut: below 0 the schedule lost against doing one after the other. `hta` = time in which a rank both
-    computed and communicated / time in which it communicated, waits included, summed over ranks (Holistic Trace
-    Analysis). 0 where there is nothing to hide.
+    c and w: seconds of the undivided communication and computation in isolation; t: makespan.
+
+    - `imb` = (c + w - t) / max(c, w), clipped to 0..1 as in IMB-NBC;
+    - `osu` = 1 - (t - w) / c, clipped to 0..1 as in the OSU benchmarks;
+    - `min` = (c + w - t) / min(c, w), as elsewhere in IMB, not clipped: below 0 the schedule is slower than no overlap;
+    - `hta` (Holistic Trace Analysis) = time in which a rank both computed and communicated / time in which it
+      communicated, waits included, summed over ranks.
+
+    All are 0 if there is nothing to hide.
 
     >>> alone = Alone(*[np.zeros(0)] * 3, np.zeros(0, bool), compute_s=4.0, comm_s=2.0)
     >>> from dovetail.ir import Builder
@@ -156,11 +160,11 @@ def _check(program: Program, alone: Alone) -> None:
     for name in ("work_s", "wire_s", "latency_s", "rendezvous"):
         if len(getattr(alone, name)) != program.num_ops:
             found = f"{len(getattr(alone, name))} rows of {name}, {program.num_ops} ops"
-            raise DovetailError(f"Alone was made for another program than '{program.name}'", found=found)
+            raise DovetailError(f"`alone` is not for program '{program.name}'", found=found)
 
 
 def _is_comm(program: Program) -> NDArray[np.bool_]:
-    """Ops that talk to other ranks, and all on copy and net lanes; the others compute."""
+    """Return which ops communicate: those that involve other ranks, and all on copy and net lanes."""
     computes = np.array([lane.engine == "compute" for lane in program.lanes], dtype=np.bool_)
     col = program.columns
     on_compute = computes[col["lane"]] if program.num_ops else np.zeros(0, np.bool_)
@@ -168,9 +172,9 @@ def _is_comm(program: Program) -> NDArray[np.bool_]:
 
 
 def _alone_s(program: Program, message: Ints, alone: Alone, active: Floats, end: Floats) -> Floats:
-    """Seconds that each op, active when it was, would have been active had nothing disturbed it.
+    """Return the seconds that each op would have been active without disturbance, given when it became active.
 
-    A receive whose message set out before the receive was posted needs only what was left of the message's way.
+    A receive that was posted after its message was sent takes only the rest of the message's travel time.
     """
     kind = program.columns["kind"]
     seconds = alone.work_s + np.where(is_one_of(kind, [*SENDS, Kind.put, Kind.get]), alone.wire_s, 0.0)
@@ -185,14 +189,14 @@ def _alone_s(program: Program, message: Ints, alone: Alone, active: Floats, end:
 
 
 def _critical_rank(program: Program, end: Floats, work_s: Floats, makespan: float) -> int:
-    """Of the ranks that end last (all of a collective do), the one with most of the bound work; then the lowest."""
+    """Return the rank that ends last; of several, the one with most of the bound work; then the lowest."""
     rank = program.columns["rank"]
     last = {int(r) for r in rank[np.nan_to_num(end) >= makespan * (1 - 1e-9)]} or {0}
     return max(sorted(last), key=lambda r: float(work_s[rank == r].sum()))
 
 
 def _bound_lane(program: Program, rows: NDArray[np.bool_], alone_s: Floats) -> tuple[int, NDArray[np.bool_]]:
-    """Of `rows`, those on the lane that does most; -1 and none where there are no rows."""
+    """Return the lane that does most of `rows`, and those of `rows` on it; -1 and none if there are no rows."""
     lane = program.columns["lane"]
     lanes = sorted({int(row) for row in lane[rows]})
     if not lanes:
@@ -202,7 +206,7 @@ def _bound_lane(program: Program, rows: NDArray[np.bool_], alone_s: Floats) -> t
 
 
 def _sweep(start: Floats, active: Floats, end: Floats, on_lane: NDArray[np.bool_], makespan: float) -> dict[str, float]:
-    """Seconds of 0..makespan of one rank by what its bound lane was at; see `losses`."""
+    """Return how the time 0..makespan of one rank divides into states of its bound lane, in seconds; see `losses`."""
     points = np.unique(np.concatenate([[0.0, makespan], start, active, end]))
     points = points[(points >= 0) & (points <= makespan)]
     clip = [np.clip(column, 0.0, makespan) for column in (start, active, end)]
@@ -226,10 +230,10 @@ def _sweep(start: Floats, active: Floats, end: Floats, on_lane: NDArray[np.bool_
 
 
 def _exact(parts: dict[str, float], total: float) -> dict[str, float]:
-    """Parts whose exact sum rounds to `total`: one of them, the smallest that can, takes what rounding left."""
+    """Return the parts so that they sum to `total`: the least possible rounding error is corrected in one of them."""
     left = float(Fraction(total) - sum(map(Fraction, parts.values())))
     for name in sorted(parts, key=lambda name: (parts[name] == 0, abs(parts[name]))):
-        mended = parts | {name: parts[name] + left}
-        if fsum(mended.values()) == total:
-            return mended
+        corrected = parts | {name: parts[name] + left}
+        if fsum(corrected.values()) == total:
+            return corrected
     return parts

@@ -53,7 +53,7 @@ def _by_channel(program: Program, channel: NDArray[np.int32], kinds: Iterable[in
     """Rows of ops of `kinds`, grouped by channel; and the number of rows of each channel."""
     rows = np.flatnonzero(is_one_of(program.columns["kind"], kinds) & (channel >= 0))
     number, channels = channel[rows], len(program.channels)
-    few = number.astype(np.uint16) if channels < 1 << 16 else number  # of which NumPy counts, and sorts not
+    few = number.astype(np.uint16) if channels < 1 << 16 else number  # NumPy sorts 16-bit numbers by counting
     return rows[np.argsort(few, kind="stable")], np.bincount(number, minlength=channels)
 
 
@@ -65,7 +65,7 @@ def _first(counts: Ints, most: Ints) -> NDArray[np.bool_]:
 
 
 def _key(group: Ints, size: int) -> Ints:
-    """group * size + number of the row within its group."""
+    """Return group · size + the number of the row within its group."""
     order = np.argsort(group, kind="stable")
     sorted_group = group[order]
     first = np.searchsorted(sorted_group, sorted_group)
@@ -75,7 +75,7 @@ def _key(group: Ints, size: int) -> Ints:
 
 
 def _meetings(program: Program) -> list[Ints]:
-    """The rows of each meeting: the k-th call of every member of a collective."""
+    """Return the rows of each call of a collective: the k-th calls of all members."""
     col = program.columns
     rows = np.flatnonzero((col["kind"] == Kind.collective) & (col["call"] >= 0))
     if not len(rows):

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 class Span(NamedTuple):
-    """Lane `lane` of rank `rank` did `name` from start_s to end_s; `op` is its row in the Program, -1 for none."""
+    """A span: lane `lane` of rank `rank` did `name`, from start_s to end_s; `op`: its row in the Program, or -1."""
 
     rank: int
     lane: str

@@ -30,7 +30,7 @@ class Timeline:
     Attributes
     ----------
     label : {"predicted", "emulated", "measured"}
-        How the times came about.
+        Where the times come from.
     num_ranks : int
         Number of ranks.
     lanes, names : tuple of str
@@ -76,7 +76,7 @@ class Timeline:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Timeline:
-        """Read what `to_json` wrote; DovetailError for a document whose columns do not fit together."""
+        """Return the timeline that `to_json` wrote. Raises DovetailError if columns do not fit together."""
         check_schema(document, SCHEMA)
         with reading("timeline document"):
             columns = read_arrays(document["columns"], COLUMNS)
@@ -86,12 +86,12 @@ class Timeline:
                 raise ValueError("columns differ in length")
             for name, most in (("rank", found.num_ranks), ("lane", len(lanes)), ("name", len(names))):
                 if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < most:
-                    raise ValueError(f"column '{name}' leaves its table")
+                    raise ValueError(f"column '{name}' has values outside its table")
         return found
 
 
 def union_s(start_s: NDArray[np.float64], end_s: NDArray[np.float64]) -> float:
-    """Total length of a union of intervals.
+    """Return the total length of a union of intervals.
 
     >>> union_s(np.array([0.0, 1.0, 5.0]), np.array([2.0, 3.0, 6.0]))
     4.0

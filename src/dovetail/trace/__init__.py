@@ -1,4 +1,4 @@
-"""trace: record what a program does on a real clock, then merge and read it."""
+"""trace: record the events of a program's ranks, merge them into one trace, and read it."""
 
 from dovetail.trace.merge import merge
 from dovetail.trace.recorder.record import dropped, finalize, init, interval, off, on, point, traced

@@ -1,9 +1,9 @@
 """clocks: map each rank's clock to rank 0's by a straight line, for traces and for jobs that executors run.
 
-Ranks meet in pairs along a binomial tree, at the start and at the end: rank r with the one that has its lowest set bit
-cleared. A pair exchanges round trips; the shortest gives the offset between the clocks, and half of it bounds the
-error. Between two meetings the offset is interpolated linearly, which corrects drift. Processes of one kernel read one
-clock, and need not meet.
+At the start and at the end, each rank compares its clock with its parent's in a binomial tree: the parent of rank r is
+r with its lowest set bit cleared. The two exchange messages; the shortest round trip gives the offset between the
+clocks, and half of that round trip bounds the error. Between two comparisons (`Meeting`) the offset is interpolated
+linearly, which corrects drift. Processes of one kernel read the same clock and compare nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.trace.process_file import ProcessFile
 
 
 class Meeting(NamedTuple):
-    """A moment read on this rank's clock and on its parent's, and half the round trip that bounds the error."""
+    """One comparison: a moment on this rank's clock and on its parent's; the error is at most half the round trip."""
 
     mine_ns: int
     peer_ns: int
@@ -50,8 +50,11 @@ class Line:
 
 
 class Reader(NamedTuple):
-    """A rank's clock: the line from it to CLOCK_MONOTONIC_RAW, the clock's identity (equal for all ranks that read the
-    same clock), and the rank's meetings with its parent. `base`: the first rank of its job, if there are several."""
+    """A rank's clock and its comparisons with the parent's clock.
+
+    `line`: from the rank's event clock to CLOCK_MONOTONIC_RAW. `clock_of`: identity of the clock, equal for all ranks
+    that read the same clock. `base`: first rank of the job, if a trace has several jobs.
+    """
 
     line: Line
     clock_of: object
@@ -63,8 +66,8 @@ class Reader(NamedTuple):
 class RankClock:
     """A rank's clock in nanoseconds of the common clock.
 
-    `error_ns`: largest error between meetings, from their round trips up the tree; None if clocks never met and the
-    hosts' dates had to do. `has_drift`: whether they met at least twice.
+    `error_ns`: bound of the error, from the round trips on the path to rank 0; None: clocks were never compared, and
+    the hosts' dates were used. `has_drift`: whether clocks were compared at least twice, so that drift is corrected.
     """
 
     line: Line
@@ -73,7 +76,7 @@ class RankClock:
 
 
 def surest(meetings: Sequence[Meeting]) -> tuple[Meeting, Meeting]:
-    """The two meetings whose line is bounded best at the first and at the last of all; one alone twice.
+    """Return the two comparisons whose line has the smallest error bound over all of them; a single one is repeated.
 
     >>> held_up, tight, late = Meeting(0, 0, 5000), Meeting(10, 0, 4), Meeting(100, 0, 4)
     >>> surest([held_up, tight, late]) == (tight, late)
@@ -88,7 +91,7 @@ def surest(meetings: Sequence[Meeting]) -> tuple[Meeting, Meeting]:
 
 
 def _between(two: tuple[Meeting, Meeting], errors: Sequence[float], at_ns: float) -> float:
-    """An upper bound of a line's error at a moment, from its largest errors at two meetings."""
+    """Return an upper bound of a line's error at a moment, from its largest errors at two comparisons."""
     span = two[1].mine_ns - two[0].mine_ns
     if span <= 0:
         return max(errors)
@@ -96,8 +99,9 @@ def _between(two: tuple[Meeting, Meeting], errors: Sequence[float], at_ns: float
 
 
 def line_through(meetings: Sequence[Meeting]) -> Line:
-    """The line through the two most certain meetings; a constant shift if there is only one, or if drift is within the
-    errors.
+    """Return the line through the two surest comparisons.
+
+    If there is only one, or if the drift is within the errors, the line is a constant shift.
 
     >>> line_through([Meeting(100, 1100, 4), Meeting(200, 1210, 4)])(300)
     1320.0
@@ -124,13 +128,13 @@ def parent(rank: int) -> int:
 
 
 def meetings_of(notes: Sequence[Mapping[str, Any]]) -> list[Meeting]:
-    """The meetings among a process's notes."""
+    """Return the clock comparisons among a process's notes."""
     found = (note["clock"] for note in notes if isinstance(note.get("clock"), dict))
     return [Meeting(int(c["mine_ns"]), int(c["peer_ns"]), int(c["half_trip_ns"])) for c in found]
 
 
 def clocks_to_first(readers: Mapping[int, Reader]) -> dict[int, RankClock]:
-    """The clocks in nanoseconds of rank 0's, of ranks whose meetings lead there.
+    """Return the clocks in nanoseconds of rank 0's clock, of all ranks whose comparisons lead to rank 0.
 
     >>> met = [Meeting(100, 1100, 4)]
     >>> found = clocks_to_first({0: Reader(Line(), "a", []), 1: Reader(Line(), "b", met), 2: Reader(Line(), "a", [])})
@@ -142,17 +146,17 @@ def clocks_to_first(readers: Mapping[int, Reader]) -> dict[int, RankClock]:
 
 
 def rank_clocks(processes: Sequence[ProcessFile]) -> list[RankClock]:
-    """The clock of each process. The common clock is rank 0's; if ranks never met, the date of the hosts."""
+    """Return the clock of each process. The common clock is rank 0's; without comparisons, the hosts' dates."""
     readers = {p.rank: Reader(_event_line(p), _clock_of(p), meetings_of(p.notes), p.base) for p in processes}
     found = clocks_to_first(readers)
     if len(found) == len(processes):
         return [found[process.rank] for process in processes]
     day = min((process.first.real_ns for process in processes), default=0)
-    return [_dated(process, day) for process in processes]
+    return [_by_date(process, day) for process in processes]
 
 
 def _way(readers: Mapping[int, Reader], rank: int) -> list[Sequence[Meeting]] | None:
-    """The meetings on the path up to rank 0's clock; None if a rank on the path has none."""
+    """Return the comparisons on the path to rank 0's clock; None if a rank on the path has none."""
     way = []
     while rank > 0 and (rank not in readers or readers[rank].clock_of != readers[0].clock_of):
         if rank not in readers or rank == readers[rank].base or not readers[rank].meetings:
@@ -163,26 +167,29 @@ def _way(readers: Mapping[int, Reader], rank: int) -> list[Sequence[Meeting]] | 
 
 
 def _clock_of(process: ProcessFile) -> object:
-    """An identity of the clock that a process reads; unique to the process if it is not known."""
+    """Return the identity of the clock that a process reads; if unknown, a value unique to the process."""
     return next((note["clock_of"] for note in process.notes if "clock_of" in note), process.path)
 
 
 def _event_line(process: ProcessFile) -> Line:
-    """The event clock in nanoseconds of CLOCK_MONOTONIC_RAW."""
+    """Return the line from a process's event clock to nanoseconds of CLOCK_MONOTONIC_RAW."""
     first, last = process.first, process.last
     ticks = last.clock - first.clock
     rate = (last.raw_ns - first.raw_ns) / ticks if ticks > 0 else 1.0
     return Line(first.clock, float(first.raw_ns), rate)
 
 
-def _dated(process: ProcessFile, day_ns: int) -> RankClock:
+def _by_date(process: ProcessFile, day_ns: int) -> RankClock:
     line = _event_line(process).then(Line(process.first.raw_ns, float(process.first.real_ns - day_ns)))
     return RankClock(line, None, False)
 
 
-def _most_wrong(line: Line, meetings: Sequence[Meeting]) -> float:
-    """How far from the truth a line may be between the first and the last meeting: at each, half the round trip and by
-    how much it passes the meeting by; by the surest two, or by those at the ends."""
+def _error_bound(line: Line, meetings: Sequence[Meeting]) -> float:
+    """Return a bound of a line's error between the first and the last comparison.
+
+    The error at a comparison is at most half its round trip plus its distance from the line. Uses the two surest
+    comparisons, or the first and last, whichever gives the smaller bound.
+    """
 
     def bound(two: tuple[Meeting, Meeting]) -> float:
         errors = [one.half_trip_ns + abs(line(one.mine_ns) - one.peer_ns) for one in two]
@@ -192,11 +199,11 @@ def _most_wrong(line: Line, meetings: Sequence[Meeting]) -> float:
 
 
 def _met(line: Line, way: Sequence[Sequence[Meeting]]) -> RankClock:
-    """Up the tree to the clock of rank 0."""
+    """Return the clock along the path up the tree to rank 0's clock."""
     error, has_drift = 0.0, True
     for meetings in way:
         step = line_through(meetings)
         line = line.then(step)
-        error += _most_wrong(step, meetings)
+        error += _error_bound(step, meetings)
         has_drift = has_drift and len(meetings) > 1
     return RankClock(line, error, has_drift)

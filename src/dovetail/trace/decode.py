@@ -13,7 +13,7 @@ from dovetail.trace.process_file import REPEAT_BITS, EventKind
 Rows = dict[str, NDArray[Any]]
 KINDS = (
     *("interval", "point", "send", "recv", "done", "request", "collective", "put", "get", "window", "comm"),
-)  # of rows; `request` is one that a call starts, waits for in vain or frees
+)  # kinds of rows; `request`: a request that a call starts, tests without success, or frees
 _DETAILS = tuple(EventKind[name] for name in KINDS[2:])
 _KIND_OF = np.zeros(16, "u1")
 _KIND_OF[[*_DETAILS]] = range(2, len(KINDS))
@@ -23,20 +23,20 @@ _ON_COMM = (EventKind.send, EventKind.recv, EventKind.collective, EventKind.comm
 RAW: dict[str, str] = {
     "kind": "u1",  # row of KINDS
     "name": "i4",  # the process's number of a name
-    "part": "i4",  # 0 for the first row of an interval, 1, 2, … for more that it moved
+    "part": "i4",  # 0 for the first row of an interval; 1, 2, … for its further messages, requests, …
     "start": "u8",  # event clock
     "end": "u8",
-    "arg": "i8",  # the program's number, or the call site of an MPI call
-    "peer": "i4",  # -1 where there is none
+    "arg": "i8",  # the user's number, or the call site of an MPI call
+    "peer": "i4",  # -1: none
     "tag": "i4",
     "num_bytes": "i8",
     "received_bytes": "i8",
-    "comm": "i4",  # the process's number of a communicator or window, -1 where there is none
-    "request": "i8",  # the library's handle, 0 where there is none
+    "comm": "i4",  # the process's number of a communicator or window; -1: none
+    "request": "i8",  # the library's handle; 0: none
     "begins": "?",  # whether the request begins here
-    "is_open": "?",  # the interval never ended; its end is the last that was seen of the process
-    "repeats": "i4",  # further calls in this interval, which looked in vain
-    "pause": "i8",  # event clock between them
+    "is_open": "?",  # the interval never ended; its end is the process's last event
+    "repeats": "i4",  # unsuccessful polls, before the last one, that this interval stands for
+    "pause": "i8",  # event clock between these polls, in total
 }
 
 
@@ -48,29 +48,32 @@ def no_rows(count: int = 0) -> Rows:
 
 
 def joined(parts: list[Rows]) -> Rows:
-    """Batches of rows, one after the other."""
+    """Concatenate batches of rows."""
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else no_rows()
 
 
 @dataclass
 class ThreadDecoder:
-    """Takes the pieces of one thread in order; intervals that are open at the end of one go on in the next.
+    """Decodes the pieces of one thread in order. An interval that is open at the end of a piece continues in the next.
 
-    `unmatched` counts ends whose beginnings were lost.
+    `unmatched`: number of ends whose begin was lost.
     """
 
     unmatched: int = 0
     _open: NDArray[Any] = field(default_factory=lambda: np.zeros(0, [("word", "u8"), ("about", "u8")]))
 
     def take(self, events: NDArray[Any], lost: int = 0) -> Rows:
-        """Rows of intervals that end in this piece, in the order of their ends. Lost events discard open intervals."""
+        """Return the rows of intervals that end in this piece, ordered by end time.
+
+        If `lost` events follow the piece, open intervals are discarded.
+        """
         found = _Piece(np.concatenate([self._open, events]))
         self.unmatched += found.num_unmatched
         self._open = found.still_open() if not lost else self._open[:0]
         return found.rows()
 
     def rest(self, end: int) -> Rows:
-        """Rows of intervals that never ended, closed at `end`."""
+        """Return the rows of intervals that never ended, closed at `end`."""
         if not len(self._open):
             return no_rows()
         count = int(np.count_nonzero(self._open["about"] & 15 == EventKind.begin))
@@ -83,7 +86,7 @@ class ThreadDecoder:
 
 
 class _Piece:
-    """The events of a piece, each with its depth and the interval that it belongs to."""
+    """The events of a piece, each with its nesting depth and the interval that it belongs to."""
 
     def __init__(self, events: NDArray[Any]) -> None:
         events = events[(events["about"] & 15) != EventKind.empty]
@@ -96,13 +99,13 @@ class _Piece:
         self._nest()
 
     def _widen(self) -> None:
-        """Fields that were too large for 12 bits stand in the event before."""
+        """Read fields that are too large for 12 bits from the event `wide` before."""
         wide = np.flatnonzero(self.kind == EventKind.wide)
         wide = wide[wide + 1 < len(self.kind)]
         self.field[wide + 1] = self.word[wide].astype("i4")
 
     def _nest(self) -> None:
-        """Depth of every beginning, end and detail; then `owner`, the beginning that each belongs to, or -1."""
+        """Compute the depth of every begin, end and detail, then `owner`: the begin that each belongs to, or -1."""
         begins, ends = self.kind == EventKind.begin, self.kind == EventKind.end
         level = np.cumsum(begins.astype("i4") - ends.astype("i4"))
         low = np.minimum.accumulate(np.minimum(level, 0)) if len(level) else level
@@ -116,18 +119,18 @@ class _Piece:
         self.owner = np.full(len(self.kind), -1, "i8")
         self.owner[order] = order[latest] if len(order) else order
         self.ends = np.flatnonzero(ends & ~unmatched)
-        self.closed = np.full(len(self.kind), -1, "i8")  # of a beginning: its end
+        self.closed = np.full(len(self.kind), -1, "i8")  # for each begin, its end
         self.closed[self.owner[self.ends]] = self.ends
         self.begins = begins
 
     def still_open(self) -> Any:
-        """Open intervals, with their details, to continue in the next piece."""
+        """Return the events of open intervals, with their details, to continue in the next piece."""
         open_ = self.begins & (self.closed < 0)
         details = (self.kind > EventKind.end) & (self.owner >= 0) & open_[self.owner]
         return self.events[open_ | details]
 
     def rows(self) -> Rows:
-        """Rows of points and closed intervals, in the order of their ends."""
+        """Return rows of points and closed intervals, ordered by end time."""
         details = self._details()
         plain = self._plain(details["begin"])
         points = self._points()
@@ -148,14 +151,14 @@ class _Piece:
         return rows | {"at": at}
 
     def _plain(self, begins: NDArray[Any]) -> Rows:
-        """A row for each closed interval that moved nothing."""
+        """Return a row for each closed interval without details."""
         bare = self.begins & (self.closed >= 0)
         bare[begins] = False
         begin = np.flatnonzero(bare)
         return self._of(begin, no_rows(len(begin)))
 
     def _of(self, begin: NDArray[Any], rows: Rows) -> Rows:
-        """Copy fields of intervals into their rows."""
+        """Copy the fields of intervals into their rows; return the rows."""
         end = self.closed[begin]
         rows["name"], rows["arg"] = self.field[begin], self.arg[begin]
         rows["start"], rows["end"] = self.word[begin], self.word[end]
@@ -169,7 +172,7 @@ class _Piece:
         return rows | {"at": end, "begin": begin}
 
     def _details(self) -> Rows:
-        """A row for each thing that a closed call moved, finished, started or made."""
+        """Return a row for each message, completion, request, collective, … of a closed call."""
         at = np.flatnonzero(np.isin(self.kind, _DETAILS) & (self.owner >= 0))
         at = at[self.closed[self.owner[at]] >= 0]
         waited = self._waited(at)
@@ -189,7 +192,7 @@ class _Piece:
         rows["tag"] = np.where(np.isin(kind, _MESSAGES), low, 0)
         rows["comm"] = np.where(np.isin(kind, _ON_COMM), self.field[at], -1)
         rows["comm"] = np.where(np.isin(kind, _WINDOWS), low, rows["comm"])
-        posted = np.full(len(self.kind), -1, "i4")  # of a beginning: the communicator that its receive was posted on
+        posted = np.full(len(self.kind), -1, "i4")  # for each begin, the communicator that its receive was posted on
         posted[begin[kind == EventKind.recv]] = self.field[at[kind == EventKind.recv]]
         rows["comm"] = np.where((kind == EventKind.done) & (request == 0), posted[begin], rows["comm"])
         collective = kind == EventKind.collective
@@ -200,7 +203,7 @@ class _Piece:
         return self._of(begin, rows)
 
     def _waited(self, at: NDArray[Any]) -> _Waited:
-        """Match each position of a call's requests with the event that marks its completion."""
+        """Match each request of a call with the event that marks its completion."""
         kind = self.kind[at]
         key = (self.owner[at] << 31) | self.field[at]
         asked, over = np.flatnonzero(kind == EventKind.request), np.flatnonzero(kind == EventKind.done)
@@ -215,12 +218,12 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Waited:
-    """Of each detail: its request, and whether another detail records it already."""
+    """For each detail: its request, and whether another detail already records it."""
 
     request: NDArray[Any]
     dropped: NDArray[Any]
 
 
 def _narrow(depth: NDArray[Any]) -> NDArray[Any]:
-    """Small numbers in 16 bits, which sort faster."""
+    """Convert small numbers to 16 bits, which sort faster."""
     return depth.astype("i2") if len(depth) and depth.max() < 1 << 15 else depth

@@ -1,4 +1,4 @@
-"""ended: how processes ended that did not finalize: signal or exit code, and the call that they were in."""
+"""ended: how processes ended that did not finalize: by which signal or exit code, and in which call."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 
 from dovetail.trace.process_file import ProcessFile
 
-ENDS = "ends.jsonl"  # beside the processes' files: a line for each that its parent saw end badly
-_MOST = 8  # ranks that are reported one by one
-_TOGETHER_NS = 10**7  # a launcher does not always reap first who fell first
+ENDS = "ends.jsonl"  # file beside the processes' files: a line per process that ended badly, written by its parent
+_MOST = 8  # number of ranks that are reported one by one
+_TOGETHER_NS = 10**7  # ends within this time count as simultaneous: parents may notice them in any order
 _OF_LAUNCHERS = (int(signal.SIGKILL), int(signal.SIGTERM))
 
 
 class Ends:
-    """Follows the rows of a trace, in the order of their ends, to report what each rank did last."""
+    """Reads the rows of a trace, ordered by end time, to report what each rank did last."""
 
     def __init__(self, processes: Sequence[ProcessFile], numbers: Mapping[str, int]) -> None:
-        self.processes, self.numbers = processes, numbers  # of names, as the merge gives them
+        self.processes, self.numbers = processes, numbers  # numbers: of the names in the merged trace
         self.aborting: set[int] = set()  # ranks that called MPI_Abort
         self.seen = _seen(processes)
-        self.last: dict[int, int] = {}  # by rank: the name of the interval that ended last
-        self.open: dict[int, tuple[float, int]] = {}  # by rank: start and name of the innermost that is open
+        self.last: dict[int, int] = {}  # rank -> name of the interval that ended last
+        self.open: dict[int, tuple[float, int]] = {}  # rank -> start and name of the innermost open interval
 
     def take(self, columns: Mapping[str, NDArray[Any]]) -> None:
-        """Further rows."""
+        """Add rows."""
         whole = np.flatnonzero((columns["part"] == 0) & ~columns["is_open"])
         ranks, last = np.unique(columns["rank"][whole][::-1], return_index=True)
         self.last |= dict(zip(ranks.tolist(), columns["name"][whole][::-1][last].tolist(), strict=True))
@@ -41,19 +41,20 @@ class Ends:
             self.open[rank] = max(self.open.get(rank, found), found)
 
     def faults(self) -> list[str]:
-        """A sentence for each rank that ended badly, the first to fall first; of many ranks the rest together."""
+        """Return a sentence for each rank that ended badly, the first to end first; many ranks share one sentence."""
         names = list(self.numbers)
         ended = [process for process in self.processes if self._is_bad(process, names)]
         ended = self._in_order(ended)
         reported = [f"rank {p.rank} {self._how(p)}, {self._where(p.rank, names)}" for p in ended[:_MOST]]
         rest = [str(process.rank) for process in ended[_MOST:]]
         shown = ", ".join(rest[:_MOST]) + (", …" if len(rest) > _MOST else "")
-        return [*reported, *([f"{len(rest)} more ranks ended likewise: {shown}"] if rest else [])]
+        return [*reported, *([f"{len(rest)} more ranks ended badly: {shown}"] if rest else [])]
 
     def _in_order(self, ended: Sequence[ProcessFile]) -> list[ProcessFile]:
-        """Who aborts the job first, then by time; of those reaped together, the likely victims of a launcher last.
+        """Sort processes by likely cause: ranks that called MPI_Abort, then by time.
 
-        A launcher that ends the other ranks does so by a signal, mostly while they wait for the dead rank in a call.
+        Of simultaneous ends, those that the launcher probably caused come last: it ends the other ranks by a signal,
+        mostly while they wait for the dead rank in a call.
         """
         times = {process.rank: float(self._note(process).get("real_ns", np.inf)) for process in ended}
         moment, before, moments = 0, -np.inf, {}
@@ -94,7 +95,7 @@ class Ends:
 
 
 def _named(number: int) -> str:
-    """A signal's number and name."""
+    """Return a signal's number and name."""
     try:
         return f"{number} ({signal.Signals(number).name})"
     except ValueError:
@@ -102,7 +103,7 @@ def _named(number: int) -> str:
 
 
 def _seen(processes: Sequence[ProcessFile]) -> dict[tuple[str, int], Mapping[str, Any]]:
-    """What parents noted, by host and pid."""
+    """Return what parents recorded about the ends of processes, by host and pid."""
     found: dict[tuple[str, int], Mapping[str, Any]] = {}
     for folder in dict.fromkeys(process.path.parent for process in processes):
         for note in _notes(folder / ENDS):
@@ -123,5 +124,5 @@ def _notes(path: Path) -> list[Mapping[str, Any]]:
             if "pid" in note and all(isinstance(number, int) for number in numbers):
                 found.append(note)
         except (ValueError, TypeError):
-            continue  # a line that a full disk cut
+            continue  # a line truncated by a full disk
     return found

@@ -1,4 +1,4 @@
-"""formats: the file formats of other tools that traces are written in and made of, by name."""
+"""formats: the registry of other tools' file formats, which `trace export` writes and `trace import` reads."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Written(NamedTuple):
 
 
 class TraceFormat(Protocol):
-    """A file format of another tool; a class that derives from this one defines `write`, `read` or both.
+    """A file format of another tool. A subclass defines `write`, `read` or both.
 
-    `help`: what `trace export --NAME` writes; empty if it cannot export. `suffixes`: endings of the files that `trace
-    import` reads; none if it cannot import. `by_rank`: whether a trace may be several files, one per rank.
+    `help`: help text of `trace export --NAME`; empty: the format cannot be written. `suffixes`: endings of file names
+    that `trace import` reads; empty: the format cannot be read. `by_rank`: a trace may be several files, one per rank.
     """
 
     help: ClassVar[str] = ""
@@ -30,11 +30,11 @@ class TraceFormat(Protocol):
     by_rank: ClassVar[bool] = False
 
     def write(self, path: Path, trace: TraceFile) -> Written:
-        """Write a trace to a file or a new folder. Raises EnvironmentFault if it cannot be written."""
+        """Write a trace to a file or a new folder. Raise EnvironmentFault if it cannot be written."""
         raise NotImplementedError
 
     def read(self, paths: Sequence[Path]) -> Trace:
-        """Return the trace in these files. Raises DovetailError for a file of another format."""
+        """Return the trace in these files. Raise DovetailError for a file of another format."""
         raise NotImplementedError
 
 
@@ -51,7 +51,7 @@ FORMATS = Registry[type[TraceFormat]](
 
 
 def read_foreign(paths: Sequence[Path]) -> Trace:
-    """Return the trace in files of another tool; the longest suffix of a format that the first name ends in decides."""
+    """Return the trace in files of another tool. The format is the one with the longest matching suffix."""
     known = [(suffix, FORMATS[name]) for name in FORMATS.usable for suffix in FORMATS[name].suffixes]
     suffix, kind = max(((s, kind) for s, kind in known if paths[0].name.endswith(s)), key=lambda each: len(each[0]))
     if len(paths) > 1 and not kind.by_rank:

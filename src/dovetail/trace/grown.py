@@ -1,4 +1,4 @@
-"""grown: columns that grow while a trace is read, without a second copy at the end."""
+"""grown: columns that grow while a trace is read, without a copy at the end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-_MORE = 1.25  # times as much room as is needed, when there is too little
+_MORE = 1.25  # a full column is resized to this multiple of the rows needed
 
 
 class Grown:

@@ -1,4 +1,4 @@
-"""jobs: number processes as ranks, of one MPI job or of several that a command started."""
+"""jobs: number the processes of a trace as ranks, if a command started one or several MPI jobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dovetail.trace.process_file import ProcessFile
 
 
 def ranked(processes: Sequence[ProcessFile]) -> list[ProcessFile]:
-    """The processes by rank, jobs in the order of their starts: a later job's ranks follow those of the ones before.
+    """Return the processes by rank. Ranks of later jobs, by their starts, follow those of earlier jobs.
 
-    The n-th process of a rank is of the n-th job, among jobs of one size. A process that never recorded its rank is a
-    job of its own, after all other jobs.
+    Among jobs of equal size, the n-th process with a rank belongs to the n-th job. A process that never recorded its
+    rank counts as a separate job after all others.
     """
     seen: Counter[tuple[int, int]] = Counter()
     jobs: dict[tuple[int, int], list[ProcessFile]] = {}

@@ -1,4 +1,4 @@
-"""merge: merge the files of all processes into one trace, on one clock, in one order, a chunk at a time."""
+"""merge: merge the files of all processes into one trace, with one clock, ordered by time, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from dovetail.core import DovetailError
 from dovetail.trace.analysis.matching import DONE, RECV, Matcher, check
+from dovetail.trace.clock_bounds import Moved, Quickest, clock_moves, moved, quickest
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
 from dovetail.trace.ended import Ends
-from dovetail.trace.held import Moved, Quickest, held_to, moved, quickest
 from dovetail.trace.jobs import ranked
 from dovetail.trace.process_file import MOST_UNSEEN, Piece, ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
@@ -29,14 +29,27 @@ FEW_ROWS = 1 << 10
 
 
 def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
-    """Merge the files that the processes of a run left in `folder` into one: `path`, or `trace.dovetail` there."""
+    """Merge the files of a run's processes into one trace file.
+
+    Parameters
+    ----------
+    folder : path
+        Where the processes wrote their files.
+    path : path, optional
+        The file to write. Default: `trace.dovetail` in `folder`.
+
+    Raises
+    ------
+    DovetailError
+        If there is no folder, no process's file in it, or none that can be read.
+    """
     folder = Path(folder)
     files = sorted(folder.glob("*.dvt"))
     target = Path(path) if path is not None else folder / "trace.dovetail"
     if not folder.is_dir():
         raise DovetailError(f"there is no folder {folder}", hint="`dovetail trace run -o DIR` makes one")
     if not files:
-        hint = "did the program start, and is it linked with the MPI library as a shared one?"
+        hint = "did the program start, and does it use a shared MPI library?"
         raise DovetailError(f"no process left a trace in {folder}", found="no file *.dvt", hint=hint)
     faults: list[str] = []
     processes = [process for path in files if (process := _read(path, faults)) is not None]
@@ -48,16 +61,16 @@ def merge(folder: str | Path, path: str | Path | None = None) -> TraceFile:
 
 
 def _of_sound_jobs(processes: Sequence[ProcessFile], faults: list[str]) -> list[ProcessFile]:
-    """The processes without those of jobs that claim thousands of ranks which left no file: their headers are damaged.
+    """Return the processes without jobs whose headers are damaged: they claim thousands of ranks that left no file.
 
-    Ranks of jobs are numbered through, so that one such number would shift all that follow.
+    Ranks are numbered across jobs, so that one wrong number of ranks would shift all later ranks.
     """
     left = Counter(process.num_ranks for process in processes)
     missing = sorted((size - left[size], size) for size in left if size > left[size])
     while missing and sum(count for count, _ in missing) > MOST_UNSEEN:
         _, size = missing.pop()
         why = f"its header is damaged: a job of {size} ranks, of which {left[size]} left a file"
-        faults += [f"{p.path.name} is left out, {why}" for p in processes if p.num_ranks == size]
+        faults += [f"{p.path.name} is left out: {why}" for p in processes if p.num_ranks == size]
         processes = [process for process in processes if process.num_ranks != size]
     return list(processes)
 
@@ -71,10 +84,10 @@ def _held(processes: Sequence[ProcessFile], faults: list[str], target: Path) -> 
         found = merging.write(target)
         if is_last or merging.quickest is None:
             break
-        again = held_to(merging.quickest, clocks, processes)
+        again = clock_moves(merging.quickest, clocks, processes)
         if again is None:
             break
-        span_s = float(merging.quickest.taken_s.max())
+        span_s = float(merging.quickest.received_s.max())
         clocks = [moved(clock, by, merging.start_ns, span_s) for clock, by in zip(clocks, again, strict=True)]
         moves = [Moved(*map(sum, zip(*both, strict=True))) for both in zip(moves, again, strict=True)]
     return found
@@ -153,10 +166,10 @@ class _Merge:
     def _lane(
         self, process: ProcessFile, thread: int, pieces: Sequence[Piece], line: Line, numbers: _Numbers
     ) -> Iterator[Columns]:
-        """The rows of a thread, piece by piece."""
+        """Yield the rows of a thread, piece by piece."""
         decoder = ThreadDecoder()
         for piece in pieces:
-            for events, lost in _bites(process, piece):
+            for events, lost in _parts_of(process, piece):
                 yield self._columns(decoder.take(events, lost), process, thread, line, numbers)
         self.unmatched += decoder.unmatched
         yield self._columns(decoder.rest(process.last.clock), process, thread, line, numbers)
@@ -173,8 +186,8 @@ class _Merge:
         return numbers.settle(columns, rows)
 
 
-def _bites(process: ProcessFile, piece: Piece) -> Iterator[tuple[NDArray[Any], int]]:
-    """A piece in parts that are not too large; the loss comes after the last."""
+def _parts_of(process: ProcessFile, piece: Piece) -> Iterator[tuple[NDArray[Any], int]]:
+    """Yield a piece in parts of at most PIECE_EVENTS events, each with the number of events lost after it."""
     events = process.events(piece)
     for at in range(0, max(len(events), 1), PIECE_EVENTS):
         is_last = at + PIECE_EVENTS >= len(events)
@@ -198,7 +211,7 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
 
 
 def _event_ticks(process: ProcessFile) -> list[float]:
-    """The cost of an event with reading the clock, and without; 0 if the file lacks it."""
+    """Return the cost of recording an event with reading the clock, and without; 0 if the file lacks it."""
     for note in process.notes:
         found = note.get("event_ticks")
         if isinstance(found, list) and len(found) == 2 and all(isinstance(ticks, int | float) for ticks in found):
@@ -207,13 +220,13 @@ def _event_ticks(process: ProcessFile) -> list[float]:
 
 
 def lanes_of(process: ProcessFile) -> dict[str, int]:
-    """The lanes beside the threads of a process, numbered after these."""
+    """Return the numbers of a process's lanes, which follow those of its threads."""
     count = max((piece.thread for piece in process.pieces), default=0)
     return {lane: count + i for i, lane in enumerate(dict.fromkeys(process.lanes.values()))}
 
 
 class _Numbers:
-    """The process's numbers of names and communicators in those of the whole trace."""
+    """Converts a process's numbers of names and communicators to those of the whole trace."""
 
     def __init__(self, process: ProcessFile, names: _Table, comms: _Table, across: Mapping[Comm, Comm]) -> None:
         self.texts, self.trace_names = process.names, names
@@ -224,7 +237,7 @@ class _Numbers:
         self.lanes = self._table({name: lanes[lane] for name, lane in process.lanes.items()}, -1)
 
     def threads(self, names: NDArray[Any], thread: int) -> NDArray[Any]:
-        """Where the intervals of some names lie: in a lane of theirs, or else in the thread that recorded them."""
+        """Return the lane of each name's intervals; without a lane, the thread that recorded them."""
         lane = self.lanes[np.clip(names, 0, len(self.lanes) - 1)]
         found: NDArray[Any] = np.where(lane < 0, thread, lane).astype("i4")
         return found
@@ -241,7 +254,7 @@ class _Numbers:
         return columns
 
     def _names(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Map a file's names to the trace's, which has only used ones. A damaged file may contain any number."""
+        """Map a file's names to the trace's, which has only names in use. A damaged file may contain any number."""
         used, place = np.unique(numbers, return_inverse=True)
         for number in set(used.tolist()) - self.names.keys():
             self.names[number] = self.trace_names.number(self.texts.get(number, f"name {number}"))
@@ -250,12 +263,12 @@ class _Numbers:
 
 
 def comms_of(process: ProcessFile) -> dict[int, Comm]:
-    """The communicators that a process notes, by its numbers, in the order of their making."""
+    """Return the communicators that a process recorded, by its own numbers, in the order of their creation."""
     return {int(note["comm"]): _comm(note, process.base) for note in process.notes if "comm" in note}
 
 
 def _comms_by_job(processes: Sequence[ProcessFile]) -> list[list[Comm]]:
-    """Those of each job, in the order of jobs and ranks."""
+    """Return the communicators of each job, in the order of jobs and ranks."""
     jobs: dict[int, list[Comm]] = {}
     for process in processes:
         jobs.setdefault(process.base, []).extend(comms_of(process).values())
@@ -263,7 +276,7 @@ def _comms_by_job(processes: Sequence[ProcessFile]) -> list[list[Comm]]:
 
 
 def _comm(note: dict[str, Any], base: int) -> Comm:
-    """A communicator that a process notes, whose job's first rank is `base`."""
+    """Return a communicator from a process's note; `base`: the first rank of the process's job."""
     own = note["ranks"] if "ranks" in note else range(int(note["size"]))
     both = (own, note.get("remote", ()))
     ranks, remote = (tuple(rank + base if rank >= 0 else -1 for rank in each) for each in both)
@@ -271,7 +284,7 @@ def _comm(note: dict[str, Any], base: int) -> Comm:
 
 
 def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
-    """Replace peers, which are ranks of their communicators, by ranks of the job."""
+    """Replace the ranks in `peer`, which count within communicators, by ranks of the job."""
     at = np.flatnonzero((columns["comm"] >= 0) & (columns["peer"] >= 0))
     at = at[np.argsort(columns["comm"][at], kind="stable")]
     numbers, first = np.unique(columns["comm"][at], return_index=True)
@@ -282,14 +295,14 @@ def name_peers(columns: Columns, comms: Sequence[Comm]) -> None:
 
 
 class Requests:
-    """Numbers requests (the library reuses handles), and matches completions with the calls that began them."""
+    """Gives each request a number, because the library reuses handles, and finds the begin of each completion."""
 
     def __init__(self) -> None:
         self.next = 0
-        self.latest: dict[tuple[int, int], tuple[int, int, bool]] = {}  # (rank, handle) → number, comm, receives
+        self.latest: dict[tuple[int, int], tuple[int, int, bool]] = {}  # (rank, handle) -> number, comm, is a receive
 
     def settle(self, columns: Columns) -> None:
-        """Replace handles by numbers that are the same for all rows about one request, and for no other rows.
+        """Replace handles by numbers that are equal for all rows of one request and different for other requests.
 
         A completed receive gets its communicator; the status of a completed send is undefined.
         """
@@ -305,14 +318,14 @@ class Requests:
         columns["peer"][other], columns["tag"][other], columns["num_bytes"][other] = -1, 0, 0
 
     def _numbers(self, columns: Columns, order: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Of rows in the order of rank, handle and time: number, communicator, whether it is of a receive."""
+        """Return number, communicator, and whether it is a receive, of rows ordered by rank, handle and time."""
         begins, rank, handle = (columns[name][order] for name in ("begins", "rank", "request"))
         starts = np.append(True, (np.diff(rank) != 0) | (np.diff(handle) != 0))[: len(order)]
         latest = np.maximum.accumulate(np.where(begins | starts, np.arange(len(order)), 0))
         number = np.where(begins, self.next + np.cumsum(begins) - 1, -1)
         comm, receives = columns["comm"][order], columns["kind"][order] == RECV
         self.next += int(np.count_nonzero(begins))
-        for i in np.flatnonzero(starts & ~begins).tolist():  # begun in an earlier batch, or never seen to begin
+        for i in np.flatnonzero(starts & ~begins).tolist():  # begun in an earlier batch, or its begin is missing
             number[i], comm[i], receives[i] = self.latest.get((int(rank[i]), int(handle[i])), (-1, -1, False))
         number, comm, receives = number[latest], comm[latest], receives[latest]
         for i in np.flatnonzero(np.append(starts[1:], True)[: len(order)]).tolist():
@@ -321,7 +334,7 @@ class Requests:
 
 
 class _Lane:
-    """The next rows of a lane: no fewer than `FEW_ROWS`, or all that are left."""
+    """The next rows of a lane: at least `FEW_ROWS`, or all that are left."""
 
     def __init__(self, batches: Iterator[Columns]) -> None:
         self.batches, self.is_over = batches, False
@@ -337,7 +350,7 @@ class _Lane:
                 self.rows = _joined([self.rows, batch]) if len(self.rows["kind"]) else batch
 
     def take(self, horizon: float) -> Columns:
-        """Take out the rows that end by `horizon`; ends rise, but in damaged files."""
+        """Remove and return the rows that end by `horizon`. Ends are ascending, except in damaged files."""
         count = int(np.searchsorted(np.maximum.accumulate(self.rows["end_s"]), horizon, side="right"))
         taken = {name: column[:count] for name, column in self.rows.items()}
         self.rows = {name: column[count:] for name, column in self.rows.items()}
@@ -350,12 +363,12 @@ class _Lane:
 
     @property
     def last(self) -> float:
-        """By when all that ends is known."""
+        """Return the time up to which all rows of the lane are known."""
         return np.inf if self.is_over else float(self.rows["end_s"].max())
 
 
 def in_order(batches: Iterable[Iterator[Columns]]) -> Iterator[Columns]:
-    """Rows of all lanes, each in the order of its ends, in one order; little more than a batch of each lane is held."""
+    """Merge lanes, each ordered by end, into batches of rows ordered by end. Holds about one batch per lane."""
     lanes = [_Lane(each) for each in batches]
     firsts, lasts = (np.array([getattr(lane, name) for lane in lanes]) for name in ("first", "last"))
     while (firsts < np.inf).any():

@@ -1,4 +1,4 @@
-"""process_file: read the file of one traced process (native/trace/dovetail_trace_file.h), piece by piece."""
+"""process_file: read the file of one traced process, piece by piece. Format: native/trace/dovetail_trace_file.h."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MAGIC = b"dovetrc1"
 PAGE = 4096
 KEEP_NEWEST = 1
 REPEAT_BITS = 20
-MOST_UNSEEN = 4096  # ranks of a job that left nothing behind; a number of ranks beyond these is damage
+MOST_UNSEEN = 4096  # most ranks of a job without a file; a header that claims more is damaged
 _MOST_NAMES, _MOST_COMMS, _MOST_RANKS = 1 << 12, 1 << 24, 1 << 24
 _HEAD = "8s8I2iQQqqQqq64s256s"
 
 
 class EventKind(IntEnum):
-    """What an event of the file is: `enum dvt_kind`."""
+    """Kinds of events in the file: `enum dvt_kind` in C."""
 
     empty, thread, point, begin, end, send, recv, done, request, collective, root, put, get, window, wide, comm = range(
         16
@@ -36,7 +36,7 @@ class EventKind(IntEnum):
 
 
 class Anchor(NamedTuple):
-    """Three clocks read together: the event clock, CLOCK_MONOTONIC_RAW and CLOCK_REALTIME."""
+    """Three clocks, read at one moment: the event clock, CLOCK_MONOTONIC_RAW and CLOCK_REALTIME."""
 
     clock: int
     raw_ns: int
@@ -44,7 +44,7 @@ class Anchor(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Events of one thread that lie together; `lost` more did not fit after them."""
+    """Consecutive events of one thread, after which `lost` events did not fit into the file."""
 
     thread: int
     part: int
@@ -55,28 +55,56 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessFile:
-    """One process: its identity, and its events by thread. `faults`: what could not be read, in words."""
+    """One process: its identity, and its events by thread.
+
+    Attributes
+    ----------
+    path : Path
+        The file.
+    host, pid, program : str, int, str
+        Host, process id and command of the process.
+    rank, num_ranks : int
+        Rank and number of ranks of its job; -1 if it never recorded them.
+    finalized : bool
+        Whether it ended its trace itself.
+    lost : int
+        Events that did not fit, or that newer ones have overwritten.
+    first, last : Anchor
+        The clocks at begin and end.
+    pieces : tuple of Piece
+        Its events.
+    names, lanes : dict
+        Text by number of a name; lane by number of a name whose intervals lie in a lane beside the threads.
+    notes : tuple of dict
+        Communicators, clock comparisons, memory maps and Python lines.
+    event_type : dtype
+        Type of an event in the file.
+    faults : tuple of str
+        What could not be read.
+    base : int
+        First rank of its job, if ranks are numbered across jobs.
+    """
 
     path: Path
     host: str
     pid: int
     program: str
-    rank: int  # -1 if it was never recorded
+    rank: int
     num_ranks: int
     finalized: bool
-    lost: int  # events that there was no room for, or that newer ones have overwritten
+    lost: int
     first: Anchor
     last: Anchor
     pieces: tuple[Piece, ...]
     names: dict[int, str] = field(repr=False)
-    lanes: dict[int, str] = field(repr=False)  # of names whose intervals lie in lanes beside the threads
+    lanes: dict[int, str] = field(repr=False)
     notes: tuple[dict[str, Any], ...] = field(repr=False)
     event_type: np.dtype[Any] = field(repr=False)
     faults: tuple[str, ...] = ()
-    base: int = 0  # where several jobs are numbered through, the first rank of this one
+    base: int = 0
 
     def events(self, piece: Piece) -> NDArray[Any]:
-        """The events of a piece: fields `word` and `about`, in the machine's byte order."""
+        """Return the events of a piece: fields `word` and `about`, in the host's byte order."""
         with self.path.open("rb") as file:
             file.seek(piece.offset)
             found = np.fromfile(file, self.event_type, piece.num_events)
@@ -92,7 +120,7 @@ def read_process(path: str | Path) -> ProcessFile:
     try:
         with path.open("rb") as file:
             page = file.read(PAGE)
-            size = os.fstat(file.fileno()).st_size  # after what it declares: a process that still runs makes it longer
+            size = os.fstat(file.fileno()).st_size  # read after the header: a running process makes the file longer
     except OSError as error:
         raise DovetailError(f"cannot read the trace {path}", found=error.strerror) from error
     order, head = _head(path, page)
@@ -104,7 +132,7 @@ def read_process(path: str | Path) -> ProcessFile:
         raise DovetailError(f"the trace {path} has a broken header", found=f"rank {rank} of {num_ranks}")
     faults = []
     if PAGE + declared * segment_bytes > size:
-        faults.append(f"{path.name} is cut short: {size} bytes of {PAGE + declared * segment_bytes}")
+        faults.append(f"{path.name} is truncated: {size} bytes of {PAGE + declared * segment_bytes}")
     pieces, overwritten = _Scan(path, event_type, segment_bytes, keep == KEEP_NEWEST).pieces(size)
     names, lanes, notes = _lines(path.with_suffix(".jsonl"), num_ranks, faults)
     host, program = (text.split(b"\0")[0].decode(errors="replace") for text in rest[6:])
@@ -116,19 +144,19 @@ def read_process(path: str | Path) -> ProcessFile:
 
 
 def _head(path: Path, page: bytes) -> tuple[str, tuple[Any, ...]]:
-    """Byte order and fields of the header."""
+    """Return byte order and fields of the header. Raise DovetailError for a file of another kind."""
     if page[: len(MAGIC)] != MAGIC:
-        found = "an empty file" if not page else f"it opens with {page[:8]!r}"
+        found = "an empty file" if not page else f"it begins with {page[:8]!r}"
         raise DovetailError(f"{path} is no trace of a process", found=found, hint="give the folder of `trace run`")
     if len(page) < struct.calcsize("<" + _HEAD):
-        raise DovetailError(f"the trace {path} is cut short", found=f"{len(page)} bytes, less than its header")
+        raise DovetailError(f"the trace {path} is truncated", found=f"{len(page)} bytes, less than its header")
     order = "<" if page[8:12] == b"\4\3\2\1" else ">"
     return order, struct.unpack_from(order + _HEAD, page)
 
 
 @dataclass(frozen=True)
 class _Scan:
-    """Finds the pieces of the segments."""
+    """Finds the pieces in the segments of a file."""
 
     path: Path
     event_type: np.dtype[Any]
@@ -136,7 +164,7 @@ class _Scan:
     is_ring: bool
 
     def pieces(self, size: int) -> tuple[tuple[Piece, ...], int]:
-        """The pieces by thread and in order, and how many events newer ones have overwritten."""
+        """Return the pieces, ordered by thread and time, and the number of events that newer ones have overwritten."""
         found: list[Piece] = []
         overwritten = 0
         with self.path.open("rb") as file:
@@ -157,8 +185,11 @@ class _Scan:
         return tuple(sorted(found)), overwritten
 
     def _ring(self, events: NDArray[Any], thread: int, start: int, oldest: int) -> Iterator[Piece]:
-        """A ring that has gone round, from its oldest event on: one piece for each thread that had it, cut in two where
-        the ring ends. The last is `thread`; the mark that the next begins with names it, too."""
+        """Yield the pieces of a full ring buffer, from its oldest event on: one per thread that used it.
+
+        A piece that passes the end of the buffer is cut in two. The last thread is `thread`; each other is named by the
+        mark at which the next thread begins.
+        """
         order = np.roll(np.arange(len(events)), -oldest)
         marks = np.flatnonzero((events["about"][order] & 15) == EventKind.thread)
         begins = [0, *(marks + 1).tolist()]
@@ -174,7 +205,7 @@ class _Scan:
                     parts[its] += 1
 
     def _parts(self, events: NDArray[Any], start: int, lost: int) -> Iterator[Piece]:
-        """A segment from its beginning: one piece for each thread that had it."""
+        """Yield the pieces of a segment that did not overflow: one per thread that used it."""
         kinds = events["about"] & 15
         marks = [*np.flatnonzero(kinds == EventKind.thread).tolist(), len(events)]
         for i, (at, end) in enumerate(pairwise(marks)):
@@ -187,7 +218,7 @@ class _Scan:
 def _lines(
     path: Path, num_ranks: int, faults: list[str]
 ) -> tuple[dict[int, str], dict[int, str], tuple[dict[str, Any], ...]]:
-    """Names, their lanes, and notes; broken lines are counted among the faults. `num_ranks`: of the job, or -1."""
+    """Return names, their lanes, and notes. Adds unreadable lines to `faults`. `num_ranks`: of the job; -1: unknown."""
     names: dict[int, str] = {}
     lanes: dict[int, str] = {}
     notes, bad = [], 0
@@ -216,7 +247,7 @@ def _lines(
 
 
 def _whole(note: dict[str, Any], key: str, end: int = 1 << 64) -> int:
-    """Read a whole number of a note, in [0, `end`). Raises ValueError or KeyError otherwise."""
+    """Return a whole number of a note in [0, `end`). Raise ValueError or KeyError otherwise."""
     number = note[key]
     if type(number) is not int or not 0 <= number < end:
         raise ValueError(f"{key} is {number!r}")
@@ -224,14 +255,14 @@ def _whole(note: dict[str, Any], key: str, end: int = 1 << 64) -> int:
 
 
 def _check(note: dict[str, Any], num_ranks: int) -> None:
-    """Raise ValueError or KeyError if a note lacks fields that its readers need, or names ranks beyond the job's."""
+    """Raise ValueError or KeyError if a note lacks fields that its readers need, or has ranks outside the job."""
     if "comm" in note:
         _whole(note, "comm", _MOST_COMMS)
         if "ranks" not in note:
             _whole(note, "size", num_ranks + 1)
         for ranks in (note.get("ranks", []), note.get("remote", [])):
             if not isinstance(ranks, list) or not all(type(rank) is int and -1 <= rank < num_ranks for rank in ranks):
-                raise ValueError("ranks that are none")
+                raise ValueError("invalid ranks")
         note["number"] = _whole({"number": 0, **note}, "number", 1 << 31)
     if "site" in note:
         _whole(note, "site"), _whole(note, "line"), str(note["file"])

@@ -11,15 +11,16 @@ from dovetail.trace.trace import Comm
 def joined_jobs(jobs: Sequence[Iterable[Comm]]) -> dict[Comm, Comm]:
     """Return each job's communicators with the other job's ranks filled in.
 
-    `jobs`: communicators of each job, in the order of their creation; ranks that a job does not know are -1. The first
-    communicator of a job fits the first one of another job that knows just the missing ranks, the second the second.
-    Communicators without a match, or with several possible matches, are not changed.
+    `jobs`: communicators of each job, in the order of their creation; ranks that a job does not know are -1. Two
+    communicators match if each has exactly the ranks that the other lacks. If several match, the first of one job
+    belongs to the first of the other, and so on. Communicators without a match, or with matches in several jobs, stay
+    unchanged.
 
     >>> joined_jobs([[Comm((0, 1), 0, (-1,))], [Comm((2,), 0, (-1, -1))]])[Comm((2,), 0, (-1, -1))]
     Comm(ranks=(2,), number=0, remote=(0, 1), is_window=False)
     """
     found: dict[Comm, Comm] = {}
-    waiting: list[Comm] = []  # of earlier jobs
+    waiting: list[Comm] = []  # communicators of earlier jobs without a match so far
     for job in jobs:
         mine = [comm for comm in dict.fromkeys(job) if -1 in (*comm.ranks, *comm.remote)]
         for comm in mine:
@@ -32,7 +33,7 @@ def joined_jobs(jobs: Sequence[Iterable[Comm]]) -> dict[Comm, Comm]:
 
 
 def _fit(one: Comm, other: Comm) -> bool:
-    """Whether each communicator knows exactly the ranks that the other one lacks."""
+    """Return whether each communicator has exactly the ranks that the other one lacks."""
     if one.is_window != other.is_window or bool(one.remote) != bool(other.remote):
         return False
     sides = [(one.ranks, other.remote), (one.remote, other.ranks)] if one.remote else [(one.ranks, other.ranks)]
@@ -41,7 +42,7 @@ def _fit(one: Comm, other: Comm) -> bool:
 
 
 def _whole(one: Comm, other: Comm) -> tuple[Comm, Comm]:
-    """Both communicators with all ranks, and with one number."""
+    """Return both communicators with all ranks, and with one number."""
     if one.remote:
         return replace(one, remote=other.ranks), replace(other, remote=one.ranks, number=one.number)
     ranks = tuple(max(pair) for pair in zip(one.ranks, other.ranks, strict=True))

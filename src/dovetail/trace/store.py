@@ -1,12 +1,13 @@
-"""store: a Trace on disk: chunks of rows by the time of their ends, then a JSON index for seeking.
+"""store: a Trace on disk: chunks of rows, ordered by end time, then a JSON index.
 
 8 bytes   "dovetrac"
 chunks    columns one after the other, in the order and with the types of the index, little-endian
+12 bytes  "dovecrc1", CRC-32 of the index
 index     JSON: schema, num_ranks, names, comms, meta, columns (name → type),
-          chunks [[offset, rows, least start_s, greatest end_s, CRC-32 of its bytes], …]
+          chunks [[offset, rows, smallest start_s, largest end_s, CRC-32 of its bytes], …]
 16 bytes  length of the index as a little-endian number, "dovetrac"
 
-Before the index stand 12 bytes, "dovecrc1" and its CRC-32. Older files have no checksums.
+Older files have no checksums.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, check_meta, check
 
 MAGIC = b"dovetrac"
 CHUNK_ROWS = 1 << 16
-LATER = ("repeats", "pause_s")  # columns that files of before lack
+LATER = ("repeats", "pause_s")  # columns that older files lack
 _TAIL, _CHECK = struct.Struct("<Q8s"), struct.Struct("<8sI")
 _CHECKED = b"dovecrc1"
-_ANEW = "merge it anew: `dovetail trace merge`"
-_FAR_S = 1e9  # some thirty years
+_ANEW = "merge the trace again: `dovetail trace merge`"
+_FAR_S = 1e9  # about thirty years; larger times must be damaged
 Columns = dict[str, NDArray[Any]]
 
 
 class Chunk(NamedTuple):
-    """Rows that lie together, and the time that they cover."""
+    """Consecutive rows of the file, and the interval of time that they cover."""
 
     offset: int
     num_rows: int
@@ -52,7 +53,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TraceFile:
-    """A trace on disk, read as far as it is asked for."""
+    """A trace on disk; methods read only the chunks they need, and raise DovetailError for damaged ones."""
 
     path: Path
     num_ranks: int
@@ -64,23 +65,23 @@ class TraceFile:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows of all chunks."""
+        """Return the number of rows of all chunks."""
         return sum(chunk.num_rows for chunk in self.chunks)
 
     def parts(self) -> Iterator[Trace]:
-        """The trace chunk by chunk."""
+        """Yield the trace chunk by chunk."""
         return (self._trace([chunk]) for chunk in self.chunks)
 
     def read(self) -> Trace:
-        """The whole trace."""
+        """Return the whole trace."""
         return self._trace(self.chunks)
 
     def chunk_rows(self, first: int, last: int) -> Trace:
-        """The rows of some chunks, from number `first` to before `last`."""
+        """Return the rows of the chunks from number `first` to before `last`."""
         return self._trace(self.chunks[first:last])
 
     def between(self, start_s: float, end_s: float) -> Trace:
-        """Rows that overlap [start_s, end_s]; other chunks are not read."""
+        """Return the rows that overlap the interval [start_s, end_s]; reads no other chunks."""
         near = self._trace([c for c in self.chunks if c.end_s >= start_s and c.start_s <= end_s])
         return near.rows((near.columns["end_s"] >= start_s) & (near.columns["start_s"] <= end_s))
 
@@ -106,7 +107,7 @@ class TraceFile:
         return columns
 
     def _bytes(self, chunk: Chunk, num_bytes: int) -> bytes:
-        """What a chunk holds, unchanged since it was written."""
+        """Return the bytes of a chunk. Raise DovetailError if they differ from those that were written."""
         try:
             with self.path.open("rb") as file:
                 file.seek(chunk.offset)
@@ -114,14 +115,14 @@ class TraceFile:
         except OSError as error:
             raise DovetailError(f"cannot read the trace {self.path}", found=error.strerror) from error
         if len(data) != num_bytes:
-            raise DovetailError(f"the trace {self.path} is cut short", hint=_ANEW)
+            raise DovetailError(f"the trace {self.path} is truncated", hint=_ANEW)
         if chunk.checksum is not None and zlib.crc32(data) != chunk.checksum:
             found = f"the checksum of the rows at byte {chunk.offset} differs"
             raise DovetailError(f"the trace {self.path} is damaged", found=found, hint=_ANEW)
         return data
 
     def _broken(self, columns: Columns) -> str | None:
-        """The name of a column with values out of range; None if there is none."""
+        """Return the name of a column with values out of range; None if there is none."""
         limits = {"kind": len(KINDS), "rank": self.num_ranks, "name": len(self.names), "comm": len(self.comms)}
         for name, limit in limits.items():
             column = columns[name]
@@ -131,9 +132,9 @@ class TraceFile:
 
 
 def doubtful_column(columns: Columns) -> str | None:
-    """The name of a column with impossible values, in a file without checksums; None if there is none."""
+    """Return the name of a column with impossible values, for files without checksums; None if there is none."""
     for name in ("start_s", "end_s", "pause_s"):
-        if not (np.abs(columns[name]) < _FAR_S).all():  # nor are they no numbers
+        if not (np.abs(columns[name]) < _FAR_S).all():  # also for NaN
             return name
     for name in ("part", "thread", "repeats"):
         if (columns[name] < 0).any():
@@ -143,14 +144,14 @@ def doubtful_column(columns: Columns) -> str | None:
 
 
 def open_trace(path: str | Path) -> TraceFile:
-    """Open a trace on disk. Raises DovetailError for a file of another kind, or one that is cut short or damaged."""
+    """Open a trace on disk. Raise DovetailError for a file of another kind, or a truncated or damaged one."""
     path = Path(path)
     try:
         with path.open("rb") as file:
             start = file.read(len(MAGIC))
             if start != MAGIC:
                 hint = "`dovetail trace run` and `trace merge` write traces"
-                found = f"it opens with {start!r}" if start else "an empty file"
+                found = f"it begins with {start!r}" if start else "an empty file"
                 raise DovetailError(f"{path} is no trace", found=found, hint=hint)
             at, document = _index(path, file)
     except OSError as error:
@@ -167,8 +168,10 @@ def open_trace(path: str | Path) -> TraceFile:
 
 
 def _file(path: Path, document: dict[str, Any], rows_end: int) -> TraceFile:
-    """The trace of an index, whose rows end before byte `rows_end`. Raises ValueError, TypeError, KeyError … where the
-    index is broken."""
+    """Return the trace of an index; its rows end before byte `rows_end`.
+
+    Raises ValueError, TypeError, KeyError, … if the index is damaged.
+    """
     chunks = tuple(_chunk(*chunk) for chunk in document["chunks"])
     types = {str(name): _plain_type(kind) for name, kind in document["columns"].items()}
     num_ranks, names, comms = read_head(document)
@@ -181,7 +184,7 @@ def _file(path: Path, document: dict[str, Any], rows_end: int) -> TraceFile:
         if chunk.offset < len(MAGIC) or chunk.num_rows < 0 or chunk.offset + chunk.num_rows * row_bytes > rows_end:
             raise ValueError(f"{chunk.num_rows} rows at byte {chunk.offset}, which the file does not hold")
     seen = {about["rank"] for about in found.meta.get("ranks", ())}
-    if found.num_ranks > len(seen) + MOST_UNSEEN:  # imported from another tool, or damaged: the rows decide
+    if found.num_ranks > len(seen) + MOST_UNSEEN:  # an imported trace, or a damaged one: check the rows
         seen.update(*(np.unique(part.columns["rank"]).tolist() for part in found.parts()))
     check_ranks(found.num_ranks, len(seen))
     return found
@@ -190,12 +193,12 @@ def _file(path: Path, document: dict[str, Any], rows_end: int) -> TraceFile:
 def _chunk(offset: int, num_rows: int, start_s: float, end_s: float, checksum: int | None = None) -> Chunk:
     whole = all(type(number) is int for number in (offset, num_rows, checksum or 0))
     if not whole or not isfinite(start_s) or not isfinite(end_s):
-        raise ValueError("a chunk without whole numbers")
+        raise ValueError("a chunk's place, rows or checksum is no whole number, or its times are not finite")
     return Chunk(offset, num_rows, float(start_s), float(end_s), checksum)
 
 
 def _plain_type(kind: Any) -> str:
-    """The type of a column: numbers of at most 8 bytes."""
+    """Return the type of a column. Raise ValueError unless it is a number of at most 8 bytes."""
     found = np.dtype(kind) if isinstance(kind, str) else None
     if found is None or found.kind not in "biuf" or found.itemsize > 8:
         raise ValueError(f"a column of type {kind!r}")
@@ -203,14 +206,14 @@ def _plain_type(kind: Any) -> str:
 
 
 def _index(path: Path, file: Any) -> tuple[int, dict[str, Any]]:
-    """Where the rows end, and the index."""
+    """Return the byte at which the rows end, and the index. Raise DovetailError if they are damaged."""
     size = file.seek(0, 2)
     file.seek(max(size - _TAIL.size, 0))
     tail = file.read()
     length, magic = _TAIL.unpack(tail) if len(tail) == _TAIL.size else (0, b"")
     if magic != MAGIC or size < len(MAGIC) + _TAIL.size:
-        found = f"its {size} bytes do not end as a trace does"
-        raise DovetailError(f"the trace {path} is cut short", found=found, hint=_ANEW)
+        found = f"its {size} bytes do not end with the mark of a trace"
+        raise DovetailError(f"the trace {path} is truncated", found=found, hint=_ANEW)
     at = size - _TAIL.size - length
     if at < len(MAGIC):
         found = f"an index of {length} bytes in a file of {size}"
@@ -224,14 +227,14 @@ def _index(path: Path, file: Any) -> tuple[int, dict[str, Any]]:
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
-            raise ValueError("it is no object")
+            raise ValueError("not a JSON object")
     except (ValueError, RecursionError) as error:
         raise DovetailError(f"the trace {path} has a broken index", found=str(error), hint=_ANEW) from error
     return at, document
 
 
 class TraceWriter:
-    """Writes a trace row by row; `close` takes the trace's header. A context manager: an error removes the file."""
+    """Writes batches of rows, then, by `close`, the index. A context manager: an error removes the file."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -250,16 +253,16 @@ class TraceWriter:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with suppress(OSError):  # what is left in its buffer meets the full disk again
+        with suppress(OSError):  # closing flushes the buffer, which fails again on a full disk
             self._file.close()
         self._partial.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            hint = f"`dovetail trace merge {self.path.parent} --out FILE` writes it elsewhere"
+            hint = f"write it to another disk: `dovetail trace merge {self.path.parent} --out FILE`"
             full = hint if error.errno in (ENOSPC, EDQUOT, EFBIG) else None
             raise EnvironmentFault(f"cannot write {self.path}", found=error.strerror, hint=full) from error
 
     def add(self, columns: Columns) -> None:
-        """Further rows, in the order of their ends."""
+        """Append rows, which must be ordered by end time."""
         for start in range(0, len(columns["kind"]), CHUNK_ROWS):
             rows = {name: column[start : start + CHUNK_ROWS] for name, column in columns.items()}
             self._waiting.append(rows)
@@ -268,7 +271,7 @@ class TraceWriter:
                 self._flush()
 
     def close(self, num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> TraceFile:
-        """Write the index; the file has its name from here on."""
+        """Write the index, rename the file to its final name, and open it."""
         self._flush()
         head = head_of(num_ranks, names, comms, meta)
         index = json.dumps({"schema": SCHEMA, **head, "columns": COLUMNS, "chunks": self._chunks}).encode()
@@ -292,7 +295,7 @@ class TraceWriter:
 
 
 def save_trace(path: str | Path, trace: Trace) -> TraceFile:
-    """Write a Trace that is in memory."""
+    """Write a Trace to a file, and open it."""
     with TraceWriter(path) as writer:
         writer.add(trace.columns)
         return writer.close(trace.num_ranks, trace.names, trace.comms, trace.meta)

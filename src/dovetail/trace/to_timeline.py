@@ -1,4 +1,4 @@
-"""to_timeline: turn a Trace into a Timeline: a lane for each thread, a span for each call and interval."""
+"""to_timeline: convert a Trace to a Timeline: a lane per thread, a span per call or interval."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dovetail.trace.trace import Trace, thread_title
 
 
 def span_rows(trace: Trace) -> NDArray[Any]:
-    """Return the rows that are spans, in the order of their starts, outer ones first."""
+    """Return the rows that are spans, ordered by start time; of rows that start together, the longest comes first."""
     col = trace.columns
     chosen = np.flatnonzero((col["part"] == 0) & ~trace.of_kind("point"))
     ordered: NDArray[Any] = chosen[np.lexsort((-col["end_s"][chosen], col["start_s"][chosen]))]

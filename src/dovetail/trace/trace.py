@@ -1,4 +1,4 @@
-"""trace: Trace, the record of a program's ranks: rows of intervals, points, messages and collectives on one clock."""
+"""trace: Trace: rows of intervals, points, messages and collectives of a program's ranks, on one clock."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from dovetail.trace.process_file import MOST_UNSEEN
 
 SCHEMA = "dovetail.trace/1"
 COLUMNS: dict[str, str] = {
-    "kind": "u1",  # row of KINDS
-    "name": "i4",  # row of `names`
-    "part": "i4",  # 0 for the first row of an interval, 1, 2, … for more that it moved
+    "kind": "u1",  # index into KINDS
+    "name": "i4",  # index into `names`
+    "part": "i4",  # 0 for the first row of an interval; 1, 2, … for its further messages, requests, …
     "rank": "i4",
-    "thread": "i4",  # numbers after those of the threads are lanes
+    "thread": "i4",  # numbers above those of threads are lanes
     "start_s": "f8",
     "end_s": "f8",
-    "arg": "i8",  # the program's number, or of an MPI call the address that it was made from; below 0 a line of Python
-    "peer": "i4",  # rank of the job, -1 for any or none, -2 for nobody (MPI_PROC_NULL); of a collective its root
+    "arg": "i8",  # the user's number; for an MPI call its return address, or, if negative, the number of a Python line
+    "peer": "i4",  # rank of the job; -1: any or none; -2: MPI_PROC_NULL; for a collective its root
     "tag": "i4",
     "num_bytes": "i8",  # bytes of a message as sent, posted or received; bytes that this rank gives to a collective
     "received_bytes": "i8",  # bytes that this rank gets from a collective
-    "comm": "i4",  # row of `comms`, -1: none; for one-sided calls the window
-    "request": "i8",  # equal for all rows of one request, -1: none
+    "comm": "i4",  # index into `comms`; -1: none; for one-sided calls the window
+    "request": "i8",  # equal for all rows of one request; -1: none
     "begins": "?",  # whether the request begins here
     "is_open": "?",  # the interval never ended, for example because its rank was killed
     "repeats": "i4",  # further calls in this interval; all but the last were unsuccessful polls
@@ -38,9 +38,10 @@ COLUMNS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Comm:
-    """A communicator or window: its ranks of the job, in its order. `number` counts those with equal ranks.
+    """A communicator or window.
 
-    `remote`: ranks of the other side of an inter-communicator, which are then its peers.
+    `ranks`: its ranks, numbered as in the job, in its order. `number`: distinguishes communicators of equal ranks.
+    `remote`: ranks of the other group of an intercommunicator.
     """
 
     ranks: tuple[int, ...]
@@ -50,13 +51,13 @@ class Comm:
 
     @property
     def peers(self) -> tuple[int, ...]:
-        """The ranks that a message on it may go to."""
+        """Return the ranks that a message on the communicator can be sent to."""
         return self.remote or self.ranks
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What the ranks of a program did: rows in the order of their ends, on the clock of rank 0.
+    """The calls and events of a program's ranks: rows ordered by end time, with times on the clock of rank 0.
 
     Attributes
     ----------
@@ -81,12 +82,12 @@ class Trace:
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.columns["kind"])
 
     @property
     def num_events(self) -> int:
-        """Number of calls, intervals and points; an interval of n polls counts n times."""
+        """Return the number of calls, intervals and points; an interval that stands for n polls counts n times."""
         first = self.columns["part"] == 0
         return int(np.count_nonzero(first) + self.columns["repeats"][first].sum())
 
@@ -106,7 +107,7 @@ class Trace:
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Trace:
-        """Read what `to_json` wrote; DovetailError for another schema or malformed columns."""
+        """Read what `to_json` wrote. Raise DovetailError for another schema or malformed columns."""
         check_schema(document, SCHEMA)
         return cls(*read_head(document), read_arrays(document["columns"], COLUMNS), dict(document["meta"]))
 
@@ -119,7 +120,7 @@ def thread_title(meta: Mapping[str, Any], rank: int, thread: int) -> str:
 
 
 def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], meta: dict[str, Any]) -> dict[str, Any]:
-    """All but the columns, as JSON."""
+    """Return everything but the columns, for JSON."""
     groups = [
         {"ranks": list(c.ranks), "number": c.number, "remote": list(c.remote), "window": c.is_window} for c in comms
     ]
@@ -127,12 +128,12 @@ def head_of(num_ranks: int, names: tuple[str, ...], comms: tuple[Comm, ...], met
 
 
 def check_ranks(num_ranks: int, num_seen: int) -> None:
-    """Raise ValueError where a trace claims far more ranks than the `num_seen` that left a file or a row.
+    """Raise ValueError if a trace claims far more ranks than the `num_seen` that have a file or a row.
 
-    Tables by sender and receiver have `num_ranks²` cells: a damaged number must not size them.
+    Tables by sender and receiver have `num_ranks²` cells, so a damaged number would exhaust the memory.
     """
     if not 0 <= num_ranks <= num_seen + MOST_UNSEEN:
-        raise ValueError(f"{num_ranks} ranks, of which {num_seen} left anything")
+        raise ValueError(f"{num_ranks} ranks, of which only {num_seen} have events")
 
 
 def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Comm, ...]]:
@@ -148,14 +149,14 @@ def read_head(document: dict[str, Any]) -> tuple[int, tuple[str, ...], tuple[Com
 
 def _ranks(found: Any) -> tuple[int, ...]:
     if not isinstance(found, list) or not all(type(rank) is int and -1 <= rank < 1 << 31 for rank in found):
-        raise ValueError("a communicator of what are no ranks")
+        raise ValueError("a communicator with invalid ranks")
     return tuple(found)
 
 
 def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
-    """Return a trace's meta. Raises ValueError if it lacks fields that its readers need."""
+    """Return a trace's meta. Raise ValueError if it lacks fields that its readers need."""
     if not isinstance(meta, dict):
-        raise ValueError("its meta is no object")
+        raise ValueError("its meta is not a JSON object")
     ranks, faults = meta.get("ranks", []), meta.get("faults", [])
     kinds = {"rank": int, "host": str, "maps": list, "lanes": dict, "lines": dict, "event_s": list}
     is_sound = isinstance(ranks, list) and isinstance(faults, list) and all(isinstance(text, str) for text in faults)
@@ -171,7 +172,7 @@ def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
 
 
 def _are_places(maps: list[Any], lines: dict[Any, Any]) -> bool:
-    """Whether maps of a process and lines of Python are what `call_sites` reads."""
+    """Return whether a process's memory maps and Python lines have the form that `call_sites` reads."""
     kinds = {"map": str, "start": int, "end": int, "offset": int}
     known = all(isinstance(it, dict) and all(isinstance(it.get(k), t) for k, t in kinds.items()) for it in maps)
     return known and all(isinstance(line, str) for line in lines.values())

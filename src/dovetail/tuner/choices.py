@@ -1,4 +1,7 @@
-"""choices: compare choosers (rules, simulation, search): all choose by a probed machine, and the true one judges."""
+"""choices: compare rules, simulation and exhaustive search as choosers of schedules.
+
+All choose by the costs of a noisily probed machine; a simulation of the true machine judges their choices.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,18 @@ from dovetail.tuner.scenarios import Scenario
 from dovetail.tuner.simulated import SimExecutor
 
 SCHEMA = "dovetail.choices/1"
-TIE = 0.01  # schedules that take so little longer than the best are as good
-NOISE = 0.02  # standard deviation of the slowness of a round of a probe
-VARIED, MOST_EFFORT = 3, 200_000  # families whose best is varied by the judge, and the effort for each
+TIE = 0.01  # a schedule is as fast as the best one if it takes at most this share longer
+NOISE = 0.02  # standard deviation of the random slowdown of each round of a probe
+VARIED, MOST_EFFORT = 3, 200_000  # families whose best schedule the judge varies, and the search effort for each
 OURS, TRUTH = "simulation", "exhaustive"
 
 
 @dataclass(frozen=True)
 class Pick:
-    """One chooser's schedule in one scenario; `why_not` if it has none.
+    """One chooser's schedule in one scenario, or `why_not`: the reason why it has none.
 
-    `true_s`: seconds on the true machine; `best_s`: of the best schedule of all; `own_best_s`: of the best schedule of
-    the families that the chooser knows.
+    `true_s`, `best_s`, `own_best_s`: seconds on the true machine of this schedule, of the best of all schedules, and of
+    the best among the families that the chooser knows.
     """
 
     chooser: str
@@ -45,22 +48,22 @@ class Pick:
 
     @property
     def regret(self) -> float:
-        """Relative excess over the best schedule: 0.05 is 5 % slower."""
+        """Return `true_s / best_s - 1`: 0.05 is 5 % slower than the best schedule."""
         return self.true_s / self.best_s - 1
 
     @property
     def ties(self) -> bool:
-        """Whether the schedule is as fast as the best of any family."""
+        """Return whether the schedule is as fast as the best of all families, within TIE."""
         return self.regret <= TIE
 
     @property
     def right(self) -> bool:
-        """Whether the schedule has the best one's family, or is as fast."""
+        """Return whether the schedule is as fast as the best one, or of the best one's family."""
         return self.ties or self.family == self.best_family
 
     @property
     def right_of_own(self) -> bool:
-        """Whether the schedule is as fast as the best of the families that the chooser knows."""
+        """Return whether the schedule is as fast as the best of the families that the chooser knows."""
         return self.true_s <= (1 + TIE) * self.own_best_s
 
     def to_json(self) -> dict[str, Any]:
@@ -83,7 +86,7 @@ class Compared:
 
     @property
     def best(self) -> Pick:
-        """The fastest schedule of all, by exhaustive search."""
+        """Return the fastest of all schedules, found by exhaustive search."""
         return self.picks[-1]
 
     def to_json(self) -> dict[str, Any]:
@@ -96,11 +99,26 @@ class Compared:
 
 @dataclass(frozen=True)
 class Score:
-    """One chooser over many scenarios.
+    """One chooser's results over many scenarios.
 
-    `right`: share of picks with the best family, or as fast. `tied`: share as fast, of other families. `miss_loss`:
-    geometric mean of the regret of wrong picks. `own`: share as fast as the best of the families that it knows.
-    `silent`: scenarios without a pick.
+    Attributes
+    ----------
+    count, silent : int
+        Scenarios with and without a pick.
+    right : float
+        Share of picks that are as fast as the best schedule, or of its family.
+    tied : float
+        Share of picks that are of another family than the best schedule, and as fast.
+    close : float
+        Share of picks that are as fast as the best schedule.
+    miss_loss, mean_loss : float
+        Geometric mean of the regret of wrong picks, and of all picks.
+    worst : float
+        The largest regret.
+    own : float
+        Share of picks that are as fast as the best of the families that the chooser knows.
+    own_loss : float
+        Geometric mean of the other picks' excess over the best of those families.
     """
 
     chooser: str
@@ -128,10 +146,26 @@ def compare(
     rules: Sequence[Heuristic] | None = None,
     **options: Any,
 ) -> Compared:
-    """Compare rules, our simulation and exhaustive search in one scenario.
+    """Compare rules, simulation and exhaustive search in one scenario.
 
-    Probes the true machine with `noise`. Rules (default: those of the operator's class) and simulation choose by the
-    probed costs. The true machine simulates every schedule of every family, and all that were chosen.
+    Parameters
+    ----------
+    scenario : Scenario
+        An operator and its true machine.
+    noise : float
+        Standard deviation of the random slowdown of each round of the probe.
+    seed : int
+        Seed of the noise.
+    rules : sequence of Heuristic, optional
+        Default: the rules of the operator's class.
+    **options
+        As in `plan`.
+
+    Returns
+    -------
+    Compared
+        The picks of the rules and of the simulation, made by the probed costs, and the best schedule. All seconds are
+        of a simulation on the true machine.
     """
     operator, ranks = scenario.operator, scenario.ranks
     probed = probed_machine(scenario, noise, seed)
@@ -172,7 +206,7 @@ def _varied(costs: Costs, schedule: Schedule) -> Schedule:
 
 
 def ruled(rule: Heuristic, costs: Costs, ranked: Sequence[Scored]) -> Schedule | None:
-    """Return the schedule that a rule picks by these costs, under the name of its family."""
+    """Return the schedule that a rule picks by these costs, with the name of the family it equals; None: none fits."""
     if not rule.family:
         return None
     asked = check_options(costs.operator, {**costs.asked, **rule.asked})
@@ -189,16 +223,16 @@ def ruled(rule: Heuristic, costs: Costs, ranked: Sequence[Scored]) -> Schedule |
 
 @dataclass(frozen=True)
 class Judge:
-    """Seconds of every schedule on the true machine."""
+    """All schedules of a scenario, with their seconds on the true machine, fastest first."""
 
     costs: Costs
     ranked: Sequence[Scored]
 
     @staticmethod
     def of(scenario: Scenario, options: Mapping[str, Any], chosen: Iterable[Schedule]) -> Judge:
-        """Score all schedules, those from a local search around the best, and the choosers' picks; fastest first.
+        """Simulate all schedules, a local search around the best of VARIED families, and the choosers' picks.
 
-        Leaves out aliases, schedules that a rule made under its own name.
+        Leaves out aliases: schedules that a rule made under the rule's own name.
         """
         costs, _ = Costs.of(scenario.operator, scenario.machine, scenario.ranks, options, extrapolate=True)
         costs = replace(costs, exact=True)
@@ -212,7 +246,7 @@ class Judge:
 
     @cached_property
     def families(self) -> dict[str, float]:
-        """Seconds of each family's fastest schedule."""
+        """Return seconds of each family's fastest schedule."""
         found: dict[str, float] = {}
         for each in self.ranked:
             found.setdefault(each.family, each.predicted_s)
@@ -220,7 +254,7 @@ class Judge:
 
     @property
     def serial_s(self) -> float:
-        """Seconds of serial."""
+        """Return seconds of the serial schedule."""
         return self.families["serial"]
 
     def pick(self, rule: Heuristic, schedule: Schedule | None) -> Pick:
@@ -233,12 +267,12 @@ class Judge:
         return Pick(rule.name, schedule.family, schedule, true_s, best.predicted_s, best.family, own_s)
 
     def best(self) -> Pick:
-        """The fastest schedule of all."""
+        """Return the fastest of all schedules, as the pick of exhaustive search."""
         return self.pick(Heuristic(TRUTH), self.ranked[0].schedule)
 
 
 def scores(compared: Sequence[Compared]) -> list[Score]:
-    """Return a score per chooser, in their order."""
+    """Return one score per chooser, in the order of first appearance."""
     names = dict.fromkeys(pick.chooser for each in compared for pick in each.picks)
     return [score_of(name, [p for each in compared for p in each.picks if p.chooser == name]) for name in names]
 
@@ -270,5 +304,5 @@ def _share(some: Sequence[Any], of: Sequence[Any]) -> float:
 
 
 def _geometric(losses: Sequence[float]) -> float:
-    """The geometric mean of 1 + each loss, less 1; 0 for none."""
+    """Return `(Π (1 + loss))^(1/n) - 1`; 0 for no losses."""
     return math.exp(sum(map(math.log1p, losses)) / len(losses)) - 1 if losses else 0.0

@@ -1,14 +1,14 @@
-"""collectives: tune a collective: probe → predict → run interleaved with the library's call → table of the fastest."""
+"""collectives: tune a collective: probe → predict → measure against the MPI library's call → selection table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dovetail.collective.operators import CollectiveOperator
-from dovetail.core import OperatorError, Say
+from dovetail.core import OperatorError, RunError, Say
 from dovetail.ir import Operator, Schedule
 from dovetail.machine import Machine
 from dovetail.planner.costs import Costs, Scored
@@ -17,19 +17,25 @@ from dovetail.planner.shortlist import MOST, shortlist
 from dovetail.run.executor import Executor, executor_on
 from dovetail.run.options import MPI, SHARED
 from dovetail.store.machines import machine_item
-from dovetail.store.selection import Choice, Point, Selection, rows_of, save_selection
-from dovetail.tuner.contest import Contest, Judged, contest
+from dovetail.store.selection import LEVELS, Choice, Point, Row, Selection, rows_of, save_selection
+from dovetail.tuner.baselines import Compared, compare, level_note
+from dovetail.tuner.contest import FINALISTS, Contest, Judged, contest, fastest
 from dovetail.tuner.doubts import contradicted_whole, note_doubts
 from dovetail.tuner.machines import hosts_of, machine_of
 from dovetail.tuner.measure import Entry
 from dovetail.tuner.tune import fresh_seed
 
 SCHEMA = "dovetail.collective_tune/1"
+ALONE, MANY, BESIDE = 0.5, 0.2, 0.3  # of the budget: calls of one thread, of any thread, the library's own program
 
 
 @dataclass(frozen=True)
 class TunedCollective:
-    """Result of tuning one collective: the contest at each size, the selection table, and the files written."""
+    """Result of tuning one collective: the contest at each size, the selection table, and the files written.
+
+    On ranks of MPI, `contest` is at MPI_THREAD_SERIALIZED, `at_multiple` at MPI_THREAD_MULTIPLE, and `compared` has by
+    bytes the library's own C program beside ours (see `tuner.baselines`).
+    """
 
     contest: Contest
     selection: Selection
@@ -38,20 +44,30 @@ class TunedCollective:
     files: tuple[Path, ...]
     seed: int
     notes: tuple[str, ...] = ()
+    at_multiple: Contest | None = None
+    compared: Mapping[int, Compared] = field(default_factory=dict)
 
     @property
     def is_wrong(self) -> bool:
-        """Whether anything computed wrong elements."""
-        return any(each.wrong for each in self.contest.judged)
+        """Return whether any schedule computed wrong elements."""
+        judged = (*self.contest.judged, *(self.at_multiple.judged if self.at_multiple else ()))
+        return any(each.wrong for each in judged)
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field and one row per size; seconds and bytes."""
         operator = _collective(self.contest.judged[0].entry.operator)
         head = {"collective": operator.name, "ranks": self.ranks, "nodes": operator.nodes, "dtype": operator.dtype}
         about = {"machine": self.machine.name, "facts": self.contest.facts, "seed": self.seed}
-        rows = [row_of(each) for each in self.contest.judged]
+        rows = [row_of(each) | self._beside(point_of(each).num_bytes) for each in self.contest.judged]
         files = [str(path) for path in self.files]
         return {"schema": SCHEMA, **head, "rows": rows, "files": files, **about, "notes": list(self.notes)}
+
+    def _beside(self, num_bytes: int) -> dict[str, Any]:
+        """What was found beside the contest at one size: the library's own program, programs of many threads."""
+        judged = self.at_multiple.judged if self.at_multiple else ()
+        many = [row_of(each) for each in judged if point_of(each).num_bytes == num_bytes]
+        found = self.compared.get(num_bytes)
+        return {"beside": found and found.to_json(), "at_multiple": many[0] if many else None}
 
 
 def tune_collective(
@@ -67,9 +83,9 @@ def tune_collective(
     seed: int | None = None,
     say: Say | None = None,
 ) -> TunedCollective:
-    """Choose by measurement the fastest algorithm of a collective at each of its sizes.
+    """Measure which algorithm of a collective is the fastest at each size, and save the choices as a table.
 
-    Saves the choices as a table, which later collectives on arrays follow.
+    Later collectives on arrays follow the table.
 
     Parameters
     ----------
@@ -78,7 +94,7 @@ def tune_collective(
     ranks : int
         Number of ranks.
     out : path
-        Folder for `selection.json`; the cache has it, too.
+        Folder for `selection.json`. The cache gets a copy.
     executor : Executor, optional
         Runs the ranks. Default: MPI.
     machine : Machine, optional
@@ -89,6 +105,11 @@ def tune_collective(
         Approximate seconds that measuring may take.
     fresh, seed, say
         As in `tune`.
+
+    Returns
+    -------
+    TunedCollective
+        The contest at each size, the selection table, and the files written.
 
     Raises
     ------
@@ -103,19 +124,41 @@ def tune_collective(
     runner = (executor or executor_on()).in_folder(place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=notify)  # executor → machine, cached
     entries, notes = entries_of(operators, base, ranks, shared=runner.shares_memory)  # → predicted, by size
-    found = contest(entries, runner, rounds=rounds, budget_s=budget_s, seed=seed, say=notify)  # → measured interleaved
-    table = selection_of(found)  # → ranges of sizes
+    about: dict[str, Any] = {"rounds": rounds, "seed": seed, "say": notify}
+    single, share = runner.at_level("serialized"), ALONE if runner.starts_mpi else 1.0
+    found = contest(entries, single, budget_s=share * budget_s, **about)  # → measured interleaved
+    many, more = _at_multiple(found, runner, budget_s=MANY * budget_s, **about)  # → also for programs of many threads
+    library, chosen = found.facts["mpi"], [(each.entry, each.schedule, each.taken.median_s) for each in found.judged]
+    beside, said = compare(chosen, single, library, budget_s=BESIDE * budget_s, **about)  # → the library's own program
+    table = selection_of(found, many)  # → ranges of sizes
     kept = save_selection(table, found.facts["mpi"], hosts_of(found.facts, ranks))
     files = tuple(filter(None, (kept, table.save(place / "selection.json"))))
     path = None if machine else machine_item(runner.launched_by, ranks)
     by_mpi = [each for each in found.judged if Choice.of(each.schedule).transport == MPI]
     wrong = [each for judged in by_mpi for each in contradicted_whole(judged, base, _called(judged))]
     doubts = note_doubts(wrong, {each.side: path for each in wrong})
-    return TunedCollective(found, table, ranks, base, files, seed, (*notes, *found.notes, *doubts))
+    remarks = (*notes, *found.notes, *more, *said, *level_note(beside, library), *doubts)
+    return TunedCollective(found, table, ranks, base, files, seed, remarks, many, beside)
+
+
+def _at_multiple(found: Contest, runner: Executor, **about: Any) -> tuple[Contest | None, tuple[str, ...]]:
+    """Return the contest of what was fastest, at MPI_THREAD_MULTIPLE; None where ranks are no processes of MPI."""
+    if not runner.starts_mpi:
+        return None, ()
+    entries = []
+    for each in found.judged:
+        best = fastest(each.tried, each.entry.serial)[:FINALISTS]
+        predicted = {schedule: each.entry.predicted.get(schedule, each.tried[schedule]) for schedule in best}
+        entries.append(replace(each.entry, predicted=predicted))
+    try:
+        many = contest(entries, runner.at_level("multiple"), **about)
+    except RunError as error:
+        return None, (f"Not measured at MPI_THREAD_MULTIPLE: {error.what}.",)
+    return many, tuple(f"At MPI_THREAD_MULTIPLE: {text}" for text in many.notes)
 
 
 def _called(judged: Judged) -> tuple[str, str]:
-    """Names of the library's call of a size, and of the schedule taken."""
+    """Return the names of the library's call and of the schedule taken, at one size."""
     return f"{judged.entry.name} by the library", f"{judged.entry.name} by {judged.schedule.family}"
 
 
@@ -127,7 +170,7 @@ def entries_of(
     `shared`: those of ranks on one host through its memory, too.
     """
     if not operators:
-        raise OperatorError("no sizes to choose for", hint="at least one number of bytes")
+        raise OperatorError("no sizes to tune for", hint="give at least one number of bytes")
     found, notes = dict[int, Entry](), dict[str, None]()
     for operator in sorted(operators, key=lambda operator: operator.num_bytes):
         costs, remarks = Costs.of(operator, machine, ranks, extrapolate=True)
@@ -155,14 +198,18 @@ def through_memory(ranked: Sequence[Scored]) -> dict[Schedule, float]:
     return {each.schedule.with_parameters(transport=SHARED): each.predicted_s for each in first}
 
 
-def selection_of(found: Contest) -> Selection:
-    """Return the choices as ranges of sizes. Rows of a reducing collective hold for the measured dtype only."""
+def selection_of(found: Contest, many: Contest | None = None) -> Selection:
+    """Return the choices as ranges of sizes. Rows of a reducing collective hold for the measured dtype only.
+
+    `many`: the contest for programs at MPI_THREAD_MULTIPLE. Without one, rows serve programs of any level.
+    """
     entry = found.judged[0].entry
     operator = _collective(entry.operator)
-    picked = [(Choice.of(each.schedule), point_of(each)) for each in found.judged]
-    dtype = operator.dtype if operator.reduces else ""
-    rows = rows_of(operator.name, entry.ranks, operator.nodes or 1, picked, dtype)
-    return Selection({**found.facts, "dtype": operator.dtype}, rows)
+    dtype, rows = operator.dtype if operator.reduces else "", list[Row]()
+    for level, each in zip(LEVELS if many else ("",), (found, many), strict=False):
+        picked = [(Choice.of(judged.schedule), point_of(judged)) for judged in (each.judged if each else ())]
+        rows += rows_of(operator.name, entry.ranks, operator.nodes or 1, picked, dtype, level)
+    return Selection({**found.facts, "dtype": operator.dtype}, tuple(rows))
 
 
 def point_of(judged: Judged) -> Point:
@@ -187,7 +234,7 @@ def row_of(judged: Judged) -> dict[str, Any]:
 
 
 def collectives_of(kind: type[Operator], **asked: Any) -> list[CollectiveOperator]:
-    """Return a class's operators, one of each size that is asked for."""
+    """Return operators of a class, one for each size asked for (see `CollectiveOperator.points`)."""
     return [_collective(operator) for operator in kind.points(**asked)]
 
 

@@ -17,15 +17,15 @@ from dovetail.run.executor import Executor
 from dovetail.run.job import Outcome
 from dovetail.run.load import Load
 from dovetail.timeline import Timeline
-from dovetail.tuner.measure import Clock, Entry, Measurer, groups
+from dovetail.tuner.measure import LAUNCHES, Clock, Entry, Measurer, groups
 from dovetail.tuner.neighbourhood import search
 
-FINALISTS = 3
-HEATS = 0.5  # of the budget
-LEAST_GAIN = 0.01  # of the serial time
-LEAST_GAIN_S = 5e-6  # of a run that is timed alone: below this the clock, the barrier and the call decide
-TWO_ERRORS = 3.7  # standard errors of a median, in half interquartile ranges over the root of the count
-FEW = 4.0  # over the degrees of freedom: few rounds show little of their own spread (by simulation, 2 to 26 rounds)
+FINALISTS = 3  # schedules of an entry that its final compares with serial, winners of neighbouring entries included
+HEATS = 0.5  # share of the budget for heats
+LEAST_GAIN = 0.01  # least gain that counts, as a share of the serial time
+LEAST_GAIN_S = 5e-6  # least gain of a single run: smaller ones are noise of the clock, the barrier and the call
+TWO_ERRORS = 3.7  # two standard errors of a median, in units of (interquartile range / 2) / sqrt(rounds)
+FEW = 4.0  # few rounds underestimate their spread: widen by 1 + FEW / (rounds - 1) (simulated for 2 to 26 rounds)
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Judged:
     taken, serial : Outcome
         Outcomes of both, pooled over all launches.
     tried : mapping
-        Schedule → seconds, all comparable.
+        Schedule → seconds, scaled to be comparable across jobs.
     wrong : mapping
-        Schedule → number of wrong elements; only schedules that computed any.
+        Schedule → number of wrong elements; only schedules that computed wrong elements.
     unsure : Schedule or None
         A schedule that was faster than the one taken, but not beyond the noise.
     beside : mapping
-        Name → median seconds of `Entry.beside`.
+        Name → median seconds of each variant of `Entry.beside`.
     rounds, disturbed : int
         Rounds of the final, and how many of them other processes disturbed.
     load : Load
@@ -73,11 +73,11 @@ class Judged:
 
     @property
     def keeps_serial(self) -> bool:
-        """Whether serial was taken."""
+        """Return whether serial was taken."""
         return self.schedule == self.entry.serial
 
     def to_json(self) -> dict[str, Any]:
-        """Return all but what the plan knows, and the timelines."""
+        """Return the result without the plan's own facts and without timelines."""
         chosen = {"schedule": self.schedule, "serial_schedule": self.entry.serial, "unsure": self.unsure}
         head = {name: schedule and schedule.to_json() for name, schedule in chosen.items()}
         runs = {"taken": _outcome_json(self.taken), "serial": _outcome_json(self.serial)}
@@ -107,7 +107,7 @@ class Judged:
 
 
 def _pairs(judged: Judged) -> dict[str, Any]:
-    """The mappings by schedule, as lists of pairs."""
+    """Return the mappings whose keys are schedules as lists of pairs, which JSON can hold."""
     both = {"tried": judged.tried, "wrong": judged.wrong}
     return {name: [[each.to_json(), value] for each, value in held.items()] for name, held in both.items()}
 
@@ -142,10 +142,10 @@ def contest(
 ) -> Contest:
     """Find the fastest schedule of each entry.
 
-    Heats measure the best predicted schedules interleaved, then neighbours of the fastest. In the final, the best of
-    these and the winners of neighbouring entries meet serial, in about `rounds` rounds over several launches. Their
-    results are checked against float64. A schedule is taken only if it is correct, and faster than serial beyond the
-    noise.
+    Heats measure the best predicted schedules interleaved, then neighbours of the fastest. The final measures the best
+    of these, the winners of neighbouring entries and serial interleaved, in about `rounds` rounds over several
+    launches, and checks results against float64. A schedule is taken only if it is correct, and faster than serial
+    beyond the noise.
 
     Parameters
     ----------
@@ -162,7 +162,12 @@ def contest(
     say : callable, optional
         Called with a text and the share done, 0 to 1.
     keep : bool
-        Take the only schedule listed, even if it is slower than serial; skips the heats.
+        Skip the heats, and take the only schedule listed, even if it is slower than serial.
+
+    Returns
+    -------
+    Contest
+        The entries that the budget reached, each with the schedule taken.
 
     Raises
     ------
@@ -172,7 +177,7 @@ def contest(
         If no job succeeds.
     """
     if not entries:
-        raise PlanError("nothing to choose for", hint="at least one size")
+        raise PlanError("a contest without entries", hint="give at least one operator or size")
     clock, notify = Clock(budget_s), say or (lambda what, done: None)
     measurer = Measurer(entries, executor, seed, rounds)
     tried = {} if keep else _heats(measurer, clock, notify)
@@ -190,7 +195,7 @@ def _heats(measurer: Measurer, clock: Clock, notify: Say) -> dict[int, dict[Sche
     together = groups({at: (1 + len(each.listed), measurer.run_s(at)) for at, each in enumerate(entries)})
     for group, limit_s in clock.shares(together, measurer.heat_s, HEATS):
         notify(f"heats up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
-        with suppress(RunError):  # the final decides
+        with suppress(RunError):  # a failed heat leaves the predicted order; the final decides
             found = measurer.heat(group, limit_s)
             tried |= {at: {schedule: o.median_s for schedule, o in found[at].items()} for at in group}
             tried |= {at: search(measurer, at, found[at], clock, notify) for at in group if found[at]}
@@ -206,7 +211,7 @@ def _finals(
     *,
     keep: bool,
 ) -> tuple[list[Judged], dict[str, Any], list[RunError]]:
-    """Judge every entry that is reached; return also facts of the hosts, and the errors of failed jobs."""
+    """Judge the entries that the budget reaches; return also facts of the hosts, and the errors of failed jobs."""
     entries, judged, facts, broken = measurer.entries, list[Judged](), dict[str, Any](), list[RunError]()
     together = groups({at: (1 + len(schedules), measurer.run_s(at)) for at, schedules in last.items()})
     for group, limit_s in clock.shares(together, lambda group: measurer.final_s(group, FINALISTS), 1.0):
@@ -221,6 +226,7 @@ def _finals(
         rounds, disturbed = sum(result.rounds for result in results), sum(result.disturbed for result in results)
         for at in group:
             one = judge(entries[at], [found[at] for found, _ in launches], tried.get(at, {}), keep=keep)
+            one = one if keep else _without_thread(measurer, at, one, limit_s / LAUNCHES)
             beside = {
                 name: pooled([r[each.name] for r in results]).median_s for name, each in entries[at].beside.items()
             }
@@ -237,7 +243,7 @@ def judge(
 ) -> Judged:
     """Take the fastest correct schedule over all launches if it beats serial beyond the noise, else serial.
 
-    `tried`: seconds in the heats, in which it must not have been slower than serial either.
+    `tried`: seconds in the heats. A schedule that was slower than serial there is not taken either.
     """
     common = [schedule for schedule in launches[0] if all(schedule in launch for launch in launches)]
     outcomes = {schedule: pooled([launch[schedule] for launch in launches]) for schedule in common}
@@ -260,8 +266,30 @@ def judge(
     return Judged(entry, best, outcomes[best], serial, known, wrong, unsure)
 
 
+def _without_thread(measurer: Measurer, at: int, judged: Judged, limit_s: float) -> Judged:
+    """Measure serial alone if the schedule taken has a helper thread, and take serial if it is then as fast.
+
+    A helper thread raises the level of thread support that all schedules of its job were measured at; a program of
+    serial asks for less, and the library may be faster there.
+    """
+    if judged.schedule.progress != "thread" or not measurer.executor.starts_mpi:
+        return judged
+    rounds, seed = -(-measurer.rounds // LAUNCHES), measurer.seed + 1 + LAUNCHES
+    try:
+        found, _ = measurer.measure({at: ()}, rounds, limit_s, seed)
+    except RunError:  # the launches before decide
+        return judged
+    alone = replace(judged.serial, seconds=found[at][judged.entry.serial].seconds)
+    if alone.median_s >= judged.serial.median_s:
+        return judged
+    if alone.median_s > judged.taken.median_s:
+        return replace(judged, serial=alone)
+    tried = {**judged.tried, judged.entry.serial: alone.median_s}
+    return replace(judged, schedule=judged.entry.serial, taken=alone, serial=alone, tried=tried, unsure=None)
+
+
 def pooled(outcomes: Sequence[Outcome]) -> Outcome:
-    """Pool the outcomes of several launches: all seconds, the first's check, the timeline nearest to the median."""
+    """Pool outcomes of several launches: all seconds, the check of the first, the timeline nearest to the median."""
     seconds = tuple(s for outcome in outcomes for s in outcome.seconds)
     shown = [outcome.timelines for outcome in outcomes if outcome.timelines]
     shown.sort(key=lambda each: abs(each[0].makespan_s - float(np.median(seconds))))
@@ -269,9 +297,10 @@ def pooled(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
-    """Whether ours is faster than serial beyond the noise, and slower in no launch (`pairs`: ours, serial).
+    """Return whether a schedule beats serial beyond the noise over all launches, and is slower in no launch.
 
-    Compares the ratio of both in each round, since libraries change their speed from launch to launch.
+    `pairs`: per launch, the outcomes of the schedule and of serial. Compares their ratio in each round, because
+    libraries change their speed from launch to launch.
 
     >>> slow, fast = Outcome("a", (1.0, 1.1, 0.9), ()), Outcome("b", (0.8, 0.88, 0.72), ())
     >>> beats([(fast, slow)]), beats([(slow, fast)]), beats([(slow, slow)]), beats([(fast, slow)] * 3 + [(slow, fast)])
@@ -288,7 +317,7 @@ def beats(pairs: Sequence[tuple[Outcome, Outcome]]) -> bool:
 def finalists(
     at: int, tried: Mapping[int, Mapping[Schedule, float]], entry: Entry, entries: Sequence[Entry]
 ) -> list[Schedule]:
-    """Return the fastest schedules of an entry (best predicted if none was tried), and its neighbours' winners."""
+    """Return the fastest schedules of an entry (if none was tried, the best predicted), and its neighbours' winners."""
     best = {i: fastest(known, entries[i].serial) for i, known in tried.items()}
     own = best.get(at) or list(entry.listed)
     near = [b if a == at else a for a, b in pairwise(sorted({*tried, at})) if at in (a, b)]
@@ -317,7 +346,7 @@ def _notes(
         yield f"{family} was left out for {entries[at].name}: {why}."
     for each in judged:
         for schedule, count in each.wrong.items():
-            yield f"{schedule} computed {count} wrong elements for {each.entry.name} and was passed over."
+            yield f"{schedule} computed {count} wrong elements for {each.entry.name} and was not taken."
 
 
 def _unsure(judged: Sequence[Judged], rounds: int) -> Iterator[str]:
@@ -327,5 +356,5 @@ def _unsure(judged: Sequence[Judged], rounds: int) -> Iterator[str]:
             less = 1 - each.tried[each.unsure] / each.tried[each.entry.serial]
             yield (
                 f"{each.entry.name}: {each.unsure} took {less:.0%} less than serial at the median, but {each.rounds} "
-                "rounds are few for their spread, so that serial is kept; a larger budget allows more."
+                "rounds are too few for their spread, so serial is kept; a larger budget allows more rounds."
             )

@@ -15,11 +15,14 @@ from dovetail.tuner.contest import Judged
 from dovetail.tuner.machines import doubt
 from dovetail.tuner.measure import repeats_worth
 
-MARGIN = 0.25  # beyond the costs' own error; as far as a spot check lets messages stray
+MARGIN = 0.25  # relative difference allowed beyond the costs' own error; the tolerance of a spot check of messages
 
 
 class Contradiction(NamedTuple):
-    """A side of a plan, whole and in isolation: seconds by the cached costs, and seconds measured in the final."""
+    """One side of a plan (all computation, or all communication): its predicted and measured seconds in isolation.
+
+    `predicted_s`: by the cached costs. `measured_s`: in the final.
+    """
 
     side: str
     predicted_s: float
@@ -49,10 +52,10 @@ def contradictions(
 
 
 def contradicted_whole(judged: Judged, machine: Machine, names: tuple[str, str]) -> list[Contradiction]:
-    """Return contradictions for an operator that computes nothing: of serial, and of the schedule taken if another.
+    """Return contradictions for an operator without computation: of serial, and of the schedule taken if it differs.
 
-    `names`: names of the two. Skips runs so short that one timing covers several, since these overlap and take less
-    than the costs predict.
+    `names`: names of serial and of the schedule taken. Skips short runs, of which one timing covers several: such runs
+    overlap one another, and take less than the costs predict.
     """
     ran = {judged.entry.serial: (names[0], judged.serial.median_s)}
     ran.setdefault(judged.schedule, (names[1], judged.taken.median_s))
@@ -62,7 +65,7 @@ def contradicted_whole(judged: Judged, machine: Machine, names: tuple[str, str])
 
 
 def _error(machine: Machine) -> float:
-    """The largest median error of the computations and collectives probed."""
+    """Return the largest median error among the cost curves of computations and collectives."""
     model = CostModel.of(machine)
     names = [key for key in machine.costs if key.startswith("kernel:") or key.endswith(f":{machine.ranks}")]
     errors = [model.curve(name).median_error for name in names]

@@ -1,4 +1,4 @@
-"""machines: the probed machine of an executor, cached as long as spot checks agree with it."""
+"""machines: probe the machine of an executor, or use the cached one if a spot check agrees with it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def machine_for(
 ) -> Machine:
     """Return the machine with the costs of this operator's computations and collectives.
 
-    Cached costs are used as long as spot checks of the computations agree with them, unless `fresh`.
+    Uses cached costs if a spot check of the computations agrees with them; `fresh`: probes always. `budget`: time that
+    each probed cost may take. Raises RunError if a rank fails.
     """
     notify = say or (lambda what, done: None)
     place = costs_on(machine, operator, ranks) if executor.launched_by else None
@@ -68,27 +69,34 @@ def probe(
     fresh: bool = False,
     say: Say | None = None,
 ) -> Machine:
-    """Measure messages, collectives and, with an operator, its compute on real ranks.
+    """Measure messages on real ranks, and an operator's computations and collectives if one is given.
 
     Parameters
     ----------
     ranks : int
-        Ranks to measure with.
+        Number of ranks.
     operator : Operator, optional
-        The operator whose own computations and collectives are measured, too.
+        Measure this operator's computations and collectives, too.
     executor : Executor, optional
-        What runs the ranks; the MPI at hand unless given.
+        Runs the ranks. Default: MPI.
     calls : bool
-        Whether to measure the library's blocking calls, which `dovetail trace replay` needs.
+        Measure the MPI library's blocking calls, too, which `dovetail trace replay` needs.
     fresh : bool
-        Whether to measure again what is cached.
+        Measure again, ignoring the cache.
     say : callable, optional
-        Called with what is being done, and the share that is done.
+        Called with a text and the share done, 0 to 1.
 
     Returns
     -------
     Machine
-        With cost curves in seconds; cached while spot checks say that the machine has not changed.
+        With cost curves in seconds. The cached machine if a spot check agrees with it.
+
+    Raises
+    ------
+    OperatorError
+        If `calls` is asked for with an executor that launches no MPI ranks.
+    RunError
+        If a rank fails.
     """
     runner, count = executor or executor_on(), parse_count(ranks, "ranks", least=1)
     asked = None if operator is None else checked_operator(operator)
@@ -99,30 +107,30 @@ def probe(
         return found
     launch = runner.launched_by
     if launch is None:
-        raise OperatorError("calls of the MPI library are measured on its own ranks", hint="leave executor=… out")
+        raise OperatorError("calls of the MPI library can only be measured on MPI ranks", hint="leave executor=… out")
     return probe_calls(found, launch)
 
 
 def is_doubted(kept: Machine) -> bool:
-    """Whether the final of a tune contradicted these cached costs."""
+    """Return whether the final of a tune contradicted these cached costs."""
     return kept.facts.get("doubted") == "yes"
 
 
 def doubt(place: Item | None) -> bool:
-    """Have saved costs probed again when they are next wanted, once; whether that is so."""
+    """Mark saved costs to be probed again on their next use. Return False if they are not saved, or marked before."""
     kept = recall_machine(place)
     if kept is None or "doubted" in kept.facts:
-        return False  # probed again already, and contradicted again: the model is at fault, or the machine changes
+        return False  # contradicted again after a new probe: the cost model is wrong, or the machine keeps changing
     return save_machine(place, kept.with_costs({}, doubted="yes"), "doubted costs") is not None
 
 
 def _after_doubt(found: Machine, before: Machine | None) -> Machine:
-    """The costs to keep, which remember that they were probed again for doubt."""
+    """Return the costs to save. If they replace doubted costs, they record this, so as not to be doubted again."""
     return found.with_costs({}, doubted="probed again") if before and is_doubted(before) else found
 
 
 def hosts_of(facts: Mapping[str, Any], ranks: int) -> list[str]:
-    """The host of every rank, by the facts of a job, which give one where all are the same.
+    """Return the host of every rank, from the facts of a job, which give a single host if all are the same.
 
     >>> hosts_of({"host": "a"}, 2), hosts_of({"host": ["a", "b"]}, 2)
     (['a', 'a'], ['a', 'b'])

@@ -15,21 +15,21 @@ from dovetail.run.executor import Executor
 from dovetail.run.job import Job, JobResult, Outcome, Variant
 from dovetail.run.options import RunOptions
 
-EACH_S = 4e-3  # a timing without computation repeats runs until this many seconds are filled
-MOST_REPEATS = 5000
+EACH_S = 4e-3  # seconds of one timing of runs without computation, which repeats short runs
+MOST_REPEATS = 5000  # runs per timing
 HOPE = 0.4  # assumed ratio of real to predicted time: too many runs per timing cost less than too few
 HEAT_ROUNDS = 4
 LAUNCHES = 3  # launches of the ranks that share the rounds of a final: the speed of calls changes with each launch
-MOST_ROUNDS = 25
-WORTH_S = 1.5  # seconds that more rounds than asked for may take
-TOGETHER = 24  # most variants of one job of short runs
+MOST_ROUNDS = 25  # of a final whose rounds are short
+WORTH_S = 1.5  # seconds that a final may spend on more rounds than asked for
+TOGETHER = 24  # most variants in one job of short runs
 SHORT_S = 2e-3  # runs below this share a job with those of other entries
 LONG_S = 0.25  # longer runs without computation need no round to warm up
-START_S = 1.0  # seconds to start a job, about
-STALL_S = 30.0  # seconds without progress that count as a stall; hosts that share few cores are slow
-PATIENCE = 4.0  # a stall lasts at least this many times the slowest run: ranks may wait for one that computes
-MOST_FAILURES = 4  # repetitions of a job that breaks
-LEAST_HEAT = 2  # least number of schedules that need a heat before the final
+START_S = 1.0  # approximate seconds to start a job
+STALL_S = 30.0  # seconds without progress that count as a stall; long, because ranks that share few cores are slow
+PATIENCE = 4.0  # a stall lasts at least this many times the slowest run, because ranks wait for a rank that computes
+MOST_FAILURES = 4  # attempts at a job that fails
+LEAST_HEAT = 2  # fewer schedules than this go to the final without a heat
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Entry:
     predicted : mapping
         Schedule → predicted seconds, best first.
     beside : mapping
-        Name → further variants to measure in the final.
+        Name → variant that the final measures, too.
     """
 
     name: str
@@ -59,22 +59,22 @@ class Entry:
 
     @property
     def listed(self) -> tuple[Schedule, ...]:
-        """The schedules other than serial, best predicted first."""
+        """Return the schedules other than serial, best predicted first."""
         return tuple(each for each in self.predicted if each != self.serial)
 
     @property
     def predicted_s(self) -> float:
-        """Seconds of the best predicted schedule."""
+        """Return seconds of the best predicted schedule."""
         return min(self.predicted.values(), default=EACH_S)
 
     @property
     def longest_s(self) -> float:
-        """Seconds of the slowest predicted schedule."""
+        """Return seconds of the slowest predicted schedule."""
         return max(self.predicted.values(), default=EACH_S)
 
     @cached_property
     def computes(self) -> bool:
-        """Whether the operator has computations, not only communication."""
+        """Return whether the operator has computations, not only communication."""
         return bool((self.program(self.serial).kind == Kind.compute).any())
 
     def program(self, schedule: Schedule) -> Program:
@@ -84,7 +84,7 @@ class Entry:
         return self._programs[schedule.parameters]
 
     def variant(self, schedule: Schedule, repeats: int = 1, *, spans: bool = False, check: bool = False) -> Variant:
-        """Return the variant that runs a schedule. Library calls without computation use their blocking form."""
+        """Return the job variant that runs a schedule; `repeats`: runs per timing."""
         program = self.program(schedule)
         stall_s = max(STALL_S if not self.computes else RunOptions.stall_s, PATIENCE * self.longest_s)
         options = RunOptions.of(schedule, repeats=repeats, spans=spans, stall_s=stall_s)
@@ -104,8 +104,8 @@ Outcomes = dict[int, dict[Schedule, Outcome]]  # by entry
 class Measurer:
     """Measures schedules of `entries` on `executor`. Entries are named by their index.
 
-    `fastest_s`: entry → seconds of its fastest schedule so far. `failed`: (entry, family) → error; families that broke
-    a job are not run again.
+    `fastest_s`: entry → seconds of its fastest schedule so far. `failed`: (entry, family) → error; a family that made
+    a job fail is not run again.
     """
 
     entries: Sequence[Entry]
@@ -116,7 +116,7 @@ class Measurer:
     failed: dict[tuple[int, str], str] = field(default_factory=dict)
 
     def run_s(self, at: int) -> float:
-        """Estimate seconds of one run: as measured, else as predicted, scaled as the nearest smaller entry measured."""
+        """Return measured seconds of a run, else predicted ones times measured / predicted of the entry before."""
         if at in self.fastest_s:
             return self.fastest_s[at]
         before = max((other for other in self.fastest_s if other < at), default=None)
@@ -124,7 +124,7 @@ class Measurer:
         return self.entries[at].predicted_s * min(max(scale, 0.5), 10.0)
 
     def repeats(self, at: int) -> int:
-        """Runs per timing: one if the entry computes, else as many as fill the timing."""
+        """Return the runs per timing: one if the entry computes, else as many as fill the timing."""
         if self.entries[at].computes:
             return 1
         return repeats_worth(self.fastest_s.get(at) or HOPE * self.run_s(at))
@@ -135,7 +135,7 @@ class Measurer:
         return START_S + (HEAT_ROUNDS + 1) * self._round_s(group, counts)
 
     def heat(self, group: Sequence[int], limit_s: float) -> Outcomes:
-        """Measure serial and as many of the best predicted schedules as fit the limit; none if too few fit."""
+        """Measure serial and the best predicted schedules that fit the limit; none if fewer than LEAST_HEAT fit."""
         most = max(len(self.entries[at].listed) for at in group)
         count = next((n for n in range(most, 0, -1) if self.heat_s(group, n) <= limit_s), 0)
         if count < min(LEAST_HEAT, most):
@@ -145,7 +145,7 @@ class Measurer:
         return found
 
     def note(self, found: Outcomes) -> None:
-        """Update `fastest_s`."""
+        """Update `fastest_s` with new outcomes."""
         for at, outcomes in found.items():
             best_s = min((o.median_s for o in outcomes.values()), default=float("inf"))
             self.fastest_s[at] = min(best_s, self.fastest_s.get(at, best_s))
@@ -177,10 +177,10 @@ class Measurer:
         final: bool = False,
         check: bool = False,
     ) -> tuple[Outcomes, JobResult]:
-        """Interleave serial and the given schedules of each entry in one job; drop schedules that break the job.
+        """Measure serial and the given schedules of each entry interleaved in one job; drop schedules that fail.
 
-        A final measures `Entry.beside` too: outcomes are in the job's result, by name. Raises RunError if serial itself
-        fails, or no schedule is named as the cause.
+        A final also measures `Entry.beside`; those outcomes are in the job's result, by name. Raises RunError if serial
+        fails, if the error names no schedule, or after MOST_FAILURES attempts.
         """
         for _ in range(MOST_FAILURES):
             runs = {
@@ -203,7 +203,7 @@ class Measurer:
             for (at, schedule), outcome in zip(runs, result.outcomes, strict=False):
                 found[at][schedule] = outcome
             return found, result
-        raise RunError("jobs break again and again", found="; ".join(self.failed.values()))
+        raise RunError(f"{MOST_FAILURES} jobs failed, each for another schedule", found="; ".join(self.failed.values()))
 
     def _note_failure(self, runs: Mapping[tuple[int, Schedule], Variant], error: RunError) -> None:
         names = {f"variant '{i} {each.name}'": key for i, (key, each) in enumerate(runs.items())}
@@ -220,7 +220,7 @@ class Measurer:
 
 
 def rounds_worth(rounds: int, round_s: float) -> int:
-    """Return the number of rounds: more than asked for if they cost little, so that small gains stand out from noise.
+    """Return the number of rounds: `rounds`, or more if they take little time, since more rounds show smaller gains.
 
     >>> rounds_worth(9, 10.0), rounds_worth(9, 0.1), rounds_worth(9, 1e-4)
     (9, 15, 25)
@@ -238,7 +238,7 @@ def repeats_worth(seconds: float) -> int:
 
 
 def groups(entries: Mapping[int, tuple[int, float]]) -> list[list[int]]:
-    """Group entries into jobs: short runs share a job, since starting one takes time; long runs get a job each.
+    """Group entries into jobs. Short runs share a job, because starting a job takes time; each long run gets its own.
 
     `entries`: entry → (number of variants, seconds of a run).
 
@@ -257,7 +257,7 @@ def groups(entries: Mapping[int, tuple[int, float]]) -> list[list[int]]:
 
 
 def over(outcome: Outcome, base: Outcome) -> float:
-    """Return the median over rounds of the ratio to another outcome of the same job."""
+    """Return the median, over rounds, of the ratio of `outcome` to `base`, measured in the same job."""
     return float(np.median(np.divide(outcome.seconds, base.seconds)))
 
 
@@ -269,13 +269,13 @@ class Clock:
 
     @property
     def spent(self) -> float:
-        """Share of the budget that has passed, 0 to 1."""
+        """Return the share of the budget that has passed, 0 to 1."""
         return min((time.monotonic() - self.begin_s) / max(self.budget_s, 1e-9), 1.0)
 
     def shares(
         self, groups: Sequence[list[int]], cost_s: Callable[[list[int]], float], part: float
     ) -> Iterator[tuple[list[int], float]]:
-        """Yield groups with their seconds: a share of what is left of `part` of the budget. Yields the first always."""
+        """Yield each group with a fair share of what is left of `part` of the budget; the first group always."""
         for place, group in enumerate(groups):
             left_s = self.begin_s + part * self.budget_s - time.monotonic()
             if place and left_s <= 0:
@@ -284,7 +284,7 @@ class Clock:
 
 
 def fill(costs: Sequence[float], total: float) -> list[float]:
-    """Share `total` fairly: each gets its cost, or else as much as any other that gets less than its cost.
+    """Share `total` fairly (max-min): each gets its cost, or an equal share of what the cheaper ones leave.
 
     >>> fill([1, 1, 10, 20], 12), fill([1, 2], 12)
     ([1, 1, 5.0, 5.0], [1, 2])

@@ -1,4 +1,4 @@
-"""neighbourhood: local search by measurement around the fastest schedule, as long as it improves."""
+"""neighbourhood: measure neighbours of the fastest schedule (local search)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dovetail.ir import Schedule
 from dovetail.run.job import Outcome
 from dovetail.tuner.measure import HEAT_ROUNDS, Clock, Measurer, over
 
-STEPS = 2
-WORTH = 0.02  # a neighbour must gain this share to be varied further
-HEATS = 0.6  # of the budget may be spent when the last step begins
+STEPS = 2  # of the local search
+WORTH = 0.02  # the search goes on if a step gained at least this share
+HEATS = 0.6  # no step begins after this share of the budget
 
 
 def search(
@@ -20,9 +20,10 @@ def search(
     clock: Clock,
     say: Callable[[str, float], None],
 ) -> dict[Schedule, float]:
-    """Return seconds of all schedules tried for an entry: those of its heat, then neighbours of the fastest.
+    """Measure neighbours of an entry's fastest schedule; return seconds of all schedules tried, its heat included.
 
-    Jobs differ in speed. To be comparable, seconds are those of serial in the heat times the median ratio to serial.
+    Jobs differ in speed. To be comparable, a schedule's seconds are serial's seconds in the heat times the schedule's
+    median ratio to serial; a neighbour's are those of the schedule that it varies times the ratio of the two.
     """
     entry = measurer.entries[at]
     serial_s = heat[entry.serial].median_s

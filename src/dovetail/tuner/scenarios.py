@@ -1,4 +1,4 @@
-"""scenarios: operators on machines whose costs are all known, published or random, to judge choosers by."""
+"""scenarios: operators on machines whose true costs are known (published or random), to judge choosers of schedules."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.machine import SWITCH, Link, Machine, load
 
 Random = np.random.Generator
-SIZES = (4, 6, 8)  # ranks of a machine that is drawn
+SIZES = (4, 6, 8)  # number of ranks of a random machine
 PEAK = 5e13, 1e15  # FLOP/s of a rank
 LINK = 20e9, 200e9  # bytes/s of a link
-INTENSITY = 50.0, 300.0  # FLOP for each byte that memory moves meanwhile
-BALANCE = 1 / 8, 8.0  # seconds of all communication over those of all computation; beyond, sizes are drawn again
-STRETCH = 1.0, 1.4  # by how much either side may slow the other
-SPREAD = (1 << 12, 1 << 17, 1 << 22, 1 << 27)  # bytes between which that changes
+INTENSITY = 50.0, 300.0  # FLOP/s over memory's bytes/s
+BALANCE = 1 / 8, 8.0  # allowed ratio of communication to computation seconds; others are drawn again
+STRETCH = 1.0, 1.4  # slowdown of computation by communication, or of communication by computation
+SPREAD = (1 << 12, 1 << 17, 1 << 22, 1 << 27)  # message sizes, in bytes, at which a slowdown is drawn
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """An operator on `machine`, the true one. A chooser sees only its wiring, and the costs that a probe measures."""
+    """An operator on its true machine. A chooser sees only the machine's links, and the costs that a probe measures."""
 
     name: str
     operator: Operator
@@ -42,12 +42,12 @@ class Scenario:
 
     @property
     def topology(self) -> str:
-        """The machine's fact `topology`, else its name."""
+        """Return the machine's fact `topology`, else its name."""
         return str(self.machine.facts.get("topology", self.machine.name))
 
 
 def published(kind: type[Operator]) -> Iterator[Scenario]:
-    """Yield scenarios with published figures, for a class of operators."""
+    """Yield the scenarios of a class of operators whose figures are published."""
     if issubclass(kind, PublishedCases):
         for name, operator, machine in kind.published_cases():
             yield Scenario(name, operator, load(machine))
@@ -69,7 +69,7 @@ def drawn(kind: type[Operator], count: int, seed: int) -> Iterator[Scenario]:
 
 
 def _balanced(kind: type[PublishedCases], rng: Random, topology: str, ranks: int) -> tuple[Operator, Speeds]:
-    """Draw an operator and a machine's speeds until computation and communication are of similar length."""
+    """Draw an operator and a machine's speeds until communication / computation lies within BALANCE."""
     while True:
         speeds, operator = Speeds(_between(rng, *PEAK), 1 / _between(rng, *LINK)), kind.drawn(rng, ranks)
         if BALANCE[0] <= _balance(operator, topology, ranks, speeds) <= BALANCE[1]:
@@ -84,17 +84,17 @@ class Speeds(NamedTuple):
 
 
 def mesh(ranks: int) -> tuple[Link, ...]:
-    """A link from every rank to every other."""
+    """Return a link from every rank to every other."""
     return tuple(Link(a, b, "link") for a in range(ranks) for b in range(ranks) if a != b)
 
 
 def star(ranks: int) -> tuple[Link, ...]:
-    """A link from every rank to one switch, and back."""
+    """Return a link from every rank to one switch, and back."""
     return tuple(Link(*ends, "link") for a in range(ranks) for ends in ((a, SWITCH), (SWITCH, a)))
 
 
 def torus(ranks: int) -> tuple[Link, ...]:
-    """Two rows of ranks, each a ring, with links between the ranks of a column.
+    """Return the links of two rows of ranks: each row is a ring, and both ranks of a column are linked.
 
     >>> len(torus(6)), len(torus(4))
     (18, 8)
@@ -110,7 +110,7 @@ TOPOLOGIES: dict[str, Callable[[int], tuple[Link, ...]]] = {"mesh": mesh, "switc
 
 
 def _machine(rng: Random, operator: Operator, topology: str, ranks: int, speeds: Speeds) -> Machine:
-    """A machine of these speeds with curves that bend, and no message that waits for its receive: copies of engines."""
+    """Draw a machine with these speeds and piecewise linear costs. No message waits for its receive, as with DMA."""
     bare = Machine(f"{topology}-{ranks}", ranks, tuple(range(ranks)), TOPOLOGIES[topology](ranks))
     serial, (peak, byte_s) = operator.serial(ranks), speeds
     program = operator.program(serial, ranks)
@@ -127,7 +127,7 @@ def _machine(rng: Random, operator: Operator, topology: str, ranks: int, speeds:
 
 
 def _balance(operator: Operator, topology: str, ranks: int, speeds: Speeds) -> float:
-    """Seconds of all communication over those of all computation, at full speed."""
+    """Return seconds of all communication over seconds of all computation, at full speed."""
     compute_s = sum(_flops(operator, ranks)) / ranks / speeds.peak
     comm_s = sum(call.num_bytes for call in operator.library_calls(ranks)) * _share(topology, ranks) * speeds.byte_s
     return comm_s / compute_s
@@ -145,27 +145,27 @@ def _flops(operator: Operator, ranks: int) -> Iterator[float]:
 
 
 def _rate_of(key: str) -> str:
-    """The machine's rate for a kernel, given the key of a computation: its name and dtype."""
+    """Return the name of a kernel's rate (`flops:kernel:dtype`), given a computation's key."""
     parts = key.split(":")
     return f"flops:{parts[0]}:{next(part for part in reversed(parts) if '=' not in part)}"
 
 
 def _share(topology: str, ranks: int) -> float:
-    """Of the larger buffer of a rank, what the busiest link carries of a collective."""
+    """Return the share of a rank's larger buffer that the busiest link carries in a collective."""
     if topology == "mesh":
         return 1 / ranks
     return (ranks - 1) / ranks * (1.0 if topology == "switch" else 0.5)
 
 
 def _products(rng: Random, peak: float, start_s: float) -> dict[str, Any]:
-    """A start, then ever nearer to the peak: pieces of a product take longer than their share."""
+    """Draw a product's cost: a start, then segments nearer and nearer to the peak, so that pieces cost extra."""
     edges = peak * np.array([0.0, _between(rng, 1e-5, 1e-4), _between(rng, 2e-4, 2e-3)])
     slopes = 1 / (peak * np.array([rng.uniform(0.3, 0.6), rng.uniform(0.6, 0.75), rng.uniform(0.75, 0.9)]))
     return _bent(edges, slopes, start_s, "flop")
 
 
 def _messages(rng: Random, byte_s: float) -> dict[str, dict[str, Any]]:
-    """One way, and in a stream both ways at once."""
+    """Draw the costs of a message: one way, and within streams in both directions at once."""
     latency_s, edge = _between(rng, 1e-6, 2e-5), float(2 ** rng.integers(13, 20))
     slopes = byte_s * np.array([rng.uniform(1.0, 2.0), 1.0])
     one_way = _bent(np.array([0.0, edge]), slopes, latency_s, "bytes")
@@ -174,20 +174,20 @@ def _messages(rng: Random, byte_s: float) -> dict[str, dict[str, Any]]:
 
 
 def _library(rng: Random, byte_s: float) -> dict[str, Any]:
-    """A collective of the library: another algorithm, or more of its pipeline, beyond some size."""
+    """Draw the cost of a library's collective, which is cheaper per byte beyond a random size."""
     edge = float(2 ** rng.integers(16, 24))
     slopes = byte_s * np.array([rng.uniform(1.2, 3.0), rng.uniform(1.0, 1.6)])
     return _bent(np.array([0.0, edge]), np.sort(slopes)[::-1], _between(rng, 5e-6, 5e-5), "bytes")
 
 
 def _factors(rng: Random) -> dict[str, Any]:
-    """A slow-down that changes with the size of messages."""
+    """Draw a slowdown that depends on the message size."""
     factors = [float(rng.uniform(*STRETCH)) for _ in SPREAD]
     return Curve.through(list(SPREAD), factors, rising=False, high=float(SPREAD[-1]), label="prior").to_json()
 
 
 def _bent(edges: Any, slopes: Any, start_s: float, unit: str) -> dict[str, Any]:
-    """Straight lines, one going on where the other ends."""
+    """Return a continuous, piecewise linear curve."""
     segments = [Segment(0.0, start_s, float(slopes[0]))]
     for (_, edge), slope in zip(pairwise(edges), slopes[1:], strict=True):
         segments.append(Segment(float(edge), segments[-1].at(float(edge)), float(slope)))
@@ -199,5 +199,5 @@ def _straight(start_s: float, slope: float) -> dict[str, Any]:
 
 
 def _between(rng: Random, least: float, most: float) -> float:
-    """A number between two, by its logarithm."""
+    """Draw a number whose logarithm is uniform."""
     return float(np.exp(rng.uniform(np.log(least), np.log(most))))

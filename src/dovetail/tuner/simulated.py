@@ -1,4 +1,4 @@
-"""simulated: an executor that simulates a machine of known costs, to judge probes and plans."""
+"""simulated: an executor that simulates a machine with known costs, to judge probes and plans."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class SimExecutor(Executor):
-    """Simulates jobs on `machine`. `noise`: standard deviation of a random slowdown of each round, by `seed` and job.
-    `ahead`: receives are posted ahead, as real executors do within their window."""
+    """Simulates jobs on `machine`.
+
+    `noise`: standard deviation of a random slowdown of each round, by `seed` and job. `ahead`: receives are posted
+    early, as real executors do within their window.
+    """
 
     machine: Machine
     noise: float = 0.0
@@ -48,6 +51,6 @@ class SimExecutor(Executor):
 
 
 def slower(timeline: Timeline, factor: float) -> Timeline:
-    """The timeline with all times multiplied by `factor`."""
+    """Return the timeline with all times multiplied by `factor`."""
     columns = {name: timeline.columns[name] * factor for name in ("start_s", "end_s")}
     return replace(timeline, columns=timeline.columns | columns)

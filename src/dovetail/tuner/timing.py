@@ -1,9 +1,9 @@
-"""timing: time one algorithm of a collective at several sizes, in the terms of nccl-tests; chooses nothing."""
+"""timing: time one algorithm of a collective at several sizes, and report bandwidths as nccl-tests does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.collective.library import LIBRARY
@@ -15,10 +15,12 @@ from dovetail.prober import find_ranks
 from dovetail.run.executor import Executor, executor_on
 from dovetail.run.job import Job
 from dovetail.store.selection import Choice, recall_selection
+from dovetail.tuner.baselines import Compared, compare
+from dovetail.tuner.collectives import BESIDE
 from dovetail.tuner.measure import Entry, repeats_worth
 from dovetail.tuner.tune import fresh_seed
 
-Rule = Callable[[CollectiveOperator], Schedule]
+Rule = Callable[[CollectiveOperator], Schedule]  # which schedule to time for an operator
 TUNED = "tuned"
 SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
 
@@ -27,7 +29,8 @@ SHORT_BYTES = 64 << 10  # sizes up to this are timed in one job
 class Timed:
     """One size of a timed collective: operator, ranks, algorithm, median seconds, relative spread.
 
-    `num_wrong`: wrong elements over all ranks; None if the result was not checked.
+    `num_wrong`: wrong elements over all ranks; None if the result was not checked. `beside`: the library's own program
+    and the algorithm, launched alternately; None if not reached, or where ranks are no processes of MPI.
     """
 
     operator: CollectiveOperator
@@ -36,26 +39,29 @@ class Timed:
     seconds: float
     spread: float
     num_wrong: int | None
+    beside: Compared | None = None
 
     @property
     def count(self) -> int:
-        """Elements of the larger of a rank's buffers."""
+        """Return the elements of the larger of a rank's buffers."""
         return self.operator.count(self.ranks) * self.operator.parts(self.ranks)
 
     @property
     def bandwidths(self) -> tuple[float, float]:
-        """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them."""
+        """Return algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them."""
         return bandwidths(self.operator.num_bytes, self.seconds, bus_factor(self.operator.name, self.ranks))
 
     def to_json(self) -> dict[str, Any]:
         """Return the row of one size: bytes, seconds, GB/s."""
         rates = dict(zip(("algbw_gb_per_s", "busbw_gb_per_s"), self.bandwidths, strict=True))
         head = {"num_bytes": self.operator.num_bytes, "count": self.count, **self.choice._asdict()}
-        return {**head, "measured_s": self.seconds, "spread": self.spread, **rates, "num_wrong": self.num_wrong}
+        return {**head, "measured_s": self.seconds, "spread": self.spread, **rates, "num_wrong": self.num_wrong} | {
+            "beside": self.beside and self.beside.to_json()
+        }
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Return the factor from algorithm to bus bandwidth, as nccl-tests defines it; the latter compares with a link's.
+    """Return bus bandwidth / algorithm bandwidth, as nccl-tests defines them. Bus bandwidth compares with a link's.
 
     >>> bus_factor("all_reduce", 4), bus_factor("all_gather", 4), bus_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -67,7 +73,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 def bandwidths(num_bytes: int, seconds: float, factor: float) -> tuple[float, float]:
-    """Algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them.
+    """Return algorithm and bus bandwidth in GB/s (10^9 bytes), as nccl-tests defines them.
 
     >>> bandwidths(4_000_000, 1e-3, 1.5)
     (4.0, 6.0)
@@ -88,15 +94,47 @@ def time_collective(
     seed: int | None = None,
     say: Say | None = None,
 ) -> list[Timed]:
-    """Time a collective at each of its sizes (see `CollectiveOperator.points`), and check every result.
+    """Time a collective at each of its sizes, and check every result.
 
-    `algorithm`: a name, used with `parameters`; `library`: the library's call; `tuned`: as tuned for these ranks.
+    Parameters
+    ----------
+    operators : sequence of CollectiveOperator
+        One collective at several sizes (see `CollectiveOperator.points`).
+    ranks : int
+        Number of ranks.
+    algorithm : str
+        "tuned": the algorithms that `dovetail tune` chose for these ranks. "library": the MPI library's call. Else the
+        name of an algorithm.
+    parameters : Choice, optional
+        Parameters of a named algorithm.
+    executor : Executor, optional
+        Runs the ranks. Default: MPI.
+    rounds : int
+        Timings of each size.
+    budget_s : float
+        Approximate seconds that measuring may take.
+    seed, say
+        As in `tune`.
+
+    Returns
+    -------
+    list of Timed
+        One per size, smallest first.
+
+    Raises
+    ------
+    OperatorError
+        If the collective, or the algorithm, cannot run on these ranks.
+    DovetailError
+        If `algorithm` is "tuned" and the collective was not tuned for these ranks.
+    RunError
+        If a rank fails.
     """
     given = (parameters or Choice())._replace(algorithm=LIBRARY if algorithm == TUNED else algorithm)
     for operator in operators:  # before anything runs
         operator.check_ranks(ranks)
         operator.by(*given)
-    notify, runner = say or (lambda what, done: None), executor or executor_on()
+    notify, runner = say or (lambda what, done: None), (executor or executor_on()).at_level("serialized")
     hosts, facts = find_ranks(runner, ranks)
     resolved = [operator.resolve({"nodes": hosts}, ranks)[0] for operator in operators]
     wanted = sorted(
@@ -110,15 +148,18 @@ def time_collective(
     for group in [short, *([operator] for operator in long)]:
         if group:
             notify(group[-1].title, len(timed) / len(wanted))
-            limit_s = budget_s / len(wanted) * len(group)
+            limit_s = (1 - BESIDE) * budget_s / len(wanted) * len(group)
             timed += _time(group, ranks, rule, runner, rounds, limit_s, fresh_seed(seed))
-    return timed
+    entries = [(_entry(each.operator, ranks, rule), rule(each.operator), each.seconds) for each in timed]
+    about: dict[str, Any] = {"rounds": rounds, "budget_s": BESIDE * budget_s, "seed": fresh_seed(seed), "say": notify}
+    beside, _ = compare(entries, runner, str(facts["mpi"]), **about)
+    return [replace(each, beside=beside.get(each.operator.num_bytes)) for each in timed]
 
 
 def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
-    """Return the rule of the cached selection table; DovetailError if the collective was not tuned on these ranks."""
+    """Return the rule that the cached selection table defines. Raise DovetailError if the collective was not tuned."""
     table, group = recall_selection(library, hosts).warned(), (operator.name, ranks, operator.nodes)
-    if table is None or not any(row.group == group for row in table.rows):
+    if table is None or not any(row.group[:3] == group for row in table.rows):
         hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
         raise DovetailError(f"{operator.name} on {ranks} ranks has not been tuned here", hint=hint)
 
@@ -138,7 +179,7 @@ def _time(
     budget_s: float,
     seed: int,
 ) -> list[Timed]:
-    entries = [Entry(operator.title, operator, ranks, rule(operator), {}) for operator in operators]
+    entries = [_entry(operator, ranks, rule) for operator in operators]
     repeats = (repeats_worth(hoped_s(operator)) for operator in operators)
     variants = (each.variant(each.serial, count, check=True) for each, count in zip(entries, repeats, strict=True))
     result = executor.execute(Job(tuple(variants), rounds=rounds, seed=seed, budget_s=budget_s))
@@ -148,8 +189,12 @@ def _time(
     ]
 
 
+def _entry(operator: CollectiveOperator, ranks: int, rule: Rule) -> Entry:
+    return Entry(operator.title, operator, ranks, rule(operator), {})
+
+
 def hoped_s(operator: CollectiveOperator) -> float:
-    """Optimistic first guess of a run's seconds: on one node, or across a fast network.
+    """Return an optimistic guess of a run's seconds: on one node, or across a fast network.
 
     >>> from dovetail.collective.operators import Broadcast
     >>> [round(hoped_s(Broadcast(1 << 20, nodes=nodes)) * 1e6) for nodes in (1, 2)]

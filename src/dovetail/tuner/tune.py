@@ -47,11 +47,11 @@ from dovetail.tuner.machines import hosts_of, machine_for, machine_of
 from dovetail.tuner.measure import PATIENCE, Entry
 
 SCHEMA = "dovetail.tune/2"
-RIVALS = 5  # of the best predicted that are measured
+RIVALS = 5  # number of the best predicted schedules that are measured
 COMPUTE, MESSAGES, OWN = "compute alone", "communication alone", "own messages alone"
-ENGINES = (COMPUTE, "compute"), (MESSAGES, "net")  # of either side
+ENGINES = (COMPUTE, "compute"), (MESSAGES, "net")  # the engine whose ops each side keeps
 
-# Attributes that a tune document has under their names, and what reads each.
+# Attributes that a tune document stores under their own names, and the type that reads each.
 FIELDS = {"facts": dict, "losses": dict, "adjusted_ideal_s": float, "shared_ideal_s": float, "seed": int}
 
 
@@ -68,11 +68,11 @@ class TuneResult:
     facts : mapping
         Facts of the hosts that ran it.
     losses : dict
-        Loss → seconds by which the measured run exceeds its ideal.
+        Cause → seconds of the measured run's excess over the ideal that it accounts for.
     adjusted_ideal_s : float
-        Ideal time if contention stretches each side throughout.
+        Ideal seconds if contention slows computation and communication from begin to end.
     shared_ideal_s : float
-        Ideal time if contention stretches each side only while the other is active.
+        Ideal seconds if contention slows each of them only while the other is active.
     machine : Machine
         The probed machine.
     seed : int
@@ -80,7 +80,7 @@ class TuneResult:
     notes : tuple of str
         Sentences for the user.
     cil : (float, float)
-        Probed slow-down of computation beside messages of the plan's size, and of these messages.
+        Probed slowdown of computation by messages of the plan's size, and of these messages by computation.
     report : Path or None
         The HTML page, if one was written.
     """
@@ -103,46 +103,46 @@ class TuneResult:
 
     @property
     def serial(self) -> Outcome:
-        """Measured outcome of the serial schedule."""
+        """Return the measured outcome of the serial schedule."""
         return self.judged.serial
 
     @property
     def planned(self) -> Outcome:
-        """Measured outcome of the schedule taken."""
+        """Return the measured outcome of the schedule taken."""
         return self.judged.taken
 
     @property
     def compute_s(self) -> float:
-        """Measured seconds of all computation in isolation."""
+        """Return the measured seconds of all computation in isolation."""
         return self.judged.beside.get(COMPUTE, 0.0)
 
     @property
     def comm_s(self) -> float:
-        """Measured seconds of all communication in isolation."""
+        """Return the measured seconds of all communication in isolation."""
         return self.judged.beside.get(MESSAGES, self.serial.median_s)
 
     @property
     def ideal_s(self) -> float:
-        """Perfect overlap: the longer of `compute_s` and `comm_s`."""
+        """Return the seconds of perfect overlap: the larger of `compute_s` and `comm_s`."""
         return max(self.compute_s, self.comm_s)
 
     @property
     def speedup(self) -> float:
-        """Median seconds of serial over those of the schedule taken."""
+        """Return median seconds of serial over median seconds of the schedule taken."""
         return self.judged.speedup
 
     @property
     def keeps_serial(self) -> bool:
-        """Whether no schedule beat serial beyond the noise."""
+        """Return whether no schedule beat serial beyond the noise."""
         return self.judged.keeps_serial
 
     @property
     def ideal_gain(self) -> float | None:
-        """Share of (serial - ideal) that was won; None where serial is kept."""
+        """Return the gain as a share of (serial - ideal); None if serial was kept."""
         return self.gain_of(self.ideal_s)
 
     def gain_of(self, ideal_s: float) -> float | None:
-        """Share of (serial - `ideal_s`) that was won: 0 if none could be won; None if serial was kept."""
+        """Return the gain as a share of (serial - `ideal_s`), 0 if that is not positive; None if serial was kept."""
         won_s, room_s = (self.serial.median_s - s for s in (self.planned.median_s, ideal_s))
         return None if self.keeps_serial else max(won_s / room_s, 0.0) if room_s > 0 else 0.0
 
@@ -181,9 +181,9 @@ class TuneResult:
         return {**head, **gains, **about, "final": self.judged.to_json()}
 
     def save(self, folder: str | Path) -> Path:
-        """Write the files that `load`, and every verb of the command line, reads; return the path of `tune.json`.
+        """Write the files that `load` and every verb of the command line read; return the path of `tune.json`.
 
-        Beside it in the folder are `plan.json`, `machine.json`, and the timelines `predicted.json` and `measured.json`.
+        The folder also gets `plan.json`, `machine.json`, and the timelines `predicted.json` and `measured.json`.
         """
         self.plan.save(Path(folder) / "plan.json")
         return self._save_measured(Path(folder))
@@ -198,14 +198,14 @@ class TuneResult:
 
     @staticmethod
     def load(path: str | Path) -> TuneResult:
-        """Return the result in a folder that `save` or `dovetail tune` wrote, or in the `tune.json` of one.
+        """Read a result from a folder that `save` or `dovetail tune` wrote, or from the path of its `tune.json`.
 
         Raises
         ------
         DovetailError
-            Where a file of the folder cannot be read, or holds something else; the error names the file.
+            If a file of the folder cannot be read, or holds something else; the error names the file.
         ProgramError
-            Where the plan's program no longer holds.
+            If the plan's program cannot be proved.
         """
         folder = Path(path) if Path(path).is_dir() else Path(path).parent
         measured, plan, machine = folder / "measured.json", Plan.load(folder), Machine.load(folder / "machine.json")
@@ -214,7 +214,7 @@ class TuneResult:
 
 
 def _result(document: Mapping[str, Any], plan: Plan, machine: Machine, measured: Timeline | None) -> TuneResult:
-    """Return the result in a document, with the plan and the measured timeline beside it."""
+    """Read a result from its document, given the plan, machine and measured timeline of the same folder."""
     check_schema(document, SCHEMA)
     with reading("tune document"):
         return TuneResult(
@@ -257,13 +257,13 @@ def tune(
     ranks : int
         Number of ranks.
     out : path
-        Folder for plan, timelines and `tune.json`. Results from before a failure stay there.
+        Folder for the plan, timelines and `tune.json`. If tuning fails, the files written so far stay there.
     executor : Executor, optional
         Runs the ranks. Default: MPI.
     machine : Machine, optional
         Machine to plan for. Default: probe it, or use the cached one.
     schedule : str
-        A family to measure and take, even if it is slower. "auto": the fastest of all, or serial.
+        "auto": take the fastest of all schedules, or serial. Else a family, which is taken even if it is slower.
     contention : float, optional
         As in `plan`.
     rounds : int
@@ -325,7 +325,7 @@ def tune(
         save_program(best.operator, best.schedule, ranks, best.program)
         if best.certificate.ok:
             save_proof(best.operator, best.schedule, best.program, in_order=needs_order(best.program))
-    own = costs_on(base, operator, ranks) if runner.launched_by else None  # of computations and the library's calls
+    own = costs_on(base, operator, ranks) if runner.launched_by else None  # where the operator's costs are cached
     kept = {COMPUTE: own, MESSAGES: own, OWN: None if machine else machine_item(runner.launched_by, ranks)}
     final = ended.judged[0]
     if final.entry.computes:
@@ -337,20 +337,20 @@ def tune(
 
 
 def _refuse_empty(operator: Operator, ranks: int) -> None:
-    """OperatorError for what has kernels, and nothing for them to compute: no curve of it can be probed."""
+    """Raise OperatorError if the operator has kernels but nothing to compute, so that no cost can be probed."""
     serial = operator.serial(ranks)
     if operator.workload(operator.program(serial, ranks), serial).forms and not operator.samples(ranks):
-        hint = "make its sizes greater than 0; calls and plans of none need no tuning"
+        hint = "make its sizes greater than 0; empty arrays need no tuning"
         raise OperatorError(f"there is nothing to tune: {operator.title} computes nothing", hint=hint)
 
 
 def fresh_seed(seed: int | None) -> int:
-    """The seed given, else a new one: inputs are fresh unless a run is to be repeated."""
+    """Return the given seed, else a random one."""
     return secrets.randbelow(1 << 31) if seed is None else seed
 
 
 def entry_of(found: Plan, asked: str) -> Entry:
-    """Return the contest's entry: the plan and its best predicted rivals, serial, and either side in isolation."""
+    """Return the contest's entry: the plan, its best predicted rivals, serial, and each side in isolation."""
     both = {found.schedule: found.predicted_s} | {r.schedule: r.predicted_s for r in found.rivals}
     return replace(
         _entry(found, dict(list(both.items())[: RIVALS if asked == "auto" else 1])), beside=dict(sides(found))
@@ -400,13 +400,13 @@ def chosen(found: Plan, judged: Judged, costs: Costs) -> Plan:
         family = SERIAL if judged.keeps_serial else judged.schedule.family
         mine_s, taken_s = (judged.tried.get(each, math.inf) for each in (found.schedule, judged.schedule))
         why = WITHIN_NOISE if mine_s < taken_s else MEASURED_SLOWER
-        notes = found.schedule.notes if family == found.family else ()  # notes hold for a whole family, of any grain
+        notes = found.schedule.notes if family == found.family else ()  # notes hold for all schedules of a family
         best = with_schedule(found, replace(judged.schedule, family=family, notes=notes), costs, why)
     return best.with_measured(judged.tried)
 
 
 def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int) -> TuneResult:
-    """Compare prediction and measurement, and save both; a full disk costs only the files."""
+    """Return the result with its losses and ideals, and save it. If the files cannot be written, a note says so."""
     judged = ended.judged[0]
     cil = stretch(best, machine)
     bare = TuneResult(best, judged, ended.facts, {}, 0.0, 0.0, machine, seed, ended.notes, cil)
@@ -421,14 +421,14 @@ def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int
 
 
 def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, float]:
-    """Attribute the measured run's excess over the ideal, with the machine's curves."""
+    """Attribute the measured run's excess over the ideal to causes, by the machine's costs; seconds by cause."""
     if COMPUTE not in judged.beside:
         return {}
     try:
         prices = price(
             best.program, machine, best.operator.workload(best.program, best.schedule), 1.0, extrapolate=True
         )
-        posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted ahead: no send waits for its own
+        posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted early, so no send waits for one
         columns = prices.work_s, prices.wire_s, prices.latency_s, posted
         alone = Alone(*columns, judged.beside[COMPUTE], judged.beside[MESSAGES])
         seen = on_the_wire(judged.taken.timelines[0], best.program)
@@ -438,7 +438,7 @@ def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, f
 
 
 def stretch(best: Plan, machine: Machine) -> tuple[float, float]:
-    """Probed slow-downs: of computation beside messages of the plan's size, and of these messages."""
+    """Return the probed slowdowns of computation by messages of the plan's size, and of these by computation."""
     longest = longest_message(best)
     if best.ranks < 2 or not longest:
         return 1.0, 1.0
@@ -447,16 +447,17 @@ def stretch(best: Plan, machine: Machine) -> tuple[float, float]:
 
 
 def longest_message(best: Plan) -> int:
-    """Bytes of the longest message of a plan, or of the library's call on the largest part."""
+    """Return the bytes of the plan's longest message or library call."""
     predicted = best.predicted.columns
     talks = ~np.isin(predicted["lane"], [i for i, lane in enumerate(best.program.lanes) if lane.engine == "compute"])
     return int(predicted["num_bytes"][talks].max(initial=0))
 
 
 def adjusted_ideals_s(compute_s: float, comm_s: float, cil: tuple[float, float]) -> tuple[float, float]:
-    """Ideal seconds under contention: if each side is stretched throughout, and if only while the other is active.
+    """Return ideal seconds if contention slows both sides from begin to end, and if only while both are active.
 
-    While both are active, the one that ends first takes its stretched time; the other advances by 1 / its slow-down.
+    `cil`: slowdowns of computation and communication. While both are active, each side advances by 1 / its slowdown;
+    once the first has ended, the other advances at full speed.
     """
     work = zip((compute_s, comm_s), cil, strict=True)
     (first_s, first), (last_s, last) = sorted(work, key=lambda side: side[0] * side[1])

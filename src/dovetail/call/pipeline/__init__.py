@@ -1,4 +1,4 @@
-"""pipeline: ranks that need one another's results position by position, on the C library in native/call/pipeline."""
+"""pipeline: ranks that need one another's results position by position (on the C library of native/call/pipeline)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,27 @@ Faces = Iterable[tuple[int, Array]]  # (rank, its array: positions first)
 
 
 class Choice(NamedTuple):
-    """How a pass is cut: positions at once, tiles, and how many steps later sends are waited for, 0: at once.
+    """How a pass is cut into tiles, and the predicted and measured seconds of a pass.
 
-    `waits`: whether a send of this size waits for its receiver on some link; `progresses`: whether it travels while
-    ranks compute. Seconds are predicted from what was measured: of this choice, of the best with blocking and with
-    overlapped sends, and of one tile a rank. `tried`: trials by which passes have measured this one and
-    its neighbours; `measured_s`: its median, 0 before there is one; `settled`: no more are made.
+    Attributes
+    ----------
+    grain, tiles : int
+        Positions per tile, and tiles per pass.
+    overlapped : int
+        How many tiles later a send is waited for; 0: at once (blocking).
+    waits : bool
+        Whether a send of this size waits for its receiver on some link (rendezvous).
+    progresses : bool
+        Whether a message of this size travels while ranks compute.
+    tried : int
+        Trials so far: passes have measured this grain and its neighbours.
+    settled : bool
+        Whether no further trials follow.
+    predicted_s, blocking_s, overlapped_s, serial_s : float
+        Predicted seconds per pass: of this choice, of the best grain with blocking sends, of the best grain with
+        overlapped sends, and of one tile per rank.
+    measured_s : float
+        Median of the measured passes by this choice; 0 before the first.
     """
 
     grain: int
@@ -44,7 +59,7 @@ class Choice(NamedTuple):
 
 
 class Pipeline:
-    """See `pipeline`. Called, it makes one pass; every rank calls it, as often as it likes."""
+    """A pipeline on ranks, made by `pipeline`. A call makes one pass; every rank makes the same number of calls."""
 
     def __init__(
         self, comm: Any, length: int, tile: Callable[[int, int], Any], receives: Faces, sends: Faces, grain: int | None
@@ -54,11 +69,11 @@ class Pipeline:
         try:
             length, grain = index(length), None if grain is None else _checked_grain(grain)
             faces = [_faces(each, length, what) for each, what in ((receives, "from"), (sends, "to"))]
-            self._held = faces  # the arrays live as long
+            self._held = faces  # keeps the arrays alive
             sides = (*_counted(faces[0][0]), *_counted(faces[1][0]))
             self._tile, self._failure = tile, list[BaseException]()
             self._kernel = _TILE(self._compute)
-        except BaseException as error:  # of any kind: the other ranks must be notified, for they would wait
+        except BaseException as error:  # of any kind: the other ranks wait until they are notified
             self._library.dovetail_pipeline_refuse_fortran(fortran, words_of(error).encode())
             if type(error) in (TypeError, ValueError):  # the other ranks raise an OperatorError
                 raise OperatorError(f"no pipeline: {words_of(error)}") from error
@@ -71,7 +86,7 @@ class Pipeline:
             self._library.dovetail_pipeline_fix(self._pipeline, grain, 0)
 
     def __call__(self) -> None:
-        """One pass. What `tile` raises is raised here, after the pass: the others are not kept waiting."""
+        """Make one pass. An error of `tile` is raised after the pass, so that other ranks do not wait for messages."""
         code = self._library.dovetail_pipeline_run(self._open(), self._kernel, None)
         if self._failure:
             raise self._failure.pop()
@@ -87,30 +102,36 @@ class Pipeline:
             self._failure.append(error)
 
     def fix(self, grain: int, *, overlapped: int = 0) -> None:
-        """Positions at once from now on, the same on every rank; 0 has it chosen again. Sends are waited for at once
-        or `overlapped` steps later: 1 or 2.
+        """Fix the grain of later passes, equally on every rank.
+
+        Parameters
+        ----------
+        grain : int
+            Positions per tile; 0: the library chooses and measures again.
+        overlapped : int
+            How many tiles later a send is waited for: 0 (blocking), 1 or 2.
         """
         self._library.dovetail_pipeline_fix(self._open(), _checked_grain(grain), overlapped)
 
     @property
     def choice(self) -> Choice:
-        """What is done from now on: chosen in the first two passes, then measured by those that follow."""
+        """Return the choice for later passes. The first two passes choose it; later passes measure and refine it."""
         found = self._library.dovetail_pipeline_choice(self._open())
         return Choice(*(kind(getattr(found, name)) for (name, _), kind in zip(found._fields_, _KINDS, strict=True)))
 
     def explain(self) -> str:
-        """The choice, and why, in a few sentences."""
+        """Return the choice and its reasons, in a few sentences."""
         return str(self._library.dovetail_pipeline_explain(self._open()).decode())
 
     def close(self) -> None:
-        """Ends it, on every rank: before MPI ends."""
+        """Free the pipeline; every rank calls it before MPI_Finalize."""
         if self._pipeline is not None:
             self._library.dovetail_pipeline_close(self._pipeline)
             self._pipeline = None
 
     def _open(self) -> ctypes.c_void_p:
         if self._pipeline is None:
-            raise RunError("this pipeline is closed", hint="make another one")
+            raise RunError("this pipeline is closed", hint="make a new one with dovetail.call.pipeline.pipeline(…)")
         return self._pipeline
 
 
@@ -123,26 +144,42 @@ def pipeline(
     sends: Faces = (),
     grain: int | None = None,
 ) -> Pipeline:
-    """A pipeline on the ranks of an mpi4py communicator, all of which call this together.
+    """Make a pipeline on the ranks of an mpi4py communicator; all ranks call it together.
 
-    Along one axis of the caller's arrays each rank computes positions 0 to length - 1 in order: `tile(low, high)`
-    computes those from `low` up to `high`, in place. `receives`: pairs of a rank and the array that its results go to;
-    `sends`: of a rank and the array whose contents it needs: views of any strides, of the same number of bytes at both
-    ends, positions first. How many positions are computed and sent at once is chosen from measured costs, unless a
-    `grain` is given. OperatorError, on every rank, where the faces of some do not fit together.
+    Each rank computes positions 0 to `length` - 1, in order, along one axis of the caller's arrays. Before a tile it
+    receives the neighbours' results for the tile's positions; after it, it sends its own.
+
+    Parameters
+    ----------
+    comm : mpi4py communicator
+    length : int
+        Positions on each rank.
+    tile : callable
+        `tile(low, high)` computes positions `low` to `high` - 1 in place.
+    receives : iterable of (int, array)
+        A source rank, and the array (or view with any strides; first axis: positions) that its results are written to.
+    sends : iterable of (int, array)
+        A destination rank, and the array that it needs. Both ends of a message have the same number of bytes.
+    grain : int, optional
+        Positions per tile. Default: chosen from measured costs.
+
+    Raises
+    ------
+    OperatorError
+        On every rank, if arguments are invalid, or a send and its receive do not fit together.
     """
     return Pipeline(comm, length, tile, receives, sends, grain)
 
 
 def _library_on_all(comm: Any) -> Any:
-    """The C library, once every rank has it; where one cannot compile it, all raise."""
+    """Return the C library once every rank has loaded it; all ranks raise if one cannot compile it."""
     of_all(comm, lambda: library() and None)
     return library()
 
 
 def _checked_grain(grain: int) -> int:
     if index(grain) < 0:
-        raise OperatorError("a grain is a number of positions", found=str(grain), hint="0 has it chosen")
+        raise OperatorError("a grain is a number of positions, at least 0", found=str(grain), hint="0: chosen by cost")
     return index(grain)
 
 
@@ -167,7 +204,7 @@ _TILE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The C library, compiled with the mpicc at hand, or found in the cache."""
+    """Load the C library; compile it with mpicc unless it is in the cache. Raise EnvironmentFault without mpicc."""
     mpicc = find_tool("mpicc")
     if mpicc is None:
         what = "no MPI found: there is no mpicc beside this Python or on PATH"
@@ -193,7 +230,7 @@ def _counted(faces: list[_Face]) -> tuple[Any, int]:
 
 
 def _faces(sides: Faces, length: int, what: str) -> tuple[list[_Face], list[Array]]:
-    """All faces, and the arrays that they are views of."""
+    """Return the faces of all arrays, and the arrays, which must stay alive."""
     found, held = list[_Face](), list[Array]()
     for rank, array in sides:
         if not isinstance(array, np.ndarray) or array.ndim < 1 or len(array) < length:
@@ -210,7 +247,7 @@ def _faces(sides: Faces, length: int, what: str) -> tuple[list[_Face], list[Arra
 
 
 def _of_array(rank: int, array: Array) -> list[_Face]:
-    """As few faces as hold all of each position: rows of what lies together."""
+    """Return the fewest faces (strided rows of contiguous bytes) that cover all elements of every position."""
     together, axes = array.itemsize, list(range(1, array.ndim))
     while axes and array.strides[axes[-1]] == together:
         together *= array.shape[axes.pop()]

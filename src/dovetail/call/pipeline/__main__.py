@@ -1,4 +1,4 @@
-"""Prints the folder of dovetail_pipeline.h and its sources."""
+"""Print the folder of dovetail_pipeline.h and its sources."""
 
 from dovetail.call.pipeline import FOLDER
 

@@ -1,4 +1,4 @@
-"""algorithms: those that Dovetail ships, written as any user would write them, and the one door to them all."""
+"""algorithms: Dovetail's built-in algorithms of collectives, found and compiled by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dovetail.ir import Program
 
 Make = Callable[..., Algorithm]
 
-FILES = {  # of every algorithm, the file here that has its function; a new one is a row
+FILES = {  # the file, in this folder, that defines the function of each algorithm; a new algorithm is a new row
     "ring_all_reduce": "ring",
     "all_pairs_all_reduce": "pairs",
     "flat_all_reduce": "pairs",
@@ -46,17 +46,17 @@ FILES = {  # of every algorithm, the file here that has its function; a new one 
     "binomial_tree_gather": "tree",
     "binomial_tree_scatter": "tree",
 }
-_UNEVEN = (  # those whose parts may differ in size, as they are
+_UNEVEN = (  # algorithms that work unchanged for parts of unequal size; they also serve the v-variants
     *("ring_all_gather", "direct_all_gather", "ring_reduce_scatter", "direct_reduce_scatter", "direct_all_to_all"),
 )
-_COUNTS = ("nodes", "channels", "instances", "pieces")  # options that are whole numbers from 1 on
+_COUNTS = ("nodes", "channels", "instances", "pieces")  # options that are whole numbers, at least 1
 ALGORITHMS: dict[str, Make] = {name: at(f"{__name__}.{file}:{name}") for name, file in FILES.items()}
 for _name in _UNEVEN:
     ALGORITHMS[f"{_name}_v"] = partial(ALGORITHMS[_name], kind=_name.partition("_")[2] + "_v")
 
 
 def algorithms_for(kind: str) -> tuple[str, ...]:
-    """Names of the algorithms that perform a collective.
+    """Return the names of the algorithms for a collective.
 
     >>> algorithms_for("all_to_next")
     ('all_to_next', 'direct_all_to_next')
@@ -65,7 +65,7 @@ def algorithms_for(kind: str) -> tuple[str, ...]:
 
 
 def make_algorithm(name: str, num_ranks: int, **options: Any) -> Algorithm:
-    """The algorithm called `name`; `options` as its function in ALGORITHMS takes them, OperatorError for others."""
+    """Return the algorithm called `name`. `options`: keywords of its function; OperatorError for any other."""
     make = _known(name)
     known = _options_of(make)
     for word, value in options.items():
@@ -87,10 +87,25 @@ def build(
     strided: bool = True,
     **more: Any,
 ) -> Program:
-    """The algorithm called `name`, compiled and proved; `more` are its own options. OperatorError for what it cannot
-    do.
+    """Return the Program of the algorithm called `name`, compiled and proved.
 
-    `nodes`: how many the ranks lie on, node by node; a flat algorithm does not care. `strided`: see Algorithm.compile.
+    Parameters
+    ----------
+    name : str
+        A name of ALGORITHMS.
+    num_ranks : int
+        Number of ranks.
+    nodes : int
+        Number of nodes that share the ranks evenly, node by node. Only hierarchical algorithms use it.
+    channels, instances, protocol, in_place, strided
+        As in `Algorithm` and `Algorithm.compile`.
+    **more
+        Options of this algorithm only.
+
+    Raises
+    ------
+    OperatorError
+        If the algorithm is unknown, or does not support an option or the number of ranks.
 
     >>> build("ring_all_reduce", 3, channels=2, protocol="LL").num_ranks
     3
@@ -113,7 +128,7 @@ def _known(name: str) -> Make:
 
 
 def _options_of(make: Make) -> list[str]:
-    """Words that the function of an algorithm takes, those that it hands on to Algorithm included."""
+    """Return the keywords of an algorithm's function, and those that it passes on to Algorithm."""
     own = [word for word, entry in inspect.signature(make).parameters.items() if entry.kind == entry.KEYWORD_ONLY]
     return [word for word in own if word != "kind"] + ["protocol", "instances"]
 

@@ -1,4 +1,4 @@
-"""All-to-all: directly, in logarithmic steps, or gathered per node so that few large messages leave it."""
+"""all_to_all: all-to-all directly, in logarithmic steps, or with few large messages between nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.collective.algorithms.nodes import ranks_per_node
 def direct_all_to_all(
     num_ranks: int, *, in_place: bool = False, kind: str = "all_to_all", **settings: Any
 ) -> Algorithm:
-    """Each rank sends every other one its chunk: 1 step. In place, what comes waits in scratch until all has left."""
+    """Each rank sends every other rank its chunk: 1 step. In place, ranks receive into scratch, then copy."""
     p = Algorithm(f"direct_{kind}", kind, num_ranks, in_place=in_place, **settings)
     for step in range(num_ranks):
         for rank in range(num_ranks):
@@ -26,7 +26,11 @@ def direct_all_to_all(
 
 
 def bruck_all_to_all(num_ranks: int, **settings: Any) -> Algorithm:
-    """⌈log2 R⌉ steps: in step d all chunks go d ranks on whose way, in binary, has d. For short messages (Bruck)."""
+    """Bruck's algorithm: ⌈log2 R⌉ steps, for short messages.
+
+    In step k, a chunk that must travel w ranks moves 2^k ranks if bit k of w is set. All such chunks of a rank form one
+    message.
+    """
     p = Algorithm("bruck_all_to_all", "all_to_all", num_ranks, **settings)
     ranks, distance = range(num_ranks), 1
     have = [{way: p.chunk(rank, "input", (rank + way) % num_ranks) for way in ranks} for rank in ranks]
@@ -46,10 +50,10 @@ def bruck_all_to_all(num_ranks: int, **settings: Any) -> Algorithm:
 
 
 def two_step_all_to_all(num_ranks: int, *, nodes: int = 1, **settings: Any) -> Algorithm:
-    """What the ranks of a node have for one far rank is gathered at its like, and goes there as one message.
+    """Gather a node's chunks for a distant rank at one rank of the node, which sends them as one message.
 
-    Rank (n, g) collects, from all of node n, what is for the ranks (m, g): R − N messages leave a node instead of
-    R·G (seed 002, section 7.3).
+    Rank g of node n gathers, from all ranks of node n, the chunks for rank g of every other node. With R ranks on N
+    nodes of G ranks, R − G messages leave a node instead of (R − G)·G (seed 002, section 7.3).
     """
     p = Algorithm("two_step_all_to_all", "all_to_all", num_ranks, **settings)
     size = ranks_per_node(num_ranks, nodes)
@@ -72,9 +76,9 @@ def two_step_all_to_all(num_ranks: int, *, nodes: int = 1, **settings: Any) -> A
 
 
 def three_step_all_to_all(num_ranks: int, *, nodes: int = 1, **settings: Any) -> Algorithm:
-    """All that a node has for another one is gathered at one rank, goes as one message, and is handed out there.
+    """Gather all chunks from one node to another at one rank, send them as one message, and scatter them there.
 
-    The gateway of node n for node m is its rank m mod G; what comes from n enters m at rank n mod G.
+    With G ranks per node, rank m mod G of node n sends to node m, and rank n mod G of node m receives from node n.
     """
     p = Algorithm("three_step_all_to_all", "all_to_all", num_ranks, **settings)
     size = ranks_per_node(num_ranks, nodes)

@@ -1,4 +1,4 @@
-"""Double binary tree: two trees in which no rank is inside both, each with half of the data."""
+"""double_tree: all-reduce on two binary trees, each with half of the data; no rank is an inner node of both."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dovetail.collective.algorithm import Algorithm
 
 
 def double_tree_all_reduce(num_ranks: int, *, pieces: int = 4, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Up to the root and down again along two trees, `pieces` chunks one after another in each, so that they overlap.
+    """Reduce to the root of each of two trees, then broadcast, pipelined in `pieces` chunks per tree.
 
-    Logarithmic latency at full bandwidth: who forwards in one tree is a leaf of the other (Sanders, Speck, Träff 2009).
+    Logarithmic latency at full bandwidth: inner ranks of one tree are leaves of the other (Sanders, Speck, Träff 2009).
     """
     p = Algorithm("double_tree_all_reduce", "all_reduce", num_ranks, chunks=2 * pieces, in_place=in_place, **settings)
     trees = [_edges_up(num_ranks, tree) for tree in (0, 1)]
@@ -28,10 +28,11 @@ def double_tree_all_reduce(num_ranks: int, *, pieces: int = 4, in_place: bool = 
 
 
 def _edges_up(num_ranks: int, tree: int) -> list[tuple[int, int]]:
-    """Edges (child, parent), children before their parents. Tree 1 is tree 0 mirrored, or, of odd size, turned by one.
+    """Return the edges (child, parent), children before their parents.
 
-    Rank 0 is the root of tree 0; rank r > 0, with lowest bit b, has parent r − b or, where that rank exists, the one
-    of r − b and r + b whose lowest bit is 2·b.
+    Rank 0 is the root of tree 0. If rank r > 0 has lowest bit b, its parent is the one of r − b and r + b whose lowest
+    bit is 2·b; if that rank does not exist, r − b. Tree 1 is tree 0 with rank r replaced by R − 1 − r (R even), or by
+    (r + 1) mod R (R odd).
 
     >>> _edges_up(4, 0), _edges_up(4, 1)
     ([(1, 2), (3, 2), (2, 0)], [(2, 1), (0, 1), (1, 3)])

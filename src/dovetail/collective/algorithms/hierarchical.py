@@ -1,4 +1,4 @@
-"""Hierarchical: inside the nodes first, then between them."""
+"""hierarchical: all-reduce within nodes first, then between nodes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from dovetail.collective.algorithms.ring import add_around, copy_around
 
 
 def hierarchical_all_reduce(num_ranks: int, *, nodes: int = 1, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Reduce-scatter inside each node, all-reduce between like ranks of all nodes, all-gather inside (seed 002, 7.1.3).
+    """Reduce-scatter within each node, all-reduce between the nodes' g-th ranks, all-gather within each node.
 
-    All three as rings. With N nodes of G ranks only 2·(N − 1) of the steps cross nodes, with 1/G of the data each.
+    All three are rings. With N nodes of G ranks only 2·(N − 1) steps cross nodes, each with 1/G of the data (seed 002,
+    section 7.1.3).
     """
     p = Algorithm("hierarchical_all_reduce", "all_reduce", num_ranks, chunks=num_ranks, in_place=in_place, **settings)
     size = ranks_per_node(num_ranks, nodes)

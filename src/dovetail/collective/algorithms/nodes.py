@@ -1,4 +1,4 @@
-"""Nodes: ranks are numbered node by node; every node has the same number of ranks."""
+"""nodes: ranks on nodes. Ranks are numbered node by node; every node has the same number of ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dovetail.core import OperatorError
 
 
 def ranks_per_node(num_ranks: int, nodes: int) -> int:
-    """Ranks on each of `nodes` nodes.
+    """Return the number of ranks per node. Raise OperatorError if `nodes` does not divide `num_ranks`.
 
     >>> ranks_per_node(12, 3)
     4

@@ -1,4 +1,4 @@
-"""All pairs: every rank sends to every other one directly."""
+"""pairs: every rank sends to every other rank directly."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dovetail.collective.ref import Ref
 
 
 def all_pairs_all_reduce(num_ranks: int, *, in_place: bool = True, aside: bool = False, **settings: Any) -> Algorithm:
-    """Each rank adds up its chunk from all, then sends the sum to all: 2 steps (seed 002, section 7.1.2). `aside`: what
-    comes is kept in scratch first, so that messages to a rank need not come one after the other."""
+    """Each rank adds up one chunk of all ranks, then sends the sum to all: 2 steps (seed 002, section 7.1.2).
+
+    `aside`: receive into scratch before adding, so that messages to a rank may arrive at once.
+    """
     p = Algorithm("all_pairs_all_reduce", "all_reduce", num_ranks, chunks=num_ranks, in_place=in_place, **settings)
     sums = [p.chunk(rank, "input", rank) for rank in range(num_ranks)]
     add_from_all(p, sums, "output", aside=aside)
@@ -20,7 +22,7 @@ def all_pairs_all_reduce(num_ranks: int, *, in_place: bool = True, aside: bool =
 
 
 def flat_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Each rank sends all it has to every other one and adds what comes, in the order of ranks: 1 step, for the shortest
+    """Each rank sends all it has to every other one and adds what comes, in the order of ranks: 1 step, for short
     messages, with equal bits on all ranks."""
     p = Algorithm("flat_all_reduce", "all_reduce", num_ranks, in_place=in_place, **settings)
     ranks, all_parts = range(num_ranks), []
@@ -38,7 +40,7 @@ def flat_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -
 def direct_all_gather(
     num_ranks: int, *, in_place: bool = False, kind: str = "all_gather", **settings: Any
 ) -> Algorithm:
-    """Each rank sends its part to every other one: 1 step."""
+    """Each rank sends its part to every other rank: 1 step."""
     p = Algorithm(f"direct_{kind}", kind, num_ranks, in_place=in_place, **settings)
     copy_to_all(p, [p.chunk(rank, "input", 0).copy(rank, "output", rank) for rank in range(num_ranks)])
     return p
@@ -47,7 +49,7 @@ def direct_all_gather(
 def direct_reduce_scatter(
     num_ranks: int, *, in_place: bool = False, kind: str = "reduce_scatter", **settings: Any
 ) -> Algorithm:
-    """Each rank adds up its part from every other one: 1 step."""
+    """Each rank receives its part from every other rank and adds them up: 1 step."""
     p = Algorithm(f"direct_{kind}", kind, num_ranks, in_place=in_place, **settings)
     sums = [p.chunk(rank, "input", rank) for rank in range(num_ranks)]
     add_from_all(p, sums, "output", 0)
@@ -57,7 +59,7 @@ def direct_reduce_scatter(
 
 
 def add_from_all(p: Algorithm, sums: list[Ref], buffer: str, index: int | None = None, *, aside: bool = False) -> None:
-    """Add to chunk r, at rank r, the same input chunk of all other ranks; the sum is kept in `buffer`."""
+    """Add to chunk r, at rank r, the input chunk r of all other ranks; `buffer` gets the sum."""
     for step in range(1, len(sums)):
         for rank, total in enumerate(sums):
             other = p.chunk((rank + step) % len(sums), "input", rank)
@@ -66,7 +68,7 @@ def add_from_all(p: Algorithm, sums: list[Ref], buffer: str, index: int | None =
 
 
 def copy_to_all(p: Algorithm, held: list[Ref]) -> None:
-    """Copy what each rank holds to the same place on every other one."""
+    """Copy each rank's chunk to the same place on every other rank."""
     for step in range(1, len(held)):
         for rank, chunk in enumerate(held):
             chunk.copy((rank + step) % len(held))

@@ -1,7 +1,7 @@
-"""Recursive exchange: distances double or halve, so that the steps are logarithmic, for any number of ranks.
+"""recursive: exchanges over distances that double or halve: a logarithmic number of steps, for any number of ranks.
 
-With 2^k ranks the partners swap; otherwise each step shifts round the circle (as Bruck's all_gather does), or the
-ranks beyond 2^k hand what they have to a neighbour first.
+With 2^k ranks, partners exchange. Otherwise each step shifts chunks around the circle of ranks (as Bruck's all_gather
+does), or each rank beyond 2^k first passes its data to a neighbour.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from dovetail.collective.algorithm import Algorithm
 
 
 def recursive_halving_doubling_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Reduce-scatter by halves, then all-gather by doubles: 2·⌈log2 R⌉ steps, bandwidth-optimal (Rabenseifner)."""
+    """Reduce-scatter by recursive halving, then all-gather by recursive doubling (Rabenseifner).
+
+    2·⌈log2 R⌉ steps; bandwidth-optimal.
+    """
     name = "recursive_halving_doubling_all_reduce"
     p = Algorithm(name, "all_reduce", num_ranks, chunks=num_ranks, in_place=in_place, **settings)
     have = [p.chunk(rank, "input", 0, num_ranks) for rank in range(num_ranks)]
@@ -37,17 +40,17 @@ def recursive_halving_doubling_all_reduce(num_ranks: int, *, in_place: bool = Tr
 
 
 def recursive_doubling_all_reduce(num_ranks: int, *, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Partners swap all they have and add it: ⌈log2 R⌉ steps with 2^k ranks, for short messages; else 2 more."""
+    """Partners exchange and add their whole sums: ⌈log2 R⌉ steps with 2^k ranks, else 2 more. For short messages."""
     p = Algorithm("recursive_doubling_all_reduce", "all_reduce", num_ranks, in_place=in_place, **settings)
     power = 1 << (num_ranks.bit_length() - 1)
-    extra = num_ranks - power  # ranks 2i + 1, for i below this, hand what they have to 2i and wait
+    extra = num_ranks - power  # for i < extra, rank 2i + 1 sends its array to rank 2i and waits for the result
     members = [2 * i for i in range(extra)] + list(range(2 * extra, num_ranks))
     sums = [p.chunk(rank, "input", 0) for rank in members]
     for i in range(extra):
         sums[i] = sums[i].reduce(p.chunk(2 * i + 1, "input", 0), "output", 0)
     for distance in _doubling(power):
         got = [sums[i ^ distance] for i in range(power)]
-        if in_place or distance > 1 or extra:  # else the sum is put elsewhere, and nobody loses what the partner adds
+        if in_place or distance > 1 or extra:  # the sum overwrites what the partner reads: receive into scratch
             got = [other.copy(rank, "inbox") for other, rank in zip(got, members, strict=True)]
         sums = [total.reduce(other, "output", 0) for total, other in zip(sums, got, strict=True)]
     sums = [total.copy(total.rank, "output", 0) for total in sums]
@@ -57,7 +60,7 @@ def recursive_doubling_all_reduce(num_ranks: int, *, in_place: bool = True, **se
 
 
 def recursive_doubling_all_gather(num_ranks: int, *, in_place: bool = False, **settings: Any) -> Algorithm:
-    """What each rank holds doubles in every step: ⌈log2 R⌉ steps."""
+    """In every step each rank doubles its parts by exchanging all of them with a partner: ⌈log2 R⌉ steps."""
     p = Algorithm("recursive_doubling_all_gather", "all_gather", num_ranks, in_place=in_place, **settings)
     have = [p.chunk(rank, "input", 0).copy(rank, "output", rank) for rank in range(num_ranks)]
     if num_ranks & (num_ranks - 1):
@@ -70,7 +73,7 @@ def recursive_doubling_all_gather(num_ranks: int, *, in_place: bool = False, **s
 
 
 def recursive_halving_reduce_scatter(num_ranks: int, *, in_place: bool = False, **settings: Any) -> Algorithm:
-    """Sums of half as many parts go half as far in every step: ⌈log2 R⌉ steps, partial sums in scratch."""
+    """Every step sends partial sums of half as many parts, half as far: ⌈log2 R⌉ steps. Partial sums are in scratch."""
     p = Algorithm("recursive_halving_reduce_scatter", "reduce_scatter", num_ranks, in_place=in_place, **settings)
     for rank in range(num_ranks):
         p.chunk(rank, "input", 0, num_ranks).copy(rank, "partial", 0)
@@ -81,7 +84,7 @@ def recursive_halving_reduce_scatter(num_ranks: int, *, in_place: bool = False, 
 
 
 def _add_round(p: Algorithm, buffer: str) -> None:
-    """Chunk r of `buffer` is added up at rank r: _copy_round backwards."""
+    """Add up chunk r of `buffer` at rank r: the messages of `_copy_round` in reverse."""
     for distance in reversed(list(_doubling(p.num_ranks))):
         for rank in range(p.num_ranks):
             to = (rank + distance) % p.num_ranks
@@ -90,7 +93,10 @@ def _add_round(p: Algorithm, buffer: str) -> None:
 
 
 def _copy_round(p: Algorithm) -> None:
-    """Output chunk r of rank r goes to all: rank r, which holds r to r + d − 1, gets the next ones from rank r + d."""
+    """Copy output chunk r of rank r to all ranks.
+
+    Before the step of distance d, rank r has chunks r to r + d − 1; it receives the following ones from rank r + d.
+    """
     for distance in _doubling(p.num_ranks):
         for rank in range(p.num_ranks):
             source = (rank + distance) % p.num_ranks
@@ -99,7 +105,7 @@ def _copy_round(p: Algorithm) -> None:
 
 
 def runs(start: int, count: int, around: int) -> Iterator[tuple[int, int]]:
-    """Where `count` neighbours on a circle lie: one run, or two where they pass its end.
+    """Yield the runs (start, count) of `count` neighbours on a circle: two runs if they pass its end.
 
     >>> list(runs(6, 4, 8)), list(runs(1, 2, 8))
     ([(6, 2), (0, 2)], [(1, 2)])
@@ -111,7 +117,7 @@ def runs(start: int, count: int, around: int) -> Iterator[tuple[int, int]]:
 
 
 def _doubling(num_ranks: int) -> Iterator[int]:
-    """1, 2, 4, … below `num_ranks`."""
+    """Yield 1, 2, 4, … below `num_ranks`."""
     distance = 1
     while distance < num_ranks:
         yield distance

@@ -1,4 +1,4 @@
-"""Rings: each chunk goes from rank to rank, added up on the way, then copied on its way round again."""
+"""ring: each chunk travels around a ring of ranks: a first round adds it up, a second round copies the sum."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Part = tuple[int, int]  # index and count of a chunk
 
 
 def ring_all_reduce(num_ranks: int, *, channels: int = 1, in_place: bool = True, **settings: Any) -> Algorithm:
-    """Reduce-scatter, then all-gather round the ring: 2·(R − 1) steps, bandwidth-optimal (seed 002, section 7.1.1).
+    """Reduce-scatter, then all-gather around the ring: 2·(R − 1) steps, bandwidth-optimal (seed 002, section 7.1.1).
 
-    The one logical ring is spread over `channels`: chunk i goes on channel i mod `channels`.
+    Chunk i uses channel i mod `channels`.
     """
     chunks = num_ranks * _parts(num_ranks, channels)
     p = Algorithm("ring_all_reduce", "all_reduce", num_ranks, chunks=chunks, in_place=in_place, **settings)
@@ -28,7 +28,7 @@ def ring_all_reduce(num_ranks: int, *, channels: int = 1, in_place: bool = True,
 def ring_all_gather(
     num_ranks: int, *, channels: int = 1, in_place: bool = False, kind: str = "all_gather", **settings: Any
 ) -> Algorithm:
-    """Each rank's part goes once round the ring: R − 1 steps."""
+    """Each rank's part travels once around the ring: R − 1 steps."""
     parts = _parts(num_ranks, channels)
     p = Algorithm(f"ring_{kind}", kind, num_ranks, chunks=parts, in_place=in_place, **settings)
     own = [(rank, part) for rank in range(num_ranks) for part in range(parts)]
@@ -40,7 +40,7 @@ def ring_all_gather(
 def ring_reduce_scatter(
     num_ranks: int, *, channels: int = 1, in_place: bool = False, kind: str = "reduce_scatter", **settings: Any
 ) -> Algorithm:
-    """Each rank's part is added up once round the ring, and ends there: R − 1 steps. Partial sums go to scratch."""
+    """Each rank's part is added up on its way around the ring to the rank: R − 1 steps. Partial sums are in scratch."""
     parts = _parts(num_ranks, channels)
     p = Algorithm(f"ring_{kind}", kind, num_ranks, chunks=parts, in_place=in_place, **settings)
     sums = add_around(
@@ -60,14 +60,15 @@ def add_around(
     into: str = "output",
     channels: int | None = None,
 ) -> list[Ref]:
-    """Add up chunks of `source` round a ring of ranks; sums are kept at the same index of `into`, a scratch at its end.
+    """Add up chunks of `source` around a ring of ranks; return Refs to the sums.
 
-    The chunks are shared out evenly, in order: the sum of the k-th share ends at the k-th rank.
+    The chunks are divided into equal shares, in order; the sums of the k-th share end at the k-th rank of the ring.
+    Partial sums are written to the same index of `into` if it is the output, else appended to the scratch `into`.
     """
     n, share = len(ring), len(parts) // len(ring)
     held = [p.chunk(ring[(i // share + 1) % n], source, *part) for i, part in enumerate(parts)]
     for step in range(2, n + 1):
-        for i in reversed(range(len(parts))):  # so that a rank sends what it has before it takes what comes
+        for i in reversed(range(len(parts))):  # reversed, so that each rank sends before it receives
             here = p.chunk(ring[(i // share + step) % n], source, *parts[i])
             place = parts[i][0] if into == "output" else None
             held[i] = here.reduce(held[i], into, place, ch=None if channels is None else i % channels)
@@ -75,7 +76,7 @@ def add_around(
 
 
 def copy_around(p: Algorithm, ring: Sequence[int], held: list[Ref], *, channels: int | None = None) -> None:
-    """Copy chunks round a ring, to the same place on every rank; the k-th share of them lies at the k-th rank."""
+    """Copy chunks around a ring, to the same place on every rank; the k-th rank has the k-th share of them."""
     n, share = len(ring), len(held) // len(ring)
     for step in range(1, n):
         for i in reversed(range(len(held))):
@@ -83,5 +84,5 @@ def copy_around(p: Algorithm, ring: Sequence[int], held: list[Ref], *, channels:
 
 
 def _parts(num_ranks: int, channels: int) -> int:
-    """Chunks of each rank's part, so that every channel has one."""
+    """Return how many chunks each rank's part needs so that every channel has a chunk."""
     return -(-channels // num_ranks)

@@ -1,4 +1,4 @@
-"""Scatter, then all-gather: a broadcast of long arrays, of which the root sends less than two."""
+"""scatter_all_gather: broadcast a long array by a scatter and an all-gather; the root sends less than two arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from dovetail.collective.algorithm import Algorithm
 
 
 def scatter_all_gather_broadcast(num_ranks: int, *, root: int = 0, in_place: bool = True, **settings: Any) -> Algorithm:
-    """The root scatters parts, which then go round a ring past the root: R steps, and 2·(R − 1)/R of the array from the
-    root, where a tree sends it ⌈log2 R⌉ times (Van de Geijn's algorithm; Thakur, Rabenseifner and Gropp 2005)."""
+    """The root scatters parts, which then travel around a ring of all ranks: R steps.
+
+    The root sends 2·(R − 1)/R arrays; in a tree it sends ⌈log2 R⌉ arrays. Source: Van de Geijn's algorithm (Thakur,
+    Rabenseifner and Gropp 2005).
+    """
     name = "scatter_all_gather_broadcast"
     p = Algorithm(name, "broadcast", num_ranks, chunks=num_ranks, root=root, in_place=in_place, **settings)
     p.chunk(root, "input", 0, num_ranks).copy(root, "output", 0)

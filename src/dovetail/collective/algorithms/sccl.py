@@ -15,7 +15,7 @@ DGX1_LINKS = dict.fromkeys(_SINGLE, 1) | dict.fromkeys(_DOUBLE, 2)
 
 
 def sccl_122_all_gather(num_ranks: int = 8, *, in_place: bool = False, **settings: Any) -> Algorithm:
-    """1 chunk, 2 steps, 2 rounds on a DGX-1's links: send to all neighbours, then forward the other quad's data."""
+    """Send to all neighbours, then forward the other quad's data: SCCL's (1 chunk, 2 steps, 2 rounds) on a DGX-1."""
     if num_ranks != 8:
         raise OperatorError(f"sccl_122_all_gather on {num_ranks} ranks", hint="a DGX-1 has 8 GPUs")
     p = Algorithm("sccl_122_all_gather", "all_gather", num_ranks, in_place=in_place, **settings)

@@ -1,4 +1,4 @@
-"""All-to-next: rank i's array goes to rank i + 1, as in a pipeline."""
+"""to_next: all-to-next: rank i sends its array to rank i + 1, as in a pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dovetail.collective.algorithms.nodes import ranks_per_node
 
 
 def direct_all_to_next(num_ranks: int, *, in_place: bool = False, **settings: Any) -> Algorithm:
-    """Each rank sends its array to the next one."""
+    """Each rank sends its array to the next rank: 1 step."""
     p = Algorithm("direct_all_to_next", "all_to_next", num_ranks, in_place=in_place, **settings)
     for rank in reversed(range(num_ranks - 1)):
         p.chunk(rank, "input", 0).copy(rank + 1, "output", 0)
@@ -17,10 +17,10 @@ def direct_all_to_next(num_ranks: int, *, in_place: bool = False, **settings: An
 
 
 def all_to_next(num_ranks: int, *, nodes: int = 1, in_place: bool = False, **settings: Any) -> Algorithm:
-    """As direct_all_to_next inside a node; all ranks of a node, each with its NIC, carry what leaves it.
+    """Within a node as direct_all_to_next; between nodes, all ranks of a node send a piece, so that all NICs are used.
 
-    The last rank of a node scatters its array, every rank sends its piece to its like on the next node, and the first
-    rank there gathers them (seed 002, section 7.4, figure 10). Better for long arrays, worse for short ones.
+    The last rank of a node scatters its array within the node. Rank g sends its piece to rank g of the next node, whose
+    first rank gathers the pieces (seed 002, section 7.4, figure 10). Faster for long arrays, slower for short ones.
     """
     size = ranks_per_node(num_ranks, nodes)
     p = Algorithm("all_to_next", "all_to_next", num_ranks, chunks=size, in_place=in_place, **settings)

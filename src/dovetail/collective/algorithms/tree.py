@@ -1,4 +1,4 @@
-"""Binomial trees: ⌈log2 R⌉ steps from or to a root."""
+"""tree: binomial trees: ⌈log2 R⌉ steps from or to a root."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def binomial_tree_gather(num_ranks: int, *, root: int = 0, **settings: Any) -> A
 
 
 def binomial_tree_scatter(num_ranks: int, *, root: int = 0, **settings: Any) -> Algorithm:
-    """Each rank hands a subtree what is for it, as one message (two where the ranks pass the last one)."""
+    """Each rank sends a subtree its data as one message (two if its ranks wrap around past the last rank)."""
     p = Algorithm("binomial_tree_scatter", "scatter", num_ranks, root=root, **settings)
     for source, place, size in _edges(num_ranks):
         rank, buffer = (place + root) % num_ranks, "subtree" if size > 1 else "output"
@@ -105,7 +105,7 @@ def _copy_down(own: Ref, num_ranks: int) -> None:
 
 
 def _add_up(p: Algorithm, root: int, buffer: str) -> Ref:
-    """Add up all inputs in the root's output; partial sums are in `buffer`."""
+    """Add up all inputs in the root's output; return a Ref to the sum. Partial sums are in `buffer`."""
     sums = [p.chunk((place + root) % p.num_ranks, "input", 0) for place in range(p.num_ranks)]
     for to, place, _ in reversed(list(_edges(p.num_ranks))):
         sums[to] = sums[to].reduce(sums[place], buffer if to else "output", 0)
@@ -113,7 +113,9 @@ def _add_up(p: Algorithm, root: int, buffer: str) -> Ref:
 
 
 def _edges(num_ranks: int) -> Iterator[tuple[int, int, int]]:
-    """Edges of the tree from the root down, as (from, to, ranks of the subtree), ranks counted from the root.
+    """Yield the tree's edges from the root down: (parent, child, number of ranks in the child's subtree).
+
+    Ranks are counted from the root.
 
     >>> list(_edges(5))
     [(0, 4, 1), (0, 2, 2), (0, 1, 1), (2, 3, 1)]

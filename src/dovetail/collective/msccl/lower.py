@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.ir import Builder, Kind, Op, Program, Region
+from dovetail.ir import Kind, Program
+from dovetail.ir.build import REGION
+from dovetail.passes.op_rows import SIDES, rows_of, runs, taken
 from dovetail.passes.pieces import origins
 
 Ints = NDArray[np.int64]
@@ -53,37 +54,11 @@ def lower(program: Program, most: int) -> Program:
     rank 1 lane b
       copy scratch[0:2] -> scratch[2:4] after a.1
     """
-    if not _needs(program, most):
-        return program
-    ops = list(program.ops())
-    cuts, after = _cuts(program, ops, most), _without_nops(program, ops)
-    row, start = 0, {}  # of each op: its first new row
-    for op in ops:
-        start[op.index] = row
-        row += 0 if op.kind == Kind.nop else len(cuts[op.index]) - 1
-    builder = _tables(program)
-    for op in ops:
-        if op.kind == Kind.nop:
-            continue
-        places = cuts[op.index]
-        waits = [start[dep] + len(cuts[dep]) - 2 for dep in after[op.index]]
-        for piece, ends in enumerate(pairwise(places)):
-            builder.add(
-                op.kind,
-                op.rank,
-                op.lane,
-                reads=[_cut(region, *ends) for region in op.reads],
-                writes=[_cut(region, *ends) for region in op.writes],
-                chan_in=op.chan_in,
-                chan_out=op.chan_out,
-                after=waits if piece == 0 else (),
-                line=op.line,
-            )
-    return builder.build()
+    return in_pieces(_without_nops(program), most)
 
 
 def in_pieces(program: Program, most: int) -> Program:
-    """`lower(program, most)` of a program of single runs, in bulk; nops stay, and nothing is asked.
+    """Cut ops as `lower` does. Nops stay.
 
     >>> from dovetail.ir import parse, to_text
     >>> whole = parse('''
@@ -104,62 +79,66 @@ def in_pieces(program: Program, most: int) -> Program:
     rank 0 lane b
       nop after a.1
     """
-    col, new = program.columns, dict[str, Ints]()
-    pieces = np.ones(program.num_ops, dtype=np.int64)
-    for side in ("read", "write"):
-        pieces[np.diff(col[f"{side}_start"]) > 0] = np.maximum(-(-col[f"{side}_count"] // most), 1)
-    last = np.cumsum(pieces) - 1
-    number = np.arange(pieces.sum()) - np.repeat(last - pieces + 1, pieces)
-    for name in ("kind", "rank", "lane", "chan_in", "chan_out", "call", "line"):
-        new[name] = np.repeat(col[name], pieces)
-    for side in ("read", "write"):
-        has = np.repeat(np.diff(col[f"{side}_start"]), pieces)
-        new[f"{side}_start"] = np.append(0, np.cumsum(has))
-        own = pieces[np.diff(col[f"{side}_start"]) > 0]
-        for part in ("buffer", "offset", "count", "stride", "blocks"):
-            new[f"{side}_{part}"] = np.repeat(col[f"{side}_{part}"], own)
-        done = number[has > 0] * most
-        new[f"{side}_offset"] += done
-        new[f"{side}_count"] = np.minimum(new[f"{side}_count"] - done, most)
-    waits = np.where(number == 0, np.repeat(np.diff(col["dep_start"]), pieces), 0)
-    new |= {"dep_start": np.append(0, np.cumsum(waits)), "dep": last[col["dep"]]}
-    return replace(program, posts=()).with_columns(new)
-
-
-def _needs(program: Program, most: int) -> bool:
     col = program.columns
-    long = any(((col[f"{side}_blocks"] != 1) | (col[f"{side}_count"] > most)).any() for side in ("read", "write"))
-    return long or bool((col["kind"] == Kind.nop).any())
+    if all(((col[f"{side}_blocks"] == 1) & (col[f"{side}_count"] <= most)).all() for side in SIDES):
+        return program
+    first, low, high = _cuts(program, most)
+    piece, op = rows_of(first, origins(program))
+    new, owners = taken(col, op)
+    for side in SIDES:
+        begin, end = low[piece[owners[side]]], high[piece[owners[side]]]
+        offset, count, stride, blocks = (new[f"{side}_{part}"] for part in REGION[1:])
+        block, inside = np.divmod(begin, np.maximum(count, 1))
+        offset += block * stride + inside
+        count[:], stride[:], blocks[:] = end - begin, 0, 1
+    last = np.cumsum(np.bincount(op, minlength=program.num_ops)) - 1
+    is_first = np.append(True, op[1:] != op[:-1])[: len(op)]
+    waits = np.where(is_first, np.diff(col["dep_start"])[op], 0)
+    return program.with_columns(new | {"dep_start": np.append(0, np.cumsum(waits)), "dep": last[col["dep"]]})
 
 
-def _tables(program: Program) -> Builder:
-    """A builder with the tables of `program`, and no ops."""
-    builder = Builder(program.name, program.num_ranks)
-    for buffer in program.buffers:
-        builder.buffer(*buffer)
-    for lane in program.lanes:
-        builder.lane(*lane)
-    for channel in program.channels:
-        builder.channel(*channel)
-    for post in program.posts:
-        builder.post(*post)
-    return builder
+def _cuts(program: Program, most: int) -> tuple[Ints, Ints, Ints]:
+    """The pieces of the messages, by the ops that send them first: where those of each op start in the list of all,
+    and the first and end slot of each. No piece reaches across a block of any region that the message passes."""
+    col, origin, slots = program.columns, origins(program), np.zeros(program.num_ops, np.int64)
+    sides = [(np.repeat(origin, np.diff(col[f"{side}_start"])), side) for side in SIDES]
+    for of, side in sides:
+        np.maximum.at(slots, of, col[f"{side}_count"] * col[f"{side}_blocks"])
+    span = int(slots.max(initial=0)) + 1
+    ends = [np.arange(program.num_ops) * span]  # an op and a slot of its message, as one number
+    for of, side in sides:
+        many = np.flatnonzero(col[f"{side}_blocks"] > 1)
+        which, block = runs(col[f"{side}_blocks"][many])
+        ends.append(of[many][which] * span + block * col[f"{side}_count"][many][which])
+    op, begin = np.divmod(np.unique(np.concatenate(ends)), span)
+    end = np.where(np.append(op[1:] != op[:-1], True)[: len(op)], slots[op], np.append(begin[1:], 0))
+    which, number = runs(np.maximum(-(-(end - begin) // most), 1))
+    low = begin[which] + number * most
+    return np.searchsorted(op[which], np.arange(program.num_ops + 1)), low, np.minimum(low + most, end[which])
 
 
-def _without_nops(program: Program, ops: list[Op]) -> list[list[int]]:
-    """What each op waits for when nops are gone: what a nop stood for is handed to the next op of its lane."""
+def _without_nops(program: Program) -> Program:
+    """The program without nops: what a nop stood for is handed to the next op of its lane."""
+    is_nop = program.kind == Kind.nop
+    if not is_nop.any():
+        return program
+    after = [op.after for op in program.ops()]
     stands_for: dict[int, list[int]] = {}  # of each nop
-    after: list[list[int]] = [[] for _ in ops]
+    waits: list[list[int]] = [[] for _ in after]
     for rows in program.queues().values():
         last, pending = list[int](), list[int]()
         for row in rows.tolist():
-            if ops[row].kind == Kind.nop:
-                pending += ops[row].after
+            if is_nop[row]:
+                pending += after[row]
                 stands_for[row] = [*last, *pending]
             else:
-                after[row] = [*pending, *ops[row].after]
+                waits[row] = [*pending, *after[row]]
                 last, pending = [row], []
-    return [_resolved(waits, stands_for) for waits in after]
+    kept, place = np.flatnonzero(~is_nop), np.cumsum(~is_nop) - 1
+    found = [_resolved(waits[row], stands_for) for row in kept.tolist()]
+    deps = np.fromiter(chain.from_iterable(found), np.int64)
+    starts = np.append(0, np.cumsum([*map(len, found)]))
+    return program.with_columns(taken(program.columns, kept)[0] | {"dep": place[deps], "dep_start": starts})
 
 
 def _resolved(waits: list[int], stands_for: dict[int, list[int]]) -> list[int]:
@@ -172,28 +151,3 @@ def _resolved(waits: list[int], stands_for: dict[int, list[int]]) -> list[int]:
             seen.add(row)
             todo += reversed(stands_for[row])
     return list(found)
-
-
-def _cuts(program: Program, ops: list[Op], most: int) -> list[list[int]]:
-    """Where each op is cut, both ends included."""
-    places, paths = [[0, 1] for _ in ops], dict[int, list[int]]()
-    for row, origin in enumerate(origins(program).tolist()):
-        paths.setdefault(origin, []).append(row)
-    for path in paths.values():
-        regions = [region for row in path for region in (*ops[row].reads, *ops[row].writes)]
-        if not regions:
-            continue
-        marks = {0, regions[0].num_slots}
-        for region in regions:
-            marks |= set(range(0, region.num_slots, region.count)) if region.blocks > 1 else set()
-        whole = sorted(marks)
-        cut = [at for low, high in pairwise(whole) for at in range(low, high, most)] + whole[-1:]
-        for row in path:
-            places[row] = cut
-    return places
-
-
-def _cut(region: Region, start: int, stop: int) -> Region:
-    """Slots `start` to `stop` of a region, which lie in one of its blocks."""
-    block, inside = divmod(start, region.count) if region.blocks > 1 else (0, start)
-    return Region(region.buffer, region.offset + block * region.stride + inside, stop - start)

@@ -1,1 +1,1 @@
-"""proof: the certificate: each check of a Program, its reference, and the door to its C++ twin."""
+"""proof: the certificate and its checks, each as a Python reference, and the call of their C++ implementation."""

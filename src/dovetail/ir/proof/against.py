@@ -1,4 +1,4 @@
-"""against: whether a program can be compared with another that is right, and which slots are compared."""
+"""against: check that a program can be compared with a reference program, and count slots that nothing checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REGION = ("buffer", "offset", "count", "stride", "blocks")
 
 
 def check_comparable(program: Program, against: Program, proof: Certificate) -> None:
-    """Refuse a program to compare with that is itself wrong, by its `proof`, or has not the inputs and outputs."""
+    """Raise ProgramError if `against` is itself wrong (by its `proof`), or differs in inputs, outputs or kernels."""
     names = f"program '{program.name}' cannot be compared with '{against.name}'"
     try:
         proof.raise_if_bad()
@@ -51,7 +51,7 @@ def _buffer_text(buffer: Buffer | None) -> str:
 
 
 def unasked_slots(program: Program, against: Program | None = None) -> int:
-    """Output slots, over all ranks, of which neither a post-condition speaks nor `against` writes them."""
+    """Return the number of output slots that nothing checks: neither post-conditions nor writes of `against`."""
     outputs = {b.name: b.slots for b in program.buffers if b.role == "output"}
     posts = Posts.of(program.posts)
     post = np.repeat(np.arange(len(posts)), np.diff(posts.columns["post_rank_start"]))
@@ -63,7 +63,7 @@ def unasked_slots(program: Program, against: Program | None = None) -> int:
 
 
 def _written(program: Program, names: Sequence[str]) -> tuple[Ints, Ints]:
-    """Runs of slots of these buffers that ops write."""
+    """Return the runs of slots of these buffers that ops write."""
     ranks = np.repeat(owners(program, "write"), np.diff(program.columns["write_start"]))
     regions = [program.columns[f"write_{part}"] for part in _REGION]
     return _runs(names, program.num_ranks, [buffer.name for buffer in program.buffers], regions, ranks)
@@ -72,9 +72,10 @@ def _written(program: Program, names: Sequence[str]) -> tuple[Ints, Ints]:
 def _runs(
     names: Sequence[str], num_ranks: int, buffers: Sequence[str], regions: Sequence[Ints], ranks: Ints
 ) -> tuple[Ints, Ints]:
-    """Regions of the buffers named, on ranks, as runs: where each begins, all slots numbered through, and its length.
+    """Return regions as runs of contiguous slots: (begin, length) of each run.
 
-    Regions name their buffers by rows of `buffers`.
+    `begin` numbers the slots of all buffers in `names` on all ranks: (position in `names` · num_ranks + rank) ·
+    MAX_SLOTS + slot. Regions refer to their buffers by rows of `buffers`; those of buffers not in `names` are left out.
     """
     row = np.array([names.index(name) if name in names else -1 for name in buffers], dtype=np.int64)
     buffer, start, count, stride, blocks = regions
@@ -88,7 +89,7 @@ def _runs(
 
 
 def _union(begin: Ints, count: Ints) -> int:
-    """How many whole numbers lie in at least one of the runs."""
+    """Return the number of slots in the union of the runs."""
     order = np.argsort(begin)
     end = (begin + count)[order]
     reached = np.maximum.accumulate(np.append(0, end))

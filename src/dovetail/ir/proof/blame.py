@@ -1,4 +1,4 @@
-"""blame: why a slot is wrong, in words: what it should hold, what it holds, and the ops through which that came."""
+"""blame: explain why a slot is wrong: what it should hold, what it holds, and the ops that its value came through."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from dovetail.ir.proof.symbols import Atom, Operand, Symbols
 from dovetail.ir.types import Kernel, Kind, Op, Region, Term
 from dovetail.ir.workload import owners
 
-_TERMS = 4  # of a sum that are shown
-_LONGEST = 240  # characters of what a slot should hold, or holds
-_MOST_ATOMS = 1 << 20  # that are compared to find the ops at which a value goes wrong
+_TERMS = 4  # terms of a sum that a text shows
+_LONGEST = 240  # characters of a value in a text
+_MOST_ATOMS = 1 << 20  # atoms that may be compared to find the ops at which a value goes wrong
 
 
 class Lineage(Symbols):
-    """Values that remember the ops they came through; `exact` has what each holds."""
+    """Symbolic values that record the ops they came through. `exact` holds what each value is."""
 
     def __init__(self, exact: Symbols) -> None:
         super().__init__()
         self.exact = exact
-        self._nodes: list[tuple[int, tuple[int, ...], int]] = []  # op (-1: none), values it came from, exact value
+        self._nodes: list[tuple[int, tuple[int, ...], int]] = []  # op (-1: none), parents, exact value
 
     def start(self, defined: bool, buffer: str, rank: int, slot: int) -> int:
         return self._node(-1, (), self.exact.start(defined, buffer, rank, slot))
@@ -52,7 +52,7 @@ class Lineage(Symbols):
         return self.exact.members(self.exact_value(value))
 
     def steps(self, value: int) -> dict[int, tuple[int, tuple[int, ...]]]:
-        """The ops that a value came through: of each node of theirs its op, and the nodes of ops before it."""
+        """Return the history of a value: for each node that an op made, its op and the nearest such nodes before it."""
         found: dict[int, tuple[int, tuple[int, ...]]] = {}
         todo = list(self._before((value,)))
         while todo:
@@ -64,7 +64,7 @@ class Lineage(Symbols):
         return found
 
     def _before(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """The nearest nodes of ops among values and what these came from."""
+        """Return the nearest nodes made by ops: the values themselves, or those that they came from."""
         found, seen, todo = dict[int, None](), set[int](), list(values)
         while todo:
             node = todo.pop()
@@ -90,10 +90,10 @@ def wrong_fault(
     wanted: int,
     reference: str | None,
 ) -> Fault:
-    """The wrong slot in words: what it should hold, what it lacks and has too much, and the ops that made it so.
+    """Describe a wrong slot: what it should hold, what is missing and surplus, and the ops at which it goes wrong.
 
-    `wanted`: the value in `exact` that it should hold; `reference`: the program that defines it, if no post-condition
-    does.
+    `wanted`: the value in `exact` that it should hold. `reference`: the name of the program that defines this value;
+    None if a post-condition does.
     """
     lineage = Lineage(exact)
     execution = Execution(program, run, lineage)
@@ -120,8 +120,8 @@ def wrong_fault(
 
 
 def too_much(program: Program, wrong: Wrong, ops: tuple[int, ...], found: str, reference: str | None) -> Fault:
-    """The fault of a wrong slot that takes too long to look into: where it is, and the last ops that made it."""
-    asked = f"what program '{reference}' leaves there" if reference is not None else _asked_region(program, wrong)
+    """Describe a wrong slot whose analysis would take too long: where it is, and the last ops that lead to it."""
+    asked = f"what it holds after program '{reference}'" if reference is not None else _asked_region(program, wrong)
     return Fault(f"{_slot_text(wrong)} does not hold {asked}", ops, found, blamed=ops[-1:])
 
 
@@ -133,7 +133,10 @@ def _difference_text(exact: Symbols, asked: Counter[Atom], has: Counter[Atom]) -
 def _innermost(
     exact: Symbols, asked: Counter[Atom], has: Counter[Atom]
 ) -> tuple[list[str], Counter[Atom], Counter[Atom]]:
-    """Where two values differ in one operand of one kernel only: the way down to it, and what that should be and is."""
+    """Follow two values down while they differ in one operand of one kernel only.
+
+    Return the path to that operand, what it should hold, and what it holds.
+    """
     path: list[str] = []
     while True:
         missing, surplus = list((asked - has).items()), list((has - asked).items())
@@ -148,7 +151,7 @@ def _innermost(
 
 
 def _operands_apart(one: Atom, other: Atom) -> list[tuple[list[str], int, int]]:
-    """The operands in which two results of one kernel differ; none where they differ in more than operands."""
+    """Return the operands (path, one, other) in which two results of one kernel differ; none if more differs."""
     if one[0] != "kernel" or one[:4] != other[:4]:
         return []
     found: list[tuple[list[str], int, int]] = []
@@ -173,8 +176,11 @@ def _guilty(
     lacks: Counter[Atom],
     place: Mapping[int, int],
 ) -> set[int]:
-    """Ops with which a value goes wrong: they make, of what is right, what is not asked for, or are the first of the
-    rank whose contribution is missing that write over it, or else that pass the value on without it."""
+    """Return the ops at which a value goes wrong.
+
+    These are ops whose result has a surplus that none of their operands has. If an input is missing, they are also the
+    first op of its rank on the value's path that overwrites the input, or else the first op of that rank on the path.
+    """
     exact, values = lineage.exact, {node: lineage.exact_value(node) for node in steps}
     if sum(map(exact.size, values.values())) > _MOST_ATOMS:
         return set()
@@ -198,7 +204,7 @@ def _guilty(
 
 
 def _all_within(exact: Symbols, wanted: int) -> Counter[Atom]:
-    """The atoms of a value and of all that its kernels took, each as often as one of these values holds it."""
+    """Return the atoms of a value and of all operands of its kernels, each with its greatest count in one value."""
     found: Counter[Atom] = Counter()
     todo, seen, lists = [wanted], {wanted}, set[int]()
     while todo:
@@ -217,7 +223,7 @@ def _all_within(exact: Symbols, wanted: int) -> Counter[Atom]:
 
 
 def _writes(program: Program, row: int, buffer: str, slot: int) -> bool:
-    """Whether an op writes over a slot of its own rank."""
+    """Whether an op overwrites a slot of its own rank."""
     op = program.op(row)
     return op.kind != Kind.put and any(r.buffer == buffer and _holds(r, slot) for r in op.writes)
 
@@ -231,7 +237,7 @@ def _holds(region: Region, slot: int) -> bool:
 def _untouched(
     program: Program, wrong: Wrong, head: str, exact: Symbols, asked: Counter[Atom], has: Counter[Atom]
 ) -> Fault:
-    """A slot that no op writes, and the op that may have been meant to."""
+    """Describe a wrong slot that no op writes, and point to the op that perhaps should write it."""
     buffer, slot, *_ = wrong.slot
     is_input = program.buffer(buffer).role == "input"
     what = f"{head}, but no op writes it{f', so it still holds {exact.sum_text(has)}' if is_input else ''}"
@@ -242,7 +248,7 @@ def _untouched(
 
 
 def _nearest(program: Program, rank: int, buffer: str, slot: int, missing: Counter[Atom]) -> tuple[int | None, str]:
-    """The op that writes nearest to a slot; else one that reads what is missing there; else the last of the rank."""
+    """Return the op that writes nearest to a slot; else one that reads what is missing; else the rank's last op."""
     names = [b.name for b in program.buffers]
     writes = _regions_of(program, "write", rank, names.index(buffer))
     if len(writes):
@@ -259,7 +265,7 @@ def _nearest(program: Program, rank: int, buffer: str, slot: int, missing: Count
 
 
 def _regions_of(program: Program, side: str, rank: int, buffer: int) -> list[tuple[int, int, int]]:
-    """Ops that read or write a buffer on a rank: row, and where their regions begin and end."""
+    """Return (row, begin, end) of each region of a buffer on a rank that ops read, or write."""
     col = program.columns
     rows = np.repeat(np.arange(program.num_ops), np.diff(col[f"{side}_start"]))
     at = np.flatnonzero((col[f"{side}_buffer"] == buffer) & (owners(program, side)[rows] == rank))
@@ -269,7 +275,7 @@ def _regions_of(program: Program, side: str, rank: int, buffer: int) -> list[tup
 
 
 def _head(wrong: Wrong, asked: str, reference: str | None) -> str:
-    by = f"post-condition {wrong.post}" if reference is None else f"as program '{reference}' leaves it"
+    by = f"post-condition {wrong.post}" if reference is None else f"as in program '{reference}'"
     return f"{_slot_text(wrong)} should hold {_short(asked) or 'nothing'} ({by})"
 
 
@@ -278,7 +284,7 @@ def _slot_text(wrong: Wrong) -> str:
 
 
 def _asked_region(program: Program, wrong: Wrong) -> str:
-    """What a post-condition asks, from its terms alone."""
+    """Describe what a post-condition requires, by its terms alone."""
     post = program.posts[wrong.post]
     terms = [_term_text(term, wrong.place) for term in post.terms[:_TERMS]]
     more = f" and {len(post.terms) - _TERMS} more" if len(post.terms) > _TERMS else ""

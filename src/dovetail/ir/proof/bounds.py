@@ -1,4 +1,4 @@
-"""Bounds: every op has the regions, channels and call that its kind needs, all inside their tables and buffers."""
+"""bounds: every op has the regions, channels and call that its kind needs, all inside their tables and buffers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Flags = NDArray[np.bool_]
 
 
 class Shape(NamedTuple):
-    """Regions and channels that ops of a kind have."""
+    """How many regions ops of a kind read and write, and whether they receive and send."""
 
     reads: int
     writes: int
@@ -47,7 +47,7 @@ SHAPES = {
 
 
 def bounds_fault(program: Program) -> Fault | None:
-    """The first op, in the order of rows, or else the first post-condition, that does not fit; None if all do."""
+    """Return the fault of the first invalid op by row, else of the first invalid post-condition; None if all fit."""
     for op in program.ops():
         fault = op_fault(program, op)
         if fault:
@@ -56,7 +56,7 @@ def bounds_fault(program: Program) -> Fault | None:
 
 
 def op_fault(program: Program, op: Op) -> Fault | None:
-    """What is wrong with one op taken alone."""
+    """Return what is wrong with an op by itself, apart from the ops that it communicates with."""
     checks = (_channels_fault, _call_fault, _shape_fault, _range_fault, _counts_fault, _deps_fault)
     for check in checks:
         text = check(program, op)
@@ -134,7 +134,7 @@ def _range_fault(program: Program, op: Op) -> str | None:
 
 
 def region_fault(program: Program, rank: int, region: Region) -> str | None:
-    """Why a region does not lie inside its buffer on `rank`."""
+    """Return why a region does not lie inside its buffer on `rank`; None if it does."""
     size = program.slots_of(region.buffer, rank)
     if min(region.offset, region.count, region.stride, region.blocks) < 0:
         return f"{region}: offset, count, stride and blocks are not negative"
@@ -148,7 +148,7 @@ def _counts_fault(program: Program, op: Op) -> str | None:
     writes = [region.num_slots for region in op.writes]
     reads = [region.num_slots for region in op.reads]
     if op.kind == Kind.collective:
-        return None  # judged against the other members
+        return None  # `collective_fault` checks the sizes of all members together
     modes = program.kernels[op.call].modes if op.kind == Kind.compute else each(len(reads))
     same = writes + [count for count, mode in zip(reads, modes, strict=True) if mode == "each"]
     if len(set(same)) > 1:
@@ -157,25 +157,25 @@ def _counts_fault(program: Program, op: Op) -> str | None:
 
 
 def _contraction_fault(modes: Sequence[Mode], sizes: Sequence[int], names: Sequence[str], slots: int) -> str | None:
-    """The operands `sum` and `each_sum` whose sizes do not fit a result of `slots` slots, in words; None if all do."""
+    """Return what is wrong with the sizes of `sum` and `each_sum` operands for a result of `slots` slots, or None."""
     terms = num_terms(modes, sizes, slots)
     for mode, size, name in zip(modes, sizes, names, strict=True):
         needed = slots_needed(mode, size, slots, terms)
         if needed != size:
             of = f", {slots} x {terms}," if mode == "each_sum" else ""
             return f"its operand {name} of mode {mode} has {size} slots, where {needed}{of} are summed"
-    return f"it sums over no slot at all, for {slots} slots" if terms == 0 and slots > 0 else None
+    return f"it sums over zero slots for a result of {slots} slots" if terms == 0 and slots > 0 else None
 
 
 def _deps_fault(program: Program, op: Op) -> str | None:
     for row in op.after:
         if int(program.columns["rank"][row]) != op.rank:
-            return f"it waits for op {row}, which is on another rank; only messages and signals cross"
+            return f"it waits for op {row}, which is on another rank; ranks wait for one another by messages or signals"
     return None
 
 
 def posts_fault(program: Program) -> Fault | None:
-    """The first post-condition that names what does not exist, or sizes that do not fit."""
+    """Return the fault of the first post-condition that names what does not exist, or has sizes that do not fit."""
     modes: dict[str, tuple[Mode, ...]] = {}
     for kernel in program.kernels:
         if modes.setdefault(kernel.name, kernel.modes) != kernel.modes:
@@ -192,7 +192,7 @@ def posts_fault(program: Program) -> Fault | None:
 
 
 def _are_simple(program: Program, posts: Posts) -> Flags:
-    """Which posts speak of runs of slots that exist, and of no kernel: so nearly all do, and there may be many."""
+    """Return which posts sum contiguous slots of inputs, and are valid: nearly all, and they are checked at once."""
     col, number, simple = posts.columns, np.arange(len(posts)), np.ones(len(posts), dtype=bool)
     terms, ranks = (np.repeat(number, np.diff(col[f"post_{part}_start"])) for part in ("term", "rank"))
     args = np.repeat(terms, np.diff(col["term_arg_start"]))
@@ -206,7 +206,7 @@ def _are_simple(program: Program, posts: Posts) -> Flags:
 
 
 def _are_runs(program: Program, posts: Posts, side: str, rows: Ints, ranks: Ints) -> Flags:
-    """Which of the regions in these rows are one run of slots that these ranks have."""
+    """Return which of the regions in these rows are one run of slots that exists on the rank beside it."""
     slots = {buffer.name: buffer.slots for buffer in program.buffers}
     sizes = np.array([slots[name] for name in posts.buffers], dtype=np.int64).reshape(-1, program.num_ranks)
     parts = ("buffer", "offset", "count", "stride", "blocks")
@@ -226,12 +226,12 @@ def _post_fault(program: Program, post: Post, modes: Modes, roles: dict[str, Rol
     for term in post.terms:
         for rank, region in leaves(term):
             if roles[region.buffer] != "input":
-                return f"'{region.buffer}' is not an input; terms speak of inputs as they were at the start"
+                return f"'{region.buffer}' is not an input; terms are of the inputs' initial values"
             text = region_fault(program, rank, region)
             if text:
                 return text
         if term.kernel is None and len(term.args) != 1:
-            return f"a term of an input takes 1 regions, not {len(term.args)}"
+            return f"a term without a kernel has 1 operand, not {len(term.args)}"
         text = _shape_of_term_fault(term, modes) or _term_fault(term, post.region.num_slots, str(post.region), modes)
         if text:
             return text
@@ -239,16 +239,16 @@ def _post_fault(program: Program, post: Post, modes: Modes, roles: dict[str, Rol
 
 
 def _shape_of_term_fault(term: Term, modes: Modes) -> str | None:
-    """Why a term, or one nested in it, is invalid for any sizes: unknown kernel, or a wrong number of operands."""
+    """Return why a term has an unknown kernel or a wrong number of operands (or a nested term has); None if valid."""
     if term.kernel is not None and term.kernel not in modes:
         return f"no kernel '{term.kernel}'"
     if len(term.args) != len(modes_of(term, modes)):
-        return f"a term of {term.kernel} takes {len(modes_of(term, modes))} regions, not {len(term.args)}"
+        return f"a term of {term.kernel} has {len(modes_of(term, modes))} operands, not {len(term.args)}"
     for arg in term.args:
         if not isinstance(arg, Term):
             continue
         if arg.kernel is None and (term.kernel is None or len(arg.args) < 2):
-            return "a sum within a term is of two operands or more, regions and what kernels make"
+            return "a sum that is an operand of a kernel has two operands or more: regions, or terms with kernels"
         text = _shape_of_term_fault(arg, modes)
         if text:
             return text
@@ -256,7 +256,7 @@ def _shape_of_term_fault(term: Term, modes: Modes) -> str | None:
 
 
 def _term_fault(term: Term, slots: int, of: str, modes: Modes) -> str | None:
-    """Operands whose sizes do not fit a term of `slots` slots, the slots of `of`."""
+    """Return which operand's size does not fit a term of `slots` slots; None if all fit. `of`: names the result."""
     wanted, sizes = modes_of(term, modes), [own_slots(arg, modes) for arg in term.args]
     names = [f"{arg.kernel or 'a sum'}(...)" if isinstance(arg, Term) else str(arg[1]) for arg in term.args]
     terms = num_terms(wanted, sizes, slots)
@@ -276,7 +276,7 @@ def _term_fault(term: Term, slots: int, of: str, modes: Modes) -> str | None:
 
 
 def message_fault(program: Program, sender: Op, receiver: Op) -> Fault | None:
-    """A message whose two ends disagree on its size."""
+    """Return the fault of a message whose sender and receiver disagree on its size; None if they agree."""
     sent, taken = message_slots(sender), message_slots(receiver)
     if sent == taken:
         return None
@@ -287,7 +287,10 @@ def message_fault(program: Program, sender: Op, receiver: Op) -> Fault | None:
 
 
 def collective_fault(program: Program, members: Sequence[Op]) -> Fault | None:
-    """Members of one collective call (in the order of the group) whose sizes do not fit together."""
+    """Return the fault of a collective call whose members' sizes do not fit together; None if they do.
+
+    `members`: the members' ops, in the order of the group.
+    """
     kind, group = program.collectives[members[0].call]
     if _parts_fit(members) if COLLECTIVES[kind].exchanges else _sizes_fit(COLLECTIVES[kind], members):
         return None
@@ -304,7 +307,7 @@ def _sizes_text(regions: Sequence[Region]) -> str:
 
 
 def _parts_fit(members: Sequence[Op]) -> bool:
-    """Whether each member of an all_to_all sends each other what that one takes from it."""
+    """Whether each member of an all_to_all sends to each other member as much as that one receives from it."""
     n = len(members)
     if any(len(side) == 1 and side[0].num_slots % n for op in members for side in (op.reads, op.writes)):
         return False

@@ -1,4 +1,4 @@
-"""calls: which ops meet in each call of the library's collectives."""
+"""calls: match the ops of all ranks that together are one call of a library collective."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Ints = NDArray[np.int64]
 
 
 def calls_of(program: Program) -> dict[int, Ints]:
-    """For each row of `collectives` that is called: a row for each call, the rows of its ops in the order of the group.
+    """Return, for each row of `collectives` that is called, an array of shape (calls, members): the rows of its ops.
 
-    The k-th call of each member meets. Where a rank calls one collective from several lanes, its calls follow one
-    another as the program's one greedy run has them.
+    Members are in the order of the group. The k-th calls of all members belong together. Where a rank calls one
+    collective from several lanes, the program's greedy run gives the order of its calls. Raises ProgramError if members
+    call a collective a different number of times.
     """
     col = program.columns
     rows = np.flatnonzero(col["kind"] == Kind.collective)
@@ -39,10 +40,10 @@ def calls_of(program: Program) -> dict[int, Ints]:
 
 
 def _turns(program: Program, rows: Ints) -> Ints:
-    """Numbers by which these ops come in the order in which each rank makes them."""
+    """Return sort keys that put these ops in the order in which each rank runs them."""
     col = program.columns
-    seats = np.stack([col["call"][rows], col["rank"][rows], col["lane"][rows]])
-    lanes = np.unique(seats, axis=1)
+    callers = np.stack([col["call"][rows], col["rank"][rows], col["lane"][rows]])
+    lanes = np.unique(callers, axis=1)
     if np.unique(lanes[:2], axis=1).shape[1] == lanes.shape[1]:
         return rows
     place = np.zeros(program.num_ops, np.int64)

@@ -11,14 +11,14 @@ from dovetail.core import ProgramError, check_schema
 
 SCHEMA = "dovetail.certificate/1"
 CHECKS = ("bounds", "deadlock", "races", "result", "limits")
-REUSE = "reuse"  # of one-sided plans beside CHECKS: may the caller overwrite its buffers once a call has returned?
+REUSE = "reuse"  # only for one-sided plans: may the caller overwrite its buffers once a call has returned?
 
 
 class Fault(NamedTuple):
-    """What a check found: one sentence, the rows of the ops that show it, and what may be tried.
+    """What a check found: a sentence, the rows of the ops that show it, what was found, and what to try.
 
-    `blamed`: those of the ops that are shown however many there are, first the one whose source line is given (none:
-    the first of the ops).
+    `blamed`: the rows among `ops` to show even if there are many; the source line shown is the first one's. Empty: the
+    first of `ops`.
     """
 
     what: str
@@ -30,9 +30,10 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class Check:
-    """One part of the proof. `ops` are rows, `schedule` the same ops in words: the least that shows the fault.
+    """One part of the proof.
 
-    `where` is the source line of the one to look at first, `found` and `hint` as in every error of ours.
+    `ops`: rows of the fewest ops that show the fault. `schedule`: the same ops as text. `where`: source line of the op
+    to look at first. `found`, `hint`: as in DovetailError.
     """
 
     ok: bool
@@ -63,14 +64,15 @@ class Check:
 
 @dataclass(frozen=True)
 class Certificate:
-    """The verdict of `verify` on the Program named `program`: five checks, all of which must hold.
+    """The verdict of `verify` on the Program named `program`: the checks CHECKS, all of which must hold.
 
-    A sixth one, `reuse`, of MSCCL++ plans, warns: the program is right, and what its caller does next may not be.
+    Certificates of MSCCL++ plans have a sixth check, `reuse`. If it fails, the program is correct, but its caller must
+    not reuse its buffers at once: a warning.
 
-    `min_fifo_depth`: the least depth (the same for every channel, at least 1) at which it completes; None where
-    no depth helps, or where that was not reached. `collective_found`: the collective that the outputs hold, if one.
-    `safe_up_to_bytes`: the largest buffer for which an MSCCL file completes; None where every size that it is for is
-    safe, for other programs, and where it is not valid.
+    `min_fifo_depth`: the least depth, at least 1 and the same for every channel, at which the program completes; None
+    if none suffices, or the check did not get that far. `collective_found`: the collective that the outputs hold, if
+    any. `safe_up_to_bytes`: the largest buffer for which an MSCCL file completes; None if every size that the file is
+    for is safe, for other programs, and for invalid ones.
     """
 
     program: str
@@ -114,7 +116,7 @@ class Certificate:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """`ok`, `checks`, `min_fifo_depth`, `collective_found`, and the rest."""
+        """Return the JSON document: `ok`, `checks`, `min_fifo_depth`, `collective_found`, and the other fields."""
         return {
             "schema": SCHEMA,
             "program": self.program,

@@ -1,4 +1,4 @@
-"""Deadlock in words: who waits for whom when a program can go no further."""
+"""deadlock: describe who waits for whom when a program cannot continue."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from dovetail.ir.program import Program
 from dovetail.ir.proof.certificate import Fault
 from dovetail.ir.types import RECVS, SENDS, Kind, Op
 
-_SHORT = 12  # waits in a circle that can all be shown
-_SHOWN = 6  # of them that are shown in one line
+_SHORT = 12  # waits in a cycle that is short enough to be shown whole
+_SHOWN = 6  # waits shown in one line
 
 
 class Wait(NamedTuple):
-    """The head of a queue, what it waits for in words, and the op that would end the wait (None: there is none)."""
+    """An op that a queue is stuck at, what it waits for, and the op that would end the wait (None: none)."""
 
     row: int
     why: str
@@ -26,7 +26,7 @@ class Wait(NamedTuple):
 
 
 class Standstill:
-    """Where every queue stands when nothing moves. `done`: ops run, by queue; `depths`: None where boundless."""
+    """A program in which no op can run. `done`: ops run, by queue; `depths`: of the channels (None: unlimited)."""
 
     def __init__(self, program: Program, done: Sequence[int], depths: Sequence[int] | None) -> None:
         self.program, self.depths = program, depths
@@ -39,14 +39,14 @@ class Standstill:
         self.heads = {i: int(rows[n]) for i, (rows, n) in enumerate(zip(queues, done, strict=True)) if n < len(rows)}
         self.sent, self.takes = _Uses(self, SENDS, "chan_out"), _Uses(self, RECVS, "chan_in")
         self.signals, self.waits = _Uses(self, {Kind.signal}, "chan_out"), _Uses(self, {Kind.wait}, "chan_in")
-        self.arrived: Counter[tuple[int, int]] = Counter()  # (call, rank) -> calls that this rank has come to
+        self.arrived: Counter[tuple[int, int]] = Counter()  # (call, rank) -> calls that this rank has reached
         self.coming: dict[tuple[int, int], int] = {}  # (call, rank) -> its first op that has not run
         self._note_calls()
 
     def circle(self) -> list[Wait]:
-        """Waits that follow one another to a circle, or to one that nothing ends (then only that one).
+        """Return waits of which each waits for the next and the last for the first; or one wait that nothing would end.
 
-        The first such circle, unless it is long and there is a shorter one.
+        Returns the first cycle found of at most _SHORT waits, else the shortest one.
         """
         chain: dict[int, Wait] = {}
         found: list[list[Wait]] = []
@@ -107,7 +107,7 @@ class Standstill:
 
 
 class _Uses:
-    """Of ops of some kinds, for each channel: how many have run, and the first that has not."""
+    """For each channel, of the ops of some kinds: how many have run, and the first that has not."""
 
     def __init__(self, still: Standstill, kinds: Collection[Kind], end: str) -> None:
         col = still.program.columns
@@ -115,7 +115,7 @@ class _Uses:
         self.count = np.bincount(col[end][which & still.has_run], minlength=len(still.program.channels))
         rows = np.flatnonzero(which & ~still.has_run)[::-1]
         self._next = np.full(len(still.program.channels), -1, dtype=np.int64)
-        self._next[col[end][rows]] = rows  # backwards, so that the first one stays
+        self._next[col[end][rows]] = rows  # in reverse, so that the first row of each channel is written last
 
     def next(self, channel: int) -> int | None:
         row = int(self._next[channel])
@@ -123,11 +123,11 @@ class _Uses:
 
 
 def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] | None) -> Fault:
-    """A circle of ops that wait for one another, or one op whose wait nothing ends."""
+    """Describe a cycle of ops that wait for one another, or an op that would wait forever."""
     waits = Standstill(program, done, depths).circle()
     first = waits[0]
     full = depths is not None and any(" full" in wait.why for wait in waits)
-    hint = "declare deeper channels, or receive earlier" if full else "reorder the ops, or add what is waited for"
+    hint = "declare deeper channels, or receive earlier" if full else "reorder the ops, or add a missing op"
     hint += ": no depth of the channels helps" if depths is None and program.channels else ""
     if first.next is None:
         traffic = traffic_text(program, program.op(first.row))
@@ -141,7 +141,7 @@ def deadlock_fault(program: Program, done: Sequence[int], depths: Sequence[int] 
 
 
 def _odd_ones(program: Program, waits: Sequence[Wait]) -> tuple[int, ...]:
-    """The rows of a circle, its first one first, then those that wait in a way in which few others do."""
+    """Return the rows of a cycle: its first, then the others, those whose way of waiting is rarest first."""
     ways = [(int(program.columns["kind"][wait.row]), wait.why.split(" ")[0], " full" in wait.why) for wait in waits]
     number = Counter(ways)
     rest = sorted(range(1, len(waits)), key=lambda at: number[ways[at]])
@@ -149,7 +149,7 @@ def _odd_ones(program: Program, waits: Sequence[Wait]) -> tuple[int, ...]:
 
 
 def too_shallow(program: Program, done: Sequence[int], least: int, unmatched: int | None) -> Fault:
-    """The deadlock at the declared depths, with the depth that would do, and what would still be wrong then."""
+    """Describe the deadlock at the declared depths, with the depth that suffices, and what is wrong even then."""
     fault = deadlock_fault(program, done, [channel.depth for channel in program.channels])
     hint = f"declare depth {least}, the least that completes on every channel"
     if unmatched is not None:
@@ -163,18 +163,18 @@ def _at_line(program: Program, row: int) -> str:
 
 
 def unmatched_fault(program: Program, row: int) -> Fault:
-    """A message or signal that nobody takes."""
+    """Describe a message or signal that no op receives."""
     op = program.op(row)
     return Fault(
-        f"{name_op(program, row)}: nobody takes what it sends, and it would meet the next run",
+        f"{name_op(program, row)}: no op receives what it sends, so that the next run would receive it",
         (row,),
         traffic_text(program, op),
-        f"let rank {program.channels[op.chan_out].dst} take it, or drop this op",
+        f"let rank {program.channels[op.chan_out].dst} receive it, or remove this op",
     )
 
 
 def traffic_text(program: Program, op: Op) -> str | None:
-    """`3 signals, 4 waits on channel 1->2`; None for ops without a channel."""
+    """Return `3 signals, 4 waits on channel 1->2`; None for ops without a channel."""
     col = program.columns
     signals = op.kind in (Kind.signal, Kind.wait)
     channel = op.chan_in if op.kind in (Kind.wait, *RECVS) else op.chan_out

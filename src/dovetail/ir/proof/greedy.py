@@ -1,7 +1,8 @@
-"""greedy: one run that decides deadlock for every timing, since lanes are deterministic and channels FIFO.
+"""greedy: run a program once, each op as early as possible. Lanes are deterministic and channels FIFO, so this one run
+decides for every timing whether the program deadlocks.
 
-An op runs when the op before it in its lane and all that it waits for have run. Fused ops take their message and
-send in one step, both or neither, as the interpreters do: a ring of `recv_copy_send` needs two places a channel.
+An op runs when the op before it in its lane and all that it waits for have run. A fused op receives and sends in one
+step, both or neither, as the runtimes' interpreters do: a ring of `recv_copy_send` needs channels of depth 2.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from dovetail.ir.types import RECVS, SENDS, Kind, Op
 
 @dataclass
 class Run:
-    """What the greedy run did: the order of ops, which message met which receive, and how far each queue came."""
+    """The record of a greedy run."""
 
     order: list[int] = field(default_factory=list)
     matched: dict[int, int] = field(default_factory=dict)  # op that receives or waits -> op that sent or signalled
     groups: dict[int, tuple[int, ...]] = field(default_factory=dict)  # op of a collective -> all members' ops
     calls: dict[tuple[int, int], list[int]] = field(default_factory=lambda: defaultdict(list))  # (call, rank) -> ops
-    done: list[int] = field(default_factory=list)  # ops run, for each queue
-    depth: int = 1  # reached so far; the least sufficient one where complete
+    done: list[int] = field(default_factory=list)  # for each queue, the number of ops run
+    depth: int = 1  # channel depth reached so far; if complete, the least that suffices
     complete: bool = False
-    unmatched: list[int] = field(default_factory=list)  # ops whose message or signal nobody took
+    unmatched: list[int] = field(default_factory=list)  # ops whose message or signal was never received
 
 
 class Greedy:
-    """Runs a program once. With `depths` (one a channel) these hold; without, the least uniform depth is found."""
+    """Run a program once: with channels of these depths, or (without `depths`) to find the least uniform depth."""
 
     def __init__(self, lists: OpLists, depths: Sequence[int] | None = None) -> None:
         self.lists, self.depths = lists, depths
@@ -44,6 +45,7 @@ class Greedy:
         self.is_ready = [True] * len(lists.queues)
 
     def __call__(self) -> Run:
+        """Run the program as far as possible; return the record."""
         while True:
             while self.ready:
                 queue = self.ready.popleft()
@@ -76,7 +78,7 @@ class Greedy:
                 return
 
     def _missing(self, op: Op) -> tuple[str, int] | None:
-        """The event that an op still waits for."""
+        """Return the event that an op still waits for, or None."""
         for row in op.after:
             if not self.has_run[row]:
                 return ("op", row)
@@ -111,7 +113,7 @@ class Greedy:
         self._happened("op", row)
 
     def _join(self, op: Op) -> bool:
-        """Note that a member has arrived at its call; when it is the last one, all of them run."""
+        """Record that a member has reached its call. If it is the last one, run the ops of all members."""
         calls = self.run.calls
         calls[op.call, op.rank].append(op.index)
         number = len(calls[op.call, op.rank])

@@ -1,4 +1,4 @@
-"""Limits of named target runtimes, as their source code sets them."""
+"""limits: what named target runtimes accept, according to their source code."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Ints = NDArray[np.int64]
 
 
 class Target(NamedTuple):
-    """What a runtime accepts: lanes are its threadblocks, ops its steps, channel ids its channels.
+    """Limits of a runtime. Lanes are its threadblocks, ops its steps, channel ids its channels.
 
-    `threadblocks_per_channel` of a rank may send on one channel, as many receive on it; `named` threadblocks of a rank
-    can be waited for (ids are kept in 8 bits).
+    On each rank `threadblocks_per_channel` threadblocks may send on one channel, and as many may receive on it. Only
+    the first `named` threadblocks can be waited for, as their ids have 8 bits. `slots`: the most in one step.
     """
 
     threadblocks: int
@@ -40,20 +40,20 @@ _FOREIGN = (Kind.put, Kind.get, Kind.signal, Kind.wait, Kind.compute, Kind.colle
 
 
 def check_target(name: str | None) -> None:
-    """ProgramError where there is no target of this name."""
+    """Raise ProgramError if there is no target of this name."""
     if name is not None and name not in TARGETS:
         raise ProgramError(f"unknown target '{name}'", hint=f"one of {', '.join(TARGETS)}")
 
 
 def limits_fault(program: Program, name: str) -> Fault | None:
-    """The first limit of target `name` that the program exceeds."""
+    """Return the fault of the first limit of target `name` that the program exceeds; None if it exceeds none."""
     if not program.num_ops:
         return None
     return _ops_fault(program, name) or _lanes_fault(program, name) or _ranks_fault(program, name)
 
 
 def _ops_fault(program: Program, name: str) -> Fault | None:
-    """Ops that the interpreter has no step for."""
+    """Find an op that the target's interpreter has no step for, or that is too large for one step."""
     col, most = program.columns, TARGETS[name].slots
     bad = np.isin(col["kind"], _FOREIGN)
     foreign = bad.copy()
@@ -70,12 +70,12 @@ def _ops_fault(program: Program, name: str) -> Fault | None:
         return Fault(what, (op.index,), hint=f"its steps are {known}")
     region = next(r for r in (*op.reads, *op.writes) if r.blocks != 1 or r.count > most)
     found = f"{region}: {region.blocks} runs" if region.blocks != 1 else f"{region}: {region.count} slots"
-    what = f"{name_op(program, op.index)} is of {found}; a step of {name} is one run of at most {most} slots"
-    return Fault(what, (op.index,), hint="cut it into several ops")
+    what = f"{name_op(program, op.index)} has {found}; a step of {name} is one run of at most {most} slots"
+    return Fault(what, (op.index,), hint="split the op into several")
 
 
 def _lanes_fault(program: Program, name: str) -> Fault | None:
-    """One peer each way and one channel for each threadblock, and its steps."""
+    """Find a lane with several peers or channels, or with more steps than a threadblock has."""
     col, target = program.columns, TARGETS[name]
     key = _queue_keys(program)
     chans = np.array([c[:3] for c in program.channels], dtype=np.int64).reshape(-1, 3)
@@ -99,20 +99,20 @@ def _lanes_fault(program: Program, name: str) -> Fault | None:
     steps = np.bincount(key, weights=np.maximum(np.diff(col["dep_start"]), 1)).astype(np.int64)
     if steps.max() > target.steps:
         last = int(np.flatnonzero(key == steps.argmax())[-1])
-        what = f"{_lane_text(program, last)} has {steps.max()} steps; {name} takes {target.steps} of a threadblock"
+        what = f"{_lane_text(program, last)} has {steps.max()} steps; {name} allows {target.steps} in a threadblock"
         return Fault(what, (last,), hint="spread them over more threadblocks, or use fewer and larger chunks")
     return None
 
 
 def _ranks_fault(program: Program, name: str) -> Fault | None:
-    """Threadblocks of each rank, how many of them a channel serves, and which can be waited for."""
+    """Find a rank with too many threadblocks, in all or on one channel, or a wait for one that cannot be waited for."""
     col, target = program.columns, TARGETS[name]
     key = _queue_keys(program)
     queues, first = np.unique(key, return_index=True)
     rank = col["rank"][first]
     if np.bincount(rank).max() > target.threadblocks:
         most = int(np.bincount(rank).argmax())
-        what = f"rank {most} has {np.bincount(rank).max()} threadblocks; {name} takes {target.threadblocks} of a rank"
+        what = f"rank {most} has {np.bincount(rank).max()} threadblocks; {name} allows {target.threadblocks} on a rank"
         hint = "use fewer instances or channels, or let several ops share a lane"
         return Fault(what, (int(first[rank == most][target.threadblocks]),), hint=hint)
     fault = _channels_fault(program, name, key)
@@ -131,7 +131,7 @@ def _ranks_fault(program: Program, name: str) -> Fault | None:
 
 
 def _channels_fault(program: Program, name: str, key: Ints) -> Fault | None:
-    """Channels that there are, and how many threadblocks of a rank send, or receive, on one."""
+    """Find a channel id that does not exist, or a channel on which too many threadblocks of a rank send or receive."""
     col, target = program.columns, TARGETS[name]
     for column, verb in (("chan_out", "send"), ("chan_in", "receive")):
         rows = np.flatnonzero(col[column] >= 0)
@@ -149,18 +149,18 @@ def _channels_fault(program: Program, name: str, key: Ints) -> Fault | None:
             what = f"{count[most]} threadblocks of rank {owner[most]} {verb} on channel {channel[most]}"
             hint = "spread them over more channels"
             row = int(rows[at[first[most]]])
-            return Fault(f"{what}; {name} takes {target.threadblocks_per_channel} of a channel", (row,), hint=hint)
+            return Fault(f"{what}; {name} allows {target.threadblocks_per_channel} on a channel", (row,), hint=hint)
     return None
 
 
 def _queue_keys(program: Program) -> Ints:
-    """A number for each op's queue, in the order of ranks and lanes."""
+    """Return a number for each op's queue, in the order of ranks and lanes."""
     keys: Ints = program.columns["rank"].astype(np.int64) * len(program.lanes) + program.columns["lane"]
     return keys
 
 
 def _several(key: Ints, values: Ints) -> tuple[int, list[Any]] | None:
-    """Where the first key stands that comes with several values, and these values."""
+    """Return the index of the first key with several values, and these values; None if every key has one."""
     if not len(key):
         return None
     some = np.zeros(int(key.max()) + 1, dtype=np.int64)

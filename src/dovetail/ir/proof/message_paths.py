@@ -1,7 +1,7 @@
-"""message_paths: the ops that each message passes, where fused ops forward it, and the order of its parts among them.
+"""message_paths: the path of ops through which a message goes if fused ops forward it, and the order of its parts.
 
-A long message travels in parts, and a fused op sends on the first part while others are still to come. So an op further
-down the path starts before those ahead of it have ended; but part j of it comes after part j of theirs.
+A long message travels in parts, and a fused op forwards the first part before the last one has arrived. So an op can
+start before the ops ahead of it on the path have ended; but each op handles part j after the ops ahead have done so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PathPlace(NamedTuple):
 
 
 def path_places(lists: OpLists, run: Run) -> dict[int, PathPlace]:
-    """The place of every op that sends or receives."""
+    """Return the place of every op that sends or receives."""
     found: dict[int, PathPlace] = {}
     for row in run.order:
         kind = lists.ops[row].kind
@@ -34,7 +34,7 @@ def path_places(lists: OpLists, run: Run) -> dict[int, PathPlace]:
 
 
 def in_step(lists: OpLists, places: dict[int, PathPlace], first: int, second: int) -> bool:
-    """Whether `second` comes after `first` on one path, and touches each slot in no earlier part of the message."""
+    """Return whether `second` follows `first` on one path, and touches each slot in no earlier part of the message."""
     one, other = places.get(first), places.get(second)
     if one is None or other is None or one.path != other.path or one.ahead >= other.ahead:
         return False
@@ -46,7 +46,7 @@ def in_step(lists: OpLists, places: dict[int, PathPlace], first: int, second: in
 
 
 def _follows(one: Access, other: Access) -> bool:
-    """Whether no slot is in an earlier part of `other` than its last one of `one`."""
+    """Return whether each slot that is in both regions is in no earlier part of `other` than its last part in `one`."""
     if (one.rank, one.region.buffer) != (other.rank, other.region.buffer):
         return True
     last = {slot: part for part, slot in enumerate(slots(one.region))}

@@ -49,7 +49,7 @@ def holding(program: Program, post_sets: Sequence[Posts]) -> list[bool]:
 
 
 def compiled_library() -> Path:
-    """The file of the compiled verifier."""
+    """Return the file of the compiled verifier."""
     from dovetail._native import _core
 
     return Path(_core.__file__)
@@ -60,7 +60,7 @@ def _keys() -> tuple[int, int]:
 
 
 def _columns(program: Program, buffers: Sequence[Buffer]) -> dict[str, Array]:
-    """The program's columns, with buffers renumbered to their places in `buffers`."""
+    """Return the program's columns, with buffers renumbered by their index in `buffers`."""
     columns = {name: np.ascontiguousarray(column) for name, column in program.columns.items()}
     if [*program.buffers] == [*buffers[: len(program.buffers)]]:
         return columns
@@ -69,7 +69,7 @@ def _columns(program: Program, buffers: Sequence[Buffer]) -> dict[str, Array]:
 
 
 def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) -> dict[str, Any]:
-    """All tables except the post-conditions. `names`: number of each kernel name, extended here."""
+    """Return all tables except the post-conditions. `names`: number of each kernel name; new names are added to it."""
     numbers = {kind: number for number, kind in enumerate(OP_COLLECTIVES)}
     channels, kernels, collectives = program.channel_table(), program.kernels, program.collectives
     results = result_buffers(program)
@@ -92,7 +92,7 @@ def _tables(program: Program, buffers: Sequence[Buffer], names: dict[str, int]) 
 
 
 def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Array]:
-    """The columns of all sets of post-conditions, end to end; buffers and kernels have the program's numbers."""
+    """Return the joined columns of all sets of post-conditions, with the program's numbers of buffers and kernels."""
     buffers = {buffer.name: row for row, buffer in enumerate(program.buffers)}
     kernels: dict[str, int] = {}
     for row, kernel in enumerate(program.kernels):
@@ -109,10 +109,7 @@ def _post_tables(program: Program, post_sets: Sequence[Posts]) -> dict[str, Arra
     if tables["arg_term"].any():
         outer = np.repeat(np.arange(len(inner)), np.diff(tables["term_arg_start"]))
         inner[(outer + tables["arg_term"])[tables["arg_term"] > 0]] = 1
-    return tables | {
-        "post_set": np.repeat(np.arange(len(post_sets), dtype="i4"), sizes),
-        "term_is_inner": inner,
-    }
+    return tables | {"post_set": np.repeat(np.arange(len(post_sets), dtype="i4"), sizes), "term_is_inner": inner}
 
 
 def _joined(parts: Sequence[Array], *, is_start: bool) -> Array:

@@ -11,14 +11,15 @@ from dovetail.ir.types import Kind, Op, Region
 
 
 def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple[str, int] | None:
-    """A slot (buffer, number) that `op` writes twice, or reads as part j and writes as another part; None if none.
+    """Return a slot (buffer, number) that `op` writes twice, or reads as part j and writes as another part, or None.
 
-    In place is fine: slot j of the source may be slot j of the destination; of an all_to_all, in the regions of one
-    member. `members` are the ops of a collective call in the order of its group: an all_gather may read its own part of
-    what it writes. A kernel may read what it overwrites as an `all` or `sum` argument: it has its arguments before it
-    answers. The S slots of an `each_sum` argument that make part j of the result are part j of it together.
+    Working in place is allowed: slot j of the source may be slot j of the destination; in an all_to_all, within the
+    regions of one member. `members` are the ops of a collective call in the order of its group: an all_gather may read
+    its own part of what it writes. A kernel may overwrite what it reads as an `all` or `sum` argument, because it reads
+    these completely before it writes. For `each_sum`, the S slots that are summed into slot j of the result form part j
+    of the argument.
     """
-    written: dict[tuple[str, int], tuple[int, int]] = {}  # slot -> number of its region, and place there
+    written: dict[tuple[str, int], tuple[int, int]] = {}  # slot -> index of its region, and place in it
     if not _may_conflict(op):
         return None
     for number, region in enumerate(op.writes):
@@ -42,7 +43,7 @@ def self_conflict(program: Program, op: Op, members: Sequence[Op] = ()) -> tuple
 
 
 def _may_conflict(op: Op) -> bool:
-    """Cheaply: False only where no slot is touched twice."""
+    """A cheap test: return False only if the op touches no slot twice."""
     spans = [(region.buffer, region.offset, _end(region)) for region in op.writes]
     if any(region.blocks > 1 and region.stride < region.count for region in op.writes):
         return True
@@ -58,7 +59,7 @@ def _end(region: Region) -> int:
 
 
 def _shift(program: Program, op: Op, members: Sequence[Op], number: int) -> int | None:
-    """Part j of the region read corresponds to part j + shift of what is written; None where none need to."""
+    """Return `shift`: part j of the region read corresponds to part j + shift of the regions written; None if any."""
     if op.kind == Kind.compute:
         return 0 if program.kernels[op.call].modes[number] in ("each", "each_sum") else None
     if op.kind != Kind.collective:

@@ -40,7 +40,7 @@ class Clocks(NamedTuple):
 
 
 def races_fault(lists: OpLists, run: Run) -> Fault | None:
-    """The first fault: an op against itself, then the ends of channels and collectives, then slots; None if none."""
+    """Return the first fault: of an op by itself, else between uses of a channel or collective, else at a slot."""
     for op in lists.ops:
         members = [lists.ops[row] for row in run.groups.get(op.index, ())]
         slot = self_conflict(lists.program, op, members)
@@ -58,7 +58,7 @@ def races_fault(lists: OpLists, run: Run) -> Fault | None:
 
 
 def happens_before(lists: OpLists, run: Run) -> Clocks:
-    """Vector clocks of every op."""
+    """Return the vector clocks of every op."""
     clocks = Clocks(*(np.zeros((len(lists.ops), max(len(lists.queues), 1)), dtype=np.int32) for _ in Clocks._fields))
     for row in run.order:
         members = run.groups.get(row, (row,))
@@ -77,7 +77,7 @@ def happens_before(lists: OpLists, run: Run) -> Clocks:
 
 
 def _begin(lists: OpLists, run: Run, clocks: Clocks, row: int) -> None:
-    """What has ended when op `row` begins, and when it touches slots: its message brings what its sender knew then."""
+    """Set the clocks of op `row`: when it begins, and when it touches slots (with its message sender's clock)."""
     position, queue = lists.position[row], lists.queues[lists.queue_of[row]]
     causes = [*lists.ops[row].after, *queue[max(position - 1, 0) : position]]
     if causes:
@@ -88,7 +88,7 @@ def _begin(lists: OpLists, run: Run, clocks: Clocks, row: int) -> None:
 
 
 def _informs(lists: OpLists, members: tuple[int, ...], i: int, j: int) -> bool:
-    """Whether data of member i reaches member j, so that j cannot end before i has begun."""
+    """Return whether data of member i reaches member j, so that j cannot end before i has begun."""
     op, other = lists.ops[members[i]], lists.ops[members[j]]
     traits = COLLECTIVES[lists.program.collectives[op.call].kind]
     if traits.from_root:
@@ -99,12 +99,13 @@ def _informs(lists: OpLists, members: tuple[int, ...], i: int, j: int) -> bool:
 
 
 def _ordered(lists: OpLists, clock: Clock, first: int, second: int) -> bool:
-    """Whether `first` has ended, in every timing, by the moment of `second` that the clock is of."""
+    """Return whether `first` has ended, in every timing, at the moment of `second` that `clock` describes."""
     return bool(clock[second, lists.queue_of[first]] > lists.position[first])
 
 
 def turns(lists: OpLists, run: Run) -> Iterator[tuple[int, int]]:
-    """Pairs of ops of different queues that use one end of a channel, or one rank's seat in a collective, in turn.
+    """Yield pairs of ops of different queues that consecutively use one end of a channel, or one rank's place in a
+    collective.
 
     Unless they are ordered, which message meets which receive depends on timing.
     """
@@ -126,9 +127,9 @@ def turns(lists: OpLists, run: Run) -> Iterator[tuple[int, int]]:
 
 
 def conflicts(lists: OpLists, run: Run) -> Iterator[tuple[int, int]]:
-    """Pairs of ops of different queues that touch one slot, at least one writing, the later one in `run` second.
+    """Yield pairs of ops of different queues that touch one slot, at least one writing, in the order of `run`.
 
-    Of each slot the last write is kept and, for each queue, the last read since: older ones come before these.
+    For each slot, only the last write and each queue's last read since then are compared: older ones precede these.
     """
     writer: dict[tuple[int, str, int], int] = {}
     readers: dict[tuple[int, str, int], dict[int, int]] = defaultdict(dict)
@@ -157,7 +158,7 @@ def self_fault(program: Program, row: int) -> Fault:
 
 
 def turns_fault(program: Program, first: int, second: int) -> Fault:
-    """Two lanes that use one end of a channel without order."""
+    """Return the fault of two lanes that use one end of a channel without order."""
     op = program.op(second)
     what = "calls of one collective" if op.kind == Kind.collective else "uses of one end of a channel"
     return Fault(
@@ -171,7 +172,7 @@ def turns_fault(program: Program, first: int, second: int) -> Fault:
 
 
 def slots_fault(program: Program, first: int, second: int) -> Fault:
-    """Two ops that touch one slot without order; names the first such slot that the second one touches."""
+    """Return the fault of two ops that touch one slot without order, at the first such slot of the second op."""
     earlier, later = program.op(first), program.op(second)
     reads = {(a.rank, a.region.buffer, slot) for a in op_reads(program, earlier) for slot in slots(a.region)}
     writes = {(a.rank, a.region.buffer, slot) for a in op_writes(program, earlier) for slot in slots(a.region)}

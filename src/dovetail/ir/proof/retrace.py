@@ -1,4 +1,4 @@
-"""retrace: why a slot is wrong, by the reference, which is run on only those ops and slots that reach it."""
+"""retrace: explain why a slot is wrong, by executing in Python only those ops and slots that reach it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from dovetail.ir.proof.symbolic import Asked, Execution, Wrong, held, one_slot
 from dovetail.ir.proof.symbols import Symbols, TooManyError
 from dovetail.ir.types import Kind, Op, Region
 
-_SHOWN = 12  # ops that are pointed at where it takes too long to retrace
-_MOST_OPS = 10_000  # that are retraced, and slots that these touch, and atoms that are added in all
+_SHOWN = 12  # ops that are listed if retracing would take too long
+_MOST_OPS = 10_000  # most ops that are retraced, slots that these touch, and atoms that are added
 _MOST_SLOTS = 200_000
 _MOST_ATOMS = 1_000_000
 
 
 def retraced(program: Program, verdict: Mapping[str, Any], reference: Program | None) -> Fault:
-    """The fault of the first wrong slot that native/ir found; what takes long to retrace is only pointed at."""
+    """Return the fault of the first wrong slot that C++ found; only the last ops if retracing would take too long."""
     slice_, exact = verdict["slice"], Symbols(_MOST_ATOMS)
     wrong, by = _wrong(program, verdict), None if verdict["wrong"][0] or reference is None else reference.name
     order = slice_["ops"]
@@ -36,7 +36,7 @@ def retraced(program: Program, verdict: Mapping[str, Any], reference: Program | 
 
 
 def _wrong(program: Program, verdict: Mapping[str, Any]) -> Wrong:
-    """The first wrong slot: of a post-condition, else the first that differs from the reference."""
+    """Return the first slot that violates a post-condition, else the first that differs from the reference."""
     if verdict["wrong"][0]:
         post, rank, place = verdict["wrong"][0]
         return Wrong(post, rank, place, one_slot(program.posts[post].region, place))
@@ -47,8 +47,7 @@ def _wrong(program: Program, verdict: Mapping[str, Any]) -> Wrong:
 def _wanted(
     program: Program, wrong: Wrong, origin: Mapping[str, Any], exact: Symbols, reference: Program | None
 ) -> int | None:
-    """The value that a wrong slot should hold; `origin`: the slice of the reference that defines it. None if it is too
-    large."""
+    """Return the value that a wrong slot should hold (`origin`: its slice of the reference); None if too large."""
     if wrong.post >= 0:
         return Asked(program, exact).values(program.posts[wrong.post], [wrong.place])[0]
     assert reference is not None
@@ -61,7 +60,7 @@ def _wanted(
 
 
 def _run(program: Program, part: Mapping[str, Any], ops: Mapping[int, Op]) -> Run:
-    """The part of the run in which these ops ran."""
+    """Return the part of the run that consists of these ops."""
     run = Run(order=part["ops"])
     pairs = zip(run.order, part["matched"], strict=True)
     run.matched = {row: sender for row, sender in pairs if sender >= 0}
@@ -74,9 +73,9 @@ def _run(program: Program, part: Mapping[str, Any], ops: Mapping[int, Op]) -> Ru
 
 
 def _narrowed(program: Program, part: Mapping[str, Any]) -> dict[int, Op] | None:
-    """The ops with those slots of their regions that matter: of a message, all that its sender sends of it.
+    """Return the ops with only those slots of their regions that reach the wrong slot, of a message all that are sent.
 
-    None where they are too many, or these slots are.
+    Returns None if there are too many of these ops or slots.
     """
     order: Sequence[int] = part["ops"]
     if len(order) > _MOST_OPS:

@@ -1,4 +1,4 @@
-"""Slots of unequal sizes: which slots must have equal sizes for all counts, and each slot's size for given counts."""
+"""sizes: slots of unequal sizes: which slots have equal sizes whatever the counts, and the sizes for given counts."""
 
 from __future__ import annotations
 
@@ -20,25 +20,22 @@ from dovetail.ir.types import RECVS, SENDS, Kind, Region
 from dovetail.ir.workload import Sizes, Workload, owners
 
 Ints = NDArray[np.int64]
-# What such an op moves are the slots that it reads; what others move, those that they write.
+# The message of these ops consists of slots that they read; the message of other ops, of slots that they write.
 _MOVES_READS = (Kind.send, Kind.recv_reduce_send, Kind.copy, Kind.reduce, Kind.put, Kind.get)
-_READS_LIKE_WRITES = (
-    *(Kind.copy, Kind.reduce, Kind.put, Kind.get),
-    *(Kind.recv_reduce, Kind.recv_reduce_copy_send),
-)
+_READS_LIKE_WRITES = (*(Kind.copy, Kind.reduce, Kind.put, Kind.get), *(Kind.recv_reduce, Kind.recv_reduce_copy_send))
 
 
 def uneven(program: Program, known: Sizes, dtype: str) -> Workload:
-    """A Workload of flat arrays, in which slot i of a buffer has its own number of elements (see `slot_sizes`)."""
+    """Return a Workload of flat arrays, in which each slot has its own number of elements (see `slot_sizes`)."""
     slots = {buffer.name: (Slot((), dtype),) * program.num_ranks for buffer in program.buffers}
     return Workload(slots, sizes=slot_sizes(program, known))
 
 
 def slot_sizes(program: Program, known: Sizes) -> Sizes:
-    """Elements of every slot, those of scratch derived from `known`: buffer -> elements of each slot, by rank.
+    """Return the elements of every slot, `sizes[buffer][rank][slot]`, derived from the `known` ones.
 
-    ProgramError where the program moves a slot into one that has another size, OperatorError for sizes that are not one
-    whole number for each slot of each rank. A slot that nothing joins to a known one has no elements.
+    A slot that no op connects to a known one has 0 elements. Raises ProgramError if the program moves a slot into one
+    of another size, and OperatorError if `known` is not one whole number for each slot of each rank.
 
     >>> from dovetail.ir import parse
     >>> relay = parse('''
@@ -59,7 +56,8 @@ def slot_sizes(program: Program, known: Sizes) -> Sizes:
     given = np.full(numbers.total, -1, np.int64)
     for name, parts in known.items():
         if len(parts) != program.num_ranks:
-            raise OperatorError(f"sizes of buffer '{name}' of {len(parts)} ranks", found=f"{program.num_ranks} ranks")
+            what = f"sizes of buffer '{name}' are for {len(parts)} ranks"
+            raise OperatorError(what, found=f"{program.num_ranks} ranks")
         for rank, part in enumerate(parts):
             given[numbers.of(name, rank)] = _checked(program, name, rank, part)
     size = np.full(int(label.max(initial=-1)) + 1, -1, np.int64)
@@ -71,30 +69,26 @@ def slot_sizes(program: Program, known: Sizes) -> Sizes:
         raise ProgramError(
             f"program '{program.name}' moves slots of {given[one]} elements into slots of {given[other]}",
             found=f"{numbers.name(one)} and {numbers.name(other)}",
-            hint="give counts that divide evenly, or keep parts of different size in slots of their own",
+            hint="give counts that divide evenly, or use separate slots for parts of different sizes",
         )
-    whole = np.maximum(size, 0)[label]
-    return {
-        b.name: tuple(whole[numbers.of(b.name, rank)] for rank in range(program.num_ranks)) for b in program.buffers
-    }
+    return numbers.by_slot(np.maximum(size, 0)[label])
 
 
 def slot_classes(program: Program) -> Sizes:
-    """For every slot the number of its class: slots of one class have the same size for all counts.
+    """Return the class of every slot: slots of one class have equal sizes whatever the counts.
 
-    Joined are the two ends of every copy, reduction and message, slot by slot, and all slots of one library collective.
+    Copies, reductions and messages connect the slots at their two ends, slot by slot; a call of a library collective
+    connects the slots that its members read and write.
     """
-    numbers, label = _Numbers(program), _labels(program)
-    return {
-        b.name: tuple(label[numbers.of(b.name, rank)] for rank in range(program.num_ranks)) for b in program.buffers
-    }
+    return _Numbers(program).by_slot(_labels(program))
 
 
 def sizes_fault(program: Program) -> Fault | None:
-    """None where the program suits all counts: it joins no two slots whose sizes the post-conditions leave apart.
+    """Return the fault of a program that does not suit all counts; None if it does.
 
-    By a post-condition, a slot and the slots that it sums have one size: for an all_to_all_v, one for each pair of
-    ranks. Slots that no post-condition names take the size of what is written to them.
+    A program suits all counts if it connects no two slots whose sizes the post-conditions allow to differ. A
+    post-condition requires that a slot and the slots that it sums have one size: in an all_to_all_v, one for each pair
+    of ranks. Slots in no post-condition have the size of what ops write to them.
     """
     numbers, label, asked = _Numbers(program), _labels(program), _Numbers(program)
     edges, named = [], np.zeros(numbers.total, np.bool_)
@@ -111,11 +105,11 @@ def sizes_fault(program: Program) -> Fault | None:
     if not len(apart):
         return None
     one, other = (numbers.name(int(slot)) for slot in slots[apart[0] : apart[0] + 2])
-    return Fault(f"{one} and {other} must have one size, and the collective lets them differ")
+    return Fault(f"{one} and {other} must have one size, but the collective allows them to differ")
 
 
 class _Numbers:
-    """All slots of all buffers and ranks, numbered through."""
+    """Numbers for all slots of all buffers on all ranks, and back."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -123,6 +117,11 @@ class _Numbers:
         self.start = np.array(list(accumulate(sizes, initial=0)), np.int64)
         self.total = int(self.start[-1])
         self._row = {buffer.name: row for row, buffer in enumerate(program.buffers)}
+
+    def by_slot(self, values: Ints) -> Sizes:
+        """Return one value for each numbered slot as values by buffer, rank and slot."""
+        ranks = range(self._program.num_ranks)
+        return {name: tuple(values[self.of(name, rank)] for rank in ranks) for name in self._row}
 
     def of(self, buffer: str, rank: int) -> slice:
         at = self._row[buffer] * self._program.num_ranks + rank
@@ -160,22 +159,22 @@ def _connected(total: int, edges: list[tuple[Ints, Ints]]) -> Ints:
 
 
 class _Regions:
-    """The slots of ops' regions, by number. All but kernels and collectives have one on each side at most."""
+    """The slots of ops' regions, by number. All ops but computes and collectives have at most one region a side."""
 
     def __init__(self, program: Program, numbers: _Numbers) -> None:
         self._program, self._numbers, self._col = program, numbers, program.columns
         self._rank = {side: owners(program, side) for side in ("read", "write")}
 
     def both(self, rows: Ints) -> tuple[Ints, Ints]:
-        """What ops read and what they write, slot by slot."""
+        """Return the slots that ops read and those that they write, as pairs."""
         return self._paired(rows, self._expand("read", rows), rows, self._expand("write", rows))
 
     def ends(self, sends: Ints, receives: Ints) -> tuple[Ints, Ints]:
-        """What each message is sent from and received into, slot by slot."""
+        """Return the slots that messages are sent from and those that they are received into, as pairs."""
         return self._paired(sends, self._moved(sends), receives, self._moved(receives))
 
     def meeting(self, kind: str, members: Ints) -> tuple[Ints, Ints]:
-        """What the members of one call of a collective bring and what they get, slot by slot."""
+        """Return the slots that the members of one call of a collective give and those that receive them, as pairs."""
         (brought, cut), (got, _) = (self._expand(side, members) for side in ("read", "write"))
         traits = COLLECTIVES[kind]
         if traits.exchanges:
@@ -207,7 +206,7 @@ class _Regions:
         return one[0], other[0]
 
     def _moved(self, rows: Ints) -> tuple[Ints, Ints]:
-        """The slots that an op's message fills, op after op, and how many each has."""
+        """Return the slots of each op's message, one op after the other, and how many each op has."""
         reads = np.isin(self._col["kind"][rows], _MOVES_READS)
         parts = [self._expand("read", rows[reads]), self._expand("write", rows[~reads])]
         places = np.concatenate([np.flatnonzero(reads), np.flatnonzero(~reads)])
@@ -216,7 +215,7 @@ class _Regions:
         return slots[order], lengths[np.argsort(places)]
 
     def _expand(self, side: str, rows: Ints) -> tuple[Ints, Ints]:
-        """Numbers of the slots of the regions of each op, and how many each op has."""
+        """Return the numbers of the slots of ops' regions, one op after the other, and how many each op has."""
         col, start = self._col, self._col[f"{side}_start"]
         held = start[rows + 1] - start[rows]
         op = np.repeat(np.arange(len(rows)), held)
@@ -232,10 +231,10 @@ class _Regions:
 
 
 def matches(program: Program) -> tuple[Ints, Ints]:
-    """Rows of the ops that send each message, and of those that receive it.
+    """Return the rows of the ops that send each message, and of those that receive it.
 
-    The k-th send of a channel meets the k-th receive. Where several lanes share an end, they follow one another as the
-    program's one greedy run has them.
+    The k-th send on a channel meets the k-th receive. Where several lanes share an end of a channel, the program's
+    greedy run gives their order. Raises ProgramError if a channel has more sends than receives, or fewer.
     """
     col = program.columns
     rows = [np.flatnonzero(np.isin(col["kind"], [*kinds])) for kinds in (SENDS, RECVS)]

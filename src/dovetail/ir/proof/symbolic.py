@@ -1,4 +1,4 @@
-"""symbolic: execute a Program on symbols, and compare each slot's contributions with the post-conditions."""
+"""symbolic: execute a Program on symbols, and compare what each slot holds with the post-conditions."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dovetail.ir.types import SENDS, Arg, Kernel, Kind, Mode, Op, Post, Region, 
 
 
 class Wrong(NamedTuple):
-    """A slot on `rank`, as a region of one slot, with a wrong value.
+    """A slot on `rank` (as a region of one slot) with a wrong value.
 
-    `post`: the post-condition that it violates, `place`: the slot's place in its region; both -1 if it violates the
-    reference.
+    `post`: number of the post-condition that the slot violates; `place`: its place in the post-condition's region. If
+    it differs from the reference program instead, `post` is -1 and `place` 0.
     """
 
     post: int
@@ -29,7 +29,7 @@ class Wrong(NamedTuple):
 
 
 class Memory:
-    """Every slot's value, made when first accessed. Unwritten slots of the reference are equal to no other value."""
+    """The symbolic values of slots, created when first read. Unwritten slots of the reference equal no other value."""
 
     def __init__(self, program: Program, symbols: Symbols, *, is_reference: bool = False) -> None:
         self.symbols, self._whose = symbols, "the reference's " * is_reference
@@ -53,7 +53,7 @@ class Memory:
 
 
 class Execution:
-    """Executes ops on symbols, one by one, in the order of a run."""
+    """Execute ops on symbols, one by one, in the order of a run."""
 
     def __init__(self, program: Program, run: Run, symbols: Symbols, *, is_reference: bool = False) -> None:
         self.program, self.run, self.symbols = program, run, symbols
@@ -73,7 +73,7 @@ class Execution:
                 self._move(op)
 
     def _move(self, op: Op) -> None:
-        """Ops that move and add slot by slot."""
+        """Execute an op that moves and adds slot by slot."""
         source = rank_read(self.program, op)
         parts = [self.memory.read(source, region) for region in op.reads]
         if op.kind == Kind.reduce:
@@ -119,9 +119,9 @@ class Execution:
 def kernel_values(
     symbols: Symbols, kernel: Kernel, result: int, operands: Sequence[list[int]], terms: int, places: Sequence[int]
 ) -> list[int]:
-    """The values that a kernel writes to `places` of its `result`-th region; each slot is the sum of `terms` terms.
+    """Return the values that a kernel writes to `places` of its `result`-th region, each the sum of `terms` terms.
 
-    Of an operand that is taken slot by slot, `operands` has the slots for these places, one after the other.
+    `operands`: the values of each operand's slots; for modes `each` and `each_sum` only those that `places` need.
     """
     whole = [tuple(values) if mode == "all" else () for values, mode in zip(operands, kernel.modes, strict=True)]
     found = []
@@ -139,8 +139,11 @@ def kernel_values(
 def collective_values(
     symbols: Symbols, kind: str, inputs: Sequence[list[int]], sizes: Sequence[int], parts: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """What a collective leaves at each member, from what each brings; `sizes` are the slots each one gets, `parts`
-    those that an all_to_all moves from each member to each."""
+    """Return the values that each member of a collective gets.
+
+    `inputs`: the values that each member gives. `sizes`: the slots that each member gets. `parts[i][j]`: the slots that
+    member i of an all_to_all sends to member j.
+    """
     traits = COLLECTIVES[kind]
     if traits.exchanges:
         cut = [_cut(values, part) for values, part in zip(inputs, parts, strict=True)]
@@ -154,13 +157,13 @@ def collective_values(
 
 
 def _cut(values: list[int], sizes: Sequence[int]) -> list[list[int]]:
-    """Values in pieces of these sizes."""
+    """Return values cut into pieces of these sizes."""
     rest = iter(values)
     return [list(islice(rest, size)) for size in sizes]
 
 
 class Asked:
-    """What post-conditions ask for, slot by slot of their regions."""
+    """The values that post-conditions require, slot by slot of their regions."""
 
     def __init__(self, program: Program, symbols: Symbols) -> None:
         self._symbols, self._start = symbols, Memory(program, symbols)
@@ -168,14 +171,14 @@ class Asked:
         self._modes: Modes = {name: kernel.modes for name, kernel in self._kernels.items()}
 
     def values(self, post: Post, places: Sequence[int] | None = None) -> list[int]:
-        """The values asked for, of all slots or at some places."""
+        """Return the values that a post-condition requires at `places` of its region; default: all."""
         slots = post.region.num_slots
         at = range(slots) if places is None else places
         terms = [self._term(term, slots, at) for term in post.terms]
         return [self._symbols.total(term[j] for term in terms) for j in range(len(at))]
 
     def _term(self, term: Term, slots: int, places: Sequence[int]) -> list[int]:
-        """The values of a term of `slots` slots, at some places."""
+        """Return the values of a term with `slots` slots, at some places."""
         modes, sizes = modes_of(term, self._modes), [own_slots(arg, self._modes) for arg in term.args]
         terms = num_terms(modes, sizes, slots)
         at: dict[Mode, Sequence[int]] = {"each": places, "sum": range(terms)}
@@ -199,7 +202,7 @@ class Asked:
 
 
 def first_wrong(execution: Execution, posts: Sequence[Post]) -> Wrong | None:
-    """The first slot, by post-condition, rank and place, that does not hold what was asked."""
+    """Return the first slot, by post-condition, rank and place, that does not hold what the post-condition requires."""
     asked = Asked(execution.program, execution.symbols)
     for number, post in enumerate(posts):
         wanted = asked.values(post)
@@ -212,7 +215,7 @@ def first_wrong(execution: Execution, posts: Sequence[Post]) -> Wrong | None:
 
 
 def first_difference(execution: Execution, reference: Execution) -> Wrong | None:
-    """The first slot, by buffer, rank and place, that does not hold what the reference wrote to it."""
+    """Return the first slot, by buffer, rank and place, that does not hold what the reference wrote to it."""
     written: dict[tuple[str, int], set[int]] = {}
     for op in reference.program.ops():
         for region in op.writes:
@@ -227,17 +230,17 @@ def first_difference(execution: Execution, reference: Execution) -> Wrong | None
 
 
 def result_buffers(program: Program) -> list[str]:
-    """The buffers that hold what a program computes: its outputs, or in place its inputs."""
+    """Return the names of the buffers that hold a program's results: its outputs; its inputs if it has no output."""
     outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
     return outputs or [buffer.name for buffer in program.buffers if buffer.role == "input"]
 
 
 def held(execution: Execution, wrong: Wrong) -> int:
-    """The value that a wrong slot holds after the run."""
+    """Return the value that a wrong slot holds after the run."""
     return execution.memory.read(wrong.rank, wrong.slot)[0]
 
 
 def one_slot(region: Region, place: int) -> Region:
-    """Slot `place` of a region, alone."""
+    """Return slot `place` of a region, as a region."""
     block, inside = divmod(place, region.count)
     return Region(region.buffer, region.offset + block * region.stride + inside, 1)

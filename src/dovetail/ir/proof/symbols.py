@@ -1,12 +1,12 @@
-"""Symbols: exact values for symbolic execution, canonical multisets of contributions, each kept once.
+"""Symbols: exact values for symbolic execution: canonical multisets of contributions, each stored once.
 
-A value is a number that names a multiset; equal values have equal numbers. Its members are atoms:
+A value is a number that stands for a multiset of atoms; equal values have equal numbers. Atoms are:
 
-- ("input", buffer, rank, slot): what an input held at the start
-- ("undefined", buffer, rank, slot): what a slot held that nobody had written: no post-condition asks for it
+- ("input", buffer, rank, slot): the initial value of an input's slot
+- ("undefined", buffer, rank, slot): the initial value of any other slot; no post-condition contains it
 - ("kernel", name, result, place, operands): one slot of a kernel's result, or one of the terms that it sums. Each
-  operand is the value of one slot (modes `each`, `sum`, `each_sum`) or the values of all slots in order (`all`). Where
-  nothing is taken slot by slot of the result, `place` is the slot's place.
+  operand is the value of one slot (modes `each`, `sum`, `each_sum`) or the values of all slots in order (`all`).
+  `place` is the slot's place in the result if no operand is taken slot by slot, else -1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from dovetail.ir.types import Kernel
 
 Atom = tuple[object, ...]
 Operand = int | tuple[int, ...]
-MOST = 1 << 100  # times that an atom is counted: a loop of doublings makes numbers that fill the memory
-SHOWN_DEPTH, SHOWN_TERMS = 3, 4  # kernels within kernels, and terms of a sum within one, that are put in words
+MOST = 1 << 100  # limit of an atom's count: repeated doubling would make numbers that fill the memory
+SHOWN_DEPTH, SHOWN_TERMS = 3, 4  # in a text: levels of nested kernels, and terms of a nested sum
 
 
 class TooManyError(Exception):
-    """More atoms were added than Symbols may add."""
+    """Symbols has added more atoms than its limit."""
 
 
 class Symbols:
-    """Makes symbolic values, each only once. Limits the number of atoms that it adds up in all."""
+    """Create symbolic values, each only once. `most_atoms` limits how many atoms are added up in all."""
 
     def __init__(self, most_atoms: float = math.inf) -> None:
         self._left = most_atoms
@@ -40,7 +40,7 @@ class Symbols:
         self._texts: dict[tuple[int, int], str] = {}
 
     def atom(self, atom: Atom) -> int:
-        """The value that holds `atom` once and nothing else."""
+        """Return the value that consists of `atom` alone, once."""
         number = self._atoms.setdefault(atom, len(self._atom_list))
         if number == len(self._atom_list):
             self._atom_list.append(atom)
@@ -50,7 +50,7 @@ class Symbols:
         return self.atom(("input" if defined else "undefined", buffer, rank, slot))
 
     def total(self, values: Iterable[int]) -> int:
-        """The sum of values: contributions are counted as often as they come."""
+        """Return the sum of values: the counts of their atoms are added."""
         key = tuple(sorted(values))
         if key not in self._sums:
             self._left -= sum(len(self._value_list[value]) for value in key)
@@ -64,30 +64,30 @@ class Symbols:
         return self._sums[key]
 
     def apply(self, kernel: Kernel, result: int, place: int, operands: Sequence[Operand]) -> int:
-        """Slot `place` of the `result`-th region that a kernel writes."""
+        """Return the value of slot `place` of the `result`-th region that a kernel writes."""
         return self.atom(("kernel", kernel.name, result, -1 if _by_slot(kernel) else place, tuple(operands)))
 
     def step(self, row: int, values: list[int]) -> list[int]:
-        """Values that op `row` stores or sends: here they stay what they are."""
+        """Return the values that op `row` stores or sends: here unchanged; `Lineage` records the op."""
         return values
 
     def members(self, value: int) -> Counter[Atom]:
-        """The atoms of a value, and how often it holds each."""
+        """Return the atoms of a value with their counts."""
         return Counter({self._atom_list[atom]: times for atom, times in self._value_list[value]})
 
     def size(self, value: int) -> int:
-        """How many different atoms a value has."""
+        """Return the number of different atoms of a value."""
         return len(self._value_list[value])
 
     def text(self, value: int, depth: int = SHOWN_DEPTH) -> str:
-        """`A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`; kernels within kernels so deep only."""
+        """Return a value as text, `A@0[3] + 2 x A@1[3] + matmul(A@0[3], B@0[0])`, down to `depth` nested kernels."""
         if (value, depth) not in self._texts:
             most = None if depth == SHOWN_DEPTH else SHOWN_TERMS
             self._texts[value, depth] = self.sum_text(self.members(value), most, depth) or "nothing"
         return self._texts[value, depth]
 
     def sum_text(self, members: Counter[Atom], most: int | None = None, depth: int = SHOWN_DEPTH) -> str:
-        """Atoms as a sum in words, with at most `most` atoms written out."""
+        """Return a sum of atoms as text, with at most `most` atoms written out."""
         texts = sorted(self.atom_text(atom, times, depth) for atom, times in members.items())
         more = f" and {len(texts) - most} more" if most is not None and len(texts) > most else ""
         return f"{' + '.join(texts[:most])}{more}"

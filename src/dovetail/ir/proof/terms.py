@@ -6,22 +6,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from dovetail.ir.types import Arg, Mode, Region, Term
 
-Modes = Mapping[str, Sequence[Mode]]  # of each kernel, by name
+Modes = Mapping[str, Sequence[Mode]]  # the modes of each kernel's operands, by the kernel's name
 
 
 def modes_of(term: Term, modes: Modes) -> Sequence[Mode]:
-    """How each operand of a term is taken; those of a sum slot by slot."""
+    """Return the mode of each operand of a term; `each` for the operands of a sum."""
     return each(len(term.args)) if term.kernel is None else modes[term.kernel]
 
 
 def each(count: int) -> Sequence[Mode]:
-    """So many operands that are taken slot by slot."""
+    """Return the modes of `count` operands of mode `each`."""
     mode: Mode = "each"
     return (mode,) * count
 
 
 def num_terms(modes: Sequence[Mode], sizes: Sequence[int], slots: int) -> int:
-    """S: the number of terms that each of a result's `slots` slots sums, from the sizes of the kernel's operands.
+    """Return how many terms each of a result's `slots` slots sums, from the sizes of the kernel's operands.
 
     >>> num_terms(("each_sum", "sum"), (8, 4), 2), num_terms(("each_sum",), (8,), 2), num_terms(("each",), (2,), 2)
     (4, 4, 1)
@@ -33,18 +33,21 @@ def num_terms(modes: Sequence[Mode], sizes: Sequence[int], slots: int) -> int:
 
 
 def slots_needed(mode: Mode, own: int, slots: int, terms: int) -> int:
-    """How many slots an operand must have, whose own are `own`, for a result of `slots` slots, sums of `terms` each."""
+    """Return how many slots an operand must have for a result of `slots` slots, each the sum of `terms` terms.
+
+    `own`: the slots that it has.
+    """
     return {"each": slots, "all": own, "sum": terms, "each_sum": slots * terms}[mode]
 
 
 def own_slots(arg: Arg, modes: Modes) -> int:
-    """Slots of an operand, as far as it determines them itself; else 1."""
+    """Return the slots of an operand; 1 if they do not follow from the operand itself."""
     slots = known_slots(arg, modes)
     return 1 if slots is None else slots
 
 
 def known_slots(arg: Arg, modes: Modes) -> int | None:
-    """Slots of a region; of a kernel's result, the slots of the first operand with mode `each`, if any."""
+    """Return the slots of a region, or of a nested term, if its operands determine them; else None."""
     if not isinstance(arg, Term):
         return arg[1].num_slots
     contracted: dict[Mode, int] = {}
@@ -58,7 +61,7 @@ def known_slots(arg: Arg, modes: Modes) -> int | None:
 
 
 def leaves(term: Term) -> Iterator[tuple[int, Region]]:
-    """Every region of a term, with its rank, from left to right."""
+    """Yield every region of a term, with its rank, from left to right."""
     for arg in term.args:
         if isinstance(arg, Term):
             yield from leaves(arg)
@@ -67,7 +70,7 @@ def leaves(term: Term) -> Iterator[tuple[int, Region]]:
 
 
 def mapped(term: Term, change: Callable[[Region], Region]) -> Term:
-    """The term with other regions in its place."""
+    """Return the term with `change(region)` in place of each region."""
     return Term(
         term.kernel, tuple(mapped(a, change) if isinstance(a, Term) else (a[0], change(a[1])) for a in term.args)
     )

@@ -1,4 +1,4 @@
-"""verify: proves a Program, or finds the counterexample. The plain Python reference, and the door to the fast one."""
+"""verify: prove a Program correct, or find a counterexample; in C++, and as a Python reference."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from dovetail.ir.text.write import op_text
 from dovetail.ir.types import Kind
 
 Verdict = dict[str, Any]
-_SHOWN = 12  # ops of a counterexample that are put in words
+_SHOWN = 12  # most ops of a counterexample in a text
 _PROVED = {
-    "bounds": "every access, peer and call fits",
+    "bounds": "every access, peer and call is valid",
     "deadlock": "it completes in every timing",
     "races": "conflicting accesses are ordered in every timing",
     "result": "every post-condition holds",
-    "limits": "no target asked",
+    "limits": "no target named",
 }
 
 
 class Findings(NamedTuple):
-    """What the checks found, by name: a Fault, or None. Checks that are absent were not reached."""
+    """The Fault that each check found, or None, by the check's name. Checks that are absent were not reached."""
 
     faults: dict[str, Fault | None]
     min_fifo_depth: int | None = None
@@ -46,16 +46,33 @@ class Findings(NamedTuple):
 
 
 def verify(program: Program, target: str | None = None, *, against: Program | None = None) -> Certificate:
-    """Prove `program`: bounds, deadlock, races, result, and the limits of `target`.
+    """Prove that a program is correct, or find a counterexample. C++ checks millions of ops a second.
 
-    With `against`, a plain program that is right, what its outputs hold is also compared with what that one leaves in
-    them, slot by slot; both must have the same inputs and outputs. Outputs that `against` does not write are not
-    compared. Programs without outputs are in place, and the inputs that `against` writes are compared. Where both
-    repeat the same ops again and again, C++ does a few repetitions and concludes by induction, or else does all.
+    Parameters
+    ----------
+    program : Program
+        The program to prove.
+    target : str, optional
+        A runtime whose limits the program must keep, one of `TARGETS`.
+    against : Program, optional
+        A correct program with the same inputs and outputs. `program` must leave in every output slot that `against`
+        writes what `against` leaves there; if they have no outputs, in every input slot that `against` writes.
 
-    Checks millions of ops a second, in C++. An invalid program does not raise: the Certificate names the fault. Raises
-    ProgramError for an unknown target, and if `against` is itself wrong or has other inputs and outputs. Results are
-    compared by keyed 128-bit hashes: a wrong one passes with a probability below 2^-90.
+    Returns
+    -------
+    Certificate
+        The verdict on bounds, deadlock, races, result and limits. An invalid program does not raise: the certificate
+        names the fault.
+
+    Raises
+    ------
+    ProgramError
+        If the target is unknown, or `against` is itself wrong or has other inputs and outputs.
+
+    Notes
+    -----
+    Results are compared by keyed 128-bit hashes: a wrong one passes with a probability below 2^-90. If `program` and
+    `against` both repeat the same ops many times, C++ executes a few repetitions and proves the others by induction.
     """
     check_target(target)
     if against is not None:
@@ -64,7 +81,7 @@ def verify(program: Program, target: str | None = None, *, against: Program | No
 
 
 def judge_limits(certificate: Certificate, program: Program, target: str) -> Certificate:
-    """The certificate of `program` with its check of limits replaced by the limits of `target`."""
+    """Return a program's certificate with its check of limits redone for `target`."""
     check_target(target)
     if not certificate.checks["bounds"].ok:
         return replace(certificate, target=target)
@@ -74,20 +91,20 @@ def judge_limits(certificate: Certificate, program: Program, target: str) -> Cer
 
 
 def verify_order(program: Program) -> Certificate:
-    """`verify` without the check of results: bounds, deadlock and races only."""
+    """Return the certificate of `verify` without the check of results: bounds, deadlock and races only."""
     findings = _native(replace(program, posts=()), ask=False)
     faults = {name: fault for name, fault in findings.faults.items() if name != "result"}
     return certify(program, findings._replace(faults=faults), None)
 
 
 def least_depth(program: Program) -> int | None:
-    """The `min_fifo_depth` of a program that has passed the bounds check; nothing else is looked at."""
+    """Return the `min_fifo_depth` of a program that has passed the bounds check. Checks nothing else."""
     verdict = judge(program, [])
     return int(verdict["depth"]) if verdict["complete"] else None
 
 
 def verify_reference(program: Program, target: str | None = None, *, against: Program | None = None) -> Certificate:
-    """`verify` in plain Python: exact values, vector clocks of every op, tens of thousands of ops a second."""
+    """Return the certificate of `verify`, computed in Python with exact values: tens of thousands of ops a second."""
     check_target(target)
     if against is not None:
         check_comparable(program, against, certify(against, _reference(against), None))
@@ -114,7 +131,7 @@ def _reference(program: Program, against: Program | None = None) -> Findings:
 
 
 def _result_fault(execution: Execution, lists: OpLists, against: Program | None) -> Fault | None:
-    """The first slot that does not hold what a post-condition, or else the reference, asks."""
+    """Return the fault of the first slot that violates a post-condition, else of the first unlike `against`."""
     program, run, exact = execution.program, execution.run, Symbols()
     wrong = first_wrong(execution, program.posts)
     if wrong:
@@ -137,7 +154,7 @@ def _executed(reference: Program, symbols: Symbols) -> Execution:
 
 
 def _native(program: Program, ask: bool = True, against: Program | None = None) -> Findings:
-    """What C++ finds; without `ask`, not which collective the outputs hold."""
+    """Return what C++ finds. Without `ask`, C++ does not search for the collective that the outputs hold."""
     bounds = _tables_fault(program)
     if bounds:
         return Findings({"bounds": bounds})
@@ -203,7 +220,7 @@ def _native_races(program: Program, verdict: Verdict) -> Fault | None:
 
 
 def _matches_fault(lists: OpLists, run: Run) -> Fault | None:
-    """The first message, or call of a collective, whose ends disagree on sizes."""
+    """Return the fault of the first message, or call of a collective, whose ends disagree on sizes."""
     for row in run.order:
         fault = None
         members = run.groups.get(row, ())
@@ -229,7 +246,7 @@ def _deadlock(lists: OpLists, run: Run) -> Fault | None:
 
 
 def certify(program: Program, findings: Findings, target: str | None, against: Program | None = None) -> Certificate:
-    """Findings as a Certificate, in words."""
+    """Return findings as a Certificate, with texts for the user."""
     faults = dict(findings.faults)
     if target is not None and faults.get("bounds") is None:
         faults["limits"] = limits_fault(program, target)
@@ -247,14 +264,14 @@ def certify(program: Program, findings: Findings, target: str | None, against: P
 
 
 def failed_check(program: Program, fault: Fault) -> Check:
-    """A fault as a check that failed, its ops in words."""
+    """Return a fault as a failed check, with its ops as text."""
     blamed = fault.blamed or fault.ops[:1]
     where = program.op(blamed[0]).line if blamed else None
     return Check(False, fault.what, fault.ops, where, fault.found, fault.hint, _shown(program, fault.ops, blamed))
 
 
 def _shown(program: Program, ops: Sequence[int], blamed: Sequence[int]) -> tuple[str, ...]:
-    """The ops in words, and where there are many those that are blamed, the first and the last of them."""
+    """Return the ops as lines of text. If there are many: those blamed, then first and last ones, up to _SHOWN."""
     kept = set(ops)
     if len(kept) > _SHOWN:
         ends = (op for pair in zip(ops, reversed(ops), strict=True) for op in pair)
@@ -275,10 +292,10 @@ def _left_out_text(count: int) -> str:
 
 
 def schedule_line(program: Program, row: int) -> str:
-    """An op of a counterexample: its name, its text, its source line."""
+    """Return an op of a counterexample as text: its name, its line of the program's text, its source line."""
     try:
         text = op_text(program, row)
-    except (ProgramError, IndexError):  # so malformed that it has no text
+    except (ProgramError, IndexError):  # too malformed to be written as text
         text = "malformed"
     line = program.op(row).line
     return f"{name_op(program, row)}: {text}" + (f"  ({line})" if line else "")
@@ -286,7 +303,7 @@ def schedule_line(program: Program, row: int) -> str:
 
 def _proved(program: Program, name: str, target: str | None, findings: Findings, against: Program | None) -> str:
     if name == "deadlock" and findings.faults.get("races"):
-        return "it completes in the one order tried: with races, others may not"
+        return "it completes in the one order tried; because of the races, it may not in others"
     if name == "deadlock" and program.channels:
         return f"{_PROVED[name]}, with channels {findings.min_fifo_depth} deep or deeper"
     if name == "limits" and target is not None:
@@ -296,6 +313,6 @@ def _proved(program: Program, name: str, target: str | None, findings: Findings,
     parts = [_PROVED[name]] if program.posts else []
     parts += [f"every output that '{against.name}' writes is the same"] if against is not None else []
     if not parts:
-        return "the program has no post-condition: nothing was asked"
+        return "the program has no post-condition: nothing was checked"
     unasked = unasked_slots(program, against)
-    return "; ".join(parts + ([f"{unasked} output slots are asked for by none"] if unasked else []))
+    return "; ".join(parts + ([f"{unasked} output slots were not checked"] if unasked else []))

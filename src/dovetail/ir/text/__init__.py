@@ -1,1 +1,1 @@
-"""text: Programs as text and as JSON, written and read."""
+"""text: write and read Programs as text; write them as JSON."""

@@ -1,4 +1,4 @@
-"""document: the JSON text of a Program, column by column, without the whole document in memory."""
+"""document: write the JSON text of a Program column by column, without building the whole document in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.ir.types import COLUMNS, Post
 
 
 def json_text(program: Program) -> str:
-    """`json.dumps(program.to_json())`.
+    """Return `json.dumps(program.to_json())`.
 
     >>> from dovetail.ir import parse
     >>> one = parse("program one ranks 1\\nlane net net\\nrank 0 lane net\\n  nop\\n")
@@ -34,7 +34,7 @@ def _pieces(program: Program) -> Iterator[str]:
 
 
 def _posts(posts: Sequence[Post]) -> list[str]:
-    """The text of each post-condition."""
+    """Return the JSON text of each post-condition."""
     bulk = Posts.of(posts)
     col = bulk.columns
     ranks, kernels = list(map(str, col["post_rank"].tolist())), [json.dumps(name) for name in (*bulk.kernels, None)]

@@ -1,4 +1,4 @@
-"""lines: ops and post-conditions as lines of the text form, in bulk: a million ops take seconds."""
+"""lines: write ops and post-conditions as lines of the text form, a million ops in seconds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS = [kind.name for kind in Kind]
 
 
 def quote(name: str) -> str:
-    """A name as the text form writes it.
+    """Return a name as the text form writes it: in quotes if it is no plain word.
 
     >>> quote("A_1"), quote("two words")
     ('A_1', '"two words"')
@@ -31,15 +31,15 @@ def quote(name: str) -> str:
 
 
 def kernel_text(kernels: tuple[Kernel, ...], row: int) -> str:
-    """A kernel's name, with `#row` where another one has the same name."""
+    """Return a kernel's name, followed by `#row` if several kernels have this name."""
     name = kernels[row].name
     return quote(name) + (f"#{row}" if sum(k.name == name for k in kernels) > 1 else "")
 
 
 def op_lines(program: Program, *, source: bool = True) -> list[str]:
-    """A line for each op, in the order of the rows; `at` and the source line only with `source`.
+    """Return a line for each op, in the order of the rows; with `at` and the source line only if `source`.
 
-    Never refuses: an op without the channel or kernel that its kind needs is printed without it.
+    Raises nothing: an op that lacks the channel or kernel that its kind needs is printed without it.
 
     >>> from dovetail.ir import Builder, Region
     >>> b = Builder("one", 2)
@@ -65,7 +65,7 @@ def op_lines(program: Program, *, source: bool = True) -> list[str]:
 
 
 def post_lines(posts: Sequence[Post]) -> list[str]:
-    """A line for each post-condition."""
+    """Return a line for each post-condition."""
     bulk = Posts.of(posts)
     col, names = bulk.columns, [quote(name) for name in bulk.buffers]
     kernels = [quote(name) for name in bulk.kernels]
@@ -82,7 +82,7 @@ def post_lines(posts: Sequence[Post]) -> list[str]:
 
 
 def _plain_sums(col: dict[str, NDArray[Any]], args: list[str]) -> Iterable[list[str]]:
-    """The operands of each post whose terms are inputs."""
+    """Return the operands of each post whose terms are all inputs."""
     ends = col["term_arg_start"][col["post_term_start"]].tolist()
     return (args[a:b] for a, b in pairwise(ends))
 
@@ -91,7 +91,7 @@ _REGION = ("buffer", "offset", "count", "stride", "blocks")
 
 
 def _region_texts(names: Sequence[str], parts: Sequence[NDArray[Any]], ranks: NDArray[Any] | None = None) -> list[str]:
-    """`x[0:4]`, or `x@1[0:4]` with ranks."""
+    """Return `x[0:4]` for each region, or `x@1[0:4]` with ranks."""
     buffer, offset, count, stride, blocks = parts
     heads = [names[row] for row in buffer.tolist()]
     if ranks is not None:
@@ -111,7 +111,7 @@ def _regions(program: Program, side: str) -> list[str]:
 
 
 def _deps(program: Program) -> list[str]:
-    """Every dependency: lane and index, with the rank where it differs."""
+    """Return each dependency as lane and index, with the rank if it is another one."""
     col = program.columns
     names = np.array([quote(lane.name) for lane in program.lanes], dtype=object)
     heads = names[col["lane"][col["dep"]]]
@@ -124,7 +124,7 @@ def _deps(program: Program) -> list[str]:
 
 
 def _calls(program: Program) -> Texts:
-    """The first words of each op: its kind, and what it calls."""
+    """Return the first words of each op: its kind, and the kernel or collective that it calls."""
     col = program.columns
     words: Texts = np.array(_KINDS, dtype=object)[col["kind"]]
     tables: tuple[tuple[Kind, int, Callable[[int], str]], ...] = (
@@ -139,13 +139,13 @@ def _calls(program: Program) -> Texts:
 
 
 def called(program: Program, kind: Kind, size: int) -> NDArray[Any]:
-    """Which of `size` kernels or collectives each op of a kind calls; -1 of one that does not exist, and of others."""
+    """Return the kernel or collective that each op of this kind calls; -1 for rows that do not exist, and other ops."""
     col = program.columns
     return np.where((col["kind"] == kind) & (col["call"] >= 0) & (col["call"] < size), col["call"], -1)
 
 
 def _peers(program: Program, end: str) -> Texts:
-    """How each op names its channel: by the peer, or in full where its rank is at neither end."""
+    """Return how each op names its channel: by the peer, or in full if its rank is at neither end."""
     col, word = program.columns, "from" if end == "chan_in" else "to"
     tails = [f":{c.id}" if c.id else "" for c in program.channels]
     peers = [c.src if end == "chan_in" else c.dst for c in program.channels]
@@ -158,13 +158,13 @@ def _peers(program: Program, end: str) -> Texts:
 
 
 def _chosen(texts: Iterable[str], rows: NDArray[Any]) -> Texts:
-    """The text of each row; nothing for -1."""
+    """Return the text of each row; "" for row -1."""
     found: Texts = np.array([*texts, ""], dtype=object)[rows]
     return found
 
 
 def _joined(texts: Sequence[str], start: NDArray[Any], word: str) -> Texts:
-    """The texts start[i] to start[i + 1] of each row, after a word."""
+    """Return, for each row i, a word and the texts start[i] to start[i + 1] - 1; "" if there are none."""
     count = np.diff(start)
     found = np.full(len(count), "", dtype=object)
     if (count == 1).all() and not word:

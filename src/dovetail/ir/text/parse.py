@@ -1,4 +1,4 @@
-"""parse: reads the text form of a Program (see `ir.text.write`); an error names the line and what was expected."""
+"""parse: read the text form of a Program (see `ir.text.write`); errors name the line and what was expected."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _ROLES: dict[str, Role] = {"input": "input", "output": "output", "scratch": "scr
 _ENGINES: dict[str, Engine] = {"compute": "compute", "copy": "copy", "net": "net"}
 _MODES: dict[str, Mode] = {"each": "each", "all": "all", "sum": "sum", "each_sum": "each_sum"}
 MAX_RANKS = 1 << 20
-_FORMS = "the text of a Program begins so; `dovetail compile` is for Python"
+_FORMS = "the text of a Program begins with 'program'; to run a Python file, use `dovetail compile`"
 _KINDS = {kind.name: kind for kind in Kind}
 
 
 def parse(text: str, name: str | None = None) -> Program:
-    """The Program that a text describes.
+    """Return the Program that a text describes.
 
-    `name` is the file it came from: it goes into errors, and ops that name no source line of their own get
-    `name:line`. ProgramError for the first line that is not understood, with what was expected there.
+    `name`: the file that the text came from. Errors show it, and ops without a source line of their own get
+    `name:line`. Raises ProgramError for the first line that is not understood, with what was expected there.
 
     >>> parse("program one ranks 1\\nlane net net\\nrank 0 lane net\\n  nop\\n").num_ops
     1
@@ -134,7 +134,7 @@ class _Header:
         return Term(name, tuple(args))
 
     def _operand(self, line: Line, depth: int) -> Arg:
-        """A region of a rank, a kernel's result, or a sum of such."""
+        """Read an operand of a kernel: a region of a rank, a term, or a sum of these."""
         parts = [self._term(line, depth)]
         while line.has("+"):
             parts.append(self._term(line, depth))
@@ -160,6 +160,7 @@ class _Body:
             self.ops.append((line, rank, lane))
 
     def read(self) -> None:
+        """Add all ops to the builder."""
         for line, rank, lane in self.ops:
             try:
                 self._op(line, rank, lane)
@@ -223,7 +224,8 @@ class _Body:
             rows = [row for row in rows if row == int(match[2])]
         if len(rows) != 1:
             hint = f"one of {', '.join(kernel_text(tuple(kernels), row) for row in range(len(kernels)))}"
-            raise ProgramError(f"no one kernel '{match[0]}'", hint=hint if kernels else "declare it in the header")
+            what = f"{'several kernels' if rows else 'no kernel'} '{match[0]}'"
+            raise ProgramError(what, hint=hint if kernels else "declare it in the header")
         return rows[0]
 
     def _collective(self, kind: str, group: Sequence[int]) -> int:

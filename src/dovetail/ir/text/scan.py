@@ -28,7 +28,7 @@ _BLANK = re.compile(r"\s*(?:#.*)?")
 
 
 class Line:
-    """A line and how far it has been read. `where` names it in errors."""
+    """A line, and the position up to which it has been read. `where` names the line in errors."""
 
     def __init__(self, text: str, where: str) -> None:
         self.text, self.where, self.at = text, where, 0
@@ -55,7 +55,7 @@ class Line:
         return match
 
     def has(self, literal: str) -> bool:
-        """Whether a literal word or sign comes next; if so, step over it."""
+        """Return whether a literal word or sign comes next; if so, step over it."""
         end = self.at + len(literal)
         rest = self.text[end : end + 1]
         if not self.text.startswith(literal, self.at) or (
@@ -86,7 +86,7 @@ class Line:
         return found
 
     def region(self, with_rank: bool = False) -> tuple[int, Region]:
-        """`A[0:4]`, or `A@2[0:4]` with the rank it is on."""
+        """Read `A[0:4]`, or `A@2[0:4]` with its rank; return (rank or 0, region)."""
         start = self.at
         m = self.word("a region")
         if (m[2] is not None) != with_rank:

@@ -1,4 +1,4 @@
-"""The text form of a Program: short, stable, parseable. Ops stand by rank and lane, in the order in which they run.
+"""write: the text form of a Program. Ops are grouped by rank and lane, in the order in which they run.
 
     program swap ranks 2
     buffer x input 1
@@ -11,12 +11,13 @@
       send x[0:1] to 1
       recv from 1 -> y[0:1] after net.0 at swap.py:7
 
-What a kernel computed is a term of a post-condition, `f(x@0[0:4], g(x@1[0:4]) + y@1[0:4])`: its operands are regions,
-what kernels make of such in turn, and sums.
+A post-condition may contain results of kernels, `f(x@0[0:4], g(x@1[0:4]) + y@1[0:4])`: a kernel's operands are regions,
+results of kernels, and sums.
 
-A peer is `1`, `1:2` where the channel's id is not 0, or `0->1:2` in full. A region is `x[start:end]`, or
-`x[start:end; blocks x stride]` with the first block's ends. `after net.0` is op 0 of lane net of the same rank,
-`at` the source line. Names that are not plain words are quoted as in JSON. `#` opens a comment.
+A peer is `1`, `1:2` if the channel's id is not 0, or `0->1:2` in full. A region is `x[start:end]`, or
+`x[start:end; blocks x stride]`, where start and end are those of the first block. `after net.0` is a dependency on
+op 0 of lane `net` of the same rank; `at` gives the source line. Names that are not plain words are quoted as in JSON.
+`#` starts a comment.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from dovetail.ir.types import Kind, Op, Region
 
 
 def to_text(program: Program) -> str:
-    """The text of a program; `parse` gives back `canonical(program)`.
+    """Return the text of a program; `parse` of it returns `canonical(program)`.
 
-    Programs whose ops do not have the regions and channels that their kinds need have no text: ProgramError.
+    Raises ProgramError if an op calls no kernel or collective although its kind needs one.
     """
     return "\n".join([*_header(program), *post_lines(program.posts), *_body(program), ""])
 
 
 def canonical(program: Program) -> Program:
-    """The same program with its rows by rank and lane, as its text lists them, and source lines by first use."""
+    """Return the program with its ops ordered by rank and lane, as in its text, and source lines in order of use."""
     order = np.concatenate([np.zeros(0, dtype=np.int64), *program.queues().values()])
     place = np.empty(program.num_ops, dtype=np.int64)
     place[order] = np.arange(program.num_ops)
@@ -61,7 +62,7 @@ def canonical(program: Program) -> Program:
 
 
 def _used_lines(program: Program, column: NDArray[np.int32]) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-    """Source lines in the order of their first use, and the column that points to them."""
+    """Return source lines in the order of their first use, and the column that refers to them."""
     used, first = np.unique(column[column >= 0], return_index=True)
     used = used[np.argsort(first)]
     numbers = np.full(len(program.lines) + 1, -1, dtype=np.int32)
@@ -70,7 +71,7 @@ def _used_lines(program: Program, column: NDArray[np.int32]) -> tuple[tuple[str,
 
 
 def op_text(program: Program, row: int) -> str:
-    """One op as its line of the text, without `after` and `at`: for messages."""
+    """Return an op's line of the text, without `after` and `at`, for error messages."""
     return " ".join(_op_words(program, program.op(row)))
 
 
@@ -111,7 +112,7 @@ def _op_words(program: Program, op: Op) -> Iterable[str]:
     yield op.kind.name
     table = {Kind.compute: program.kernels, Kind.collective: program.collectives}.get(op.kind)
     if table is not None and not 0 <= op.call < len(table):
-        raise ProgramError(f"op {op.index} is a {op.kind.name} that calls nothing: it has no text")
+        raise ProgramError(f"op {op.index} is a {op.kind.name} that calls nothing: it cannot be written as text")
     if op.kind == Kind.compute:
         yield kernel_text(program.kernels, op.call)
     if op.kind == Kind.collective:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +10,11 @@ from numpy.typing import NDArray
 
 from dovetail.core import PlanError
 from dovetail.ir import Program
+from dovetail.ir.build import OP, REGION
+from dovetail.passes.op_rows import SIDES, rows_of, taken
 
 Ints = NDArray[np.int64]
-OPS = ("kind", "rank", "lane", "chan_in", "chan_out", "call")  # columns with a value for each op, the line aside
-LISTS = {
-    "dep": ("dep",),
-    "read": tuple(f"read_{part}" for part in ("buffer", "offset", "count", "stride", "blocks")),
-    "write": tuple(f"write_{part}" for part in ("buffer", "offset", "count", "stride", "blocks")),
-}
+LISTS = {"dep": ("dep",)} | {side: tuple(f"{side}_{part}" for part in REGION) for side in SIDES}
 MOST_STEPS = 1 << 17  # that are written one by one
 MOST_OPS = 1 << 25  # of a program, some gigabytes
 FEW = 20  # periods; fewer steps are written as they are
@@ -64,19 +60,12 @@ def _grown(short: Program, longer: Program, more: int, period: int) -> Program |
         return None
     rows = np.concatenate([np.arange(end), np.tile(np.arange(begin, end), more), np.arange(end, total)])
     turn = np.concatenate([np.zeros(end, int), np.repeat(np.arange(1, more + 1), added), np.full(total - end, more)])
-    columns = {name: longer.columns[name][rows] for name in OPS}
-    for start, parts in LISTS.items():
-        counts = np.diff(longer.columns[f"{start}_start"])[rows]
-        ends = np.concatenate([[0], np.cumsum(counts)])
-        taken = np.repeat(longer.columns[f"{start}_start"][rows] - ends[:-1], counts) + np.arange(ends[-1])
-        columns |= {part: longer.columns[part][taken] for part in parts} | {f"{start}_start": ends}
-        if start == "dep":
-            columns["dep"] = columns["dep"] + np.repeat(turn, counts) * added * moves[taken]
+    columns, _ = taken(longer.columns, rows)
+    row, owner = rows_of(longer.columns["dep_start"], rows)
+    columns["dep"] = longer.columns["dep"][row] + turn[owner] * added * moves[row]
+    columns["dep_start"] = np.append(0, np.cumsum(np.diff(longer.columns["dep_start"])[rows]))
     lines, columns["line"] = _lines(longer, rows, turn, period)
-    typed = {name: values.astype(longer.columns[name].dtype) for name, values in columns.items()}
-    for values in typed.values():
-        values.flags.writeable = False
-    return replace(longer, lines=lines, columns={name: typed[name] for name in longer.columns})
+    return longer.with_columns(columns, lines)
 
 
 def _has_same_tables(one: Program, other: Program) -> bool:
@@ -88,7 +77,7 @@ def _common(one: Program, other: Program) -> int:
     """How many ops both begin with."""
     count = min(one.num_ops, other.num_ops)
     found = [count]
-    for name in OPS:
+    for name in OP[:-1]:  # wherever they were written
         found += np.flatnonzero(one.columns[name][:count] != other.columns[name][:count])[:1].tolist()
     for start, parts in LISTS.items():
         starts = one.columns[f"{start}_start"]

@@ -1,4 +1,4 @@
-// Data: decodes the page's payload into typed arrays, searches them, and writes numbers as people read them.
+// Data: decodes the page's payload into typed arrays, searches them, and formats numbers.
 
 const LABELS = ["predicted", "emulated", "measured"];
 
@@ -45,7 +45,7 @@ function openTimeline(head, array, programs) {
     program: programs[head.program] ?? null, clockError: head.clock_error_s, shown: true, shift: 0, scale: 1,
     start: array("start"), dur: array("dur"), name: array("name"), op: array("op"), bytes: array("bytes"), group: array("group"),
   };
-  t.kind = t.group; // what a search takes away from `group`
+  t.kind = t.group; // groups without a search; a search changes `group`
   t.caption = t.title ? `${t.title} · ${t.label}` : t.label;
   t.tracks = head.tracks.map(([rank, lane, depth, first, count]) => ({ timeline: t, rank, lane, depth, first, end: first + count }));
   t.first = t.tracks.reduce((least, k) => Math.min(least, t.start[k.first]), Infinity);
@@ -74,20 +74,20 @@ function firstStart(t, low, high, time) {
   return low;
 }
 
-// The same by doubling steps: cheap when the answer is near `low`.
+// As firstStart, by doubling steps: fast if the answer is near `low`.
 function gallop(t, low, high, time) {
   let step = 1;
   while (low + step < high && t.start[low + step] < time) step *= 2;
   return firstStart(t, low + (step >> 1), Math.min(low + step + 1, high), time);
 }
 
-// First span of a track that ends after `time` (tracks do not overlap, so ends are sorted as starts are).
+// First span of a track that ends after `time` (spans of a track do not overlap, so ends are sorted, too).
 function firstEnd(t, track, time) {
   const i = firstStart(t, track.first, track.end, time);
   return i > track.first && t.start[i - 1] + t.dur[i - 1] > time ? i - 1 : i;
 }
 
-// Where an op ran: index of its span in timeline `t`, -1 for nowhere.
+// Index of an op's span in timeline `t`; -1 if it has none.
 function spanOf(t, op) {
   if (op < 0) return -1;
   if (!t.byOp) {

@@ -1,4 +1,4 @@
-// Draw: ruler, rows with a level of detail of one pixel column, gutter, minimap; and what hovers above them.
+// Draw: ruler, rows (short spans are merged into pixel columns), and gutter.
 
 const canvas = (id) => document.getElementById(id);
 const layers = {};
@@ -27,7 +27,7 @@ function drawAll() {
   document.documentElement.dataset.drawMs = (performance.now() - began).toFixed(2);
 }
 
-// Rectangles gathered by colour: one fillStyle change a colour, not one a span.
+// Rectangles grouped by colour: one change of fillStyle per colour, not per span.
 class Batch {
   constructor() { this.byColour = new Map(); }
   add(colour, x, y, w, h) {
@@ -66,7 +66,7 @@ function drawMain() {
   drawScrollbar(g);
 }
 
-// Spans wider than two pixels one by one; the rest column by column, each in the colour of its busiest group.
+// Draws spans wider than two pixels one by one, others by pixel column in the colour of the column's busiest group.
 function drawRow(batch, rims, texts, row, y) {
   const { track, height } = row, t = track.timeline, { gutter, width, theme } = view;
   const own = perPixel() / t.scale, t0 = toOwn(t, view.t0), end = toOwn(t, view.t1);
@@ -98,7 +98,7 @@ function drawRow(batch, rims, texts, row, y) {
   flush();
 }
 
-// One pixel column: spans [low, high) begin in it, `before` reaches into it; the busiest group, and how full it is.
+// Returns a pixel column's busiest group and fill level. Spans [low, high) begin in it; `before` extends into it.
 function columnOf(t, low, high, edge, own, before, pixel) {
   const last = high > low ? high - 1 : -1, over = last >= 0 ? t.start[last] + t.dur[last] - edge : before.over - own;
   let group = before?.group ?? t.group[low], most = -1, busy = 0, seen = false;
@@ -109,7 +109,7 @@ function columnOf(t, low, high, edge, own, before, pixel) {
     if (before && g === before.tail) sum += Math.min(before.over, own);
     busy += sum;
     if (!sum && most >= 0) continue;
-    const shown = !view.hidden.has(g); // what is faded stands behind what is not
+    const shown = !view.hidden.has(g); // shown groups have priority over hidden ones
     if (shown > seen || (shown === seen && sum > most)) { most = sum; group = g; seen = shown && sum > 0; }
   }
   return { pixel, over, group, tail: last >= 0 ? t.group[last] : before.tail, level: Math.max(0, Math.min(4, Math.floor((busy / own) * 5 + 0.25))) };
@@ -130,7 +130,7 @@ function drawSpan(batch, rims, texts, t, i, x, w, y, height) {
 function drawTexts(g, texts) {
   g.font = `11px ${view.theme.sans}`;
   const em = g.measureText("matmul recv_reduce 0123").width / 23;
-  const shown = texts.length > 1500 ? texts.filter((text) => text.room > 90).slice(0, 1500) : texts; // all or only the wide
+  const shown = texts.length > 1500 ? texts.filter((text) => text.room > 90).slice(0, 1500) : texts; // if there are many, only wide ones
   for (const { t, i, x, room, y, fill } of shown) {
     const name = t.names[t.name[i]] ?? "", most = Math.floor(room / em);
     const full = most > name.length + 6 && t.program && t.op[i] >= 0 ? t.program.text(t.op[i]) : "";
@@ -215,7 +215,7 @@ function drawRuler(g, ticks) {
   }
 }
 
-// Where each timeline ends, as a flag that names it; returns the stretches of the ruler that flags take.
+// Marks the end of each timeline by a labelled flag; returns the parts of the ruler that flags occupy.
 function drawEnds(g) {
   const { theme, gutter, width, height } = view;
   g.font = `600 11px ${theme.sans}`;

@@ -1,6 +1,6 @@
-// Find: spans whose name or text holds what is typed; the others fade, and Enter goes from one to the next.
+// Find: fades spans whose name or text does not contain the typed words; Enter goes to the next match.
 
-let FADED = -1; // the last group: what is not found
+let FADED = -1; // the last group: spans that do not match
 
 function listenFind(field, summary, messages) {
   let waiting = 0;
@@ -35,14 +35,14 @@ function find(text, summary) {
   rebuild();
 }
 
-// All words, in the span's text where there is one, else in its name, which is looked at once for all of that name.
+// Returns a predicate: whether a span's name, or its op's text, contains all words. Each name is checked once.
 function matcherOf(t, words) {
   const holds = (text) => { const low = text.toLowerCase(); return words.every((word) => low.includes(word)); };
   const byName = t.names.map(holds);
   return (i) => byName[t.name[i]] || (t.op[i] >= 0 && t.program !== null && holds(t.program.text(t.op[i])));
 }
 
-// The next span found, by its start, after the kept one (or before it).
+// Selects the next match after (or before) the selected span, by start time.
 function nextFound(by) {
   const from = view.kept ? toView(view.kept.timeline, view.kept.timeline.start[view.kept.index]) * by : -Infinity;
   let best = null, nearest = Infinity;

@@ -1,4 +1,4 @@
-// Input: wheel, drag, keyboard; the tooltip and the kept span.
+// Input: wheel, drag, keyboard; the tooltip and the selected ("kept") span.
 
 const pointer = { down: null, moved: false };
 let wheel = { time: -Infinity, inside: false };
@@ -127,7 +127,7 @@ function onKey(e) {
   e.preventDefault();
 }
 
-// Walk from the kept span to its neighbour on the same track, and bring it into view.
+// Selects the neighbour of the selected span on the same track, and scrolls it into view.
 function step(by) {
   if (!view.kept) return view.rows.length ? keep({ timeline: view.rows[0].track.timeline, index: view.rows[0].track.first }) : undefined;
   const { timeline: t, index } = view.kept, track = trackOf(t, index), next = index + by;
@@ -167,7 +167,7 @@ function keep(span) {
   drawOverlay();
 }
 
-// What is known of a span, as (name, text), the op first.
+// Returns a span's properties as (name, text), the op first.
 function describe({ timeline: t, index }) {
   const op = t.op[index], track = trackOf(t, index), p = t.program;
   const rows = [["op", op >= 0 && p ? p.text(op) : t.names[t.name[index]] ?? ""], ["label", t.caption]];

@@ -1,4 +1,4 @@
-// Main: decode, lay out, paint, listen.
+// Main: decodes the data, lays out and paints the page, and listens to the user.
 
 function rebuild(keepWindow = true) {
   const before = [view.t0, view.t1], whole = isWhole();
@@ -27,7 +27,7 @@ function chip(label, title) {
   return made;
 }
 
-// Which timelines are shown: outlined and pale for predicted, solid for measured, as their spans are.
+// Paints the buttons that show or hide timelines: pale with an outline if predicted, solid if measured.
 function paintShown() {
   const tone = view.theme.full[0], root = canvas("shown");
   root.replaceChildren(...data.timelines.map((t) => {

@@ -1,8 +1,8 @@
-// Over: the minimap, and what floats above the rows: the hovered and the kept span, its messages, the pointer's time.
+// Over: the minimap, and the overlay: outlines of the hovered and the selected span, messages, the pointer's time.
 
 const MAP_STRIP = 18, MOST_MESSAGES = 400;
 
-// Share of all lanes busy with each group, in each pixel column, for each shown timeline; painted once a layout.
+// Paints, for each shown timeline, the share of lanes that are busy with each group, by pixel column.
 function paintMinimap(timelines) {
   const shown = timelines.filter((t) => t.shown);
   view.mapHeight = MAP_PAD * 2 + Math.max(shown.length, 1) * (MAP_STRIP + 3) - 3;
@@ -85,7 +85,7 @@ function drawOverlay() {
   if (view.cursor) drawCursorTime(g);
 }
 
-// The span, its counterparts in the other timelines, the message it sends or takes, and what it waited for.
+// Draws a span's outline, its counterparts in other timelines, its messages, and what it waited for.
 function drawRelations(g, { timeline: t, index }) {
   const { theme } = view, op = t.op[index], p = t.program;
   outlineSpan(g, t, index, theme.ink, 2);
@@ -97,7 +97,7 @@ function drawRelations(g, { timeline: t, index }) {
   for (const from of p.into(op)) drawLink(g, t, spanOf(t, from), index, theme.ink, []);
 }
 
-// All messages of the window, where they are few enough to be distinct.
+// Draws all messages of the visible window, unless there are too many.
 function drawMessages(g) {
   const found = [];
   for (const t of data.timelines) {
@@ -132,7 +132,7 @@ function outlineSpan(g, t, index, colour, width) {
   if (right > left - 1) g.strokeRect(left - 1, box.y - 1, Math.max(right - left, 1) + 1.5, box.h + 2);
 }
 
-// A curve from the end of one span to the end of the span that took its message (or to the start of one that waited).
+// Draws a curve from a span's end to the end of the span that received its message (dashed: to the start of one that waited).
 function drawLink(g, t, from, to, colour, dash) {
   const a = from >= 0 ? boxOf(t, from) : null, b = to >= 0 ? boxOf(t, to) : null;
   if (!a || !b) return;
@@ -176,7 +176,7 @@ function drawCursorTime(g) {
   g.fillText(text, x + 6, RULER / 2 - 0.5);
 }
 
-// A time with as many digits as one pixel is worth.
+// Formats a time to the precision of one pixel.
 function fineSeconds(time) {
   const [scale, unit] = SECONDS.find(([s]) => Math.abs(time) >= s) ?? SECONDS[3];
   const places = Math.max(0, Math.min(9, Math.ceil(-Math.log10(perPixel() / scale))));

@@ -1,4 +1,4 @@
-// View: which stretch of time and which rows are seen, how timelines are aligned, and in which colours.
+// View: the visible interval and rows, the alignment of timelines, and colours.
 
 const RULER = 26, MAP_PAD = 6, SCROLLBAR = 6;
 const view = {
@@ -6,7 +6,7 @@ const view = {
   align: "clock", grouping: "rank", hidden: new Set(), rows: [], marks: [], theme: null, hover: null, kept: null,
 };
 
-// Seconds of the ruler against seconds of one timeline's own clock.
+// Convert between seconds of the ruler and seconds of one timeline's own clock.
 const toView = (t, own) => (own - t.shift) * t.scale;
 const toOwn = (t, time) => time / t.scale + t.shift;
 const perPixel = () => (view.t1 - view.t0) / (view.width - view.gutter);
@@ -63,7 +63,7 @@ function compareKeys(a, b) {
   return 0;
 }
 
-// Keep the window inside the full stretch and wider than a few nanoseconds.
+// Set the visible interval, kept inside the full one and wider than a few nanoseconds.
 function setWindow(t0, t1) {
   const [low, high] = view.full, most = high - low;
   const span = Math.min(Math.max(t1 - t0, most * 1e-8, 2e-9), most);
@@ -99,7 +99,7 @@ function rowAt(y) {
   return y < RULER ? null : view.rows.find((r) => inside >= r.y - 1 && inside < r.y + r.height + 1) ?? null;
 }
 
-// The span under a point: exact, or the nearest within three pixels.
+// The span at a point, or the nearest within three pixels.
 function hit(x, y) {
   const row = rowAt(y);
   if (!row || x < view.gutter) return null;
@@ -110,7 +110,7 @@ function hit(x, y) {
   return distance(best) <= reach ? { timeline: t, index: best } : null;
 }
 
-// Colours of every label, group and density (0 faint … 4 full), mixed with the ground: predicted pale, measured full.
+// Colours of every label, group and density (0 faint … 4 full), mixed with the background: predicted pale, measured full.
 const DENSITY = [0.28, 0.46, 0.64, 0.82, 1], STRENGTH = { predicted: 0.42, emulated: 0.66, measured: 1 };
 function readTheme(groups) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches, style = getComputedStyle(document.documentElement);

@@ -19,9 +19,10 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.machine import even_nodes
 from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
-from dovetail.run.mpi.library import Shim, build_shim
+from dovetail.run.mpi.library import Calls, SharedCalls, Shim, build_shim
 from dovetail.run.mpi.together import common, of_all
 from dovetail.run.mpi.world import MOST_SHARED, World
+from dovetail.run.options import LEVELS
 from dovetail.run.reduce import REDUCE_OPS
 
 KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
@@ -30,7 +31,7 @@ Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, C
 call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
 _ALL_GATHER = KINDS.index("all_gather")
 _MOST_NAMED = 1 << 24  # all of these exist, and a container's /dev/shm may have 64 MiB
-_SERIALIZED = 2  # thread level, as MPICH and Open MPI number it
+_SERIALIZED = LEVELS.index("serialized")  # as MPICH and Open MPI number it
 
 
 class CollectiveCall(NamedTuple):
@@ -70,8 +71,8 @@ class Communicator:
     It caches the engines of its latest calls, and ends when the user frees theirs.
     """
 
-    def __init__(self, bound: _native.Communicator, hosts: Sequence[str]) -> None:
-        self.bound, self.rank, self.size = bound, bound.rank, bound.size
+    def __init__(self, bound: _native.Communicator, hosts: Sequence[str], calls: Calls) -> None:
+        self.bound, self.rank, self.size, self.calls = bound, bound.rank, bound.size, calls
         self.prepare: Prepare | None = None
         self.hosts = tuple(hosts)
         self.nodes = even_nodes(self.hosts)
@@ -81,7 +82,7 @@ class Communicator:
     @cached_property
     def world(self) -> World:
         """The ranks, for runs of whole Programs."""
-        return World(build_shim(), self.bound)
+        return World(self.calls, self.bound)
 
     def set_rules(self, rules: Rules, dtypes: Mapping[str, str] | None = None) -> None:
         """Set which choice serves which size; collective, with equal rules on all ranks.
@@ -171,7 +172,7 @@ _known: dict[int, Communicator] = {}  # by key of the native one
 def communicator_of(
     comm: Any, prepare: Prepare, begin: Callable[[Communicator], None], *, remember: bool = True
 ) -> Communicator:
-    """Ours for the user's mpi4py communicator; all of its ranks `begin` it together, which gives it rules.
+    """Ours for the user's communicator; all of its ranks `begin` it together, which gives it rules.
 
     `prepare` is asked once for each new kind of request that the rules do not leave to the library. `remember`: `call`
     serves `comm` from now on. OperatorError for what is no communicator of this program.
@@ -186,7 +187,7 @@ def communicator_of(
 
 
 def world_of(comm: Any) -> World:
-    """The ranks of the user's mpi4py communicator, on the duplicate that its collectives go by."""
+    """The ranks of the user's communicator, on the duplicate that its collectives go by."""
     return adopted(comm).world
 
 
@@ -201,10 +202,10 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
 
     Calls that were begun end first, unless the caller `begins` another one.
     """
-    fortran, table, bound, fault = _fortran(comm), 0, None, None
+    fortran, calls, bound, fault = _fortran(comm), None, None, None
     try:
-        table = _table()
-        bound = _native.comm_find(table, fortran)
+        calls = _calls(comm)
+        bound = _native.comm_find(calls.address, fortran)
     except EnvironmentFault as error:  # no compiler on one host, say: its ranks know no communicator yet
         fault = error
     if bound is not None and bound.key in _known:
@@ -216,9 +217,10 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
     try:
         hosts, names = zip(*of_all(comm, lambda: (platform.node(), memory.made()), fault), strict=True)
         one_host = len(set(hosts)) == 1 and comm.Get_size() > 1
-        bound = _native.comm_adopt(table, fortran) if bound is None else bound
+        assert calls is not None
+        bound = _native.comm_adopt(calls.address, fortran) if bound is None else bound
         try:
-            opened = of_all(comm, lambda: _remember(bound, hosts, names[0] if one_host else ""))
+            opened = of_all(comm, lambda: _remember(bound, hosts, names[0] if one_host else "", calls))
             if one_host and not all(opened):
                 names = tuple(of_all(comm, lambda: memory.made(named=True)))
                 opened = of_all(comm, lambda: _share(bound, names[0]))
@@ -235,7 +237,8 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
 def known(comm: Any) -> Communicator | None:
     """Ours for the user's communicator where its ranks have made it; None where not, or where that cannot be asked."""
     try:
-        bound = _native.comm_find(_table(), _fortran(comm))
+        fortran = _fortran(comm)  # first: MPI may not have begun where this is no communicator of it
+        bound = _native.comm_find(_calls(comm).address, fortran)
     except Exception:
         return None
     return _known.get(bound.key) if bound is not None else None
@@ -268,11 +271,11 @@ class _SharedMemory:
             self._made = None
 
 
-def _remember(bound: _native.Communicator, hosts: Sequence[str], name: str) -> bool:
+def _remember(bound: _native.Communicator, hosts: Sequence[str], name: str, calls: Calls) -> bool:
     """Return whether the ranks' memory of that name was opened."""
     for key in [key for key, old in list(_known.items()) if old.bound.freed]:
         _known.pop(key, None)
-    made = Communicator(bound, hosts)
+    made = Communicator(bound, hosts, calls)
     assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where a failure reaches all ranks
     _known[bound.key] = made
     return _share(bound, name)
@@ -301,7 +304,8 @@ def _said(name: str, number: int) -> object:
 
 def _fortran(comm: Any) -> int:
     if not hasattr(comm, "py2f"):
-        raise OperatorError(f"no mpi4py communicator, but {type(comm).__name__}", hint="mpi4py.MPI.COMM_WORLD, say")
+        hint = "dovetail.world(), or mpi4py.MPI.COMM_WORLD"
+        raise OperatorError(f"no communicator, but {type(comm).__name__}", hint=hint)
     if not comm:
         raise OperatorError("the communicator is null", hint="was it freed, or is this rank not in it?")
     if comm.Is_inter():
@@ -316,9 +320,11 @@ def shim() -> Shim:
     return Shim(build_shim())
 
 
-def _table() -> int:
-    """Address of the shim's table, set up for this process; RunError where this thread may not call MPI."""
+def _calls(comm: Any) -> Calls:
+    """The calls that serve a communicator, set up for this process; RunError where this thread may not call MPI."""
+    if isinstance(own := getattr(comm, "calls", None), SharedCalls):
+        return own
     level, is_main = _native.comm_setup(shim().address, _native.mpi_reduce_function())
     if level < _SERIALIZED and not is_main:
         raise RunError("MPI was started for calls by the main thread only", hint="mpi4py.rc.thread_level = 'multiple'")
-    return shim().address
+    return shim()

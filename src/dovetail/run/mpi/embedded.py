@@ -9,7 +9,6 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,12 @@ from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float
 from dovetail.run.engine import bind, native_options
 from dovetail.run.faults import Door
 from dovetail.run.mpi.comm import world_of
-from dovetail.run.mpi.library import build_shim
+from dovetail.run.mpi.library import Shim, build_shim
 from dovetail.run.mpi.together import common, is_common, words_of
 from dovetail.run.mpi.world import World
-from dovetail.run.options import RunOptions
-from dovetail.run.requests import THREAD_MULTIPLE
+from dovetail.run.options import Level, RunOptions
+from dovetail.run.shared.environment import is_rank
+from dovetail.run.shared.world import world
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -54,8 +54,7 @@ class Embedded:
         self.rank = self.world.rank if self.world else 0
         if self.world:
             check_size(self.world, program.num_ranks)
-            if self.world.provided < THREAD_MULTIPLE and options.progress == "thread":
-                self.options = replace(options, progress="poll")
+            self.options = options.at(self.world.provided)
         self._native_options = native_options(self.options)
         self._hub = _native.LocalHub(1)  # kept: the transport refers to it
         self._transport = self.world.transport if self.world else _native.local_transport(self._hub, 0)
@@ -216,22 +215,30 @@ def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
     return ""
 
 
-def ranks_of(comm: Any = None, *, blas: bool = True) -> World:
-    """Return the ranks of an mpi4py communicator; without one, all ranks of this MPI program."""
+def ranks_of(comm: Any = None, *, blas: bool = True, level: Level = "multiple") -> World:
+    """Return the ranks of a communicator; without one, all ranks that were started without MPI, or of MPI.
+
+    `level`: of thread support that MPI is asked for where nobody has started it.
+    """
     if blas:
         _warn_once()
-    return this_world() if comm is None else world_of(comm)
+    if comm is None and is_rank():
+        comm = world()
+    return this_world(level) if comm is None else world_of(comm)
 
 
-@cache
-def this_world() -> World:
+_this: list[World] = []
+
+
+def this_world(level: Level = "multiple") -> World:
     """Return all ranks of this process's MPI program. Initialises MPI, and finalizes it, unless the program does."""
-    shim = build_shim()
-    others = _is_initialized(shim)
-    world = World(shim)
-    if not others:
-        atexit.register(_end, world)
-    return world
+    if not _this:
+        shim = build_shim()
+        others = _is_initialized(shim)
+        _this.append(World(Shim(shim), level=level))
+        if not others:
+            atexit.register(_end, _this[0])
+    return _this[0]
 
 
 @cache

@@ -17,13 +17,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from dovetail.core import EnvironmentFault, RunError, find_tool, load_json, read_own
 from dovetail.run.executor import Executor, verify_job
 from dovetail.run.job import Job, JobResult
 from dovetail.run.mpi.heartbeat import SLOWEST, Deaths, Watch, slowness, terminate_ranks
 from dovetail.run.mpi.library import build_shim
+from dovetail.run.options import Level
 
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
@@ -47,7 +48,8 @@ def default_launch() -> str:
     mpiexec = find_tool("mpiexec", "mpirun")
     if mpiexec is None:
         raise EnvironmentFault(
-            "no MPI found: there is no mpiexec beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+            "no MPI found: there is no mpiexec beside this Python or on PATH",
+            hint="pip install 'dovetail[mpi]'; or --on shared, on one host",
         )
     return f"{shlex.quote(mpiexec)} {_flags(mpiexec)}-n {{ranks}}"
 
@@ -64,11 +66,14 @@ class MpiExecutor(Executor):
 
     Each job gets a folder of its own under `folder` (a temporary one unless given); it stays after a failure, and holds
     the reason, the ranks' output and their partial timelines. The ranks are traced into `trace`, op by op, where given.
+    `level`: of thread support that they ask MPI for; default: the least that the job needs, "multiple" only for
+    helper threads.
     """
 
     launch: str | None = None
     folder: Path | None = None
     trace: Path | None = None
+    level: Level | None = None
     takes: ClassVar[tuple[str, ...]] = ("launch", "trace")
 
     @property
@@ -79,6 +84,13 @@ class MpiExecutor(Executor):
     @property
     def shares_memory(self) -> bool:
         return True
+
+    def starts_mpi(self) -> bool:
+        return True
+
+    def at_level(self, level: Level) -> MpiExecutor:
+        """Return an executor like this one whose ranks ask MPI for a level of thread support."""
+        return replace(self, level=level)
 
     def in_folder(self, folder: Path) -> MpiExecutor:
         """Return an executor like this one whose jobs leave their files in `folder`."""
@@ -94,60 +106,93 @@ class MpiExecutor(Executor):
         """`execute` for a job whose Programs have just been verified."""
         shim = build_shim()
         launch = self.launched_by
-        place = self._place()
-        self._write(place / "job.pkl", pickle.dumps(job))
         num_ranks = ranks or job.num_ranks
         command = [part.replace("{ranks}", str(num_ranks)) for part in shlex.split(launch)]
-        command += [sys.executable, "-m", "dovetail.run.mpi.rank", str(place), str(shim)]
-        command += [str(self.trace.resolve())] if self.trace else []
-        code, died = watch(command, place, num_ranks)
-        result = place / "result.pkl"
-        if code or not result.exists():
-            raise failure(place, num_ranks, code, died)
-        loaded: JobResult = pickle.loads(read_own(result))
-        shutil.rmtree(place, ignore_errors=True)
-        return loaded
+        command += [sys.executable, "-m", "dovetail.run.mpi.rank"]
+        more = [str(shim), self.level or job.level, *([str(self.trace.resolve())] if self.trace else [])]
 
-    def _write(self, path: Path, data: bytes) -> None:
-        try:
-            path.write_bytes(data)
-        except OSError as error:
-            hint = "choose another place with --out"
-            raise EnvironmentFault(f"cannot write {path}", found=error.strerror, hint=hint) from error
+        def start(place: Path, output: Any) -> Launcher:
+            return _launched([*command, str(place), *more], output)
 
-    def _place(self) -> Path:
-        try:
-            if self.folder is not None:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            return Path(tempfile.mkdtemp(prefix="job-", dir=self.folder))
-        except OSError as error:
-            hint = "choose another place with --out"
-            raise EnvironmentFault("cannot make a folder for the run", found=str(error), hint=hint) from error
+        return run_job(job, self.folder, num_ranks, start)
 
 
-def watch(command: list[str], place: Path, ranks: int) -> tuple[int, str | None]:
-    """Run the launcher to its end; stop it if ranks never arrive. Its output goes to `output.txt`.
+class Launcher(Protocol):
+    """What runs the ranks: a process of `subprocess`, or what has its methods."""
 
-    Return its exit code, and the rank that died before any other reported a failure, in words (None if none did)."""
-    environment = OPEN_MPI | dict(os.environ)
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None:
+        """Return the exit code once it has ended."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; subprocess.TimeoutExpired after `timeout` seconds."""
+        ...
+
+
+def run_job(job: Job, folder: Path | None, ranks: int, start: Callable[[Path, Any], Launcher]) -> JobResult:
+    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a new folder under `folder`.
+
+    `start` gets that folder, where it finds the job in `job.pkl`, and a file for the ranks' output."""
+    place = _place_in(folder)
+    _write(place / "job.pkl", pickle.dumps(job))
+    code, died = watch(start, place, ranks)
+    result = place / "result.pkl"
+    if code or not result.exists():
+        raise failure(place, ranks, code, died)
+    loaded: JobResult = pickle.loads(read_own(result))
+    shutil.rmtree(place, ignore_errors=True)
+    return loaded
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        hint = "choose another place with --out"
+        raise EnvironmentFault(f"cannot write {path}", found=error.strerror, hint=hint) from error
+
+
+def _place_in(folder: Path | None) -> Path:
+    try:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="job-", dir=folder))
+    except OSError as error:
+        hint = "choose another place with --out"
+        raise EnvironmentFault("cannot make a folder for the run", found=str(error), hint=hint) from error
+
+
+def _launched(command: list[str], output: Any) -> subprocess.Popen[bytes]:
+    try:
+        env = OPEN_MPI | dict(os.environ)
+        return subprocess.Popen(
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=env, start_new_session=True
+        )
+    except OSError as error:
+        what, hint = f"cannot start the launcher {command[0]}", "--launch: a command, with {ranks} for their number"
+        raise EnvironmentFault(what, found=error.strerror, hint=hint) from error
+
+
+def watch(start: Callable[[Path, Any], Launcher], place: Path, ranks: int) -> tuple[int, str | None]:
+    """Run ranks to their end; stop them if some never arrive. Their output goes to `output.txt`.
+
+    Return the exit code, and the rank that died before any other reported a failure, in words (None if none did)."""
     with (place / "output.txt").open("wb") as output:
-        try:
-            launcher = subprocess.Popen(
-                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment, start_new_session=True
-            )
-        except OSError as error:
-            what, hint = f"cannot start the launcher {command[0]}", "--launch: a command, with {ranks} for their number"
-            raise EnvironmentFault(what, found=error.strerror, hint=hint) from error
+        launcher = start(place, output)
         try:
             return wait(launcher, place, ranks)
         finally:
             stop(launcher, place)
 
 
-def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[int, str | None]:
+def wait(launcher: Launcher, place: Path, ranks: int) -> tuple[int, str | None]:
     """Return what `watch` returns; code 3 if a rank failed and others hang. Raises RunError if a rank does not arrive
     or stops responding."""
-    seen, looked_s = Watch(place, ranks, launcher=launcher.pid), time.monotonic()
+    above = launcher.pid if isinstance(launcher, subprocess.Popen) else os.getpid()
+    seen, looked_s = Watch(place, ranks, launcher=above), time.monotonic()
     failed_s, died = None, None
     with closing(Deaths(place)) as deaths:
         while True:
@@ -156,7 +201,7 @@ def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[in
             if failed_s is None and ((reported := any(place.glob("failure.*.json"))) or dead):
                 failed_s, died = now, None if reported else dead
             if not is_running:
-                return launcher.returncode, died
+                return launcher.returncode or 0, died
             if failed_s is not None and now - failed_s > HANG_S:
                 return 3, died
             if failed_s is None and now - looked_s > 0.25:
@@ -166,7 +211,7 @@ def wait(launcher: subprocess.Popen[bytes], place: Path, ranks: int) -> tuple[in
                     raise RunError(trouble, found=last_line(place), hint=hint)
 
 
-def stop(launcher: subprocess.Popen[bytes], place: Path) -> None:
+def stop(launcher: Launcher, place: Path) -> None:
     """End the launcher and its processes: signal the ranks of this host, which save their timelines; then terminate the
     launcher; then kill it."""
     steps: tuple[Callable[[], None], ...] = (

@@ -39,8 +39,9 @@ class Pulse:
     even while another thread is inside a kernel or MPI.
     """
 
-    def __init__(self, folder: Path) -> None:
-        rank = next((os.environ[name] for name in RANK_NAMES if os.environ.get(name, "").isdigit()), "x")
+    def __init__(self, folder: Path, rank: str | None = None) -> None:
+        if rank is None:
+            rank = next((os.environ[name] for name in RANK_NAMES if os.environ.get(name, "").isdigit()), "x")
         self._path = folder / f"alive.{rank}.{_host()}.{os.getpid()}"
         self._held = self._path.with_name(self._path.name.replace("alive", "held", 1))
         self._lock, self._ended = threading.Lock(), False

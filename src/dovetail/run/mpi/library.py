@@ -1,11 +1,11 @@
-"""library: load the table of calls of the installed MPI library, compiled once per library."""
+"""library: tables of calls between ranks: of the installed MPI library, compiled once per library, or our own."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dovetail import _native
 from dovetail.core import EnvironmentFault, RunError, compile_c, find_tool, native_folder
@@ -18,7 +18,8 @@ def build_shim() -> Path:
     mpicc = find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault(
-            "no MPI found: there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'"
+            "no MPI found: there is no mpicc beside this Python or on PATH",
+            hint="pip install 'dovetail[mpi]'; or --on shared, on one host",
         )
     sources = sorted(SOURCE.parent.glob("mpi_*.[ch]"))
     return compile_c(mpicc, sources, "mpi_shim", "the MPI shim", about="-show")
@@ -39,16 +40,22 @@ class _Table(ctypes.Structure):
     _fields_ = [("version", ctypes.c_int), *((name, ctypes.c_void_p) for name in _FUNCTIONS)]
 
 
-class Shim:
-    """The loaded shim: its table, for the engine and for calls by name."""
+class Calls:
+    """A table of calls, for the engine and for calls by name.
 
-    def __init__(self, path: Path) -> None:
-        self._table = _Table.in_dll(ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table")
-        versions = self._table.version, _native.mpi_table_version
-        if versions[0] != versions[1]:
-            found = f"{path.name} has table {versions[0]}, the native module knows {versions[1]}"
-            what, hint = "the native module is of another version than its sources", "install dovetail anew"
-            raise EnvironmentFault(what, found=found, hint=hint)
+    Attributes
+    ----------
+    what : str
+        Whose calls they are, in errors.
+    executor : str
+        The executor that runs jobs by them.
+    """
+
+    what: ClassVar[str]
+    executor: ClassVar[str]
+
+    def __init__(self, table: _Table) -> None:
+        self._table = table
 
     @property
     def address(self) -> int:
@@ -56,7 +63,7 @@ class Shim:
 
     @property
     def library(self) -> str:
-        """Name and version of the MPI library."""
+        """Name and version of the library."""
         text = ctypes.create_string_buffer(256)
         self.call("library", text, 256)
         return text.value.decode()
@@ -68,5 +75,28 @@ class Shim:
         if name not in ("rank", "size") and code:
             text = ctypes.create_string_buffer(512)
             self.call("error_text", code, text, 512)
-            raise RunError(f"MPI failed in {name}", found=text.value.decode())
+            raise RunError(f"{self.what} failed in {name}", found=text.value.decode())
         return int(code or 0)
+
+
+class Shim(Calls):
+    """The calls of an MPI library, by the loaded shim."""
+
+    what, executor = "MPI", "mpi"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(_Table.in_dll(ctypes.CDLL(os.fspath(path), mode=ctypes.RTLD_GLOBAL), "dovetail_mpi_table"))
+        versions = self._table.version, _native.mpi_table_version
+        if versions[0] != versions[1]:
+            found = f"{path.name} has table {versions[0]}, the native module knows {versions[1]}"
+            what, hint = "the native module is of another version than its sources", "install dovetail anew"
+            raise EnvironmentFault(what, found=found, hint=hint)
+
+
+class SharedCalls(Calls):
+    """Our own calls, between the ranks of one host through shared memory, without MPI."""
+
+    what, executor = "shared memory", "shared"
+
+    def __init__(self) -> None:
+        super().__init__(_Table.from_address(_native.shared_table()))

@@ -1,4 +1,7 @@
-"""rank: the command of each rank of an MPI job: `python -m dovetail.run.mpi.rank JOB_FOLDER SHIM [TRACE_FOLDER]`."""
+"""rank: the command of each rank of an MPI job: `python -m dovetail.run.mpi.rank JOB_FOLDER SHIM LEVEL [TRACE_FOLDER]`.
+
+LEVEL: of thread support that MPI is asked for, one of `run.options.LEVELS`.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,11 @@ def use_own_cores() -> None:
 if __name__ == "__main__":
     use_own_cores()
     with Pulse(Path(sys.argv[1])) as pulse:
+        from dovetail.run.mpi.library import Shim
         from dovetail.run.mpi.worker import serve
+        from dovetail.run.mpi.world import World
 
-        code = serve(sys.argv[1], sys.argv[2], pulse, *sys.argv[3:])
+        folder, shim, level, *trace = sys.argv[1:]
+        world = World(Shim(Path(shim)), level=level)  # type: ignore[arg-type]  # the launcher's own word
+        code = serve(folder, world, pulse, *trace)
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""worker: one rank of an MPI job. Binds the job's Programs, runs the rounds, and sends the results to rank 0."""
+"""worker: one rank of a job. Binds the job's Programs, runs the rounds, and sends the results to rank 0."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.mpi.heartbeat import Pulse
 from dovetail.run.mpi.world import World
-from dovetail.run.options import SHARED, RunOptions
+from dovetail.run.options import LEVELS, SHARED, RunOptions
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.timeline import Timeline
 from dovetail.trace import init, interval
@@ -37,19 +37,18 @@ MOST_BY_REFERENCE = 2e9  # operations of a reference program, which NumPy does i
 KEPT = 4  # inputs of other ranks that are cached while a product is checked: each is as large as a rank's own
 
 
-def serve(folder: str, shim: str, pulse: Pulse, trace: str | None = None) -> int:
+def serve(folder: str, world: World, pulse: Pulse, trace: str | None = None) -> int:
     """Run this rank's part of the job in `folder`. Return 0, or 3 after a failure, which is written to the folder.
 
     `trace`: a folder for a trace of its ops. A trace that is being recorded already gets them too.
     """
     place = Path(folder)
-    world = World(Path(shim))
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
     try:
         if trace is not None:
             init(trace)
             _native.trace_rank(world.rank, world.size)
-        job = pickle.loads(read_own(place / "job.pkl"))
+        job: Job = pickle.loads(read_own(place / "job.pkl"))
         if world.size != job.num_ranks:
             raise RunError(f"the job has {job.num_ranks} ranks, the launcher started {world.size}")
         rank = _Rank(world, job, place)
@@ -168,7 +167,7 @@ class _Rank:
         begin = _native.monotonic_s()
         self.latest = variant, begin
         with interval(variant.name, index):
-            failure = run_bound(engine, variant.options)
+            failure = run_bound(engine, variant.options.at(self.world.provided))
         mine_s = (_native.monotonic_s() - begin) / variant.options.repeats
         if variant.options.spans:
             self.spans[variant.name].append(Spans(begin, *engine.spans()))
@@ -205,7 +204,7 @@ class _Rank:
         keep = range(len(spans)) if self.job.keep_all else [median]
         gathered = self.world.gather([spans[i] for i in keep], SETUP_LIMIT_S)
         error_ns = max((clock.error_ns or 0.0 for clock in self.clocks), default=0.0)
-        meta = {"executor": "mpi", "clock_error_s": error_ns * 1e-9, "variant": variant.name}
+        meta = {"executor": self.world.executor, "clock_error_s": error_ns * 1e-9, "variant": variant.name}
         on_one = [[s.on(c.line) for s in part] for part, c in zip(gathered, self.clocks, strict=True)]
         return tuple(_timeline(variant, list(parts), meta) for parts in zip(*on_one, strict=True))
 
@@ -259,6 +258,7 @@ class _Rank:
             "host": platform.node(),
             "cpu": model,
             "mpi": self.world.library,
+            "thread_level": LEVELS[self.world.provided],
             "cores": len(os.sched_getaffinity(0)),
             "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
         }

@@ -8,15 +8,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.run.mpi.library import ON_COMM, Shim
+from dovetail.run.mpi.library import ON_COMM, Calls
 from dovetail.run.mpi.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
+from dovetail.run.options import LEVELS, Level
 from dovetail.run.requests import RequestQueue
 
 if TYPE_CHECKING:
@@ -31,21 +31,25 @@ _ANYHOW = 0  # a send may end before the receiver has asked for it
 class World:
     """The ranks of one communicator, and small control messages between them.
 
-    Either all ranks of this MPI job (initialises MPI if nobody has), or those of `bound`, a user's communicator. Ranks
-    are numbered as in that communicator, in errors too.
+    Either all ranks of this MPI job (initialises MPI at `level` if nobody has), or those of `bound`, a user's
+    communicator, or those of the native communicator at `address`. Ranks are numbered as in that communicator, in
+    errors too. `provided`: the level that MPI has, of `run.options.LEVELS` by number.
     """
 
-    def __init__(self, shim: Path, bound: _native.Communicator | None = None) -> None:
-        self._shim, self._bound = Shim(shim), bound  # kept: the duplicate lives as long
+    def __init__(
+        self, calls: Calls, bound: _native.Communicator | None = None, address: int = 0, *, level: Level = "funneled"
+    ) -> None:
+        self._calls, self._bound = calls, bound  # kept: the duplicate lives as long
         reduce = _native.mpi_reduce_function()
-        if bound is None:
-            self._comm, provided = ctypes.c_void_p(), ctypes.c_int()
+        if bound is None and not address:
+            self._comm, provided = ctypes.c_void_p(), ctypes.c_int(LEVELS.index(level))
             self._call("init", ctypes.byref(provided), ctypes.c_void_p(reduce), ctypes.byref(self._comm))
             self.provided = provided.value
-            self.transport = _native.mpi_transport(self._shim.address, self._comm.value or 0)
         else:
-            self._comm, self.transport = ctypes.c_void_p(bound.address), bound.transport
-            self.provided, _ = _native.comm_setup(self._shim.address, reduce)
+            self._comm = ctypes.c_void_p(bound.address if bound is not None else address)
+            self.provided, _ = _native.comm_setup(calls.address, reduce)
+        made = bound.transport if bound is not None else None
+        self.transport = made or _native.mpi_transport(calls.address, self._comm.value or 0)
         self.rank, self.size = self._call("rank"), self._call("size")
         self.requests = RequestQueue(self.transport, self.provided, self.abort, bound)
         self._faults: dict[int, Fault] = {}
@@ -82,16 +86,21 @@ class World:
         return made if self.share(all(self.gather(made is not None))) else None
 
     @property
+    def executor(self) -> str:
+        """Name of the executor that runs jobs on such ranks."""
+        return self._calls.executor
+
+    @property
     def library(self) -> str:
-        """Version string of the MPI library."""
-        return self._shim.library
+        """Name and version of the library."""
+        return self._calls.library
 
     def abort(self, code: int) -> None:
-        """End all processes of the MPI job with this exit code."""
+        """End all processes of the job with this exit code."""
         self._call("abort", code)
 
     def finalize(self) -> None:
-        """Finalize MPI, unless that was done."""
+        """End the use of the library, unless that was done."""
         self._call("finalize")
 
     def send(self, payload: Any, dst: int, limit_s: float = 60.0) -> None:
@@ -229,4 +238,4 @@ class World:
                 time.sleep(2e-5)
 
     def _call(self, name: str, *arguments: Any) -> int:
-        return self._shim.call(name, *([self._comm] if name in ON_COMM else []), *arguments)
+        return self._calls.call(name, *([self._comm] if name in ON_COMM else []), *arguments)

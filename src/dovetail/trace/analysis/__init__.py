@@ -1,1 +1,1 @@
-"""analysis: what a trace says: messages and collectives, waits, delays, statistics, the story to replay."""
+"""analysis: messages, collectives, waits, delays and statistics of a trace, and the model by which it is replayed."""

@@ -1,4 +1,4 @@
-"""aggregate: reduce a long trace to bounded size: seconds of each class of calls, by lane and time slice."""
+"""aggregate: reduce a long trace to bounded size: seconds per class of calls, lane and time bin."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import thread_title
 
 Array = NDArray[Any]
-MOST_SPANS, LEAST_BINS, MOST_BINS = 100_000, 64, 2048  # spans in all; bins per lane
+MOST_SPANS, LEAST_BINS, MOST_BINS = 100_000, 64, 2048  # about the most spans in total; limits of the bins per lane
 _POINT = KINDS.index("point")
 
 
 class Aggregate(NamedTuple):
-    """A timeline in which a span stands for all calls of one class within `bin_s` seconds. By span: `classes`, and
-    `calls`, the number of calls."""
+    """A timeline in which one span stands for all calls of one class within a bin of `bin_s` seconds.
+
+    `classes`, `calls`: for each span, the class (row of CLASSES) and the number of calls.
+    """
 
     timeline: Timeline
     classes: Array
@@ -31,7 +33,7 @@ class Aggregate(NamedTuple):
 
 
 def aggregate(file: TraceFile) -> Aggregate:
-    """Add up a trace on disk, a chunk at a time. The spans of a bin last as long as its calls did."""
+    """Reduce a trace on disk, a chunk at a time. A span is as long as its calls took in total within the bin."""
     sums = _Bins(file)
     for part in file.parts():
         sums.add(part.columns)
@@ -39,7 +41,7 @@ def aggregate(file: TraceFile) -> Aggregate:
 
 
 class _Bins:
-    """Seconds, calls and bytes by lane, bin and class; a call that spans bins counts in each."""
+    """Seconds, calls and bytes by lane, bin and class. A call's seconds are divided among the bins that it spans."""
 
     def __init__(self, file: TraceFile) -> None:
         self.file, self.lanes = file, dict[tuple[int, int], int]()
@@ -49,7 +51,7 @@ class _Bins:
         self.bins = min(max(MOST_SPANS // max(4 * file.num_ranks, 1), LEAST_BINS), MOST_BINS)
         self.bin_s = max(span, 1e-9) / self.bins
         self.cells = self.bins * len(CLASSES)
-        self.sums: dict[int, Array] = {}  # of a lane: seconds, calls and bytes by bin and class
+        self.sums: dict[int, Array] = {}  # lane -> seconds, calls and bytes: shape (3, bins * classes)
         self.num_calls = 0
 
     def add(self, col: dict[str, Array]) -> None:
@@ -68,14 +70,14 @@ class _Bins:
         kind = self.class_of[col["name"]]
         for weights, i in ((1 + col["repeats"], 1), (col["num_bytes"], 2)):
             sums[i] += np.bincount(first * len(CLASSES) + kind, weights, self.cells)
-        each = last - first + 1  # bins that the call reaches into
+        each = last - first + 1  # number of bins that the call spans
         call = np.repeat(np.arange(len(first)), each)
         place = first[call] + np.arange(len(call)) - np.repeat(np.cumsum(each) - each, each)
         seconds = np.maximum(np.minimum(end[call], place + 1) - np.maximum(start[call], place), 0.0)
         sums[0] += np.bincount(place * len(CLASSES) + kind[call], seconds, self.cells)
 
     def aggregate(self) -> Aggregate:
-        """Make the spans. Those of a bin lie one after another; a span of the class outside MPI may contain others."""
+        """Make the spans. Those of a bin follow one another; a span outside MPI may contain others."""
         columns: list[dict[str, Array]] = []
         for (rank, thread), lane in self.lanes.items():
             shares = self.sums[lane][0].reshape(self.bins, -1).copy()

@@ -22,7 +22,7 @@ _PATTERNS = (
 
 
 def class_of(name: str) -> int:
-    """The class of a call, a row of `CLASSES`.
+    """Return the class of a call, as an index into `CLASSES`.
 
     >>> [CLASSES[class_of(name)] for name in ("MPI_Init", "MPI_Isend", "MPI_Waitall", "MPI_Ialltoallv", "work")]
     ['init/finalize', 'send', 'wait', 'collective', 'outside MPI']

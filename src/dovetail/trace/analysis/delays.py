@@ -1,4 +1,4 @@
-"""delays: message times by size, and the size from which sends wait for their receive, estimated from a trace."""
+"""delays: estimate from a trace the message time by size, and the size from which sends wait for their receive."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from dovetail.trace.analysis.matching import Messages
 
-MANY = 8  # messages of one call, from one rank
-LATENCY_BYTES = 1 << 16
-LEAST_HELD_S = 20e-6  # a shorter wait shows nothing of how a message got on
+MANY = 8  # this many messages from one rank, received in one call, share the call's time
+LATENCY_BYTES = 1 << 16  # if all messages have one size, their time counts as latency up to this size
+LEAST_HELD_S = 20e-6  # a shorter wait is no evidence of how a message progressed
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Message times in seconds by size, interpolated between sizes that were seen.
+    """Message times in seconds by size, interpolated between the sizes that occur in a trace.
 
-    `eager_bytes`: largest message that did not wait for its receive. `rendezvous_bytes`: smallest that did. None if
-    unseen.
+    `eager_bytes`: largest message that did not wait for its receive. `rendezvous_bytes`: smallest that did. None: no
+    such message.
     """
 
     num_bytes: NDArray[Any] = field(repr=False)
@@ -31,7 +31,7 @@ class Delays:
     rendezvous_bytes: int | None = None
 
     def __call__(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
-        """Return seconds for sizes in bytes. Beyond the largest size the last slope continues; without data 0."""
+        """Return seconds for sizes in bytes. Beyond the largest size, `slope` continues the curve; without data, 0."""
         sizes = np.asarray(num_bytes, "f8")
         if not len(self.num_bytes):
             return np.zeros(sizes.shape)
@@ -41,8 +41,10 @@ class Delays:
 
     @property
     def slope(self) -> float:
-        """Seconds for a further byte of the largest messages. A single size cannot separate latency from bandwidth: up
-        to `LATENCY_BYTES` its time counts as latency, beyond that as bandwidth."""
+        """Return the seconds per additional byte: from the smallest to the largest size.
+
+        If all messages have one size, their time counts as latency up to `LATENCY_BYTES`, else as bandwidth.
+        """
         if not len(self.num_bytes):
             return 0.0
         if len(self.num_bytes) < 2:
@@ -55,7 +57,7 @@ class Delays:
         return float(self.seconds[0]) if len(self.seconds) else 0.0
 
     def is_rendezvous(self, num_bytes: ArrayLike) -> NDArray[np.bool_]:
-        """Whether messages of these sizes wait for their receive, by those that were seen to."""
+        """Return whether messages of these sizes wait for their receive: those of `rendezvous_bytes` or more."""
         sizes = np.asarray(num_bytes)
         if self.rendezvous_bytes is None:
             return np.zeros(sizes.shape, bool)
@@ -63,27 +65,27 @@ class Delays:
 
 
 def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, most: float, seen: Delays) -> Delays:
-    """The delays that a machine's curve gives between two sizes; protocols as `seen`."""
+    """Return delays with the times of a machine's curve between two sizes, and the protocol limits of `seen`."""
     sizes = np.unique(np.geomspace(max(least, 1), max(most, 2), 64).astype("i8"))
     return replace(seen, num_bytes=sizes.astype("f8"), seconds=np.maximum.accumulate(seconds(sizes)))
 
 
 def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bool_] | None = None) -> Delays:
-    """Fit a monotone curve of delay (s) against message size through the mean of each size. Only messages that their
-    receivers waited for count.
+    """Fit a monotone curve of delay (s) against message size (bytes) through the mean of each size.
 
-    `plain`: whether a message's call only sends it, and need not wait for its receive at any size; `doubtful`: whether
-    the call that receives it may have waited for something else.
+    Only messages that their receivers waited for count. `plain`: per message, whether its call only sends, and does not
+    wait for the receive at every size. `doubtful`: per message, whether the receiving call may have waited for
+    something else.
     """
-    whole = found.taken_row >= 0
+    whole = found.received_row >= 0
     if doubtful is not None:
         whole &= ~doubtful
     late = whole & (found.sent_s >= found.waited_s)
-    if not late.any():  # nobody waited: take the upper bound of each message's time
+    if not late.any():  # no receiver waited: use the upper bound of each message's time
         late, since_s = whole, np.fmax(found.sent_s, found.waited_s)
     else:
         since_s = found.sent_s
-    size, took = found.num_bytes[late], np.fmin(found.taken_s - since_s, _shares_s(found))[late]
+    size, took = found.num_bytes[late], np.fmin(found.received_s - since_s, _shares_s(found))[late]
     sizes, means = of_sizes(size, took, _trimmed)
     shows = _shows(found, plain)
     shown, held = of_sizes(found.num_bytes[shows], is_held(found, plain)[shows], lambda those: float(those.mean()))
@@ -93,52 +95,54 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
 
 
 def _shares_s(found: Messages) -> NDArray[np.float64]:
-    """Of each message that came with many from one rank in one call: the time since the first of these was sent, shared
-    out; they come one after another, and the call shows only when all were there. Infinite for other messages."""
+    """Return for each of MANY or more messages from one rank in one call an equal share of their common time.
+
+    They arrive one after another, but the trace shows only when all had arrived. Infinite for other messages.
+    """
     calls = np.stack([found.src.astype("f8"), found.dst.astype("f8"), found.waited_s])
     _, call, count = np.unique(calls, axis=1, return_inverse=True, return_counts=True)
     call = call.ravel()
     first_s = np.full(len(count), np.inf)
     np.minimum.at(first_s, call, found.sent_s)
-    return np.where(count[call] >= MANY, (found.taken_s - first_s[call]) / count[call], np.inf)
+    return np.where(count[call] >= MANY, (found.received_s - first_s[call]) / count[call], np.inf)
 
 
 def _shows(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether it shows if a message waits for its receive: that was posted late, and the send is known to be over.
+    """Return whether the trace shows if a message waited for its receive.
 
-    Where nobody looked whether it was sent until its receive was there, nothing is seen.
+    The receive must have been posted late, and the send must be blocking, or seen complete before the receive.
     """
-    blocking = (found.sent_end_s == found.away_s) & plain
-    late: NDArray[np.bool_] = (found.taken_row >= 0) & (found.posted_s > found.sent_s + LEAST_HELD_S)
-    shows: NDArray[np.bool_] = late & (blocking | (found.away_s < found.posted_s))
+    blocking = (found.sent_end_s == found.done_end_s) & plain
+    late: NDArray[np.bool_] = (found.received_row >= 0) & (found.posted_s > found.sent_s + LEAST_HELD_S)
+    shows: NDArray[np.bool_] = late & (blocking | (found.done_end_s < found.posted_s))
     return shows
 
 
 def is_held(found: Messages, plain: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether a message was seen to wait for its receive: the call that sends it ended after that was posted."""
-    held: NDArray[np.bool_] = _shows(found, plain) & (found.away_s > found.posted_s)
+    """Return whether the trace shows that a message waited for its receive: its send ended after the receive began."""
+    held: NDArray[np.bool_] = _shows(found, plain) & (found.done_end_s > found.posted_s)
     return held
 
 
 def crossed(found: Messages) -> NDArray[np.bool_]:
-    """For each message, whether another one travelled in the opposite direction at the same time.
+    """Return for each message whether another one travelled in the opposite direction at the same time.
 
-    That is: sent before this one was received, and received after this one was sent.
+    The other message was sent before this one was received, and received after this one was sent.
     """
-    met = np.zeros(len(found.src), bool)
-    taken_s = np.where(np.isnan(found.taken_s), -np.inf, found.taken_s)
-    ways = {way: np.array(rows) for way, rows in _by_way(found).items()}
+    crosses = np.zeros(len(found.src), bool)
+    received_s = np.where(np.isnan(found.received_s), -np.inf, found.received_s)
+    ways = {way: np.array(rows) for way, rows in _by_pair(found).items()}
     for (src, dst), rows in ways.items():
         back = ways.get((dst, src))
         if back is None or src == dst:
             continue
         back = back[np.argsort(found.sent_s[back], kind="stable")]
-        latest_s = np.append(-np.inf, np.maximum.accumulate(taken_s[back]))  # of those sent so far
-        met[rows] = latest_s[np.searchsorted(found.sent_s[back], taken_s[rows])] > found.sent_s[rows]
-    return met
+        latest_s = np.append(-np.inf, np.maximum.accumulate(received_s[back]))  # latest arrival of those sent so far
+        crosses[rows] = latest_s[np.searchsorted(found.sent_s[back], received_s[rows])] > found.sent_s[rows]
+    return crosses
 
 
-def _by_way(found: Messages) -> dict[tuple[int, int], list[int]]:
+def _by_pair(found: Messages) -> dict[tuple[int, int], list[int]]:
     pairs: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, way in enumerate(zip(found.src.tolist(), found.dst.tolist(), strict=True)):
         pairs[way].append(i)
@@ -148,14 +152,14 @@ def _by_way(found: Messages) -> dict[tuple[int, int], list[int]]:
 def of_sizes(
     num_bytes: NDArray[Any], values: NDArray[Any], of: Callable[[NDArray[Any]], float]
 ) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return the distinct sizes, rising, and for each the reduced values of its messages."""
+    """Return the distinct sizes, ascending, and for each `of(values of its messages)`."""
     order = np.argsort(num_bytes, kind="stable")
     sizes, first = np.unique(num_bytes[order], return_index=True)
     return sizes, np.array([of(those) for those in np.split(values[order], first[1:])[: len(sizes)]], "f8")
 
 
 def _trimmed(values: NDArray[Any]) -> float:
-    """The mean, with values clipped to the 10th and 90th percentile."""
+    """Return the mean of the values, clipped to their 10th and 90th percentile."""
     if len(values) == 1:
         return float(values[0])
     return float(np.clip(values, *np.percentile(values, (10, 90))).mean())

@@ -1,4 +1,4 @@
-"""excerpts: cut excerpts from the middle of equal parts of a long trace, with their messages and collectives."""
+"""excerpts: cut a long trace into equal parts, and take an excerpt from the middle of each."""
 
 from __future__ import annotations
 
@@ -6,60 +6,61 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.trace.analysis.collective_calls import CollectiveCalls, CollectiveMatcher
 from dovetail.trace.analysis.matching import Matcher, Messages
-from dovetail.trace.analysis.meetings import Gatherer, Meetings
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
 
 
 class Excerpt(NamedTuple):
-    """Consecutive rows of a trace, and the messages and meetings that lie wholly within them."""
+    """Consecutive rows of a trace, and the messages and collectives all of whose calls lie within them."""
 
     trace: Trace
     found: Messages
-    met: Meetings
+    joins: CollectiveCalls
 
 
 def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
-    """Cut `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
-    matcher, gatherer = Matcher(), Gatherer()
+    """Return `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
+    matcher, collectives_matcher = Matcher(), CollectiveMatcher()
     for part in file.parts():
         matcher.take(part.columns)
-        gatherer.take(part.columns)
+        collectives_matcher.take(part.columns)
     middles = ((2 * i + 1) * file.num_rows // (2 * count) for i in range(count))
     parts = [_rows(file, max(middle - num_rows // 2, 0), num_rows) for middle in middles]
-    met = gatherer.meetings(file.names, file.comms)
-    del gatherer  # it is large
-    meetings = [_meetings(met, first, first + trace.num_rows) for trace, first in parts]
-    del met
+    joins = collectives_matcher.calls(file.names, file.comms)
+    del collectives_matcher  # frees its memory
+    calls = [_collective_calls(joins, first, first + trace.num_rows) for trace, first in parts]
+    del joins
     found, _ = matcher.messages(file.names, file.comms)
     return [
-        Excerpt(t, _messages(found, first, first + t.num_rows), m)
-        for (t, first), m in zip(parts, meetings, strict=True)
+        Excerpt(t, _messages(found, first, first + t.num_rows), m) for (t, first), m in zip(parts, calls, strict=True)
     ]
 
 
 def _messages(found: Messages, first: int, last: int) -> Messages:
-    """The messages all of whose calls lie in these rows."""
-    rows = (found.sent_row, found.posted_row, found.taken_row)
+    """Return the messages all of whose calls lie in the rows from `first` to before `last`."""
+    rows = (found.sent_row, found.posted_row, found.received_row)
     whole = np.all([(row >= first) & (row < last) for row in rows], axis=0)
     whole &= (found.probe_row < 0) | ((found.probe_row >= first) & (found.probe_row < last))
     mine = Messages(*(column[whole] for column in found))
-    moved = {name: getattr(mine, name) - first for name in ("sent_row", "posted_row", "taken_row")}
+    moved = {name: getattr(mine, name) - first for name in ("sent_row", "posted_row", "received_row")}
     return mine._replace(**moved, probe_row=np.where(mine.probe_row >= 0, mine.probe_row - first, -1))
 
 
-def _meetings(met: Meetings, first: int, last: int) -> Meetings:
-    """The meetings all of whose calls lie in these rows."""
-    inside = (met.row >= first) & (met.row < last)
-    sizes = np.bincount(met.meeting)
-    whole = inside & (np.bincount(met.meeting[inside], minlength=len(sizes))[met.meeting] == sizes[met.meeting])
-    mine = Meetings(*(column[whole] for column in met))
-    return mine._replace(meeting=np.unique(mine.meeting, return_inverse=True)[1], row=mine.row - first)
+def _collective_calls(joins: CollectiveCalls, first: int, last: int) -> CollectiveCalls:
+    """Return the collectives all of whose calls lie in the rows from `first` to before `last`."""
+    inside = (joins.row >= first) & (joins.row < last)
+    sizes = np.bincount(joins.collective)
+    whole = inside & (
+        np.bincount(joins.collective[inside], minlength=len(sizes))[joins.collective] == sizes[joins.collective]
+    )
+    mine = CollectiveCalls(*(column[whole] for column in joins))
+    return mine._replace(collective=np.unique(mine.collective, return_inverse=True)[1], row=mine.row - first)
 
 
 def _rows(file: TraceFile, first: int, num_rows: int) -> tuple[Trace, int]:
-    """Rows from about `first` on, whole calls only, and the number of the first."""
+    """Return about `num_rows` rows from about `first` on, with whole calls only, and the number of the first row."""
     starts = np.cumsum([0, *(chunk.num_rows for chunk in file.chunks)])
     begin = max(int(np.searchsorted(starts, first, side="right")) - 1, 0)
     end = int(np.searchsorted(starts, first + num_rows))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.trace.analysis.probed import next_taken
+from dovetail.trace.analysis.probed import next_received
 from dovetail.trace.decode import KINDS
 from dovetail.trace.grown import Grown
 from dovetail.trace.trace import Comm, Trace
@@ -19,37 +19,37 @@ _USED = ("kind", "name", "rank", "thread", "peer", "tag", "comm", "start_s", "en
 
 
 class Messages(NamedTuple):
-    """One entry for each sent message; fields of its receive are NaN or -1 if no receive matched."""
+    """One entry per sent message. If no receive matched, the fields of the receive are NaN or -1."""
 
     src: Array
     src_thread: Array
     dst: Array
     dst_thread: Array
     sent_s: Array  # the sending call begins
-    sent_end_s: Array  # and ends
-    away_s: Array  # the call that finds it to be sent ends: this one, or one that waits for its request, NaN for none
-    away_from_s: Array  # and begins
-    away_thread: Array
-    away_name: Array
-    posted_s: Array  # the call that asks for it begins
-    waited_s: Array  # the call in which it was found to be there begins
-    taken_s: Array  # and ends
+    sent_end_s: Array  # the sending call ends
+    done_end_s: Array  # the call that completes the send (this call, or one that waits for its request) ends; NaN: none
+    done_s: Array  # that call begins
+    done_thread: Array
+    done_name: Array
+    posted_s: Array  # the call that posts the receive begins
+    waited_s: Array  # the call that completes the receive begins
+    received_s: Array  # the call that completes the receive ends
     num_bytes: Array
-    sent_name: Array  # the sending call's, a row of the trace's names
-    taken_name: Array
-    sent_row: Array  # of the trace
+    sent_name: Array  # name of the sending call: an index into the trace's names
+    received_name: Array
+    sent_row: Array  # row of the trace
     posted_row: Array
-    taken_row: Array
-    probe_s: Array  # a blocking probe for it begins
+    received_row: Array
+    probe_s: Array  # a blocking probe for the message begins
     probe_end_s: Array
     probe_name: Array
     probe_row: Array
 
 
 class Matcher:
-    """Collects sends and receives, and pairs those of one sender, receiver, communicator and tag in their order.
+    """Collects sends and receives; pairs those with equal sender, receiver, communicator and tag, in order.
 
-    A receive stands where it was posted in that order, and ends where it was found to be complete.
+    The order of receives is the order in which they were posted.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Matcher:
         self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
-        """Rows in the order of their ends."""
+        """Add rows, ordered by end time."""
         about = np.isin(columns["kind"], (SEND, RECV, DONE)) | (
             (columns["kind"] == REQUEST) & (columns["request"] >= 0)
         )
@@ -67,7 +67,7 @@ class Matcher:
         self._num_rows += len(about)
 
     def messages(self, names: Sequence[str], comms: Sequence[Comm]) -> tuple[Messages, int]:
-        """The messages, and how many receives are of none of them. What was collected is given up for it."""
+        """Return the messages, and the number of receives that match no send. Clears what was collected."""
         if not len(self._kept):
             return Messages(*no_columns(Messages._fields)), 0
         rows = self._kept.give()
@@ -77,13 +77,13 @@ class Matcher:
         probes = np.flatnonzero(is_probe & (rows["kind"] == RECV))
         sides = _sides(rows, is_init, is_start, np.array(alike(comms), "i4"))
         if not len(probes):
-            rows.clear()  # they are large
+            rows.clear()  # frees its memory
         found, strays = _paired(*sides)
         return _with_probes(found, rows, probes) if len(probes) else found, strays
 
 
 def messages(trace: Trace) -> Messages:
-    """The messages of a trace."""
+    """Return the messages of a trace."""
     matcher = Matcher()
     matcher.take(trace.columns)
     return matcher.messages(trace.names, trace.comms)[0]
@@ -91,7 +91,7 @@ def messages(trace: Trace) -> Messages:
 
 def check(found: Messages, strays: int) -> dict[str, Any]:
     """Return the number of messages, and of those received before they were sent on the corrected clocks."""
-    early = (found.sent_s - found.taken_s)[~np.isnan(found.taken_s)]
+    early = (found.sent_s - found.received_s)[~np.isnan(found.received_s)]
     return {
         "messages": len(found.src),
         "without_partner": len(found.src) - len(early) + strays,
@@ -101,17 +101,17 @@ def check(found: Messages, strays: int) -> dict[str, Any]:
 
 
 def no_columns(names: Sequence[str]) -> Iterator[Array]:
-    """Empty columns: of seconds those whose names say so, else of whole numbers."""
+    """Yield an empty column per name: floats for names that end in `_s`, else integers."""
     return (np.zeros(0, "f8" if name.endswith("_s") else "i8") for name in names)
 
 
 def of_name(names: Sequence[str], test: Callable[[str], bool]) -> NDArray[np.bool_]:
-    """Of each name, whether it passes."""
+    """Return `test(name)` for each name, as an array."""
     return np.array([test(name) for name in names], bool)
 
 
 def alike(comms: Sequence[Comm]) -> list[int]:
-    """A number for each communicator, equal for both sides of an intercommunicator; 0 for unknown ones."""
+    """Return a number per communicator, equal for both sides of an intercommunicator; last, 0 for an unknown one."""
     numbers: dict[object, int] = {}
     keys = [(*sorted((comm.ranks, comm.remote)), comm.number) for comm in comms]
     return [numbers.setdefault(key, len(numbers) + 1) for key in keys] + [0]
@@ -120,7 +120,7 @@ def alike(comms: Sequence[Comm]) -> list[int]:
 def _sides(
     rows: dict[str, Array], is_init: Array, is_start: Array, alike: Array
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Messages as sent and as received: communicator, sender, receiver, tag, bytes, and when."""
+    """Return the columns of all sends, and those of all receives: communicator, sender, receiver, tag, bytes, times."""
     made, started = _beginnings(rows, is_start)
     has_start = np.isin(rows["kind"], (REQUEST, DONE)) & (made >= 0)
     of_send = has_start & (rows["kind"][made] == SEND)
@@ -130,24 +130,24 @@ def _sides(
     sends |= {"tag": rows["tag"][by], "at_s": rows["start_s"][sent], "num_bytes": rows["num_bytes"][by]}
     sends |= {name: rows[name][sent] for name in ("thread", "end_s", "name", "row")}
     over = np.flatnonzero((rows["kind"] == DONE) & of_send & (started >= 0))
-    ended_by = np.where(rows["request"] >= 0, -1, np.arange(len(made)))  # the row that finds a send to be over
+    ended_by = np.where(rows["request"] >= 0, -1, np.arange(len(made)))  # the row that completes a send
     ended_by[started[over]] = over
     by_end, known = ended_by[sent], ended_by[sent] >= 0
-    for name, column in (("away_s", "end_s"), ("away_from_s", "start_s")):
+    for name, column in (("done_end_s", "end_s"), ("done_s", "start_s")):
         sends[name] = np.where(known, rows[column][by_end], np.nan)
-    for name, column in (("away_thread", "thread"), ("away_name", "name")):
+    for name, column in (("done_thread", "thread"), ("done_name", "name")):
         sends[name] = np.where(known, rows[column][by_end], -1)
     taken = np.flatnonzero((rows["kind"] == DONE) & ~of_send & (rows["peer"] >= 0))
-    takes = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
+    receives = {"comm": alike[rows["comm"][taken]], "src": rows["peer"][taken], "dst": rows["rank"][taken]}
     asked = np.where(started[taken] >= 0, started[taken], taken)
-    takes |= {"tag": rows["tag"][taken], "at_s": rows["start_s"][asked], "posted_row": rows["row"][asked]}
-    takes |= {name: rows[name][taken] for name in ("thread", "start_s", "end_s", "name", "row")}
+    receives |= {"tag": rows["tag"][taken], "at_s": rows["start_s"][asked], "posted_row": rows["row"][asked]}
+    receives |= {name: rows[name][taken] for name in ("thread", "start_s", "end_s", "name", "row")}
     real = sends["dst"] >= 0
-    return {name: column[real] for name, column in sends.items()}, takes
+    return {name: column[real] for name, column in sends.items()}, receives
 
 
 def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
-    """For each row with a request: the row that created it, and the latest row that started it; -1 for none."""
+    """Return for each row the row that created its request, and the latest row that started it; -1 for none."""
     count = len(rows["kind"])
     made, started = np.full(count, -1, "i8"), np.full(count, -1, "i8")
     at = np.flatnonzero(rows["request"] >= 0)
@@ -164,12 +164,15 @@ def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:
     return made, started
 
 
-def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages, int]:
-    """The k-th send of each sender, receiver, communicator and tag with the k-th receive."""
+def _paired(sends: dict[str, Array], receives: dict[str, Array]) -> tuple[Messages, int]:
+    """Pair the k-th send with the k-th receive of equal sender, receiver, communicator and tag.
+
+    Returns the messages and the number of receives without a send.
+    """
     count = len(sends["src"])
     keys = ("comm", "src", "dst", "tag", "at_s")
-    both = {name: np.concatenate([sends[name], takes[name]]) for name in keys}
-    side = np.repeat(np.array([0, 1], "u1"), (count, len(takes["src"])))
+    both = {name: np.concatenate([sends[name], receives[name]]) for name in keys}
+    side = np.repeat(np.array([0, 1], "u1"), (count, len(receives["src"])))
     order = np.lexsort((both["at_s"], side, both["tag"], both["dst"], both["src"], both["comm"]))
     changed = np.zeros(len(order), bool)
     for name in keys[:-1]:
@@ -180,13 +183,13 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
     num_sends = np.add.reduceat(side[order] == 0, group) if len(group) else np.zeros(0, int)
     at = np.flatnonzero(side[order] == 1)
     nth = at - group[group_of[at]] - num_sends[group_of[at]]
-    met = at[nth < num_sends[group_of[at]]]
-    a = order[met - num_sends[group_of[met]]]
-    b = order[met] - count
+    matched = at[nth < num_sends[group_of[at]]]
+    a = order[matched - num_sends[group_of[matched]]]
+    b = order[matched] - count
 
-    def of_take(name: str, other: float) -> Array:
-        column = np.full(count, other, takes[name].dtype)
-        column[a] = takes[name][b]
+    def of_receive(name: str, other: float) -> Array:
+        column = np.full(count, other, receives[name].dtype)
+        column[a] = receives[name][b]
         return column
 
     found = Messages(
@@ -194,39 +197,42 @@ def _paired(sends: dict[str, Array], takes: dict[str, Array]) -> tuple[Messages,
             sends["src"],
             sends["thread"],
             sends["dst"],
-            of_take("thread", -1),
+            of_receive("thread", -1),
             sends["at_s"],
             sends["end_s"],
-            sends["away_s"],
-            sends["away_from_s"],
-            sends["away_thread"],
-            sends["away_name"],
+            sends["done_end_s"],
+            sends["done_s"],
+            sends["done_thread"],
+            sends["done_name"],
         ),
-        *(of_take("at_s", np.nan), of_take("start_s", np.nan), of_take("end_s", np.nan), sends["num_bytes"]),
-        *(sends["name"], of_take("name", -1), sends["row"], of_take("posted_row", -1)),
-        of_take("row", -1),
+        *(of_receive("at_s", np.nan), of_receive("start_s", np.nan), of_receive("end_s", np.nan), sends["num_bytes"]),
+        *(sends["name"], of_receive("name", -1), sends["row"], of_receive("posted_row", -1)),
+        of_receive("row", -1),
         *(np.full(count, missing) for missing in (np.nan, np.nan, -1, -1)),
     )
-    return found, len(takes["src"]) - len(met)
+    return found, len(receives["src"]) - len(matched)
 
 
 def _with_probes(found: Messages, rows: dict[str, Array], probes: Array) -> Messages:
-    """The messages with the probes (of `rows`) that waited for them: MPI_Mprobe asks for its message itself."""
-    taken = np.flatnonzero(found.taken_row >= 0)
-    by = np.searchsorted(rows["row"], found.taken_row[taken])
-    takes = {name: rows[name][by] for name in ("rank", "comm", "peer", "tag")}
-    takes |= {"thread": found.dst_thread[taken], "at_s": found.posted_s[taken]}
-    asks = rows["request"][probes] < 0
-    alone = {name: rows[name][probes[asks]] for name in ("rank", "thread", "comm", "peer", "tag", "end_s")}
-    met = np.full(len(probes), -1, "i8")
-    met[asks] = next_taken({**alone, "at_s": alone.pop("end_s")}, takes)
-    posted = np.argsort(found.posted_row[taken], kind="stable")
-    place = np.searchsorted(found.posted_row[taken][posted], rows["row"][probes[~asks]])
-    met[~asks] = np.append(posted, -1)[place]
-    same = found.posted_row[taken[met]] == rows["row"][probes] if len(taken) else asks
-    met[~asks & ~same] = -1
-    matched = np.flatnonzero(met >= 0)[::-1]  # the first of several for one message waited
+    """Return the messages with the probes that waited for them; `probes`: their indices in `rows`.
+
+    MPI_Probe waits for the message that its thread receives next. MPI_Mprobe posts the receive itself.
+    """
+    complete = np.flatnonzero(found.received_row >= 0)
+    by = np.searchsorted(rows["row"], found.received_row[complete])
+    receives = {name: rows[name][by] for name in ("rank", "comm", "peer", "tag")}
+    receives |= {"thread": found.dst_thread[complete], "at_s": found.posted_s[complete]}
+    is_probe = rows["request"][probes] < 0
+    alone = {name: rows[name][probes[is_probe]] for name in ("rank", "thread", "comm", "peer", "tag", "end_s")}
+    received = np.full(len(probes), -1, "i8")
+    received[is_probe] = next_received({**alone, "at_s": alone.pop("end_s")}, receives)
+    posted = np.argsort(found.posted_row[complete], kind="stable")
+    place = np.searchsorted(found.posted_row[complete][posted], rows["row"][probes[~is_probe]])
+    received[~is_probe] = np.append(posted, -1)[place]
+    same = found.posted_row[complete[received]] == rows["row"][probes] if len(complete) else is_probe
+    received[~is_probe & ~same] = -1
+    order = np.flatnonzero(received >= 0)[::-1]  # reversed, so that the first of several probes for a message wins
     columns = {"probe_s": "start_s", "probe_end_s": "end_s", "probe_name": "name", "probe_row": "row"}
     for field, name in columns.items():
-        getattr(found, field)[taken[met[matched]]] = rows[name][probes[matched]]
+        getattr(found, field)[complete[received[order]]] = rows[name][probes[order]]
     return found

@@ -11,33 +11,33 @@ from numpy.typing import NDArray
 from dovetail.trace.analysis.delays import LEAST_HELD_S, Delays, is_held, of_sizes
 from dovetail.trace.analysis.matching import Messages
 
-MUCH_LONGER = 2.0  # times the time of other messages of the size
-LEAST_STALLED = 4096  # bytes; smaller messages are on their way when they are sent
-SOON = 0.25  # of the time from when a message could set out to when it was there
-MOSTLY, LEAST_OFTEN = 0.75, 4  # share, and number, of messages alike that show that it is no chance
+MUCH_LONGER = 2.0  # a message is delayed if it takes this multiple of the time of others of its size
+LEAST_STALLED = 4096  # bytes; smaller messages need no progress after their send
+SOON = 0.25  # an arrival is soon after a call if this share, at most, of the message's time follows the call
+MOSTLY, LEAST_OFTEN = 0.75, 4  # share and least number of similar messages that count as evidence
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-Calls = Mapping[int, Sequence[int]]  # by the row of a call: messages
+Calls = Mapping[int, Sequence[int]]  # row of a call -> indices of messages
 
 
 def delayed_by(
-    found: Messages, takes: Calls, sends: Calls, sent: Calls, blocks: Sequence[bool]
+    found: Messages, receives: Calls, sends: Calls, sent: Calls, blocks: Sequence[bool]
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return for each message the one that really delayed it (-1: none), and its own transfer time.
+    """Return for each message the index of the message that really delayed it (-1: none), and its own transfer time.
 
-    A call that receives a message may really wait for a message that it sends (`sends`, if it `blocks`) or whose send
-    it completes (`sent`): the one that arrived as the call ended. Only messages that took much longer than others of
-    their size count as delayed.
+    A call that receives a message may instead have waited for a message that it sends (`sends`, if it `blocks`), or
+    whose send it completes (`sent`): the one that arrived as the call ended. Only messages that took much longer than
+    others of their size count as delayed. The transfer time is the 10th percentile of undelayed messages of the size.
     """
     cause = np.full(len(found.src), -1, "i8")
-    for row, taken in takes.items():
+    for row, taken in receives.items():
         own = [*(i for i in sends.get(row, ()) if blocks[i]), *sent.get(row, ())]
         if own:
-            cause[taken] = max(own, key=lambda i: found.taken_s[i])
-    took = found.taken_s - found.sent_s
-    cause[np.abs(found.taken_s[cause] - found.taken_s) > 0.1 * took] = -1
-    likely_s, sure = np.full(len(took), np.inf), (cause < 0) & (found.taken_row >= 0)
+            cause[taken] = max(own, key=lambda i: found.received_s[i])
+    took = found.received_s - found.sent_s
+    cause[np.abs(found.received_s[cause] - found.received_s) > 0.1 * took] = -1
+    likely_s, sure = np.full(len(took), np.inf), (cause < 0) & (found.received_row >= 0)
     sizes, tenth_s = of_sizes(found.num_bytes[sure], took[sure], lambda those: float(np.percentile(those, 10)))
     known = np.isin(found.num_bytes, sizes)
     likely_s[known] = tenth_s[np.searchsorted(sizes, found.num_bytes[known])]
@@ -46,12 +46,24 @@ def delayed_by(
 
 @dataclass
 class MessageDelays:
-    """For each message: its delay, and the reason for it.
+    """The delay of each message, and the reason for it.
 
-    `seconds`: from when it could set out until it was there. `rendezvous`: it waited for its receive. `stalls`: it went
-    on only when its receiver waited for it, for want of progress. `held`: it set out only when its sender, which did
-    other work, was in the library again, at `back_s` (infinite where the sending call waited for it). `came_back`: its
-    receiver waited for it until then.
+    Attributes
+    ----------
+    found : Messages
+        The messages.
+    back_s : array of float
+        When the sender was in the library again after the sending call; infinite if that call waited for the message.
+    seconds : array of float
+        From when the message could leave until it arrived.
+    rendezvous : array of bool
+        It waited for its receive.
+    stalls : array of bool
+        For lack of progress, it moved only while its receiver waited for it.
+    held : array of bool
+        For lack of progress, it left only when its sender, which did other work, was in the library again.
+    came_back : array of bool
+        Its receiver waited for it until `back_s` or longer.
     """
 
     found: Messages = field(repr=False)
@@ -63,7 +75,7 @@ class MessageDelays:
     came_back: Flags
 
     def arrived_s(self) -> Floats:
-        """When each message was there."""
+        """Return when each message arrived."""
         f = self.found
         since_s = np.where(self.rendezvous & (f.posted_s > f.sent_s), f.posted_s, f.sent_s)
         since_s = np.where(self.stalls, f.waited_s, np.where(self.held, self.back_s, since_s))
@@ -74,16 +86,19 @@ class MessageDelays:
 def message_delays(
     found: Messages, usual: Delays, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
 ) -> MessageDelays:
-    """Return the reason for each message's delay. `usual`: the curve of the trace; `rendezvous`: messages whose sender
-    always waits for their receive; `delayed`: the result of `delayed_by`."""
+    """Return the reason for each message's delay.
+
+    `usual`: the trace's curve of message times. `rendezvous`: whether a message's sender waits for its receive.
+    `delayed`: the result of `delayed_by`. `back_s`: see `MessageDelays`.
+    """
     made = _without_progress(found, usual(found.num_bytes), rendezvous, delayed, back_s)
-    made.came_back = (found.taken_s >= back_s) & (made.arrived_s() > found.waited_s)
+    made.came_back = (found.received_s >= back_s) & (made.arrived_s() > found.waited_s)
     _hold(made)
     return made
 
 
 def is_rendezvous(found: Messages, usual: Delays, plain: Flags, synchronous: Flags) -> Flags:
-    """Whether the sender of each message waits for its receive."""
+    """Return whether the sender of each message waits for its receive."""
     flags: Flags = usual.is_rendezvous(found.num_bytes) | is_held(found, plain) | synchronous
     return flags
 
@@ -91,36 +106,36 @@ def is_rendezvous(found: Messages, usual: Delays, plain: Flags, synchronous: Fla
 def _without_progress(
     f: Messages, usual_s: Floats, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
 ) -> MessageDelays:
-    """The delays, without messages that started only at their sender's next call."""
+    """Return the delays before `_hold` has found the messages that left only at their sender's next call."""
     cause, likely_s = delayed
     ready = np.where(rendezvous, np.fmax(f.sent_s, f.posted_s), f.sent_s)
-    spent = f.taken_s - f.waited_s
+    spent = f.received_s - f.waited_s
     under_way = ready + usual_s > f.waited_s
     stalls = ~under_way & (spent > np.maximum(0.5 * usual_s, LEAST_HELD_S)) & (f.num_bytes >= LEAST_STALLED)
     stalls &= cause < 0
-    delay = np.where(stalls, spent, f.taken_s - ready)
+    delay = np.where(stalls, spent, f.received_s - ready)
     arrived = ~under_way & ~stalls
     delay[arrived] = np.minimum(usual_s, f.waited_s - ready)[arrived]
-    blocks = rendezvous & ~stalls & (f.away_s == f.sent_end_s)  # the sender knows too how long it took
-    delay = np.where(blocks, np.fmin(delay, f.away_s - ready), delay)
+    blocks = rendezvous & ~stalls & (f.done_end_s == f.sent_end_s)  # the sender's call shows its time, too
+    delay = np.where(blocks, np.fmin(delay, f.done_end_s - ready), delay)
     delay = np.where(cause >= 0, np.minimum(delay, likely_s), delay)
     none = np.zeros(len(stalls), bool)
     return MessageDelays(f, back_s, np.maximum(delay, 0.0), rendezvous | stalls, stalls, none, none)
 
 
 def _hold(made: MessageDelays) -> None:
-    """Find messages that set out only when their sender, which did other work, was back in the library.
+    """Set `held`: messages that left only when their sender, which did other work, was in the library again.
 
-    Of those from one rank to another, of one size, that were waited for, most came soon after it was back.
+    Evidence: of the messages between two ranks with one size, most arrived soon after the sender's next call.
     """
     f, back_s = made.found, made.back_s
     ready = np.fmax(f.sent_s, f.posted_s)
     waited = ~made.stalls & (f.num_bytes >= LEAST_STALLED) & np.isfinite(back_s)
     waited &= np.fmax(ready, f.waited_s) + LEAST_HELD_S < back_s
-    soon = waited & made.came_back & (f.taken_s - back_s < SOON * (f.taken_s - ready))
+    soon = waited & made.came_back & (f.received_s - back_s < SOON * (f.received_s - ready))
     _, like = np.unique(np.stack([f.src, f.dst, f.num_bytes]), axis=1, return_inverse=True)
     like = like.ravel()
     often = np.bincount(like, soon) >= MOSTLY * np.maximum(np.bincount(like, waited), LEAST_OFTEN)
     made.held = soon & often[like]
     made.rendezvous = made.rendezvous | made.held
-    made.seconds = np.where(made.held, f.taken_s - np.where(made.held, back_s, 0.0), made.seconds)
+    made.seconds = np.where(made.held, f.received_s - np.where(made.held, back_s, 0.0), made.seconds)

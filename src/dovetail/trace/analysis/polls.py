@@ -1,4 +1,4 @@
-"""polls: calls that test whether a request is complete, joined with the unsuccessful tests before them."""
+"""polls: attribute unsuccessful tests of a request (MPI_Test…) to the wait that a later test ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USED = ("rank", "thread", "name", "start_s", "end_s", "pause_s")
 
 
 class Polls(NamedTuple):
-    """One entry for each interval of polls; `pause_s`: total seconds between its calls."""
+    """One entry per interval of consecutive polls; `pause_s`: total seconds between the calls of an interval."""
 
     rank: Array
     thread: Array
@@ -26,7 +26,7 @@ class Polls(NamedTuple):
 
     @classmethod
     def of(cls, columns: dict[str, Array], is_poll: Array) -> Polls:
-        """The polls among some rows; `is_poll`: of each name."""
+        """Return the polls among some rows. `is_poll`: for each name, whether it is a poll."""
         at = np.flatnonzero((columns["part"] == 0) & is_poll[columns["name"]])
         return cls(*(columns[name][at] for name in _USED))
 
@@ -36,13 +36,16 @@ class Polls(NamedTuple):
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def before(self, found: Waits) -> tuple[Array, Array]:
-        """Polls, and for each the wait that the next one of its thread and name to find anything ended: itself, or one
-        that tested in vain after the request began."""
+        """Return polls, and for each the wait that it belongs to.
+
+        A wait ends in a successful poll. The unsuccessful polls before it with the same thread and name belong to the
+        wait, too, if they began after the request.
+        """
         none = np.zeros(0, "i8")
         asks = np.flatnonzero(np.isin(found.name, self.name))
         if not len(self.rank) or not len(asks):
             return none, none
-        last = asks[np.argsort(-found.until_s[asks], kind="stable")]  # of one call, the wait that ends last
+        last = asks[np.argsort(-found.until_s[asks], kind="stable")]  # of one call's waits, the longest comes first
         count = len(self.rank)
         sides = ((getattr(self, name), getattr(found, name)[last]) for name in ("start_s", "name", "thread", "rank"))
         keys = [np.concatenate(side) for side in sides]

@@ -1,4 +1,4 @@
-"""site_sums: sums of calls by call site and name."""
+"""site_sums: add up calls by call site and name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SiteStats:
     count: int
     num_bytes: int
     seconds: float
-    mpi_share: float  # of the time that all ranks spend in MPI, without MPI_Init and MPI_Finalize
+    mpi_share: float  # share of the time that all ranks spend in MPI, without MPI_Init and MPI_Finalize
 
     def to_json(self) -> dict[str, Any]:
         shown = {"site": self.site, "name": self.name, "count": self.count, "bytes": self.num_bytes}
@@ -35,15 +35,15 @@ class SiteSums:
     """Counts, bytes and seconds by rank, name and address of the call."""
 
     def __init__(self, counts: Array) -> None:
-        """`counts`: of each name, whether its calls count."""
+        """`counts`: for each name, whether its calls count."""
         self.counts = counts
-        self.sums: dict[tuple[int, int], Array] = {}  # of (rank and name, address)
+        self.sums: dict[tuple[int, int], Array] = {}  # (rank * len(counts) + name, address) -> count, bytes, seconds
 
     def add(self, col: dict[str, Array], once: Array, moves: Array) -> None:
-        """Rows; `once`: the first row of each call, `moves`: rows whose bytes count."""
+        """Add rows. `once`: whether a row is the first of its call; `moves`: whether its bytes count."""
         mine = self.counts[col["name"]] & (once | moves)
         at = np.flatnonzero(mine)
-        address, of_address = np.unique(col["arg"][at], return_inverse=True)  # all rows of a call have its address
+        address, of_address = np.unique(col["arg"][at], return_inverse=True)  # `arg`: the address of the call
         cell = col["rank"][at].astype("i8") * len(self.counts) + col["name"][at]
         key, of_key = np.unique(cell * max(len(address), 1) + of_address, return_inverse=True)
         seconds = (col["end_s"] - col["start_s"] - col["pause_s"])[at] * once[at]
@@ -55,7 +55,7 @@ class SiteSums:
             self.sums[place] = self.sums.get(place, 0.0) + row
 
     def stats(self, num_ranks: int, names: tuple[str, ...], meta: dict[str, Any]) -> tuple[SiteStats, ...]:
-        """By place and name, those that took longest first."""
+        """Return the sums by call site and name, longest first."""
         if not self.sums:
             return ()
         cell, address = (np.array(column, "i8") for column in zip(*self.sums, strict=True))

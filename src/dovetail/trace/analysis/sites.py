@@ -1,4 +1,4 @@
-"""sites: source lines of calls, from addresses and debug information, or from Python lines that the process noted."""
+"""sites: source lines of calls, from addresses and debug information, or from recorded Python lines."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from dovetail.trace.trace import Trace
 
 
 def call_sites(trace: Trace, rows: Any) -> list[str]:
-    """For each of the rows the place that its call was made from: `file.c:42` or `file.py:42`, else `program+0x1234`,
-    else ""."""
+    """Return the call site of each of the rows: `file.c:42` or `file.py:42`, else `program+0x1234`, else ""."""
     col = trace.columns
     key = np.stack([col["rank"][rows].astype("i8"), col["arg"][rows]], axis=1)
     distinct, inverse = np.unique(key, axis=0, return_inverse=True)
@@ -29,7 +28,10 @@ def call_sites(trace: Trace, rows: Any) -> list[str]:
 
 
 def _place(maps: Sequence[Mapping[str, Any]], address: int) -> tuple[str, int] | None:
-    """The file that a return address lies in, and the offset of the call in it, which is just before that address."""
+    """Return the binary file of a return address, and the offset of the call in it; None if unknown.
+
+    The call instruction lies just before its return address.
+    """
     for entry in maps:
         if entry["start"] <= address < entry["end"]:
             return str(entry["map"]), address - 1 - entry["start"] + entry["offset"]
@@ -37,7 +39,7 @@ def _place(maps: Sequence[Mapping[str, Any]], address: int) -> tuple[str, int] |
 
 
 def _lines(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Source lines, by one run of addr2line per file; file and offset if the line is unknown."""
+    """Return source lines of places, by one run of addr2line per file; `file+offset` if the line is unknown."""
     offsets: dict[str, list[int]] = {}
     for path, offset in sorted(places):
         offsets.setdefault(path, []).append(offset)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.analysis.call_classes import SETUP, class_of
+from dovetail.trace.analysis.collective_calls import CollectiveMatcher
 from dovetail.trace.analysis.delays import delays_of
-from dovetail.trace.analysis.flights import Log
 from dovetail.trace.analysis.matching import Matcher, Messages, of_name
-from dovetail.trace.analysis.meetings import Gatherer
 from dovetail.trace.analysis.polls import POLLS, Polls
+from dovetail.trace.analysis.requests_in_flight import Log
 from dovetail.trace.analysis.site_sums import SiteStats, SiteSums
 from dovetail.trace.analysis.wait_rows import joined
 from dovetail.trace.analysis.waits import (
@@ -36,9 +36,9 @@ _POINT, _PUT, _GET = (KINDS.index(kind) for kind in ("point", "put", "get"))
 
 @dataclass(frozen=True)
 class CallStats:
-    """All calls of one name, on one rank or on all: their number, bytes sent or received, seconds within them.
+    """All calls of one name, on one rank or on all: their number, bytes sent or received, and seconds within them.
 
-    An interval of joined polls counts each of its calls.
+    An interval that stands for several polls counts once per poll.
     """
 
     name: str
@@ -53,8 +53,21 @@ class CallStats:
 
 @dataclass(frozen=True)
 class WaitStats:
-    """Waits of one kind in calls of one name: number of calls, seconds, the rank that waited most, and the rank that
-    caused most. A call that waits for several messages counts as waiting for the last of them."""
+    """Waits of one kind in calls of one name.
+
+    A call that waits for several messages counts as waiting for the last of them.
+
+    Attributes
+    ----------
+    state, name : str
+        Kind of wait (one of STATES), and name of the calls.
+    count, seconds : int, float
+        Number of calls that waited, and their total seconds.
+    most_rank, most_s : int, float
+        The rank that waited longest, and its seconds.
+    cause_rank, cause_s : int, float
+        The rank that was waited for longest, and the seconds that ranks waited for it.
+    """
 
     state: str
     name: str
@@ -62,7 +75,7 @@ class WaitStats:
     seconds: float
     most_rank: int
     most_s: float
-    cause_rank: int  # for whom most of it was
+    cause_rank: int
     cause_s: float
 
     def to_json(self) -> dict[str, Any]:
@@ -74,9 +87,26 @@ class WaitStats:
 class RankStats:
     """Statistics of one rank; all times in seconds.
 
-    `seconds`: from its first event to its last. `mpi_s`, `waited_s`: within MPI, and waiting, over all threads.
-    `critical_s`: on the critical path. `under_way_s`, `hidden_s`: with messages in flight, and of that outside MPI.
-    `open_calls`: calls that never ended. `num_threads`: threads that called MPI.
+    Attributes
+    ----------
+    seconds : float
+        From the first event to the last.
+    mpi_s, waited_s : float
+        Within MPI, and waiting within MPI, over all threads; without MPI_Init and MPI_Finalize.
+    critical_s : float
+        On the critical path.
+    under_way_s, hidden_s : float
+        With a request in flight or inside MPI, and of that outside MPI.
+    pure_s : float
+        What the received messages take in isolation, by the trace's curve of message times.
+    calls : tuple of CallStats
+        By name, longest first.
+    open_calls : tuple of str
+        Calls that never ended.
+    num_threads : int
+        Threads that called MPI.
+    setup_s : float
+        In MPI_Init and MPI_Finalize.
     """
 
     rank: int
@@ -86,15 +116,15 @@ class RankStats:
     critical_s: float
     under_way_s: float
     hidden_s: float
-    pure_s: float  # that its messages take in isolation, by the curve through those that were waited for
+    pure_s: float
     calls: tuple[CallStats, ...] = field(repr=False)
     open_calls: tuple[str, ...] = ()
     num_threads: int = 1
-    setup_s: float = 0.0  # in MPI_Init and MPI_Finalize, which `mpi_s` and `seen_s` leave out
+    setup_s: float = 0.0
 
     @property
     def seen_s(self) -> float:
-        """Seconds of all its threads that called MPI, without MPI_Init and MPI_Finalize."""
+        """Return the seconds of all threads that called MPI, without MPI_Init and MPI_Finalize."""
         return max(self.seconds * self.num_threads - self.setup_s, 0.0)
 
     def to_json(self) -> dict[str, Any]:
@@ -109,7 +139,7 @@ class RankStats:
 class Stats:
     """Statistics of a whole trace; puts and gets count as messages.
 
-    `sizes[i]`: number of messages of less than 2**i bytes, and of at least half that (the first: empty messages).
+    `sizes[i]`: number of messages of 2**(i-1) to 2**i - 1 bytes; `sizes[0]`: empty messages.
     `matrix_bytes`, `matrix_messages`: arrays of shape (ranks, ranks), by sender and receiver. `waits`: longest first.
     """
 
@@ -135,18 +165,18 @@ class Stats:
 
     @property
     def overlap(self) -> dict[str, float]:
-        """Share of communication that is hidden behind work, as benchmarks count it; their means differ.
+        """Return the share of communication that is hidden behind work, as four benchmarks define it.
 
-        `hta`: of the time in which something was under way, that outside MPI. With P the time that messages take in
-        isolation, C the work beside them and T both together: `imb_nbc` (P + C - T) / max(P, C), `imb` over min(P, C),
-        `osu` 1 - (T - C) / P; none is below 0 or above 1.
+        P: time of messages in isolation; C: work while messages are in flight; T: time with messages in flight.
+        `hta` = C / T, `imb_nbc` = (P + C - T) / max(P, C), `imb` = (P + C - T) / min(P, C), `osu` = 1 - (T - C) / P;
+        each clipped to 0 … 1.
         """
-        together, work, pure = (
+        together, work, transfer_s = (
             sum(getattr(rank, name) for rank in self.ranks) for name in ("under_way_s", "hidden_s", "pure_s")
         )
-        saved = pure + work - together
-        shares = {"hta": work / (together or 1.0), "imb_nbc": saved / (max(pure, work) or 1.0)}
-        shares |= {"imb": saved / (min(pure, work) or 1.0), "osu": saved / (pure or 1.0)}
+        saved = transfer_s + work - together
+        shares = {"hta": work / (together or 1.0), "imb_nbc": saved / (max(transfer_s, work) or 1.0)}
+        shares |= {"imb": saved / (min(transfer_s, work) or 1.0), "osu": saved / (transfer_s or 1.0)}
         return {name: min(max(share, 0.0), 1.0) for name, share in shares.items()}
 
 
@@ -155,25 +185,30 @@ def stats(trace: Trace | TraceFile) -> Stats:
     is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
     is_poll = of_name(trace.names, lambda name: name in POLLS)
     is_setup = of_name(trace.names, lambda name: class_of(name) == SETUP)
-    sums, matcher, gatherer, log = _Sums(trace.num_ranks, is_mpi, is_setup), Matcher(), Gatherer(), Log()
+    sums, matcher, collectives_matcher, log = (
+        _Sums(trace.num_ranks, is_mpi, is_setup),
+        Matcher(),
+        CollectiveMatcher(),
+        Log(),
+    )
     polls: list[Polls] = []
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
         sums.add(part.columns)
         matcher.take(part.columns)
-        gatherer.take(part.columns)
+        collectives_matcher.take(part.columns)
         log.take(part.columns, is_mpi & ~sums.is_setup)
         polls.append(Polls.of(part.columns, is_poll))
     sums.forget_unseen()
     hidden = log.hidden(trace.names, trace.num_ranks)
-    del log  # what was collected is large, and given up as soon as it is added up
-    at_collectives = waits_of_collectives(gatherer.meetings(trace.names, trace.comms), trace.names)
-    del gatherer
+    del log  # frees its memory
+    at_collectives = waits_of_collectives(collectives_matcher.calls(trace.names, trace.comms), trace.names)
+    del collectives_matcher
     found, _ = matcher.messages(trace.names, trace.comms)
     seen = joined(waits_of_messages(found, trace.names), at_collectives)
     path = critical_path(by_call(seen).waits, sums.first, sums.last).seconds_of(trace.num_ranks)
     waited = by_call(seen, Polls.joined(polls) if polls else None)
-    pure = _pure(found, trace.num_ranks)
-    spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, pure
+    transfer_s = _transfer_s(found, trace.num_ranks)
+    spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, transfer_s
     calls, ranks = sums.calls(trace.names), sums.ranks(trace.names, spent)
     sent = np.concatenate([np.stack([found.src, found.dst, found.num_bytes]).astype("i8"), *sums.one_sided], axis=1)
     totals = _wait_stats(waited, trace), _sizes(sent[2]), *_matrix(sent, trace.num_ranks)
@@ -181,9 +216,9 @@ def stats(trace: Trace | TraceFile) -> Stats:
     return Stats(trace.num_ranks, calls, ranks, *totals, trace.meta, sites)
 
 
-def _pure(found: Messages, num_ranks: int) -> NDArray[Any]:
-    """For each rank, the seconds that its received messages take in isolation."""
-    whole = found.taken_row >= 0
+def _transfer_s(found: Messages, num_ranks: int) -> NDArray[Any]:
+    """Return by rank the seconds that its received messages take in isolation."""
+    whole = found.received_row >= 0
     took = delays_of(found, np.ones(len(whole), bool))(found.num_bytes[whole])
     return np.bincount(found.dst[whole].astype("i8"), took, num_ranks)
 
@@ -194,7 +229,7 @@ def _sizes(num_bytes: NDArray[Any]) -> tuple[int, ...]:
 
 
 def _matrix(sent: NDArray[Any], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Bytes and messages by sender and receiver."""
+    """Return bytes and numbers of messages by sender and receiver, each of shape (n, n)."""
     src, dst, num_bytes = sent
     inside = (src >= 0) & (src < n) & (dst >= 0) & (dst < n)
     cells = (src * n + dst)[inside]
@@ -203,7 +238,7 @@ def _matrix(sent: NDArray[Any], n: int) -> tuple[NDArray[np.int64], NDArray[np.i
 
 
 def _wait_stats(waited: CallWaits, trace: Trace | TraceFile) -> tuple[WaitStats, ...]:
-    """Waits by kind and name of the call."""
+    """Return waits by kind and name of the call, longest first."""
     found, seconds = waited
     key = found.state * len(trace.names) + found.name
     found_waits = []
@@ -228,7 +263,7 @@ class _Sums:
         self.seconds = np.zeros(self.shape)
         self.first, self.last = np.full(num_ranks, np.inf), np.full(num_ranks, -np.inf)
         self.open: list[tuple[int, int]] = []
-        self.one_sided: list[NDArray[np.int64]] = []  # from whom, to whom, bytes
+        self.one_sided: list[NDArray[np.int64]] = []  # rows: source rank, destination rank, bytes
         self.threads: set[tuple[int, int]] = set()  # (rank, thread) that called MPI
 
     def add(self, col: dict[str, NDArray[Any]]) -> None:
@@ -253,12 +288,12 @@ class _Sums:
         self.open += zip(col["rank"][left].tolist(), col["name"][left].tolist(), strict=True)
 
     def forget_unseen(self) -> None:
-        """Ranks without a row began and ended at no time."""
+        """Set the first and last time of ranks without rows to 0."""
         unseen = self.first > self.last
         self.first[unseen] = self.last[unseen] = 0.0
 
     def calls(self, names: tuple[str, ...], rank: int | None = None) -> tuple[CallStats, ...]:
-        """Of one rank, or of all together; those that took longest first."""
+        """Return the calls of one rank, or of all ranks together, longest first."""
         count, num_bytes, seconds = (
             table.sum(axis=0) if rank is None else table[rank] for table in (self.count, self.num_bytes, self.seconds)
         )
@@ -266,7 +301,7 @@ class _Sums:
         return tuple(CallStats(names[i], int(count[i]), int(num_bytes[i]), float(seconds[i])) for i in order)
 
     def ranks(self, names: tuple[str, ...], spent: Sequence[NDArray[Any]]) -> tuple[RankStats, ...]:
-        """`spent`: by rank, seconds in waits, on the critical path, with something under way, hidden, of messages."""
+        """Return the statistics of all ranks. `spent`: five arrays by rank: `waited_s`, …, `pure_s` of RankStats."""
         return tuple(self._rank(rank, names, [float(s[rank]) for s in spent]) for rank in range(self.shape[0]))
 
     def _rank(self, rank: int, names: tuple[str, ...], spent: list[float]) -> RankStats:

@@ -11,10 +11,13 @@ Array = NDArray[Any]
 
 
 class Waits(NamedTuple):
-    """One entry for each interval that a rank waited: from `start_s` to `until_s`, when rank `cause` did what it waited
-    for, in a call that ended at `end_s`. `since_s`: when the request began that it waited for."""
+    """One entry per interval in which a rank waited.
 
-    state: Array  # row of `dovetail.trace.analysis.waits.STATES`
+    The rank waited from `start_s` to `until_s`, when rank `cause` did what it waited for, in a call that ended at
+    `end_s`. `since_s`: when the request that it waited for began.
+    """
+
+    state: Array  # index into `dovetail.trace.analysis.waits.STATES`
     name: Array
     rank: Array
     thread: Array

@@ -1,4 +1,4 @@
-"""waits: wait states (who waited in a call, for whom, since when), and the critical path, which contains no wait."""
+"""waits: wait states (which rank waited in a call, for which rank, since when), and the critical path."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir.collectives import kind_of_mpi, traits_of
+from dovetail.trace.analysis.collective_calls import CollectiveCalls
 from dovetail.trace.analysis.matching import Messages, of_name
-from dovetail.trace.analysis.meetings import Meetings
 from dovetail.trace.analysis.polls import POLLS, Polls
 from dovetail.trace.analysis.wait_rows import Waits, joined
 
 Array = NDArray[Any]
 STATES = ("late_sender", "late_receiver", "wait_at_collective", "late_root", "early_root")
 LATE_SENDER, LATE_RECEIVER, AT_COLLECTIVE, LATE_ROOT, EARLY_ROOT = range(len(STATES))
-_OF_SOME = ("Neighbor_", "Scan", "Exscan", "Ineighbor_", "Iscan", "Iexscan")  # need neighbours, or lower ranks
+_OF_SOME = ("Neighbor_", "Scan", "Exscan", "Ineighbor_", "Iscan", "Iexscan")  # wait for neighbours or lower ranks only
 
 
 class CallWaits(NamedTuple):
-    """One wait for each call that waited, and its seconds without pauses between polls: never more than the call's."""
+    """One wait per call that waited, and its seconds without the pauses between polls."""
 
     waits: Waits
     seconds: Array
@@ -31,26 +31,27 @@ class CallWaits(NamedTuple):
 def waits_of_messages(found: Messages, names: Sequence[str]) -> Waits:
     """Return every wait that the messages of a trace show. Waits of one call may overlap (see `by_call`).
 
-    A successful test of a late message is a wait too, even if the message came before the test: earlier tests waited.
+    A successful test of a late message also ends a wait, even if the message arrived before the test: earlier,
+    unsuccessful tests waited.
     """
     is_poll = _polls(names)
     return joined(_of_receivers(found, is_poll), _of_probes(found), _of_senders(found, names, is_poll))
 
 
-def waits_of_collectives(met: Meetings, names: Sequence[str]) -> Waits:
+def waits_of_collectives(met: CollectiveCalls, names: Sequence[str]) -> Waits:
     """Return every wait that the collectives of a trace show."""
     return _of_collectives(met, names, _polls(names))
 
 
 def _polls(names: Sequence[str]) -> NDArray[np.bool_]:
-    """Whether each name is that of a poll; a last False stands for no name (-1)."""
+    """Return whether each name is a poll; last, False for no name (-1)."""
     return of_name([*names, ""], lambda name: name in POLLS)
 
 
 def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
-    """Join the waits of each call: the one that ends last, since all begin with the call.
+    """Return one wait per call: the one that ends last, since all begin with the call.
 
-    With `polls`, unsuccessful tests before a successful one waited too.
+    With `polls`, unsuccessful tests before a successful one count as waits, too.
     """
     seconds = found.until_s - found.start_s
     if polls is not None:
@@ -67,19 +68,19 @@ def by_call(found: Waits, polls: Polls | None = None) -> CallWaits:
 
 
 def _of_receivers(found: Messages, is_poll: Array) -> Waits:
-    """Waits of receivers that arrived before the send began."""
-    since = np.where(is_poll[found.taken_name.astype("i8")], found.posted_s, found.waited_s)
-    at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > since))
-    until = np.minimum(found.sent_s, found.taken_s)[at]
+    """Return the waits of receivers that began before the send."""
+    since = np.where(is_poll[found.received_name.astype("i8")], found.posted_s, found.waited_s)
+    at = np.flatnonzero((found.received_row >= 0) & (found.sent_s > since))
+    until = np.minimum(found.sent_s, found.received_s)[at]
     return Waits(
-        *(np.full(len(at), LATE_SENDER), found.taken_name[at], found.dst[at], found.dst_thread[at]),
-        *(found.waited_s[at], until, found.taken_s[at], found.src[at], found.posted_s[at]),
+        *(np.full(len(at), LATE_SENDER), found.received_name[at], found.dst[at], found.dst_thread[at]),
+        *(found.waited_s[at], until, found.received_s[at], found.src[at], found.posted_s[at]),
     )
 
 
 def _of_probes(found: Messages) -> Waits:
-    """Waits of probes that began before the send."""
-    at = np.flatnonzero((found.taken_row >= 0) & (found.sent_s > found.probe_s))
+    """Return the waits of probes that began before the send."""
+    at = np.flatnonzero((found.received_row >= 0) & (found.sent_s > found.probe_s))
     until = np.minimum(found.sent_s, found.probe_end_s)[at]
     return Waits(
         *(np.full(len(at), LATE_SENDER), found.probe_name[at], found.dst[at], found.dst_thread[at]),
@@ -88,39 +89,39 @@ def _of_probes(found: Messages) -> Waits:
 
 
 def _of_senders(found: Messages, names: Sequence[str], is_poll: Array) -> Waits:
-    """Waits of calls that complete a send, and began before its receive was posted.
+    """Return the waits of calls that complete a send and began before its receive was posted.
 
-    A call that also receives messages may have waited for those only. There, a message does not count if one as long or
-    longer was sent without waiting for its receive, unless its sender must wait (MPI_Ssend).
+    A call that also receives messages may have waited for those only. In such a call, a message counts only if it is
+    longer than every message that was sent eagerly, or if its sender must wait (MPI_Ssend).
     """
     buffered = of_name([*names, ""], lambda name: "bsend" in name.lower())[found.sent_name.astype("i8")]
     strict = of_name([*names, ""], lambda name: "ssend" in name.lower())[found.sent_name.astype("i8")]
-    eager = found.num_bytes[found.away_s < found.posted_s].max(initial=-1)
-    since = np.where(is_poll[found.away_name.astype("i8")], found.sent_end_s, found.away_from_s)
-    late = (found.taken_row >= 0) & (found.posted_s > since) & (found.away_s > found.posted_s) & ~buffered
-    sure = strict | (found.num_bytes > eager) | ~_takes_too(found, late)
+    eager = found.num_bytes[found.done_end_s < found.posted_s].max(initial=-1)
+    since = np.where(is_poll[found.done_name.astype("i8")], found.sent_end_s, found.done_s)
+    late = (found.received_row >= 0) & (found.posted_s > since) & (found.done_end_s > found.posted_s) & ~buffered
+    sure = strict | (found.num_bytes > eager) | ~_receives_too(found, late)
     at = np.flatnonzero(late & sure)
     return Waits(
-        *(np.full(len(at), LATE_RECEIVER), found.away_name[at], found.src[at], found.away_thread[at]),
-        *(found.away_from_s[at], found.posted_s[at], found.away_s[at], found.dst[at], found.sent_s[at]),
+        *(np.full(len(at), LATE_RECEIVER), found.done_name[at], found.src[at], found.done_thread[at]),
+        *(found.done_s[at], found.posted_s[at], found.done_end_s[at], found.dst[at], found.sent_s[at]),
     )
 
 
-def _takes_too(found: Messages, chosen: Array) -> Array:
-    """For each chosen message, whether the call that completes its send also receives messages."""
+def _receives_too(found: Messages, chosen: Array) -> Array:
+    """Return for each chosen message whether the call that completes its send also receives messages."""
     kind = np.dtype([("rank", "i8"), ("thread", "i8"), ("start", "f8")])
     both = [np.zeros(len(chosen), kind) for _ in range(2)]
-    columns = (found.src, found.away_thread, found.away_from_s), (found.dst, found.dst_thread, found.waited_s)
+    columns = (found.src, found.done_thread, found.done_s), (found.dst, found.dst_thread, found.waited_s)
     for calls, values in zip(both, columns, strict=True):
         for name, value in zip(kind.names or (), values, strict=True):
             calls[name] = value
-    takes = np.zeros(len(chosen), bool)
-    takes[chosen] = np.isin(both[0][chosen], both[1][found.taken_row >= 0])
-    return takes
+    receives = np.zeros(len(chosen), bool)
+    receives[chosen] = np.isin(both[0][chosen], both[1][found.received_row >= 0])
+    return receives
 
 
-def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Waits:
-    """Waits of ranks that arrived at a collective before the ranks that it needs: all others, or the root."""
+def _of_collectives(met: CollectiveCalls, names: Sequence[str], is_poll: Array) -> Waits:
+    """Return the waits of ranks that called a collective before the ranks that they need: all others, or the root."""
     direction = np.zeros(len(names), "i8")
     for i, name in enumerate(names):
         traits = traits_of(kind_of_mpi(_of_blocking(name).capitalize()))
@@ -134,7 +135,7 @@ def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Wait
     waited = np.where(way == 1, ~is_root, (way == 0) | is_root) & ~np.isnan(until) & ~np.isnan(met.waited_s)
     of_some = of_name(names, lambda name: name.removeprefix("MPI_").startswith(_OF_SOME))
     if len(met.name):
-        waited &= ~(of_some[met.name] & (met.waited_end_s < until))  # it did not need the last
+        waited &= ~(of_some[met.name] & (met.waited_end_s < until))  # it did not need the last rank
     until = np.fmin(until, met.waited_end_s)
     since = np.where(is_poll[met.waited_name.astype("i8")], met.start_s, met.waited_s)
     at = np.flatnonzero(waited & (until > since))
@@ -143,7 +144,7 @@ def _of_collectives(met: Meetings, names: Sequence[str], is_poll: Array) -> Wait
 
 
 def _of_blocking(name: str) -> str:
-    """A collective's name without its prefix, and without the I of non-blocking ones.
+    """Return a collective's name in lower case, without the prefix MPI_ and without the I of non-blocking ones.
 
     >>> _of_blocking("MPI_Ibcast"), _of_blocking("MPI_Bcast_c")
     ('bcast', 'bcast')
@@ -153,12 +154,12 @@ def _of_blocking(name: str) -> str:
 
 
 def _polled(found: Waits, polls: Polls) -> tuple[Waits, Array]:
-    """The waits, extended by earlier unsuccessful tests; and their seconds, without pauses between polls."""
+    """Return the waits with those of earlier unsuccessful tests added, and seconds without pauses between polls."""
     poll, wait = polls.before(found)
     start, end, seconds = polls.start_s[poll], polls.end_s[poll], found.until_s - found.start_s
     own = (start == found.start_s[wait]) & (end == found.end_s[wait])
     until = np.minimum(found.until_s[wait], end)
-    spent = np.minimum(until, end - polls.pause_s[poll]) - start  # pauses as if they all came last
+    spent = np.minimum(until, end - polls.pause_s[poll]) - start  # as if all pauses came at the end
     seconds[wait[own]] = spent[own]
     vain = ~own & (until > start)
     more = found.at(wait[vain])._replace(start_s=start[vain], until_s=until[vain], end_s=end[vain])
@@ -167,19 +168,22 @@ def _polled(found: Waits, polls: Polls) -> tuple[Waits, Array]:
 
 @dataclass(frozen=True)
 class CriticalPath:
-    """The intervals on ranks that bound the length of the run, from its last event back to its start."""
+    """The intervals, in order of time, on the ranks that determine the length of the run; it contains no waits."""
 
     rank: Array
     start_s: Array
     end_s: Array
 
     def seconds_of(self, num_ranks: int) -> Array:
-        """Seconds on each rank."""
+        """Return the seconds on each rank."""
         return np.bincount(self.rank, self.end_s - self.start_s, num_ranks)
 
 
 def critical_path(found: Waits, first_s: Array, last_s: Array) -> CriticalPath:
-    """Walk back from the last event; at each wait, continue on the rank waited for. `first_s`, `last_s`: by rank."""
+    """Return the critical path: go back from the last event; at each wait, continue on the rank that was waited for.
+
+    `first_s`, `last_s`: time of each rank's first and last event.
+    """
     order = np.lexsort((found.until_s, found.end_s, found.rank))
     ends, bounds = found.end_s[order], np.searchsorted(found.rank[order], np.arange(len(first_s) + 1))
     rank = int(np.argmax(last_s)) if len(last_s) else 0

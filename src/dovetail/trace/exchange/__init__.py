@@ -1,1 +1,1 @@
-"""exchange: traces of other tools, read and written."""
+"""exchange: read and write traces in the formats of other tools."""

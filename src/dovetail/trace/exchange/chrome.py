@@ -1,4 +1,4 @@
-"""chrome: read traces in Chrome's format, as Kineto (PyTorch's profiler), Perfetto and our own export write them."""
+"""chrome: read traces in Chrome's format, as Kineto (PyTorch's profiler), Perfetto and Dovetail write them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from dovetail.trace.decode import KINDS
 from dovetail.trace.exchange.chrome_own import is_own, read_own
 from dovetail.trace.trace import COLUMNS, Comm, Trace, check_ranks
 
-_RANK = "distributedInfo has the rank of each file, from 0 on"
-_MOST_RANKS, _MOST_US = 1 << 16, 1e16  # of a group; of a time, whose nanoseconds fit 64 bits
+_RANK = "distributedInfo must give the rank of each file, counted from 0"
+_MOST_RANKS, _MOST_US = 1 << 16, 1e16  # ranks of a group; microseconds whose nanoseconds fit 64 bits
 _NUM_BYTES = {"Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Long": 8, "Char": 1, "Byte": 1}
 
 
 def read_chrome(paths: Sequence[str | Path]) -> Trace:
-    """One trace of some files. A file that names its rank (Kineto's do) is one rank; in other files each process is.
+    """Return one trace from some files.
 
-    A single file that we exported comes back whole. Of other files spans (`X`, and `B` with its `E`) and points (`i`)
-    are read; of Kineto's collectives also bytes and ranks. Raises DovetailError for a file of another kind.
+    A file that names its rank, as Kineto's do, is one rank; in other files each process is a rank. A single file that
+    Dovetail exported is restored completely. From other files, spans (`X`, and `B` with `E`) and points (`i`) are read;
+    from Kineto's collectives also bytes and ranks. Raises DovetailError for a file of another kind.
     """
     table = _Table()
     for path in map(Path, paths):
@@ -33,7 +34,7 @@ def read_chrome(paths: Sequence[str | Path]) -> Trace:
             return read_own(document, str(path))
         events = document.get("traceEvents", []) if isinstance(document, dict) else document
         if not isinstance(events, list) or not any(isinstance(e, dict) and "ph" in e for e in events):
-            raise DovetailError(f"{path} is no trace in Chrome's format", hint="it has a list `traceEvents`")
+            raise DovetailError(f"{path} is no trace in Chrome's format", hint="such a file has a list `traceEvents`")
         about = document.get("distributedInfo") if isinstance(document, dict) else None
         table.add([e for e in events if isinstance(e, dict)], _rank(about, path) if about else None)
     try:
@@ -44,7 +45,7 @@ def read_chrome(paths: Sequence[str | Path]) -> Trace:
 
 
 def _rank(about: Any, path: Path) -> int:
-    """The rank that a file names."""
+    """Return the rank that a file names. Raise DovetailError if it is no rank."""
     rank = about.get("rank", 0) if isinstance(about, dict) else None
     if type(rank) is not int or not 0 <= rank < 1 << 31:
         raise DovetailError(f"{path} is no trace in Chrome's format", found=f"distributedInfo {about!r}", hint=_RANK)
@@ -79,7 +80,7 @@ def _whole(value: Any, end: int) -> int:
 
 
 class _Table:
-    """Rows as they come."""
+    """Rows, names and communicators read so far."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, int, int, int, float, float, int, int, int]] = []
@@ -117,7 +118,7 @@ class _Table:
         self.rows.append((KINDS.index(kind), name, at, thread, ts * 1e-6, (ts + dur) * 1e-6, sent, got, comm))
 
     def _collective(self, args: dict[str, Any]) -> tuple[int, int, int]:
-        """Bytes given and got, and the communicator, of one of Kineto's collectives; (0, 0, -1) of all else."""
+        """Return bytes sent and received, and the communicator, of a Kineto collective; (0, 0, -1) for other events."""
         if "Collective name" not in args:
             return 0, 0, -1
         size = _NUM_BYTES.get(str(args.get("dtype", "")), 1)

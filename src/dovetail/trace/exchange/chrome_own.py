@@ -1,4 +1,4 @@
-"""chrome_own: read our own export to Chrome's format: every row, with times in whole nanoseconds."""
+"""chrome_own: read Dovetail's own export to Chrome's format: every row, with times in whole nanoseconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.trace.decode import KINDS
 from dovetail.trace.store import doubtful_column
 from dovetail.trace.trace import COLUMNS, SCHEMA, Trace, check_meta, check_ranks, no_columns, read_head
 
-KEY = "dovetail"  # in `otherData`, and the name of the metadata events that carry further rows of an interval
+KEY = "dovetail"  # key in `otherData`, and name of the metadata events with further rows of an interval
 DEFAULTS: dict[str, float] = {
     "peer": -1,
     "tag": 0,
@@ -27,13 +27,13 @@ _KINDS = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def is_own(document: Any) -> bool:
-    """Whether a document is our own export, which carries all that a trace has."""
+    """Return whether a document is Dovetail's own export, which contains the whole trace."""
     about = document.get("otherData") if isinstance(document, dict) else None
     return isinstance(about, dict) and isinstance(about.get(KEY), dict)
 
 
 def read_own(document: Mapping[str, Any], source: str) -> Trace:
-    """The trace in a Chrome document that Dovetail wrote. Raises DovetailError if it was changed and is invalid."""
+    """Return the trace in a Chrome document that Dovetail wrote. Raise DovetailError if it was edited wrongly."""
     about = document["otherData"][KEY]
     try:
         check_schema(about, SCHEMA)
@@ -51,11 +51,13 @@ def read_own(document: Mapping[str, Any], source: str) -> Trace:
         return Trace(num_ranks, names, comms, columns, check_meta(about["meta"], num_ranks) | {"source": source})
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         why = error.what if isinstance(error, DovetailError) else f"{type(error).__name__}: {error}"
-        raise DovetailError(f"{source} is no trace in Chrome's format", found=f"our own, but changed: {why}") from error
+        raise DovetailError(
+            f"{source} is no trace in Chrome's format", found=f"Dovetail's export, but edited: {why}"
+        ) from error
 
 
 def _rows(events: Any, names: Mapping[str, int], threads: Mapping[int, tuple[int, int]]) -> Iterator[dict[str, Any]]:
-    """The rows in their order; further ones of an interval follow its event."""
+    """Yield the rows in order; further rows of an interval follow its event."""
     last: dict[str, Any] = {}
     for event in events:
         if event["ph"] == "M" and event["name"] == KEY:
@@ -71,7 +73,7 @@ def _rows(events: Any, names: Mapping[str, int], threads: Mapping[int, tuple[int
 
 
 def _values(args: Mapping[str, Any]) -> dict[str, Any]:
-    """Read an event's arguments as column values; columns that are not among them have their defaults."""
+    """Return an event's arguments as column values; missing columns have their defaults."""
     found = DEFAULTS | {name: args[name] for name in DEFAULTS if name in args}
     if "called_from" in args:
         found["arg"] = int(args["called_from"], 16)

@@ -1,4 +1,4 @@
-"""imported: turn traces of other tools into the events of native/trace, and decode those."""
+"""imported: convert traces of other tools to the recorder's events (native/trace), and decode these."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Events:
         self.abouts: list[int] = []
 
     def add(self, kind: EventKind, word: int, field: int = 0, arg: int = 0) -> None:
-        """Append one event; a `field` too large for it is written as an event of its own before."""
+        """Append one event; if `field` does not fit, write it as a separate event `wide` before."""
         if field >= _WIDE:
             self.add(EventKind.wide, field)
             field = _WIDE
@@ -32,7 +32,7 @@ class Events:
         self.abouts.append((arg << 16 | field << 4 | int(kind)) & 0xFFFFFFFFFFFFFFFF)
 
     def insert(self, at: int, *events: tuple[EventKind, int, int, int]) -> None:
-        """Put events before the one at a place."""
+        """Insert events before the one at index `at`."""
         inserted = Events()
         for event in events:
             inserted.add(*event)
@@ -46,14 +46,17 @@ class Events:
 
 
 def pair(high: int, low: int) -> int:
-    """Two numbers of 32 bits as a word of an event."""
+    """Return two numbers of 32 bits as one word of an event."""
     return (high & 0xFFFFFFFF) << 32 | (low & 0xFFFFFFFF)
 
 
 def trace_of(
     threads: Mapping[tuple[int, int], Events], names: Sequence[str], comms: Sequence[Comm], meta: dict[str, Any]
 ) -> Trace:
-    """The trace of events by (rank, thread); clocks are nanoseconds, fields rows of comms, or of names from 1 on."""
+    """Return the trace of events given by (rank, thread).
+
+    Clocks are in nanoseconds. Fields of events are indices into `comms`, or into `names` counted from 1.
+    """
     parts = [_columns(rank, thread, events) for (rank, thread), events in threads.items()]
     columns = {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS} if parts else no_columns()
     order = np.argsort(columns["end_s"], kind="stable")

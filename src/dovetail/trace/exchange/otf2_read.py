@@ -10,13 +10,13 @@ from dovetail.trace.exchange.imported import Events, pair, trace_of
 from dovetail.trace.process_file import REPEAT_BITS, EventKind
 from dovetail.trace.trace import Comm, Trace
 
-OURS = frozenset(("calls", "pause_ns", "is_point", "arg"))  # attributes of regions in archives that we write
+OURS = frozenset(("calls", "pause_ns", "is_point", "arg"))  # attributes of regions in archives that Dovetail writes
 
 _UNREADABLE: tuple[type[Exception], ...] = (RuntimeError, ValueError, KeyError, AttributeError, IndexError)
 
 
 def otf2_package() -> Any:
-    """Import the otf2 package with its reader and writer. Raises EnvironmentFault with how to install it."""
+    """Import the otf2 package with its reader and writer. Raise EnvironmentFault if it is not installed."""
     try:
         import otf2
         import otf2.events
@@ -28,7 +28,7 @@ def otf2_package() -> Any:
 
 
 def otf2_errors() -> tuple[type[Exception], ...]:
-    """What the package raises: errors of its own, and of the C library."""
+    """Return the errors that the package raises: its own, and those of the C library."""
     import _otf2
     import otf2.error
 
@@ -36,7 +36,7 @@ def otf2_errors() -> tuple[type[Exception], ...]:
 
 
 def read_otf2(path: str | Path) -> Trace:
-    """The trace in an archive, named by its `.otf2` file. Raises DovetailError for one that cannot be read."""
+    """Return the trace in an archive, given its `.otf2` file. Raise DovetailError if it cannot be read."""
     package = otf2_package()
     if not Path(path).is_file():
         raise DovetailError(f"cannot read the archive {path}", found="no such file", hint="give the file traces.otf2")
@@ -44,13 +44,13 @@ def read_otf2(path: str | Path) -> Trace:
         with package.reader.open(str(path)) as archive:
             return _Reader(archive, package.RmaAtomicType.ACCUMULATE).trace(str(path))
     except _UNREADABLE + otf2_errors() as error:
-        found, hint = f"{type(error).__name__}: {error}", "it is damaged or cut short: export or measure it anew"
+        found, hint = f"{type(error).__name__}: {error}", "it is damaged or truncated: export or measure it again"
         raise DovetailError(f"cannot read the archive {path}", found=found, hint=hint) from error
 
 
 class _Reader:
     def __init__(self, archive: Any, accumulates: Any) -> None:
-        self.archive, self.accumulates = archive, accumulates  # the kind of atomic that fetches nothing
+        self.archive, self.accumulates = archive, accumulates  # accumulates: the kind of RMA atomic without a result
         definitions = archive.definitions
         processes = list(dict.fromkeys(location.group for location in definitions.locations))
         self.rank = {group: rank for rank, group in enumerate(processes)}
@@ -62,11 +62,9 @@ class _Reader:
         self.comms = {comm: i for i, comm in enumerate(definitions.comms)}
         self.windows = {window: self.comms[window.comm] for window in definitions.rma_wins}
         self.found_comms = [self._comm(comm, number) for number, comm in enumerate(definitions.comms)]
-        self.open: dict[Any, list[tuple[int, int, int]]] = {}  # by location: calls, pause and kind of regions entered
-        self.asked: dict[
-            tuple[int, int], tuple[Events, int]
-        ] = {}  # by rank and request: where a non-blocking collective was called
-        self.late: list[tuple[Events, int, Any]] = []  # what it moved, known once it is over
+        self.open: dict[Any, list[tuple[int, int, int]]] = {}  # by location: calls, pause and kind of entered regions
+        self.asked: dict[tuple[int, int], tuple[Events, int]] = {}  # (rank, request) -> place of its collective's call
+        self.late: list[tuple[Events, int, Any]] = []  # place and completion of non-blocking collectives
 
     def _comm(self, comm: Any, number: int) -> Comm:
         members = getattr(getattr(comm, "group", None), "members", ())
@@ -109,7 +107,7 @@ class _Reader:
             self._one_sided(into, kind, event)
 
     def _region(self, into: Events, location: Any, event: Any, is_enter: bool, time_ns: int) -> None:
-        """Read a region, or what our export writes as one: a point, or folded unsuccessful polls."""
+        """Read a region. In Dovetail's exports it may stand for a point, or for several unsuccessful polls."""
         number, open_ = (
             self.names.setdefault(event.region.name, len(self.names)) + 1,
             self.open.setdefault(location, []),
@@ -129,7 +127,7 @@ class _Reader:
         into.add(EventKind.point if "is_point" in values else EventKind.begin, time_ns, number, arg)
 
     def _collective(self, event: Any) -> list[tuple[EventKind, int, int, int]]:
-        """The events of a collective's data."""
+        """Return the events that describe a collective's root and bytes."""
         names = ("root", "size_received", "size_sent")
         root, received, sent = (getattr(event, name) for name in names)
         known = isinstance(root, int) and 0 <= root < 1 << 31
@@ -137,7 +135,7 @@ class _Reader:
         return [*([(EventKind.root, root, 0, 0)] if known else []), moved]
 
     def _one_sided(self, into: Events, kind: str, event: Any) -> None:
-        """Puts, gets, and accumulates, which put; those that fetch get as much as they record."""
+        """Read puts, gets and accumulates. An accumulate counts as a put; if it fetches, as a get, too."""
         if kind not in ("RmaPut", "RmaGet", "RmaAtomic"):
             return
         at = pair(event.remote, self.windows[event.win])
@@ -150,5 +148,5 @@ class _Reader:
 
 
 def _repeated(calls: int, pause_ns: int) -> int:
-    """The argument of an interval's end that stands for several calls."""
+    """Return the argument of an interval's end, if the interval stands for several calls; else 0."""
     return min(pause_ns, (1 << 27) - 1) << REPEAT_BITS | min(calls - 1, (1 << REPEAT_BITS) - 1) if calls > 1 else 0

@@ -1,9 +1,10 @@
-"""tlog: read and write `trace.log`, the file of tlog, which tlogview shows.
+"""tlog: read and write `trace.log`, the file format of tlog, which tlogview shows.
 
-records of 16 bytes, big-endian: rank (16 bits), event (8), arg1 (8), arg2 (32), seconds (64), in blocks of 1 KiB
-whose rest is zero; intervals 1 to 9 are events 10 and 11, 12 and 13, …; single events 1 to 9 are 31 to 39
+The file consists of big-endian records of 16 bytes: rank (16 bits), event (8), arg1 (8), arg2 (32), seconds (64). They
+are stored in blocks of 1 KiB, padded with zeros. Begin and end of interval n (1 to 9) are events 8 + 2n and 9 + 2n;
+single event n (1 to 9) is event 30 + n.
 
-The format has no names. They stand beside it, in `trace.log.names`: lines like `interval 1 MPI_Send`, `event 2 saved`.
+The format has no names. A file `trace.log.names` beside it has lines like `interval 1 MPI_Send`, `event 2 saved`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from dovetail.trace.trace import COLUMNS, Trace, check_ranks, no_columns
 RECORD = np.dtype([("rank", ">u2"), ("event", "u1"), ("arg1", "u1"), ("arg2", ">i4"), ("time_s", ">f8")])
 BLOCK = 1024
 FIRST_IN, FIRST_SINGLE, COUNT, END = 10, 31, 9, 2
-_ANEW = "a file that another copy of the program wrote, or a backup, may be whole"
-MOST_S = 1e10  # nanoseconds of it fit 64 bits
+_ANEW = "use a backup of the file, or trace the program again"
+MOST_S = 1e10  # longest time whose nanoseconds fit 64 bits
 
 
 def read_tlog(path: str | Path) -> Trace:
-    """The trace in a `trace.log`. Raises DovetailError for a file that is none."""
+    """Return the trace in a `trace.log`. Raise DovetailError for a file of another kind."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -42,7 +43,7 @@ def read_tlog(path: str | Path) -> Trace:
             f"{path} is no trace.log of tlog", found=f"{np.count_nonzero(~sound)} impossible records", hint=_ANEW
         )
     is_cut = bool(len(data) % RECORD.itemsize or (len(data) % BLOCK and records["event"][-1] != END))
-    faults = [f"{path.name} is cut short: {len(data)} bytes, not whole blocks"] if is_cut else []
+    faults = [f"{path.name} is truncated: {len(data)} bytes, not whole blocks"] if is_cut else []
     ranks = np.unique(records["rank"]).tolist()
     try:
         check_ranks(max(ranks) + 1, len(ranks))
@@ -59,12 +60,12 @@ def read_tlog(path: str | Path) -> Trace:
 
 
 def _beside(path: Path) -> Path:
-    """The file of the names."""
+    """Return the path of the file of names."""
     return path.with_name(path.name + ".names")
 
 
 def _names(path: Path) -> dict[str, str]:
-    """Read the names in a file of names, keyed `interval 1`, `event 2`, …; empty if there is no file."""
+    """Return the names by `interval 1`, `event 2`, …; empty if there is no file."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -74,7 +75,7 @@ def _names(path: Path) -> dict[str, str]:
 
 
 def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
-    """The rows of one rank; names are numbered intervals first."""
+    """Return the rows of one rank; the names of intervals are numbered before those of single events."""
     event = records["event"].astype("i8")
     is_single = event >= FIRST_SINGLE
     nested = (event >= FIRST_IN) & (event < FIRST_IN + 2 * COUNT)
@@ -82,7 +83,7 @@ def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
     field = np.where(is_single, COUNT + event - FIRST_SINGLE, (event - FIRST_IN) // 2)
     events = np.zeros(len(records), [("word", "u8"), ("about", "u8")])
     events["word"] = np.rint(records["time_s"] * 1e9).astype("u8")
-    arg = np.where(kind == EventKind.end, 0, records["arg2"].astype("i8"))  # of an end it would be a request
+    arg = np.where(kind == EventKind.end, 0, records["arg2"].astype("i8"))  # the decoder reads an end's as a request
     events["about"] = (arg << 16 | field << 4 | kind).view("u8")
     decoder = ThreadDecoder()
     chosen = events[is_single | nested]
@@ -98,9 +99,12 @@ def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
 
 
 def write_tlog(path: str | Path, trace: Trace) -> dict[str, int]:
-    """Write intervals and points as a `trace.log`. It has room for nine names of each: those that take most time, and
-    those that come most often; their names go into a file beside it. Returns which number each of them got."""
-    chosen = {**_longest(trace), **_commonest(trace)}
+    """Write intervals and points as a `trace.log`, and their names to a file beside it; return the number of each name.
+
+    The format has nine numbers for intervals and nine for points: for the intervals that take most time, and for the
+    most frequent points. Others are left out. Raises EnvironmentFault if the file cannot be written.
+    """
+    chosen = {**_longest(trace), **_most_frequent(trace)}
     blocks = [block for rank in range(trace.num_ranks) for block in _blocks(trace, rank, chosen)]
     lines = [
         f"{'event' if is_point else 'interval'} {number} {trace.names[name]}".replace("\n", " ")
@@ -114,13 +118,13 @@ def write_tlog(path: str | Path, trace: Trace) -> dict[str, int]:
         for half in (path, _beside(path)):
             if half.is_file():
                 half.unlink()
-        hint = "free some space, or name another place"
+        hint = "free some space, or give another path"
         raise EnvironmentFault(f"cannot write {path}", found=error.strerror, hint=hint) from error
     return {trace.names[name]: number for (_, name), number in chosen.items()}
 
 
 def _longest(trace: Trace) -> dict[tuple[bool, int], int]:
-    """Nine names of intervals, numbered: (False, name) → 1 to 9."""
+    """Return the numbers 1 to 9 of the nine names of intervals that take most time, by (False, name)."""
     col = trace.columns
     rows = (col["part"] == 0) & ~trace.of_kind("point")
     spent = np.bincount(col["name"][rows], (col["end_s"] - col["start_s"])[rows], len(trace.names))
@@ -129,14 +133,14 @@ def _longest(trace: Trace) -> dict[tuple[bool, int], int]:
     return {(False, name): number for number, name in enumerate(sorted(order), 1)}
 
 
-def _commonest(trace: Trace) -> dict[tuple[bool, int], int]:
+def _most_frequent(trace: Trace) -> dict[tuple[bool, int], int]:
     counts = np.bincount(trace.columns["name"][trace.of_kind("point")], minlength=len(trace.names))
     order = [name for name in np.argsort(-counts, kind="stable").tolist() if counts[name]][:COUNT]
     return {(True, name): number for number, name in enumerate(sorted(order), 1)}
 
 
 def _blocks(trace: Trace, rank: int, chosen: dict[tuple[bool, int], int]) -> Iterator[bytes]:
-    """The records of a rank in the order of time, then an end, in whole blocks."""
+    """Yield the records of a rank in the order of time, then an end record, in whole blocks."""
     col = trace.columns
     mine = trace.rows((col["rank"] == rank) & (col["part"] == 0))
     single = np.zeros(len(trace.names), "u1")
@@ -152,7 +156,7 @@ def _blocks(trace: Trace, rank: int, chosen: dict[tuple[bool, int], int]) -> Ite
         (into[col["name"][ins]] + 1, col["end_s"][ins], col["arg"][ins], -col["start_s"][ins]),
     ]
     event, time_s, arg, _ = (np.concatenate([part[i] for part in events]) for i in range(4))
-    order = np.lexsort((_inside_out(events), time_s))
+    order = np.lexsort((_order_of_simultaneous(events), time_s))
     records = np.zeros(len(order) + 1, RECORD)
     records["rank"] = rank
     records["event"][:-1], records["time_s"][:-1] = event[order], time_s[order]
@@ -162,8 +166,8 @@ def _blocks(trace: Trace, rank: int, chosen: dict[tuple[bool, int], int]) -> Ite
     yield data + bytes(-len(data) % BLOCK)
 
 
-def _inside_out(events: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[Any]:
-    """At one moment: ends first, inner before outer, then points, then beginnings, outer before inner."""
+def _order_of_simultaneous(events: Sequence[tuple[NDArray[Any], ...]]) -> NDArray[Any]:
+    """Return a sort key for simultaneous events: ends (inner first), then points, then begins (outer first)."""
     points, begins, ends = (part[3] for part in events)
     far = max(np.abs(np.concatenate([begins, ends, [0.0]])).max(), 1.0) * 2
     return np.concatenate([points, 2 * far + begins, -2 * far + ends])

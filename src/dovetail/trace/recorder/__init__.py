@@ -1,1 +1,1 @@
-"""recorder: what stamps the clock: events from Python, MPI calls of unmodified programs, and their launch."""
+"""recorder: record events from Python and MPI calls of unmodified programs, and launch traced programs."""

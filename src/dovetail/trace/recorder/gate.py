@@ -1,4 +1,4 @@
-"""gate: the library that traced processes preload; at the first MPI call it finds the MPI and loads its wrappers."""
+"""gate: the library that traced processes preload. At the first MPI call it detects the MPI and loads its wrappers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HEADERS = native_folder("trace/mpi")
 
 
 def gate_source() -> str:
-    """The C source: an entry for each call of the table and its large form, in C and in Fortran, and for PMPI.
+    """Return the C source: an entry per call of the table, for its C, large-count (`_c`), Fortran and PMPI forms.
 
     >>> "DG_ENTRY(MPI_Send_c, (long a0, long a1, long a2, long a3, long a4, long a5)," in gate_source()
     True
@@ -31,21 +31,24 @@ def gate_source() -> str:
 
 
 def build_gate(near: Path) -> Path:
-    """The library, compiled, or found in the cache. `near`: the folder of dovetail_trace.h and libdovetail_trace."""
+    """Compile the library, unless it is cached; return its path.
+
+    `near`: the folder of dovetail_trace.h and libdovetail_trace. Raises EnvironmentFault without a C compiler.
+    """
     compiler = find_tool("cc", "gcc", "clang")
     if compiler is None:
-        raise EnvironmentFault("no C compiler to compile what traced processes load", hint="install gcc or clang")
+        raise EnvironmentFault("no C compiler for the library that traced processes load", hint="install gcc or clang")
     flags = ["-O2", "-fvisibility=hidden", f"-I{HEADERS}", f"-I{near}", f"-L{near}", "-pthread"]
     flags += ["-ldovetail_trace", f"-Wl,-rpath,{near}", "-Wl,-Bsymbolic", "-ldl"]
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "gate.c"
         source.write_text(gate_source(), encoding="utf-8")
         sources = [source, *sorted(HEADERS.glob("gate*.h"))]
-        return compile_c(compiler, sources, "mpi_gate", "what traced processes load", flags=flags)
+        return compile_c(compiler, sources, "mpi_gate", "the library that traced processes load", flags=flags)
 
 
 def _entries() -> Iterator[tuple[str, int]]:
-    """Each entry and how many arguments it has."""
+    """Yield each entry's name and number of arguments."""
     for call in calls():
         count = len(call.params.split())
         for name in (call.name, f"{call.name}_c"):

@@ -32,14 +32,17 @@ _LIBRARY = re.compile(r"(?:(/[^\s]*)/)?(libmpi_abi\.so|libmpi(?:ch)?\.so\.12|lib
 
 @dataclass(frozen=True)
 class Library:
-    """An MPI library that a program uses: its kind, and the folder that it is loaded from, if known."""
+    """The MPI library that a program uses: its kind (key of TITLES), and the folder it is loaded from, if known."""
 
     kind: str
     folder: Path | None = None
 
 
 def library_of(command: Sequence[str]) -> Library:
-    """The MPI library of the program in a command line: of the first word that uses one, else of the launcher."""
+    """Return the MPI library of a command: of the first word that is a program with MPI, else of the launcher.
+
+    Raises EnvironmentFault if there is none.
+    """
     for word in command:
         path = _executable(word)
         if path is not None and (found := _used_by(path)) is not None:
@@ -56,9 +59,10 @@ def library_of(command: Sequence[str]) -> Library:
 
 
 def build_wrappers(library: Library, near: Path | None = None, *, python: bool = False) -> Path:
-    """Return the wrappers for an MPI library, compiled with its mpicc, or from the cache.
+    """Compile the wrappers for an MPI library with its mpicc, unless they are cached; return their path.
 
-    `near`: another folder to look for the mpicc. `python`: record the Python lines of calls.
+    `near`: another folder to look for the mpicc. `python`: record the Python lines of calls. Raises EnvironmentFault
+    if there is no mpicc for the library, or if it fails.
     """
     mpicc = compiler_for(library, near)
     asked = [mpicc, "-E", "-x", "c", "-"]
@@ -76,12 +80,12 @@ def build_wrappers(library: Library, near: Path | None = None, *, python: bool =
 
 
 def trace_folder() -> Path:
-    """Where `dovetail_trace.h` and `libdovetail_trace` are."""
+    """Return the folder of `dovetail_trace.h` and `libdovetail_trace`."""
     return Path(str(_native._core.__file__)).parent
 
 
 def environment(preloaded: Path, folder: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment in which processes load `preloaded`, wrappers or the gate, and are traced into `folder`."""
+    """Return the environment in which processes load the library `preloaded` and write their traces to `folder`."""
     before = base.get("LD_PRELOAD")
     preload = f"{preloaded}:{before}" if before else str(preloaded)
     return {**base, "LD_PRELOAD": preload, "DOVETAIL_TRACE_DIR": str(folder.resolve())}
@@ -90,15 +94,30 @@ def environment(preloaded: Path, folder: Path, base: Mapping[str, str] = os.envi
 def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mpi: str | None = None) -> int:
     """Run a command with its MPI ranks traced into `folder`; return its exit code.
 
-    Each process loads the wrappers for the MPI library that it uses. `python`: record Python lines. `mpi`: trace
-    programs of this library only (a row of `TITLES`, or an mpicc). Raises EnvironmentFault if wrappers cannot be built.
+    Each process loads the wrappers for the MPI library that it uses.
+
+    Parameters
+    ----------
+    command : sequence of str
+        The command line.
+    folder : path
+        Where processes write their traces.
+    python : bool
+        Record the Python lines of calls.
+    mpi : str, optional
+        Trace only programs that use this library: a key of `TITLES`, or the path of an mpicc.
+
+    Raises
+    ------
+    EnvironmentFault
+        If the wrappers cannot be compiled, the folder cannot be made, or the command cannot be run.
     """
     settings = _settings(command, python, mpi)
     gate = build_gate(trace_folder())
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        hint = "-o DIR writes elsewhere"
+        hint = "give another folder: -o DIR"
         raise EnvironmentFault(f"cannot make the folder {folder}", found=error.strerror, hint=hint) from error
     env = environment(gate, folder) | settings
     try:
@@ -115,7 +134,7 @@ def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mp
 
 
 def _settings(command: Sequence[str], python: bool, mpi: str | None) -> dict[str, str]:
-    """The gate's settings: wrappers that are compiled already, and how to compile other wrappers."""
+    """Return the gate's environment variables: the wrappers compiled so far, and how to compile others."""
     settings = {"DOVETAIL_TRACE_BUILD": sys.executable, **({"DOVETAIL_TRACE_PYTHON": "1"} if python else {})}
     launcher = _executable(command[0])
     near = launcher.parent if launcher else None
@@ -125,14 +144,14 @@ def _settings(command: Sequence[str], python: bool, mpi: str | None) -> dict[str
         library: Library | None = Library(kind, beside)
     else:
         library = next((found for word in command if (path := _executable(word)) and (found := _used_by(path))), None)
-    if library is not None:  # compile before ranks begin; if that fails, none begins
+    if library is not None:  # compile before the ranks start, so that an error starts none
         built = build_wrappers(library, near, python=python)
         settings[f"DOVETAIL_TRACE_{library.kind.upper()}"] = str(built)
     return settings
 
 
 def _chosen(mpi: str) -> tuple[str, Path | None]:
-    """The kind of a library that a user names, and a folder beside its mpicc's."""
+    """Return the kind of the library that a user names, and the folder of the library if an mpicc was given."""
     if mpi in TITLES:
         return mpi, None
     path = _executable(mpi)
@@ -153,7 +172,7 @@ def note_end(folder: Path, pid: int, signal: int) -> None:
 
 
 def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]:
-    """The command, with the options by which Open MPI's launcher passes our variables on to other hosts."""
+    """Return the command with the options (-x) by which Open MPI's launcher passes variables to other hosts."""
     launcher = _executable(command[0])
     if launcher is None or launcher.name not in ("mpirun", "mpiexec", "prterun"):
         return list(command)
@@ -172,7 +191,7 @@ def find_beside(folder: Path, name: str) -> str | None:
 
 
 def flavour(mpicc: str) -> str | None:
-    """Return the MPI library that a compiler compiles for, by macros of its header; None if unknown."""
+    """Return the kind of MPI library that an mpicc compiles for, by macros of its mpi.h; None if unknown."""
     asked = [mpicc, "-E", "-dM", "-x", "c", "-"]
     done = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False)
     macros = set(re.findall(r"#define (\w+)", done.stdout))
@@ -180,7 +199,7 @@ def flavour(mpicc: str) -> str | None:
 
 
 def compiler_for(library: Library, near: Path | None) -> str:
-    """Return the mpicc for a library: beside it, beside the launcher, or installed."""
+    """Return the mpicc for a library: beside it, in `near`, or installed. Raise EnvironmentFault if there is none."""
     names = ("mpicc_abi", "mpicc") if library.kind == "abi" else ("mpicc", f"mpicc.{library.kind}")  # Debian's names
     folders = [place.parent / "bin" for place in (library.folder,) if place] + [place for place in (near,) if place]
     beside = [find_beside(folder, name) for folder in folders for name in names]
@@ -198,7 +217,7 @@ def _executable(word: str) -> Path | None:
 
 
 def _used_by(path: Path) -> Library | None:
-    """The MPI library that a program loads: linked with, or imported by mpi4py; None for other programs."""
+    """Return the MPI library that a program is linked with, or that mpi4py loads; None for other programs."""
     try:
         with path.open("rb") as file:
             start = file.read(256)
@@ -232,7 +251,7 @@ def _output(command: list[str]) -> str:
 
 
 def _libraries(text: str) -> Iterator[Library]:
-    """MPI libraries that a text of paths names, those with a folder first.
+    """Yield the MPI libraries in a list of paths (from ldd or /proc/self/maps), those with a folder first.
 
     >>> list(_libraries("libmpi.so.12 => /opt/mpi/lib/libmpi.so.12 (0x7f)"))[0]
     Library(kind='mpich', folder=PosixPath('/opt/mpi/lib'))

@@ -1,7 +1,7 @@
 """mpi_calls: the table of traced MPI calls: their parameters, in order, and the data that each moves.
 
-Parameters have the standard's names. `before` and `after` are C, made of the pieces in mpi_frame.h; types come from the
-header of the library at hand, and so do the variants for large counts (`MPI_Send_c`).
+Parameters have the names of the MPI standard. `before` and `after` are C code that calls functions of mpi_frame.h. The
+types of parameters, and the variants for large counts (`MPI_Send_c`), come from the installed mpi.h.
 """
 
 from __future__ import annotations
@@ -11,11 +11,22 @@ from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """One call: the actions of its wrapper before and after the library's call.
+    """One MPI call and what its wrapper does.
 
-    `made` is the handle of the request that it makes; `status` the parameter for which it needs one of its own where
-    the program wants none; `waits` how many requests it waits for; `found`, of a call that only looks, whether it found
-    something: only then it does what stands in `before` and `after`.
+    Attributes
+    ----------
+    name, params : str
+        Name without `MPI_`, and names of the parameters.
+    before, after : str
+        C code before and after the library's call.
+    made : str
+        C expression: the handle of the request that the call creates.
+    status : str
+        A status parameter that the wrapper replaces if the program passes MPI_STATUS_IGNORE.
+    waits : str
+        C expression: the number of requests that the call waits for or tests.
+    found : str
+        C expression, for calls that only test: whether the test succeeded. Only then `before` and `after` run.
     """
 
     name: str
@@ -100,7 +111,10 @@ WAITS = (
 
 
 class Collective(NamedTuple):
-    """A collective: bytes that this rank gives and gets. The non-blocking and persistent forms follow from it."""
+    """A collective; its non-blocking and persistent forms are derived from it.
+
+    `sent`, `received`: C expressions, the bytes that this rank sends and receives. `root`: it has a root.
+    """
 
     name: str
     params: str
@@ -231,7 +245,7 @@ BOUNDS = (
     Call("Session_init", "info errhandler session"),
     Call("Finalize", ""),
     Call("Abort", "comm errorcode"),
-)  # treated apart by `mpi_wrappers`
+)  # `mpi_wrappers` handles these separately
 HELPERS = (
     *("Type_size", "Type_get_envelope", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter"),
     *("Comm_group", "Comm_remote_group"),
@@ -239,11 +253,11 @@ HELPERS = (
     "Status_set_elements_x",
     "Test_cancelled",
     *("Topo_test", "Cartdim_get", "Graph_neighbors_count", "Dist_graph_neighbors_count"),
-)  # calls that the wrappers make themselves, beside those of the table
+)  # MPI functions that the wrappers call themselves
 
 
 def calls() -> Iterator[Call]:
-    """Every call that is traced."""
+    """Yield every traced call."""
     yield from (*BOUNDS, *MESSAGES, *WAITS)
     for kind in MPI_COLLECTIVES:
         detail = f"dm_collective({kind.sent}, {kind.received}, comm);"

@@ -10,11 +10,11 @@ from dovetail.trace.recorder.mpi_calls import HELPERS, Call, calls
 
 _PROTOTYPE = re.compile(r"\bint\s+MPI_(\w+)\s*\(([^()]*)\)")
 _PARAM = re.compile(r"^(.*?)(\w+)\s*((?:\[\s*\d*\s*\])*)$", re.DOTALL)
-_TEXTS = frozenset(("command", "port_name", "stringtag"))  # parameters that are texts
+_TEXTS = frozenset(("command", "port_name", "stringtag"))  # parameters that are strings
 _GLOBALS = (
     *("ompi_mpi_comm_world", "ompi_mpi_comm_self", "ompi_mpi_comm_null", "ompi_mpi_byte", "ompi_mpi_datatype_null"),
     *("ompi_request_null", "ompi_message_null", "ompi_mpi_win_null"),
-)  # constants of Open MPI that are addresses within it
+)  # constants of Open MPI that are addresses of its global variables
 _BEGIN = {"Init": "dm_before_init();", "Init_thread": "dm_before_init();", "Session_init": "dm_before_init();"}
 _END = {
     "Init": "if (!code) dm_after_init();",
@@ -25,7 +25,7 @@ _END = {
 
 
 def prototypes(header: str) -> dict[str, list[str]]:
-    """The parameters of every MPI call that the preprocessed header declares.
+    """Return the parameters of every MPI call that a preprocessed header declares.
 
     >>> prototypes("extern int MPI_Waitall(int count, MPI_Request reqs[], MPI_Status *st) __attribute__((x));")
     {'Waitall': ['int count', 'MPI_Request reqs[]', 'MPI_Status *st']}
@@ -38,7 +38,7 @@ def prototypes(header: str) -> dict[str, list[str]]:
 
 
 def wrappers(header: str) -> str:
-    """The source: a wrapper for each call of the table that the header declares, in its large form too."""
+    """Return the C source: a wrapper per call of the table that the header declares, large-count forms included."""
     declared = prototypes(header)
     if "Send" not in declared:
         raise EnvironmentFault("this mpi.h declares no MPI_Send", found=f"{len(declared)} calls")
@@ -49,7 +49,7 @@ def wrappers(header: str) -> str:
 
 
 def _head(names: list[str], helpers: list[str]) -> Iterator[str]:
-    """Pointers to the library's calls, the table that finds them, and the frame."""
+    """Yield pointers to the library's functions, the table that looks them up, and the include of mpi_frame.h."""
     yield "#define _GNU_SOURCE\n#include <mpi.h>\n#include <stdint.h>"
     needed = list(dict.fromkeys([*names, *helpers]))
     yield from (f"static __typeof__(&MPI_{name}) real_{name};" for name in needed)
@@ -66,37 +66,37 @@ def _head(names: list[str], helpers: list[str]) -> Iterator[str]:
 
 
 def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
-    """The wrapper of one call; its parameters have the types of the header and the names of the standard."""
+    """Return the wrapper of one call; its parameters have the header's types and the standard's names."""
     params = call.params.split()
     if len(params) != len(declared):
         raise EnvironmentFault(f"MPI_{name} has other parameters in this mpi.h", found=", ".join(declared))
     typed = ", ".join(_renamed(text, param) for text, param in zip(declared, params, strict=True))
     real = f"real_{name}({', '.join(params)})"
-    lines = [*_own_status(call), *_begun(number, call), f"const int code = {real};", *_ended(number, call)]
+    lines = [*_status_lines(call), *_begin_lines(number, call), f"const int code = {real};", *_ended(number, call)]
     head = f'__attribute__((visibility("default"))) int MPI_{name}({typed or "void"}) {{'
     body = [head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"]
     return "\n".join([*body, _for_fortran(name, typed, params)])
 
 
 def _for_fortran(name: str, typed: str, params: list[str]) -> str:
-    """Some libraries' Fortran calls go to the C calls that are not traced; then these are."""
+    """Return the wrapper of the PMPI form, which some libraries' Fortran functions call: it traces those calls."""
     args = ", ".join(params)
     head = f'__attribute__((visibility("default"))) int PMPI_{name}({typed or "void"}) {{'
     return f"{head}\n    return dm_in_fortran() ? MPI_{name}({args}) : real_{name}({args});\n}}"
 
 
 def fortran_wrappers(number: int, name: str, call: Call) -> Iterator[str]:
-    """The call's entries from Fortran: they note the place in the program."""
+    """Yield the wrappers of the call's Fortran entries, which record the call site."""
     for entry, count in fortran_entries(name, call):
         typed, args = (", ".join(f"{kind}a{i}" for i in range(count)) for kind in ("void* ", ""))
         yield f"DM_FORTRAN({number}, {entry}, ({typed}), ({args}))"
 
 
 def fortran_entries(name: str, call: Call) -> Iterator[tuple[str, int]]:
-    """The call's entries from Fortran, as compilers and modules spell them, and the number of their arguments.
+    """Yield the names of the call's Fortran entries, as compilers spell them, and their numbers of arguments.
 
-    All arguments are addresses, with one more for the error code. Calls with texts, whose lengths follow them, are left
-    out: in these the place is the library's.
+    All arguments are addresses; the last is the error code. Calls with strings, which have extra arguments for the
+    lengths, are left out: their call site is in the library.
     """
     params = [param for param in call.params.split() if param not in ("argc", "argv") or name != "Init_thread"]
     if name.endswith("_c") or _TEXTS.intersection(params):
@@ -106,7 +106,7 @@ def fortran_entries(name: str, call: Call) -> Iterator[tuple[str, int]]:
 
 
 def _renamed(declared: str, name: str) -> str:
-    """A parameter's declaration under another name.
+    """Return a parameter's declaration with another name.
 
     >>> _renamed("MPI_Request reqs[]", "array_of_requests")
     'MPI_Request array_of_requests[]'
@@ -118,22 +118,22 @@ def _renamed(declared: str, name: str) -> str:
 
 
 def _alone(call: Call, real: str) -> list[str]:
-    """What comes first: calls of the library's own are passed on."""
+    """Return the first lines of a wrapper, which pass calls that the library itself makes on to the library."""
     if call.name in _BEGIN:
         return [_BEGIN[call.name]]
-    if call.name == "Finalize":  # ranks without a trace meet other ranks here too
+    if call.name == "Finalize":  # ranks that are not traced take part in the clock comparison, too
         return ["if (dm_leave_alone()) {", "    if (!dm_inside) dm_before_finalize();", f"    return {real};", "}",
                 "dm_inside = 1;"]  # fmt: skip
     return [f"if (dm_leave_alone()) return {real};", "dm_inside = 1;"]
 
 
-def _own_status(call: Call) -> list[str]:
+def _status_lines(call: Call) -> list[str]:
     if not call.status:
         return []
     return ["MPI_Status own;", f"if ({call.status} == MPI_STATUS_IGNORE) {call.status} = &own;"]
 
 
-def _begun(number: int, call: Call) -> list[str]:
+def _begin_lines(number: int, call: Call) -> list[str]:
     begun = "const uint64_t begun = dovetail_trace_clock();"
     lines = [begun if call.found else f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
     if call.waits:
@@ -146,7 +146,7 @@ def _begun(number: int, call: Call) -> list[str]:
 
 
 def _ended(number: int, call: Call) -> list[str]:
-    lines = _looked(number, call) if call.found else _done(number, call)
+    lines = _end_of_test(number, call) if call.found else _done(number, call)
     if call.name in _END:
         lines.append(_END[call.name])
     return [*lines, *([] if call.name in _BEGIN else ["dm_inside = 0;"]), "return code;"]
@@ -160,8 +160,11 @@ def _done(number: int, call: Call) -> list[str]:
     return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});"]
 
 
-def _looked(number: int, call: Call) -> list[str]:
-    """Of a call that only looks: many in vain are one interval. What makes a handle has an interval of its own."""
+def _end_of_test(number: int, call: Call) -> list[str]:
+    """Return the last lines of the wrapper of a test: consecutive unsuccessful tests are recorded as one interval.
+
+    A successful call that creates a handle is recorded as a separate interval.
+    """
     args, handle = f"dm_name[{number}], DM_CALLER, begun", call.made
     begins = f"dovetail_trace_detail(DVT_BEGIN, dm_name[{number}], begun, DM_CALLER);"
     found = [begins] if handle else [f"const int64_t many = dovetail_trace_found({args});"]

@@ -18,18 +18,21 @@ finalize, on, off, dropped = _native.trace_finalize, _native.trace_on, _native.t
 
 
 def init(folder: str | Path | None = None) -> Path:
-    """Start tracing this process into a new file in `folder` (default $DOVETAIL_TRACE_DIR, else ./dovetail-trace).
+    """Start tracing this process into a new file in `folder`; return the file's path.
 
-    Returns the file. Under `dovetail trace run` the events go beside the MPI calls, and `folder` is as given there.
+    Default of `folder`: $DOVETAIL_TRACE_DIR, else ./dovetail-trace. Under `dovetail trace run`, the events are added to
+    the trace of the MPI calls, and `folder` has no effect. Raises EnvironmentFault if the file cannot be made.
     """
     code = _native.trace_init(None if folder is None else os.fspath(folder))
     if code:
-        raise EnvironmentFault("cannot begin a trace", found=os.strerror(code), hint="give a folder that you may write")
+        raise EnvironmentFault(
+            "cannot begin a trace", found=os.strerror(code), hint="give a folder that you can write to"
+        )
     return Path(_native.trace_file())
 
 
 class interval:
-    """Record an interval of this thread, with a name and a number of up to 48 bits.
+    """A context manager that records an interval of this thread, with a name and a number `arg` of up to 48 bits.
 
     with interval("assemble", rows):
         ...
@@ -53,7 +56,7 @@ def point(name: str, arg: int = 0) -> None:
 
 
 def traced(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function so that its calls are recorded as intervals of its name."""
+    """Return the function wrapped such that each call is recorded as an interval with the function's name."""
     number = _number(function.__qualname__)
 
     @wraps(function)

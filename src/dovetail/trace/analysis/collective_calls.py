@@ -1,4 +1,4 @@
-"""meetings: find the calls of the ranks that form one collective, and the rank that arrived last."""
+"""collective_calls: find which calls of the ranks form one collective, and which rank called last."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _USED = ("name", "rank", "thread", "comm", "peer", "start_s", "end_s", "num_byte
 _ENDS = ("request", "start_s", "end_s", "name", "thread")
 
 
-class Meetings(NamedTuple):
-    """One entry for each call of a rank; those of one collective have the same `meeting`, a number from 0 on."""
+class CollectiveCalls(NamedTuple):
+    """One entry per call of a rank. Calls of one collective have the same number `collective`, counted from 0."""
 
-    meeting: Array
+    collective: Array
     name: Array
     rank: Array
-    root: Array  # a rank of the job, or -1
+    root: Array  # a rank of the job; -1: none
     start_s: Array
     end_s: Array
     num_bytes: Array
     received_bytes: Array
-    last_start_s: Array  # of all calls of the meeting
-    last_rank: Array  # whose call that is
-    root_start_s: Array  # NaN if there is no root, or its call is not known
+    last_start_s: Array  # start of the collective's last call
+    last_rank: Array  # the rank that called last
+    root_start_s: Array  # start of the root's call; NaN: no root, or its call is missing
     comm: Array
     request: Array
-    row: Array  # of the trace
+    row: Array  # row of the trace
     thread: Array
-    waited_s: Array  # the call that finds it over begins: this one, or one that waits for its request, NaN for none
-    waited_end_s: Array  # and ends
+    waited_s: Array  # the call that completes it (this call, or one that waits for its request) begins; NaN: none
+    waited_end_s: Array  # that call ends
     waited_name: Array
     waited_thread: Array
 
 
-class Gatherer:
-    """Collects collective calls; the n-th of each rank on a communicator meets the n-th of the other ranks."""
+class CollectiveMatcher:
+    """Collects collective calls. The n-th calls of all ranks on a communicator form one collective."""
 
     def __init__(self) -> None:
         self._kept, self._ends = Grown(), Grown()
@@ -54,7 +54,7 @@ class Gatherer:
         self._num_rows = 0
 
     def take(self, columns: dict[str, Array]) -> None:
-        """Rows in the order of their ends."""
+        """Add rows, ordered by end time."""
         at = np.flatnonzero(columns["kind"] == COLLECTIVE)
         if len(at):
             self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
@@ -65,11 +65,13 @@ class Gatherer:
             self._ends.add({name: columns[name][over] for name in _ENDS})
         self._num_rows += len(columns["kind"])
 
-    def meetings(self, names: Sequence[str], comms: Sequence[Comm]) -> Meetings:
-        """All calls but those that only make a persistent request, in the order of meetings. What was collected is
-        given up for it."""
+    def calls(self, names: Sequence[str], comms: Sequence[Comm]) -> CollectiveCalls:
+        """Return all calls in the order of their collectives, without those that only make a persistent request.
+
+        Clears what was collected.
+        """
         if not len(self._kept):
-            return Meetings(*no_columns(Meetings._fields))
+            return CollectiveCalls(*no_columns(CollectiveCalls._fields))
         rows = self._kept.give()
         is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
         rows = {name: column[~is_init] for name, column in rows.items()}
@@ -77,11 +79,11 @@ class Gatherer:
         order = np.lexsort((rows["start_s"], rows["rank"], comm))
         rows, comm = {name: column[order] for name, column in rows.items()}, comm[order]
         nth = _number_within(comm, rows["rank"])
-        _, meeting = np.unique(comm.astype("i8") << 32 | nth, return_inverse=True)
-        return _met(rows | self._waited(rows), meeting)
+        _, collective = np.unique(comm.astype("i8") << 32 | nth, return_inverse=True)
+        return _met(rows | self._waited(rows), collective)
 
     def _waited(self, rows: dict[str, Array]) -> dict[str, Array]:
-        """Of each collective call, the call that finds it over: start, end, name, thread."""
+        """Return start, end, name and thread of the call that completes each collective call."""
         found = {name: np.array(rows[name]) for name in _ENDS[1:]}
         later = np.flatnonzero(rows["request"] >= 0)
         for name in ("start_s", "end_s"):
@@ -97,15 +99,15 @@ class Gatherer:
         return {f"waited_{name}": column for name, column in found.items()}
 
 
-def meetings(trace: Trace) -> Meetings:
-    """The collectives of a trace."""
-    gatherer = Gatherer()
-    gatherer.take(trace.columns)
-    return gatherer.meetings(trace.names, trace.comms)
+def collective_calls(trace: Trace) -> CollectiveCalls:
+    """Return the collective calls of a trace."""
+    collectives_matcher = CollectiveMatcher()
+    collectives_matcher.take(trace.columns)
+    return collectives_matcher.calls(trace.names, trace.comms)
 
 
 def _number_within(*keys: Array) -> Array:
-    """0, 1, 2, … within each stretch of equal keys."""
+    """Return 0, 1, 2, … within each run of equal keys."""
     count = len(keys[0])
     changed = np.zeros(count, bool)
     changed[:1] = True
@@ -114,17 +116,22 @@ def _number_within(*keys: Array) -> Array:
     return np.arange(count) - np.maximum.accumulate(np.where(changed, np.arange(count), 0))
 
 
-def _met(rows: dict[str, Array], meeting: Array) -> Meetings:
-    """Calls in the order of meetings and starts, each with the start of the last and of the root's."""
-    order = np.lexsort((rows["start_s"], meeting))
-    rows, meeting = {name: column[order] for name, column in rows.items()}, meeting[order]
-    last = np.append(np.flatnonzero(np.diff(meeting)), len(meeting) - 1)[: len(meeting)]
+def _met(rows: dict[str, Array], collective: Array) -> CollectiveCalls:
+    """Return the calls ordered by collective and start, with the start of the last call and of the root's."""
+    order = np.lexsort((rows["start_s"], collective))
+    rows, collective = {name: column[order] for name, column in rows.items()}, collective[order]
+    last = np.append(np.flatnonzero(np.diff(collective)), len(collective) - 1)[: len(collective)]
     root_start = np.full(len(last), np.nan)
     is_root = (rows["rank"] == rows["peer"]) & (rows["peer"] >= 0)
-    root_start[meeting[is_root]] = rows["start_s"][is_root]
-    return Meetings(
-        *(meeting, rows["name"], rows["rank"], rows["peer"], rows["start_s"], rows["end_s"], rows["num_bytes"]),
-        *(rows["received_bytes"], rows["start_s"][last][meeting], rows["rank"][last][meeting], root_start[meeting]),
+    root_start[collective[is_root]] = rows["start_s"][is_root]
+    return CollectiveCalls(
+        *(collective, rows["name"], rows["rank"], rows["peer"], rows["start_s"], rows["end_s"], rows["num_bytes"]),
+        *(
+            rows["received_bytes"],
+            rows["start_s"][last][collective],
+            rows["rank"][last][collective],
+            root_start[collective],
+        ),
         *(rows["comm"], rows["request"], rows["row"], rows["thread"]),
         *(rows[f"waited_{name}"] for name in _ENDS[1:]),
     )

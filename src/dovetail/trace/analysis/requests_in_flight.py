@@ -1,4 +1,4 @@
-"""flights: requests from the call that starts each to the call that completes it, and how much of that is hidden."""
+"""requests_in_flight: requests from the call that starts them to the call that completes them, and hidden time."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ _POINT = KINDS.index("point")
 
 
 class Flights(NamedTuple):
-    """One entry for each time that a request was started and found to be over."""
+    """One entry per start and completion of a request (several for a persistent request)."""
 
     rank: Array
     start_s: Array  # the starting call begins
-    issued_s: Array  # and ends
-    waited_s: Array  # the call that finds it over begins
-    end_s: Array  # and ends
+    issued_s: Array  # the starting call ends
+    waited_s: Array  # the completing call begins
+    end_s: Array  # the completing call ends
 
 
 class Log:
-    """Collects MPI calls and requests."""
+    """Collects MPI calls and requests of a trace, chunk by chunk."""
 
     def __init__(self) -> None:
         self._requests, self._calls = Grown(), Grown()
 
     def take(self, columns: dict[str, Array], is_mpi: Array) -> None:
-        """Rows in the order of their ends; `is_mpi`: of each name, whether it is an MPI call."""
+        """Add rows, ordered by end time. `is_mpi`: for each name, whether it is an MPI call."""
         about = np.flatnonzero(columns["request"] >= 0)
         if len(about):
             self._requests.add({name: columns[name][about] for name in _USED})
         calls = (columns["part"] == 0) & (columns["kind"] != _POINT) & is_mpi[columns["name"]]
-        within = {"end_s": (columns["end_s"] - columns["pause_s"])[calls]}  # pauses as if they all came last
+        within = {"end_s": (columns["end_s"] - columns["pause_s"])[calls]}  # as if all pauses came at the end
         self._calls.add({name: columns[name][calls] for name in ("rank", "start_s")} | within)
 
     def flights(self, names: Sequence[str]) -> Flights:
-        """All that were started and are over. What was collected is given up for it."""
+        """Return all requests that were started and completed. Clears what was collected."""
         if not len(self._requests):
             return Flights(*no_columns(Flights._fields))
         rows = self._requests.give()
@@ -60,7 +60,7 @@ class Log:
         return Flights(rows["rank"][over], *times)
 
     def hidden(self, names: Sequence[str], num_ranks: int) -> tuple[Array, Array]:
-        """Of each rank: seconds in which something was under way or a call was made; those of them outside calls."""
+        """Return by rank the seconds with a request in flight or inside an MPI call, and the part outside calls."""
         found = self.flights(names)
         none = {"rank": np.zeros(0, "i4"), "start_s": np.zeros(0), "end_s": np.zeros(0)}
         calls = none | self._calls.give()

@@ -1,0 +1,264 @@
+/* What the MPI library's own blocking collectives take a plain C program, at a level of thread support. Knobs come from
+   the environment (MPIR_CVAR_*, OMPI_MCA_*).
+   `baseline LEVEL DTYPE ROUNDS BATCH_S MOST_S KIND:BYTES ...`: LEVEL is single, funneled, serialized or multiple
+   (single: MPI_Init, as programs that ask for nothing), BYTES the larger of a rank's input and output. A round times
+   each point once, by calls that fill about BATCH_S seconds; no round begins after MOST_S seconds. Rank 0 prints JSON:
+   seconds of a call by round, of the slowest rank, their median and quartiles, and wrong elements of a checked call. */
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER, REDUCE, GATHER, SCATTER, ALL_TO_NEXT };
+enum { NUM_KINDS = ALL_TO_NEXT + 1, NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000 };
+static const char* const kinds[NUM_KINDS] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
+                                             "barrier",    "reduce",     "gather",         "scatter",    "all_to_next"};
+static const char* const levels[4] = {"single", "funneled", "serialized", "multiple"};
+static const int level_codes[4] = {MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE};
+static const char* const types[NUM_TYPES] = {"float32", "float64", "int32", "int64"};
+static const size_t widths[NUM_TYPES] = {4, 8, 4, 8};
+
+typedef struct {
+    int kind, calls, wrong;
+    long long bytes;
+    double* seconds; /* by round */
+} Point;
+
+static MPI_Comm world;
+static MPI_Datatype type;
+static int rank, size, which_type;
+static char *given, *taken;
+
+static int index_of(const char* word, const char* const* words, int count) {
+    for (int i = 0; i < count; ++i)
+        if (!strcmp(word, words[i])) return i;
+    fprintf(stderr, "baseline: '%s' is none of %s ... %s\n", word, words[0], words[count - 1]);
+    exit(2);
+}
+
+static int elements_of(const Point* point) { return (int)(point->bytes / (long long)widths[which_type]); }
+
+static void call(const Point* point) {
+    const int whole = elements_of(point), part = whole / size;
+    switch (point->kind) {
+        case ALL_REDUCE:
+            MPI_Allreduce(given, taken, whole, type, MPI_SUM, world);
+            break;
+        case ALL_GATHER:
+            MPI_Allgather(given, part, type, taken, part, type, world);
+            break;
+        case REDUCE_SCATTER:
+            MPI_Reduce_scatter_block(given, taken, part, type, MPI_SUM, world);
+            break;
+        case ALL_TO_ALL:
+            MPI_Alltoall(given, part, type, taken, part, type, world);
+            break;
+        case BROADCAST:
+            MPI_Bcast(rank ? taken : given, whole, type, 0, world);
+            break;
+        case BARRIER:
+            MPI_Barrier(world);
+            break;
+        case REDUCE:
+            MPI_Reduce(given, taken, whole, type, MPI_SUM, 0, world);
+            break;
+        case GATHER:
+            MPI_Gather(given, part, type, taken, part, type, 0, world);
+            break;
+        case SCATTER:
+            MPI_Scatter(given, part, type, taken, part, type, 0, world);
+            break;
+        default: { /* to the next rank; the last sends nothing */
+            const int to = rank + 1 < size ? rank + 1 : MPI_PROC_NULL, from = rank ? rank - 1 : MPI_PROC_NULL;
+            MPI_Sendrecv(given, whole, type, to, 1, taken, whole, type, from, 1, world, MPI_STATUS_IGNORE);
+        }
+    }
+}
+
+static void set(char* data, int at, double value) {
+    if (which_type == 0) ((float*)data)[at] = (float)value;
+    if (which_type == 1) ((double*)data)[at] = value;
+    if (which_type == 2) ((int*)data)[at] = (int)value;
+    if (which_type == 3) ((long long*)data)[at] = (long long)value;
+}
+
+static double get(const char* data, int at) {
+    if (which_type == 0) return ((const float*)data)[at];
+    if (which_type == 1) return ((const double*)data)[at];
+    if (which_type == 2) return ((const int*)data)[at];
+    return (double)((const long long*)data)[at];
+}
+
+/* Every rank gives rank + 1 everywhere. What element `at` of the result is then, on this rank; 0: it has none. */
+static double expected(const Point* point, int at) {
+    const int part = elements_of(point) / size, sum = size * (size + 1) / 2;
+    const int by_rank = at < part * size ? at / (part ? part : 1) + 1 : 0;
+    switch (point->kind) {
+        case ALL_REDUCE:
+            return sum;
+        case REDUCE:
+            return rank ? 0 : sum;
+        case REDUCE_SCATTER:
+            return at < part ? sum : 0;
+        case ALL_GATHER:
+        case ALL_TO_ALL:
+            return by_rank;
+        case GATHER:
+            return rank ? 0 : by_rank;
+        case SCATTER:
+            return at < part;
+        case BROADCAST:
+            return rank ? 1 : 0;
+        case ALL_TO_NEXT:
+            return rank;
+        default:
+            return 0;
+    }
+}
+
+/* Wrong elements of one call, of all ranks. */
+static int wrong_in(const Point* point) {
+    int mine = 0, all = 0;
+    memset(taken, 0, (size_t)point->bytes);
+    call(point);
+    for (int at = 0; at < elements_of(point); ++at) {
+        const double value = expected(point, at);
+        mine += value != 0 && get(taken, at) != value;
+    }
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, world);
+    return all;
+}
+
+/* Seconds of one of `count` calls, on the slowest rank. */
+static double each_s(const Point* point, int count) {
+    double most;
+    MPI_Barrier(world);
+    double spent = MPI_Wtime();
+    for (int i = 0; i < count; ++i) call(point);
+    spent = (MPI_Wtime() - spent) / count;
+    MPI_Allreduce(&spent, &most, 1, MPI_DOUBLE, MPI_MAX, world);
+    return most;
+}
+
+/* The least of three, so that a disturbance does not count. */
+static double undisturbed_s(const Point* point, int count) {
+    double least = each_s(point, count);
+    for (int i = 0; i < 2; ++i) {
+        const double next = each_s(point, count);
+        least = next < least ? next : least;
+    }
+    return least;
+}
+
+/* As many calls as fill about `batch_s`, counted when they are warm: all ranks alike. */
+static int calls_in(const Point* point, double batch_s) {
+    int count = 1;
+    double once_s = each_s(point, 1);
+    if (once_s >= batch_s) return 1;
+    each_s(point, WARM_CALLS); /* libraries change their ways after some calls */
+    while ((once_s = undisturbed_s(point, count)) * count < batch_s / 4 && count < MOST_CALLS / 4) count *= 4;
+    const double filling = batch_s / (once_s > 1e-9 ? once_s : 1e-9);
+    return filling < 1 ? 1 : filling > MOST_CALLS ? MOST_CALLS : (int)filling;
+}
+
+static int goes_on(double begun, double most_s) {
+    int is_early = MPI_Wtime() - begun < most_s;
+    MPI_Bcast(&is_early, 1, MPI_INT, 0, world);
+    return is_early;
+}
+
+static int by_value(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+static double quantile(const double* sorted, int count, double share) {
+    const double at = share * (count - 1);
+    const int low = (int)at, high = low + 1 < count ? low + 1 : low;
+    return sorted[low] + (at - low) * (sorted[high] - sorted[low]);
+}
+
+static void print_point(const Point* point, int rounds, int is_last) {
+    double* sorted = malloc((size_t)rounds * sizeof(double));
+    printf("  {\"kind\": \"%s\", \"num_bytes\": %lld, \"calls\": %d, \"num_wrong\": %d, \"seconds\": [",
+           kinds[point->kind], point->bytes, point->calls, point->wrong);
+    for (int i = 0; i < rounds; ++i) printf("%s%.4g", i ? ", " : "", sorted[i] = point->seconds[i]);
+    qsort(sorted, (size_t)rounds, sizeof(double), by_value);
+    printf("], \"median_s\": %.4g, \"quartiles_s\": [%.4g, %.4g]}%s\n", quantile(sorted, rounds, 0.5),
+           quantile(sorted, rounds, 0.25), quantile(sorted, rounds, 0.75), is_last ? "" : ",");
+    free(sorted);
+}
+
+static void print_all(const Point* points, int count, int rounds, int asked, int provided) {
+    char library[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length, found = 0;
+    MPI_Get_library_version(library, &length);
+    library[strcspn(library, "\n,\"")] = 0;
+    for (char* c = library; *c; ++c)
+        if ((unsigned char)*c < ' ') *c = ' ';
+    while (found < 3 && level_codes[found] != provided) ++found;
+    printf(
+        "{\"library\": \"%s\", \"asked\": \"%s\", \"provided\": \"%s\", \"ranks\": %d, \"dtype\": \"%s\", \"rows\": "
+        "[\n",
+        library, levels[asked], levels[found], size, types[which_type]);
+    for (int i = 0; i < count; ++i) print_point(&points[i], rounds, i + 1 == count);
+    printf("]}\n");
+}
+
+static Point read_point(char* text, int rounds) {
+    char* const colon = strchr(text, ':');
+    Point point = {0};
+    if (!colon || (point.bytes = atoll(colon + 1)) < 0) {
+        fprintf(stderr, "baseline: '%s' is not KIND:BYTES\n", text);
+        exit(2);
+    }
+    *colon = 0;
+    point.kind = index_of(text, kinds, NUM_KINDS);
+    point.seconds = malloc((size_t)rounds * sizeof(double));
+    return point;
+}
+
+static void start(int level, int* argc, char*** argv, int* provided) {
+    if (level)
+        MPI_Init_thread(argc, argv, level_codes[level], provided);
+    else
+        MPI_Init(argc, argv);
+    MPI_Query_thread(provided);
+    world = MPI_COMM_WORLD;
+    MPI_Comm_rank(world, &rank);
+    MPI_Comm_size(world, &size);
+}
+
+static void make_buffers(const Point* points, int count) {
+    const MPI_Datatype codes[NUM_TYPES] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT, MPI_LONG_LONG};
+    long long most = 64;
+    for (int i = 0; i < count; ++i) most = points[i].bytes > most ? points[i].bytes : most;
+    type = codes[which_type];
+    given = aligned_alloc(64, (size_t)(most + 63) / 64 * 64), taken = aligned_alloc(64, (size_t)(most + 63) / 64 * 64);
+    if (!given || !taken) MPI_Abort(world, 1);
+    for (int at = 0; at < (int)(most / (long long)widths[which_type]); ++at) set(given, at, rank + 1);
+    memset(taken, 1, (size_t)most); /* untouched pages are all one page of zeros */
+}
+
+int main(int argc, char** argv) {
+    if (argc < 7) {
+        fprintf(stderr, "baseline LEVEL DTYPE ROUNDS BATCH_S MOST_S KIND:BYTES ...\n");
+        return 2;
+    }
+    const int level = index_of(argv[1], levels, 4), rounds = atoi(argv[3]) > 0 ? atoi(argv[3]) : 1, count = argc - 6;
+    const double batch_s = atof(argv[4]), most_s = atof(argv[5]);
+    int provided, done = 0;
+    which_type = index_of(argv[2], types, NUM_TYPES);
+    Point* const points = calloc((size_t)count, sizeof(Point));
+    for (int i = 0; i < count; ++i) points[i] = read_point(argv[6 + i], rounds);
+    start(level, &argc, &argv, &provided);
+    make_buffers(points, count);
+    for (int i = 0; i < count; ++i) points[i].wrong = wrong_in(&points[i]);
+    for (int i = 0; i < count; ++i) points[i].calls = calls_in(&points[i], batch_s);
+    const double begun = MPI_Wtime();
+    for (; done < rounds && (!done || goes_on(begun, most_s)); ++done)
+        for (int i = 0; i < count; ++i) points[i].seconds[done] = each_s(&points[i], points[i].calls);
+    if (rank == 0) print_all(points, count, done, level, provided);
+    MPI_Finalize();
+    return 0;
+}

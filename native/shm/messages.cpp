@@ -1,0 +1,346 @@
+// Messages: see messages.hpp.
+#include "shm/messages.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "run/mpi_table.h"
+
+namespace dovetail::shm {
+
+namespace {
+
+constexpr std::size_t line = 128, least_ring = std::size_t{1} << 15, most_ring = std::size_t{1} << 18;
+constexpr std::size_t piece = std::size_t{1} << 14;  // bytes that a receiver may take while the next are written
+constexpr int codes_per_state = 1 << 24, misses_per_look = 256;
+constexpr std::chrono::milliseconds look_every(50);
+constexpr std::chrono::seconds longest_farewell(5);
+
+std::size_t pairs(int size) { return static_cast<std::size_t>(size) * static_cast<std::size_t>(size); }
+
+std::size_t padded(std::size_t num_bytes) { return (num_bytes + grain - 1) / grain * grain; }
+
+}  // namespace
+
+int code_of(State state, int rank) { return static_cast<int>(state) * codes_per_state + rank; }
+
+std::string text_of(int code) {
+    if (code == DT_OTHER_SIZE) return "the message has another size than its receive";
+    const std::string rank = "rank " + std::to_string(code % codes_per_state);
+    switch (static_cast<State>(code / codes_per_state)) {
+        case State::left:
+            return rank + " has ended, and was waited for";
+        case State::failed:
+            return rank + " has failed";
+        case State::died:
+            return rank + " has died";
+        default:
+            return "error " + std::to_string(code);
+    }
+}
+
+std::size_t Messages::ring_bytes(int size, std::size_t budget) {
+    std::size_t found = most_ring;
+    while (found > least_ring && found * pairs(size) > budget) found /= 2;
+    return found;
+}
+
+std::size_t Messages::bytes(int size, std::size_t ring_bytes) {
+    return line + Peers::bytes(size) + pairs(size) * (sizeof(RingHead) + ring_bytes);
+}
+
+Messages::Messages(std::shared_ptr<Segment> memory, int rank, int size)
+    : rank_(rank),
+      size_(size),
+      memory_(std::move(memory)),
+      states_(memory_->data() + line, rank, size),
+      peers_(static_cast<std::size_t>(size)) {
+    const std::size_t fixed = line + Peers::bytes(size);
+    const std::size_t each = memory_->size() < fixed ? 0 : (memory_->size() - fixed) / pairs(size);
+    if (each < sizeof(RingHead) + least_ring) throw std::runtime_error("the memory that the ranks share is too small");
+    const std::size_t capacity = each - sizeof(RingHead);
+    if (capacity & (capacity - 1)) throw std::runtime_error("the memory that the ranks share is of another size");
+    auto* heads = reinterpret_cast<RingHead*>(memory_->data() + fixed);
+    std::byte* data = memory_->data() + fixed + pairs(size) * sizeof(RingHead);
+    const auto number = [size](int src, int dst) { return static_cast<std::size_t>(src * size + dst); };
+    for (int r = 0; r < size; ++r) {
+        peer(r).out = {heads + number(rank, r), data + number(rank, r) * capacity, capacity};
+        peer(r).in = {heads + number(r, rank), data + number(r, rank) * capacity, capacity};
+    }
+    looked_ = std::chrono::steady_clock::now();
+    states_.arrive();
+}
+
+int Messages::make(Request::Use use, void* data, long long num_bytes, int peer, Label label) {
+    if (unused_.empty()) {
+        unused_.push_back(static_cast<int>(requests_.size()));
+        requests_.emplace_back();
+    }
+    const int handle = unused_.back();
+    unused_.pop_back();
+    Request& made = at(static_cast<std::size_t>(handle)) = {};
+    made.use = use;
+    made.data = static_cast<std::byte*>(data);
+    made.num_bytes = num_bytes;
+    made.peer = peer;
+    made.label = label;
+    return handle;
+}
+
+void Messages::free(int handle) {
+    at(static_cast<std::size_t>(handle)).use = Request::Use::none;
+    unused_.push_back(handle);
+}
+
+void Messages::end(Request& request, int handle, int code) {
+    request.done = true;
+    request.code = code;
+    if (request.forgotten) free(handle);
+}
+
+int Messages::isend(const void* data, long long num_bytes, int dst, Label label, bool matched) {
+    const int handle = make(Request::Use::send, const_cast<void*>(data), num_bytes, dst, label);
+    Request& sent = at(static_cast<std::size_t>(handle));
+    sent.matched = matched || num_bytes > static_cast<long long>(longest_short);
+    if (dst == rank_) return send_to_self(handle), handle;
+    Peer& to = peer(dst);
+    if (!to.heads.empty() || !write_head(to, handle)) to.heads.push_back(handle);
+    return handle;
+}
+
+int Messages::irecv(void* data, long long num_bytes, int src, Label label) {
+    const int handle = make(Request::Use::receive, data, num_bytes, src, label);
+    Peer& from = peer(src);
+    const auto found =
+        std::find_if(from.early.begin(), from.early.end(), [&](const Early& early) { return early.label == label; });
+    if (found == from.early.end()) return from.posted.push_back(handle), handle;
+    if (!found->asks)
+        take_whole(handle, found->num_bytes, found->data.data(), nullptr);
+    else if (src == rank_)
+        move_to_self(static_cast<int>(found->from), handle);
+    else
+        grant(handle, found->from, found->num_bytes);
+    from.early.erase(found);
+    return handle;
+}
+
+void Messages::send_to_self(int handle) {
+    Request& sent = at(static_cast<std::size_t>(handle));
+    Peer& own = peer(rank_);
+    const auto found = std::find_if(own.posted.begin(), own.posted.end(),
+                                    [&](int taken) { return at(static_cast<std::size_t>(taken)).label == sent.label; });
+    if (found != own.posted.end()) {
+        const int taken = *found;
+        own.posted.erase(found);
+        return move_to_self(handle, taken);
+    }
+    Early early{sent.label, static_cast<std::uint32_t>(handle), sent.matched, sent.num_bytes, {}};
+    if (!sent.matched) {
+        early.data.assign(sent.data, sent.data + sent.num_bytes);
+        end(sent, handle);
+    }
+    own.early.push_back(std::move(early));
+}
+
+void Messages::move_to_self(int sent, int taken) {
+    Request& from = at(static_cast<std::size_t>(sent));
+    take_whole(taken, from.num_bytes, from.data, nullptr);
+    end(from, sent);
+}
+
+bool Messages::test(int handle, int& code) {
+    Request& request = at(static_cast<std::size_t>(handle));
+    if (!request.done) progress();
+    if (!request.done && ++misses_ % misses_per_look == 0 && look()) {
+        progress();  // what came before that rank was gone
+        const int gone = broken_ ? broken_ : peer(request.peer).code;
+        if (!request.done && gone) {
+            code = gone;
+            cancel(handle);
+            return true;
+        }
+    }
+    if (!request.done) return false;
+    misses_ = 0;
+    code = request.code;
+    free(handle);
+    return true;
+}
+
+bool Messages::look() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - looked_ < look_every && !broken_) return false;
+    looked_ = now;
+    bool found = false;
+    for (int r = 0; r < size_; ++r) {
+        const State state = states_.look(r);
+        if (state == State::absent || state == State::here || r == rank_) continue;
+        found = true;
+        peer(r).code = code_of(state, r);
+        if (state != State::left && !broken_) broken_ = peer(r).code;
+    }
+    return found;
+}
+
+void Messages::cancel(int handle) {
+    Request& request = at(static_cast<std::size_t>(handle));
+    if (request.done) return free(handle);
+    Peer& with = peer(request.peer);
+    const auto queued = [&](auto& list) {
+        const auto found = std::find(list.begin(), list.end(), handle);
+        return found != list.end() && (list.erase(found), true);
+    };
+    if (queued(with.posted) || queued(with.heads)) return free(handle);
+    request.forgotten = true;  // the other end knows of it: what comes is dropped, and what goes is not sent
+    request.num_bytes = 0;
+    request.data = nullptr;
+    if (request.use == Request::Use::send) queued(with.streams);
+}
+
+void Messages::progress() {
+    for (int r = 0; r < size_; ++r) {
+        if (r == rank_) continue;
+        Peer& each = peer(r);
+        if (each.in.has_record()) read(r);
+        if (!each.grants.empty() || !each.heads.empty() || !each.streams.empty()) write(each);
+    }
+}
+
+void Messages::read(int src) {
+    Peer& from = peer(src);
+    do {
+        const Head head = from.in.head<Head>();
+        if (head.kind == Kind::data) {
+            take_piece(from, head);
+        } else if (head.kind == Kind::grant) {
+            Request& sent = at(head.request);
+            sent.other = static_cast<std::uint32_t>(head.tag);
+            if (sent.forgotten)
+                end(sent, static_cast<int>(head.request));
+            else if (sent.num_bytes == 0)
+                end(sent, static_cast<int>(head.request));
+            else
+                from.streams.push_back(static_cast<int>(head.request));
+        } else {
+            arrived(src, head);
+        }
+        from.in.release();
+    } while (from.in.has_record());
+}
+
+void Messages::arrived(int src, const Head& head) {
+    Peer& from = peer(src);
+    const Label label{head.context, head.tag};
+    const auto num_bytes = static_cast<long long>(head.num_bytes);
+    const auto found = std::find_if(from.posted.begin(), from.posted.end(),
+                                    [&](int taken) { return at(static_cast<std::size_t>(taken)).label == label; });
+    if (found != from.posted.end()) {
+        const int handle = *found;
+        from.posted.erase(found);
+        if (head.kind == Kind::ask) return grant(handle, head.request, num_bytes);
+        return take_whole(handle, num_bytes, nullptr, &from.in);
+    }
+    Early early{label, head.request, head.kind == Kind::ask, num_bytes, {}};
+    if (!early.asks) {
+        early.data.resize(head.num_bytes);
+        from.in.take(early.data.data(), early.data.size());
+    }
+    from.early.push_back(std::move(early));
+}
+
+// A message in one piece, from memory or from a ring.
+void Messages::take_whole(int handle, long long num_bytes, const std::byte* data, RingReader* ring) {
+    Request& taken = at(static_cast<std::size_t>(handle));
+    const auto all = static_cast<std::size_t>(num_bytes);
+    const auto fits = static_cast<std::size_t>(std::min(num_bytes, taken.num_bytes));
+    if (ring) {
+        ring->take(taken.data, fits);
+        ring->skip(all - fits);
+    } else if (fits) {
+        std::memcpy(taken.data, data, fits);
+    }
+    end(taken, handle, num_bytes == taken.num_bytes ? 0 : DT_OTHER_SIZE);
+}
+
+void Messages::grant(int handle, std::uint32_t from, long long num_bytes) {
+    Request& taken = at(static_cast<std::size_t>(handle));
+    taken.total = num_bytes;
+    Peer& to = peer(taken.peer);
+    to.grants.emplace_back(from, static_cast<std::uint32_t>(handle));
+    write(to);
+    if (num_bytes == 0) end(taken, handle, taken.num_bytes == 0 ? 0 : DT_OTHER_SIZE);
+}
+
+void Messages::take_piece(Peer& from, const Head& head) {
+    const int handle = static_cast<int>(head.request);
+    Request& taken = at(head.request);
+    const auto all = static_cast<long long>(head.num_bytes);
+    const long long fits = std::clamp(taken.num_bytes - taken.moved, 0LL, all);
+    if (fits) from.in.take(taken.data + taken.moved, static_cast<std::size_t>(fits));
+    from.in.skip(static_cast<std::size_t>(all - fits));
+    taken.moved += all;
+    if (taken.moved == taken.total) end(taken, handle, taken.total == taken.num_bytes ? 0 : DT_OTHER_SIZE);
+}
+
+void Messages::write(Peer& to) {
+    for (; !to.grants.empty() && to.out.has_room(sizeof(Head)); to.grants.pop_front()) {
+        const auto [request, own] = to.grants.front();
+        const Head head{Kind::grant, request, 0, own, 0};
+        to.out.put(&head, sizeof head);
+        to.out.publish();
+    }
+    while (!to.heads.empty() && write_head(to, to.heads.front())) to.heads.pop_front();
+    while (!to.streams.empty() && write_pieces(to, to.streams.front())) to.streams.pop_front();
+}
+
+// Whether there was room.
+bool Messages::write_head(Peer& to, int handle) {
+    Request& sent = at(static_cast<std::size_t>(handle));
+    const auto here = sent.matched ? std::size_t{0} : static_cast<std::size_t>(sent.num_bytes);
+    if (!to.out.has_room(sizeof(Head) + padded(here))) return false;
+    const Head head{sent.matched ? Kind::ask : Kind::whole, static_cast<std::uint32_t>(handle), sent.label.context,
+                    sent.label.tag, static_cast<std::uint64_t>(sent.num_bytes)};
+    to.out.put(&head, sizeof head);
+    to.out.put(sent.data, here);
+    to.out.publish();
+    if (!sent.matched) end(sent, handle);
+    return true;
+}
+
+// Whether all of the message is written.
+bool Messages::write_pieces(Peer& to, int handle) {
+    Request& sent = at(static_cast<std::size_t>(handle));
+    while (sent.moved < sent.num_bytes) {
+        const auto here = std::min(piece, static_cast<std::size_t>(sent.num_bytes - sent.moved));
+        if (!to.out.has_room(sizeof(Head) + padded(here))) return false;
+        const Head head{Kind::data, sent.other, 0, 0, here};
+        to.out.put(&head, sizeof head);
+        to.out.put(sent.data + sent.moved, here);
+        to.out.publish();
+        sent.moved += static_cast<long long>(here);
+    }
+    end(sent, handle);
+    return true;
+}
+
+bool Messages::has_to_send() const {
+    return std::any_of(peers_.begin(), peers_.end(), [](const Peer& each) {
+        return !each.code && (!each.grants.empty() || !each.heads.empty() || !each.streams.empty());
+    });
+}
+
+void Messages::leave(State how) {
+    if (has_left_) return;
+    has_left_ = true;
+    const auto until = std::chrono::steady_clock::now() + longest_farewell;
+    while (how == State::left && !broken_ && has_to_send() && std::chrono::steady_clock::now() < until) {
+        progress();
+        look();
+        sched_yield();
+    }
+    states_.leave(how);
+}
+
+}  // namespace dovetail::shm

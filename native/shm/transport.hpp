@@ -1,0 +1,104 @@
+// SharedTransport: what the functions of mpi_table.h do, between the ranks of a host and without MPI: messages,
+// collectives of flat algorithms, groups. `shared_table` has the functions, so that all that runs on MPI runs on it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "run/mpi_table.h"
+#include "run/transport.hpp"
+#include "shm/messages.hpp"
+
+namespace dovetail::shm {
+
+// Handles are even for messages and odd for collectives. Used by one thread at a time; several at once where each has
+// a transport of its own.
+class SharedTransport final : public run::Transport {
+  public:
+    SharedTransport(std::shared_ptr<Segment> memory, int rank, int size);
+
+    int rank() const override { return messages_.rank(); }
+    int size() const override { return messages_.size(); }
+    int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) override {
+        return 2 * messages_.isend(data, num_bytes, dst, {0, static_cast<std::uint32_t>(tag)}, matched);
+    }
+    int irecv(void* data, long long num_bytes, int src, int tag) override {
+        return 2 * messages_.irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)});
+    }
+    int icollective(const run::LibraryCall& call) override;
+    void collective(const run::LibraryCall& call) override;
+    int group(const std::vector<int>& ranks, int turn) override;
+    bool test(int handle) override;  // TransportError where the request failed
+    void cancel(int handle) override;
+
+    bool test(int handle, int& code);  // whether it has ended, and how
+    int wait(int handle);              // its code
+    void leave(State how) { messages_.leave(how); }
+    void hide() { messages_.hide(); }  // the memory: all ranks have it open
+
+  private:
+    struct Group {
+        std::vector<int> ranks;
+        int own = -1;  // place among them
+        std::uint64_t context = 0, calls = 0;
+    };
+    // Steps of a collective: each posts messages, and begins when those of the step before have ended.
+    struct Collective {
+        std::vector<int> waits;
+        std::deque<std::function<void()>> steps;
+        std::unique_ptr<std::byte[]> room;  // stays, for the next call
+        std::size_t room_bytes = 0;
+        Label label;
+        const Group* group = nullptr;
+        std::byte* aside(std::size_t num_bytes);
+        int size() const { return static_cast<int>(group->ranks.size()); }
+        int own() const { return group->own; }
+    };
+    // Where the part of each member lies, in bytes.
+    struct Parts {
+        std::byte* data = nullptr;
+        std::vector<long long> starts, lengths;
+        std::byte* at(int member) const { return data + starts[static_cast<std::size_t>(member)]; }
+        long long length(int member) const { return lengths[static_cast<std::size_t>(member)]; }
+        void add(long long length) {
+            starts.push_back(starts.empty() ? 0 : starts.back() + lengths.back());
+            lengths.push_back(length);
+        }
+    };
+
+    void plan(Collective& made, const run::LibraryCall& call);
+    void send(Collective& made, const void* data, long long num_bytes, int member);
+    void receive(Collective& made, void* data, long long num_bytes, int member);
+    void send_parts(Collective& made, const Parts& parts);
+    void receive_parts(Collective& made, const Parts& parts);
+    void reduce_part(Collective& made, const run::LibraryCall& call, const Parts& parts, std::byte* result, bool sends);
+    void reduce_array(Collective& made, const run::LibraryCall& call);
+    void move_rooted(Collective& made, const run::LibraryCall& call, long long num_bytes);
+    void exchange(Collective& made, const Parts& out, const Parts& in);
+    static Parts equal_parts(const void* data, long long length, const Collective& made);
+    static Parts whole_parts(const void* data, long long length, const Collective& made);
+    bool advance(Collective& call, int& code);
+
+    Messages messages_;
+    std::deque<Group> groups_;                               // the first one: all ranks
+    std::map<std::pair<std::vector<int>, int>, int> known_;  // groups, by ranks and turn
+    std::deque<Collective> collectives_;
+    std::vector<int> unused_;
+    bool has_core_each_ = false;
+};
+
+// Gives processes that met by other means a communicator, in memory of `Messages::bytes` that all of them have opened.
+// Returns the number by which `adopt` and `find` know it, as they know one of MPI by its number in Fortran.
+int join(std::shared_ptr<Segment> memory, int rank, int size);
+dt_comm* communicator(int number);  // null where there is none
+void hide(int number);              // its memory: all ranks have joined
+void part(int number);              // frees it and what was adopted for it: calls that wait for this rank fail
+void leave_all();                   // when the process ends
+
+extern const dt_mpi_table shared_table;
+
+}  // namespace dovetail::shm

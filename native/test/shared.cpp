@@ -1,0 +1,173 @@
+// Messages and collectives in shared memory, between ranks that are threads; for sanitizers.
+// Usage: shared RANKS ROUNDS SEED. All ranks draw the same calls from the seed, and know what must come of them.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "run/mpi_table.h"
+#include "shm/transport.hpp"
+
+namespace {
+
+using dovetail::run::LibraryCall;
+using dovetail::shm::Messages;
+using dovetail::shm::Segment;
+using dovetail::shm::SharedTransport;
+using Values = std::vector<std::int64_t>;
+
+// What rank `rank` has at place `at` of its `turn`-th array.
+std::int64_t value(int turn, int rank, long long at) { return turn * 1000003LL + rank * 10007LL + at * 31; }
+
+Values array(int turn, int rank, long long count) {
+    Values made(static_cast<std::size_t>(count));
+    for (long long i = 0; i < count; ++i) made[static_cast<std::size_t>(i)] = value(turn, rank, i);
+    return made;
+}
+
+std::int64_t sum(int turn, const std::vector<int>& ranks, long long at) {
+    return std::accumulate(ranks.begin(), ranks.end(), std::int64_t{0},
+                           [&](std::int64_t total, int rank) { return total + value(turn, rank, at); });
+}
+
+struct Rank {
+    SharedTransport& on;
+    std::minstd_rand random;  // the same on all ranks
+    std::minstd_rand own;     // this rank's delays
+    int turn = 0;
+
+    void finish(std::vector<int> handles) {
+        while (!handles.empty()) {
+            const auto at = own() % handles.size();
+            if (own() % 8 == 0) sched_yield();
+            if (on.test(handles[at])) handles.erase(handles.begin() + static_cast<std::ptrdiff_t>(at));
+        }
+    }
+
+    // Messages to and from every other rank, two tags, received in another order than sent.
+    bool messages() {
+        const int size = on.size(), rank = on.rank();
+        const long long counts[2] = {static_cast<long long>(random() % 600), static_cast<long long>(random() % 40000)};
+        const bool matched = random() % 3 == 0;
+        std::vector<Values> out, in;
+        for (int tag = 0; tag < 2; ++tag) out.push_back(array(turn + tag, rank, counts[tag]));
+        for (int peer = 0; peer < size; ++peer)
+            for (const int tag : {1, 0}) in.emplace_back(static_cast<std::size_t>(counts[tag]));
+        std::vector<int> handles;
+        const auto post = [&](int peer) {
+            for (const int tag : {1, 0}) {
+                Values& into = in[static_cast<std::size_t>(2 * peer + 1 - tag)];
+                handles.push_back(on.irecv(into.data(), 8 * counts[tag], peer, tag));
+            }
+        };
+        const bool late = own() % 2;
+        for (int peer = 0; peer < size && !late; ++peer) post(peer);
+        for (int peer = 0; peer < size; ++peer)
+            for (const int tag : {0, 1})
+                handles.push_back(
+                    on.isend(out[static_cast<std::size_t>(tag)].data(), 8 * counts[tag], peer, tag, matched));
+        for (int peer = 0; peer < size && late; ++peer) post(peer);
+        finish(handles);
+        for (int peer = 0; peer < size; ++peer)
+            for (const int tag : {1, 0})
+                if (in[static_cast<std::size_t>(2 * peer + 1 - tag)] != array(turn + tag, peer, counts[tag]))
+                    return false;
+        return true;
+    }
+
+    // Two collectives under way at once, of one group.
+    bool collectives(const std::vector<int>& ranks) {
+        const int n = static_cast<int>(ranks.size()), group = on.group(ranks, 0);
+        const auto own_place = std::find(ranks.begin(), ranks.end(), on.rank()) - ranks.begin();
+        const long long each = 1 + static_cast<long long>(random() % (random() % 2 ? 12000 : 64)), whole = each * n;
+        const int root = static_cast<int>(random() % static_cast<unsigned>(n)), kind = static_cast<int>(random() % 9);
+        Values counts(static_cast<std::size_t>(n));
+        for (auto& count : counts) count = static_cast<std::int64_t>(random() % 3000);
+        const Values src = array(turn, on.rank(), whole);
+        Values dst(static_cast<std::size_t>(whole)), total = src;
+        const std::vector<long long> lengths(counts.begin(), counts.end());
+        Values all(static_cast<std::size_t>(std::accumulate(lengths.begin(), lengths.end(), 0LL)));
+        const Values part = array(turn, on.rank(), lengths[static_cast<std::size_t>(own_place)]);
+        if (kind == DT_BROADCAST && own_place == root) dst = src;
+        const bool is_whole = kind == DT_ALL_REDUCE || kind == DT_BROADCAST || kind == DT_REDUCE;
+        const auto first = on.icollective(
+            {kind, src.data(), dst.data(), is_whole ? whole : each, nullptr, DT_INT64, DT_SUM, group, root});
+        finish(
+            {first,
+             on.icollective({DT_ALL_REDUCE, total.data(), total.data(), whole, nullptr, DT_INT64, DT_SUM, group}),
+             on.icollective({DT_ALL_GATHER_V, part.data(), all.data(), 0, lengths.data(), DT_INT64, DT_SUM, group})});
+        long long at = 0;
+        for (int member = 0; member < n; ++member)
+            for (long long i = 0; i < lengths[static_cast<std::size_t>(member)]; ++i)
+                if (all[static_cast<std::size_t>(at++)] != value(turn, ranks[static_cast<std::size_t>(member)], i))
+                    return false;
+        for (long long i = 0; i < whole; ++i) {
+            const auto place = static_cast<std::size_t>(i);
+            const int from = ranks[static_cast<std::size_t>(i / each)];
+            if (total[place] != sum(turn, ranks, i)) return false;
+            const bool is_root = own_place == root, is_own = i < each;
+            std::int64_t wanted = dst[place];
+            if (kind == DT_ALL_REDUCE || (kind == DT_REDUCE && is_root)) wanted = sum(turn, ranks, i);
+            if (kind == DT_BROADCAST) wanted = value(turn, ranks[static_cast<std::size_t>(root)], i);
+            if (kind == DT_ALL_GATHER || (kind == DT_GATHER && is_root)) wanted = value(turn, from, i % each);
+            if (kind == DT_ALL_TO_ALL) wanted = value(turn, from, own_place * each + i % each);
+            if (kind == DT_REDUCE_SCATTER && is_own) wanted = sum(turn, ranks, own_place * each + i);
+            if (kind == DT_SCATTER && is_own)
+                wanted = value(turn, ranks[static_cast<std::size_t>(root)], own_place * each + i);
+            if (dst[place] != wanted) return std::printf("kind %d\n", kind), false;
+        }
+        return true;
+    }
+
+    bool rounds(int count) {
+        std::vector<int> all(static_cast<std::size_t>(on.size()));
+        std::iota(all.begin(), all.end(), 0);
+        for (turn = 1; turn <= count; ++turn) {
+            std::vector<int> some = all;
+            std::shuffle(some.begin(), some.end(), random);
+            some.resize(1 + random() % some.size());
+            if (!messages() || !collectives(all)) return false;
+            if (random() % 2 == 0) continue;
+            auto kept = random;  // members draw more than others: these catch up
+            if (std::find(some.begin(), some.end(), on.rank()) != some.end() && !collectives(some)) return false;
+            random = kept;
+            random.discard(100000);
+        }
+        return true;
+    }
+};
+
+bool fails(int size, int rounds, unsigned seed) {
+    const auto memory = std::make_shared<Segment>(
+        Segment::make(Messages::bytes(size, Messages::ring_bytes(size, std::size_t{1} << 18))));
+    std::vector<std::unique_ptr<SharedTransport>> transports;
+    for (int rank = 0; rank < size; ++rank) transports.push_back(std::make_unique<SharedTransport>(memory, rank, size));
+    std::vector<int> right(static_cast<std::size_t>(size));
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank)
+        threads.emplace_back([&, rank] {
+            auto& on = *transports[static_cast<std::size_t>(rank)];
+            Rank each{on, std::minstd_rand(seed), std::minstd_rand(seed + 1 + static_cast<unsigned>(rank))};
+            right[static_cast<std::size_t>(rank)] = each.rounds(rounds);
+        });
+    for (auto& thread : threads) thread.join();
+    for (int rank = 0; rank < size; ++rank)
+        if (!right[static_cast<std::size_t>(rank)]) return std::printf("rank %d got something else\n", rank), true;
+    return false;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (argc != 4) return 2;
+    if (fails(std::atoi(argv[1]), std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])))) return 1;
+    std::puts("all as expected");
+    return 0;
+}

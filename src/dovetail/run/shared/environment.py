@@ -1,0 +1,125 @@
+"""environment: which rank this process is, and where it meets the others, by what its launcher has set."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from dovetail.core import EnvironmentFault
+from dovetail.run.shared.stores import FileStore, SocketStore, Store
+
+HINT = "start ranks by `dovetail launch`, torchrun, mpiexec or srun, or set DOVETAIL_RANK, _RANKS and _STORE"
+
+
+class Launcher(NamedTuple):
+    """The variables by which a launcher says a process's rank, how many ranks there are, and how many on this host."""
+
+    name: str
+    rank: str
+    ranks: str
+    on_host: tuple[str, ...] = ()
+
+
+LAUNCHERS = (
+    Launcher("dovetail launch", "DOVETAIL_RANK", "DOVETAIL_RANKS"),
+    Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_WORLD_SIZE",)),
+    Launcher("mpiexec of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
+    Launcher("mpiexec of MPICH", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALNRANKS",)),
+    Launcher("srun", "SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
+class Place(NamedTuple):
+    """This process's rank, the number of ranks, and where they meet."""
+
+    rank: int
+    size: int
+    store: Store
+
+
+def place_of(environ: Mapping[str, str] = os.environ) -> Place:
+    """Return the place of this process among the ranks of its launcher.
+
+    Raises
+    ------
+    EnvironmentFault
+        If no launcher has started it, if what it has set is no rank, or if ranks are on several hosts.
+    """
+    for launcher in LAUNCHERS:
+        if launcher.rank in environ and launcher.ranks in environ:
+            rank, size = _number(environ, launcher.rank), _number(environ, launcher.ranks)
+            if not rank < size:
+                raise EnvironmentFault(f"{launcher.rank}={rank} of {size} ranks is none", hint=HINT)
+            _check_host(environ, launcher, size)
+            return Place(rank, size, _store(environ, launcher, rank))
+    raise EnvironmentFault("this process is no rank: no launcher has said which", hint=HINT)
+
+
+def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether `dovetail launch` or its like has started this process as a rank without MPI."""
+    return LAUNCHERS[0].rank in environ
+
+
+def _number(environ: Mapping[str, str], name: str) -> int:
+    if not environ[name].isdecimal():
+        raise EnvironmentFault(f"{name}={environ[name]} is no number of ranks", hint=HINT)
+    return int(environ[name])
+
+
+def _check_host(environ: Mapping[str, str], launcher: Launcher, size: int) -> None:
+    """Raise EnvironmentFault where only some of the ranks are on this host."""
+    counts = [int(environ[name]) for name in launcher.on_host if environ.get(name, "").isdecimal()]
+    nodes = environ.get("SLURM_STEP_NUM_NODES", environ.get("SLURM_NNODES", "1"))
+    if any(count != size for count in counts) or (launcher.name == "srun" and nodes != "1"):
+        found = f"{counts[0]} of {size} ranks are on this one" if counts else f"{nodes} hosts"
+        what = "ranks without MPI are processes of one host"
+        raise EnvironmentFault(what, found=found, hint="ranks of several hosts meet by MPI: mpi4py.MPI.COMM_WORLD")
+
+
+def _store(environ: Mapping[str, str], launcher: Launcher, rank: int) -> Store:
+    if given := environ.get("DOVETAIL_STORE"):
+        return FileStore(Path(given))
+    if launcher.name == "torchrun" and "TORCHELASTIC_RUN_ID" not in environ and "MASTER_PORT" in environ:
+        address = environ.get("MASTER_ADDR", "127.0.0.1"), _number(environ, "MASTER_PORT")
+        return SocketStore(address, rank == 0, FileStore(_own_folder() / f"port-{address[1]}"))
+    turn = environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # the same launcher starts ranks anew after a failure
+    return FileStore(_own_folder() / f"{_started_by(launcher.rank)}-{turn}")
+
+
+def _own_folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and os.access(runtime, os.W_OK):
+        return Path(runtime) / "dovetail"
+    return Path(tempfile.gettempdir()) / f"dovetail-{os.geteuid()}"
+
+
+def _started_by(variable: str) -> str:
+    """Return the launcher's process id and start time: all ranks have the same, and no others ever.
+
+    It is the nearest ancestor that does not have the rank's variable itself: shells between it and the rank have it.
+    """
+    pid = os.getppid()
+    while pid > 1 and _has(pid, variable):
+        pid = _parent(pid)
+    return f"{pid}-{_stat(pid)[19]}"
+
+
+def _has(pid: int, variable: str) -> bool:
+    """Whether a process began with this variable; not of another user's process, which cannot be asked."""
+    try:
+        found = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return any(each.startswith(variable.encode() + b"=") for each in found)
+
+
+def _parent(pid: int) -> int:
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on, which is the state."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,0 +1,183 @@
+"""stores: a few keys and values by which the ranks of one host find each other."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from dovetail.core import EnvironmentFault, RunError
+from dovetail.core.trust import folder_danger, read_own
+
+POLL_S = 0.005
+CALL_S = 5.0  # seconds that one exchange with the socket of rank 0 may take
+
+
+class Store(Protocol):
+    """Texts by key, which all ranks see."""
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key, once."""
+        ...
+
+    def get(self, key: str) -> str | None:
+        """Return the value of a key; None while it is not set."""
+        ...
+
+    def close(self) -> None:
+        """Forget all keys; rank 0 does it when all ranks have what they need."""
+        ...
+
+
+def wait_for(store: Store, keys: Sequence[str], limit_s: float) -> list[str | None]:
+    """Return the values of `keys`; None for those that are not set within `limit_s` seconds."""
+    until, found = time.monotonic() + limit_s, dict[str, str]()
+    while missing := [key for key in keys if key not in found]:
+        for key in missing:
+            if (value := store.get(key)) is not None:
+                found[key] = value
+        if len(found) < len(keys):
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL_S)
+    return [found.get(key) for key in keys]
+
+
+class FileStore:
+    """A folder that only this user can write, with a file per key.
+
+    Raises
+    ------
+    EnvironmentFault
+        If somebody else could write there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            danger = folder_danger(folder.resolve())
+        except OSError as error:
+            raise EnvironmentFault(f"ranks cannot meet in {folder}", found=error.strerror) from error
+        if danger:
+            raise EnvironmentFault(f"ranks do not meet in {folder}: others could disturb them", found=danger)
+
+    def set(self, key: str, value: str) -> None:
+        """Write a file under another name first, so that nobody reads half of it."""
+        part = self.folder / f".{key}.{os.getpid()}"
+        part.write_text(value)
+        part.replace(self.folder / key)
+
+    def get(self, key: str) -> str | None:
+        """Return the text of a file, which this user wrote."""
+        try:
+            return read_own(self.folder / key).decode()
+        except FileNotFoundError:
+            return None
+
+    def close(self) -> None:
+        """Remove the folder and its files."""
+        with suppress(OSError):  # a rank that gives up may be writing
+            for path in self.folder.iterdir():
+                path.unlink(missing_ok=True)
+            self.folder.rmdir()
+
+
+class SocketStore:
+    """Keys that rank 0 serves at an address, to those who know the token.
+
+    Parameters
+    ----------
+    address : tuple of str and int
+        Host and port, of $MASTER_ADDR and $MASTER_PORT.
+    serves : bool
+        Whether this is rank 0.
+    tokens : Store
+        Where ranks of this user find the token, unless $DOVETAIL_TOKEN has it.
+    """
+
+    def __init__(self, address: tuple[str, int], serves: bool, tokens: Store) -> None:
+        self.address, self.tokens = address, tokens
+        self.values: dict[str, str] = {}
+        self._listener: socket.socket | None = None
+        self._given = os.environ.get("DOVETAIL_TOKEN")
+        if serves:
+            self._token = self._given or secrets.token_hex(16)
+            self._listen()
+
+    def _listen(self) -> None:
+        try:
+            self._listener = socket.create_server(self.address)
+        except OSError as error:
+            what = "rank 0 cannot serve at {}:{}".format(*self.address)
+            hint = "MASTER_ADDR is an address of this host, MASTER_PORT a free port; or set DOVETAIL_STORE to a folder"
+            raise EnvironmentFault(what, found=error.strerror, hint=hint) from error
+        if self._given is None:
+            self.tokens.set(self._key, self._token)
+        threading.Thread(target=self._serve, args=(self._listener,), name="dovetail ranks", daemon=True).start()
+
+    @property
+    def _key(self) -> str:
+        return f"token.{self.address[1]}"
+
+    def _serve(self, listener: socket.socket) -> None:
+        with suppress(OSError):  # it was closed
+            while True:
+                line, _ = listener.accept()
+                with suppress(OSError, ValueError, KeyError, TypeError), line:  # of somebody who is no rank
+                    line.settimeout(CALL_S)
+                    line.sendall(self._answer(json.loads(_line_of(line))).encode() + b"\n")
+
+    def _answer(self, asked: dict[str, str]) -> str:
+        if not hmac.compare_digest(asked["token"], self._token):
+            return json.dumps({"fault": "token"})
+        if "value" in asked:
+            self.values[asked["key"]] = asked["value"]
+        return json.dumps({"value": self.values.get(asked["key"])})
+
+    def _ask(self, **asked: str) -> str | None:
+        """Return what rank 0 answers; None while it does not, or serves another job's ranks."""
+        token = self._given or self.tokens.get(self._key)
+        with suppress(OSError, ValueError), socket.create_connection(self.address, CALL_S) as line:
+            line.sendall(json.dumps({"token": token or "", **asked}).encode() + b"\n")
+            value: str | None = json.loads(_line_of(line)).get("value")
+            return value
+        return None
+
+    def set(self, key: str, value: str) -> None:
+        """Set a key; RunError where rank 0 does not take it."""
+        if self._listener is not None:
+            self.values[key] = value
+        elif self._ask(key=key, value=value) != value:
+            raise RunError("rank 0 does not answer at {}:{}".format(*self.address))
+
+    def get(self, key: str) -> str | None:
+        """Ask rank 0."""
+        return self.values.get(key) if self._listener is not None else self._ask(key=key)
+
+    def close(self) -> None:
+        """End the service."""
+        if self._listener is not None:
+            with suppress(OSError):
+                self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+            self.tokens.close()
+
+
+def _line_of(line: socket.socket) -> bytes:
+    """Return what comes up to the end of a line."""
+    found = b""
+    while not found.endswith(b"\n"):
+        part = line.recv(4096)
+        if not part or len(found) > 1 << 16:
+            raise ValueError("no line")
+        found += part
+    return found
