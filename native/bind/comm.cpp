@@ -376,7 +376,7 @@ std::pair<int, bool> setup(std::uintptr_t table, std::uintptr_t reduce) {
     const auto* mpi = reinterpret_cast<const dt_mpi_table*>(table);
     const int code = mpi->setup(&provided, &is_main, reinterpret_cast<dt_reduce_fn>(reduce));
     if (code) raise_run_error("MPI refuses calls: has it begun, or ended?");
-    constexpr int serialized = 2;  // as MPICH and Open MPI number it
+    constexpr int serialized = 2;                                      // as MPICH and Open MPI number it
     state().one_thread = state().one_thread || provided < serialized;  // ranks without MPI may come later
     if (is_main) state().main_thread = std::this_thread::get_id();
     return {provided, is_main != 0};
