@@ -37,6 +37,7 @@ class Executor(Protocol):
         """Whether ranks on one host take the transport "shared" of `RunOptions`. Default: False."""
         return False
 
+    @property
     def starts_mpi(self) -> bool:
         """Whether its ranks are processes of the installed MPI, which `launched_by` starts. Default: False."""
         return False

@@ -85,6 +85,7 @@ class MpiExecutor(Executor):
     def shares_memory(self) -> bool:
         return True
 
+    @property
     def starts_mpi(self) -> bool:
         return True
 
