@@ -309,7 +309,7 @@ def _read_row(place: int, document: Any) -> Row:
 
 def _checked_row(row: Row) -> Row:
     """Return the row. Raises PlanError if a field has a wrong type or value."""
-    words = {"collective": tuple(COLLECTIVES), "protocol": PROTOCOLS, "dtype": ("", *DTYPES)}
+    words: dict[str, Iterable[str]] = {"collective": COLLECTIVES, "protocol": PROTOCOLS, "dtype": ("", *DTYPES)}
     for name, known in (words | {"transport": TRANSPORTS, "level": _RANKED}).items():
         if not isinstance(value := getattr(row, name), str) or value not in known:
             raise PlanError(f"no {name} {value!r}", hint=f"one of {', '.join(filter(None, known))}")
