@@ -22,7 +22,7 @@ using run::Span;
 
 constexpr Count block_bytes = 8 * 1024;  // of a sum that is stored and sent: it is still in the nearest cache
 
-[[noreturn]] void refuse(const std::string& why) { throw std::invalid_argument(why); }
+[[noreturn]] void cannot_run(const std::string& why) { throw std::invalid_argument(why); }
 
 void store(std::byte* to, const std::byte* from, std::int64_t num_bytes) {
     if (num_bytes == 8) return void(std::memcpy(to, from, 8));
@@ -61,7 +61,7 @@ Script::Script(std::shared_ptr<Neighbours> ranks, run::Share share, const std::v
     const auto room = static_cast<std::int64_t>(geometry.slot_bytes);
     if (extent.most_slots * extent.slot_bytes > room) {
         tile_bytes_ = room / extent.most_slots / 64 * 64;
-        if (tile_bytes_ == 0) refuse("a message of " + std::to_string(extent.most_slots) + " slots");
+        if (tile_bytes_ == 0) cannot_run("a message of " + std::to_string(extent.most_slots) + " slots");
         tiles_ = (extent.slot_bytes + tile_bytes_ - 1) / tile_bytes_;
     }
     for (const Op& op : share_.ops) check(op, geometry);
@@ -69,15 +69,15 @@ Script::Script(std::shared_ptr<Neighbours> ranks, run::Share share, const std::v
 }
 
 void Script::check(const Op& op, const Geometry& geometry) const {
-    if (!is_known(op.kind)) refuse(std::string("an op '") + run::kind_name(op.kind) + "'");
-    if (op.reads.size() > 1 || op.writes.size() > 1) refuse("an op on several regions");
+    if (!is_known(op.kind)) cannot_run(std::string("an op '") + run::kind_name(op.kind) + "'");
+    if (op.reads.size() > 1 || op.writes.size() > 1) cannot_run("an op on several regions");
     if (run::sends(op.kind) && op.kind != Kind::signal && geometry.depth() < static_cast<Count>(op.out_depth))
-        refuse("channels of " + std::to_string(op.out_depth) + " messages");
+        cannot_run("channels of " + std::to_string(op.out_depth) + " messages");
     if (op.reads.empty() || op.writes.empty()) return;
     const Span &read = op.reads[0], &write = op.writes[0];
     const bool same = read.buffer == write.buffer && read.offset == write.offset && read.count == write.count &&
                       read.stride == write.stride && read.blocks == write.blocks;
-    if (!same && run::overlap(read, write)) refuse("an op on two regions that overlap");
+    if (!same && run::overlap(read, write)) cannot_run("an op on two regions that overlap");
 }
 
 std::int64_t most_slots(const run::Columns& columns) {
@@ -97,12 +97,12 @@ void Script::add_steps(const std::vector<Starts>& starts) {
     const auto fifos = static_cast<int>(ranks_->ends().geometry().fifos);
     for (const auto* known : {&in, &out})
         for (const auto& [channel, fifo] : *known)
-            if (fifo >= fifos) refuse("more than " + std::to_string(fifos) + " channels between two ranks");
+            if (fifo >= fifos) cannot_run("more than " + std::to_string(fifos) + " channels between two ranks");
     std::map<std::pair<int, int>, Count> signals;
     lanes_.resize(share_.lanes.size());
     for (const Op& op : share_.ops) {
         if (op.kind == Kind::signal && ++signals[{op.out_peer, op.out_tag}] > ranks_->ends().geometry().lines / 2)
-            refuse("that many signals between two ranks");
+            cannot_run("that many signals between two ranks");
         Step step;
         step.kind = op.kind;
         step.op = &op;

@@ -440,7 +440,7 @@ def test_limits_of_a_target():
     steps = {(r, 0): ("-1 -1 0", *(f"cpy i0 s{k} 1" for k in range(65))) for r in (0, 1)}
     text = xml(steps, "custom", scratch=65)
     assert judged(text, "msccl").ok
-    assert "has 65 steps; rccl takes 64" in failures(judged(text, "rccl"))["limits"]
+    assert "has 65 steps; rccl allows 64" in failures(judged(text, "rccl"))["limits"]
 
 
 # Writing

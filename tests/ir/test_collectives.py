@@ -145,6 +145,7 @@ NAMED = {
     "ir/registry.py": "operators of that name",
     "collective/algorithms/__init__.py": "an algorithm of that name",
     "collective/msccl/parts.py": "words of files that ask for nothing",
+    "prober/baselines.py": "the names of libraries' settings",
 }
 WORDS = {name for kind, traits in COLLECTIVES.items() for name in (kind, traits.nccl, *traits.mpi) if name}
 OTHER_USES = {*Kind.__members__, "barrier"}  # words that also name ops, or barriers of threads

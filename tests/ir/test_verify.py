@@ -212,8 +212,8 @@ def test_deadlock_of_two_receives_names_the_cycle() -> None:
             (0, 2),
             "waits for rank 1 to call all_reduce",
         ),
-        ("0a: send x[0:1] to 1", (0,), "nobody takes what it sends"),
-        ("0a: signal to 1\n0a: signal to 1\n1a: wait from 0", (1,), "nobody takes what it sends"),
+        ("0a: send x[0:1] to 1", (0,), "no op receives what it sends"),
+        ("0a: signal to 1\n0a: signal to 1\n1a: wait from 0", (1,), "no op receives what it sends"),
     ],
 )
 def test_deadlock(body: str, ops: tuple[int, ...], message: str) -> None:

@@ -74,8 +74,7 @@ def compile_c(
         If the compiler fails, or the cache cannot be written.
     """
     text = b"".join(source.read_bytes() for source in sources)
-    version = subprocess.run([compiler, about], capture_output=True, text=True, check=False).stdout
-    key = _key(text, compiler, version, *flags)
+    key = _key(text, compiler, _answer(compiler, about), *flags)
     target = cache_dir(LIBRARIES) / f"{name}-{key}.so"
     with _one_at_a_time(target, sources[0]) as is_missing:
         if is_missing:
@@ -146,6 +145,11 @@ def _key(text: bytes, *more: str) -> str:
 
 
 @cache
+def _answer(compiler: str, about: str) -> str:
+    """Return what the compiler prints for the option `about`."""
+    return subprocess.run([compiler, about], capture_output=True, text=True, check=False).stdout
+
+
 @cache
 def _cpu() -> str:
     """Return a hash of this CPU's features: hosts with other CPUs may share the cache, but not the libraries."""
