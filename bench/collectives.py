@@ -328,8 +328,8 @@ def print_summary(name: str, mpi: str, by_mpi: dict) -> None:
         )
         if beside := row.get("beside"):
             names = ("installed", "multiple", "best_knobs", "ours")
-            told = "  ".join(f"{name} {beside[name + '_s'] * 1e6:.2f}" for name in names)
-            print(f"              {told} µs  {beside['knobs']}", flush=True)
+            times = "  ".join(f"{name} {beside[name + '_s'] * 1e6:.2f}" for name in names)
+            print(f"              {times} µs  {beside['knobs']}", flush=True)
 
 
 def label(args: argparse.Namespace) -> str:

@@ -124,7 +124,9 @@ bool run(Bound& bound, const Call& call) {
     bound.busy = false;
     if (other_failed) raise_fault(bound);
     if (!failure.empty())
-        raise_run_error(of_rank(bound, failure), "set DOVETAIL_CHECK_CALLS=1, and ranks compare their arguments");
+        raise_run_error(of_rank(bound, failure),
+                        "look at the output of the rank that failed; with DOVETAIL_CHECK_CALLS=1 ranks compare their "
+                        "arguments first");
     return done;
 }
 
@@ -447,7 +449,7 @@ void bind_comm(nb::module_& m) {
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "Returns False if the caller must add an engine first.")
         .def("timed", &timed, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
-             "counts"_a, "all_counts"_a, "times"_a, "Seconds of one of so many equal calls, made from C++.")
+             "counts"_a, "all_counts"_a, "times"_a, "Make `times` equal calls from C++; return the seconds of one.")
         .def("add", &add_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "engine"_a.none(), "options"_a, "in_place"_a, "input"_a, "output"_a,
              "scratch"_a, "script"_a.none() = nb::none(),
@@ -455,7 +457,7 @@ void bind_comm(nb::module_& m) {
     m.def("comm_setup", &setup, "table"_a, "reduce"_a, "The thread level of MPI, and whether this is its main thread.");
     m.def("comm_adopt", &adopt, "table"_a, "fortran"_a, "Collective over the user's communicator.");
     m.def("comm_shared_bytes", &Communicator::shared_bytes, "size"_a, "most_bytes"_a,
-          "Of the memory that so many ranks share, if their channels take `most_bytes` at most.");
+          "Bytes of the memory that `size` ranks share, if their channels take `most_bytes` at most.");
     m.def("comm_find", &find, "table"_a, "fortran"_a, "What was adopted for the user's communicator, or None.");
     m.def("comm_remember", &remember, "object"_a, "communicator"_a, "`call` knows this Python object from now on.");
     m.def("comm_let_go", &let_go, "Forgets all that is Python's, at its end.");

@@ -36,7 +36,7 @@ void bind_ranks(nb::module_& m) {
         "shared_bytes",
         [](int size, std::size_t budget) { return Messages::bytes(size, Messages::ring_bytes(size, budget)); },
         "size"_a, "budget"_a = std::size_t{32} << 20,
-        "Of the memory that so many ranks share; `budget`: of its rings.");
+        "Bytes of the memory that `size` ranks share. `budget`: most bytes of its rings.");
     m.def(
         "shared_join",
         [](Segment& memory, int rank, int size) {

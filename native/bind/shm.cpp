@@ -63,5 +63,5 @@ void bind_shm(nb::module_& m) {
         [](int size, std::size_t most_bytes) {
             return Neighbours::bytes(size, dovetail::shm::Geometry::within(size, most_bytes));
         },
-        "size"_a, "most_bytes"_a, "Of memory for so many ranks, if their channels take `most_bytes` at most.");
+        "size"_a, "most_bytes"_a, "Bytes of memory for `size` ranks, if their channels take `most_bytes` at most.");
 }

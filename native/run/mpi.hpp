@@ -31,14 +31,14 @@ class MpiTransport final : public Transport {
         check(c.counts
                   ? mpi_->icollective_v(comm_, c.kind, c.src, c.dst, c.counts, c.dtype, c.op, c.group, &handle)
                   : mpi_->icollective(comm_, c.kind, c.src, c.dst, c.count, c.dtype, c.op, c.root, c.group, &handle),
-              "the MPI collective");
+              "the collective");
         return handle;
     }
 
     void collective(const LibraryCall& c) override {
         check(c.counts ? mpi_->collective_v(comm_, c.kind, c.src, c.dst, c.counts, c.dtype, c.op, c.group)
                        : mpi_->collective(comm_, c.kind, c.src, c.dst, c.count, c.dtype, c.op, c.root, c.group),
-              "the MPI collective");
+              "the collective");
     }
 
     int group(const std::vector<int>& ranks, int turn) override {

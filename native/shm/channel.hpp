@@ -35,7 +35,7 @@ struct Geometry {
     static constexpr Count flag_bytes = 128;  // before each slot's data, so that no two flags share a line or its pair
     Count fifo_bytes() const { return 256 + lines * sizeof(Line) + slots * (flag_bytes + slot_bytes); }
     Count bytes(Count ranks) const { return ranks * ranks * fifos * fifo_bytes(); }
-    // The largest that take at most so many bytes; slots first become shorter, then FIFOs fewer.
+    // The largest geometry of at most `most_bytes` bytes: slots first become shorter, then FIFOs fewer.
     static Geometry within(int ranks, Count most_bytes) {
         Geometry found;
         const auto size = static_cast<Count>(ranks);

@@ -34,7 +34,7 @@ struct Label {
 class Messages {
   public:
     static std::size_t bytes(int size, std::size_t ring_bytes);  // of the segment
-    // Bytes of a ring for so many ranks, a power of two: fewer where a budget of all rings would be exceeded.
+    // Bytes of a ring between two of `size` ranks, a power of two; all rings together stay within the budget.
     static std::size_t ring_bytes(int size, std::size_t budget = std::size_t{32} << 20);
 
     Messages(std::shared_ptr<Segment> memory, int rank, int size);

@@ -16,7 +16,7 @@ namespace dovetail::shm {
 
 class Region {
   public:
-    // Parts of so many bytes, by rank: each begins on a page of its own.
+    // `lengths`: bytes of each rank's part. Every part begins on a page of its own.
     Region(std::shared_ptr<Segment> memory, int rank, std::vector<std::size_t> lengths)
         : memory_(std::move(memory)), rank_(rank), lengths_(std::move(lengths)), starts_{page()} {
         for (const std::size_t length : lengths_) starts_.push_back(starts_.back() + padded(length));

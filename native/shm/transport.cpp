@@ -17,8 +17,8 @@ namespace {
 
 using run::LibraryCall;
 
-// Up to so many bytes every rank takes the whole of every other: one step in place of two. It is what a message holds
-// that is copied at once.
+// An all_reduce of at most this many bytes sends each rank's whole input to every other rank: one step instead of two.
+// The limit is the longest message that is copied into the ring at once.
 constexpr long long whole_bytes = static_cast<long long>(Messages::longest_short);
 constexpr int spins = 2000;  // polls, some 50 us, before a rank lets others have its core
 

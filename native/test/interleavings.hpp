@@ -237,7 +237,7 @@ class Interleavings {
             if (!fibers_[i]->ended && !waits_[i]) able.push_back(i);
         }
         if (ended || !failure_.empty()) return false;
-        if (able.empty()) return failure_ = told("a deadlock: every thread waits"), false;
+        if (able.empty()) return failure_ = described("a deadlock: every thread waits"), false;
         std::vector<std::size_t> fresh;
         for (const auto i : able)
             if (std::find(asleep.begin(), asleep.end(), i) == asleep.end()) fresh.push_back(i);
@@ -248,7 +248,7 @@ class Interleavings {
         resume(fresh[taken]);
         return failure_.empty();
     }
-    std::string told(const std::string& what) {
+    std::string described(const std::string& what) {
         try {
             fail(what);
         } catch (const std::exception& error) {

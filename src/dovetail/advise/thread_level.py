@@ -16,8 +16,8 @@ from dovetail.trace.analysis.call_classes import COLLECTIVE, class_of
 def level_notes(trace: Trace | TraceFile) -> tuple[str, ...]:
     """Return a note if MPICH was started at MPI_THREAD_MULTIPLE and ranks of a host call blocking collectives.
 
-    MPICH then has no collectives of shared memory: those between processes serve. What that costs is measured by
-    `dovetail tune`, not told by a trace; the note says how long the calls took, the most that may be saved.
+    MPICH then uses its collectives for several hosts, not those of shared memory. A trace does not show what that
+    costs (`dovetail tune` measures it): the note names the time in these calls, an upper bound of the saving.
     """
     ranks = [about for about in trace.meta.get("ranks", ()) if about.get("thread_level") == "multiple"]
     hosts = Counter(about["host"] for about in ranks if str(about.get("library", "")).startswith("MPICH"))

@@ -104,7 +104,7 @@ def compare(
     rounds, budget_s : int, float
         Rounds of each, over all launches; about the seconds that all may take.
     seed, say : int, callable
-        Seed of the inputs; told what is done.
+        Seed of the inputs; callable that reports progress.
 
     Returns
     -------

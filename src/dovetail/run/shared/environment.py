@@ -54,7 +54,8 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place:
         if launcher.rank in environ and launcher.ranks in environ:
             rank, size = _number(environ, launcher.rank), _number(environ, launcher.ranks)
             if not rank < size:
-                raise EnvironmentFault(f"{launcher.rank}={rank} of {size} ranks is none", hint=HINT)
+                what = f"{launcher.rank}={rank} of {size} ranks does not exist: ranks count from 0"
+                raise EnvironmentFault(what, hint=HINT)
             _check_host(environ, launcher, size)
             return Place(rank, size, _store(environ, launcher, rank))
     raise EnvironmentFault("this process is no rank: no launcher has said which", hint=HINT)

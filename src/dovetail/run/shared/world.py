@@ -24,7 +24,7 @@ NAMED_BUDGET = 4 << 20  # bytes of all rings in /dev/shm, which may be small
 
 class Comm:
     """A communicator of processes of one host. It stands wherever Dovetail takes one of mpi4py, and has the methods of
-    that one that do not move arrays: `dovetail.all_reduce(array, comm)` and its kin do.
+    that one that do not move arrays: `dovetail.all_reduce(array, comm)` and the other collectives do.
 
     Its calls raise RunError where a rank has died, ended, or does not come within ten minutes, and name it.
     """
