@@ -4,10 +4,12 @@
    (single: MPI_Init, as programs that ask for nothing), BYTES the larger of a rank's input and output. A round times
    each point once, by calls that fill about BATCH_S seconds; no round begins after MOST_S seconds. Rank 0 prints JSON:
    seconds of a call by round, of the slowest rank, their median and quartiles, and wrong elements of a checked call. */
+#define _DEFAULT_SOURCE
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER, REDUCE, GATHER, SCATTER, ALL_TO_NEXT };
 enum { NUM_KINDS = ALL_TO_NEXT + 1, NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000 };
@@ -27,7 +29,8 @@ typedef struct {
 static MPI_Comm world;
 static MPI_Datatype type;
 static int rank, size, which_type;
-static char *given, *taken;
+static char *given, *taken;          /* of the point at hand */
+static char *inputs[2], *results[2]; /* of points in small pages, and in huge ones */
 
 static int index_of(const char* word, const char* const* words, int count) {
     for (int i = 0; i < count; ++i)
@@ -37,6 +40,11 @@ static int index_of(const char* word, const char* const* words, int count) {
 }
 
 static int elements_of(const Point* point) { return (int)(point->bytes / (long long)widths[which_type]); }
+
+/* NumPy asks for huge pages from 4 MiB on. The library gets its arrays in the same kind of memory as ours. */
+static int is_huge(const Point* point) { return point->bytes >= 1 << 22; }
+
+static void use(const Point* point) { given = inputs[is_huge(point)], taken = results[is_huge(point)]; }
 
 static void call(const Point* point) {
     const int whole = elements_of(point), part = whole / size;
@@ -119,6 +127,7 @@ static double expected(const Point* point, int at) {
 /* Wrong elements of one call, of all ranks. */
 static int wrong_in(const Point* point) {
     int mine = 0, all = 0;
+    use(point);
     if (point->kind == ALL_REDUCE)
         memcpy(taken, given, (size_t)point->bytes);
     else
@@ -135,6 +144,7 @@ static int wrong_in(const Point* point) {
 /* Seconds of one of `count` calls, on the slowest rank. */
 static double each_s(const Point* point, int count) {
     double most;
+    use(point);
     MPI_Barrier(world);
     double spent = MPI_Wtime();
     for (int i = 0; i < count; ++i) call(point);
@@ -232,15 +242,27 @@ static void start(int level, int* argc, char*** argv, int* provided) {
     MPI_Comm_size(world, &size);
 }
 
+/* Memory whose every page exists; `huge`: the kernel may map it in huge pages. */
+static char* room(size_t bytes, int huge) {
+    const size_t page = huge ? (size_t)1 << 21 : 64, whole = (bytes + page - 1) / page * page;
+    char* const found = aligned_alloc(page, whole);
+    if (!found) MPI_Abort(world, 1);
+    if (huge) madvise(found, whole, MADV_HUGEPAGE);
+    memset(found, 1, whole);
+    return found;
+}
+
 static void make_buffers(const Point* points, int count) {
     const MPI_Datatype codes[NUM_TYPES] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT, MPI_LONG_LONG};
-    long long most = 64;
-    for (int i = 0; i < count; ++i) most = points[i].bytes > most ? points[i].bytes : most;
     type = codes[which_type];
-    given = aligned_alloc(64, (size_t)(most + 63) / 64 * 64), taken = aligned_alloc(64, (size_t)(most + 63) / 64 * 64);
-    if (!given || !taken) MPI_Abort(world, 1);
-    for (int at = 0; at < (int)(most / (long long)widths[which_type]); ++at) set(given, at, rank + 1);
-    memset(taken, 1, (size_t)most); /* untouched pages are all one page of zeros */
+    for (int huge = 0; huge < 2; ++huge) {
+        long long most = 0;
+        for (int i = 0; i < count; ++i)
+            if (is_huge(&points[i]) == huge && points[i].bytes >= most) most = points[i].bytes + 64;
+        if (most == 0) continue;
+        inputs[huge] = room((size_t)most, huge), results[huge] = room((size_t)most, huge);
+        for (int at = 0; at < (int)(most / (long long)widths[which_type]); ++at) set(inputs[huge], at, rank + 1);
+    }
 }
 
 int main(int argc, char** argv) {
