@@ -107,7 +107,7 @@ def worker(args: argparse.Namespace) -> None:
 
 def measure(comm: Any, name: str, size: int, args: argparse.Namespace) -> dict[str, Any]:
     """Microseconds of both, and of the look-up, per call: medians over the rounds; what ours takes more, by rounds."""
-    from dovetail.run.mpi.library import Shim, build_shim
+    from dovetail.run.ranks.library import Shim, build_shim
 
     ours, theirs, looks, exchange, program = pair(comm, name, size, args.tiles)
     if not np.allclose(ours(), theirs(), rtol=1e-4):
@@ -151,8 +151,8 @@ def pair(comm: Any, name: str, size: int, tiles: int) -> tuple[Call, Call, Call,
     import dovetail as dt
     from dovetail.call.products import asked_of, look_up
     from dovetail.ir import Schedule
-    from dovetail.run.mpi.comm import adopted
-    from dovetail.run.mpi.embedded import ranks_of
+    from dovetail.run.ranks.comm import adopted
+    from dovetail.run.ranks.embedded import ranks_of
     from dovetail.store.tuned_schedules import save_schedule
 
     gathers, world, rng = name == "all_gather_matmul", ranks_of(comm), np.random.default_rng(comm.rank)

@@ -62,7 +62,7 @@ void on_end(void* owner) {
     if (found == state().all.end() || !found->second->has_begun) return;
     const Shared kept = found->second;
     try {
-        nb::module_::import_("dovetail.run.mpi.comm").attr("end_begun")(kept);
+        nb::module_::import_("dovetail.run.ranks.comm").attr("end_begun")(kept);
     } catch (nb::python_error& error) {
         if (error.matches(PyExc_KeyboardInterrupt)) return PyErr_SetInterrupt();  // raised when Python goes on
         error.discard_as_unraisable("a communicator is freed");

@@ -626,7 +626,7 @@ def test_machines(document, call, tmp_path):
 
 @pytest.mark.slow
 def test_doctor_names_what_is_broken(document, call, monkeypatch):
-    monkeypatch.setattr("dovetail.run.mpi.library.find_tool", lambda *names: None)
+    monkeypatch.setattr("dovetail.run.ranks.library.find_tool", lambda *names: None)
     monkeypatch.setattr("dovetail.run.mpi.executor.find_tool", lambda *names: None)
     monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
     found = document("doctor", code=2)

@@ -18,7 +18,7 @@ from dovetail.ir.proof.symbolic import collective_values
 from dovetail.ir.proof.symbols import Symbols
 from dovetail.ir.standard import standard_posts
 from dovetail.run.collectives import received
-from dovetail.run.mpi.comm import KINDS, REDUCED
+from dovetail.run.ranks.comm import KINDS, REDUCED
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.tuner.timing import bus_factor
 

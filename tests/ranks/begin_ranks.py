@@ -17,7 +17,7 @@ from dovetail.collective import algorithms_for
 from dovetail.core import DovetailError
 from dovetail.loops import problems
 from dovetail.run import requests
-from dovetail.run.mpi import comm as run_comm
+from dovetail.run.ranks import comm as run_comm
 from dovetail.store.selection import Row, Selection
 
 WORLD = MPI.COMM_WORLD

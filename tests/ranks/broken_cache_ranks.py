@@ -15,7 +15,7 @@ from mpi4py import MPI
 import dovetail as dt
 from dovetail.ir import Schedule
 from dovetail.loops import problems
-from dovetail.run.mpi.embedded import ranks_of
+from dovetail.run.ranks.embedded import ranks_of
 from dovetail.store.selection import Choice, Point, Selection, rows_of, save_selection, selection_item
 from dovetail.store.tuned_schedules import save_schedule, schedule_item
 

@@ -20,7 +20,7 @@ from dovetail.call.selection_rules import communicator
 from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError, RunError
 from dovetail.run import numpy_dtype
-from dovetail.run.mpi import comm as run_comm
+from dovetail.run.ranks import comm as run_comm
 from dovetail.store.selection import Row, Selection
 
 EVEN = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_next")

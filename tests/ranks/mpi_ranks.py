@@ -11,8 +11,8 @@ from run_programs import KERNELS, assert_same
 
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.engine import allocate_rank, bind, run_engines
-from dovetail.run.mpi.library import Shim, build_shim
-from dovetail.run.mpi.world import World
+from dovetail.run.ranks.library import Shim, build_shim
+from dovetail.run.ranks.world import World
 
 
 def main(path: str) -> None:

@@ -23,10 +23,10 @@ from dovetail.core import OperatorError
 from dovetail.loops import problems
 from dovetail.matmul import MatmulAllReduce
 from dovetail.run import faults, requests
-from dovetail.run.mpi import comm as ranks_module
-from dovetail.run.mpi import library as mpi_library
-from dovetail.run.mpi import together, world
-from dovetail.run.mpi.embedded import Embedded, check_size
+from dovetail.run.ranks import comm as ranks_module
+from dovetail.run.ranks import library as mpi_library
+from dovetail.run.ranks import together, world
+from dovetail.run.ranks.embedded import Embedded, check_size
 from dovetail.store.selection import Row, Selection
 
 WORLD = MPI.COMM_WORLD

@@ -22,7 +22,7 @@ from dovetail.core import OperatorError
 from dovetail.ir import Schedule
 from dovetail.machine import load
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, shard
-from dovetail.run.mpi.embedded import ranks_of
+from dovetail.run.ranks.embedded import ranks_of
 from dovetail.store.tuned_schedules import save_schedule
 
 RANK, RANKS = COMM.rank, COMM.size

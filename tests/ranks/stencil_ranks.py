@@ -14,7 +14,7 @@ from dovetail.core import DovetailError, ProgramError
 from dovetail.ir import Schedule
 from dovetail.loops import problems
 from dovetail.loops.grid.blocks import cuts
-from dovetail.run.mpi.embedded import ranks_of
+from dovetail.run.ranks.embedded import ranks_of
 from dovetail.store.tuned_schedules import save_schedule, schedule_item
 
 COMM = MPI.COMM_WORLD

@@ -14,8 +14,8 @@ from dovetail.core import OperatorError, RunError
 from dovetail.ir import Schedule
 from dovetail.planner.costs import Costs
 from dovetail.planner.search import with_schedule
-from dovetail.run.mpi.embedded import Embedded, ranks_of
 from dovetail.run.options import RunOptions
+from dovetail.run.ranks.embedded import Embedded, ranks_of
 
 WORLD = MPI.COMM_WORLD
 M, K, N = 24, 10, 6

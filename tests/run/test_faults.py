@@ -26,7 +26,7 @@ import dovetail as dt
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault, OperatorError, RunError, save_json
 from dovetail.run.mpi.executor import HANG_S, STOP_S, MpiExecutor, default_launch, last_line
-from dovetail.run.mpi.heartbeat import LATE_S, SILENT_S, STOPPED_S, Deaths, Pulse, Watch
+from dovetail.run.ranks.heartbeat import LATE_S, SILENT_S, STOPPED_S, Deaths, Pulse, Watch
 from dovetail.tuner.tune import beside_serial
 
 
@@ -235,7 +235,7 @@ def beat(folder: Path, rank: int, count: int) -> None:
 
 
 def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.run.mpi.heartbeat.crowding", lambda: 1.0)  # one core, calm
+    monkeypatch.setattr("dovetail.run.ranks.heartbeat.crowding", lambda: 1.0)  # one core, calm
     clock = Clock()
     watch = Watch(tmp_path, 2, clock)
     for rank in (0, 1):
@@ -252,7 +252,7 @@ def test_watch_knows_who_is_silent(tmp_path, monkeypatch):
 
 def test_watch_knows_who_is_stopped(tmp_path, monkeypatch):
     """Sooner than one that is only silent: the system says so."""
-    monkeypatch.setattr("dovetail.run.mpi.heartbeat.crowding", lambda: 1.0)
+    monkeypatch.setattr("dovetail.run.ranks.heartbeat.crowding", lambda: 1.0)
     clock = Clock()
     watch = Watch(tmp_path, 1, clock)
     with subprocess.Popen([sys.executable, "-c", "input()", tmp_path], stdin=subprocess.PIPE) as rank:
@@ -267,7 +267,7 @@ def test_watch_knows_who_is_stopped(tmp_path, monkeypatch):
 
 
 def test_watch_knows_who_is_late(tmp_path, monkeypatch):
-    monkeypatch.setattr("dovetail.run.mpi.heartbeat.crowding", lambda: 1.0)
+    monkeypatch.setattr("dovetail.run.ranks.heartbeat.crowding", lambda: 1.0)
     clock = Clock()
     watch = Watch(tmp_path, 3, clock)
     for second in range(9):
@@ -282,7 +282,7 @@ def test_watch_knows_who_is_late(tmp_path, monkeypatch):
 def test_watch_is_patient_on_a_busy_machine(tmp_path, monkeypatch):
     clock, busy = Clock(), 3.0
     monkeypatch.delenv("DOVETAIL_ARRIVE_S", raising=False)
-    monkeypatch.setattr("dovetail.run.mpi.heartbeat.crowding", lambda: busy)
+    monkeypatch.setattr("dovetail.run.ranks.heartbeat.crowding", lambda: busy)
     watch = Watch(tmp_path, 2, clock)
     clock.now = 23.0
     assert watch.trouble() is None
@@ -306,7 +306,7 @@ def test_watch_of_a_launcher_that_queues(tmp_path, monkeypatch):
 
 
 def test_pulse_beats_and_cleans_up(tmp_path):
-    code = "import sys, time, pathlib; from dovetail.run.mpi.heartbeat import Pulse; p = pathlib.Path(sys.argv[1])\n"
+    code = "import sys, time, pathlib; from dovetail.run.ranks.heartbeat import Pulse; p = pathlib.Path(sys.argv[1])\n"
     code += "with Pulse(p):\n    while [f.read_text()[:1] for f in p.glob('alive.*')] != ['1']: time.sleep(0.01)\n"
     code += "    print(*(f.read_text() for f in p.glob('alive.*')))\n"
     code += "print(*p.iterdir(), 'numpy' in sys.modules)"
@@ -320,7 +320,7 @@ def test_pulse_beats_and_cleans_up(tmp_path):
 BEATING = """
 import sys
 from pathlib import Path
-from dovetail.run.mpi.heartbeat import Pulse
+from dovetail.run.ranks.heartbeat import Pulse
 with Pulse(Path(sys.argv[1])):
     sys.stdin.read()
 """
@@ -347,7 +347,7 @@ SENDING = """
 import socket
 import sys
 from pathlib import Path
-from dovetail.run.mpi.heartbeat import Pulse
+from dovetail.run.ranks.heartbeat import Pulse
 with Pulse(Path(sys.argv[1])):
     with socket.create_connection(("localhost", int(sys.argv[2]))) as there:
         sys.stdin.read()
@@ -378,7 +378,7 @@ import os
 import sys
 import numpy as np
 import dovetail as dt
-from dovetail.run.mpi.embedded import this_world
+from dovetail.run.ranks.embedded import this_world
 
 which, world = sys.argv[1], this_world()
 if which == "mpi4py":
@@ -603,7 +603,7 @@ def test_mpicc_that_cannot_compile(planned, monkeypatch, tmp_path, capsys):
     broken = tmp_path / "mpicc"
     broken.write_text("#!/bin/sh\necho 'gcc: not found' >&2\nexit 127\n")
     broken.chmod(0o755)
-    monkeypatch.setattr("dovetail.run.mpi.library.find_tool", lambda *names: str(broken))
+    monkeypatch.setattr("dovetail.run.ranks.library.find_tool", lambda *names: str(broken))
     assert main(["run", str(planned)]) == 2
     check_told(capsys.readouterr().err, "EnvironmentFault", "could not compile", "gcc: not found")
 

@@ -23,10 +23,10 @@ from dovetail.matmul import MatmulAllReduce
 from dovetail.run import numpy_dtype
 from dovetail.run.engine import DTYPES as NATIVE_DTYPES
 from dovetail.run.job import Job, Variant, disturbed_rounds, run_rounds
-from dovetail.run.mpi import library as mpi_library
 from dovetail.run.mpi.executor import MpiExecutor
-from dovetail.run.mpi.worker import closest_to_median, merge_facts
 from dovetail.run.options import RunOptions
+from dovetail.run.ranks import library as mpi_library
+from dovetail.run.ranks.worker import closest_to_median, merge_facts
 from dovetail.run.reduce import REDUCE_OPS
 
 REDUCING = ("all_reduce", "reduce_scatter")
@@ -130,8 +130,8 @@ def test_results_equal_the_reference(mpi, ranks, tmp_path):
 
 LATE = """
 from dovetail.core import RunError
-from dovetail.run.mpi.library import Shim, build_shim
-from dovetail.run.mpi.world import World
+from dovetail.run.ranks.library import Shim, build_shim
+from dovetail.run.ranks.world import World
 
 world = World(Shim(build_shim()))
 if world.rank == 0:
@@ -359,7 +359,7 @@ class TestRounds:
         assert 3 <= len(ran.seconds) <= 5
 
     def test_the_round_shown_is_the_median(self):
-        from dovetail.run.mpi.worker import Spans
+        from dovetail.run.ranks.worker import Spans
 
         spans = [Spans(0.0, [0], [0.0], [end]) for end in (5.0, 1.0, 3.0)]
         assert closest_to_median([5.0, 1.0, 3.0], spans) == 2

@@ -16,8 +16,8 @@ from dovetail import _native
 from dovetail.collective import AllReduce
 from dovetail.core import EnvironmentFault, OperatorError, RunError, load_json
 from dovetail.run.job import Job, Variant
-from dovetail.run.mpi.library import SharedCalls
-from dovetail.run.mpi.world import World
+from dovetail.run.ranks.library import SharedCalls
+from dovetail.run.ranks.world import World
 from dovetail.run.shared import environment, launch, stores
 from dovetail.run.shared.arrays import empty
 from dovetail.run.shared.executor import SharedExecutor

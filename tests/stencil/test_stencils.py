@@ -19,8 +19,8 @@ from dovetail.loops import array, loop, maximum, nest, problems, where
 from dovetail.loops.grid.blocks import boxes, cuts
 from dovetail.prober.programs import computations
 from dovetail.run.local import execute_local
-from dovetail.run.mpi import embedded
 from dovetail.run.options import RunOptions
+from dovetail.run.ranks import embedded
 from dovetail.stencil.operator import StencilOperator, stencil_operator
 
 GRIDS = {

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from dovetail.call import collectives
 from dovetail.call.products import product_call
-from dovetail.run.mpi.comm import adopted
+from dovetail.run.ranks.comm import adopted
 from dovetail.run.requests import Request
 
 P = ParamSpec("P")

@@ -23,9 +23,9 @@ from dovetail.ir.signature import Signature
 from dovetail.loops import Nest
 from dovetail.loops.grid.blocks import grid_text
 from dovetail.pipeline.operator import PipelineOperator
-from dovetail.run.mpi.embedded import STALL_S, Embedded, ranks_of
-from dovetail.run.mpi.world import World
 from dovetail.run.options import RunOptions
+from dovetail.run.ranks.embedded import STALL_S, Embedded, ranks_of
+from dovetail.run.ranks.world import World
 from dovetail.stencil.operator import StencilOperator
 
 MEASURED = 4  # timed runs of a rank's part; the fastest one gives the rank's speed

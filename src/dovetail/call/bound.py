@@ -13,9 +13,9 @@ from dovetail.core import DovetailError, OperatorError, ProgramError, RunError
 from dovetail.ir import Operator, Program, Schedule, verify
 from dovetail.ir.signature import Signature
 from dovetail.run.engine import needs_order
-from dovetail.run.mpi.embedded import STALL_S, Embedded
-from dovetail.run.mpi.world import World
 from dovetail.run.options import RunOptions
+from dovetail.run.ranks.embedded import STALL_S, Embedded
+from dovetail.run.ranks.world import World
 from dovetail.run.requests import Request
 from dovetail.store.program_cache import Known, known_of, program_of, save_proof
 from dovetail.store.tuned_schedules import recall_schedule

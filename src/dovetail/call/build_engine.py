@@ -16,9 +16,9 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.ir.proof.sizes import uneven
 from dovetail.run.arrays import Array, numpy_dtype
 from dovetail.run.engine import bind, bind_script, native_options, needs_order
-from dovetail.run.mpi.comm import CollectiveCall, Communicator, Service
-from dovetail.run.mpi.embedded import STALL_S
 from dovetail.run.options import SHARED, RunOptions
+from dovetail.run.ranks.comm import CollectiveCall, Communicator, Service
+from dovetail.run.ranks.embedded import STALL_S
 
 
 def prepare(request: CollectiveCall, choice: Any, made: Communicator) -> Service:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dovetail.call.validate import settle
 from dovetail.run.arrays import Array
-from dovetail.run.mpi.comm import KINDS, call
+from dovetail.run.ranks.comm import KINDS, call
 
 # Looked up once, because finding a kind's number takes longer than a short call.
 _ALL_REDUCE, _ALL_GATHER, _REDUCE_SCATTER = map(KINDS.index, ("all_reduce", "all_gather", "reduce_scatter"))

@@ -26,10 +26,10 @@ from dovetail.ir.arrays import borrowed
 from dovetail.ir.registry import operator_class
 from dovetail.run.arrays import Array
 from dovetail.run.faults import Door
-from dovetail.run.mpi.comm import Communicator, adopted
-from dovetail.run.mpi.embedded import overlap
-from dovetail.run.mpi.together import words_of
-from dovetail.run.mpi.world import World
+from dovetail.run.ranks.comm import Communicator, adopted
+from dovetail.run.ranks.embedded import overlap
+from dovetail.run.ranks.together import words_of
+from dovetail.run.ranks.world import World
 
 MOST = 64  # bound products per communicator; the least recently used are dropped first
 MOST_BYTES = 1 << 28  # bytes per rank of the arrays of a communicator's bound products

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dovetail.run.mpi.embedded import STALL_S
-from dovetail.run.mpi.together import words_of
-from dovetail.run.mpi.world import World
+from dovetail.run.ranks.embedded import STALL_S
+from dovetail.run.ranks.together import words_of
+from dovetail.run.ranks.world import World
 from dovetail.store import Recalled
 
 T = TypeVar("T")

@@ -14,8 +14,8 @@ from dovetail.collective import algorithms_for
 from dovetail.core import OperatorError
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.faults import Door
-from dovetail.run.mpi.comm import KINDS, REDUCED, Communicator, Rules, communicator_of
-from dovetail.run.mpi.together import common
+from dovetail.run.ranks.comm import KINDS, REDUCED, Communicator, Rules, communicator_of
+from dovetail.run.ranks.together import common
 from dovetail.run.requests import THREAD_MULTIPLE
 from dovetail.store import Recalled
 from dovetail.store.selection import LEVELS, LIBRARY, Choice, Row, Selection, recall_selection

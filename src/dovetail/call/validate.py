@@ -22,8 +22,8 @@ from dovetail.ir.arrays import borrowed
 from dovetail.ir.collectives import COLLECTIVES
 from dovetail.run.arrays import Array, is_float
 from dovetail.run.faults import Door
-from dovetail.run.mpi.comm import KINDS, REDUCED, CollectiveCall, Communicator, call
-from dovetail.run.mpi.together import common, is_common
+from dovetail.run.ranks.comm import KINDS, REDUCED, CollectiveCall, Communicator, call
+from dovetail.run.ranks.together import common, is_common
 from dovetail.run.reduce import REDUCE_OPS
 
 _MOVERS = {1: "uint8", 2: "float16", 4: "int32", 8: "int64"}

@@ -127,7 +127,7 @@ def local() -> str:
 
 def mpicc() -> str:
     from dovetail.core import find_tool
-    from dovetail.run.mpi.library import build_shim
+    from dovetail.run.ranks.library import build_shim
 
     shim = build_shim()
     return f"{find_tool('mpicc')} compiles; {shim.name}"

@@ -21,7 +21,7 @@ from dovetail.timeline import Timeline
 
 if TYPE_CHECKING:
     from dovetail.call.bound import Bound
-    from dovetail.run.mpi.world import World
+    from dovetail.run.ranks.world import World
 
 SCHEMA = "dovetail.plan/2"
 DOCUMENT = "plan document"
@@ -193,8 +193,8 @@ class Plan:
     def _bound_to(self, comm: Any) -> Bound:
         """Return the plan bound to a communicator; cached as long as the communicator lives."""
         from dovetail.call.bound import bind_on
-        from dovetail.run.mpi.embedded import check_size, ranks_of
         from dovetail.run.options import RunOptions
+        from dovetail.run.ranks.embedded import check_size, ranks_of
 
         for freed in [world for world in self._places if world and world.freed]:
             del self._places[freed]

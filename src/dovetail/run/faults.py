@@ -17,9 +17,9 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import RunError
 from dovetail.ir.collectives import COLLECTIVES
-from dovetail.run.mpi import comm as ranks
-from dovetail.run.mpi.comm import KINDS, REDUCED, CollectiveCall, Communicator
-from dovetail.run.mpi.together import Fault, common, fault_of, is_common
+from dovetail.run.ranks import comm as ranks
+from dovetail.run.ranks.comm import KINDS, REDUCED, CollectiveCall, Communicator
+from dovetail.run.ranks.together import Fault, common, fault_of, is_common
 from dovetail.run.reduce import REDUCE_OPS
 
 REPORT_S = 2.0  # seconds after which a rank that waits for others before it raises prints the reason

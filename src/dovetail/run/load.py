@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from dovetail.run.mpi.world import World
+    from dovetail.run.ranks.world import World
 
 LIMIT = 0.05  # share of a round that others may take: a third of the excess of an outlier over the median
 TICKS_PER_S = 100  # of /proc/stat, for every program that reads it (USER_HZ)

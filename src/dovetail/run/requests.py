@@ -18,8 +18,8 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from dovetail import _native
-from dovetail.run.mpi.together import common, words_of
 from dovetail.run.options import LEVELS
+from dovetail.run.ranks.together import common, words_of
 
 R = TypeVar("R")
 THREAD_MULTIPLE = LEVELS.index("multiple")  # as MPICH and Open MPI number it

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault, OperatorError, RunError, compile_c, find_tool, native_folder
-from dovetail.run.mpi.together import of_all, words_of
+from dovetail.run.ranks.together import of_all, words_of
 
 FOLDER = native_folder("call/pipeline")  # of dovetail_pipeline.h and its sources
 Array = NDArray[Any]

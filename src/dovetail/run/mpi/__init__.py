@@ -1,1 +1,1 @@
-"""mpi: real ranks: the launcher, one rank of a job, communicators, and faults that all ranks hear of."""
+"""mpi: the executor that starts ranks with an MPI launcher, and the command of each of its ranks."""

@@ -22,9 +22,9 @@ from typing import Any, ClassVar, Protocol
 from dovetail.core import EnvironmentFault, RunError, find_tool, load_json, read_own
 from dovetail.run.executor import Executor, verify_job
 from dovetail.run.job import Job, JobResult
-from dovetail.run.mpi.heartbeat import SLOWEST, Deaths, Watch, slowness, terminate_ranks
-from dovetail.run.mpi.library import build_shim
 from dovetail.run.options import Level
+from dovetail.run.ranks.heartbeat import SLOWEST, Deaths, Watch, slowness, terminate_ranks
+from dovetail.run.ranks.library import build_shim
 
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"

@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from dovetail.run.mpi.heartbeat import Pulse
+from dovetail.run.ranks.heartbeat import Pulse
 
 
 def use_own_cores() -> None:
@@ -24,9 +24,9 @@ def use_own_cores() -> None:
 if __name__ == "__main__":
     use_own_cores()
     with Pulse(Path(sys.argv[1])) as pulse:
-        from dovetail.run.mpi.library import Shim
-        from dovetail.run.mpi.worker import serve
-        from dovetail.run.mpi.world import World
+        from dovetail.run.ranks.library import Shim
+        from dovetail.run.ranks.worker import serve
+        from dovetail.run.ranks.world import World
 
         folder, shim, level, *trace = sys.argv[1:]
         world = World(Shim(Path(shim)), level=level)  # type: ignore[arg-type]  # the launcher's own word

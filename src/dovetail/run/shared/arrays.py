@@ -12,8 +12,8 @@ from numpy.typing import DTypeLike
 from dovetail import _native
 from dovetail.core import EnvironmentFault, OperatorError
 from dovetail.run.arrays import Array
-from dovetail.run.mpi.comm import adopted
-from dovetail.run.mpi.together import of_all
+from dovetail.run.ranks.comm import adopted
+from dovetail.run.ranks.together import of_all
 from dovetail.run.shared.world import Comm, world
 
 

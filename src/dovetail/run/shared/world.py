@@ -10,8 +10,8 @@ from typing import Any
 
 from dovetail import _native
 from dovetail.core import EnvironmentFault, OperatorError, RunError
-from dovetail.run.mpi.library import SharedCalls
-from dovetail.run.mpi.world import World
+from dovetail.run.ranks.library import SharedCalls
+from dovetail.run.ranks.world import World
 from dovetail.run.shared.environment import place_of
 from dovetail.run.shared.stores import Job, Store, wait_for
 

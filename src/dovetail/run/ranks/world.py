@@ -14,9 +14,9 @@ import numpy as np
 
 from dovetail import _native
 from dovetail.core import RunError
-from dovetail.run.mpi.library import ON_COMM, Calls
-from dovetail.run.mpi.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
 from dovetail.run.options import LEVELS, Level
+from dovetail.run.ranks.library import ON_COMM, Calls
+from dovetail.run.ranks.together import Fault, OtherRankFailed, Unanswered, common, fault_of, first_of
 from dovetail.run.requests import RequestQueue
 
 if TYPE_CHECKING:

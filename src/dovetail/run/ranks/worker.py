@@ -24,9 +24,9 @@ from dovetail.run.check import check_results
 from dovetail.run.engine import allocate_rank, bind, bind_script, run_engines, timeline_of
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
-from dovetail.run.mpi.heartbeat import Pulse
-from dovetail.run.mpi.world import World
 from dovetail.run.options import LEVELS, SHARED, RunOptions
+from dovetail.run.ranks.heartbeat import Pulse
+from dovetail.run.ranks.world import World
 from dovetail.run.reduce import REDUCE_OPS
 from dovetail.timeline import Timeline
 from dovetail.trace import init, interval

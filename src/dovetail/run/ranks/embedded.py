@@ -21,11 +21,11 @@ from dovetail.ir import Program, Workload
 from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float, numpy_dtype, shape_of
 from dovetail.run.engine import bind, native_options
 from dovetail.run.faults import Door
-from dovetail.run.mpi.comm import world_of
-from dovetail.run.mpi.library import Shim, build_shim
-from dovetail.run.mpi.together import common, is_common, words_of
-from dovetail.run.mpi.world import World
 from dovetail.run.options import Level, RunOptions
+from dovetail.run.ranks.comm import world_of
+from dovetail.run.ranks.library import Shim, build_shim
+from dovetail.run.ranks.together import common, is_common, words_of
+from dovetail.run.ranks.world import World
 from dovetail.run.shared.environment import is_rank
 from dovetail.run.shared.world import world
 

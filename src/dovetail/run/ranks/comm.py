@@ -19,10 +19,10 @@ from dovetail.ir.collectives import COLLECTIVES
 from dovetail.machine import even_nodes
 from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
-from dovetail.run.mpi.library import Calls, SharedCalls, Shim, build_shim
-from dovetail.run.mpi.together import common, of_all
-from dovetail.run.mpi.world import MOST_SHARED, World
 from dovetail.run.options import LEVELS
+from dovetail.run.ranks.library import Calls, SharedCalls, Shim, build_shim
+from dovetail.run.ranks.together import common, of_all
+from dovetail.run.ranks.world import MOST_SHARED, World
 from dovetail.run.reduce import REDUCE_OPS
 
 KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
