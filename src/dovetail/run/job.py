@@ -102,7 +102,8 @@ class JobResult:
     """Outcomes in the order of the job's variants, and facts of the hosts that ran it.
 
     `rounds`: rounds in the outcomes. `disturbed`: rounds that other processes disturbed, whether repeated or not.
-    `load`: share of the ranks' cores that other processes took from the first round to the last.
+    `load`: share of the ranks' cores that other processes took from the first round to the last. `exchange_s`: by
+    round, seconds of an exchange of a word between ranks 0 and 1 after it; NaN where ranks lack a core each.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -110,6 +111,7 @@ class JobResult:
     disturbed: int
     facts: dict[str, Any] = field(default_factory=dict)
     load: Load = field(default_factory=Load)
+    exchange_s: tuple[float, ...] = ()
 
     def __getitem__(self, name: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.name == name)

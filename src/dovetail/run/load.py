@@ -187,6 +187,12 @@ def domains(places: Sequence[Place]) -> list[Domain]:
     return [_domain(ranks, cpus, places, several) for ranks, cpus in sorted(groups)]
 
 
+def each_has_a_core(places: Sequence[Place]) -> bool:
+    """Return whether ranks are on one machine, and may use as many CPUs of it as they are."""
+    cpus = frozenset().union(*(here.cpus for here in places))
+    return len(cpus) >= len(places) and all(_one_machine(places[0], here) for here in places)
+
+
 def _domain(ranks: list[int], cpus: set[int], places: Sequence[Place], several: bool) -> Domain:
     cores = {places[ranks[0]].cores.get(cpu, cpu) for cpu in cpus}
     own = sorted(frozenset().union(*(places[rank].cpus for rank in ranks)))
@@ -327,13 +333,15 @@ class Meter:
     """Reads the counters of all ranks between the rounds of a job. Collective: made, and called, on every rank at once.
 
     Skips short rounds, since reading leaves cold caches that would slow the next. Rounds between two readings are
-    judged together.
+    judged together. `each_has_a_core`: the ranks are on one machine, and have as many CPUs as they are.
     """
 
     def __init__(self, world: World, limit_s: float, least_s: float = LEAST_S) -> None:
         self._world, self._limit_s, self._least_s = world, limit_s, least_s
-        self._domains = domains(world.gather(place(), limit_s))  # none but on rank 0
-        readers = world.share([domain.reader for domain in self._domains], limit_s)
+        places = world.gather(place(), limit_s)
+        self._domains = domains(places)  # none but on rank 0
+        about = [domain.reader for domain in self._domains], each_has_a_core(places)
+        readers, self.each_has_a_core = world.share(about, limit_s)
         self._counters = Counters(world.rank in readers)
         self._latest, self._read_s = self._sample(), time.monotonic()
         self._spent: list[list[Spent | None]] = []  # by interval and domain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import platform
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError, read_own, save_json
@@ -25,6 +27,7 @@ from dovetail.run.engine import allocate_rank, bind, bind_script, run_engines, t
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.options import LEVELS, SHARED, RunOptions
+from dovetail.run.ranks.exchange import Exchange
 from dovetail.run.ranks.heartbeat import Pulse
 from dovetail.run.ranks.world import World
 from dovetail.run.reduce import REDUCE_OPS
@@ -137,15 +140,22 @@ class _Rank:
         return random_slots(np.random.default_rng([self.job.seed, rank, name]), count, slot)
 
     def run(self) -> JobResult | None:
-        meter = Meter(self.world, SETUP_LIMIT_S)
-        ran = run_rounds(self.job, self.run_one, self.common_s, meter.disturbed)
+        meter, apart_s = Meter(self.world, SETUP_LIMIT_S), list[float]()
+        meets = self.world.size > 1 and meter.each_has_a_core
+        exchange = Exchange(self.world, self.place / "exchange", SETUP_LIMIT_S) if meets else None
+
+        def disturbed() -> NDArray[np.bool_]:
+            apart_s.append(exchange.seconds() if exchange else math.nan)
+            return meter.disturbed()
+
+        ran = run_rounds(self.job, self.run_one, self.common_s, disturbed)
         self.clocks = self.one_clock()
         outcomes = [self.outcome(v, ran.seconds[:, i], ran.kept) for i, v in enumerate(self.job.variants)]
         facts = self.world.gather(self.facts())
         if self.world.rank:
             return None
         about = len(ran.seconds), ran.disturbed, merge_facts(facts), meter.load()
-        return JobResult(tuple(outcomes), *about)
+        return JobResult(tuple(outcomes), *about, tuple(apart_s[index] for index in ran.kept))
 
     def one_clock(self) -> list[RankClock]:
         """Synchronise clocks a second time. Return the clocks of all ranks on rank 0, an empty list elsewhere."""
