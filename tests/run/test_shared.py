@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from shared_ranks import run_shared
 from dovetail import _native
 from dovetail.collective import AllReduce
 from dovetail.core import EnvironmentFault, OperatorError, RunError, load_json
+from dovetail.machine import load
 from dovetail.run.job import Job, Variant
 from dovetail.run.ranks.library import SharedCalls
 from dovetail.run.ranks.world import World
@@ -22,7 +24,10 @@ from dovetail.run.shared import environment, launch, stores
 from dovetail.run.shared.arrays import empty
 from dovetail.run.shared.executor import SharedExecutor
 from dovetail.run.shared.world import Comm, join
+from dovetail.store.selection import Choice
 from dovetail.timeline import Timeline
+from dovetail.tuner.collectives import entries_of
+from dovetail.tuner.contest import contest
 
 
 def in_threads(size, act):
@@ -277,6 +282,16 @@ def test_all_calls(ranks, tmp_path):
     code, said = run_shared(ranks, "comm_ranks.py", env={"DOVETAIL_SELECTION": str(tmp_path / "selection.json")})
     assert code == 0, said[-3000:]
     assert "all the same" in said
+
+
+def test_scripts_are_rivals_without_mpi(tmp_path):
+    """Tuning measures algorithms through channels too, and ranks without MPI run them."""
+    executor = SharedExecutor(folder=tmp_path)
+    ((entry,), _) = entries_of([AllReduce(64)], load("shared-memory-2"), 2, shared=executor.shares_memory)
+    chosen = [each for each in entry.predicted if Choice.of(each).transport == "shared"]
+    (flat,) = (each for each in chosen if Choice.of(each).algorithm == "flat_all_reduce")
+    found = contest([replace(entry, predicted={flat: 1e-6})], executor, rounds=1, budget_s=0.1, keep=True)
+    assert [(each.schedule, each.wrong) for each in found.judged] == [(flat, {})]
 
 
 def test_products(tmp_path):
