@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import needs
 import pytest
 from shared_ranks import run_shared
 
@@ -308,6 +309,12 @@ def test_arrays_of_all_ranks_in_every_call():
     assert "all the same" in said
 
 
-def test_arrays_are_not_shared_by_mpi():
-    with pytest.raises(OperatorError, match="no memory is shared on a communicator of int"):
+@pytest.mark.mpi
+def test_arrays_of_all_ranks_of_mpi(mpi):
+    done = mpi.run(3, needs.RANKS / "shared_arrays.py", timeout_s=200)
+    assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]
+
+
+def test_arrays_are_shared_on_communicators_only():
+    with pytest.raises(OperatorError, match="no communicator, but int"):
         empty(3, float, 7)
