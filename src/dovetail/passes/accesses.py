@@ -32,7 +32,7 @@ class Accesses(NamedTuple):
         return result
 
     def unread_from(self, program: Program, entry: Array) -> Array:
-        """Return whether no op reads a slot after `entry - 1`: `entry` overwrites it, or it is scratch and not used again."""
+        """Return whether no op reads a slot after `entry - 1`: `entry` overwrites it, or it is unused scratch."""
         scratch = np.array([buffer.role == "scratch" for buffer in program.buffers])
         inside = np.minimum(entry, len(self.row) - 1)
         result: Array = np.where(
