@@ -698,7 +698,7 @@ def test_unfinished_chain_of_nops():
         (0, 1): ("-1 -1 0", "nop - - 0 0.0", "cpy s0 i0 1"),
         (1, 0): ("-1 -1 0", "cpy i0 s0 1"),
     }
-    with pytest.raises(ProgramError, match="handed to the step on line 8, which has depid=-1"):
+    with pytest.raises(ProgramError, match="passes to the step on line 8, which has depid=-1"):
         read(xml(steps, "custom", scratch=1))
 
 

@@ -256,7 +256,7 @@ def test_a_wait_before_a_joined_reduction_is_handed_on():
     program = read(xml(steps, "custom", scratch=3)).program
     assert [op.after for op in program.ops()] == [(), (), (0,), (), (1, 0), ()]
     steps[0, 1] = (*steps[0, 1][:-1], "cpy s2 i0 1")
-    with pytest.raises(ProgramError, match="handed to the step on line 11, which has depid=-1") as raised:
+    with pytest.raises(ProgramError, match="passes to the step on line 11, which has depid=-1") as raised:
         read(xml(steps, "custom", scratch=3), name="t.xml")
     assert raised.value.where == "t.xml:9"
     steps[0, 1] = steps[0, 1][:-1]  # nothing follows, so nothing waits
