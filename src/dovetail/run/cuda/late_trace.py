@@ -28,7 +28,7 @@ class LateTrace:
     _names: NDArray[np.int32] | None = field(default=None, repr=False)
 
     def write(self, spans: Callable[[], tuple[Any, Any, Any]]) -> None:
-        """Write a run that has just ended. `spans` returns rows of ops, their starts and ends, in seconds of any clock."""
+        """Write a run that has just ended. `spans` returns rows of ops, their starts and ends, in seconds."""
         if not _native.trace_is_on():
             return
         now = _native.trace_moment()

@@ -117,7 +117,7 @@ class Embedded:
         return {name: np.empty(*self._shapes[name]) for name in self._outputs}
 
     def bound_to(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> tuple[dict[str, Array], ...]:
-        """Bind the engine to these arrays, and return those that it uses. All that may fail on one rank happens here."""
+        """Bind the engine to these arrays, and return those that it uses. Whatever may fail on one rank is here."""
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         results = dict(out) if all(name in out for name in self._outputs) else self.new_outputs() | dict(out)
         self._engine(given | results)
