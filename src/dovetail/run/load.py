@@ -338,15 +338,10 @@ class Meter:
 
     def __init__(self, world: World, limit_s: float, least_s: float = LEAST_S) -> None:
         self._world, self._limit_s, self._least_s = world, limit_s, least_s
-<<<<<<< HEAD
         places = world.gather(place(), limit_s)
-        self._domains = domains(places)  # none but on rank 0
+        self._domains = domains(places)  # empty except on rank 0
         about = [domain.reader for domain in self._domains], each_has_a_core(places)
         readers, self.each_has_a_core = world.share(about, limit_s)
-=======
-        self._domains = domains(world.gather(place(), limit_s))  # empty except on rank 0
-        readers = world.share([domain.reader for domain in self._domains], limit_s)
->>>>>>> 4ba9774afe7d09ad18b75eec2346c253dac8bf33
         self._counters = Counters(world.rank in readers)
         self._latest, self._read_s = self._sample(), time.monotonic()
         self._spent: list[list[Spent | None]] = []  # by interval and domain
