@@ -193,7 +193,7 @@ def test_launchers_say_the_rank(environ, rank, size, tmp_path):
     [
         ({}, "no launcher"),
         ({"PMI_RANK": "4", "PMI_SIZE": "4"}, "PMI_RANK=4 of 4 ranks does not exist"),
-        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK=one is no number"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK=one is not a number"),
         ({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, "2 of 4 ranks are on this one"),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}, "2 hosts"),
     ],
