@@ -11,10 +11,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER, REDUCE, GATHER, SCATTER, ALL_TO_NEXT };
-enum { NUM_KINDS = ALL_TO_NEXT + 1, NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000 };
-static const char* const kinds[NUM_KINDS] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-                                             "barrier",    "reduce",     "gather",         "scatter",    "all_to_next"};
+#include "../run/mpi_table.h"
+
+enum { NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000 };
+#define NAME(name, text) text,
+#define NUM_KINDS DT_ALL_GATHER_V /* no v-variants */
+static const char* const kinds[] = {DT_KINDS(NAME)};
 static const char* const levels[4] = {"single", "funneled", "serialized", "multiple"};
 static const int level_codes[4] = {MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE};
 static const char* const types[NUM_TYPES] = {"float32", "float64", "int32", "int64"};
@@ -49,31 +51,31 @@ static void use(const Point* point) { given = inputs[is_huge(point)], taken = re
 static void call(const Point* point) {
     const int whole = elements_of(point), part = whole / size;
     switch (point->kind) {
-        case ALL_REDUCE:
+        case DT_ALL_REDUCE:
             MPI_Allreduce(MPI_IN_PLACE, taken, whole, type, MPI_SUM, world); /* as our Programs do it */
             break;
-        case ALL_GATHER:
+        case DT_ALL_GATHER:
             MPI_Allgather(given, part, type, taken, part, type, world);
             break;
-        case REDUCE_SCATTER:
+        case DT_REDUCE_SCATTER:
             MPI_Reduce_scatter_block(given, taken, part, type, MPI_SUM, world);
             break;
-        case ALL_TO_ALL:
+        case DT_ALL_TO_ALL:
             MPI_Alltoall(given, part, type, taken, part, type, world);
             break;
-        case BROADCAST:
+        case DT_BROADCAST:
             MPI_Bcast(rank ? taken : given, whole, type, 0, world);
             break;
-        case BARRIER:
+        case DT_BARRIER:
             MPI_Barrier(world);
             break;
-        case REDUCE:
+        case DT_REDUCE:
             MPI_Reduce(given, taken, whole, type, MPI_SUM, 0, world);
             break;
-        case GATHER:
+        case DT_GATHER:
             MPI_Gather(given, part, type, taken, part, type, 0, world);
             break;
-        case SCATTER:
+        case DT_SCATTER:
             MPI_Scatter(given, part, type, taken, part, type, 0, world);
             break;
         default: { /* to the next rank; the last sends nothing */
@@ -102,22 +104,22 @@ static double expected(const Point* point, int at) {
     const int part = elements_of(point) / size, sum = size * (size + 1) / 2;
     const int by_rank = at < part * size ? at / (part ? part : 1) + 1 : 0;
     switch (point->kind) {
-        case ALL_REDUCE:
+        case DT_ALL_REDUCE:
             return sum;
-        case REDUCE:
+        case DT_REDUCE:
             return rank ? 0 : sum;
-        case REDUCE_SCATTER:
+        case DT_REDUCE_SCATTER:
             return at < part ? sum : 0;
-        case ALL_GATHER:
-        case ALL_TO_ALL:
+        case DT_ALL_GATHER:
+        case DT_ALL_TO_ALL:
             return by_rank;
-        case GATHER:
+        case DT_GATHER:
             return rank ? 0 : by_rank;
-        case SCATTER:
+        case DT_SCATTER:
             return at < part;
-        case BROADCAST:
+        case DT_BROADCAST:
             return rank ? 1 : 0;
-        case ALL_TO_NEXT:
+        case DT_ALL_TO_NEXT:
             return rank;
         default:
             return 0;
@@ -128,7 +130,7 @@ static double expected(const Point* point, int at) {
 static int wrong_in(const Point* point) {
     int mine = 0, all = 0;
     use(point);
-    if (point->kind == ALL_REDUCE)
+    if (point->kind == DT_ALL_REDUCE)
         memcpy(taken, given, (size_t)point->bytes);
     else
         memset(taken, 0, (size_t)point->bytes);

@@ -45,11 +45,9 @@ class Shown {
 
   private:
     static int number(std::size_t kind) {
-        static constexpr std::array<const char*, DT_NUM_KINDS> titles = {
-            "dovetail.all_reduce",  "dovetail.all_gather",  "dovetail.reduce_scatter", "dovetail.all_to_all",
-            "dovetail.broadcast",   "dovetail.barrier",     "dovetail.reduce",         "dovetail.gather",
-            "dovetail.scatter",     "dovetail.all_to_next", "dovetail.all_gather_v",   "dovetail.reduce_scatter_v",
-            "dovetail.all_to_all_v"};
+#define DT_TITLE(name, text) "dovetail." text,
+        static constexpr std::array<const char*, DT_NUM_KINDS> titles = {DT_KINDS(DT_TITLE)};
+#undef DT_TITLE
         static std::array<std::atomic<int>, DT_NUM_KINDS> numbers{};
         if (!numbers[kind]) numbers[kind] = dovetail_trace_name(titles[kind]);
         return numbers[kind];

@@ -23,22 +23,28 @@ enum {
     DT_NUM_TYPES
 };
 enum { DT_SUM, DT_PROD, DT_MIN, DT_MAX, DT_AVG }; /* an average is added here, and divided by the caller */
-enum {
-    DT_ALL_REDUCE,
-    DT_ALL_GATHER,
-    DT_REDUCE_SCATTER,
-    DT_ALL_TO_ALL,
-    DT_BROADCAST,
-    DT_BARRIER,
-    DT_REDUCE,
-    DT_GATHER,
-    DT_SCATTER,
-    DT_ALL_TO_NEXT, /* blocking only */
-    DT_ALL_GATHER_V,
-    DT_REDUCE_SCATTER_V,
-    DT_ALL_TO_ALL_V,
-    DT_NUM_KINDS
-};
+
+/* The kinds of collectives, in the order of the table in ir/collectives.py. Their numbers and names are made of this
+   list. all_to_next has no non-blocking form. */
+// clang-format off
+#define DT_KINDS(kind) \
+    kind(ALL_REDUCE, "all_reduce") \
+    kind(ALL_GATHER, "all_gather") \
+    kind(REDUCE_SCATTER, "reduce_scatter") \
+    kind(ALL_TO_ALL, "all_to_all") \
+    kind(BROADCAST, "broadcast") \
+    kind(BARRIER, "barrier") \
+    kind(REDUCE, "reduce") \
+    kind(GATHER, "gather") \
+    kind(SCATTER, "scatter") \
+    kind(ALL_TO_NEXT, "all_to_next") \
+    kind(ALL_GATHER_V, "all_gather_v") \
+    kind(REDUCE_SCATTER_V, "reduce_scatter_v") \
+    kind(ALL_TO_ALL_V, "all_to_all_v")
+// clang-format on
+#define DT_NUMBER(name, text) DT_##name,
+enum { DT_KINDS(DT_NUMBER) DT_NUM_KINDS };
+#undef DT_NUMBER
 
 /* Adds `count` elements of `src` into `dst`; given by the engine for types that MPI does not know. */
 typedef void (*dt_reduce_fn)(int dtype, int op, const void* src, void* dst, long long count);
