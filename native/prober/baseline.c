@@ -3,17 +3,22 @@
    `baseline LEVEL DTYPE ROUNDS BATCH_S MOST_S KIND:BYTES ...`: LEVEL is single, funneled, serialized or multiple
    (single: MPI_Init, as programs that ask for nothing), BYTES the larger of a rank's input and output. A round times
    each point once, by calls that fill about BATCH_S seconds; no round begins after MOST_S seconds. Rank 0 prints JSON:
-   seconds of a call by round, of the slowest rank, their median and quartiles, and wrong elements of a checked call. */
+   seconds of a call by round, of the slowest rank, their median and quartiles, and wrong elements of a checked call.
+   If DOVETAIL_EXCHANGE names a file of zeros that ranks 0 and 1 can map, also the seconds by round of an exchange of a
+   word between them (exchange.h). */
 #define _DEFAULT_SOURCE
+#include <fcntl.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "../run/mpi_table.h"
+#include "exchange.h"
 
-enum { NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000 };
+enum { NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000, EXCHANGES = 1000 };
 #define NAME(name, text) text,
 #define NUM_KINDS DT_ALL_GATHER_V /* no v-variants */
 static const char* const kinds[] = {DT_KINDS(NAME)};
@@ -33,6 +38,7 @@ static MPI_Datatype type;
 static int rank, size, which_type;
 static char *given, *taken;          /* of the point at hand */
 static char *inputs[2], *results[2]; /* of points in small pages, and in huge ones */
+static void* words;                  /* that ranks 0 and 1 exchange; NULL: they do not */
 
 static int index_of(const char* word, const char* const* words, int count) {
     for (int i = 0; i < count; ++i)
@@ -176,6 +182,18 @@ static int calls_in(const Point* point, double batch_s) {
     return filling < 1 ? 1 : filling > MOST_CALLS ? MOST_CALLS : (int)filling;
 }
 
+static void map_words(void) {
+    const char* const name = getenv("DOVETAIL_EXCHANGE");
+    const int file = name && rank < 2 && size > 1 ? open(name, O_RDWR) : -1;
+    if (file < 0) return;
+    words = mmap(NULL, DT_EXCHANGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (words == MAP_FAILED) MPI_Abort(world, 1);
+    close(file);
+}
+
+/* Of rank 0; the other ranks wait for its broadcast in `goes_on`. */
+static double exchange_s(void) { return words ? dt_exchange_s(words, rank, EXCHANGES, 1.0) : -1; }
+
 static int goes_on(double begun, double most_s) {
     int is_early = MPI_Wtime() - begun < most_s;
     MPI_Bcast(&is_early, 1, MPI_INT, 0, world);
@@ -204,7 +222,7 @@ static void print_point(const Point* point, int rounds, int is_last) {
     free(sorted);
 }
 
-static void print_all(const Point* points, int count, int rounds, int asked, int provided) {
+static void print_all(const Point* points, int count, const double* apart_s, int rounds, int asked, int provided) {
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
     int length, found = 0;
     MPI_Get_library_version(library, &length);
@@ -213,9 +231,11 @@ static void print_all(const Point* points, int count, int rounds, int asked, int
         if ((unsigned char)*c < ' ') *c = ' ';
     while (found < 3 && level_codes[found] != provided) ++found;
     printf(
-        "{\"library\": \"%s\", \"asked\": \"%s\", \"provided\": \"%s\", \"ranks\": %d, \"dtype\": \"%s\", \"rows\": "
-        "[\n",
+        "{\"library\": \"%s\", \"asked\": \"%s\", \"provided\": \"%s\", \"ranks\": %d, \"dtype\": \"%s\", "
+        "\"exchange_s\": [",
         library, levels[asked], levels[found], size, types[which_type]);
+    for (int i = 0; i < rounds && words; ++i) printf("%s%.4g", i ? ", " : "", apart_s[i]);
+    printf("], \"rows\": [\n");
     for (int i = 0; i < count; ++i) print_point(&points[i], rounds, i + 1 == count);
     printf("]}\n");
 }
@@ -280,12 +300,16 @@ int main(int argc, char** argv) {
     for (int i = 0; i < count; ++i) points[i] = read_point(argv[6 + i], rounds);
     start(level, &argc, &argv, &provided);
     make_buffers(points, count);
+    map_words();
+    double* const apart_s = malloc((size_t)rounds * sizeof(double));
     for (int i = 0; i < count; ++i) points[i].wrong = wrong_in(&points[i]);
     for (int i = 0; i < count; ++i) points[i].calls = calls_in(&points[i], batch_s);
     const double begun = MPI_Wtime();
-    for (; done < rounds && (!done || goes_on(begun, most_s)); ++done)
+    for (; done < rounds && (!done || goes_on(begun, most_s)); ++done) {
         for (int i = 0; i < count; ++i) points[i].seconds[done] = each_s(&points[i], points[i].calls);
-    if (rank == 0) print_all(points, count, done, level, provided);
+        apart_s[done] = exchange_s();
+    }
+    if (rank == 0) print_all(points, count, apart_s, done, level, provided);
     MPI_Finalize();
     return 0;
 }

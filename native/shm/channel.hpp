@@ -5,6 +5,9 @@
 // travel together. A slot has its number on a line beside its data; messages of several lines were slower than a slot
 // at every size. Numbers have 64 bits and never restart: what an earlier call left in a ring is never taken for a
 // later message. A channel begins as zeroed memory.
+//
+// A slot may hold a loan in place of data: where the message lies in memory that both ranks map. Until the reader has
+// released the slot, the writer leaves those bytes as they are.
 #pragma once
 
 #include <algorithm>
@@ -24,6 +27,12 @@ struct alignas(64) Line {
     Atomic<Count> number;  // of the line, from 1 on; 0: never written
 };
 static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);  // so that processes may share it
+
+// Where a message lies for all ranks: in a region, numbered alike on all, so far behind the begin of its sender's part.
+struct Loan {
+    std::uint32_t region = 0, is_one = 0;
+    std::uint64_t offset = 0;
+};
 
 // How much memory each channel has. The same on all ranks.
 struct Geometry {
@@ -58,6 +67,7 @@ class Fifo {
         return reinterpret_cast<Line*>(memory_ + 256)[position & (geometry_->lines - 1)];
     }
     Atomic<Count>& slot_number(Count position) const { return *reinterpret_cast<Atomic<Count>*>(slot(position)); }
+    Loan& slot_loan(Count position) const { return *reinterpret_cast<Loan*>(slot(position) + sizeof(Count)); }
     std::byte* slot_data(Count position) const { return slot(position) + Geometry::flag_bytes; }
     const Geometry& geometry() const { return *geometry_; }
 
@@ -87,9 +97,16 @@ class Writer {
     std::byte* place(Count num_bytes) const {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
-    void commit(Count num_bytes) {
+    void commit(Count num_bytes, const Loan& loan = {}) {
+        if (!fits_line(num_bytes)) fifo_.slot_loan(slot_) = loan;
         Atomic<Count>& number = fits_line(num_bytes) ? fifo_.line(line_).number : fifo_.slot_number(slot_);
         number.store(++(fits_line(num_bytes) ? line_ : slot_), std::memory_order_release);
+    }
+
+    Count slots_sent() const { return slot_; }
+    // Whether the reader has released so many slots.
+    bool have_taken(Count slots) {
+        return slots_taken_ >= slots || (slots_taken_ = fifo_.slots_taken().load(std::memory_order_acquire)) >= slots;
     }
 
   private:
@@ -115,6 +132,7 @@ class Reader {
     const std::byte* place(Count num_bytes) const {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
+    Loan loan(Count num_bytes) const { return fits_line(num_bytes) ? Loan{} : fifo_.slot_loan(slot_); }
     // The writer learns it at once of a slot, of lines when it may soon want them.
     void release(Count num_bytes) {
         if (!fits_line(num_bytes)) return fifo_.slots_taken().store(++slot_, std::memory_order_release);

@@ -234,7 +234,7 @@ void Messages::arrived(int src, const Head& head) {
     Peer& from = peer(src);
     const Label label{head.context, head.tag};
     const auto num_bytes = static_cast<long long>(head.num_bytes);
-    const Loan loan = head.kind == Kind::lend ? from.in.head<Loan>() : Loan{};
+    const Loan loan = head.kind == Kind::lend ? from.in.head<Lent>().loan : Loan{};
     const auto found = std::find_if(from.posted.begin(), from.posted.end(),
                                     [&](int taken) { return at(static_cast<std::size_t>(taken)).label == label; });
     if (found != from.posted.end()) {
@@ -270,7 +270,7 @@ void Messages::answer(int handle, std::uint32_t from, long long num_bytes, const
     Request& taken = at(static_cast<std::size_t>(handle));
     Peer& to = peer(taken.peer);
     if (loan.is_one) {
-        take_whole(handle, num_bytes, regions_[loan.region]->part(taken.peer) + loan.offset, nullptr);
+        take_whole(handle, num_bytes, regions_.at(loan, taken.peer), nullptr);
         to.answers.push_back({Kind::taken, from, 0, 0, 0});
         return write(to);
     }
@@ -305,12 +305,13 @@ bool Messages::write_head(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     const Loan loan = loan_of(sent);
     const auto here = sent.matched ? std::size_t{0} : static_cast<std::size_t>(sent.num_bytes);
-    if (!to.out.has_room(sizeof(Head) + (loan.is_one ? sizeof loan : padded(here)))) return false;
+    if (!to.out.has_room(sizeof(Head) + (loan.is_one ? sizeof(Lent) : padded(here)))) return false;
     const Kind kind = loan.is_one ? Kind::lend : sent.matched ? Kind::ask : Kind::whole;
     const Head head{kind, static_cast<std::uint32_t>(handle), sent.label.context, sent.label.tag,
                     static_cast<std::uint64_t>(sent.num_bytes)};
     to.out.put(&head, sizeof head);
-    loan.is_one ? to.out.put(&loan, sizeof loan) : to.out.put(sent.data, here);
+    const Lent lent{loan, {}};
+    loan.is_one ? to.out.put(&lent, sizeof lent) : to.out.put(sent.data, here);
     to.out.publish();
     if (!sent.matched) end(sent, handle);
     return true;
@@ -332,21 +333,8 @@ bool Messages::write_pieces(Peer& to, int handle) {
     return true;
 }
 
-void Messages::add(std::shared_ptr<Region> region) {
-    for (auto& each : regions_)
-        if (each && each->is_over()) each.reset();
-    regions_.push_back(std::move(region));
-}
-
-Messages::Loan Messages::loan_of(const Request& sent) const {
-    Loan found{};
-    for (std::size_t i = 0; sent.matched && i < regions_.size(); ++i)
-        if (regions_[i] && regions_[i]->holds(sent.data, static_cast<std::size_t>(sent.num_bytes))) {
-            found.region = static_cast<std::uint32_t>(i);
-            found.is_one = 1;
-            found.offset = static_cast<std::uint64_t>(sent.data - regions_[i]->part(rank_));
-        }
-    return found;
+Loan Messages::loan_of(const Request& sent) const {
+    return sent.matched ? regions_.find(sent.data, static_cast<std::size_t>(sent.num_bytes), rank_) : Loan{};
 }
 
 bool Messages::has_to_send() const {

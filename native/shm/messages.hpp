@@ -49,7 +49,7 @@ class Messages {
     // Whether the request has ended; then it is gone, and `code` says how.
     bool test(int handle, int& code);
     void cancel(int handle);  // of a receive that nobody waits for; a send is forgotten once it has ended
-    void add(std::shared_ptr<Region> region);  // all ranks add the same ones, in the same order
+    void add(std::shared_ptr<Region> region) { regions_.add(std::move(region)); }  // on all ranks
     void hide() { memory_->hide(); }
     void leave(State how);  // sends out what is still here first, unless this rank has failed
 
@@ -63,10 +63,9 @@ class Messages {
         std::uint64_t context, tag;  // tag of a grant: the receiver's request
         std::uint64_t num_bytes;     // of the message; of data: of this piece
     };
-    struct Loan {  // what follows the head of `lend`: where the message lies in the sender's part
-        std::uint32_t region = 0, is_one = 0;
-        std::uint64_t offset = 0;
-        std::byte unused[grain - 16];
+    struct Lent {  // what follows the head of `lend`: where the message lies in the sender's part
+        Loan loan;
+        std::byte unused[grain - sizeof(Loan)];
     };
     struct Request {
         enum class Use : std::uint8_t { none, send, receive } use = Use::none;
@@ -121,8 +120,8 @@ class Messages {
     std::vector<Peer> peers_;
     std::deque<Request> requests_;
     std::vector<int> unused_;
-    std::vector<std::shared_ptr<Region>> regions_;  // null: all ranks have given it back
-    int misses_ = 0, broken_ = 0;                   // broken: the code of a rank that has failed, for all requests
+    Regions regions_;
+    int misses_ = 0, broken_ = 0;  // broken: the code of a rank that has failed, for all requests
     std::chrono::steady_clock::time_point looked_;
     bool has_left_ = false;
 };

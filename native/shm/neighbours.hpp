@@ -9,6 +9,7 @@
 #include <string>
 
 #include "shm/channel.hpp"
+#include "shm/region.hpp"
 
 namespace dovetail::shm {
 
@@ -30,6 +31,7 @@ class Neighbours {
     void fail();  // sends nothing any more
     bool has_failed(int rank) const;
     bool has_ended(int rank) const;  // its process
+    Regions regions;
 
   private:
     struct alignas(128) Row {

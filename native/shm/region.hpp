@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "shm/channel.hpp"
 #include "shm/segment.hpp"
 
 namespace dovetail::shm {
@@ -54,6 +55,29 @@ class Region {
     const int rank_;
     const std::vector<std::size_t> lengths_;
     std::vector<std::size_t> starts_;
+};
+
+// The regions of a communicator. All ranks add the same ones, in the same order.
+class Regions {
+  public:
+    void add(std::shared_ptr<Region> region) {
+        for (auto& each : all_)
+            if (each && each->is_over()) each.reset();
+        all_.push_back(std::move(region));
+    }
+    // The place of `num_bytes` at `data` in this rank's part of some region; none if they lie elsewhere.
+    Loan find(const std::byte* data, std::size_t num_bytes, int rank) const {
+        Loan found;
+        for (std::size_t i = 0; i < all_.size(); ++i)
+            if (all_[i] && all_[i]->holds(data, num_bytes))
+                found = {static_cast<std::uint32_t>(i), 1, static_cast<std::uint64_t>(data - all_[i]->part(rank))};
+        return found;
+    }
+    std::byte* at(const Loan& loan, int rank) const { return all_[loan.region]->part(rank) + loan.offset; }
+    bool empty() const { return all_.empty(); }
+
+  private:
+    std::vector<std::shared_ptr<Region>> all_;  // null: all ranks have given it back
 };
 
 // Held by the arrays of this rank's part.

@@ -62,7 +62,7 @@ def lent(document: dict[str, Any]) -> Check:
     assert found.ok, found.checks
     assert found.warning is not None
     assert "may still read input[0] of gpu" in found.warning.message
-    assert "write pwsf for pws" in (found.warning.hint or "")
+    assert "replace pws by pwsf" in (found.warning.hint or "")
     return found.warning
 
 
@@ -343,7 +343,7 @@ class TestPorts:
         """By its own flush: the executor does nothing for one that stands alone."""
         for ops in ((), (sync_op("flush", 0, by="port"), NOP)):  # the caller may write its input again
             warning = lent(self.plan(*ops))
-            assert ("a flush op of its own does nothing" in (warning.hint or "")) == bool(ops)
+            assert ("a separate flush op does nothing" in (warning.hint or "")) == bool(ops)
             assert mscclpp_machine.verdicts(self.plan(*ops), 300)["wrong"] > 0
 
     def test_the_caller_of_a_valid_plan_is_warned(self, tmp_path, capsys) -> None:
@@ -368,11 +368,11 @@ class TestPorts:
                 ops_of(document, gpu).insert(at, [over, NOP][n])
                 if n:
                     ops_of(document, gpu).insert(at + 1, over)
-            fails(document, "races", "op 3 (pws)", "reads", "write pwsf for pws")
+            fails(document, "races", "op 3 (pws)", "reads", "replace pws by pwsf")
         document = self.plan()
         for gpu in (0, 1):  # before the put, in order with it; in the next call with nothing
             ops_of(document, gpu)[:0] = [over, NOP]
-        fails(document, "races", "when it is called again", "op 5 (pws)", "write pwsf for pws")
+        fails(document, "races", "when it is called again", "op 5 (pws)", "replace pws by pwsf")
         for gpu in (0, 1):
             ops_of(document, gpu)[5]["name"] = "pwsf"
             ops_of(document, gpu).insert(6, NOP)

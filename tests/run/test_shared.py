@@ -7,14 +7,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import needs
 import pytest
 from shared_ranks import run_shared
 
 from dovetail import _native
 from dovetail.collective import AllReduce
 from dovetail.core import EnvironmentFault, OperatorError, RunError, load_json
+from dovetail.machine import load
 from dovetail.run.job import Job, Variant
 from dovetail.run.ranks.library import SharedCalls
 from dovetail.run.ranks.world import World
@@ -22,7 +25,10 @@ from dovetail.run.shared import environment, launch, stores
 from dovetail.run.shared.arrays import empty
 from dovetail.run.shared.executor import SharedExecutor
 from dovetail.run.shared.world import Comm, join
+from dovetail.store.selection import Choice
 from dovetail.timeline import Timeline
+from dovetail.tuner.collectives import entries_of
+from dovetail.tuner.contest import contest
 
 
 def in_threads(size, act):
@@ -279,6 +285,16 @@ def test_all_calls(ranks, tmp_path):
     assert "all the same" in said
 
 
+def test_scripts_are_rivals_without_mpi(tmp_path):
+    """Tuning measures algorithms through channels too, and ranks without MPI run them."""
+    executor = SharedExecutor(folder=tmp_path)
+    ((entry,), _) = entries_of([AllReduce(64)], load("shared-memory-2"), 2, shared=executor.shares_memory)
+    chosen = [each for each in entry.predicted if Choice.of(each).transport == "shared"]
+    (flat,) = (each for each in chosen if Choice.of(each).algorithm == "flat_all_reduce")
+    found = contest([replace(entry, predicted={flat: 1e-6})], executor, rounds=1, budget_s=0.1, keep=True)
+    assert [(each.schedule, each.wrong) for each in found.judged] == [(flat, {})]
+
+
 def test_products(tmp_path):
     code, said = run_shared(2, "product_ranks.py", env={"DOVETAIL_CACHE": str(tmp_path)})
     assert code == 0, said[-3000:]
@@ -293,6 +309,12 @@ def test_arrays_of_all_ranks_in_every_call():
     assert "all the same" in said
 
 
-def test_arrays_are_not_shared_by_mpi():
-    with pytest.raises(OperatorError, match="no memory is shared on a communicator of int"):
+@pytest.mark.mpi
+def test_arrays_of_all_ranks_of_mpi(mpi):
+    done = mpi.run(3, needs.RANKS / "shared_arrays.py", timeout_s=200)
+    assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]
+
+
+def test_arrays_are_shared_on_communicators_only():
+    with pytest.raises(OperatorError, match="no communicator, but int"):
         empty(3, float, 7)

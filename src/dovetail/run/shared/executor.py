@@ -29,6 +29,10 @@ class SharedExecutor(Executor):
         """Words that identify such ranks."""
         return "processes of one host, without MPI"
 
+    @property
+    def shares_memory(self) -> bool:
+        return True
+
     def in_folder(self, folder: Path) -> SharedExecutor:
         """Return an executor like this one whose jobs leave their files in `folder`."""
         return replace(self, folder=folder)

@@ -25,7 +25,8 @@ ENDED_S = 2.0  # seconds that they have after SIGTERM
 class Ranks:
     """Processes that run one command, each a rank of `dovetail.world()`; together like one process of `subprocess`.
 
-    They are a process group of their own, without standard input. `output` takes what they print.
+    They are a process group of their own, without standard input. `output` takes what they print. They end with
+    this process, however it ends: see `_guard`.
 
     Attributes
     ----------
@@ -43,13 +44,13 @@ class Ranks:
         self._meeting = _meeting_place()
         common = {"DOVETAIL_RANKS": str(ranks), "DOVETAIL_LOCAL_RANKS": str(ranks), "DOVETAIL_STORE": self._meeting}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self.pid = 0
+        self._guard = _guard(self._meeting)
+        self.pid = self._guard.pid
         try:
             for rank in range(ranks):
                 env = os.environ | common | {"DOVETAIL_RANK": str(rank)}
                 streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
                 self._running[rank] = subprocess.Popen(command, env=env, process_group=self.pid, **streams)
-                self.pid = self.pid or self._running[rank].pid
         except OSError as error:
             self.end()
             raise EnvironmentFault(f"cannot start {command[0]}", found=error.strerror) from error
@@ -65,6 +66,8 @@ class Ranks:
                     self.first = rank, code
         if not self._running and self.returncode is None:
             self.returncode = self.first[1] if self.first else 0
+            self._guard.kill()
+            self._guard.communicate()
             shutil.rmtree(self._meeting, ignore_errors=True)
         return self.returncode
 
@@ -85,6 +88,21 @@ class Ranks:
                 with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                     os.killpg(self.pid, number)
                     self.wait(ENDED_S)
+
+
+def _guard(meeting: str) -> subprocess.Popen[bytes]:
+    """Start a process group by a process that ends the group once this process is gone, even by SIGKILL.
+
+    It then removes the folder where the ranks meet. The guard reads from a pipe. Only this process has the other end,
+    and each of its children until that begins its command, when it is in the group: so the guard misses none.
+    """
+    script = f"trap '' TERM INT HUP; read _; kill -TERM 0; sleep {ENDED_S:g}; rm -rf -- \"$1\"; kill -KILL 0"
+    words = ["/bin/sh", "-c", script, "dovetail guard", meeting]
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE  # a pipe of the ranks' output must end with the ranks
+    try:
+        return subprocess.Popen(words, stdin=pipe, stdout=quiet, stderr=quiet, process_group=0)
+    except OSError as error:
+        raise EnvironmentFault("ranks cannot be started", found=f"/bin/sh: {error.strerror}") from error
 
 
 def _meeting_place() -> str:
