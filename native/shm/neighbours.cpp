@@ -18,8 +18,8 @@ namespace {
 
 constexpr double spin_s = 20e-6, yield_s = 1e-3, look_s = 50e-3;
 constexpr double taken_s = 1e-6;      // a yield that takes longer gave the core away
-constexpr double share = 0.05;        // of its wait that a rank sleeps at a time
-constexpr double longest_s = 0.5e-3;  // that it sleeps at a time
+constexpr double share = 0.05;        // of the time waited so far: a rank's next sleep
+constexpr double longest_s = 0.5e-3;  // of one sleep
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -31,11 +31,11 @@ void pause() {
 #endif
 }
 
-// State and starting time of a process, by the kernel's own text; ' ' where it cannot be read.
+// State and start time of a process, from /proc; ' ' if they cannot be read.
 std::pair<char, std::uint64_t> look_at(int pid) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
     const std::string text{std::istreambuf_iterator<char>(file), {}};
-    const auto name = text.rfind(')');  // the name in parentheses may hold anything
+    const auto name = text.rfind(')');  // the name in parentheses may have any characters
     if (name == std::string::npos) return {' ', 0};
     std::istringstream rest(text.substr(name + 1));
     char state = ' ';

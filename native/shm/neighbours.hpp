@@ -1,4 +1,4 @@
-// Neighbours: the ranks of one host in the memory that they share: who lives, and the channels between them.
+// Neighbours: the ranks of one host that share memory: whether they live, and the channels between them.
 #pragma once
 
 #include <sched.h>
@@ -16,8 +16,8 @@ namespace dovetail::shm {
 class Neighbours {
   public:
     static std::size_t bytes(int size, const Geometry& geometry);
-    static Geometry geometry(int size, std::size_t bytes);  // the inverse, of as many as `bytes` came to
-    // `memory` is zeroed before the first rank comes. All ranks give the same geometry.
+    static Geometry geometry(int size, std::size_t bytes);  // the inverse of `bytes`
+    // `memory` is zeroed before the first rank calls this. All ranks give the same geometry.
     Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry);
     ~Neighbours();
     Neighbours(const Neighbours&) = delete;
@@ -26,9 +26,9 @@ class Neighbours {
     int rank() const { return rank_; }
     int size() const { return size_; }
     Ends& ends() { return ends_; }
-    // Whether the cores that the ranks may run on are at least as many as they. After all ranks have come.
+    // Whether the ranks may run on at least as many cores as there are ranks. Valid once all are constructed.
     bool each_has_a_core() const;
-    void fail();  // sends nothing any more
+    void fail();  // tells the others that this rank sends no more
     bool has_failed(int rank) const;
     bool has_ended(int rank) const;  // its process
     Regions regions;
@@ -36,7 +36,7 @@ class Neighbours {
   private:
     struct alignas(128) Row {
         std::atomic<int> pid;
-        std::atomic<std::uint64_t> started;  // of the process, in ticks since boot: a later one may have its number
+        std::atomic<std::uint64_t> started;  // of the process, in ticks since boot: a later one may have its pid
         std::atomic<bool> failed;
         cpu_set_t cores;
     };
@@ -47,12 +47,12 @@ class Neighbours {
     Ends ends_;
 };
 
-// How a rank waits: it spins while each rank has a core, then yields, then sleeps for ever longer parts of its wait.
+// How a rank waits: if each rank has a core, it first polls. Then it yields, then it sleeps, longer and longer.
 class Patience {
   public:
     explicit Patience(const Neighbours& ranks) : ranks_(ranks) {}
 
-    // Nothing moved: pauses. True now and then, when it has waited long: time to see whether others live.
+    // Called if nothing moved: waits a little. True at intervals in a long wait: the caller then checks if others live.
     bool wait(bool rests);
     double waited_s() const;
     void moved() { spins_ = 0, began_s_ = 0.0; }
@@ -60,7 +60,7 @@ class Patience {
   private:
     bool yield_or_sleep(bool rests);
     const Neighbours& ranks_;
-    int spins_ = 0, most_spins_ = -1;  // the latter: unknown yet
+    int spins_ = 0, most_spins_ = -1;  // most_spins_ -1: not known yet
     double began_s_ = 0.0, looked_s_ = 0.0;
 };
 

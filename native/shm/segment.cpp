@@ -34,7 +34,7 @@ struct File {
     int number;
 };
 
-// 128 random bits: nobody guesses the name, or has taken it before.
+// 128 random bits: the name is not in use, and cannot be guessed.
 std::string random_name() {
     std::array<unsigned char, 16> bits{};
     if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size())) refuse("getrandom");
@@ -44,7 +44,7 @@ std::string random_name() {
     return name;
 }
 
-// What the kernel calls an open file of ours: the random name of an anonymous one.
+// The kernel's name of an open file of this process: the random name of an anonymous one.
 std::string title(int file) {
     std::array<char, 128> text{};
     const auto size = readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), text.data(), text.size() - 1);
@@ -54,7 +54,7 @@ std::string title(int file) {
 int open_anonymous(const std::string& path, const std::string& expected) {
     File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (file.number < 0) refuse(path);
-    if (title(file.number) != expected) refuse(path, ESTALE);  // that number is another process's or file's by now
+    if (title(file.number) != expected) refuse(path, ESTALE);  // by now that is another process or file
     return file.keep();
 }
 
@@ -72,7 +72,7 @@ Segment Segment::make(std::size_t num_bytes, Kind kind) {
     if (kind == Kind::named) {
         File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
         if (file.number < 0) refuse("shm_open");
-        try {  // a full /dev/shm refuses here, not by SIGBUS later
+        try {  // if /dev/shm is full, this fails, instead of SIGBUS later
             if (const int code = posix_fallocate(file.number, 0, size)) refuse("posix_fallocate", code);
             Segment made(file.number, name, num_bytes);
             made.file_ = file.keep();
