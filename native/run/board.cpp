@@ -59,7 +59,7 @@ Board::Board(std::byte* memory, int rank, int size, std::function<bool(int)> has
       size_(size),
       has_ended_(std::move(has_ended)),
       counts_room_(counts_room(size)),
-      head_(reinterpret_cast<Head*>(memory)),  // zeros are how all of it begins
+      head_(reinterpret_cast<Head*>(memory)),  // all of it begins as zeros
       rows_(reinterpret_cast<Row*>(memory + sizeof(Head))),
       own_(rows_ + rank),
       counts_(reinterpret_cast<std::byte*>(rows_ + size)) {}
@@ -71,7 +71,7 @@ void Board::keep_counts(std::string_view all_counts) {
     own_->counted = number_;
 }
 
-// A fault was posted: the call goes on only if other ranks count on it.
+// A fault was posted: the call goes on only if all ranks have to do it before they raise the fault.
 bool Board::may_go_on() {
     const Lock lock(*this);
     if (number_ <= place(acked_ + 1).through) return true;
@@ -84,7 +84,7 @@ bool Board::is_reached() const {
     return place(acked_ + 1).call <= number_;
 }
 
-// The latest call of a rank that it does not take back on account of a fault which it has still to raise.
+// The latest call that a rank does: a fault that it has still to raise may cancel the later one it has entered.
 std::uint64_t Board::entered(int rank) const {
     const std::uint64_t number = row(rank).entered.load(std::memory_order_seq_cst);
     const std::uint64_t acked = row(rank).acked.load(std::memory_order_seq_cst);

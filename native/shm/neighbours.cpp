@@ -11,8 +11,8 @@ namespace {
 
 constexpr double spin_s = 20e-6, yield_s = 1e-3, look_s = 50e-3;
 constexpr double taken_s = 1e-6;      // a yield that takes longer gave the core away
-constexpr double share = 0.05;        // of its wait that a rank sleeps at a time
-constexpr double longest_s = 0.5e-3;  // that it sleeps at a time
+constexpr double share = 0.05;        // of the time waited so far: a rank's next sleep
+constexpr double longest_s = 0.5e-3;  // of one sleep
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 

@@ -1,4 +1,4 @@
-// Neighbours: the ranks of one host in the memory that they share: who lives, and the channels between them.
+// Neighbours: the ranks of one host that share memory: whether they live, and the channels between them.
 #pragma once
 
 #include <sched.h>
@@ -24,7 +24,7 @@ class Neighbours {
     int rank() const { return rank_; }
     int size() const { return size_; }
     Ends& ends() { return ends_; }
-    // Whether the cores that the ranks may run on are at least as many as they. After all ranks have come.
+    // Whether the ranks may run on at least as many cores as there are ranks. Valid once all are constructed.
     bool each_has_a_core() const;
     void fail() { states_.leave(State::failed); }  // sends nothing any more
     bool has_failed(int rank) const { return states_.state(rank) == State::failed; }
@@ -44,12 +44,12 @@ class Neighbours {
     Ends ends_;
 };
 
-// How a rank waits: it spins while each rank has a core, then yields, then sleeps for ever longer parts of its wait.
+// How a rank waits: if each rank has a core, it first polls. Then it yields, then it sleeps, longer and longer.
 class Patience {
   public:
     explicit Patience(const Neighbours& ranks) : ranks_(ranks) {}
 
-    // Nothing moved: pauses. True now and then, when it has waited long: time to see whether others live.
+    // Called if nothing moved: waits a little. True at intervals in a long wait: the caller then checks if others live.
     bool wait(bool rests);
     double waited_s() const;
     void moved() { spins_ = 0, began_s_ = 0.0; }
@@ -57,7 +57,7 @@ class Patience {
   private:
     bool yield_or_sleep(bool rests);
     const Neighbours& ranks_;
-    int spins_ = 0, most_spins_ = -1;  // the latter: unknown yet
+    int spins_ = 0, most_spins_ = -1;  // most_spins_ -1: not known yet
     double began_s_ = 0.0, looked_s_ = 0.0;
 };
 

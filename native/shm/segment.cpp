@@ -95,7 +95,7 @@ std::string title(int file) {
 int open_anonymous(const std::string& path, const std::string& expected) {
     File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     if (file.number < 0) refuse(path);
-    if (title(file.number) != expected) refuse(path, ESTALE);  // that number is another process's or file's by now
+    if (title(file.number) != expected) refuse(path, ESTALE);  // by now that is another process or file
     return file.keep();
 }
 
