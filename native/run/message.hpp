@@ -102,6 +102,7 @@ struct Flight {  // an issued op of a net lane
     std::uint64_t begun = 0;                 // by the event clock
     Block staging;                           // the message, or the pieces of it that are under way
     std::byte* landing = nullptr;            // where that is, whoever keeps it
+    const std::byte* lent[ahead] = {};       // pieces that lie with their sender
     std::vector<std::byte> packed;
 };
 
@@ -125,6 +126,7 @@ struct Fifo : Ring<Outgoing> {
 
 struct Inbound {                        // a channel received on
     std::int64_t issued = 0, turn = 0;  // ops: those issued, and those all of whose pieces have been posted
+    int ops = 0;                        // in a run
     int under_way = 0, expected = 0;    // pieces posted; those of them that were, at the last look, still to come
 };
 
@@ -139,6 +141,8 @@ struct Move {  // what a net lane needs to know of an op
     const Span *read = nullptr, *write = nullptr;
     const Span* source = nullptr;  // where the message it sends lies; null: in staging, or it has no bytes
     std::vector<int> writers;      // ops that overwrite that
+    std::vector<int> readers;      // of the message it receives, if that may stay with its sender until they have ended
+    std::byte* place = nullptr;    // what its readers take for the base of the buffer
     bool computed = false;         // some of them on compute lanes
 };
 

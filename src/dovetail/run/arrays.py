@@ -62,15 +62,15 @@ def allocate_buffer(program: Program, workload: Workload, buffer: str, rank: int
     return array
 
 
-def allocate_apart(shape: tuple[int, ...], dtype: np.dtype[Any], number: int) -> Array:
+def allocate_apart(shape: tuple[int, ...], dtype: np.dtype[Any], number: int, memory: Array | None = None) -> Array:
     """A poisoned array that begins with a cache line, at another place of its page than those of other numbers: loads
-    wait for stores to memory that lies at the same place of another page.
+    wait for stores to memory that lies at the same place of another page. `memory`: bytes to put it in, PAGE more.
 
     >>> [allocate_apart((4, 9), np.dtype("f4"), number).ctypes.data % PAGE for number in range(4)]
     [0, 1600, 3200, 704]
     """
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.empty(num_bytes + PAGE, np.uint8)
+    memory = np.empty(num_bytes + PAGE, np.uint8) if memory is None else memory
     start = (number * APART - memory.ctypes.data) % PAGE
     array: Array = memory[start : start + num_bytes].view(dtype).reshape(shape)
     poison(array)
