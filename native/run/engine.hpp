@@ -96,9 +96,7 @@ class Engine {
     void look_behind(int window);
 
     bool is_done(int op) const;
-    bool is_net(int op) const {
-        return lanes_[static_cast<std::size_t>(ops_[static_cast<std::size_t>(op)].lane)].net;
-    }
+    bool is_net(int op) const { return lanes_[static_cast<std::size_t>(ops_[static_cast<std::size_t>(op)].lane)].net; }
     bool ready(const Op& op) const;
     std::string run_once(const Options& options);
     std::string refusal(const Options& options) const;

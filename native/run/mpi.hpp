@@ -29,7 +29,8 @@ class MpiTransport final : public Transport {
     int borrow(void* data, long long num_bytes, int src, int tag, const std::byte** lent) override {
         if (!mpi_->borrow) return Transport::borrow(data, num_bytes, src, tag, lent);
         int handle = -1;
-        check(mpi_->borrow(comm_, data, num_bytes, src, tag, reinterpret_cast<const void**>(lent), &handle), "a receive");
+        check(mpi_->borrow(comm_, data, num_bytes, src, tag, reinterpret_cast<const void**>(lent), &handle),
+              "a receive");
         return handle;
     }
 

@@ -12,7 +12,7 @@ namespace {
 // What ops read, or what they write, by buffer and place.
 class Accesses {
   public:
-    Accesses(std::vector<Op>& ops, std::vector<Span> Op::*side) {
+    Accesses(std::vector<Op>& ops, std::vector<Span> Op::* side) {
         for (std::size_t i = 0; i < ops.size(); ++i)
             for (auto& span : ops[i].*side) {
                 if (span.num_bytes() == 0) continue;

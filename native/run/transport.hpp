@@ -26,8 +26,8 @@ struct Transport {
     // `matched`: complete only once the receiver has asked for it.
     virtual int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) = 0;
     virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
-    // As irecv. A message that lies where this rank can read it stays there: once `test` is true, `*lent` is its address
-    // until it is given back. Otherwise `*lent` is null, the message is in `data`, and the handle is gone.
+    // As irecv. A message that lies where this rank can read it stays there: once `test` is true, `*lent` is its
+    // address until it is given back. Otherwise `*lent` is null, the message is in `data`, and the handle is gone.
     virtual int borrow(void* data, long long num_bytes, int src, int tag, const std::byte** lent) {
         *lent = nullptr;
         return irecv(data, num_bytes, src, tag);
