@@ -293,6 +293,12 @@ def test_arrays_of_all_ranks_in_every_call():
     assert "all the same" in said
 
 
+def test_products_read_what_other_ranks_hold():
+    code, said = run_shared(2, "shared_products.py")
+    assert code == 0, said[-3000:]
+    assert "all the same" in said
+
+
 def test_arrays_are_not_shared_by_mpi():
     with pytest.raises(OperatorError, match="no memory is shared on a communicator of int"):
         empty(3, float, 7)
