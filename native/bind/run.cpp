@@ -42,7 +42,8 @@ using Transports = std::shared_ptr<Transport>;
 using ChannelTuple = std::tuple<int, int, int, int>;      // src, dst, id, depth
 using CollectiveRow = std::tuple<int, std::vector<int>>;  // kind, group
 using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>>;  // address, slot bytes, dtype
+// Address, slot bytes, dtype, where slots start, whether it is scratch.
+using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>, bool>;
 using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;  // buffer, offset, count, divisor
 using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Texts = std::vector<std::string>;
@@ -91,8 +92,8 @@ Share read_share(int rank, const Table& columns, const std::vector<bool>& lane_i
     std::vector<ChannelRow> rows;
     for (const auto& [src, dst, id, depth] : channels) rows.push_back({src, dst, depth});
     std::vector<Memory> homes;
-    for (const auto& [base, slot, dtype, starts] : memory)
-        homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype, starts ? starts->data() : nullptr});
+    for (const auto& [base, slot, dtype, starts, scratch] : memory)
+        homes.push_back({reinterpret_cast<std::byte*>(base), slot, dtype, starts ? starts->data() : nullptr, scratch});
     std::vector<QuotientRow> divided;
     for (const auto& [buffer, offset, count, divisor] : quotients) divided.push_back({buffer, offset, count, divisor});
     std::vector<PartsRow> collective_parts;
@@ -109,7 +110,7 @@ std::shared_ptr<Script> make_script(std::shared_ptr<Neighbours> ranks, const Tab
                                     const std::vector<MemoryRow>& memory, const std::vector<QuotientTuple>& quotients,
                                     std::int64_t slot_bytes) {
     std::vector<Script::Starts> all_starts;
-    for (const auto& [base, slot, dtype, starts] : memory)
+    for (const auto& [base, slot, dtype, starts, scratch] : memory)
         all_starts.push_back(starts ? Script::Starts(starts->data(), starts->data() + starts->size())
                                     : Script::Starts());
     Share share = read_share(ranks->rank(), columns, lane_is_net, channels, memory, quotients, {});

@@ -51,6 +51,7 @@ Engine::Engine(Transport& transport, Share share, bool in_order, std::vector<Col
         lanes_.back().net = net;
     }
     index_ops();
+    index_readers(share.scratch);
     made_ns_ = dovetail_trace_moment(&made_);
 }
 
@@ -249,6 +250,8 @@ void Engine::prepare(const Options& options) {
         lane.issued = 0, lane.done = 0;
         (lane.net ? net_left_ : compute_left_) += lane.size();
     }
+    for (auto& move : moves_)
+        if (!move.readers.empty()) move.place = bases_[static_cast<std::size_t>(move.write->buffer)];
     matmul_.forget();
     net_done_ = net_left_ == 0;
     stop_ = false;

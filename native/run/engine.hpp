@@ -37,6 +37,10 @@ struct Lane {
     void end_one() { done.store(done.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 };
 
+struct Loan {
+    int op = -1, handle = -1;
+};
+
 struct Collective {
     int kind = 0, group = -1, size = 1;
     bool root = false;  // this rank is the first of the group
@@ -88,9 +92,11 @@ class Engine {
     void index_ops();
     void index_messages();
     void index_writers();
+    void index_readers(const std::vector<bool>& scratch);
     void look_behind(int window);
 
     bool is_done(int op) const;
+    bool is_net(int op) const { return lanes_[static_cast<std::size_t>(ops_[static_cast<std::size_t>(op)].lane)].net; }
     bool ready(const Op& op) const;
     std::string run_once(const Options& options);
     std::string refusal(const Options& options) const;
@@ -126,6 +132,7 @@ class Engine {
     bool post(Flight& flight, const Move& move);
     void take_piece(Flight& flight, const Move& move, int piece);
     void take_whole(Flight& flight, const Move& move);
+    bool give_back();
     void end(Flight& flight);
     void abandon();
     Cut cut(const Move& move) const { return {move.bytes, piece_bytes_}; }
@@ -156,6 +163,7 @@ class Engine {
     std::vector<Inbound> inbound_;                       // by channel received on
     std::vector<Fifo> fifos_;                            // by channel sent on
     std::vector<int> active_;                            // fifos with messages
+    std::vector<Loan> loans_;                            // messages that lie with their senders, and are being read
     std::vector<std::int64_t> asked_;                    // by peer: the last pass that found nothing from it
     std::vector<std::uint64_t> start_, end_, lane_end_;  // of ops, and of each lane's latest; event clock
     std::vector<int> names_;                             // of ops, in traces

@@ -78,7 +78,7 @@ Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_ne
            const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory,
            const std::vector<QuotientRow>& quotients, const std::vector<PartsRow>& parts) {
     Share share;
-    for (const auto& home : memory) share.bases.push_back(home.base);
+    for (const auto& home : memory) share.bases.push_back(home.base), share.scratch.push_back(home.scratch);
     const std::vector<int> tag = tags(channels);
     std::map<int, int> lanes;  // lane of the Program -> lane of the engine
     std::vector<std::pair<int, std::int64_t>> place(static_cast<std::size_t>(columns.num_ops), {-1, -1});
@@ -98,6 +98,7 @@ Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_ne
         op.call = columns.call[i];
         if (columns.chan_in[i] >= 0) {
             op.in_peer = channels[static_cast<std::size_t>(columns.chan_in[i])].src;
+            op.in_depth = channels[static_cast<std::size_t>(columns.chan_in[i])].depth;
             op.in_tag = tag[static_cast<std::size_t>(columns.chan_in[i])] + (op.kind == Kind::wait);
         }
         if (columns.chan_out[i] >= 0) {

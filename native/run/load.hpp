@@ -29,6 +29,7 @@ struct Memory {  // one buffer of this rank
     std::int64_t slot_bytes;
     int dtype;
     const std::int64_t* starts = nullptr;  // bytes at which each slot begins, and the last ends; null: equal slots
+    bool scratch = false;                  // unused after the run
 };
 
 struct ChannelRow {
@@ -59,6 +60,7 @@ struct Share {
 
     std::vector<Op> ops;
     std::vector<std::byte*> bases;  // by buffer; spans refer to its entries
+    std::vector<bool> scratch;      // by buffer
     std::vector<Quotient> quotients;
     std::vector<std::pair<int, bool>> lanes;  // (lane of the Program, whether declared a net lane or with messages)
 };

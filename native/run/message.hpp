@@ -102,6 +102,7 @@ struct Flight {  // an issued op of a net lane
     std::uint64_t begun = 0;                 // by the event clock
     Block staging;                           // the message, or those of its pieces in flight
     std::byte* landing = nullptr;            // its address, whoever owns it
+    const std::byte* lent[ahead] = {};       // pieces that lie with their sender
     std::vector<std::byte> packed;
 };
 
@@ -125,6 +126,7 @@ struct Fifo : Ring<Outgoing> {
 
 struct Inbound {                        // a channel received on
     std::int64_t issued = 0, turn = 0;  // ops: issued, and with all of their pieces posted
+    int ops = 0;                        // in a run
     int under_way = 0, expected = 0;    // pieces posted; those that had not arrived at the last poll
 };
 
@@ -139,6 +141,8 @@ struct Move {  // facts about an op that its net lane needs
     const Span *read = nullptr, *write = nullptr;
     const Span* source = nullptr;  // the message it sends; null: in staging, or it has no bytes
     std::vector<int> writers;      // ops that overwrite it
+    std::vector<int> readers;      // of the message it receives, if that may stay with its sender until they have ended
+    std::byte* place = nullptr;    // what its readers take for the base of the buffer
     bool computed = false;         // some of them are on compute lanes
 };
 

@@ -26,6 +26,20 @@ class MpiTransport final : public Transport {
         return handle;
     }
 
+    int borrow(void* data, long long num_bytes, int src, int tag, const std::byte** lent) override {
+        if (!mpi_->borrow) return Transport::borrow(data, num_bytes, src, tag, lent);
+        int handle = -1;
+        check(mpi_->borrow(comm_, data, num_bytes, src, tag, reinterpret_cast<const void**>(lent), &handle),
+              "a receive");
+        return handle;
+    }
+
+    bool give_back(int handle) override {
+        int done = 0;
+        check(mpi_->give_back(comm_, handle, &done), "a receive");
+        return done != 0;
+    }
+
     int icollective(const LibraryCall& c) override {
         int handle = -1;
         check(c.counts

@@ -2,7 +2,7 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 8
+#define DOVETAIL_MPI_TABLE_VERSION 9
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive, which is no error in MPI */
 
 enum {
@@ -72,6 +72,9 @@ typedef struct {
     /* `matched`: a synchronous send, which ends only once a receive has matched it. */
     int (*isend)(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int matched, int* handle);
     int (*irecv)(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle);
+    /* As irecv, but a message that lies where this rank can read it stays there: see Transport::borrow. NULL: none do. */
+    int (*borrow)(dt_comm* comm, void* data, long long num_bytes, int src, int tag, const void** lent, int* handle);
+    int (*give_back)(dt_comm* comm, int handle, int* done);
     int (*group)(dt_comm* comm, const int* ranks, int num_ranks, int* group);
     /* `count`: elements; of one rank's part if ranks divide the whole. In place: src == dst of an all_reduce, reduce or
        broadcast, or for an all_gather this rank's part of dst. */

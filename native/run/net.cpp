@@ -117,13 +117,17 @@ bool Engine::post(Flight& flight, const Move& move) {
         flight.landing = flight.staging.data.get();
     }
     const Op& op = ops_[static_cast<std::size_t>(flight.op)];
+    const bool borrows = move.readers.empty() ? adds(move.kind) && move.piecewise : flight.pieces == 1;
     const int before = flight.posted;
     for (; flight.posted < flight.pieces && flight.posted - flight.taken < ahead; ++flight.posted) {
         const auto begin = cut.begin(flight.posted), size = cut.size(flight.posted);
         if (move.in_place) protect(*move.write, begin, size);
         std::byte* to = move.in_place ? move.write->data() + begin
                                       : flight.landing + (some ? flight.posted % ahead * cut.each : begin);
-        flight.handles[flight.posted % ahead] = transport_.irecv(to, size, op.in_peer, op.in_tag);
+        const std::byte*& lent = flight.lent[flight.posted % ahead];
+        lent = nullptr;
+        flight.handles[flight.posted % ahead] = borrows ? transport_.borrow(to, size, op.in_peer, op.in_tag, &lent)
+                                                        : transport_.irecv(to, size, op.in_peer, op.in_tag);
         ++in.under_way, ++under_way_;
     }
     if (flight.posted == flight.pieces) ++in.turn;
@@ -151,14 +155,34 @@ bool Engine::receive(Flight& flight, const Move& move) {
     return true;
 }
 
+// One that lies with its sender is added from there, or else read there by later ops; then it is given back.
 void Engine::take_piece(Flight& flight, const Move& move, int piece) {
+    const std::byte* lent = flight.lent[piece % ahead];
+    if (move.in_place && lent) {
+        moves_[static_cast<std::size_t>(flight.op)].place = const_cast<std::byte*>(lent) - move.write->offset;
+        loans_.push_back({flight.op, flight.handles[piece % ahead]});
+    }
     if (move.in_place || !move.piecewise || !move.read) return;
     const Cut cut = this->cut(move);
     const auto begin = cut.begin(piece), size = cut.size(piece);
-    std::byte* message = flight.landing + (move.write ? piece % ahead * cut.each : begin);
-    std::byte* to = move.write ? move.write->data() + begin : message;
+    std::byte* here = flight.landing + (move.write ? piece % ahead * cut.each : begin);
+    std::byte* to = move.write ? move.write->data() + begin : here;
     if (move.write) protect(*move.write, begin, size);
-    combine(move.read->dtype, reduce_op_, move.read->data() + begin, message, to, size / dtype_bytes(move.read->dtype));
+    combine(move.read->dtype, reduce_op_, move.read->data() + begin, lent ? lent : here, to,
+            size / dtype_bytes(move.read->dtype));
+    if (lent) loans_.push_back({flight.op, flight.handles[piece % ahead]});
+}
+
+// Gives back the messages that all their readers have read; true where there were any.
+bool Engine::give_back() {
+    const auto is_read = [&](const Loan& loan) {
+        const auto& readers = moves_[static_cast<std::size_t>(loan.op)].readers;
+        if (!std::all_of(readers.begin(), readers.end(), [&](int reader) { return is_done(reader); })) return false;
+        if (!transport_.give_back(loan.handle)) return false;
+        touch();
+        return true;
+    };
+    return std::erase_if(loans_, is_read) > 0;
 }
 
 // Moves a message that is handled as a whole, or the result of a collective, from staging to its destination.
@@ -187,6 +211,7 @@ void Engine::end(Flight& flight) {
 
 // After a failure: cancels posted receives, since the caller may free the memory that they would write to.
 void Engine::abandon() {
+    for (const Loan& loan : std::exchange(loans_, {})) transport_.cancel(loan.handle);
     for (auto& lane : lanes_)
         for (auto& flight : lane.flights) {
             if (flight.stage != Flight::receiving || !moves_[static_cast<std::size_t>(flight.op)].receives) continue;
@@ -224,13 +249,14 @@ void Engine::retire(Lane& lane) {
 // Tests all messages and library calls in flight, once.
 bool Engine::pass() {
     bool moved = drain();
+    moved = give_back() || moved;
     for (auto& lane : lanes_) {
         if (!lane.net || lane.done.load(std::memory_order_relaxed) == lane.size()) continue;
         ++passes_;
         moved = serve(lane) || moved;
         while (retire(lane), issue(lane)) moved = true;
     }
-    if (net_left_ == 0 && unsent_ == 0) net_done_.store(true, std::memory_order_release);
+    if (net_left_ == 0 && unsent_ == 0 && loans_.empty()) net_done_.store(true, std::memory_order_release);
     return moved;
 }
 

@@ -72,7 +72,7 @@ struct Op {
     Kind kind{};
     int lane = 0;          // index into Engine's lanes
     std::int64_t row = 0;  // row in the Program
-    int in_peer = -1, in_tag = 0, out_peer = -1, out_tag = 0, out_depth = 0, call = -1;
+    int in_peer = -1, in_tag = 0, out_peer = -1, out_tag = 0, out_depth = 0, in_depth = 0, call = -1;
     Product product;     // of a compute op that is a matrix product; else m is -1
     CFunction function;  // of a compute op that runs generated C
     std::vector<Span> reads, writes;

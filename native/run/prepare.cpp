@@ -7,6 +7,56 @@
 
 namespace dovetail::run {
 
+namespace {
+
+// What ops read, or what they write, by buffer and place.
+class Accesses {
+  public:
+    Accesses(std::vector<Op>& ops, std::vector<Span> Op::* side) {
+        for (std::size_t i = 0; i < ops.size(); ++i)
+            for (auto& span : ops[i].*side) {
+                if (span.num_bytes() == 0) continue;
+                Buffer& held = buffers_[span.buffer];
+                held.accesses.push_back({&span, static_cast<int>(i)});
+                held.longest = std::max(held.longest, span.end() - span.offset);
+            }
+        for (auto& [buffer, held] : buffers_)
+            std::sort(held.accesses.begin(), held.accesses.end(),
+                      [](const Access& a, const Access& b) { return a.span->offset < b.span->offset; });
+    }
+
+    // Calls `f(op, its span)` for each that may touch bytes of `span`: by bounding ranges, as `overlap`.
+    template <class F>
+    void for_each(const Span& span, F f) const {
+        const auto found = buffers_.find(span.buffer);
+        if (found == buffers_.end()) return;
+        const auto& [accesses, longest] = found->second;
+        auto it = std::lower_bound(accesses.begin(), accesses.end(), span.offset - longest,
+                                   [](const Access& a, std::int64_t begin) { return a.span->offset < begin; });
+        for (; it != accesses.end() && it->span->offset < span.end(); ++it)
+            if (it->span->end() > span.offset) f(it->op, *it->span);
+    }
+
+  private:
+    struct Access {
+        Span* span;
+        int op;
+    };
+    struct Buffer {
+        std::vector<Access> accesses;
+        std::int64_t longest = 0;
+    };
+    std::map<int, Buffer> buffers_;
+};
+
+// Whether it goes to its operands by their spans, as kernels of Python do not.
+bool goes_by_address(const Op& op) {
+    return op.kind == Kind::copy || op.kind == Kind::reduce ||
+           (op.kind == Kind::compute && (op.product.m >= 0 || op.function.call));
+}
+
+}  // namespace
+
 void Engine::index_ops() {
     for (std::size_t i = 0; i < ops_.size(); ++i) {
         Lane& lane = lanes_[static_cast<std::size_t>(ops_[i].lane)];
@@ -34,6 +84,8 @@ void Engine::index_messages() {
         move.read = op.reads.empty() ? nullptr : &op.reads[0];
         move.write = op.writes.empty() ? nullptr : &op.writes[0];
         if (move.receives) move.in = number(in, op.in_peer, op.in_tag), move.peer = op.in_peer;
+        inbound_.resize(in.size());
+        if (move.receives) ++inbound_[static_cast<std::size_t>(move.in)].ops;
         if (move.sends) move.fifo = number(out, op.out_peer, op.out_tag), move.depth = op.out_depth;
         const Span* moved = move.write ? move.write : move.read;
         if (op.kind == Kind::send) moved = move.source = move.read;
@@ -47,7 +99,6 @@ void Engine::index_messages() {
             move.piecewise = src.contiguous() && dst.contiguous() && (same || !overlap(src, dst));
         }
     }
-    inbound_.resize(in.size());
     fifos_.resize(out.size());
     std::map<int, int> channels;  // to each peer
     for (const auto& [channel, fifo] : out) ++channels[channel.first];
@@ -57,35 +108,45 @@ void Engine::index_messages() {
 
 // Finds the ops that overwrite the source of each send: the message can be sent from there once all these have ended.
 void Engine::index_writers() {
-    struct Write {
-        std::int64_t begin, end;
-        int op;
-    };
-    std::map<int, std::vector<Write>> by_buffer;
-    std::map<int, std::int64_t> longest;
-    for (std::size_t i = 0; i < ops_.size(); ++i)
-        for (const auto& w : ops_[i].writes) {
-            if (w.num_bytes() == 0) continue;
-            const Write write{w.offset, w.end(), static_cast<int>(i)};
-            written_.insert(w.buffer);
-            by_buffer[w.buffer].push_back(write);
-            longest[w.buffer] = std::max(longest[w.buffer], write.end - write.begin);
-        }
-    for (auto& [buffer, writes] : by_buffer)
-        std::sort(writes.begin(), writes.end(), [](const Write& a, const Write& b) { return a.begin < b.begin; });
+    const Accesses writes(ops_, &Op::writes);
+    for (const auto& op : ops_)
+        for (const auto& w : op.writes)
+            if (w.num_bytes()) written_.insert(w.buffer);
     for (std::size_t i = 0; i < ops_.size(); ++i) {
         Move& move = moves_[i];
         if (!move.source || move.bytes == 0) continue;
-        const Span& span = *move.source;
-        const auto& writes = by_buffer[span.buffer];
-        auto it = std::lower_bound(writes.begin(), writes.end(), span.offset - longest[span.buffer],
-                                   [](const Write& w, std::int64_t begin) { return w.begin < begin; });
-        for (; it != writes.end() && it->begin < span.end(); ++it) {
-            if (it->end <= span.offset || it->op == static_cast<int>(i)) continue;
-            move.writers.push_back(it->op);
-            const Op& writer = ops_[static_cast<std::size_t>(it->op)];
-            move.computed = move.computed || !lanes_[static_cast<std::size_t>(writer.lane)].net;
-        }
+        writes.for_each(*move.source, [&](int writer, const Span&) {
+            if (writer == static_cast<int>(i)) return;
+            move.writers.push_back(writer);
+            move.computed = move.computed || !is_net(writer);
+        });
+    }
+}
+
+// Which ops read what each receive leaves in scratch memory, where the message may as well stay with its sender until
+// they have ended: each reads nothing but what came with it, on a compute lane and by its address, and nothing
+// overwrites it. Its channel holds all messages of a run, so that no sender waits for them to be given back.
+void Engine::index_readers(const std::vector<bool>& scratch) {
+    const Accesses reads(ops_, &Op::reads), writes(ops_, &Op::writes);
+    for (std::size_t i = 0; i < ops_.size(); ++i) {
+        Move& move = moves_[i];
+        if (!move.in_place || move.sends || move.bytes == 0) continue;
+        const Span& whole = *move.write;
+        bool stays = scratch[static_cast<std::size_t>(whole.buffer)] &&
+                     inbound_[static_cast<std::size_t>(move.in)].ops <= ops_[i].in_depth;
+        std::vector<int> readers;
+        std::vector<Span*> read;
+        if (stays) writes.for_each(whole, [&](int op, const Span&) { stays = stays && op == static_cast<int>(i); });
+        if (stays)
+            reads.for_each(whole, [&](int reader, Span& span) {
+                stays = stays && span.offset >= whole.offset && span.end() <= whole.end() && !is_net(reader) &&
+                        goes_by_address(ops_[static_cast<std::size_t>(reader)]);
+                readers.push_back(reader);
+                read.push_back(&span);
+            });
+        if (!stays || readers.empty()) continue;
+        move.readers = std::move(readers);
+        for (Span* span : read) span->base = &move.place;
     }
 }
 

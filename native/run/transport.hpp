@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <string>
 #include <thread>
 #include <vector>
@@ -25,6 +26,13 @@ struct Transport {
     // `matched`: complete only once a receive has matched it.
     virtual int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) = 0;
     virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
+    // As irecv. A message that lies where this rank can read it stays there: once `test` is true, `*lent` is its
+    // address until it is given back. Otherwise `*lent` is null, the message is in `data`, and the handle is gone.
+    virtual int borrow(void* data, long long num_bytes, int src, int tag, const std::byte** lent) {
+        *lent = nullptr;
+        return irecv(data, num_bytes, src, tag);
+    }
+    virtual bool give_back(int) { return true; }  // whether it is back; call again where it is not
     virtual int icollective(const LibraryCall& call) = 0;
     // The same, complete when it returns: by the library's blocking call if there is one.
     virtual void collective(const LibraryCall& call) {

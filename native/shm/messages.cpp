@@ -110,8 +110,10 @@ int Messages::isend(const void* data, long long num_bytes, int dst, Label label,
     return handle;
 }
 
-int Messages::irecv(void* data, long long num_bytes, int src, Label label) {
+int Messages::irecv(void* data, long long num_bytes, int src, Label label, const std::byte** lent) {
     const int handle = make(Request::Use::receive, data, num_bytes, src, label);
+    at(static_cast<std::size_t>(handle)).lent = lent;
+    if (lent) *lent = nullptr;
     Peer& from = peer(src);
     const auto found =
         std::find_if(from.early.begin(), from.early.end(), [&](const Early& early) { return early.label == label; });
@@ -150,10 +152,16 @@ void Messages::move_to_self(int sent, int taken) {
     end(from, sent);
 }
 
+// Of a receive, once its sender can see that it was taken: this rank may not look at its messages again for long.
+bool Messages::is_over(const Request& request) {
+    const Peer& with = peer(request.peer);
+    return request.done && (request.use == Request::Use::send || with.answers.empty() || with.code);
+}
+
 bool Messages::test(int handle, int& code) {
     Request& request = at(static_cast<std::size_t>(handle));
-    if (!request.done) progress();
-    if (!request.done && ++misses_ % misses_per_look == 0 && look()) {
+    if (!is_over(request)) progress();
+    if (!is_over(request) && ++misses_ % misses_per_look == 0 && look()) {
         progress();  // messages from before that rank ended
         const int gone = broken_ ? broken_ : peer(request.peer).code;
         if (!request.done && gone) {
@@ -162,9 +170,23 @@ bool Messages::test(int handle, int& code) {
             return true;
         }
     }
-    if (!request.done) return false;
+    if (!is_over(request)) return false;
     misses_ = 0;
     code = request.code;
+    if (!request.is_lent()) free(handle);
+    return true;
+}
+
+bool Messages::give_back(int handle) {
+    const Request& taken = at(static_cast<std::size_t>(handle));
+    Peer& to = peer(taken.peer);
+    if (!to.out.has_room(sizeof(Head))) progress(), look();
+    if (!to.code) {
+        write(to);
+        if (!to.answers.empty() || !to.out.has_room(sizeof(Head))) return false;
+        to.answers.push_back({Kind::taken, taken.other, 0, 0, 0});
+        write(to);
+    }
     free(handle);
     return true;
 }
@@ -186,6 +208,7 @@ bool Messages::look() {
 
 void Messages::cancel(int handle) {
     Request& request = at(static_cast<std::size_t>(handle));
+    if (request.done && request.is_lent() && give_back(handle)) return;
     if (request.done) return free(handle);
     Peer& with = peer(request.peer);
     const auto queued = [&](auto& list) {
@@ -270,7 +293,13 @@ void Messages::answer(int handle, std::uint32_t from, long long num_bytes, const
     Request& taken = at(static_cast<std::size_t>(handle));
     Peer& to = peer(taken.peer);
     if (loan.is_one) {
-        take_whole(handle, num_bytes, regions_.at(loan, taken.peer), nullptr);
+        const std::byte* lent = regions_.at(loan, taken.peer);
+        if (taken.lent && num_bytes == taken.num_bytes) {
+            *taken.lent = lent;
+            taken.other = from;
+            return end(taken, handle);
+        }
+        take_whole(handle, num_bytes, lent, nullptr);
         to.answers.push_back({Kind::taken, from, 0, 0, 0});
         return write(to);
     }

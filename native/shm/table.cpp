@@ -155,6 +155,15 @@ int irecv(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int*
     return guarded([&] { return *handle = comm->transport.irecv(data, num_bytes, src, tag), 0; });
 }
 
+int borrow(dt_comm* comm, void* data, long long num_bytes, int src, int tag, const void** lent, int* handle) {
+    auto** place = reinterpret_cast<const std::byte**>(lent);
+    return guarded([&] { return *handle = comm->transport.borrow(data, num_bytes, src, tag, place), 0; });
+}
+
+int give_back(dt_comm* comm, int handle, int* done) {
+    return guarded([&] { return *done = comm->transport.give_back(handle), 0; });
+}
+
 int group(dt_comm* comm, const int* ranks, int num_ranks, int* made) {
     const std::vector<int> members(ranks, ranks + num_ranks);
     *made = comm->transport.group(members, comm->turns[members]++);
@@ -269,6 +278,8 @@ const dt_mpi_table shared_table = {
     .size = size,
     .isend = isend,
     .irecv = irecv,
+    .borrow = borrow,
+    .give_back = give_back,
     .group = group,
     .icollective = icollective,
     .icollective_v = icollective_v,

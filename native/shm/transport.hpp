@@ -29,6 +29,10 @@ class SharedTransport final : public run::Transport {
     int irecv(void* data, long long num_bytes, int src, int tag) override {
         return 2 * messages_.irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)});
     }
+    int borrow(void* data, long long num_bytes, int src, int tag, const std::byte** lent) override {
+        return 2 * messages_.irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)}, lent);
+    }
+    bool give_back(int handle) override { return messages_.give_back(handle / 2); }
     int icollective(const run::LibraryCall& call) override;
     void collective(const run::LibraryCall& call) override;
     int group(const std::vector<int>& ranks, int turn) override;

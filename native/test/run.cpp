@@ -307,6 +307,53 @@ bool leaves_receives_behind() {
     return left;
 }
 
+// Every message that may lies with its sender, which holds `lent` there.
+struct Lender final : Pretended {
+    int borrow(void*, long long, int, int, const std::byte** at) override {
+        *at = reinterpret_cast<const std::byte*>(lent);
+        return ++borrowed, posted++;
+    }
+    bool test(int) override { return true; }
+    bool give_back(int) override {
+        is_early = is_early || result[0] != lent[0];
+        return ++given_back % 2 == 0;  // at the second time of asking
+    }
+    std::int64_t lent[2] = {5, 6}, result[2] = {};
+    int borrowed = 0, given_back = 0;
+    bool is_early = false;
+};
+
+// Two messages from rank 0, the second one into slot `second`; then `count` slots from the first one on are copied.
+struct Reading {
+    std::int64_t second, count;
+    bool is_scratch, on_net;
+    int depth, borrowed;  // borrowed: how many messages stay with their sender
+};
+
+bool lends_wrongly(const Reading& how) {
+    Lender transport;
+    const auto recv = static_cast<std::uint8_t>(Kind::recv), copy = static_cast<std::uint8_t>(Kind::copy);
+    const std::uint8_t kinds[] = {recv, recv, copy};
+    const std::int32_t ranks[] = {1, 1, 1}, lanes[] = {0, 0, how.on_net ? 0 : 1};
+    const std::int32_t in[] = {0, 0, -1}, none[] = {-1, -1, -1}, read[] = {0}, written[] = {0, 0, 1};
+    const std::int64_t deps[] = {0, 1}, dep_start[] = {0, 0, 0, 2}, reads[] = {0, 0, 0, 1}, writes[] = {0, 1, 2, 3};
+    const std::int64_t to[] = {0, how.second, 0}, counts[] = {1, 1, how.count}, zeros[] = {0, 0, 0}, ones[] = {1, 1, 1};
+    const Regions sources{reads, read, zeros, &how.count, zeros, ones},
+        targets{writes, written, to, counts, zeros, ones};
+    const Columns columns{3, kinds, ranks, lanes, in, none, none, dep_start, deps, sources, targets};
+    std::int64_t held[2] = {1, 2};
+    const std::vector<Memory> homes{{reinterpret_cast<std::byte*>(held), 8, DT_INT64, nullptr, how.is_scratch},
+                                    {reinterpret_cast<std::byte*>(transport.result), 8, DT_INT64}};
+    Engine engine(transport, load(1, columns, {true, false}, {{0, 1, how.depth}}, homes), false, {}, {}, {});
+    Options options;
+    options.stall_s = 0.2;
+    const std::string failure = engine.run(options, now_s);
+    const bool wrong = !failure.empty() || transport.borrowed != how.borrowed || transport.is_early ||
+                       transport.given_back != 2 * how.borrowed || transport.result[0] != (how.borrowed ? 5 : 1);
+    if (wrong) std::printf("%d messages stayed with their sender: %s\n", transport.borrowed, failure.c_str());
+    return wrong;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -317,6 +364,13 @@ int main(int argc, char** argv) {
     if (stalls_wrongly(false) || stalls_wrongly(true)) return 1;
     for (const Kind kind : {Kind::recv_copy_send, Kind::recv_reduce_send, Kind::recv_reduce_copy_send})
         if (forwards_late(kind)) return 1;
+    for (const Reading& how : {Reading{1, 1, true, false, 2, 1},   // another message read by nobody arrives in place
+                               Reading{1, 2, true, false, 2, 0},   // two messages are read at once
+                               Reading{0, 1, true, false, 2, 0},   // one overwrites the other
+                               Reading{1, 1, false, false, 2, 0},  // the user sees it
+                               Reading{1, 1, true, true, 2, 0},    // its reader is no computation
+                               Reading{1, 1, true, false, 1, 0}})  // the sender would wait for it
+        if (lends_wrongly(how)) return 1;
     if (takes_slow_for_stalled() || leaves_receives_behind() || floods()) return 1;
     std::puts("all as expected");
     return 0;

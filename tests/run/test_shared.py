@@ -344,6 +344,12 @@ def test_arrays_of_all_ranks_of_mpi(mpi):
     assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]
 
 
+def test_products_read_what_other_ranks_hold():
+    code, said = run_shared(2, "shared_products.py")
+    assert code == 0, said[-3000:]
+    assert "all the same" in said
+
+
 def test_arrays_are_shared_on_communicators_only():
     with pytest.raises(OperatorError, match="no communicator, but int"):
         empty(3, float, 7)

@@ -62,15 +62,15 @@ def allocate_buffer(program: Program, workload: Workload, buffer: str, rank: int
     return array
 
 
-def allocate_apart(shape: tuple[int, ...], dtype: np.dtype[Any], number: int) -> Array:
+def allocate_apart(shape: tuple[int, ...], dtype: np.dtype[Any], number: int, memory: Array | None = None) -> Array:
     """Return a poisoned array that begins with a cache line, at an offset in its page that depends on `number`: loads
-    wait for stores to the same offset of another page.
+    wait for stores to the same offset of another page. `memory`: bytes to put it in, PAGE more.
 
     >>> [allocate_apart((4, 9), np.dtype("f4"), number).ctypes.data % PAGE for number in range(4)]
     [0, 1600, 3200, 704]
     """
     num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-    memory = np.empty(num_bytes + PAGE, np.uint8)
+    memory = np.empty(num_bytes + PAGE, np.uint8) if memory is None else memory
     start = (number * APART - memory.ctypes.data) % PAGE
     array: Array = memory[start : start + num_bytes].view(dtype).reshape(shape)
     poison(array)

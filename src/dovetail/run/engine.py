@@ -87,7 +87,7 @@ def bind(
         needs_order(program) if in_order is None else in_order,
         [(c.src, c.dst, c.id, c.depth) for c in program.channels],
         [(OP_COLLECTIVES.index(c.kind), list(c.group)) for c in program.collectives],
-        [_memory(arrays[buffer.name], starts[buffer.name]) for buffer in program.buffers],
+        _memory(program, arrays, starts),
         _quotient_rows(program, rank),
         collective_parts(program, rank, as_held),
         products,
@@ -117,7 +117,7 @@ def bind_script(
             _columns(program),
             [lane.engine == "net" for lane in program.lanes],
             [(c.src, c.dst, c.id, c.depth) for c in program.channels],
-            [_memory(arrays[buffer.name], starts[buffer.name]) for buffer in program.buffers],
+            _memory(program, arrays, starts),
             _quotient_rows(program, rank),
             _largest_slot(program, given, arrays),
         )
@@ -360,8 +360,14 @@ def blas_functions() -> tuple[int, int]:
     return sgemm, dgemm
 
 
-def _memory(array: Array, starts: NDArray[np.int64] | None) -> tuple[int, int, int, NDArray[np.int64] | None]:
-    """Address, bytes of a slot, dtype, and the first byte of each slot if they differ in size."""
-    slot_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
-    begins = None if starts is None else starts * array.itemsize
-    return array.ctypes.data, slot_bytes, DTYPES.index(array.dtype.name), begins
+def _memory(program: Program, arrays: Mapping[str, Array], starts: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    """Of each buffer: address, bytes of a slot, dtype, where slots begin, in bytes, if they differ, and whether it is
+    scratch."""
+    asked, found = {post.region.buffer for post in program.posts}, list[tuple[Any, ...]]()
+    for name, role, _ in program.buffers:
+        array, begins = arrays[name], starts[name]
+        slot_bytes = int(np.prod(array.shape[1:], dtype=np.int64)) * array.itemsize
+        where = None if begins is None else begins * array.itemsize
+        is_scratch = role == "scratch" and name not in asked
+        found.append((array.ctypes.data, slot_bytes, DTYPES.index(array.dtype.name), where, is_scratch))
+    return found

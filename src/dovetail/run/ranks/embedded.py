@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import math
 import os
 import sys
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ import numpy as np
 from dovetail import _native
 from dovetail.core import OperatorError, RunError
 from dovetail.ir import Program, Workload
-from dovetail.run.arrays import Array, allocate_apart, allocate_buffer, is_float, numpy_dtype, shape_of
+from dovetail.run.arrays import PAGE, Array, allocate_apart, allocate_buffer, is_float, numpy_dtype, shape_of
 from dovetail.run.engine import bind, native_options
 from dovetail.run.faults import Door
 from dovetail.run.options import Level, RunOptions
@@ -26,6 +28,7 @@ from dovetail.run.ranks.comm import world_of
 from dovetail.run.ranks.library import Shim, build_shim
 from dovetail.run.ranks.together import common, is_common, words_of
 from dovetail.run.ranks.world import World
+from dovetail.run.shared.arrays import lent_memory
 from dovetail.run.shared.environment import is_rank
 from dovetail.run.shared.world import world
 
@@ -60,14 +63,21 @@ class Embedded:
         self._transport = self.world.transport if self.world else _native.local_transport(self._hub, 0)
         self._asked = {post.region.buffer for post in program.posts}
         scratch = [buffer.name for buffer in program.buffers if buffer.role == "scratch"]
-        shapes = (shape_of(program, workload, name, self.rank) for name in scratch)
-        self._scratch = {n: allocate_apart(*s, i) for i, (n, s) in enumerate(zip(scratch, shapes, strict=True))}
+        self._scratch = self._allocate_scratch({name: shape_of(program, workload, name, self.rank) for name in scratch})
         self._outputs = [buffer.name for buffer in program.buffers if buffer.role == "output"]
         given = [buffer.name for buffer in program.buffers if buffer.role == "input"]
         self._shapes = {name: shape_of(program, workload, name, self.rank) for name in (*given, *self._outputs)}
         self._rows = {buffer.name: row for row, buffer in enumerate(program.buffers)}
         self._bound: tuple[list[int], dict[str, Array], Any] | None = None
         self._ready: tuple[dict[str, Array], ...] | None = None  # the latest result of `bound_to`, while it is bound
+
+    def _allocate_scratch(self, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, Array]:
+        """Allocate scratch buffers, where other ranks can read them if messages may stay there."""
+        ends = [0, *accumulate(math.prod(shape) * dtype.itemsize + PAGE for shape, dtype in shapes.values())]
+        memory = lent_memory(self.world, ends[-1]) if self.world else None
+        parts = [None if memory is None else memory[start:end] for start, end in pairwise(ends)]
+        places = enumerate(zip(shapes.items(), parts, strict=True))
+        return {name: allocate_apart(*about, i, part) for i, ((name, about), part) in places}
 
     def empty(self, buffer: str) -> Array:
         """Return a new array for a buffer of this rank, slots first."""

@@ -26,7 +26,7 @@ def build_shim() -> Path:
 
 
 ON_COMM = (  # functions whose first argument is a communicator, in the order of mpi_table.h
-    *("rank", "size", "isend", "irecv", "group"),
+    *("rank", "size", "isend", "irecv", "borrow", "give_back", "group"),
     *("icollective", "icollective_v", "collective", "collective_v", "test", "cancel"),
 )
 _FUNCTIONS = (
@@ -60,6 +60,11 @@ class Calls:
     @property
     def address(self) -> int:
         return ctypes.addressof(self._table)
+
+    @property
+    def lends(self) -> bool:
+        """Whether messages may stay with their sender until they have been read."""
+        return bool(self._table.borrow)
 
     @property
     def library(self) -> str:

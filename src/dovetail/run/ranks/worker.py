@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError, read_own, save_json
-from dovetail.ir import Agreement, Buffer, Slot, kernel_calls, op_works
+from dovetail.ir import Agreement, Buffer, Kind, Slot, kernel_calls, op_works
 from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.check import check_results
 from dovetail.run.engine import allocate_rank, bind, bind_script, run_engines, timeline_of
@@ -31,6 +31,7 @@ from dovetail.run.ranks.exchange import Exchange
 from dovetail.run.ranks.heartbeat import Pulse
 from dovetail.run.ranks.world import World
 from dovetail.run.reduce import REDUCE_OPS
+from dovetail.run.shared.arrays import lent_memory
 from dovetail.timeline import Timeline
 from dovetail.trace import init, interval
 from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
@@ -102,7 +103,7 @@ class Spans(NamedTuple):
 class _Rank:
     def __init__(self, world: World, job: Job, place: Path) -> None:
         self.world, self.job, self.place = world, job, place
-        self.arrays: dict[tuple[str, int, str], Array] = {}
+        self.arrays: dict[tuple[str, tuple[int, ...], str], Array] = {}
         self.latest: tuple[Variant, float] | None = None
         self.spans: dict[str, list[Spans]] = {variant.name: [] for variant in job.variants}
         self.engines = {v.name: self.bound(v) for v in job.variants}
@@ -122,7 +123,8 @@ class _Rank:
         """Return this rank's arrays for one variant. Variants share buffers of the same name, dtype and size."""
         arrays = {}
         for buffer in variant.program.buffers:
-            key = (buffer.name, elements_of(variant, buffer, self.world.rank), dtype_of(variant, buffer))
+            sizes = tuple(elements_of(variant, buffer, rank) for rank in range(self.world.size))
+            key = (buffer.name, sizes, dtype_of(variant, buffer))
             if key not in self.arrays:
                 self.arrays[key] = self.fresh(variant, buffer)
             arrays[buffer.name] = self.arrays[key].reshape(shape_of(variant, buffer, self.world.rank))
@@ -130,7 +132,14 @@ class _Rank:
 
     def fresh(self, variant: Variant, buffer: Buffer) -> Array:
         count, slot = elements_of(variant, buffer, self.world.rank), Slot((), dtype_of(variant, buffer))
-        return self.began(variant, buffer, self.world.rank) if buffer.role == "input" else allocate(count, slot)
+        made = self.began(variant, buffer, self.world.rank) if buffer.role == "input" else allocate(count, slot)
+        computes = bool((variant.program.kind == Kind.compute).any())
+        memory = lent_memory(self.world, made.nbytes) if computes else None  # as arrays of `dovetail.empty`
+        if memory is None:
+            return made
+        lent: Array = memory.view(made.dtype)
+        lent[...] = made
+        return lent
 
     def began(self, variant: Variant, buffer: Buffer, rank: int) -> Array:
         """Return the initial contents of an input buffer of any rank, flat."""

@@ -91,6 +91,15 @@ class World:
         return self._calls.executor
 
     @property
+    def lends(self) -> bool:
+        """Whether a message may stay where it lies, in memory that all ranks map, until its receiver has read it."""
+        return self._calls.lends and self.size > 1
+
+    def lend(self, region: _native.Region) -> None:
+        """Let the other ranks read messages where they lie in `region`. All ranks call it together."""
+        region.lend(self._comm.value or 0)
+
+    @property
     def library(self) -> str:
         """Name and version of the library."""
         return self._calls.library
@@ -132,6 +141,11 @@ class World:
         for dst in range(1, self.size):
             self.send(payload, dst, limit_s)
         return payload
+
+    def allgather(self, payload: Any, limit_s: float = 60.0) -> list[Any]:
+        """Return every rank's payload on every rank. Collective."""
+        found: list[Any] = self.share(self.gather(payload, limit_s), limit_s)
+        return found
 
     @contextmanager
     def together(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from dovetail.run.arrays import Array
 from dovetail.run.ranks.comm import adopted
 from dovetail.run.ranks.library import SharedCalls
 from dovetail.run.ranks.together import common, of_all
+from dovetail.run.ranks.world import World
 from dovetail.run.shared.world import world
 
 
@@ -76,23 +77,41 @@ def _num_bytes(shape: Any, dtype: Any) -> int:
     return num_bytes
 
 
-def _memory(comm: Any, num_bytes: int) -> _native.Segment:
+def lent_memory(world: World, num_bytes: int) -> Array | None:
+    """Return `num_bytes` of this rank, which the other ranks of `world` read where they lie. All ranks call it.
+
+    None on all ranks where messages do not lie there, or where there is no such memory.
+    """
+    lengths = world.allgather(num_bytes) if world.lends else []
+    if not any(lengths):
+        return None
+    try:
+        memory = _memory(world, _native.Region.num_bytes(lengths))
+    except EnvironmentFault:
+        return None
+    region = _native.Region.of(memory, world.rank, lengths)
+    world.lend(region)
+    made: Array = region.part(world.rank)
+    return made
+
+
+def _memory(ranks: Any, num_bytes: int) -> _native.Segment:
     """Return memory that all ranks have mapped: without a name, or if that fails, with one until all have mapped it."""
     faults: list[str] = []
     for named in (False, True):
         memory, name, fault = None, "", ""
         try:
-            if comm.rank == 0:
+            if ranks.rank == 0:
                 memory = _native.Segment.make(num_bytes, named)
                 name = memory.name
         except RuntimeError as error:
             fault = str(error)
-        name = comm.bcast(name)
+        name = ranks.allgather(name)[0]
         try:
-            memory = _native.Segment.open(name) if name and comm.rank else memory
+            memory = _native.Segment.open(name) if name and ranks.rank else memory
         except RuntimeError as error:
             fault = str(error)
-        faults = [f"rank {rank}: {text}" for rank, text in enumerate(comm.allgather(fault)) if text]
+        faults = [f"rank {rank}: {text}" for rank, text in enumerate(ranks.allgather(fault)) if text]
         if memory is not None:
             memory.hide()
         if memory is not None and not faults:

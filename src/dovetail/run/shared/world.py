@@ -68,8 +68,7 @@ class Comm:
 
     def allgather(self, value: Any) -> list[Any]:
         """Return every rank's picklable value, on every rank."""
-        found: list[Any] = self._usable.share(self.world.gather(value, STALL_S), STALL_S)
-        return found
+        return self._usable.allgather(value, STALL_S)
 
     def gather(self, value: Any, root: int = 0) -> list[Any] | None:
         """Return every rank's picklable value on the root, None on other ranks."""
