@@ -87,10 +87,6 @@ class PipelineOperator(GridOperator):
     def _grid_array(self) -> str:
         return self.pipelined.sweeps[0].targets[0]
 
-    def fingerprint(self) -> str:
-        """Return the nest's text and arrays, which its name does not determine."""
-        return f"{self.nest}\n{self.nest.arrays}"
-
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[PipelineOperator, tuple[str, ...]]:
         self.serial(ranks)
         return self, ()

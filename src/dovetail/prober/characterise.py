@@ -66,16 +66,10 @@ def characterise(
 
     Parameters
     ----------
-    executor : Executor
-        Runs the ranks.
-    machine : Machine
-        Machine to add cost curves to.
     points : sequence of Subject
         Computations of one kind.
-    ranks : int, optional
-        Default: all of the machine.
-    say : callable, optional
-        Called with a text and the share done, 0 to 1.
+    executor, machine, ranks, say
+        As in `probe_operator`.
 
     Returns
     -------

@@ -111,10 +111,6 @@ class StencilOperator(GridOperator):
     def title(self) -> str:
         return f"{self.name} {' × '.join(map(str, self.grid))}, {self.steps} steps, {self.dtype}"
 
-    def fingerprint(self) -> str:
-        """Return the nest's text and arrays, which its name does not determine."""
-        return f"{self.nest}\n{self.nest.arrays}"
-
     def resolve(self, facts: Mapping[str, Any], ranks: int) -> tuple[StencilOperator, tuple[str, ...]]:
         self.decomposition(self.serial(ranks), ranks)
         return self, ()

@@ -91,19 +91,11 @@ def tune_collective(
     ----------
     operators : sequence of CollectiveOperator
         One collective at several sizes (see `CollectiveOperator.points`).
-    ranks : int
-        Number of ranks.
     out : path
         Folder for `selection.json`. The cache gets a copy.
-    executor : Executor, optional
-        Runs the ranks. Default: MPI.
-    machine : Machine, optional
-        Machine to predict for. Default: probe it, or use the cached one.
     rounds : int
         Rounds of each final.
-    budget_s : float
-        Approximate seconds that measuring may take.
-    fresh, seed, say
+    ranks, executor, machine, budget_s, fresh, seed, say
         As in `tune`.
 
     Returns
@@ -118,10 +110,8 @@ def tune_collective(
     RunError
         If a rank fails.
     """
-    for operator in operators:
-        operator.check_ranks(ranks)  # before anything runs
-    notify, seed, place = say or (lambda what, done: None), fresh_seed(seed), Path(out)
-    runner = (executor or executor_on()).in_folder(place / "runs")
+    place, (runner, seed, notify) = Path(out), prepared(operators, ranks, executor, seed, say)
+    runner = runner.in_folder(place / "runs")
     base = machine or machine_of(runner, ranks, fresh=fresh, say=notify)  # executor → machine, cached
     entries, notes = entries_of(operators, base, ranks, shared=runner.shares_memory)  # → predicted, by size
     about: dict[str, Any] = {"rounds": rounds, "seed": seed, "say": notify}
@@ -139,6 +129,15 @@ def tune_collective(
     doubts = note_doubts(wrong, {each.side: path for each in wrong})
     remarks = (*notes, *found.notes, *more, *said, *level_note(beside, library), *doubts)
     return TunedCollective(found, table, ranks, base, files, seed, remarks, many, beside)
+
+
+def prepared(
+    operators: Sequence[CollectiveOperator], ranks: int, executor: Executor | None, seed: int | None, say: Say | None
+) -> tuple[Executor, int, Say]:
+    """Return executor, seed and `say`, or their defaults. Raise OperatorError for ranks that an operator cannot use."""
+    for operator in operators:
+        operator.check_ranks(ranks)
+    return executor or executor_on(), fresh_seed(seed), say or (lambda what, done: None)
 
 
 def _at_multiple(found: Contest, runner: Executor, **about: Any) -> tuple[Contest | None, tuple[str, ...]]:

@@ -12,13 +12,12 @@ from dovetail.core import DovetailError, Say
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import traits_of
 from dovetail.prober import find_ranks
-from dovetail.run.executor import Executor, executor_on
+from dovetail.run.executor import Executor
 from dovetail.run.job import Job
 from dovetail.store.selection import Choice, recall_selection
 from dovetail.tuner.baselines import Compared, compare
-from dovetail.tuner.collectives import BESIDE
+from dovetail.tuner.collectives import BESIDE, prepared
 from dovetail.tuner.measure import Entry, repeats_worth
-from dovetail.tuner.tune import fresh_seed
 
 Rule = Callable[[CollectiveOperator], Schedule]  # which schedule to time for an operator
 TUNED = "tuned"
@@ -98,23 +97,15 @@ def time_collective(
 
     Parameters
     ----------
-    operators : sequence of CollectiveOperator
-        One collective at several sizes (see `CollectiveOperator.points`).
-    ranks : int
-        Number of ranks.
     algorithm : str
         "tuned": the algorithms that `dovetail tune` chose for these ranks. "library": the MPI library's call. Else the
         name of an algorithm.
     parameters : Choice, optional
         Parameters of a named algorithm.
-    executor : Executor, optional
-        Runs the ranks. Default: MPI.
     rounds : int
         Timings of each size.
-    budget_s : float
-        Approximate seconds that measuring may take.
-    seed, say
-        As in `tune`.
+    operators, ranks, executor, budget_s, seed, say
+        As in `tune_collective` and `tune`.
 
     Returns
     -------
@@ -131,10 +122,10 @@ def time_collective(
         If a rank fails.
     """
     given = (parameters or Choice())._replace(algorithm=LIBRARY if algorithm == TUNED else algorithm)
+    runner, seed, notify = prepared(operators, ranks, executor, seed, say)
     for operator in operators:  # before anything runs
-        operator.check_ranks(ranks)
         operator.by(*given)
-    notify, runner = say or (lambda what, done: None), (executor or executor_on()).at_level("serialized")
+    runner = runner.at_level("serialized")
     hosts, facts = find_ranks(runner, ranks)
     resolved = [operator.resolve({"nodes": hosts}, ranks)[0] for operator in operators]
     wanted = sorted(
@@ -149,9 +140,9 @@ def time_collective(
         if group:
             notify(group[-1].title, len(timed) / len(wanted))
             limit_s = (1 - BESIDE) * budget_s / len(wanted) * len(group)
-            timed += _time(group, ranks, rule, runner, rounds, limit_s, fresh_seed(seed))
+            timed += _time(group, ranks, rule, runner, rounds, limit_s, seed)
     entries = [(_entry(each.operator, ranks, rule), rule(each.operator), each.seconds) for each in timed]
-    about: dict[str, Any] = {"rounds": rounds, "budget_s": BESIDE * budget_s, "seed": fresh_seed(seed), "say": notify}
+    about: dict[str, Any] = {"rounds": rounds, "budget_s": BESIDE * budget_s, "seed": seed, "say": notify}
     beside, _ = compare(entries, runner, str(facts["mpi"]), **about)
     return [replace(each, beside=beside.get(each.operator.num_bytes)) for each in timed]
 

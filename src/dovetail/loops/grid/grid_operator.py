@@ -57,6 +57,10 @@ class GridOperator(OfFields):
         """The arrays that a call returns."""
         raise NotImplementedError
 
+    def fingerprint(self) -> str:
+        """Return the nest's text and arrays, which its name does not determine."""
+        return f"{self.nest}\n{self.nest.arrays}"
+
     def to_json(self) -> dict[str, Any]:
         """Return a document; its grid is the text that the command line takes."""
         return {**super().to_json(), "grid": grid_text(self.grid)}
