@@ -85,17 +85,22 @@ File make_named(std::string& name) {
     }
 }
 
-// What the kernel calls an open file of ours: the random name of an anonymous one.
-std::string title(int file) {
+// What the kernel calls an open file, by its path in /proc: the random name of an anonymous one.
+std::string title(const std::string& path) {
     std::array<char, 128> text{};
-    const auto size = readlink(("/proc/self/fd/" + std::to_string(file)).c_str(), text.data(), text.size() - 1);
-    return size < 0 ? "" : std::string(text.data(), static_cast<std::size_t>(size));
+    const auto size = readlink(path.c_str(), text.data(), text.size() - 1);
+    if (size < 0) refuse(path);
+    return {text.data(), static_cast<std::size_t>(size)};
 }
 
+// In another PID namespace the path may lead to a file of this very process, which to close would open its locks: so
+// it is asked before it is opened, too.
 int open_anonymous(const std::string& path, const std::string& expected) {
-    File file(::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-    if (file.number < 0) refuse(path);
-    if (title(file.number) != expected) refuse(path, ESTALE);  // by now that is another process or file
+    const bool is_it = title(path) == expected;
+    File file(is_it ? ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1);
+    if (is_it && file.number < 0) refuse(path);
+    if (!is_it || title("/proc/self/fd/" + std::to_string(file.number)) != expected)
+        refuse(path, ESTALE);  // by now that is another process or file
     return file.keep();
 }
 

@@ -15,7 +15,7 @@ import needs
 import pytest
 from shared_ranks import run_shared
 
-from dovetail.core import RunError
+from dovetail.core import EnvironmentFault, RunError
 from dovetail.run.shared import environment, stores
 from dovetail.run.shared.launch import Ranks
 
@@ -147,8 +147,9 @@ def test_a_job_hears_only_of_its_own_keys(tmp_path):
 def test_a_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     store = stores.FileStore(tmp_path)
     monkeypatch.setattr(Path, "write_text", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(Exception, match=f"cannot meet in {tmp_path}"):
+    with pytest.raises(EnvironmentFault, match=f"cannot meet in {tmp_path}") as raised:
         store.set("key", "value")
+    assert "set TMPDIR" in str(raised.value)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o077])
@@ -207,11 +208,11 @@ def is_running(pid):
 # Strange places
 
 
-def by_hand(place, words, ranks=2):
+def by_hand(place, words, ranks=2, program=None):
     """What ranks print that meet in `place`, each started by `words`."""
     begun = [
         subprocess.Popen(
-            [*words, sys.executable, "-c", PROGRAM_OF_3 if ranks == 3 else SAYS],
+            [*words, sys.executable, "-c", program or (PROGRAM_OF_3 if ranks == 3 else SAYS)],
             env=os.environ | {"DOVETAIL_STORE": str(place), "DOVETAIL_RANK": str(rank), "DOVETAIL_RANKS": str(ranks)},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
@@ -238,6 +239,25 @@ def test_a_rank_that_dies_in_another_pid_namespace_is_named(tmp_path):
     assert ["rank 1 has died" in each for each in said] == [True, False, True], said
 
 
+LATE = """
+import time, numpy as np, dovetail as dt
+from dovetail.call import use
+from dovetail.store.selection import Row, Selection
+comm = dt.world()
+use(comm, Selection({}, (Row("all_reduce", 2, 1, 0, 1 << 40, "ring_all_reduce", transport="shared"),)))
+for turn in range(4):
+    time.sleep(0.2 * (comm.rank == turn % 2))
+    found = dt.all_reduce(np.ones(64), comm)
+print(found[0])"""
+
+
+@is_root
+def test_a_rank_that_is_late_in_another_pid_namespace_is_no_dead_one(tmp_path):
+    """Its number there is another process's here, or nobody's."""
+    said = by_hand(tmp_path / "meeting", ["unshare", "--pid", "--fork", "--mount-proc"], program=LATE)
+    assert [each.strip() for each in said] == ["2.0", "2.0"], said
+
+
 @is_root
 @pytest.mark.parametrize(
     "mount", ["mount -t tmpfs -o size=64m x /dev/shm", "mount -t tmpfs -o ro x /dev/shm", "ulimit -n 32"]
@@ -250,3 +270,21 @@ def test_small_places(mount):
         code = ranks.wait(60)
         printed.seek(0)
         assert (code, "".join(printed.read().decode().split())) == (0, "[2.2.2.]" * 2)
+
+
+def test_more_ranks_than_cores_and_two_jobs_at_once():
+    with tempfile.TemporaryFile() as one, tempfile.TemporaryFile() as other:
+        jobs = [(size, Ranks([sys.executable, "-c", SAYS], size, to), to) for size, to in ((6, one), (3, other))]
+        for size, ranks, printed in jobs:
+            assert ranks.wait(60) == 0
+            printed.seek(0)
+            assert "".join(printed.read().decode().split()) == f"[{size}.{size}.{size}.]" * size
+
+
+@pytest.mark.parametrize("mask", ["0", "077"])
+def test_ranks_under_any_umask(mask):
+    with tempfile.TemporaryFile() as printed:
+        ranks = Ranks(["sh", "-c", f"umask {mask}; exec '{sys.executable}' -c '{SAYS}'"], 2, printed)
+        assert ranks.wait(60) == 0
+        printed.seek(0)
+        assert "".join(printed.read().decode().split()) == "[2.2.2.]" * 2

@@ -134,7 +134,8 @@ class FileStore:
             part.write_text(value)
             part.replace(self.folder / key)
         except OSError as error:
-            raise EnvironmentFault(f"ranks cannot meet in {self.folder}", found=error.strerror) from error
+            hint = "set TMPDIR, or DOVETAIL_STORE, to a folder that you can write"
+            raise EnvironmentFault(f"ranks cannot meet in {self.folder}", found=error.strerror, hint=hint) from error
 
     def get(self, key: str) -> str | None:
         """Return the text of a file that this user wrote; None if there is none."""
