@@ -75,7 +75,7 @@ Neighbours::Neighbours(std::byte* memory, int rank, int size, const Geometry& ge
     own.pid.store(getpid());
 }
 
-Neighbours::~Neighbours() { fail(); }
+Neighbours::~Neighbours() { rows_[rank_].gone.store(true); }
 
 bool Neighbours::each_has_a_core() const {
     cpu_set_t all;
@@ -84,9 +84,33 @@ bool Neighbours::each_has_a_core() const {
     return CPU_COUNT(&all) >= size_;
 }
 
-void Neighbours::fail() { rows_[rank_].failed.store(true); }
+void Neighbours::fail() {
+    if (has_failed(rank_)) return;
+    ends_.publish();
+    rows_[rank_].faults.store(resets_ + 1);
+    rows_[0].latest.store(resets_ + 1);
+}
 
-bool Neighbours::has_failed(int rank) const { return rows_[rank].failed.load(); }
+bool Neighbours::has_failed(int rank) const { return rows_[rank].gone.load() || rows_[rank].faults.load() > resets_; }
+
+int Neighbours::missing() const {
+    const bool skipped = rows_[rank_].skips.load() > resets_;
+    for (int rank = 0; rank < size_; ++rank)
+        if ((skipped ? rows_[rank].skips : rows_[rank].faults).load() <= resets_) return rank;
+    return -1;
+}
+
+bool Neighbours::is_reset() {
+    if (missing() >= 0) return false;
+    Row& own = rows_[rank_];
+    if (own.skips.load() <= resets_) {
+        ends_.skip();
+        own.skips.store(resets_ + 1);
+        if (missing() >= 0) return false;
+    }
+    ++resets_;
+    return true;
+}
 
 bool Neighbours::has_ended(int rank) const {
     const int pid = rows_[rank].pid.load();

@@ -28,16 +28,24 @@ class Neighbours {
     Ends& ends() { return ends_; }
     // Whether the cores that the ranks may run on are at least as many as they. After all ranks have come.
     bool each_has_a_core() const;
-    void fail();  // sends nothing any more
-    bool has_failed(int rank) const;
-    bool has_ended(int rank) const;  // its process
+
+    // A call that failed on one rank leaves messages in the channels, and fails on all: each rank calls `fail` once,
+    // and sends nothing until the channels are empty again. Its next call is begun by `is_reset`, until that is true.
+    void fail();
+    bool is_disturbed() const { return rows_[0].latest.load(std::memory_order_acquire) != resets_; }
+    bool has_failed(int rank) const;  // in this call, or for good
+    bool is_reset();                  // whether all ranks have failed, and skipped what was sent before
+    int missing() const;              // a rank that `is_reset` waits for; -1: none
+    bool has_ended(int rank) const;   // its process
     Regions regions;
 
   private:
     struct alignas(128) Row {
         std::atomic<int> pid;
         std::atomic<std::uint64_t> started;  // of the process, in ticks since boot: a later one may have its number
-        std::atomic<bool> failed;
+        std::atomic<bool> gone;
+        std::atomic<Count> faults, skips;  // calls that failed, and after which it has skipped messages
+        std::atomic<Count> latest;         // rank 0's row: faults of the rank that has most
         cpu_set_t cores;
     };
     static std::size_t rows_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Row); }
@@ -45,6 +53,7 @@ class Neighbours {
     const int rank_, size_;
     Row* const rows_;
     Ends ends_;
+    Count resets_ = 0;
 };
 
 // How a rank waits: it spins while each rank has a core, then yields, then sleeps for ever longer parts of its wait.

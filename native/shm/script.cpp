@@ -20,6 +20,7 @@ using run::Kind;
 using run::Op;
 using run::Span;
 
+constexpr const char* lost_hint = ": no call works on this communicator any more";
 constexpr Count block_bytes = 8 * 1024;  // of a sum that is stored and sent: it is still in the nearest cache
 
 [[noreturn]] void cannot_run(const std::string& why) { throw std::invalid_argument(why); }
@@ -178,11 +179,46 @@ class Script::Tile {
     const std::int64_t begin_, bytes_;
 };
 
+// Where the message of a step that sends lies, once the step is done; null: in no buffer, or there is none.
+const Span* Script::message_of(const Step& step) {
+    if (step.kind == Kind::send) return step.op->reads.empty() ? nullptr : &step.op->reads[0];
+    const bool forwards = step.kind == Kind::recv_copy_send || step.kind == Kind::recv_reduce_copy_send;
+    return forwards && !step.op->writes.empty() ? &step.op->writes[0] : nullptr;
+}
+
+// Of a message that is long, lies in one piece, there in a region, and stays. Those of the source stay.
+Loan Script::loan_of(const Step& step, std::int64_t tile, std::int64_t bytes) const {
+    const Place& place = step.kind == Kind::send ? step.read : step.write;
+    if (bytes < least_lent_ || !message_of(step) || place.cuts.size() != 1) return {};
+    const bool is_source = place.base == &source_ && source_ != share_.bases[static_cast<std::size_t>(input_)];
+    if (step.is_overwritten && !is_source) return {};
+    const std::byte* begin = *place.base + place.cuts[0].offset + (tiles_ > 1 ? tile * tile_bytes_ : 0);
+    return ranks_->regions.find(begin, static_cast<std::size_t>(bytes), ranks_->rank());
+}
+
+void Script::note_loan(const Step& step) {
+    ++num_lent_;
+    const auto same = [&](const auto& each) { return each.first->out == step.out; };
+    const auto found = std::find_if(unread_.begin(), unread_.end(), same);
+    if (found == unread_.end())
+        unread_.emplace_back(&step, step.out->slots_sent());
+    else
+        found->second = step.out->slots_sent();
+}
+
+bool Script::is_all_read() {
+    while (!unread_.empty() && unread_.back().first->out->have_taken(unread_.back().second)) unread_.pop_back();
+    return unread_.empty();
+}
+
 void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
     const auto size = static_cast<Count>(bytes);
     const Tile part(tile * tile_bytes_, tile_bytes_);
-    const std::byte* in = step.in ? step.in->place(size) : nullptr;
-    std::byte* out = step.out ? step.out->place(size) : nullptr;
+    const Loan come = step.in ? step.in->loan(size) : Loan{}, goes = lends_ ? loan_of(step, tile, bytes) : Loan{};
+    const std::byte* in = come.is_one ? ranks_->regions.at(come, step.op->in_peer)
+                          : step.in   ? step.in->place(size)
+                                      : nullptr;
+    std::byte* out = step.out && !goes.is_one ? step.out->place(size) : nullptr;
     const int one = run::dtype_bytes(step.dtype), op = reduce_op_, dtype = step.dtype;
     const auto combine = [=](const std::byte* a, const std::byte* b, std::byte* to, std::int64_t num_bytes) {
         run::combine(dtype, op, a, b, to, num_bytes / one);
@@ -197,7 +233,7 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
             });
             break;
         case Kind::send:
-            part.each(step.read, [&](auto* from, auto at, auto n) { store(out + at, from, n); });
+            if (out) part.each(step.read, [&](auto* from, auto at, auto n) { store(out + at, from, n); });
             break;
         case Kind::recv:
             part.each(step.write, [&](auto* to, auto at, auto n) { store(to, in + at, n); });
@@ -209,7 +245,7 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
         case Kind::recv_copy_send:
             part.each(step.write, [&](auto* to, auto at, auto n) {
                 store(to, in + at, n);
-                store(out + at, to, n);
+                if (out) store(out + at, to, n);
             });
             break;
         case Kind::recv_reduce_send:
@@ -217,6 +253,7 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
             break;
         case Kind::recv_reduce_copy_send:
             part.each(step.read, step.write, [&](auto* from, auto* to, auto at, auto n) {
+                if (!out) return combine(from, in + at, to, n);
                 for (std::int64_t done = 0, block = 0; done < n; done += block) {
                     block = std::min<std::int64_t>(n - done, block_bytes);
                     combine(from + done, in + at + done, to + done, block);
@@ -227,8 +264,9 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
         default:
             break;
     }
-    if (step.out) step.out->commit(size);
+    if (step.out) step.out->commit(size, goes);
     if (step.in) step.in->release(size);
+    if (goes.is_one) note_loan(step);
 }
 
 bool Script::is_ready(const Step& step, std::int64_t tile) const {
@@ -245,11 +283,7 @@ bool Script::step(Lane& lane) {
     if (step.in && !step.in->has_come(bytes)) return false;
     if (step.out && !step.out->has_room(bytes)) return false;
     if (!step.after.empty() && !is_ready(step, lane.tile)) return false;
-    if (survey_.buffer >= 0 && lane.tile == 0) {
-        survey_.read(step.read);
-        survey_.read(step.sum);
-        survey_.write(step.write);
-    }
+    if (!surveyed_ && lane.tile == 0) observe(step);
     perform(step, lane.tile, lane.bytes);
     ++lane.done;
     if (++lane.next == lane.steps.size()) {
@@ -258,6 +292,19 @@ bool Script::step(Lane& lane) {
     }
     lane.bytes = message_bytes(lane.steps[lane.next], lane.tile);
     return true;
+}
+
+// Two accesses that conflict come in the same order in every run, as was proved, so one run shows it.
+void Script::observe(Step& step) {
+    if (survey_.buffer >= 0) {
+        survey_.read(step.read);
+        survey_.read(step.sum);
+        survey_.write(step.write);
+    }
+    for (Step* sent : sent_)
+        if (!step.op->writes.empty() && run::overlap(*message_of(*sent), step.op->writes[0]))
+            sent->is_overwritten = true;
+    if (message_of(step)) sent_.push_back(&step);
 }
 
 // Bytes of a cut that were written.
@@ -295,7 +342,7 @@ void Script::Survey::write(const Place& place) {
     }
 }
 
-// Two accesses that conflict come in the same order in every run, as was proved: what one run read early, all do.
+// What one run read early, all do.
 void Script::end_survey() {
     const Survey found = std::exchange(survey_, {});
     surveyed_ = true;
@@ -308,6 +355,10 @@ void Script::begin(const Options& options) {
     if (!surveyed_ && options.input >= 0) survey_ = {input_ = options.input};
     if (input_ >= 0) source_ = share_.bases[static_cast<std::size_t>(input_)];
     if (options.source && borrows_) source_ = const_cast<std::byte*>(options.source);
+    lends_ = surveyed_ && !ranks_->regions.empty();
+    sent_.clear();
+    unread_.clear();
+    least_lent_ = options.least_lent;
     left_ = 0;
     for (Lane& lane : lanes_) {
         lane.next = 0, lane.tile = lane.done = 0;
@@ -324,11 +375,29 @@ bool Script::advance() {
     return moved;
 }
 
+// After a call that failed on some rank: fails here too, if it has not yet; else waits until it has on every rank.
+std::string Script::reset(const Options& options) {
+    constexpr const char* earlier = " in an earlier call, which this one stands for";
+    for (int rank = 0; rank < ranks_->size() && !ranks_->has_failed(ranks_->rank()); ++rank)
+        if (ranks_->has_failed(rank)) return ranks_->fail(), "rank " + std::to_string(rank) + " has failed" + earlier;
+    patience_.moved();
+    while (!ranks_->is_reset()) {
+        if (!patience_.wait(options.rests)) continue;
+        const int rank = ranks_->missing();
+        if (rank >= 0 && ranks_->has_ended(rank)) return "rank " + std::to_string(rank) + " has ended" + lost_hint;
+        if (rank >= 0 && patience_.waited_s() > options.stall_s)
+            return "rank " + std::to_string(rank) + " makes no call since one failed";
+    }
+    return "";
+}
+
 std::string Script::run(const Options& options) {
+    if (ranks_->is_disturbed())
+        if (std::string why = reset(options); !why.empty()) return why;
     reduce_op_ = options.reduce_op;
     begin(options);
     patience_.moved();
-    while (left_ > 0) {
+    while (left_ > 0 || !is_all_read()) {
         if (advance())
             patience_.moved();
         else if (patience_.wait(options.rests)) {
@@ -338,7 +407,7 @@ std::string Script::run(const Options& options) {
             return why;
         }
     }
-    if (survey_.buffer >= 0) end_survey();
+    if (!surveyed_) end_survey();
     if (reduce_op_ == DT_AVG)
         for (const auto& [where, divisor] : share_.quotients)
             run::divide(where.dtype, where.data(), run::elements(where), divisor);
@@ -355,16 +424,24 @@ int Script::awaited(const Lane& lane) {
 // Who will never do what a lane waits for. A rank that has done its part may end; so look again what has come once it
 // is known to send nothing more. Of a rank that failed because another one ended, the latter is named.
 std::string Script::lost() const {
-    for (const Lane& lane : lanes_) {
-        const int peer = lane.steps.empty() || lane.tile == tiles_ ? -1 : awaited(lane);
-        if (peer < 0) continue;
+    const auto lost_by = [&](const auto& awaited) -> std::string {
+        const int peer = awaited();
+        if (peer < 0) return "";
         const bool ended = ranks_->has_ended(peer);
-        if (!(ended || ranks_->has_failed(peer)) || awaited(lane) != peer) continue;
+        if (!(ended || ranks_->has_failed(peer)) || awaited() != peer) return "";
         for (int rank = 0; rank < ranks_->size() && !ended; ++rank)
             if (ranks_->has_ended(rank)) return "rank " + std::to_string(rank) + " has ended";
         return "rank " + std::to_string(peer) + (ended ? " has ended" : " has failed");
+    };
+    std::string found;
+    for (std::size_t i = 0; i < lanes_.size() && found.empty(); ++i)
+        if (const Lane& lane = lanes_[i]; !lane.steps.empty() && lane.tile < tiles_)
+            found = lost_by([&] { return awaited(lane); });
+    for (std::size_t i = 0; i < unread_.size() && found.empty(); ++i) {
+        const auto& [step, slots] = unread_[i];
+        found = lost_by([&, to = step, at = slots] { return to->out->have_taken(at) ? -1 : to->op->out_peer; });
     }
-    return "";
+    return found;
 }
 
 std::string Script::stalled(const Options& options) const {
@@ -387,6 +464,9 @@ std::string Script::stalled(const Options& options) const {
         else
             text += " for rank " + std::to_string(peer) + " to take earlier messages";
     }
+    for (const auto& [step, slots] : unread_)
+        if (!step->out->have_taken(slots))
+            text += "\n  rank " + std::to_string(step->op->out_peer) + " has not read what it was lent";
     return text;
 }
 
