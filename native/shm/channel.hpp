@@ -1,13 +1,13 @@
-// Channels in memory that ranks share, threads or processes: between each ordered pair of ranks several FIFOs, each
+// Channels in memory that ranks share, threads or processes. Each ordered pair of ranks has several FIFOs, each
 // with a ring of lines for short messages and a ring of slots for long ones.
 //
-// A line is a cache line: 56 bytes of data and the number of the line in its FIFO, stored last, so that data and flag
-// travel together. A slot has its number on a line beside its data; messages of several lines were slower than a slot
-// at every size. Numbers have 64 bits and never restart: what an earlier call left in a ring is never taken for a
+// A line is a cache line: 56 bytes of data and the number of the line in its FIFO. That is stored last, so data and
+// flag move together. A slot has its number on a line beside its data. Messages of several lines were slower than one
+// at every size. Numbers have 64 bits and never restart: data of an earlier call in a ring are never taken for a
 // later message. A channel begins as zeroed memory.
 //
-// A slot may hold a loan in place of data: where the message lies in memory that both ranks map. Until the reader has
-// released the slot, the writer leaves those bytes as they are.
+// A slot may hold a loan in place of data: the place of the message in memory that both ranks map. Until the reader has
+// released the slot, the writer does not change those bytes.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,15 @@ struct alignas(64) Line {
     std::byte data[room];
     Atomic<Count> number;  // of the line, from 1 on; 0: never written
 };
-static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);  // so that processes may share it
+static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);  // so processes can share it
 
-// Where a message lies for all ranks: in a region, numbered alike on all, so far behind the begin of its sender's part.
+// The place of a message: a region, with the same number on all ranks, and bytes from the begin of its sender's part.
 struct Loan {
     std::uint32_t region = 0, is_one = 0;
     std::uint64_t offset = 0;
 };
 
-// How much memory each channel has. The same on all ranks.
+// The memory of each channel. The same on all ranks.
 struct Geometry {
     Count fifos = 8;   // of each ordered pair
     Count lines = 64;  // powers of two
@@ -52,12 +52,11 @@ struct Geometry {
         while (found.bytes(size) > most_bytes && found.fifos > 2) found.fifos /= 2;
         return found;
     }
-    // Messages that a FIFO holds even where the reader has not said yet that it took others.
+    // Messages that a FIFO can hold in any case, even if the reader has not yet published which lines it has taken.
     Count depth() const { return std::min(lines * 3 / 4, slots); }
 };
 
-// One FIFO's memory. What was taken is written by the reader, seldom; what was sent by the writer, after a failure
-// only.
+// One FIFO's memory. The reader writes what was taken, rarely; the writer what was sent, after a failure only.
 class Fifo {
   public:
     Fifo() = default;
@@ -85,7 +84,7 @@ class Fifo {
 
 inline bool fits_line(Count num_bytes) { return num_bytes <= Line::room; }
 
-// The end that writes: where there is room, a message is written to its place, then sent by `commit`.
+// The end that writes: if there is room, a message is written to its place, then sent by `commit`.
 class Writer {
   public:
     Writer() = default;
@@ -107,7 +106,7 @@ class Writer {
     }
 
     Count slots_sent() const { return slot_; }
-    // Whether the reader has released so many slots.
+    // Whether the reader has released this number of slots.
     bool have_taken(Count slots) {
         return slots_taken_ >= slots || (slots_taken_ = fifo_.slots_taken().load(std::memory_order_acquire)) >= slots;
     }
@@ -124,10 +123,10 @@ class Writer {
     }
     Fifo fifo_;
     Count line_ = 0, slot_ = 0;                // written
-    Count lines_taken_ = 0, slots_taken_ = 0;  // as far as known
+    Count lines_taken_ = 0, slots_taken_ = 0;  // as last read
 };
 
-// The end that reads: a message that has come lies in its place until `release`.
+// The end that reads: a message that has arrived stays in its place until `release`.
 class Reader {
   public:
     Reader() = default;
@@ -141,7 +140,7 @@ class Reader {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
     Loan loan(Count num_bytes) const { return fits_line(num_bytes) ? Loan{} : fifo_.slot_loan(slot_); }
-    // The writer learns it at once of a slot, of lines when it may soon want them.
+    // Tells the writer of each slot at once, and of lines after each quarter of the ring.
     void release(Count num_bytes) {
         if (!fits_line(num_bytes)) return fifo_.slots_taken().store(++slot_, std::memory_order_release);
         if (++line_ % (fifo_.geometry().lines / 4) == 0) fifo_.lines_taken().store(line_, std::memory_order_release);

@@ -13,7 +13,7 @@ namespace dovetail::shm {
 namespace {
 
 constexpr std::size_t line = 128, least_ring = std::size_t{1} << 15, most_ring = std::size_t{1} << 18;
-constexpr std::size_t piece = std::size_t{1} << 14;  // bytes that a receiver may take while the next are written
+constexpr std::size_t piece = std::size_t{1} << 14;  // bytes that a receiver can take while the next are written
 constexpr int codes_per_state = 1 << 24, misses_per_look = 256;
 constexpr std::chrono::milliseconds look_every(50);
 constexpr std::chrono::seconds longest_farewell(5);
@@ -154,7 +154,7 @@ bool Messages::test(int handle, int& code) {
     Request& request = at(static_cast<std::size_t>(handle));
     if (!request.done) progress();
     if (!request.done && ++misses_ % misses_per_look == 0 && look()) {
-        progress();  // what came before that rank was gone
+        progress();  // messages from before that rank ended
         const int gone = broken_ ? broken_ : peer(request.peer).code;
         if (!request.done && gone) {
             code = gone;
@@ -193,7 +193,7 @@ void Messages::cancel(int handle) {
         return found != list.end() && (list.erase(found), true);
     };
     if (queued(with.posted) || queued(with.heads)) return free(handle);
-    request.forgotten = true;  // the other end knows of it: what comes is dropped, and what goes is not sent
+    request.forgotten = true;  // the other end knows the request: data received are dropped, data are not sent
     request.num_bytes = 0;
     request.data = nullptr;
     if (request.use == Request::Use::send) queued(with.streams);
@@ -251,7 +251,7 @@ void Messages::arrived(int src, const Head& head) {
     from.early.push_back(std::move(early));
 }
 
-// A message in one piece, from memory or from a ring.
+// Takes a whole message, from memory or from a ring.
 void Messages::take_whole(int handle, long long num_bytes, const std::byte* data, RingReader* ring) {
     Request& taken = at(static_cast<std::size_t>(handle));
     const auto all = static_cast<std::size_t>(num_bytes);
@@ -265,7 +265,7 @@ void Messages::take_whole(int handle, long long num_bytes, const std::byte* data
     end(taken, handle, num_bytes == taken.num_bytes ? 0 : DT_OTHER_SIZE);
 }
 
-// To a sender that asked: a grant, or that the message was taken from where it lies.
+// Answers a sender that asked: with a grant, or that the message was copied from its array.
 void Messages::answer(int handle, std::uint32_t from, long long num_bytes, const Loan& loan) {
     Request& taken = at(static_cast<std::size_t>(handle));
     Peer& to = peer(taken.peer);
@@ -300,7 +300,7 @@ void Messages::write(Peer& to) {
     while (!to.streams.empty() && write_pieces(to, to.streams.front())) to.streams.pop_front();
 }
 
-// Whether there was room.
+// Returns whether there was room.
 bool Messages::write_head(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     const Loan loan = loan_of(sent);
@@ -317,7 +317,7 @@ bool Messages::write_head(Peer& to, int handle) {
     return true;
 }
 
-// Whether all of the message is written.
+// Returns whether all of the message is written.
 bool Messages::write_pieces(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     while (sent.moved < sent.num_bytes) {

@@ -1,4 +1,4 @@
-// Region: memory that all ranks map, a part for each, for arrays that other ranks read where they lie.
+// Region: memory that all ranks map, with a part for each, for arrays that other ranks read without a copy in between.
 #pragma once
 
 #include <sys/mman.h>
@@ -17,7 +17,7 @@ namespace dovetail::shm {
 
 class Region {
   public:
-    // `lengths`: bytes of each rank's part. Every part begins on a page of its own.
+    // `lengths`: bytes of each rank's part. Every part begins at a page.
     Region(std::shared_ptr<Segment> memory, int rank, std::vector<std::size_t> lengths)
         : memory_(std::move(memory)), rank_(rank), lengths_(std::move(lengths)), starts_{page()} {
         for (const std::size_t length : lengths_) starts_.push_back(starts_.back() + padded(length));
@@ -37,7 +37,7 @@ class Region {
         const std::byte* own = part(rank_);
         return data >= own && data + num_bytes <= own + length(rank_);
     }
-    // This rank uses its part no more: its pages go back at once, the mapping when all ranks have given theirs back.
+    // This rank no longer uses its part: its pages are freed at once, the mapping once all ranks have called this.
     void give_back() {
         madvise(part(rank_), padded(length(rank_)), MADV_REMOVE);
         given_back().fetch_add(1, std::memory_order_acq_rel);
@@ -65,7 +65,7 @@ class Regions {
             if (each && each->is_over()) each.reset();
         all_.push_back(std::move(region));
     }
-    // The place of `num_bytes` at `data` in this rank's part of some region; none if they lie elsewhere.
+    // The place of `num_bytes` at `data` in this rank's part of some region; no loan if they are in none.
     Loan find(const std::byte* data, std::size_t num_bytes, int rank) const {
         Loan found;
         for (std::size_t i = 0; i < all_.size(); ++i)
@@ -77,7 +77,7 @@ class Regions {
     bool empty() const { return all_.empty(); }
 
   private:
-    std::vector<std::shared_ptr<Region>> all_;  // null: all ranks have given it back
+    std::vector<std::shared_ptr<Region>> all_;  // null: all ranks have called `give_back`
 };
 
 // Held by the arrays of this rank's part.

@@ -1,4 +1,4 @@
-"""arrays: NumPy arrays in memory that all ranks of a host map, which other ranks read where they lie."""
+"""arrays: NumPy arrays in memory that all ranks of a host map: other ranks read them without copying them first."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, comm: Any = None
     Parameters
     ----------
     shape : int or tuple of int
-        Of this rank's array; ranks may give other ones.
+        Of this rank's array. It may differ between ranks.
     dtype : str or NumPy dtype
-        Of its elements, of a fixed size.
+        Of its elements, which have a fixed size.
     comm : communicator, optional
         Of mpi4py, its ranks on one host; or of `dovetail.world()`, which is the default. All of its ranks call this
         together.
@@ -37,15 +37,15 @@ def empty(shape: int | Sequence[int], dtype: DTypeLike = float, comm: Any = None
     Raises
     ------
     OperatorError
-        On every rank, where one gives what is no shape or dtype; or `comm` is no communicator.
+        On every rank, if one gives an invalid shape or dtype, or `comm` is not a communicator.
     EnvironmentFault
-        On every rank, where ranks are on several hosts, or there is no such memory.
+        On every rank, if ranks are on several hosts, or cannot share memory.
     """
     comm = world() if comm is None else comm
     ours = adopted(comm)
     lengths = of_all(comm, lambda: _num_bytes(shape, dtype))
     if len(hosts := set(ours.hosts)) > 1:
-        found, hint = f"ranks are on {len(hosts)} hosts", "plain arrays there, which every call takes"
+        found, hint = f"ranks are on {len(hosts)} hosts", "plain arrays, which every call takes"
         raise common(EnvironmentFault("only ranks of one host share arrays", found=found, hint=hint))
     region = _native.Region.of(_memory(comm, _native.Region.num_bytes(lengths)), ours.rank, lengths)
     if isinstance(ours.calls, SharedCalls):
@@ -69,15 +69,15 @@ def _num_bytes(shape: Any, dtype: Any) -> int:
         kind = np.dtype(dtype)
         sides: list[int] = np.atleast_1d(np.asarray(shape, np.int64)).tolist()
     except (TypeError, ValueError, OverflowError) as error:
-        raise OperatorError("no array can be shared of these", found=str(error)) from error
+        raise OperatorError("no array with this shape and dtype can be shared", found=str(error)) from error
     if kind.hasobject or not kind.itemsize or any(side < 0 for side in sides):
-        raise OperatorError("no array can be shared of these", found=f"shape {shape}, dtype {kind}")
+        raise OperatorError("no array with this shape and dtype can be shared", found=f"shape {shape}, dtype {kind}")
     num_bytes: int = prod(sides) * kind.itemsize
     return num_bytes
 
 
 def _memory(comm: Any, num_bytes: int) -> _native.Segment:
-    """Return memory that all ranks have mapped; without a name, or else with one until all have it."""
+    """Return memory that all ranks have mapped: without a name, or if that fails, with one until all have mapped it."""
     faults: list[str] = []
     for named in (False, True):
         memory, name, fault = None, "", ""

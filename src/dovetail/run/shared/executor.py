@@ -17,7 +17,7 @@ from dovetail.run.shared.launch import Ranks
 class SharedExecutor(Executor):
     """Runs jobs on processes of this host that exchange messages through shared memory. No MPI is needed.
 
-    What stays after a failure, and where, is as for `MpiExecutor`.
+    The files that stay after a failure, and their folder, are those of `MpiExecutor`.
     """
 
     folder: Path | None = None
