@@ -112,6 +112,7 @@ class Script {
     void note_loan(const Step& step);
     bool is_all_read();
     static int awaited(const Lane& lane);  // rank whose message or room the next step awaits; -1: another lane
+    int died() const;
     std::string lost() const;
     std::string stalled(const Options& options) const;
 

@@ -23,7 +23,7 @@ from dovetail.run.arrays import allocate_buffer
 from dovetail.trace import merge
 
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
-SHARED = ("segment", "peers", "messages", "transport", "script", "neighbours")
+SHARED = ("segment", "peers", "messages", "transport", "script", "loans", "neighbours")
 SOURCES = [*(f"run/{name}" for name in RUN), *(f"shm/{name}" for name in SHARED), "cuda/load"]
 PROGRAMS = ("run", "products", "collectives", "shared", "interpreter", "scripts")
 SANITIZERS = ("thread", "address,undefined")
