@@ -44,8 +44,8 @@ FAULTS = {  # what is replaced in the code, by what, the case, and the error tha
     ),
     "credit for one slot too many": ("store(++slot_, std::", "store(++slot_ + 1, std::", "slots", "a race"),
     "credit may be seen before the reads that it stands for": (
-        "store(line_, std::memory_order_release)",
-        "store(line_, std::memory_order_relaxed)",
+        "lines_taken().store(line_, std::memory_order_release)",
+        "lines_taken().store(line_, std::memory_order_relaxed)",
         "lines",
         OVERWRITTEN,
     ),
