@@ -286,12 +286,13 @@ void Communicator::serve(const Call& call, Service& service) {
     if (service.input >= 0) rebase(service.input, input);
     if (service.output >= 0) rebase(service.output, call.dst);
     if (service.script) {
-        broken_ = service.script->run({service.options.stall_s, call.op, transport_->rests,
-                                       service.in_place ? service.input : -1, lent ? call.src : nullptr});
-    } else {
-        service.options.reduce_op = call.op;
-        broken_ = service.engine->run(service.options, clock_s);
+        const std::string why = service.script->run({service.options.stall_s, call.op, transport_->rests,
+                                                     service.in_place ? service.input : -1, lent ? call.src : nullptr});
+        if (!why.empty()) throw TransportError{why};
+        return;
     }
+    service.options.reduce_op = call.op;
+    broken_ = service.engine->run(service.options, clock_s);
     if (!broken_.empty()) throw TransportError{broken_};
 }
 

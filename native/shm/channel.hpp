@@ -56,13 +56,15 @@ struct Geometry {
     Count depth() const { return std::min(lines * 3 / 4, slots); }
 };
 
-// One FIFO's memory. The reader writes both counters, rarely.
+// One FIFO's memory. The reader writes what was taken, rarely; the writer what was sent, after a failure only.
 class Fifo {
   public:
     Fifo() = default;
     Fifo(std::byte* memory, const Geometry& geometry) : memory_(memory), geometry_(&geometry) {}
     Atomic<Count>& lines_taken() const { return *reinterpret_cast<Atomic<Count>*>(memory_); }
+    Atomic<Count>& lines_sent() const { return *reinterpret_cast<Atomic<Count>*>(memory_ + 64); }
     Atomic<Count>& slots_taken() const { return *reinterpret_cast<Atomic<Count>*>(memory_ + 128); }
+    Atomic<Count>& slots_sent() const { return *reinterpret_cast<Atomic<Count>*>(memory_ + 192); }
     Line& line(Count position) const {
         return reinterpret_cast<Line*>(memory_ + 256)[position & (geometry_->lines - 1)];
     }
@@ -109,6 +111,11 @@ class Writer {
         return slots_taken_ >= slots || (slots_taken_ = fifo_.slots_taken().load(std::memory_order_acquire)) >= slots;
     }
 
+    void publish() const {  // what was sent, for `skip`
+        fifo_.lines_sent().store(line_, std::memory_order_release);
+        fifo_.slots_sent().store(slot_, std::memory_order_release);
+    }
+
   private:
     static bool look(const Atomic<Count>& said, Count& taken, Count written, Count room) {
         taken = said.load(std::memory_order_acquire);
@@ -139,6 +146,13 @@ class Reader {
         if (++line_ % (fifo_.geometry().lines / 4) == 0) fifo_.lines_taken().store(line_, std::memory_order_release);
     }
 
+    void skip() {  // all that was sent when the writer published it
+        line_ = fifo_.lines_sent().load(std::memory_order_acquire);
+        slot_ = fifo_.slots_sent().load(std::memory_order_acquire);
+        fifo_.lines_taken().store(line_, std::memory_order_release);
+        fifo_.slots_taken().store(slot_, std::memory_order_release);
+    }
+
   private:
     Fifo fifo_;
     Count line_ = 0, slot_ = 0;  // read
@@ -164,6 +178,12 @@ class Ends {
     Writer& to(int rank, int fifo) { return writers_[index(rank, fifo)]; }
     Reader& from(int rank, int fifo) { return readers_[index(rank, fifo)]; }
     const Geometry& geometry() const { return geometry_; }
+    void publish() const {
+        for (const Writer& each : writers_) each.publish();
+    }
+    void skip() {
+        for (Reader& each : readers_) each.skip();
+    }
 
   private:
     std::size_t index(int rank, int fifo) const {

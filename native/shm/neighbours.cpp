@@ -37,10 +37,10 @@ Geometry Neighbours::geometry(int size, std::size_t bytes) {
 Neighbours::Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry, int file)
     : rank_(rank),
       size_(size),
-      cores_(reinterpret_cast<Cores*>(memory)),
-      states_(memory + cores_bytes(size), file, rank),
+      rows_(reinterpret_cast<Row*>(memory)),
+      states_(memory + own_bytes(size), file, rank),
       ends_(memory + rows_bytes(size), rank, size, geometry) {
-    cpu_set_t& own = cores_[rank].set;
+    cpu_set_t& own = rows_[rank].cores;
     CPU_ZERO(&own);
     sched_getaffinity(0, sizeof own, &own);
     states_.arrive();
@@ -49,8 +49,38 @@ Neighbours::Neighbours(std::byte* memory, int rank, int size, const Geometry& ge
 bool Neighbours::each_has_a_core() const {
     cpu_set_t all;
     CPU_ZERO(&all);
-    for (int rank = 0; rank < size_; ++rank) CPU_OR(&all, &all, &cores_[rank].set);
+    for (int rank = 0; rank < size_; ++rank) CPU_OR(&all, &all, &rows_[rank].cores);
     return CPU_COUNT(&all) >= size_;
+}
+
+void Neighbours::fail() {
+    if (has_failed(rank_)) return;
+    ends_.publish();
+    rows_[rank_].faults.store(resets_ + 1);
+    rows_[0].latest.store(resets_ + 1);
+}
+
+bool Neighbours::has_failed(int rank) const {
+    return states_.state(rank) == State::failed || rows_[rank].faults.load() > resets_;
+}
+
+int Neighbours::missing() const {
+    const bool skipped = rows_[rank_].skips.load() > resets_;
+    for (int rank = 0; rank < size_; ++rank)
+        if ((skipped ? rows_[rank].skips : rows_[rank].faults).load() <= resets_) return rank;
+    return -1;
+}
+
+bool Neighbours::is_reset() {
+    if (missing() >= 0) return false;
+    Row& own = rows_[rank_];
+    if (own.skips.load() <= resets_) {
+        ends_.skip();
+        own.skips.store(resets_ + 1);
+        if (missing() >= 0) return false;
+    }
+    ++resets_;
+    return true;
 }
 
 bool Patience::wait(bool rests) {

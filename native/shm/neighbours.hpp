@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <cstddef>
 
 #include "shm/channel.hpp"
@@ -17,7 +18,7 @@ class Neighbours {
     static Geometry geometry(int size, std::size_t bytes);  // the inverse, of as many as `bytes` came to
     // `memory` is zeroed before the first rank comes. All ranks give the same geometry. `file`: as for Peers.
     Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry, int file = -1);
-    ~Neighbours() { fail(); }
+    ~Neighbours() { states_.leave(State::failed); }
     Neighbours(const Neighbours&) = delete;
     Neighbours& operator=(const Neighbours&) = delete;
 
@@ -26,22 +27,31 @@ class Neighbours {
     Ends& ends() { return ends_; }
     // Whether the ranks may run on at least as many cores as there are ranks. Valid once all are constructed.
     bool each_has_a_core() const;
-    void fail() { states_.leave(State::failed); }  // sends nothing any more
-    bool has_failed(int rank) const { return states_.state(rank) == State::failed; }
+
+    // A call that failed on one rank leaves messages in the channels, and fails on all: each rank calls `fail` once,
+    // and sends nothing until the channels are empty again. It begins its next call by `is_reset`, until that is true.
+    void fail();
+    bool is_disturbed() const { return rows_[0].latest.load(std::memory_order_acquire) != resets_; }
+    bool has_failed(int rank) const;  // in this call, or for good
+    bool is_reset();                  // whether all ranks have failed, and skipped what was sent before
+    int missing() const;              // a rank that `is_reset` waits for; -1: none
     bool has_ended(int rank) const { return states_.has_ended(rank); }  // its process
     Regions regions;
 
   private:
-    struct alignas(128) Cores {
-        cpu_set_t set;
+    struct alignas(128) Row {
+        std::atomic<Count> faults, skips;  // calls that failed, and after which it has skipped messages
+        std::atomic<Count> latest;         // rank 0's row: faults of the rank that has most
+        cpu_set_t cores;                   // that it may run on
     };
-    static std::size_t cores_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Cores); }
-    static std::size_t rows_bytes(int size) { return cores_bytes(size) + Peers::bytes(size); }
+    static std::size_t own_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Row); }
+    static std::size_t rows_bytes(int size) { return own_bytes(size) + Peers::bytes(size); }
 
     const int rank_, size_;
-    Cores* const cores_;  // that each rank may run on
+    Row* const rows_;
     Peers states_;
     Ends ends_;
+    Count resets_ = 0;
 };
 
 // How a rank waits: if each rank has a core, it first polls. Then it yields, then it sleeps, longer and longer.

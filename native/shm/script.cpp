@@ -20,6 +20,7 @@ using run::Kind;
 using run::Op;
 using run::Span;
 
+constexpr const char* lost_hint = ": no call works on this communicator any more";
 constexpr Count block_bytes = 8 * 1024;  // of a sum that is stored and sent: it is still in the first-level cache
 
 [[noreturn]] void cannot_run(const std::string& why) { throw std::invalid_argument(why); }
@@ -181,8 +182,11 @@ class Script::Tile {
 void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
     const auto size = static_cast<Count>(bytes);
     const Tile part(tile * tile_bytes_, tile_bytes_);
-    const std::byte* in = step.in ? step.in->place(size) : nullptr;
-    std::byte* out = step.out ? step.out->place(size) : nullptr;
+    const Loan come = step.in ? step.in->loan(size) : Loan{}, goes = lends_ ? loan_of(step, tile, bytes) : Loan{};
+    const std::byte* in = come.is_one ? ranks_->regions.at(come, step.op->in_peer)
+                          : step.in   ? step.in->place(size)
+                                      : nullptr;
+    std::byte* out = step.out && !goes.is_one ? step.out->place(size) : nullptr;
     const int one = run::dtype_bytes(step.dtype), op = reduce_op_, dtype = step.dtype;
     const auto combine = [=](const std::byte* a, const std::byte* b, std::byte* to, std::int64_t num_bytes) {
         run::combine(dtype, op, a, b, to, num_bytes / one);
@@ -197,7 +201,7 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
             });
             break;
         case Kind::send:
-            part.each(step.read, [&](auto* from, auto at, auto n) { store(out + at, from, n); });
+            if (out) part.each(step.read, [&](auto* from, auto at, auto n) { store(out + at, from, n); });
             break;
         case Kind::recv:
             part.each(step.write, [&](auto* to, auto at, auto n) { store(to, in + at, n); });
@@ -209,7 +213,7 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
         case Kind::recv_copy_send:
             part.each(step.write, [&](auto* to, auto at, auto n) {
                 store(to, in + at, n);
-                store(out + at, to, n);
+                if (out) store(out + at, to, n);
             });
             break;
         case Kind::recv_reduce_send:
@@ -217,6 +221,7 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
             break;
         case Kind::recv_reduce_copy_send:
             part.each(step.read, step.write, [&](auto* from, auto* to, auto at, auto n) {
+                if (!out) return combine(from, in + at, to, n);
                 for (std::int64_t done = 0, block = 0; done < n; done += block) {
                     block = std::min<std::int64_t>(n - done, block_bytes);
                     combine(from + done, in + at + done, to + done, block);
@@ -227,8 +232,9 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
         default:
             break;
     }
-    if (step.out) step.out->commit(size);
+    if (step.out) step.out->commit(size, goes);
     if (step.in) step.in->release(size);
+    if (goes.is_one) note_loan(step);
 }
 
 bool Script::is_ready(const Step& step, std::int64_t tile) const {
@@ -245,11 +251,7 @@ bool Script::step(Lane& lane) {
     if (step.in && !step.in->has_come(bytes)) return false;
     if (step.out && !step.out->has_room(bytes)) return false;
     if (!step.after.empty() && !is_ready(step, lane.tile)) return false;
-    if (survey_.buffer >= 0 && lane.tile == 0) {
-        survey_.read(step.read);
-        survey_.read(step.sum);
-        survey_.write(step.write);
-    }
+    if (!surveyed_ && lane.tile == 0) observe(step);
     perform(step, lane.tile, lane.bytes);
     ++lane.done;
     if (++lane.next == lane.steps.size()) {
@@ -260,54 +262,14 @@ bool Script::step(Lane& lane) {
     return true;
 }
 
-// Bytes of a cut that have been written.
-std::int64_t Script::Survey::count(const Cut& cut) const {
-    std::int64_t total = 0;
-    auto it = written.upper_bound(cut.offset);
-    if (it != written.begin()) --it;
-    for (; it != written.end() && it->first < cut.offset + cut.bytes; ++it)
-        total +=
-            std::max<std::int64_t>(0, std::min(it->second, cut.offset + cut.bytes) - std::max(it->first, cut.offset));
-    return total;
-}
-
-void Script::Survey::read(Place& place) {
-    if (place.buffer != buffer) return;
-    std::int64_t all = 0, before = 0;
-    for (const Cut& cut : place.cuts) all += cut.bytes, before += count(cut);
-    if (before == 0)
-        early.push_back(&place);
-    else
-        mixed = mixed || before < all;
-}
-
-void Script::Survey::write(const Place& place) {
-    if (place.buffer != buffer) return;
-    for (const Cut& cut : place.cuts) {
-        std::int64_t begin = cut.offset, end = cut.offset + cut.bytes;
-        auto it = written.upper_bound(begin);
-        if (it != written.begin() && std::prev(it)->second >= begin) --it;
-        while (it != written.end() && it->first <= end) {
-            begin = std::min(begin, it->first), end = std::max(end, it->second);
-            it = written.erase(it);
-        }
-        if (begin < end) written[begin] = end;
-    }
-}
-
-// It is proved that two accesses that conflict have the same order in every run: so all runs read the same bytes early.
-void Script::end_survey() {
-    const Survey found = std::exchange(survey_, {});
-    surveyed_ = true;
-    if (found.mixed || found.written.size() != 1 || found.written.begin()->first != 0) return;
-    borrows_ = found.written.begin()->second;
-    for (Place* place : found.early) place->base = &source_;
-}
-
 void Script::begin(const Options& options) {
     if (!surveyed_ && options.input >= 0) survey_ = {input_ = options.input};
     if (input_ >= 0) source_ = share_.bases[static_cast<std::size_t>(input_)];
     if (options.source && borrows_) source_ = const_cast<std::byte*>(options.source);
+    lends_ = surveyed_ && !ranks_->regions.empty();
+    sent_.clear();
+    unread_.clear();
+    least_lent_ = options.least_lent;
     left_ = 0;
     for (Lane& lane : lanes_) {
         lane.next = 0, lane.tile = lane.done = 0;
@@ -324,11 +286,33 @@ bool Script::advance() {
     return moved;
 }
 
+// After a call that failed on some rank: fails here too, if it has not yet; else waits until it has on every rank.
+std::string Script::reset(const Options& options) {
+    constexpr const char* earlier = " in an earlier call, which this one stands for";
+    const bool is_new = !ranks_->has_failed(ranks_->rank());
+    if (const int rank = died(); is_new && rank >= 0)
+        return ranks_->fail(), "rank " + std::to_string(ranks_->rank()) + " stalled: rank " + std::to_string(rank) +
+                                   " has ended\n  in an earlier call of other ranks";
+    for (int rank = 0; rank < ranks_->size() && is_new; ++rank)
+        if (ranks_->has_failed(rank)) return ranks_->fail(), "rank " + std::to_string(rank) + " has failed" + earlier;
+    patience_.moved();
+    while (!ranks_->is_reset()) {
+        if (!patience_.wait(options.rests)) continue;
+        const int rank = ranks_->missing();
+        if (rank >= 0 && ranks_->has_ended(rank)) return "rank " + std::to_string(rank) + " has ended" + lost_hint;
+        if (rank >= 0 && patience_.waited_s() > options.stall_s)
+            return "rank " + std::to_string(rank) + " makes no call since one failed";
+    }
+    return "";
+}
+
 std::string Script::run(const Options& options) {
+    if (ranks_->is_disturbed())
+        if (std::string why = reset(options); !why.empty()) return why;
     reduce_op_ = options.reduce_op;
     begin(options);
     patience_.moved();
-    while (left_ > 0) {
+    while (left_ > 0 || !is_all_read()) {
         if (advance())
             patience_.moved();
         else if (patience_.wait(options.rests)) {
@@ -338,7 +322,7 @@ std::string Script::run(const Options& options) {
             return why;
         }
     }
-    if (survey_.buffer >= 0) end_survey();
+    if (!surveyed_) end_survey();
     if (reduce_op_ == DT_AVG)
         for (const auto& [where, divisor] : share_.quotients)
             run::divide(where.dtype, where.data(), run::elements(where), divisor);
@@ -352,19 +336,33 @@ int Script::awaited(const Lane& lane) {
     return step.out && !step.out->has_room(bytes) ? step.op->out_peer : -1;
 }
 
+// A rank that ended without having failed before; -1: none.
+int Script::died() const {
+    for (int rank = 0; rank < ranks_->size(); ++rank)
+        if (ranks_->has_ended(rank) && !ranks_->has_failed(rank)) return rank;
+    return -1;
+}
+
 // The rank that will never do what a lane waits for. A rank that has done its part may end. So check again for messages
 // once it can send no more. If a rank failed because another one ended, the latter is named.
 std::string Script::lost() const {
-    for (const Lane& lane : lanes_) {
-        const int peer = lane.steps.empty() || lane.tile == tiles_ ? -1 : awaited(lane);
-        if (peer < 0) continue;
+    const auto lost_by = [&](const auto& awaited) -> std::string {
+        const int peer = awaited();
+        if (peer < 0) return "";
         const bool ended = ranks_->has_ended(peer);
-        if (!(ended || ranks_->has_failed(peer)) || awaited(lane) != peer) continue;
-        for (int rank = 0; rank < ranks_->size() && !ended; ++rank)
-            if (ranks_->has_ended(rank)) return "rank " + std::to_string(rank) + " has ended";
+        if (!(ended || ranks_->has_failed(peer)) || awaited() != peer) return "";
+        if (const int rank = died(); rank >= 0) return "rank " + std::to_string(rank) + " has ended";
         return "rank " + std::to_string(peer) + (ended ? " has ended" : " has failed");
+    };
+    std::string found;
+    for (std::size_t i = 0; i < lanes_.size() && found.empty(); ++i)
+        if (const Lane& lane = lanes_[i]; !lane.steps.empty() && lane.tile < tiles_)
+            found = lost_by([&] { return awaited(lane); });
+    for (std::size_t i = 0; i < unread_.size() && found.empty(); ++i) {
+        const auto& [step, slots] = unread_[i];
+        found = lost_by([&, to = step, at = slots] { return to->out->have_taken(at) ? -1 : to->op->out_peer; });
     }
-    return "";
+    return found;
 }
 
 std::string Script::stalled(const Options& options) const {
@@ -387,6 +385,9 @@ std::string Script::stalled(const Options& options) const {
         else
             text += " for rank " + std::to_string(peer) + " to take earlier messages";
     }
+    for (const auto& [step, slots] : unread_)
+        if (!step->out->have_taken(slots))
+            text += "\n  rank " + std::to_string(step->op->out_peer) + " has not read what it was lent";
     return text;
 }
 

@@ -25,6 +25,10 @@ std::int64_t most_slots(const run::Columns& columns);
 // Slots longer than a channel's are cut into tiles, and the whole Program runs tile after tile. A lane goes on to the
 // next tile without waiting for others. Tiles touch different bytes of every slot, and each message of a tile fits a
 // slot of its channel. So the proof of the Program holds for each tile, and for tiles one after the other.
+//
+// A long message is lent if it lies in a region of all ranks, and no later step writes there: its receiver reads it
+// from where it lies. A run ends once all that it lent was read. No step waits for that, so a run that lends ends if
+// the same run with copies does.
 class Script {
   public:
     // Bytes at which each slot of a buffer begins, and the last ends; empty: all slots have the same size.
@@ -42,14 +46,17 @@ class Script {
         int input = -1;         // the buffer that `source` replaces
         // The first contents of that buffer, if they are not in it. Only for a Script that `borrows`.
         const std::byte* source = nullptr;
+        // Bytes from which on messages are lent: of shorter ones, a copy is faster than waiting for the reader.
+        std::int64_t least_lent = 4096;
     };
-    // Runs every step of every tile. Returns an empty string, or why it stopped: then channels hold half a call, and no
-    // Script of these ranks may run again.
+    // Runs every step of every tile. Returns an empty string, or why it stopped. Then the call fails on every rank, or
+    // the next one does on ranks that had done their part; after that, Scripts of these ranks run again.
     std::string run(const Options& options);
 
     // Bytes of the input of earlier runs, if all of it is written, and no step reads bytes of which only some were
     // written before: then its first contents may be in another array. 0: not so, or not known yet.
     std::int64_t borrows() const { return borrows_; }
+    std::int64_t num_lent() const { return num_lent_; }  // messages, of all runs
     void rebase(int buffer, std::byte* base) { share_.bases.at(static_cast<std::size_t>(buffer)) = base; }
 
   private:
@@ -66,7 +73,8 @@ class Script {
         int dtype = 0;
         Reader* in = nullptr;
         Writer* out = nullptr;
-        Place read, write, sum;  // `sum`: the operand of a reduce that it then overwrites
+        Place read, write, sum;       // `sum`: the operand of a reduce that it then overwrites
+        bool is_overwritten = false;  // the message of a step that sends, by a later step
         std::vector<std::pair<int, std::int64_t>> after;
         const run::Op* op = nullptr;
     };
@@ -91,13 +99,20 @@ class Script {
     void add_steps(const std::vector<Starts>& starts);
     Place place(const run::Span& span, const Starts& starts, bool whole) const;
     std::int64_t message_bytes(const Step& step, std::int64_t tile) const;
+    std::string reset(const Options& options);
     void begin(const Options& options);
     void end_survey();
     bool advance();
     bool step(Lane& lane);
     bool is_ready(const Step& step, std::int64_t tile) const;
     void perform(const Step& step, std::int64_t tile, std::int64_t bytes);
+    static const run::Span* message_of(const Step& step);
+    void observe(Step& step);
+    Loan loan_of(const Step& step, std::int64_t tile, std::int64_t bytes) const;
+    void note_loan(const Step& step);
+    bool is_all_read();
     static int awaited(const Lane& lane);  // rank whose message or room the next step awaits; -1: another lane
+    int died() const;
     std::string lost() const;
     std::string stalled(const Options& options) const;
 
@@ -113,6 +128,10 @@ class Script {
     int input_ = -1;
     std::byte* source_ = nullptr;
     Patience patience_;
+    bool lends_ = false;
+    std::vector<Step*> sent_;  // of the run that is observed
+    std::int64_t least_lent_ = 0, num_lent_ = 0;
+    std::vector<std::pair<const Step*, Count>> unread_;  // steps that lent, and the slots their channels had sent then
 };
 
 }  // namespace dovetail::shm

@@ -51,6 +51,7 @@ void send(Writer& to, Count num_bytes, int value) {
 
 void receive(Reader& from, Count num_bytes, int value) {
     wait_for([&] { return from.has_come(num_bytes); });
+    Interleavings::current().expect(!from.loan(num_bytes).is_one, "what was lent is still there");
     const std::byte* message = from.place(num_bytes);
     Interleavings::current().touch(message, false);
     const bool right = std::all_of(message, message + num_bytes, [&](std::byte b) { return b == std::byte(value); });
@@ -67,6 +68,50 @@ Bodies stream(const std::vector<Count>& sizes, int count) {
             },
             [=] {
                 for (int i = 0; i < count; ++i) receive(shared->ranks[1]->from(0, 0), size(i), i + 1);
+            },
+            [] {}};
+}
+
+// `count` messages one way from two buffers of the sender: it lends some, and copies every third.
+Bodies loans(int count) {
+    struct Lent : Shared {
+        Lent() : Shared(2, small()) {}
+        int buffers[2] = {};
+    };
+    auto shared = std::make_shared<Lent>();
+    const Count num_bytes = 200;
+    const auto is_lent = [](int i) { return i % 3 != 2; };
+    return {[=] {
+                Writer& to = shared->ranks[0]->to(1, 0);
+                Count lent[2] = {};
+                for (int i = 0; i < count; ++i) {
+                    if (!is_lent(i)) {
+                        send(to, num_bytes, i + 1);
+                        continue;
+                    }
+                    wait_for([&] { return to.have_taken(lent[i % 2]); });
+                    Interleavings::current().touch(&shared->buffers[i % 2], true);
+                    shared->buffers[i % 2] = i + 1;
+                    wait_for([&] { return to.has_room(num_bytes); });
+                    to.commit(num_bytes, {0, 1, static_cast<std::uint64_t>(i)});
+                    lent[i % 2] = to.slots_sent();
+                }
+            },
+            [=] {
+                Reader& from = shared->ranks[1]->from(0, 0);
+                for (int i = 0; i < count; ++i) {
+                    if (!is_lent(i)) {
+                        receive(from, num_bytes, i + 1);
+                        continue;
+                    }
+                    wait_for([&] { return from.has_come(num_bytes); });
+                    const Loan loan = from.loan(num_bytes);
+                    Interleavings::current().touch(&shared->buffers[i % 2], false);
+                    const bool right = loan.is_one && loan.offset == static_cast<std::uint64_t>(i);
+                    const int found = shared->buffers[i % 2];
+                    from.release(num_bytes);
+                    Interleavings::current().expect(right && found == i + 1, "what was lent is not what was sent");
+                }
             },
             [] {}};
 }
@@ -140,6 +185,7 @@ const std::map<std::string, std::function<Bodies()>> cases = {
     {"lines and slots", [] { return stream({8, 200}, 12); }},
     {"exchange by lines", [] { return exchange(2, 8, 9); }},
     {"exchange by slots", [] { return exchange(2, 200, 5); }},
+    {"loans", [] { return loans(8); }},
     {"three ranks", [] { return exchange(3, 8, 2); }},
     {"check: relaxed flag", [] { return flag(relaxed, acquire); }},
     {"check: relaxed look", [] { return flag(release, relaxed); }},

@@ -8,9 +8,13 @@ import numpy as np
 from any_ranks import WORLD
 
 import dovetail as dt
+from dovetail.call import use
+from dovetail.collective import KINDS, algorithms_for
 from dovetail.core import DovetailError, EnvironmentFault, OperatorError
+from dovetail.run.ranks.comm import adopted
+from dovetail.store.selection import Row, Selection
 
-RANKS, RANK = WORLD.size, WORLD.rank
+RANKS, RANK, MOST = WORLD.size, WORLD.rank, 1 << 40
 comm = WORLD.Dup()
 
 
@@ -90,12 +94,33 @@ def check_memory():
     assert maps() <= before, (before, maps())
 
 
+def through_channels(*names):
+    """A table by which these algorithms run through channels."""
+    kinds = {kind: name for name in names for kind in KINDS if name in algorithms_for(kind)}
+    return Selection({}, tuple(Row(kind, RANKS, 1, 0, MOST, kinds[kind], transport="shared") for kind in kinds))
+
+
+TABLES = (
+    None,
+    (
+        "all_pairs_all_reduce",
+        "direct_all_gather",
+        "direct_reduce_scatter",
+        "direct_all_to_all",
+        "binomial_tree_broadcast",
+    ),
+    ("flat_all_reduce", "ring_all_gather", "ring_reduce_scatter", "bruck_all_to_all", "scatter_all_gather_broadcast"),
+    ("recursive_doubling_all_reduce", "recursive_doubling_all_gather", "binomial_tree_reduce_scatter"),
+)
 check_refusals()
 check_hosts()
 check_memory()
-for size in (1, 1000, 30_000):
-    for _ in range(3):
-        check(size)
+for table in TABLES:
+    use(comm, table and through_channels(*table))
+    for size in (1, 1000, 30_000):
+        for _ in range(3):
+            check(size)
+    assert bool(table) == bool(adopted(comm).bound.num_engines)
 shared = dt.share(np.full((40, 50), RANK + 1.0), comm)
 product = dt.matmul_all_reduce(shared, np.ones((50, 60)), comm)
 assert np.array_equal(product, np.full((40, 60), 50.0 * RANKS * (RANKS + 1) / 2)), product

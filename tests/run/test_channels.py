@@ -16,6 +16,7 @@ CASES = {  # case: least number of executions, so that none is empty by mistake
     "lines and slots": 200,
     "exchange by lines": 500,
     "exchange by slots": 500,
+    "loans": 100,
     "three ranks": 200,
 }
 NUMBER = "number.store(++(fits_line(num_bytes) ? line_ : slot_), std::memory_order_release);"
@@ -43,8 +44,8 @@ FAULTS = {  # what is replaced in the code, by what, the case, and the error tha
     ),
     "credit for one slot too many": ("store(++slot_, std::", "store(++slot_ + 1, std::", "slots", "a race"),
     "credit may be seen before the reads that it stands for": (
-        "store(line_, std::memory_order_release)",
-        "store(line_, std::memory_order_relaxed)",
+        "lines_taken().store(line_, std::memory_order_release)",
+        "lines_taken().store(line_, std::memory_order_relaxed)",
         "lines",
         OVERWRITTEN,
     ),
@@ -59,6 +60,24 @@ FAULTS = {  # what is replaced in the code, by what, the case, and the error tha
         ";",
         "lines",
         "a deadlock",
+    ),
+    "what was lent is overwritten before it was read": (
+        "slots_taken_ >= slots ||",
+        "slots_taken_ + 1 >= slots ||",
+        "loans",
+        "a race",
+    ),
+    "that a loan was read may be seen before the read": (
+        "(slots_taken_ = fifo_.slots_taken().load(std::memory_order_acquire))",
+        "(slots_taken_ = fifo_.slots_taken().load(std::memory_order_relaxed))",
+        "loans",
+        OVERWRITTEN,
+    ),
+    "a loan stays in a slot that holds data": (
+        "fifo_.slot_loan(slot_) = loan;",
+        "if (loan.is_one) fifo_.slot_loan(slot_) = loan;",
+        "loans",
+        "what was lent is still there",
     ),
     "an old flag is taken for a new one": (
         "load(std::memory_order_acquire) == slot_ + 1",

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import needs
@@ -65,7 +66,8 @@ def test_a_killed_rank_is_named():
         found[2].send_signal(signal.SIGKILL)
         for rank in (0, 1):
             assert found[rank].stdout.readline() == f"rank {rank} stalled: rank 2 has ended\n"
-            assert "waits at its op" in found[rank].stdout.readline()
+            said = found[rank].stdout.readline()
+            assert "waits at its op" in said or "in an earlier call" in said  # it began after the other had failed
 
 
 def test_a_rank_may_end_once_it_has_done_its_part():
@@ -81,12 +83,17 @@ def test_a_rank_may_end_once_it_has_done_its_part():
 def single(program, elements, fifo_bytes=1 << 24):
     """Rank 0's script in memory of this process alone."""
     memory = _native.Segment.make(_native.neighbours_bytes(program.num_ranks, fifo_bytes))
-    neighbours = _native.Neighbours(memory, 0, program.num_ranks)
+    return script_of(memory, program, elements)[0]
+
+
+def script_of(memory, program, elements, rank=0):
+    """A rank's script, and its arrays."""
+    neighbours = _native.Neighbours(memory, rank, program.num_ranks)
     slots = range(program.num_ranks)
     known = {b.name: tuple(np.full(b.slots[r], elements) for r in slots) for b in program.buffers}
     work = uneven(program, known, "float32")
-    arrays = {name: np.zeros(int(sizes[0].sum()), "float32") for name, sizes in work.sizes.items()}
-    return bind_script(neighbours, program, 0, arrays, work)
+    arrays = {name: np.zeros(int(sizes[rank].sum()), "float32") for name, sizes in work.sizes.items()}
+    return bind_script(neighbours, program, rank, arrays, work), arrays
 
 
 def test_a_rank_that_never_comes_is_waited_for_in_vain():
@@ -94,6 +101,45 @@ def test_a_rank_that_never_comes_is_waited_for_in_vain():
     assert failure.startswith("rank 0 stalled: no op moved for 1 s")
     assert "waits at its op 1 'recv_reduce_copy_send'" in failure
     assert "for a message from rank 1" in failure
+
+
+@pytest.mark.parametrize("elements", [2, 200_000])
+@pytest.mark.parametrize("algorithm", ["ring_all_reduce", "direct_all_to_all"])
+def test_calls_work_again_after_one_that_failed_on_all_ranks(algorithm, elements):
+    """Messages of the failed call, which no rank has taken, are never taken for later ones."""
+    program = build(algorithm, 2)
+    memory = _native.Segment.make(_native.neighbours_bytes(2, 1 << 24))
+    ranks = [script_of(memory, program, elements, rank) for rank in range(2)]
+
+    def all_run():
+        for rank, (_, arrays) in enumerate(ranks):
+            arrays["input"][...] = rank + 1.0
+        with ThreadPoolExecutor(2) as threads:
+            failures = list(threads.map(lambda each: each[0].run(20.0, 0), ranks))
+        assert failures == ["", ""]
+        results = [arrays.get("output", arrays["input"]) for _, arrays in ranks]
+        sums = [3.0 * elements * 2] * 2 if algorithm == "ring_all_reduce" else [elements * 3.0] * 2
+        assert [result.sum() for result in results] == sums
+
+    for late in (0, 1, 0):
+        all_run()
+        for _, arrays in ranks:
+            arrays["input"][...] = 9.0  # of the call that fails
+        assert "stalled" in ranks[1 - late][0].run(0.05, 0)
+        assert ranks[late][0].run(20.0, 0).startswith(f"rank {1 - late} has failed")
+    all_run()
+
+
+def test_a_rank_that_failed_waits_for_the_others_to():
+    """They may not have called since. The error says what is missing; once they have come, calls work."""
+    program = build("ring_all_reduce", 2)
+    memory = _native.Segment.make(_native.neighbours_bytes(2, 1 << 24))
+    (one, _), (other, _) = (script_of(memory, program, 4, rank) for rank in range(2))
+    assert "stalled" in one.run(0.05, 0)
+    assert one.run(0.05, 0) == "rank 1 makes no call since one failed"
+    assert other.run(20.0, 0).startswith("rank 0 has failed in an earlier call")
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda each: each.run(20.0, 0), (one, other))) == ["", ""]
 
 
 def test_what_a_script_cannot_do_is_said():
