@@ -118,7 +118,9 @@ def interleaved(runs: dict[str, Callable[[], Any]], comm: Any, seconds: float) -
         rounds += 1
         if rounds == HEAT:
             slower = slowest(times, comm)
-            by_way = [sorted((e for e in runs if e.startswith(way)), key=lambda e: np.median(slower[e])) for way in WAYS]
+            by_way = [
+                sorted((e for e in runs if e.startswith(way)), key=lambda e: np.median(slower[e])) for way in WAYS
+            ]
             fixed = ["product", *(f"{way} serial" for way in WAYS)]
             left = list(dict.fromkeys([*fixed, *(each for way in by_way for each in way[:LEFT])]))
             times = {label: [] for label in left}
