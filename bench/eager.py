@@ -5,7 +5,8 @@
 Both move the same arrays on the same communicator; what ours does is said by the machine's selection table, where there
 is one (`dovetail tune all_reduce` makes it). A round calls each of the two for about `--batch` seconds, in random
 order; its time is that of the slowest rank. `ratio` is their median over ours, round by round: above 1, ours is faster.
-`--levels`: of thread support that mpi4py asks for, a launch each; by default it asks for multiple.
+`--levels`: of thread support that mpi4py asks for, a launch each; by default it asks for multiple. `--knobs N=V …`:
+one more launch, at the last level, with such settings of the library in its environment.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tuned import ENVIRONMENTS, provenance
 
 from dovetail.core import parse_bytes
 
-NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast")
 STANDARD = 0.9
 MOST_CALLS = 20_000
 
@@ -37,9 +38,11 @@ def main() -> None:
         return
     found = {}
     for mpi in args.mpi.split(","):
-        for level in args.levels.split(","):
-            found[mpi, level] = launch(args, ENVIRONMENTS[mpi], level)
-            print_summary(f"{mpi} {level}", found[mpi, level]["rows"])
+        levels, knobs = args.levels.split(","), dict(each.split("=", 1) for each in args.knobs)
+        for level, setting in [*((each, {}) for each in levels), *([(levels[-1], knobs)] if knobs else [])]:
+            name = " ".join([level, *(f"{knob}={value}" for knob, value in setting.items())])
+            found[mpi, name] = launch(args, ENVIRONMENTS[mpi], level, setting)
+            print_summary(f"{mpi} {level}", found[mpi, name]["rows"])
     facts = {"cpu": cpu(), "mpi": ", ".join(dict.fromkeys(each["library"] for each in found.values()))}
     rows = [{"mpi": mpi, "level": level, **row} for (mpi, level), each in found.items() for row in each["rows"]]
     least = min(row["ratio"] for row in rows)
@@ -60,6 +63,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--factor", type=int, default=4)
     parser.add_argument("--collectives", default=",".join(NAMES))
     parser.add_argument("--levels", default="multiple,serialized")
+    parser.add_argument("--knobs", nargs="*", default=[])
     parser.add_argument("--cache", type=Path, help="that bench/collectives.py --cache tuned in")
     parser.add_argument("--dtype", default="float32", help="what the table was measured for; mpi4py must know it")
     parser.add_argument("--rounds", type=int, default=21)
@@ -69,8 +73,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def launch(args: argparse.Namespace, environment: Path, level: str) -> dict[str, object]:
-    """Run the worker on ranks of one MPI, at a level of thread support; what rank 0 printed."""
+def launch(args: argparse.Namespace, environment: Path, level: str, knobs: dict[str, str]) -> dict[str, object]:
+    """Run the worker on ranks of one MPI, at a level and with knobs of the library; what rank 0 printed."""
     words = ("ranks", "min", "max", "factor", "collectives", "dtype", "rounds", "batch")
     options = [f"--{word}={getattr(args, word)}" for word in words]
     oversubscribe = ["--oversubscribe"] if environment.name.endswith("openmpi") else []
@@ -80,7 +84,7 @@ def launch(args: argparse.Namespace, environment: Path, level: str) -> dict[str,
     cache = {"DOVETAIL_CACHE": str(args.cache.resolve() / mpi)} if args.cache else {}
     done = subprocess.run(
         [*command, "-m", "mpi4py", "-rc", f"thread_level={level}", __file__, "--worker", *options],
-        env=os.environ | root | cache,
+        env=os.environ | root | cache | knobs,
         stdout=subprocess.PIPE,
         text=True,
         check=True,
@@ -137,6 +141,7 @@ def pair(comm: object, name: str, num_bytes: int, dtype: np.dtype) -> dict[str, 
             lambda: comm.Reduce_scatter_block(whole, part),
         ),
         "all_to_all": (lambda: dc.all_to_all(whole, comm, other), lambda: comm.Alltoall(whole, other)),
+        "broadcast": (lambda: dc.broadcast(whole, comm), lambda: comm.Bcast(whole)),
     }
     return dict(zip(("ours", "theirs"), both[name], strict=True))
 

@@ -21,12 +21,14 @@ from dovetail.loops.grid.grid_operator import GridOperator
 PACKAGES = ("dovetail", "dovetail.collective", "dovetail.loops.problems")
 ON_ARRAYS = [name for name in BUILT_IN if issubclass(operator_class(name), OnArrays)]
 SEARCHES = ("plan", "tune")  # which take the options of an operator's schedules
-TYPES = [  # of their parameters
+TYPES = [  # of parameters
+    "from collections.abc import Sequence",
     "from pathlib import Path",
     "from typing import Any",
     "from dovetail.core import Say",
     "from dovetail.ir import Operator",
     "from dovetail.prober.take import Budget",
+    "from dovetail.run.arrays import Array",
     "from dovetail.run.executor import Executor",
 ]
 
@@ -38,11 +40,12 @@ def stub(package: str) -> str:
     lines = [f"# What `{package}` offers, for type checkers; made by tools/face_stub.py."]
     lines += sorted({f"from {home(package, name)} import {name} as {name}" for name in names})
     if package == "dovetail":
-        lines = [line for line in lines if not line.endswith(tuple(f" as {name}" for name in SEARCHES))]
+        begun = [name for name in names if name.startswith("begin_")]
+        lines = [line for line in lines if not line.endswith(tuple(f" as {name}" for name in (*SEARCHES, *begun)))]
         nests = of_nests()
         lines += sorted({f"from {base.__module__} import {base.__name__}" for base in nests.values()})
         lines += [*TYPES, "", "__version__: str", "", *map(search, SEARCHES), *map(on_arrays, ON_ARRAYS)]
-        lines += [on_arrays(f"begin_{name}", "Request[Any]") for name in ON_ARRAYS]
+        lines += [*map(begins, begun), *(on_arrays(f"begin_{name}", "Request[Any]") for name in ON_ARRAYS)]
         lines += ["", *(f"{name}: type[{base.__name__}]" for name, base in nests.items())]
     return "\n".join(lines) + "\n"
 
@@ -97,6 +100,18 @@ def on_arrays(name: str, returns: str = "Any") -> str:
     plain = [f"{each.name}: Any" for each in arguments if each.kind != each.KEYWORD_ONLY]
     keywords = [f"{each.name}: Any = ..." for each in arguments if each.kind == each.KEYWORD_ONLY]
     return f"def {name}({', '.join(plain)}, *, {', '.join(keywords)}) -> {returns}: ..."
+
+
+def begins(name: str) -> str:
+    """Return the declaration of a collective's non-blocking form."""
+    signature = inspect.signature(getattr(dovetail, name.removeprefix("begin_")))
+    shown = [
+        each.replace(default=each.empty if each.default is each.empty else ...)
+        for each in signature.parameters.values()
+    ]
+    text = str(signature.replace(parameters=shown, return_annotation=signature.empty))
+    text = text.replace("'", "").replace("Ellipsis", "...")
+    return f"def {name}{text} -> Request[{signature.return_annotation}]: ..."
 
 
 def formatted(text: str) -> str:

@@ -36,7 +36,7 @@ def refusals(setting: Any) -> Iterator[dict[str, Any]]:
     cases: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("more bytes than there are", "too little memory", too_large),
         ("more lanes than can be resident", "threadblocks of 512 threads", too_wide),
-        ("an array of the host", "lies on another device", elsewhere),
+        ("an array of the host", "is on another device", elsewhere),
         ("a driver of CUDA 11.4", "the CUDA driver is too old", old_driver),
     )
     for name, words, attempt in cases:

@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "shm/neighbours.hpp"
 #include "shm/transport.hpp"
 
 namespace nb = nanobind;
@@ -67,6 +68,10 @@ void bind_ranks(nb::module_& m) {
             [](Lease& self, std::uintptr_t comm) {
                 dovetail::shm::add_region(reinterpret_cast<dt_comm*>(comm), self.region);
             },
-            "communicator"_a, "All ranks of the communicator read arrays in it where they lie.");
+            "communicator"_a,
+            "All ranks of the communicator, which has no MPI, take messages from where they lie in it.")
+        .def(
+            "add_to", [](Lease& self, dovetail::shm::Neighbours& ranks) { ranks.regions.add(self.region); }, "ranks"_a,
+            "All of these ranks read arrays in it where they lie.");
     m.def("shared_leave", &dovetail::shm::leave_all, "Says to all ranks that this process ends.");
 }

@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "bind/columns.hpp"
+#include "prober/exchange.h"
 #include "run/bound.hpp"
 #include "run/load.hpp"
 #include "run/local.hpp"
@@ -44,6 +45,7 @@ using Starts = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::de
 // Address, slot bytes, dtype, where slots start, whether it is scratch.
 using MemoryRow = std::tuple<std::uintptr_t, std::int64_t, int, std::optional<Starts>, bool>;
 using QuotientTuple = std::tuple<int, std::int64_t, std::int64_t, int>;  // buffer, offset, count, divisor
+using Bytes = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Texts = std::vector<std::string>;
 using PartsTuple = std::tuple<std::int64_t, bool, std::vector<long long>>;         // row, in place, counts
 using Products = nb::ndarray<const std::int64_t, nb::shape<-1, 5>, nb::c_contig>;  // row, m, k, n, accumulate
@@ -274,4 +276,14 @@ void bind_run(nb::module_& m) {
         },
         "transport"_a, "tag"_a, "limit_s"_a, "This rank's clock, its parent's, and half the round trip: nanoseconds.");
     m.def("monotonic_s", &monotonic_s, "Seconds of CLOCK_MONOTONIC_RAW, the clock of spans.");
+    m.def(
+        "exchange_s",
+        [](Bytes memory, int me, int count, double limit_s) {
+            if (memory.size() < DT_EXCHANGE_BYTES || count < 1 || me < 0 || me > 1)
+                throw std::invalid_argument("an exchange needs 256 bytes, a count, and a place of 0 or 1");
+            const nb::gil_scoped_release release;
+            return dt_exchange_s(memory.data(), me, count, limit_s);
+        },
+        "memory"_a, "me"_a, "count"_a, "limit_s"_a,
+        "Seconds of an exchange of a word between two processes that map this memory; below 0 without the other.");
 }

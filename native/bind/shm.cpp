@@ -1,9 +1,14 @@
 // Python bindings of native/shm.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "shm/script.hpp"
 #include "shm/segment.hpp"
@@ -11,6 +16,7 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using dovetail::shm::Segment;
+using Place = std::pair<std::uint32_t, std::uint64_t>;
 
 void bind_shm(nb::module_& m) {
     using dovetail::shm::Neighbours;
@@ -19,11 +25,26 @@ void bind_shm(nb::module_& m) {
         .def(
             "__init__",
             [](Neighbours* self, const Segment& memory, int rank, int size) {
-                new (self) Neighbours(memory.data(), rank, size, Neighbours::geometry(size, memory.size()));
+                new (self)
+                    Neighbours(memory.data(), rank, size, Neighbours::geometry(size, memory.size()), memory.file());
             },
             "memory"_a, "rank"_a, "size"_a, nb::keep_alive<1, 2>(), "In a segment of `neighbours_bytes`, zeroed.")
         .def_prop_ro("rank", &Neighbours::rank)
-        .def_prop_ro("size", &Neighbours::size);
+        .def_prop_ro("size", &Neighbours::size)
+        .def(
+            "place",
+            [](const Neighbours& n, std::uintptr_t address, std::size_t num_bytes) -> std::optional<Place> {
+                const auto found = n.regions.find(reinterpret_cast<std::byte*>(address), num_bytes, n.rank());
+                return found.is_one ? std::optional(Place(found.region, found.offset)) : std::nullopt;
+            },
+            "address"_a, "num_bytes"_a,
+            "Where bytes of this rank lie for all ranks: (region, offset in the rank's part), or None.")
+        .def(
+            "address",
+            [](const Neighbours& n, Place place, int rank) {
+                return reinterpret_cast<std::uintptr_t>(n.regions.at({place.first, 1, place.second}, rank));
+            },
+            "place"_a, "rank"_a, "Where that place of another rank's part lies in this process.");
     nb::class_<Script>(m, "Script", "One rank's share of a Program on channels in shared memory.")
         .def(
             "rebase",

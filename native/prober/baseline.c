@@ -3,18 +3,25 @@
    `baseline LEVEL DTYPE ROUNDS BATCH_S MOST_S KIND:BYTES ...`: LEVEL is single, funneled, serialized or multiple
    (single: MPI_Init, as programs that ask for nothing), BYTES the larger of a rank's input and output. A round times
    each point once, by calls that fill about BATCH_S seconds; no round begins after MOST_S seconds. Rank 0 prints JSON:
-   seconds of a call by round, of the slowest rank, their median and quartiles, and wrong elements of a checked call. */
+   seconds of a call by round, of the slowest rank, their median and quartiles, and wrong elements of a checked call.
+   If DOVETAIL_EXCHANGE names a file of zeros that ranks 0 and 1 can map, also the seconds by round of an exchange of a
+   word between them (exchange.h). */
 #define _DEFAULT_SOURCE
+#include <fcntl.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-enum { ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, BARRIER, REDUCE, GATHER, SCATTER, ALL_TO_NEXT };
-enum { NUM_KINDS = ALL_TO_NEXT + 1, NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000 };
-static const char* const kinds[NUM_KINDS] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast",
-                                             "barrier",    "reduce",     "gather",         "scatter",    "all_to_next"};
+#include "../run/mpi_table.h"
+#include "exchange.h"
+
+enum { NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000, EXCHANGES = 1000 };
+#define NAME(name, text) text,
+#define NUM_KINDS DT_ALL_GATHER_V /* no v-variants */
+static const char* const kinds[] = {DT_KINDS(NAME)};
 static const char* const levels[4] = {"single", "funneled", "serialized", "multiple"};
 static const int level_codes[4] = {MPI_THREAD_SINGLE, MPI_THREAD_FUNNELED, MPI_THREAD_SERIALIZED, MPI_THREAD_MULTIPLE};
 static const char* const types[NUM_TYPES] = {"float32", "float64", "int32", "int64"};
@@ -31,6 +38,7 @@ static MPI_Datatype type;
 static int rank, size, which_type;
 static char *given, *taken;          /* of the point at hand */
 static char *inputs[2], *results[2]; /* of points in small pages, and in huge ones */
+static void* words;                  /* that ranks 0 and 1 exchange; NULL: they do not */
 
 static int index_of(const char* word, const char* const* words, int count) {
     for (int i = 0; i < count; ++i)
@@ -49,31 +57,31 @@ static void use(const Point* point) { given = inputs[is_huge(point)], taken = re
 static void call(const Point* point) {
     const int whole = elements_of(point), part = whole / size;
     switch (point->kind) {
-        case ALL_REDUCE:
+        case DT_ALL_REDUCE:
             MPI_Allreduce(MPI_IN_PLACE, taken, whole, type, MPI_SUM, world); /* as our Programs do it */
             break;
-        case ALL_GATHER:
+        case DT_ALL_GATHER:
             MPI_Allgather(given, part, type, taken, part, type, world);
             break;
-        case REDUCE_SCATTER:
+        case DT_REDUCE_SCATTER:
             MPI_Reduce_scatter_block(given, taken, part, type, MPI_SUM, world);
             break;
-        case ALL_TO_ALL:
+        case DT_ALL_TO_ALL:
             MPI_Alltoall(given, part, type, taken, part, type, world);
             break;
-        case BROADCAST:
+        case DT_BROADCAST:
             MPI_Bcast(rank ? taken : given, whole, type, 0, world);
             break;
-        case BARRIER:
+        case DT_BARRIER:
             MPI_Barrier(world);
             break;
-        case REDUCE:
+        case DT_REDUCE:
             MPI_Reduce(given, taken, whole, type, MPI_SUM, 0, world);
             break;
-        case GATHER:
+        case DT_GATHER:
             MPI_Gather(given, part, type, taken, part, type, 0, world);
             break;
-        case SCATTER:
+        case DT_SCATTER:
             MPI_Scatter(given, part, type, taken, part, type, 0, world);
             break;
         default: { /* to the next rank; the last sends nothing */
@@ -102,22 +110,22 @@ static double expected(const Point* point, int at) {
     const int part = elements_of(point) / size, sum = size * (size + 1) / 2;
     const int by_rank = at < part * size ? at / (part ? part : 1) + 1 : 0;
     switch (point->kind) {
-        case ALL_REDUCE:
+        case DT_ALL_REDUCE:
             return sum;
-        case REDUCE:
+        case DT_REDUCE:
             return rank ? 0 : sum;
-        case REDUCE_SCATTER:
+        case DT_REDUCE_SCATTER:
             return at < part ? sum : 0;
-        case ALL_GATHER:
-        case ALL_TO_ALL:
+        case DT_ALL_GATHER:
+        case DT_ALL_TO_ALL:
             return by_rank;
-        case GATHER:
+        case DT_GATHER:
             return rank ? 0 : by_rank;
-        case SCATTER:
+        case DT_SCATTER:
             return at < part;
-        case BROADCAST:
+        case DT_BROADCAST:
             return rank ? 1 : 0;
-        case ALL_TO_NEXT:
+        case DT_ALL_TO_NEXT:
             return rank;
         default:
             return 0;
@@ -128,7 +136,7 @@ static double expected(const Point* point, int at) {
 static int wrong_in(const Point* point) {
     int mine = 0, all = 0;
     use(point);
-    if (point->kind == ALL_REDUCE)
+    if (point->kind == DT_ALL_REDUCE)
         memcpy(taken, given, (size_t)point->bytes);
     else
         memset(taken, 0, (size_t)point->bytes);
@@ -174,6 +182,18 @@ static int calls_in(const Point* point, double batch_s) {
     return filling < 1 ? 1 : filling > MOST_CALLS ? MOST_CALLS : (int)filling;
 }
 
+static void map_words(void) {
+    const char* const name = getenv("DOVETAIL_EXCHANGE");
+    const int file = name && rank < 2 && size > 1 ? open(name, O_RDWR) : -1;
+    if (file < 0) return;
+    words = mmap(NULL, DT_EXCHANGE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (words == MAP_FAILED) MPI_Abort(world, 1);
+    close(file);
+}
+
+/* Of rank 0; the other ranks wait for its broadcast in `goes_on`. */
+static double exchange_s(void) { return words ? dt_exchange_s(words, rank, EXCHANGES, 1.0) : -1; }
+
 static int goes_on(double begun, double most_s) {
     int is_early = MPI_Wtime() - begun < most_s;
     MPI_Bcast(&is_early, 1, MPI_INT, 0, world);
@@ -202,7 +222,7 @@ static void print_point(const Point* point, int rounds, int is_last) {
     free(sorted);
 }
 
-static void print_all(const Point* points, int count, int rounds, int asked, int provided) {
+static void print_all(const Point* points, int count, const double* apart_s, int rounds, int asked, int provided) {
     char library[MPI_MAX_LIBRARY_VERSION_STRING];
     int length, found = 0;
     MPI_Get_library_version(library, &length);
@@ -211,9 +231,11 @@ static void print_all(const Point* points, int count, int rounds, int asked, int
         if ((unsigned char)*c < ' ') *c = ' ';
     while (found < 3 && level_codes[found] != provided) ++found;
     printf(
-        "{\"library\": \"%s\", \"asked\": \"%s\", \"provided\": \"%s\", \"ranks\": %d, \"dtype\": \"%s\", \"rows\": "
-        "[\n",
+        "{\"library\": \"%s\", \"asked\": \"%s\", \"provided\": \"%s\", \"ranks\": %d, \"dtype\": \"%s\", "
+        "\"exchange_s\": [",
         library, levels[asked], levels[found], size, types[which_type]);
+    for (int i = 0; i < rounds && words; ++i) printf("%s%.4g", i ? ", " : "", apart_s[i]);
+    printf("], \"rows\": [\n");
     for (int i = 0; i < count; ++i) print_point(&points[i], rounds, i + 1 == count);
     printf("]}\n");
 }
@@ -278,12 +300,16 @@ int main(int argc, char** argv) {
     for (int i = 0; i < count; ++i) points[i] = read_point(argv[6 + i], rounds);
     start(level, &argc, &argv, &provided);
     make_buffers(points, count);
+    map_words();
+    double* const apart_s = malloc((size_t)rounds * sizeof(double));
     for (int i = 0; i < count; ++i) points[i].wrong = wrong_in(&points[i]);
     for (int i = 0; i < count; ++i) points[i].calls = calls_in(&points[i], batch_s);
     const double begun = MPI_Wtime();
-    for (; done < rounds && (!done || goes_on(begun, most_s)); ++done)
+    for (; done < rounds && (!done || goes_on(begun, most_s)); ++done) {
         for (int i = 0; i < count; ++i) points[i].seconds[done] = each_s(&points[i], points[i].calls);
-    if (rank == 0) print_all(points, count, done, level, provided);
+        apart_s[done] = exchange_s();
+    }
+    if (rank == 0) print_all(points, count, apart_s, done, level, provided);
     MPI_Finalize();
     return 0;
 }

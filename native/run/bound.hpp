@@ -1,4 +1,4 @@
-// BoundEngine: an engine with what it refers to, as Python holds it. The caller keeps the arrays alive.
+// BoundEngine: an engine and its transport, as Python holds them. The caller keeps the arrays alive.
 #pragma once
 
 #include <memory>

@@ -31,7 +31,7 @@ bool overlap(const std::byte* a, long long a_bytes, const std::byte* b, long lon
     return a_bytes && b_bytes && a < b + b_bytes && b < a + a_bytes;
 }
 
-// While one lives, a trace shows the call. Kinds are those of mpi_table.h.
+// A trace shows the call from its constructor to its destructor. Kinds are those of mpi_table.h.
 class Shown {
   public:
     Shown(int kind, long long num_bytes) : name_(dovetail_trace_is_on() ? number(static_cast<std::size_t>(kind)) : 0) {
@@ -45,11 +45,9 @@ class Shown {
 
   private:
     static int number(std::size_t kind) {
-        static constexpr std::array<const char*, DT_NUM_KINDS> titles = {
-            "dovetail.all_reduce",  "dovetail.all_gather",  "dovetail.reduce_scatter", "dovetail.all_to_all",
-            "dovetail.broadcast",   "dovetail.barrier",     "dovetail.reduce",         "dovetail.gather",
-            "dovetail.scatter",     "dovetail.all_to_next", "dovetail.all_gather_v",   "dovetail.reduce_scatter_v",
-            "dovetail.all_to_all_v"};
+#define DT_TITLE(name, text) "dovetail." text,
+        static constexpr std::array<const char*, DT_NUM_KINDS> titles = {DT_KINDS(DT_TITLE)};
+#undef DT_TITLE
         static std::array<std::atomic<int>, DT_NUM_KINDS> numbers{};
         if (!numbers[kind]) numbers[kind] = dovetail_trace_name(titles[kind]);
         return numbers[kind];
@@ -98,7 +96,7 @@ Communicator::Key Communicator::key_of(const Call& call, int choice) {
     return {call.kind, choice, call.dtype, call.root, call.count, call.all_counts};
 }
 
-// The latest is looked at first: a program often repeats its call, and hashing takes longer than a short call.
+// The latest is compared first: a program often repeats its call, and hashing takes longer than a short call.
 Communicator::Engines::iterator Communicator::find(const Call& call, int choice) {
     if (!engines_.empty()) {
         const Key& key = engines_.front().first;
@@ -222,9 +220,9 @@ long long Communicator::own_part(const Call& call) const {
     return std::accumulate(call.counts.begin(), call.counts.begin() + rank(), 0LL) * one;
 }
 
-// MPI forbids source and destination to overlap, other than by MPI_IN_PLACE: where they do, the source is copied first.
-// So it is for an all_to_all in place, since with MPI_IN_PLACE it is another algorithm, which does not match that of
-// ranks whose result lies elsewhere.
+// MPI forbids that source and destination overlap, except by MPI_IN_PLACE: if they do, the source is copied first.
+// So it is for an all_to_all in place: with MPI_IN_PLACE, libraries use another algorithm, which does not match that of
+// ranks that have other arrays for source and result.
 void Communicator::transfer(const Call& call) {
     const auto [src_bytes, dst_bytes] = sides(call);
     const bool gathers = call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V;
@@ -256,7 +254,7 @@ void Communicator::to_next(const LibraryCall& asked, long long num_bytes) {
     if (coming >= 0) await(coming);
 }
 
-// Nobody else drives the call: a pause must be short beside what it moves.
+// Only these polls advance the call: a pause must be short compared with the time of the call.
 void Communicator::await(int handle) {
     constexpr std::chrono::microseconds pause(50);
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
@@ -264,8 +262,8 @@ void Communicator::await(int handle) {
         transport_->rests ? std::this_thread::sleep_for(pause) : std::this_thread::yield();
 }
 
-// A Program in place works on one array, the caller's result, into which the caller's own part is copied first; unless
-// a script needs no copy.
+// A Program in place works on one array, the caller's result. The caller's own part is copied into it first, unless
+// a script reads the part where it is.
 void Communicator::serve(const Call& call, Service& service) {
     if (!broken_.empty()) throw TransportError{"an earlier call failed on this communicator: " + broken_};
     const auto rebase = [&](int row, std::byte* base) {
@@ -306,17 +304,17 @@ void Communicator::share(shm::Segment memory) {
     if (memory.size() < shared_bytes(size(), 0))
         throw std::runtime_error("the memory that the ranks share is too small");
     const auto geometry = shm::Neighbours::geometry(size(), memory.size() - first);
-    auto shared = std::make_shared<std::pair<shm::Segment, std::optional<shm::Neighbours>>>();
-    std::byte* data = memory.data();
-    shared->first = std::move(memory);
-    shared->second.emplace(data + first, rank(), size(), geometry);
-    neighbours_ = {shared, &*shared->second};
-    board = std::make_unique<Board>(data, rank(), size());
+    memory_ = std::make_shared<shm::Segment>(std::move(memory));
+    std::byte* data = memory_->data();
+    neighbours_ = {new shm::Neighbours(data + first, rank(), size(), geometry, memory_->file()),
+                   [kept = memory_](const shm::Neighbours* made) { delete made; }};
+    board = std::make_unique<Board>(data, rank(), size(), [ranks = neighbours_](int r) { return ranks->has_ended(r); });
 }
 
 void Communicator::unshare() {
     board.reset();
     neighbours_.reset();
+    memory_.reset();
 }
 
 std::byte* Communicator::room(std::size_t num_bytes) {

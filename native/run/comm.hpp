@@ -18,21 +18,21 @@
 
 namespace dovetail::run {
 
-// What one rank asks: kinds, dtypes and ops are those of mpi_table.h, and `count` elements of the part where ranks cut
-// the whole. A v-variant has `counts` instead, as dt_mpi_table::collective_v takes them; `all_counts` distinguishes
+// One rank's call. Kinds, dtypes and ops are those of mpi_table.h. `count`: elements; of one rank's part if ranks
+// divide the whole. A v-variant has `counts` instead, those of dt_mpi_table::collective_v; `all_counts` distinguishes
 // its calls.
 struct Call {
     int kind = 0;
     const std::byte* src = nullptr;
-    std::byte* dst = nullptr;  // null where this rank gets no result
+    std::byte* dst = nullptr;  // null if this rank gets no result
     long long count = 0;
     int dtype = 0, op = 0, root = 0;
-    long long num_bytes = 0;  // of the larger of a rank's input and output, the same on every rank: what rules go by
+    long long num_bytes = 0;  // of the larger of a rank's input and output, the same on every rank: rules use it
     std::vector<long long> counts;
     std::string all_counts;
 };
 
-// From `least_bytes` on, until the next rule: a choice, or -1: the library.
+// The choice from `least_bytes` to the next rule; -1: the library.
 struct Rule {
     long long least_bytes;
     int choice;
@@ -47,14 +47,14 @@ struct Service {
     bool in_place = false;
     int input = -1, output = -1;
     std::vector<std::pair<int, std::size_t>> scratch;
-    long long num_bytes = 0;  // of the call: an upper bound of its messages' bytes
+    long long num_bytes = 0;  // of the call: an upper bound of its messages
     bool added = false;       // false: the call was seen once, and has no engine yet
 };
 
-// Thrown in place of a transfer, or after it: by the board, another rank failed before this transfer.
+// Thrown in place of a transfer, or after it: the board has an error of another rank, from before this transfer.
 struct OtherRankFailed {};
 
-// One thread at a time, as MPI asks of a communicator.
+// One thread at a time uses it, as MPI requires of a communicator.
 class Communicator {
   public:
     // Collective over the user's communicator. When they free it, `ends` is called with this, then `freed`.
@@ -68,27 +68,28 @@ class Communicator {
     const std::shared_ptr<MpiTransport>& transport() const { return transport_; }
     const dt_comm* comm() const { return comm_; }
 
-    // Rules that were measured for one dtype serve no other; -1: any.
+    // Rules that were measured for one dtype hold for no other; -1: any.
     void set_rules(int kind, std::vector<Rule> rules, int dtype = -1);
     int choice(int kind, long long num_bytes, int dtype = -1) const;
 
-    // Returns false if the rules ask for an engine and an equal call came before: the caller should `add` one. The
-    // first such call goes to the library, so that sizes which never come again cost nothing. Throws TransportError if
+    // Returns false if the rules ask for an engine and an equal call was made before: the caller should `add` one. The
+    // first such call goes to the library, so that sizes which are not repeated cost nothing. Throws TransportError if
     // the call fails, OtherRankFailed if `board` has a fault to raise, unless this rank is `standing_in`.
     bool run(const Call& call);
-    void library(const Call& call, bool by_rules = false);  // by the library, ignoring the rules
+    void library(const Call& call, bool by_rules = false);  // by the library, whatever the rules are
     void add(const Call& call, Service service);            // without an engine: by the library from now on
     void clear();                                           // forgets all engines
     std::size_t num_engines() const;
-    std::size_t most_engines = 64;  // the least lately used go; by their calls' bytes too, for engines keep buffers
+    std::size_t most_engines = 64;  // then the least recently used is dropped; also by bytes: engines keep buffers
     long long most_bytes = 1LL << 28;
-    // Of memory that all ranks share: for a board and for channels, which take at most `most_bytes`.
+    // Bytes of the memory that all ranks share: for a board, and for channels of at most `most_bytes`.
     static std::size_t shared_bytes(int size, std::size_t most_bytes);
     void share(shm::Segment memory);
+    void hide() const { memory_ ? memory_->hide() : void(); }  // once all ranks share it
     void unshare();
-    std::unique_ptr<Board> board;  // where all ranks share memory
+    std::unique_ptr<Board> board;  // if all ranks share memory
     const std::shared_ptr<shm::Neighbours>& neighbours() const { return neighbours_; }
-    bool standing_in = false;  // doing a call that this rank was to do before it raises a fault
+    bool standing_in = false;  // this rank does a call that it has to do before it raises a fault
 
   private:
     struct Key {
@@ -100,7 +101,7 @@ class Communicator {
     struct Hash {
         std::size_t operator()(const Key& key) const;
     };
-    using Engines = std::list<std::pair<Key, Service>>;  // the latest used first
+    using Engines = std::list<std::pair<Key, Service>>;  // the most recently used first
 
     static Key key_of(const Call& call, int choice);
     Engines::iterator find(const Call& call, int choice);
@@ -114,19 +115,20 @@ class Communicator {
     void remember(const Call& call, Service service);
     std::byte* room(std::size_t num_bytes);
     std::pair<long long, long long> sides(const Call& call) const;  // bytes of this rank's input and output
-    long long own_part(const Call& call) const;                     // where it lies in the whole
+    long long own_part(const Call& call) const;                     // its place in the whole
 
     const dt_mpi_table* mpi_;
     dt_comm* comm_ = nullptr;
     std::shared_ptr<MpiTransport> transport_;
     std::vector<std::vector<Rule>> rules_;  // by kind
-    std::vector<int> dtypes_;               // that they serve
+    std::vector<int> dtypes_;               // that they hold for
     Engines engines_;
     long long total_bytes_ = 0;
     std::unordered_map<Key, Engines::iterator, Hash> find_;
     std::vector<std::byte> arena_;
+    std::shared_ptr<shm::Segment> memory_;
     std::shared_ptr<shm::Neighbours> neighbours_;
-    std::string broken_;  // why no engine runs here any more
+    std::string broken_;  // why no engine can run here any more
 };
 
 }  // namespace dovetail::run

@@ -16,7 +16,7 @@
 
 namespace dovetail::run {
 
-// While one lives this rank computes, which is not taken for a stall.
+// This rank computes from its constructor to its destructor: that is no stall.
 class Engine::Busy {
   public:
     explicit Busy(Engine& engine) : engine_(engine) {
@@ -95,7 +95,7 @@ std::pair<std::vector<double>, std::vector<double>> Engine::spans() const {
     return {seconds(start_), seconds(end_)};
 }
 
-// Gives every op its name in traces: its kernel's, its collective's, or its kind, on its lane.
+// Gives every op its name in traces, on its lane: that of its kernel or collective, or its kind.
 void Engine::name_ops() {
     const auto title = [](const std::vector<std::string>& titles, int number, const std::string& otherwise) {
         return number >= 0 && number < static_cast<int>(titles.size()) ? titles[static_cast<std::size_t>(number)]
@@ -165,8 +165,8 @@ bool Engine::step_compute(const Options& options) {
     return moved;
 }
 
-// Nothing moved: look again for a while, then let others have the core; at once where others want it. And look now and
-// then whether nothing has moved for too long.
+// Nothing moved: returns for a while to poll again, then yields the core; at once if the last yield gave it to another
+// process. Checks at intervals whether nothing has moved for too long.
 void Engine::idle(const Options& options) {
     constexpr double spin_s = 5e-6, taken_s = 1e-6;  // a yield that takes longer gave the core away
     if (++idles_ % 64 == 0 && stalled(options)) stop_ = true;
@@ -187,7 +187,7 @@ bool Engine::stalled(const Options& options) {
     return now - last_progress_ > options.stall_s;
 }
 
-// Only after the progress thread has ended: what it moves is read here.
+// Only after the progress thread has ended: this reads what that thread writes.
 std::string Engine::explain_stall(const Options& options) const {
     std::string text = "rank " + std::to_string(transport_.rank()) + " stalled: no op moved for " +
                        std::to_string(static_cast<int>(std::ceil(options.stall_s))) + " s";
@@ -215,7 +215,7 @@ std::string Engine::explain_stall(const Options& options) const {
     return text;
 }
 
-// Every slot that a post-condition names, divided by the number of its terms.
+// Divides every slot that a post-condition names by the number of its terms.
 void Engine::average() {
     for (const auto& [where, divisor] : quotients_) divide(where.dtype, where.data(), elements(where), divisor);
 }
@@ -233,7 +233,7 @@ void Engine::prepare(const Options& options) {
     stamping_ = options.spans || tracing_;
     if (tracing_ && names_.empty()) name_ops();
     blocking_ = options.blocking;
-    constexpr std::int64_t longest = 1 << 30;  // what MPI can count, and a multiple of every element
+    constexpr std::int64_t longest = 1 << 30;  // MPI can count it, and it is a multiple of every element
     piece_bytes_ = options.slice_bytes > 0 ? std::clamp<std::int64_t>(options.slice_bytes & ~63, 64, longest) : longest;
     const int window = in_order_ ? 1 : std::max(options.window, 1);
     if (window != window_) look_behind(window);

@@ -1,5 +1,5 @@
-// Engine: runs one rank's share of a Program. Compute lanes on the calling thread, net lanes by a progress thread or by
-// polls between row blocks. Every op's span is recorded; a stall is reported with the op that each lane waits at.
+// Engine: runs one rank's ops of a Program. The calling thread runs compute lanes; a progress thread runs net lanes, or
+// polls between row blocks do. Every op's span is recorded. A stall is reported with the op that each lane waits for.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ struct Lane {
     std::vector<int> ops;
     std::atomic<std::int64_t> done{0};  // ops [0, done) have ended
     std::int64_t issued = 0;
-    std::vector<Flight> flights;  // of a net lane: its op k has place k modulo the size
+    std::vector<Flight> flights;  // of a net lane: op k is at index k modulo the size
 
     std::int64_t size() const { return static_cast<std::int64_t>(ops.size()); }
     Flight& flight(std::int64_t index) { return flights[static_cast<std::size_t>(index) & (flights.size() - 1)]; }
@@ -47,41 +47,41 @@ struct Collective {
 };
 
 struct Options {
-    bool thread = false;           // net lanes by a progress thread; otherwise polled from the compute thread
-    double poll_s = 100e-6;        // the progress thread sleeps this long at least while compute runs
+    bool thread = false;           // a progress thread runs net lanes; false: the compute thread polls them
+    double poll_s = 100e-6;        // the progress thread sleeps at least this long while compute runs
     std::int64_t block_rows = 0;   // row block of a matmul between two polls, 0 for the whole tile
     int window = 32;               // ops of one net lane in flight at once
-    double stall_s = 10.0;         // no progress for so long is a stall
-    int reduce_op = 0;             // DT_SUM … DT_AVG of mpi_table.h, of every op that reduces
+    double stall_s = 10.0;         // no progress for this long is a stall
+    int reduce_op = 0;             // DT_SUM … DT_AVG of mpi_table.h, for every op that reduces
     int repeats = 1;               // runs one after the other, without a barrier between
-    bool spans = true;             // stamp the ops of the last of them, as while a trace is recorded
+    bool spans = true;             // record start and end of each op of the last run; a trace does too
     bool blocking = false;         // collectives of the library by its blocking calls
-    std::int64_t slice_bytes = 0;  // longer messages travel in pieces of this size, 0: whole
+    std::int64_t slice_bytes = 0;  // longer messages are sent in pieces of this size, 0: whole
 };
 
-// What traces call lanes and ops; by number, as in the Program.
+// Names of lanes and ops in traces; by number, as in the Program.
 struct Titles {
     std::vector<std::string> lanes, kernels, collectives;
 };
 
-// Ops of a net lane may begin before those ahead of them have ended, where they touch other bytes; in order: never.
+// Ops of a net lane may begin before earlier ones have ended, if they touch other bytes; never if `in_order`.
 class Engine {
   public:
-    // `python` runs the compute op of a row that is no product.
+    // `python` runs the compute op of a row, if it is no matrix product.
     Engine(Transport& transport, Share share, bool in_order, std::vector<Collective> collectives, Blas blas,
            std::function<void(std::int64_t)> python);
 
-    // Runs every op once, or `repeats` times. Returns an empty string, or why it stopped; what a kernel throws goes
-    // through. After either failure the engine is spent.
+    // Runs every op once, or `repeats` times. Returns an empty string, or why it stopped. Throws what a kernel throws.
+    // After either failure the engine cannot run again.
     std::string run(const Options& options, double (*clock)());
 
-    // From now on `buffer` lies at `base`. Not for programs with kernels of Python, which keep their arrays.
+    // From now on `buffer` is at `base`. Not for programs with kernels of Python, which keep their arrays.
     void rebase(int buffer, std::byte* base) { bases_.at(static_cast<std::size_t>(buffer)) = base; }
     bool needs_python() const;  // some compute op has no native form
 
     const std::vector<Op>& ops() const { return ops_; }
-    // Of each op when it started and ended, in seconds of CLOCK_MONOTONIC_RAW, NaN where not reached: of the last run
-    // that was stamped.
+    // When each op started and ended, in seconds of CLOCK_MONOTONIC_RAW; NaN if it was not reached. Of the last run
+    // whose ops were recorded.
     std::pair<std::vector<double>, std::vector<double>> spans() const;
     Titles titles;
 
@@ -115,7 +115,7 @@ class Engine {
     bool stalled(const Options& options);
     std::string explain_stall(const Options& options) const;
 
-    // net.cpp: lanes, and messages that come
+    // net.cpp: lanes, and incoming messages
     void progress_loop(const Options& options);
     void rest(const Options& options);
     void arrived(Inbound& in);
@@ -137,7 +137,7 @@ class Engine {
     void abandon();
     Cut cut(const Move& move) const { return {move.bytes, piece_bytes_}; }
 
-    // send.cpp: FIFOs, and messages that go
+    // send.cpp: FIFOs, and outgoing messages
     bool send(Flight& flight, const Move& move);
     bool enter(Flight& flight, const Move& move, Fifo& fifo);
     void start(Fifo& fifo);
@@ -164,10 +164,10 @@ class Engine {
     std::vector<Fifo> fifos_;                            // by channel sent on
     std::vector<int> active_;                            // fifos with messages
     std::vector<Loan> loans_;                            // messages that lie with their senders, and are being read
-    std::vector<std::int64_t> asked_;                    // by peer: the pass that last asked for its messages
-    std::vector<std::uint64_t> start_, end_, lane_end_;  // of ops, and of the latest on each lane: by the event clock
+    std::vector<std::int64_t> asked_;                    // by peer: the last pass that found nothing from it
+    std::vector<std::uint64_t> start_, end_, lane_end_;  // of ops, and of each lane's latest; event clock
     std::vector<int> names_;                             // of ops, in traces
-    std::uint64_t made_ = 0;                             // a moment by the event clock, and by CLOCK_MONOTONIC_RAW
+    std::uint64_t made_ = 0;                             // one moment by the event clock, and by CLOCK_MONOTONIC_RAW
     std::int64_t made_ns_ = 0;
     Pool pool_;
     double (*clock_)() = nullptr;
@@ -175,19 +175,19 @@ class Engine {
     int window_ = 0, reduce_op_ = 0;
     std::int64_t piece_bytes_ = 0, passes_ = 0;
     std::int64_t net_left_ = 0, compute_left_ = 0;  // ops that have not ended
-    int unsent_ = 0, exposed_ = 0;                  // messages in FIFOs; those with pieces that must be copied to start
-    std::atomic<bool> net_done_{false};             // all has been received, sent and taken
+    int unsent_ = 0, exposed_ = 0;                  // messages in FIFOs; those whose pieces are copied first
+    std::atomic<bool> net_done_{false};             // all messages are received, sent and taken
     std::atomic<int> computing_{0};                 // ops that this rank's threads are executing
     std::atomic<bool> stop_{false}, moved_{false};
     double last_progress_ = 0.0;
     std::int64_t idles_ = 0;
-    double idle_since_ = 0.0, patience_s_ = 0.0;  // the latest move or yield, and how long to poll until the next
+    double idle_since_ = 0.0, patience_s_ = 0.0;  // the latest move or yield, and how long to poll after it
     std::mutex resting_;
     std::condition_variable woken_;
-    bool wanted_ = false;                     // under `resting_`: the progress thread is to look
-    double pause_s_ = 0.0;                    // between two looks of it
+    bool wanted_ = false;                     // guarded by `resting_`: the progress thread is to poll
+    double pause_s_ = 0.0;                    // between two polls of it
     int under_way_ = 0;                       // pieces and library calls
-    bool ran_dry_ = false, kept_on_ = false;  // of the receives of some channel all had come, or not all
+    bool ran_dry_ = false, kept_on_ = false;  // some channel has received all that was posted; only part of it
     std::mutex failing_;
     std::string failure_;
     std::exception_ptr thrown_;

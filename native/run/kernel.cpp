@@ -15,7 +15,7 @@ Matrix packed(std::byte* data, std::int64_t rows, std::int64_t cols, int dtype) 
     return {data, rows, cols, cols, std::max<std::int64_t>(rows, 1), rows * cols, dtype};
 }
 
-// Bytes of the blocks of a span and from one to the next, where both are even; else 0 bytes.
+// Bytes of each block of a span, and from one block to the next, if both are the same for all; else 0.
 std::pair<std::int64_t, std::int64_t> blocks_of(const Span& span) {
     if (span.contiguous()) return {span.num_bytes(), span.num_bytes()};
     if (!span.pieces) return {span.count, span.stride};
@@ -26,7 +26,7 @@ std::pair<std::int64_t, std::int64_t> blocks_of(const Span& span) {
     return {size, stride};
 }
 
-// The matrix that a span holds, where its rows lie whole and in even runs; its `run` is 0 where they do not.
+// The matrix in a span. Its `run` is 0 if a row is not contiguous, or rows are not in runs of equal size.
 Matrix matrix_of(const Span& span, std::int64_t rows, std::int64_t cols) {
     Matrix found = packed(span.data(), rows, cols, span.dtype);
     const auto [block, stride] = blocks_of(span);
@@ -38,7 +38,7 @@ Matrix matrix_of(const Span& span, std::int64_t rows, std::int64_t cols) {
     return found;
 }
 
-// The same, or a copy of it in one piece: where it must not be read in place, or does not lie evenly.
+// The same, or a contiguous copy: if it must not be read in place, or its `run` is 0.
 Matrix operand(const Span& span, std::int64_t rows, std::int64_t cols, bool copy, std::vector<std::byte>& copied) {
     const Matrix found = matrix_of(span, rows, cols);
     if (!copy && found.run) return found;
@@ -51,7 +51,7 @@ Matrix part(const Matrix& whole, std::int64_t first, std::int64_t rows) {
     return {whole.row(first), rows, whole.cols, whole.ld, rows, 0, whole.dtype};
 }
 
-// Calls `f(row in memory, place in a packed matrix, elements)` for rows that follow one another without a gap.
+// Calls `f(row in memory, place in a packed matrix, elements)` for each run of contiguous rows.
 template <class F>
 void for_rows(const Matrix& matrix, F f) {
     for (std::int64_t i = 0; i < matrix.rows;) {

@@ -1,4 +1,4 @@
-// Kernels that need no Python: matrix products on any regions, through a BLAS given as function pointers.
+// Kernels that need no Python: matrix products on any regions, by a BLAS given as function pointers.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ struct Blas {
     Gemm dgemm = nullptr;
 };
 
-// A matrix in memory: rows `ld` elements apart in runs of `run` rows, each run `next` elements after the one before.
+// A matrix in memory: rows, `ld` elements apart, in runs of `run` rows. Each run begins `next` elements after the last.
 struct Matrix {
     std::byte* data = nullptr;
     std::int64_t rows = 0, cols = 0, ld = 0, run = 0, next = 0;
@@ -28,15 +28,15 @@ struct Matrix {
     std::int64_t left(std::int64_t i) const { return run - i % run; }  // rows from row i to the end of its run
 };
 
-// C (m, n) = A (m, k) * B (k, n), or C += A * B: the operands of an op, whose elements in the order of their regions
-// are matrices row after row. Rows that do not lie in even runs are multiplied in copies. Half types are computed in
+// C (m, n) = A (m, k) * B (k, n), or C += A * B, of the operands of an op. Elements, in the order of their regions,
+// are matrices row by row. Rows that are not in runs of equal size are copied first. Half types are computed in
 // float and rounded once. Calls `between` after each block of `block_rows` rows (0: one block).
 class Matmul {
   public:
     explicit Matmul(Blas blas) : blas_(blas) {}
-    // B is `fixed` where nothing writes it in a run: its halves are then widened once.
+    // B is `fixed` if no op writes it: half types are then widened once in a run.
     void operator()(const Op& op, bool fixed, std::int64_t block_rows, const std::function<void()>& between);
-    void forget();  // what is fixed may have changed since
+    void forget();  // the fixed operands may have changed
 
   private:
     struct Wide {

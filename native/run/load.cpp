@@ -14,7 +14,7 @@ struct Region {
     std::int64_t offset, count, stride, blocks;
 };
 
-// Blocks of slots that differ in size: one block where they lie side by side, else a list.
+// Blocks of slots that differ in size: one block if they are adjacent, else a list.
 void place_uneven(Span& span, const Region& region, const std::int64_t* starts) {
     std::vector<Piece> pieces;
     for (std::int64_t i = 0; i < region.blocks; ++i) {
@@ -58,7 +58,7 @@ std::vector<Span> spans(const Regions& regions, std::int64_t op, const std::vect
     return out;
 }
 
-constexpr int max_tag = 16000;  // below those that control messages use, and below what MPI grants
+constexpr int max_tag = 16000;  // below the tags of control messages, and below MPI's upper bound
 
 std::vector<int> tags(const std::vector<ChannelRow>& channels) {
     std::map<std::pair<int, int>, int> used;

@@ -28,7 +28,7 @@ struct Memory {  // one buffer of this rank
     std::byte* base;
     std::int64_t slot_bytes;
     int dtype;
-    const std::int64_t* starts = nullptr;  // where each slot begins, in bytes, and the last ends; null: all alike
+    const std::int64_t* starts = nullptr;  // bytes at which each slot begins, and the last ends; null: equal slots
     bool scratch = false;                  // nobody looks at it after the run
 };
 
@@ -47,7 +47,7 @@ struct QuotientRow {  // the same in slots
     int divisor;
 };
 
-struct PartsRow {  // what the members' regions make of an op of a collective: see Op
+struct PartsRow {  // `in_place` and `counts` of an op of a collective: see Op
     std::int64_t row;
     bool in_place;
     std::vector<long long> counts;
@@ -62,10 +62,10 @@ struct Share {
     std::vector<std::byte*> bases;  // by buffer; spans refer to its entries
     std::vector<bool> scratch;      // by buffer
     std::vector<Quotient> quotients;
-    std::vector<std::pair<int, bool>> lanes;  // (lane of the Program, is a net lane: declared so, or meets other ranks)
+    std::vector<std::pair<int, bool>> lanes;  // (lane of the Program, whether declared a net lane or with messages)
 };
 
-// Message tags: channels are numbered for each pair of ranks, messages and signals of one do not meet.
+// Message tags: channels are numbered for each pair of ranks; a channel's signals have another tag than its messages.
 Share load(int rank, const Columns& columns, const std::vector<bool>& lane_is_net,
            const std::vector<ChannelRow>& channels, const std::vector<Memory>& memory,
            const std::vector<QuotientRow>& quotients = {}, const std::vector<PartsRow>& parts = {});

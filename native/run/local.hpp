@@ -1,4 +1,4 @@
-// LocalHub: ranks as threads of one process, messages by memcpy through the shared memory they all see.
+// LocalHub: ranks that are threads of one process. Messages are copied by memcpy.
 #pragma once
 
 #include <atomic>
@@ -24,12 +24,12 @@ class LocalHub {
 
     using Flag = std::atomic<int>;  // 0 pending, 1 done, 2 refused: sizes differ
     using Flags = std::deque<Flag>;
-    Flags& flags();  // new ones, which live as long as the hub: others may still refer to them
+    Flags& flags();  // new flags, which live as long as the hub: other ranks may still refer to them
     void send(int src, int dst, int tag, const void* data, long long num_bytes, Flag& flag);
     void receive(int src, int dst, int tag, void* data, long long num_bytes, Flag& flag);
     void collective(int rank, const LibraryCall& call, Flag& flag);
     int group(const std::vector<int>& ranks, int turn);
-    void stop(int rank);  // all others learn of it at their next test
+    void stop(int rank);  // the next test of every other rank throws
     int stopped() const { return stopped_; }
     void busy(int change) { busy_ += change; }
     int num_busy() const { return busy_; }
@@ -53,15 +53,15 @@ class LocalHub {
         int arrived = 0;
         std::vector<LibraryCall> members;
         std::vector<Flag*> flags;
-        bool fits() const;  // whether all ask for the same
-        // Elements that go from one member to another, where they lie there, and where they go here.
+        bool fits() const;  // whether the calls match
+        // Elements that go from one member to another: their number, their place at the source, and at the destination.
         long long count(std::size_t from, std::size_t to) const;
         long long sent_at(std::size_t from, std::size_t to) const;
         long long taken_at(std::size_t to, std::size_t from) const;
         const std::byte* source(std::size_t member, long long at) const;
         std::byte* result(std::size_t member, long long at) const;
         void move(std::byte* to, const std::byte* from, long long count) const;
-        // The sum, or what else is asked for, of everybody's elements from `at` on, in `room`.
+        // The sum, or the other reduction asked for, of all members' elements from `at` on, in `room`.
         const std::byte* total(long long at, long long count, std::vector<std::byte>& room) const;
     };
     static void deliver(const Message& sent, const Message& posted);
@@ -74,7 +74,7 @@ class LocalHub {
     std::vector<std::pair<std::vector<int>, int>> groups_;
     std::map<std::pair<int, int>, int> sequence_;  // (rank, group) -> calls made
     std::map<std::pair<int, int>, Call> calls_;    // (group, sequence) -> the call under way
-    std::atomic<int> stopped_{-1}, busy_{0};       // the first rank that gave up; how many compute
+    std::atomic<int> stopped_{-1}, busy_{0};       // the first rank that failed; how many compute
 };
 
 class LocalTransport final : public Transport {
@@ -83,7 +83,7 @@ class LocalTransport final : public Transport {
         : hub_(std::move(hub)), rank_(rank), flags_(hub_->flags()) {}
     int rank() const override { return rank_; }
     int size() const override { return hub_->num_ranks(); }
-    int isend(const void* data, long long num_bytes, int dst, int tag, bool) override {  // always matched
+    int isend(const void* data, long long num_bytes, int dst, int tag, bool) override {  // a receive is never late here
         const int handle = take();
         hub_->send(rank_, dst, tag, data, num_bytes, flags_[static_cast<std::size_t>(handle)]);
         return handle;

@@ -1,4 +1,4 @@
-// Clocks of ranks compared over a transport: see meet.hpp.
+// Compares the clocks of ranks over a transport: see meet.hpp.
 #include "run/meet.hpp"
 
 #include <sched.h>
@@ -10,7 +10,7 @@ namespace dovetail::run {
 
 namespace {
 
-// The mail of dovetail_trace_meet, through which nothing is thrown: what went wrong is kept.
+// The mail of dovetail_trace_meet. Nothing may be thrown through C: an exception is kept until it returns.
 class Mail {
   public:
     Mail(Transport& transport, int tag, double limit_s) : transport_(transport), tag_(tag), limit_s_(limit_s) {}

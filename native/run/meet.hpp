@@ -1,4 +1,4 @@
-// Clocks of ranks compared over a transport.
+// Compares the clocks of ranks over a transport.
 #pragma once
 
 #include "run/transport.hpp"
@@ -6,7 +6,7 @@
 
 namespace dovetail::run {
 
-// All ranks call it: see dovetail_trace_meet. TransportError where one does not answer within the limit.
+// All ranks call it: see dovetail_trace_meet. Throws TransportError if one does not answer within the limit.
 dovetail_trace_meeting meet(Transport& transport, int tag, double limit_s);
 
 }  // namespace dovetail::run

@@ -1,4 +1,4 @@
-// The state of messages under way on net lanes: those being received, and those in the FIFOs of their channels.
+// The state of messages on net lanes: those being received, and those in the FIFOs of their channels.
 #pragma once
 
 #include <algorithm>
@@ -14,19 +14,19 @@
 
 namespace dovetail::run {
 
-constexpr int ahead = 16;  // pieces of one message under way at once, at either end
+constexpr int ahead = 16;  // pieces of one message in flight at once, at either end
 
-// About how many messages one rank may send another before that posts receives for them. MPI libraries keep only so
-// many: over TCP libfabric keeps 64 of a connection, then reads no more from it, even where the next one is awaited.
+// About how many messages one rank may send another that has not posted receives for them. MPI libraries keep only so
+// many: over TCP libfabric keeps 64 of a connection, then reads no more from it, even if a receive waits for the next.
 constexpr int unasked = 40;
 
-// A message of `bytes` cut into pieces of `each` bytes, the last one shorter: alike at both ends.
+// A message of `bytes`, cut into pieces of `each` bytes, the last one shorter: in the same way at both ends.
 struct Cut {
     std::int64_t bytes, each;
     int pieces() const { return bytes <= each ? 1 : static_cast<int>((bytes + each - 1) / each); }
     std::int64_t begin(int piece) const { return piece * each; }
     std::int64_t size(int piece) const { return std::min(each, bytes - piece * each); }
-    std::int64_t some() const { return std::min(bytes, ahead * each); }  // room for those under way
+    std::int64_t some() const { return std::min(bytes, ahead * each); }  // bytes of those in flight
 };
 
 struct Block {
@@ -34,7 +34,7 @@ struct Block {
     std::size_t size = 0;
 };
 
-// Memory of messages, kept for the next one, never cleared.
+// Memory for messages, reused by later ones, never cleared.
 class Pool {
   public:
     Block take(std::int64_t bytes) {
@@ -53,7 +53,7 @@ class Pool {
         if (block.data) free_[static_cast<std::size_t>(std::bit_width(block.size / 128))].push_back(std::move(block));
         block.size = 0;
     }
-    void shrink(std::size_t most) {  // while nothing is out
+    void shrink(std::size_t most) {  // only while no block is taken
         if (total_ <= most) return;
         for (auto& free : free_) free.clear();
         total_ = 0;
@@ -64,7 +64,7 @@ class Pool {
     std::size_t total_ = 0;
 };
 
-// A queue whose entries keep their number, from begin() to end().
+// A queue whose entries keep their numbers, from begin() to end().
 template <class T>
 class Ring {
   public:
@@ -96,12 +96,12 @@ struct Flight {  // an issued op of a net lane
     enum { receiving, sending, ended } stage = ended;
     int op = -1;
     int pieces = 0, posted = 0, taken = 0;   // of the message that it receives
-    int handles[ahead] = {};                 // of those posted and not taken; a collective has one
-    std::int64_t in_turn = 0, out_turn = 0;  // its place among the ops that receive, and that send, on its channels
-    std::int64_t message = -1;               // its number in the FIFO, once there
+    int handles[ahead] = {};                 // of the pieces posted and not taken; a collective has one
+    std::int64_t in_turn = 0, out_turn = 0;  // its number among the ops that receive, and that send, there
+    std::int64_t message = -1;               // its number in the FIFO, once it is there
     std::uint64_t begun = 0;                 // by the event clock
-    Block staging;                           // the message, or the pieces of it that are under way
-    std::byte* landing = nullptr;            // where that is, whoever keeps it
+    Block staging;                           // the message, or those of its pieces in flight
+    std::byte* landing = nullptr;            // its address, whoever owns it
     const std::byte* lent[ahead] = {};       // pieces that lie with their sender
     std::vector<std::byte> packed;
 };
@@ -109,41 +109,41 @@ struct Flight {  // an issued op of a net lane
 struct Outgoing {  // a message in its channel's FIFO
     int op = -1;
     int pieces = 0, available = 0, started = 0, left = 0;
-    int copied = 0;       // pieces below this lie in `whole`
-    bool copies = false;  // pieces go out from copies: something is still to overwrite them
+    int copied = 0;       // pieces below this are in `whole`
+    bool copies = false;  // pieces are sent from copies: an op may still overwrite them
     int handles[ahead] = {};
     std::uint64_t begun = 0;  // by the event clock
     const std::byte* data = nullptr;
-    Block whole, some;  // all of it; the copies of pieces under way
+    Block whole, some;  // all of it; copies of pieces in flight
 };
 
 struct Fifo : Ring<Outgoing> {
-    std::int64_t starting = 0;          // the first message of which pieces are still to start
-    std::int64_t issued = 0, turn = 0;  // ops that send here: those issued, and those whose message has come in
-    int period = 1, pieces = 0;         // of the pieces sent in a run, each one that ends a period must be asked for
+    std::int64_t starting = 0;          // the first message with pieces not yet started
+    std::int64_t issued = 0, turn = 0;  // ops that send here: issued, and with their message in the FIFO
+    int period = 1, pieces = 0;         // of pieces sent in a run; the last of each period is sent matched
     bool active = false;
 };
 
 struct Inbound {                        // a channel received on
-    std::int64_t issued = 0, turn = 0;  // ops: those issued, and those all of whose pieces have been posted
+    std::int64_t issued = 0, turn = 0;  // ops: issued, and with all of their pieces posted
     int ops = 0;                        // in a run
-    int under_way = 0, expected = 0;    // pieces posted; those of them that were, at the last look, still to come
+    int under_way = 0, expected = 0;    // pieces posted; those that had not arrived at the last poll
 };
 
-struct Move {  // what a net lane needs to know of an op
+struct Move {  // facts about an op that its net lane needs
     Kind kind{};
     bool receives = false, sends = false;
-    bool in_place = false;   // messages arrive where they belong
-    bool piecewise = false;  // pieces are stored, added and forwarded one by one
+    bool in_place = false;   // messages are received at their destination
+    bool piecewise = false;  // pieces are stored, reduced and forwarded one by one
     int peer = -1, in = -1, fifo = -1, depth = 0;
     std::int64_t bytes = 0;   // of the message
     std::int64_t behind = 0;  // ops of its lane that must have ended before it begins
     const Span *read = nullptr, *write = nullptr;
-    const Span* source = nullptr;  // where the message it sends lies; null: in staging, or it has no bytes
-    std::vector<int> writers;      // ops that overwrite that
+    const Span* source = nullptr;  // the message it sends; null: in staging, or it has no bytes
+    std::vector<int> writers;      // ops that overwrite it
     std::vector<int> readers;      // of the message it receives, if that may stay with its sender until they have ended
     std::byte* place = nullptr;    // what its readers take for the base of the buffer
-    bool computed = false;         // some of them on compute lanes
+    bool computed = false;         // some of them are on compute lanes
 };
 
 }  // namespace dovetail::run

@@ -1,4 +1,4 @@
-/* Communicators of our own: made, found and freed with the user's; messages and collectives on them. */
+/* Duplicates of the user's communicators: made, found and freed with these; messages and collectives on them. */
 #include "mpi_comm.h"
 
 #include <limits.h>
@@ -14,15 +14,15 @@ struct dt_comm {
     void (*freed)(void*);
     MPI_Request* requests;
     int *expected, *free_handles, num_requests, num_free; /* expected: bytes of a receive, -1 for others */
-    int** layouts;                                        /* by handle: counts that its request still reads, or NULL */
+    int** layouts;                                        /* by handle: counts that its request reads, or NULL */
     MPI_Comm* groups;
     int num_groups;
-    int* counts; /* 4 a rank: counts and displacements of both sides */
+    int* counts; /* 4 for each rank: counts and displacements of both sides */
 };
 
 static int keyval = MPI_KEYVAL_INVALID, ending;
 
-/* Called when the user frees theirs. When MPI ends, all goes with it. */
+/* Called when the user frees their communicator. When MPI ends, it frees the duplicate too. */
 static int on_free(MPI_Comm theirs, int key, void* value, void* extra) {
     dt_comm* comm = value;
     (void)key, (void)extra;
@@ -34,7 +34,7 @@ static int on_free(MPI_Comm theirs, int key, void* value, void* extra) {
     return code;
 }
 
-/* Attributes of MPI_COMM_SELF go before anything else does. */
+/* MPI deletes attributes of MPI_COMM_SELF before it ends anything else. */
 static int on_end(MPI_Comm self, int key, void* value, void* extra) {
     (void)self, (void)key, (void)value, (void)extra;
     ending = 1;
@@ -139,7 +139,7 @@ int dt_test(dt_comm* comm, int handle, int* done) {
 
 int dt_cancel(dt_comm* comm, int handle) {
     int code;
-    if (comm->requests[handle] == MPI_REQUEST_NULL) return 0; /* it ended, with an error */
+    if (comm->requests[handle] == MPI_REQUEST_NULL) return 0; /* it has ended with an error */
     code = MPI_Cancel(&comm->requests[handle]);
     MPI_Request_free(&comm->requests[handle]);
     comm->free_handles[comm->num_free++] = handle;
@@ -165,7 +165,7 @@ int dt_group(dt_comm* comm, const int* ranks, int num_ranks, int* group) {
 
 static MPI_Comm of_group(const dt_comm* comm, int group) { return group < 0 ? comm->comm : comm->groups[group]; }
 
-/* What an all_gather sends: MPI_IN_PLACE where that lies at `start` in the result already. */
+/* The source of an all_gather: MPI_IN_PLACE if it is at `start` in the result already. */
 static const void* own_part(const void* src, void* dst, long long start, int dtype) {
     return src == (char*)dst + start * dt_bytes(dtype) ? MPI_IN_PLACE : src;
 }
@@ -211,7 +211,7 @@ int dt_icollective(dt_comm* comm, int kind, const void* src, void* dst, long lon
 static int to_next(const dt_comm* comm, const void* src, void* dst, int n, MPI_Datatype type) {
     int next = comm->rank + 1 < comm->size ? comm->rank + 1 : MPI_PROC_NULL;
     int before = comm->rank ? comm->rank - 1 : MPI_PROC_NULL;
-    int come = comm->rank ? n : 0; /* rank 0 need not have a place for what never comes */
+    int come = comm->rank ? n : 0; /* rank 0 receives nothing: it may have no array for it */
     return MPI_Sendrecv(src, n, type, next, 0, dst, come, type, before, 0, comm->comm, MPI_STATUS_IGNORE);
 }
 
@@ -247,7 +247,7 @@ int dt_collective(dt_comm* comm, int kind, const void* src, void* dst, long long
     }
 }
 
-/* MPI's counts and displacements; 0 where they pass what an int holds. */
+/* Sets MPI's counts and displacements; returns 0 if an int cannot hold them. */
 static int lay_out(const long long* counts, int size, int* narrow, int* starts) {
     long long total = 0;
     for (int i = 0; i < size; i++) {
@@ -259,14 +259,14 @@ static int lay_out(const long long* counts, int size, int* narrow, int* starts) 
     return 1;
 }
 
-/* A v-variant as MPI takes it: counts and displacements of what goes out and of what comes in. */
+/* The arguments of a v-variant in MPI: counts and displacements of parts sent and of parts received. */
 typedef struct {
     MPI_Comm on;
     MPI_Datatype type;
     int rank, *to, *at, *from, *there;
 } layout;
 
-/* 0 where the counts pass what an int holds. `ints`: room for 4 a member. */
+/* Returns 0 if an int cannot hold the counts. `ints`: room for 4 ints for each member. */
 static int lay_out_v(MPI_Comm on, int kind, const long long* counts, int dtype, int* ints, layout* v) {
     int n;
     MPI_Comm_size(on, &n);

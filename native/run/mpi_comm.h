@@ -1,4 +1,4 @@
-/* Communicators of our own: mpi_table.h documents these functions of a dt_comm. */
+/* Duplicates of the user's communicators: mpi_table.h documents these functions of a dt_comm. */
 #ifndef DOVETAIL_MPI_COMM_H
 #define DOVETAIL_MPI_COMM_H
 
@@ -6,7 +6,7 @@
 
 #include "mpi_table.h"
 
-int dt_watch(void); /* once, before any adoption */
+int dt_watch(void); /* once, before the first dt_adopt */
 int dt_duplicate(MPI_Comm theirs, dt_comm** comm);
 int dt_adopt(int fortran, void* owner, void (*ends)(void*), void (*freed)(void*), dt_comm** comm);
 int dt_find(int fortran, void** owner);

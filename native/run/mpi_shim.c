@@ -1,4 +1,4 @@
-/* The MPI side of mpi_table.h: compiled with the mpicc at hand, loaded by the ranks. */
+/* The functions of mpi_table.h, by MPI: compiled with the user's mpicc, loaded by the ranks. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-/* Half types, which MPI does not know, are added by the engine's own function. */
+/* MPI's types and ops. MPI has no half types: the engine's function reduces them. */
 #include "mpi_types.h"
 
 static dt_reduce_fn reduce_fn;

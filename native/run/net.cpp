@@ -14,7 +14,7 @@ namespace dovetail::run {
 
 namespace {
 
-// Where a collective leaves its result: a root that only sends has it already.
+// The result of a collective: on a root that only sends, its source.
 const std::vector<Span>& result_of(const Op& op) { return op.writes.empty() ? op.reads : op.writes; }
 
 }  // namespace
@@ -54,7 +54,7 @@ void Engine::begin(Flight& flight, const Move& move) {
     }
 }
 
-// MPI allows no overlap of what is sent and what is received, other than in place.
+// MPI allows no overlap of source and result, except in place.
 void Engine::begin_collective(const Op& op, Flight& flight) {
     const Collective& call = collectives_[static_cast<std::size_t>(op.call)];
     const bool broadcast = call.kind == DT_BROADCAST;
@@ -105,8 +105,8 @@ LibraryCall Engine::library_call(const Op& op, const Collective& call, const std
     return asked;
 }
 
-// Posts receives for the next pieces, in the channel's order of messages. Pieces arrive in place, or in staging memory:
-// room for the whole message where it is forwarded from there or handled as a whole, else room for a few pieces.
+// Posts receives for the next pieces, in the channel's order of messages. Pieces arrive in place, or in staging memory.
+// That has room for the whole message if it is forwarded from there or handled as a whole, else for a few pieces.
 bool Engine::post(Flight& flight, const Move& move) {
     Inbound& in = inbound_[static_cast<std::size_t>(move.in)];
     if (flight.posted == flight.pieces || in.turn != flight.in_turn) return false;
@@ -134,7 +134,7 @@ bool Engine::post(Flight& flight, const Move& move) {
     return flight.posted > before;
 }
 
-// Tests the oldest receive and handles its piece if it has arrived; true where anything moved.
+// Tests the oldest receive and handles its piece if it has arrived. True if anything moved.
 bool Engine::receive(Flight& flight, const Move& move) {
     const bool posted = move.receives && post(flight, move);
     if (flight.taken == flight.posted || !transport_.test(flight.handles[flight.taken % ahead])) return posted;
@@ -185,7 +185,7 @@ bool Engine::give_back() {
     return std::erase_if(loans_, is_read) > 0;
 }
 
-// Moves from staging to its destination: a message that is handled as a whole, or the result of a collective.
+// Moves a message that is handled as a whole, or the result of a collective, from staging to its destination.
 void Engine::take_whole(Flight& flight, const Move& move) {
     const std::byte* message = flight.landing;
     if (move.kind == Kind::collective) {
@@ -220,7 +220,7 @@ void Engine::abandon() {
         }
 }
 
-// Moves the flights of one lane. Only the oldest message of each peer is tested in a pass: if it has not arrived, later
+// Advances the flights of one lane. Only the oldest message of each peer is tested in a pass: if it has not come, later
 // ones have not either.
 bool Engine::serve(Lane& lane) {
     bool moved = false;
@@ -246,7 +246,7 @@ void Engine::retire(Lane& lane) {
     }
 }
 
-// Tests everything that is under way, once.
+// Tests all messages and library calls in flight, once.
 bool Engine::pass() {
     bool moved = drain();
     moved = give_back() || moved;
@@ -271,9 +271,9 @@ void Engine::arrived(Inbound& in) {
     if (--in.expected >= 0) (in.expected > 0 ? kept_on_ : ran_dry_) = true;
 }
 
-// A look costs the thread that computes more than the look itself. Looks become rarer while they find that some of what
-// was expected has come and some has not, so that no sender waited for the look; more frequent where all had come;
-// nothing on its way needs none until an op ends.
+// A poll costs the computing thread more time than it takes itself. Polls become rarer while they find that only part
+// of the posted pieces has arrived, so that no sender waits for the poll; more frequent if all had arrived. If nothing
+// is in flight, no poll is needed until an op ends.
 void Engine::rest(const Options& options) {
     constexpr double rarest = 16, slower = 1.25, faster = 0.25;
     const double least_s = options.poll_s, most_s = rarest * least_s;

@@ -1,4 +1,4 @@
-// Moving and adding the bytes of ops.
+// Moves and reduces the bytes of ops.
 #include "run/op.hpp"
 
 #include <cstring>
@@ -138,7 +138,7 @@ void call_function(const Op& op) {
     for (const auto* spans : {&op.reads, &op.writes})
         for (const Span& span : *spans) blocks = std::max(blocks, span.blocks);
     for (const auto* spans : {&op.reads, &op.writes})
-        for (const Span& span : *spans) {  // what lies in one piece is as many blocks as the others have
+        for (const Span& span : *spans) {  // a contiguous span counts as the others' number of blocks
             const auto stride = span.blocks > 1 ? span.stride : span.count / blocks;
             rows.push_back({reinterpret_cast<char*>(span.data()), stride, blocks});
         }
@@ -148,7 +148,7 @@ void call_function(const Op& op) {
 void copy_spans(const Span& src, const Span& dst) {
     std::vector<std::byte> packed;
     const std::byte* from = packed_data(src, packed);
-    if (packed.empty() && !dst.contiguous() && overlap(src, dst)) {  // blocks would be read after they were written
+    if (packed.empty() && !dst.contiguous() && overlap(src, dst)) {  // else blocks would be read after a write
         packed.assign(from, from + src.num_bytes());
         from = packed.data();
     }

@@ -1,4 +1,4 @@
-// One op of a rank's share of a Program, its regions in bytes, and how those bytes are moved.
+// One op of a rank's share of a Program, its regions in bytes, and functions that move those bytes.
 #pragma once
 
 #include <array>
@@ -30,17 +30,17 @@ enum class Kind : std::uint8_t {
 
 const char* kind_name(Kind kind);
 
-// `wait` takes a message of no bytes, `signal` sends one.
+// `wait` receives a message of no bytes, `signal` sends one.
 bool receives(Kind kind);
 bool sends(Kind kind);
-bool adds(Kind kind);  // receives and adds what it read to the message
+bool adds(Kind kind);  // receives, and reduces what it reads with the message
 
 struct Piece {  // of a region whose blocks differ in size
     std::int64_t offset, count;
 };
 
 struct Span {                          // a region in bytes, in one buffer's memory
-    std::byte* const* base = nullptr;  // the engine's own entry for the buffer: rebasing changes it there
+    std::byte* const* base = nullptr;  // the engine's entry for the buffer, which `rebase` changes
     std::int64_t offset = 0, count = 0, stride = 0, blocks = 1, slots = 0;
     int buffer = -1, dtype = 0;
     std::shared_ptr<const std::vector<Piece>> pieces;  // if any: `count` is their sum, and blocks is 1
@@ -73,12 +73,12 @@ struct Op {
     int lane = 0;          // index into Engine's lanes
     std::int64_t row = 0;  // row in the Program
     int in_peer = -1, in_tag = 0, out_peer = -1, out_tag = 0, out_depth = 0, in_depth = 0, call = -1;
-    Product product;     // of a compute op with a native form; elsewhere m is -1
+    Product product;     // of a compute op that is a matrix product; else m is -1
     CFunction function;  // of a compute op that runs generated C
     std::vector<Span> reads, writes;
     std::vector<std::pair<int, std::int64_t>> after;  // (lane, index within the lane)
-    std::vector<long long> counts;  // of a collective in uneven parts: elements, as dt_mpi_table takes them
-    bool in_place = false;          // an all_gather whose part lies in its place with every member
+    std::vector<long long> counts;                    // of a collective in uneven parts: elements, as in dt_mpi_table
+    bool in_place = false;                            // an all_gather whose parts are in their places on all members
 };
 
 // By bounding ranges: conservative for strided spans.
@@ -89,16 +89,16 @@ bool conflict(const Op& a, const Op& b);
 long long elements(const Span& span);
 long long num_bytes(const std::vector<Span>& spans);
 
-// Where the bytes of all spans lie one after the other; null where they do not. Nothing lies nowhere, which is not
+// The address of the first of all spans if their bytes are contiguous, else null. Of no bytes: some address, so not
 // null.
 std::byte* in_one_piece(const std::vector<Span>& spans);
 void gather(const Span& span, std::byte* to);
 void scatter(const std::byte* from, const Span& span);
 void gather(const std::vector<Span>& spans, std::byte* to);
 void scatter(const std::byte* from, const std::vector<Span>& spans);
-void unpack(const std::byte* from, const Span& dst);  // the same, in one move where `dst` is in one piece
+void unpack(const std::byte* from, const Span& dst);  // as `scatter`, in one move if `dst` is contiguous
 
-// The span's bytes in one piece: itself where contiguous, else gathered into `packed`.
+// The span's bytes, contiguous: in place if they are so there, else gathered into `packed`.
 std::byte* packed_data(const Span& span, std::vector<std::byte>& packed);
 
 void call_function(const Op& op);

@@ -1,4 +1,4 @@
-// Which accesses of a rank are ordered by its own lanes and dependencies alone.
+// Whether lanes and dependencies of a rank order its accesses, without messages: see order.hpp.
 #include "run/order.hpp"
 
 #include <algorithm>
@@ -10,14 +10,14 @@ namespace dovetail::run {
 
 namespace {
 
-constexpr std::size_t most_work = 50'000'000;  // entries of tables; beyond, the answer is no
+constexpr std::size_t most_work = 50'000'000;  // entries of tables; if there are more, the answer is no
 
 struct Turn {  // an op's place: its lane on this rank, and its index within that lane
     int lane;
     std::int64_t index;
 };
 
-struct Blocks {  // of slots, as a region has them
+struct Blocks {  // of slots, as in a region
     std::int64_t offset, count, stride, blocks;
 
     auto operator<=>(const Blocks&) const = default;
@@ -29,13 +29,13 @@ struct Access {
     bool writes;
 };
 
-// Some slots that ops touch again and again: in which lanes, and which pieces of them several lanes touch.
+// Slots that one or more ops touch: the lanes of these ops, and which pieces of the slots several lanes touch.
 struct Touched {
     std::vector<int> lanes;
     std::vector<std::size_t> shared;
 };
 
-// What is touched: (0, buffer), (1 or 2, channel sent or received on), (3 or 4, channel signalled or waited on),
+// What ops touch: (0, buffer), (1 or 2, channel sent or received on), (3 or 4, channel signalled or waited on),
 // (5, collective).
 using Place = std::pair<int, int>;
 
@@ -122,7 +122,7 @@ class Rank {
         }
     }
 
-    // Cuts the slots into pieces that every access covers whole or not at all, then judges those that several lanes
+    // Cuts the slots into pieces that every access covers whole or not at all. Then judges those that several lanes
     // touch, piece by piece.
     bool in_order(const std::vector<Access>& accesses) {
         std::map<Blocks, Touched> touched;
@@ -142,7 +142,7 @@ class Rank {
         return std::all_of(pieces.begin(), pieces.end(), [this](auto& piece) { return piece_in_order(piece); });
     }
 
-    // Notes which pieces several lanes touch; how many pieces there are.
+    // Records which pieces several lanes touch. Returns the number of pieces.
     std::size_t find_shared(std::map<Blocks, Touched>& touched) {
         std::vector<std::int64_t> cuts;
         for (const auto& [slots, found] : touched)
@@ -174,7 +174,7 @@ class Rank {
         return cuts.size();
     }
 
-    // Clocks grow along a lane: of another lane's accesses, the first that is not before an op speaks for the rest.
+    // Clocks grow along a lane. So of another lane only the first that is not before an op has to be after it.
     bool piece_in_order(std::vector<Access>& piece) {
         const auto key = [this](const Access& access) {
             const Turn& turn = turns_[static_cast<std::size_t>(access.op)];

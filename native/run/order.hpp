@@ -7,9 +7,9 @@
 
 namespace dovetail::run {
 
-// True where any two ops of different lanes of a rank that touch the same slots (one of them writing), the same end of
+// True if any two ops of different lanes of a rank that touch the same slots (one of them writing), the same end of
 // a channel or the same collective are ordered by lanes and dependencies of that rank, without messages. Then an op of
-// a net lane may begin early: no other rank's progress is taken as a sign that the ops ahead of it have ended.
+// a net lane may begin early: no other rank's progress has to imply that the ops ahead of it have ended.
 bool ordered_locally(int num_ranks, const Columns& columns);
 
 }  // namespace dovetail::run

@@ -1,4 +1,4 @@
-// What an engine works out about its ops before a run: their channels, which ops must end before each begins, and which
+// Facts about the ops of an engine, found before a run: channels, which ops must end before each begins, and which
 // ops overwrite the bytes that a message is sent from.
 #include <algorithm>
 #include <map>
@@ -106,7 +106,7 @@ void Engine::index_messages() {
         fifos_[static_cast<std::size_t>(fifo)].period = std::max(1, unasked / channels[channel.first]);
 }
 
-// Which ops overwrite the source of each send: the message may be sent from there only if none of these is to come.
+// Finds the ops that overwrite the source of each send: the message can be sent from there once all these have ended.
 void Engine::index_writers() {
     const Accesses writes(ops_, &Op::writes);
     for (const auto& op : ops_)
@@ -150,9 +150,9 @@ void Engine::index_readers(const std::vector<bool>& scratch) {
     }
 }
 
-// An op of a net lane begins once those before it that touch the same bytes have ended, at most `window` at a time.
+// An op of a net lane begins once earlier ones that touch the same bytes have ended, at most `window` at a time.
 void Engine::look_behind(int window) {
-    constexpr std::int64_t collective_window = 2;  // more would share the wire without finishing sooner
+    constexpr std::int64_t collective_window = 2;  // more would share the network, and end no sooner
     window_ = window;
     for (auto& lane : lanes_) {
         if (!lane.net) continue;

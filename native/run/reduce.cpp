@@ -1,4 +1,4 @@
-// Element-wise reductions, for every dtype and operation; compiled twice where the processor may have AVX2 and F16C.
+// Element-wise reductions, for every dtype and operation. On x86-64, compiled a second time for AVX2 and F16C.
 #include "run/reduce.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace dovetail::run {
 
 namespace {
 
-constexpr long long block = 512;  // halves widened at a time: the floats stay in the nearest cache
+constexpr long long block = 512;  // halves widened at a time: the floats stay in the first-level cache
 
 struct Plain {  // conversions that every processor has
     static DOVETAIL_INLINE void widen(int dtype, const Half* from, float* to, long long count) {

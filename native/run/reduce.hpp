@@ -3,14 +3,14 @@
 
 namespace dovetail::run {
 
-// dst = op(a, b) over `count` elements; dtype and op are those of mpi_table.h (DT_AVG adds). `dst` is `a`, or `b`, or
-// apart from both. Integers wrap around. Of a minimum or maximum NaN wins, and `a` where they are equal (+0 and -0).
+// dst = op(a, b) over `count` elements. dtype and op are those of mpi_table.h (DT_AVG adds). `dst` is `a`, or `b`, or
+// overlaps neither. Integers wrap around. A minimum or maximum is NaN if one is, and `a` if they are equal (+0 and -0).
 void combine(int dtype, int op, const void* a, const void* b, void* dst, long long count);
 
 // dst = op(dst, src).
 void reduce(int dtype, int op, const void* src, void* dst, long long count);
 
-// data = data / divisor, rounded once; integers stay as they are.
+// data = data / divisor, rounded once. Integers are not changed.
 void divide(int dtype, void* data, long long count, int divisor);
 
 int dtype_bytes(int dtype);

@@ -1,5 +1,5 @@
-// What one element is to another: half types as floats and back, and the operations that reduce. Alike on processors
-// and on GPUs, to the bit but for which NaN it is.
+// Operations on single elements: conversions between half types and float, and reductions. CPUs and GPUs give the same
+// bits, except those of a NaN.
 #pragma once
 
 #include <bit>
@@ -12,7 +12,7 @@
 #define DOVETAIL_UNROLL _Pragma("unroll")
 #else
 #define DOVETAIL_APART __attribute__((noinline)) inline
-#ifndef DOVETAIL_INLINE  // a sanitizer build defines it as `inline`: its compile time would be too long
+#ifndef DOVETAIL_INLINE  // a sanitizer build, which would compile too long, defines it as `inline`
 #define DOVETAIL_INLINE inline __attribute__((always_inline))
 #endif
 #define DOVETAIL_UNROLL _Pragma("GCC unroll 16")
@@ -22,7 +22,7 @@ namespace dovetail::run {
 
 using Half = std::uint16_t;
 
-// All conversions are free of branches, so that loops of them are vector code: a conditional expression would not be.
+// Conversions have no branches, so that compilers vectorise loops of them: with a conditional expression, they do not.
 DOVETAIL_INLINE std::uint32_t select(bool which, std::uint32_t yes, std::uint32_t no) {
     return no ^ ((yes ^ no) & (0u - static_cast<std::uint32_t>(which)));
 }
@@ -38,7 +38,7 @@ DOVETAIL_INLINE float half_to_float(Half bits) {
 DOVETAIL_INLINE Half float_to_half(float value) {
     const std::uint32_t bits = std::bit_cast<std::uint32_t>(value), sign = (bits >> 16) & 0x8000u;
     const std::uint32_t magnitude = bits & 0x7fffffffu;
-    // A subnormal half: adding 0.5 leaves the rounded fraction in the low bits.
+    // For a subnormal half: adding 0.5 leaves the rounded fraction in the low bits.
     const std::uint32_t small = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
     const std::uint32_t normal = (magnitude + 0xfffu + ((magnitude >> 13) & 1u) - 0x38000000u) >> 13;
     const std::uint32_t finite = select(magnitude < 0x38800000u, small, normal);

@@ -1,4 +1,4 @@
-// FIFOs of the engine: a message enters its channel's FIFO as its pieces become available, and is sent piece by piece.
+// FIFOs of the engine: a message enters its channel's FIFO once a piece is available, and is sent piece by piece.
 #include <algorithm>
 #include <cstring>
 
@@ -16,7 +16,7 @@ bool Engine::must_copy(const Move& move) const {
     return !std::all_of(move.writers.begin(), move.writers.end(), [&](int writer) { return is_done(writer); });
 }
 
-// Hands the pieces that are available to the FIFO; true where anything moved. The op ends with the last piece.
+// Passes the pieces that are available to the FIFO. True if anything moved. The op ends with the last piece.
 bool Engine::send(Flight& flight, const Move& move) {
     const bool all = flight.taken == flight.pieces;
     const int there = !move.receives ? cut(move).pieces() : all || move.piecewise ? flight.taken : 0;
@@ -31,7 +31,7 @@ bool Engine::send(Flight& flight, const Move& move) {
     return true;
 }
 
-// Puts a message into its FIFO when its turn has come. From then on its bytes lie in a copy, or in place under
+// Puts a message into its FIFO if it is the next one. From then on its bytes are in a copy, or in place under
 // `protect`, which copies them before they are overwritten.
 bool Engine::enter(Flight& flight, const Move& move, Fifo& fifo) {
     if (fifo.turn != flight.out_turn || fifo.size() >= move.depth) return false;
@@ -96,7 +96,7 @@ void Engine::start_piece(Fifo& fifo, Outgoing& message, const Move& move) {
     ++under_way_;
 }
 
-// Takes messages out of the FIFO whose last piece was sent.
+// Removes messages from the FIFO whose last piece has been sent.
 void Engine::leave(Fifo& fifo) {
     while (fifo.size() && fifo[fifo.begin()].left == fifo[fifo.begin()].pieces) {
         Outgoing& message = fifo[fifo.begin()];
@@ -132,7 +132,7 @@ bool Engine::drain() {
     return moved;
 }
 
-// To be called before `size` bytes from `begin` of a span are written: copies pieces there that are still to be sent.
+// Called before `size` bytes from `begin` of a span are written: copies pieces there that are still to be sent.
 void Engine::protect(const Span& span, std::int64_t begin, std::int64_t size) {
     if (exposed_ == 0 || size == 0) return;
     for (const int number : active_) {
@@ -152,7 +152,7 @@ void Engine::protect(const std::vector<Span>& spans) {
         if (span.num_bytes()) protect(span, 0, span.end() - span.offset);
 }
 
-// Copies pieces up to `last`; those not available yet are left out, as the message's own op is still to write them.
+// Copies pieces up to `last`, except those not available yet: the message's own op has still to write them.
 void Engine::rescue(Outgoing& message, const Move& move, int last) {
     const Cut cut = this->cut(move);
     const int first = std::max(message.started, message.copied);

@@ -1,4 +1,4 @@
-// Transport: how an engine moves bytes between ranks. MPI, or threads of one process.
+// Transport: moves an engine's bytes between ranks, by MPI or between threads of one process.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@ struct LibraryCall {
     int kind = 0;
     const void* src = nullptr;
     void* dst = nullptr;
-    long long count = 0;                // elements of a rank
-    const long long* counts = nullptr;  // instead, of a v-variant: as dt_mpi_table takes them, kept until it has ended
+    long long count = 0;                // elements of one rank
+    const long long* counts = nullptr;  // of a v-variant instead: those of dt_mpi_table, valid until it ends
     int dtype = 0, op = 0, group = -1, root = 0;
 };
 
@@ -23,7 +23,7 @@ struct Transport {
     virtual ~Transport() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    // `matched`: complete only once the receiver has asked for it.
+    // `matched`: complete only once a receive has matched it.
     virtual int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) = 0;
     virtual int irecv(void* data, long long num_bytes, int src, int tag) = 0;
     // As irecv. A message that lies where this rank can read it stays there: once `test` is true, `*lent` is its
@@ -34,27 +34,27 @@ struct Transport {
     }
     virtual bool give_back(int) { return true; }  // whether it is back; call again where it is not
     virtual int icollective(const LibraryCall& call) = 0;
-    // The same, ended before it returns: by the library's own blocking call where it has one.
+    // The same, complete when it returns: by the library's blocking call if there is one.
     virtual void collective(const LibraryCall& call) {
         for (const int handle = icollective(call); !test(handle);) std::this_thread::yield();
     }
-    // All members call it with the same arguments. Calls of different `turn` on the same ranks do not meet.
+    // All members call it with the same arguments. Calls of different `turn` on the same ranks make different groups.
     virtual int group(const std::vector<int>& ranks, int turn) = 0;
-    virtual bool test(int handle) = 0;  // true once complete; the handle is then gone
-    virtual void cancel(int) {}         // of a receive that nobody waits for: its memory is about to be another's
+    virtual bool test(int handle) = 0;  // true once complete, and frees the handle then
+    virtual void cancel(int) {}         // of a receive that is no longer awaited: its memory will be freed
 
-    // Where ranks share a process: this rank computes or no longer does, whether any does, and the end of all.
+    // If ranks share a process: whether this rank computes; whether any rank does; make all others fail.
     virtual void busy(bool) {}
     virtual bool anyone_busy() const { return false; }
     virtual void stop() {}
 
-    // A call that the user has begun, and waits for later: the same on all ranks. The library's collectives are then
-    // the nonblocking ones, which do not meet the blocking ones of other ranks.
+    // True for a call that the user begins, and waits for later: the same on all ranks. The library's collectives are
+    // then nonblocking, which do not match blocking ones of other ranks.
     bool begun = false;
-    std::atomic<bool> rests{false};  // while the user's thread computes: whoever waits here sleeps between polls
+    std::atomic<bool> rests{false};  // while the user's thread computes: other threads sleep between polls
 };
 
-// What a transport throws: the message for people.
+// A transport throws it: the text of an error.
 struct TransportError {
     std::string message;
 };

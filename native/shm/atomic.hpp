@@ -1,4 +1,4 @@
-// Atomic: what ranks share in memory. Tests replace this header by one that tries every interleaving.
+// Atomic: the type of variables that ranks share. Tests replace this header by one that tries every interleaving.
 #pragma once
 
 #include <atomic>

@@ -1,10 +1,13 @@
-// Channels in memory that ranks share, threads or processes: between each ordered pair of ranks several FIFOs, each
+// Channels in memory that ranks share, threads or processes. Each ordered pair of ranks has several FIFOs, each
 // with a ring of lines for short messages and a ring of slots for long ones.
 //
-// A line is a cache line: 56 bytes of data and the number of the line in its FIFO, stored last, so that data and flag
-// travel together. A slot has its number on a line beside its data; messages of several lines were slower than a slot
-// at every size. Numbers have 64 bits and never restart: what an earlier call left in a ring is never taken for a
+// A line is a cache line: 56 bytes of data and the number of the line in its FIFO. That is stored last, so data and
+// flag move together. A slot has its number on a line beside its data. Messages of several lines were slower than one
+// at every size. Numbers have 64 bits and never restart: data of an earlier call in a ring are never taken for a
 // later message. A channel begins as zeroed memory.
+//
+// A slot may hold a loan in place of data: the place of the message in memory that both ranks map. Until the reader has
+// released the slot, the writer does not change those bytes.
 #pragma once
 
 #include <algorithm>
@@ -23,9 +26,15 @@ struct alignas(64) Line {
     std::byte data[room];
     Atomic<Count> number;  // of the line, from 1 on; 0: never written
 };
-static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);  // so that processes may share it
+static_assert(sizeof(Line) == 64 && std::atomic<Count>::is_always_lock_free);  // so processes can share it
 
-// How much memory each channel has. The same on all ranks.
+// The place of a message: a region, with the same number on all ranks, and bytes from the begin of its sender's part.
+struct Loan {
+    std::uint32_t region = 0, is_one = 0;
+    std::uint64_t offset = 0;
+};
+
+// The memory of each channel. The same on all ranks.
 struct Geometry {
     Count fifos = 8;   // of each ordered pair
     Count lines = 64;  // powers of two
@@ -43,11 +52,11 @@ struct Geometry {
         while (found.bytes(size) > most_bytes && found.fifos > 2) found.fifos /= 2;
         return found;
     }
-    // Messages that a FIFO holds even where the reader has not said yet that it took others.
+    // Messages that a FIFO can hold in any case, even if the reader has not yet published which lines it has taken.
     Count depth() const { return std::min(lines * 3 / 4, slots); }
 };
 
-// One FIFO's memory. Each of the two counters is written by the reader, seldom.
+// One FIFO's memory. The reader writes both counters, rarely.
 class Fifo {
   public:
     Fifo() = default;
@@ -58,6 +67,7 @@ class Fifo {
         return reinterpret_cast<Line*>(memory_ + 256)[position & (geometry_->lines - 1)];
     }
     Atomic<Count>& slot_number(Count position) const { return *reinterpret_cast<Atomic<Count>*>(slot(position)); }
+    Loan& slot_loan(Count position) const { return *reinterpret_cast<Loan*>(slot(position) + sizeof(Count)); }
     std::byte* slot_data(Count position) const { return slot(position) + Geometry::flag_bytes; }
     const Geometry& geometry() const { return *geometry_; }
 
@@ -72,7 +82,7 @@ class Fifo {
 
 inline bool fits_line(Count num_bytes) { return num_bytes <= Line::room; }
 
-// The end that writes: where there is room, a message is written to its place, then sent by `commit`.
+// The end that writes: if there is room, a message is written to its place, then sent by `commit`.
 class Writer {
   public:
     Writer() = default;
@@ -87,9 +97,16 @@ class Writer {
     std::byte* place(Count num_bytes) const {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
-    void commit(Count num_bytes) {
+    void commit(Count num_bytes, const Loan& loan = {}) {
+        if (!fits_line(num_bytes)) fifo_.slot_loan(slot_) = loan;
         Atomic<Count>& number = fits_line(num_bytes) ? fifo_.line(line_).number : fifo_.slot_number(slot_);
         number.store(++(fits_line(num_bytes) ? line_ : slot_), std::memory_order_release);
+    }
+
+    Count slots_sent() const { return slot_; }
+    // Whether the reader has released this number of slots.
+    bool have_taken(Count slots) {
+        return slots_taken_ >= slots || (slots_taken_ = fifo_.slots_taken().load(std::memory_order_acquire)) >= slots;
     }
 
   private:
@@ -99,10 +116,10 @@ class Writer {
     }
     Fifo fifo_;
     Count line_ = 0, slot_ = 0;                // written
-    Count lines_taken_ = 0, slots_taken_ = 0;  // as far as known
+    Count lines_taken_ = 0, slots_taken_ = 0;  // as last read
 };
 
-// The end that reads: a message that has come lies in its place until `release`.
+// The end that reads: a message that has arrived stays in its place until `release`.
 class Reader {
   public:
     Reader() = default;
@@ -115,7 +132,8 @@ class Reader {
     const std::byte* place(Count num_bytes) const {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
-    // The writer learns it at once of a slot, of lines when it may soon want them.
+    Loan loan(Count num_bytes) const { return fits_line(num_bytes) ? Loan{} : fifo_.slot_loan(slot_); }
+    // Tells the writer of each slot at once, and of lines after each quarter of the ring.
     void release(Count num_bytes) {
         if (!fits_line(num_bytes)) return fifo_.slots_taken().store(++slot_, std::memory_order_release);
         if (++line_ % (fifo_.geometry().lines / 4) == 0) fifo_.lines_taken().store(line_, std::memory_order_release);

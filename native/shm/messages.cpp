@@ -13,7 +13,7 @@ namespace dovetail::shm {
 namespace {
 
 constexpr std::size_t line = 128, least_ring = std::size_t{1} << 15, most_ring = std::size_t{1} << 18;
-constexpr std::size_t piece = std::size_t{1} << 14;  // bytes that a receiver may take while the next are written
+constexpr std::size_t piece = std::size_t{1} << 14;  // bytes that a receiver can take while the next are written
 constexpr int codes_per_state = 1 << 24, misses_per_look = 256;
 constexpr std::chrono::milliseconds look_every(50);
 constexpr std::chrono::seconds longest_farewell(5);
@@ -162,7 +162,7 @@ bool Messages::test(int handle, int& code) {
     Request& request = at(static_cast<std::size_t>(handle));
     if (!is_over(request)) progress();
     if (!is_over(request) && ++misses_ % misses_per_look == 0 && look()) {
-        progress();  // what came before that rank was gone
+        progress();  // messages from before that rank ended
         const int gone = broken_ ? broken_ : peer(request.peer).code;
         if (!request.done && gone) {
             code = gone;
@@ -216,7 +216,7 @@ void Messages::cancel(int handle) {
         return found != list.end() && (list.erase(found), true);
     };
     if (queued(with.posted) || queued(with.heads)) return free(handle);
-    request.forgotten = true;  // the other end knows of it: what comes is dropped, and what goes is not sent
+    request.forgotten = true;  // the other end knows the request: data received are dropped, data are not sent
     request.num_bytes = 0;
     request.data = nullptr;
     if (request.use == Request::Use::send) queued(with.streams);
@@ -257,7 +257,7 @@ void Messages::arrived(int src, const Head& head) {
     Peer& from = peer(src);
     const Label label{head.context, head.tag};
     const auto num_bytes = static_cast<long long>(head.num_bytes);
-    const Loan loan = head.kind == Kind::lend ? from.in.head<Loan>() : Loan{};
+    const Loan loan = head.kind == Kind::lend ? from.in.head<Lent>().loan : Loan{};
     const auto found = std::find_if(from.posted.begin(), from.posted.end(),
                                     [&](int taken) { return at(static_cast<std::size_t>(taken)).label == label; });
     if (found != from.posted.end()) {
@@ -274,7 +274,7 @@ void Messages::arrived(int src, const Head& head) {
     from.early.push_back(std::move(early));
 }
 
-// A message in one piece, from memory or from a ring.
+// Takes a whole message, from memory or from a ring.
 void Messages::take_whole(int handle, long long num_bytes, const std::byte* data, RingReader* ring) {
     Request& taken = at(static_cast<std::size_t>(handle));
     const auto all = static_cast<std::size_t>(num_bytes);
@@ -288,12 +288,12 @@ void Messages::take_whole(int handle, long long num_bytes, const std::byte* data
     end(taken, handle, num_bytes == taken.num_bytes ? 0 : DT_OTHER_SIZE);
 }
 
-// To a sender that asked: a grant, or that the message was taken from where it lies.
+// Answers a sender that asked: with a grant, or that the message was copied from its array.
 void Messages::answer(int handle, std::uint32_t from, long long num_bytes, const Loan& loan) {
     Request& taken = at(static_cast<std::size_t>(handle));
     Peer& to = peer(taken.peer);
     if (loan.is_one) {
-        const std::byte* lent = regions_[loan.region]->part(taken.peer) + loan.offset;
+        const std::byte* lent = regions_.at(loan, taken.peer);
         if (taken.lent && num_bytes == taken.num_bytes) {
             *taken.lent = lent;
             taken.other = from;
@@ -329,23 +329,24 @@ void Messages::write(Peer& to) {
     while (!to.streams.empty() && write_pieces(to, to.streams.front())) to.streams.pop_front();
 }
 
-// Whether there was room.
+// Returns whether there was room.
 bool Messages::write_head(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     const Loan loan = loan_of(sent);
     const auto here = sent.matched ? std::size_t{0} : static_cast<std::size_t>(sent.num_bytes);
-    if (!to.out.has_room(sizeof(Head) + (loan.is_one ? sizeof loan : padded(here)))) return false;
+    if (!to.out.has_room(sizeof(Head) + (loan.is_one ? sizeof(Lent) : padded(here)))) return false;
     const Kind kind = loan.is_one ? Kind::lend : sent.matched ? Kind::ask : Kind::whole;
     const Head head{kind, static_cast<std::uint32_t>(handle), sent.label.context, sent.label.tag,
                     static_cast<std::uint64_t>(sent.num_bytes)};
     to.out.put(&head, sizeof head);
-    loan.is_one ? to.out.put(&loan, sizeof loan) : to.out.put(sent.data, here);
+    const Lent lent{loan, {}};
+    loan.is_one ? to.out.put(&lent, sizeof lent) : to.out.put(sent.data, here);
     to.out.publish();
     if (!sent.matched) end(sent, handle);
     return true;
 }
 
-// Whether all of the message is written.
+// Returns whether all of the message is written.
 bool Messages::write_pieces(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     while (sent.moved < sent.num_bytes) {
@@ -361,21 +362,8 @@ bool Messages::write_pieces(Peer& to, int handle) {
     return true;
 }
 
-void Messages::add(std::shared_ptr<Region> region) {
-    for (auto& each : regions_)
-        if (each && each->is_over()) each.reset();
-    regions_.push_back(std::move(region));
-}
-
-Messages::Loan Messages::loan_of(const Request& sent) const {
-    Loan found{};
-    for (std::size_t i = 0; sent.matched && i < regions_.size(); ++i)
-        if (regions_[i] && regions_[i]->holds(sent.data, static_cast<std::size_t>(sent.num_bytes))) {
-            found.region = static_cast<std::uint32_t>(i);
-            found.is_one = 1;
-            found.offset = static_cast<std::uint64_t>(sent.data - regions_[i]->part(rank_));
-        }
-    return found;
+Loan Messages::loan_of(const Request& sent) const {
+    return sent.matched ? regions_.find(sent.data, static_cast<std::size_t>(sent.num_bytes), rank_) : Loan{};
 }
 
 bool Messages::has_to_send() const {

@@ -1,4 +1,4 @@
-// Messages: between the ranks of a host through rings in shared memory, matched by source, context and tag in the order
+// Messages between the ranks of a host through rings in shared memory, matched by source, context and tag in the order
 // in which they were sent.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace dovetail::shm {
 
-// Why a request failed: what happened to a rank. 0: it did not; -1 is DT_OTHER_SIZE of mpi_table.h.
+// The code of a request that failed because of a rank's state. 0: no failure; -1 is DT_OTHER_SIZE of mpi_table.h.
 int code_of(State state, int rank);
 std::string text_of(int code);
 
@@ -28,10 +28,10 @@ struct Label {
     bool operator==(const Label&) const = default;
 };
 
-// Used by one thread at a time. A short message is copied into the ring at once, and ends there. For a longer one, or
-// one that is `matched`, the sender asks, the receiver grants it a place, and the data come in pieces that the receiver
-// takes while the sender writes the next. One that lies in a region is lent: the receiver copies it from where it lies,
-// or reads it there until it gives it back. Until then the send has not ended.
+// Used by one thread at a time. A short message is copied into the ring at once: then its send is complete. For a long
+// or a `matched` one, the sender asks, the receiver grants, and the data are sent in pieces: the receiver
+// takes one while the sender writes the next. A message in a region is lent: the receiver copies it from there, or
+// reads it there until it gives it back; until then the send has not ended.
 class Messages {
   public:
     static std::size_t bytes(int size, std::size_t ring_bytes);  // of the segment
@@ -49,12 +49,12 @@ class Messages {
     // `lent`: a message in a region stays there until it is given back: see run::Transport::borrow.
     int irecv(void* data, long long num_bytes, int src, Label label, const std::byte** lent = nullptr);
     bool give_back(int handle);  // whether there was room to say so; the request is then gone
-    // Whether the request has ended; then it is gone, unless it is lent, and `code` says how.
+    // Whether the request has ended. It is freed then, unless it is lent, and `code` is its result.
     bool test(int handle, int& code);
-    void cancel(int handle);  // of a receive that nobody waits for; a send is forgotten once it has ended
-    void add(std::shared_ptr<Region> region);  // all ranks add the same ones, in the same order
+    void cancel(int handle);  // of a receive that is no longer awaited; a send is freed once it has ended
+    void add(std::shared_ptr<Region> region) { regions_.add(std::move(region)); }  // on all ranks
     void hide() { memory_->hide(); }
-    void leave(State how);  // sends out what is still here first, unless this rank has failed
+    void leave(State how);  // first sends what is still to send, unless this rank has failed
 
     static constexpr std::size_t longest_short = 8192;  // bytes of a message that is copied at once
 
@@ -66,10 +66,9 @@ class Messages {
         std::uint64_t context, tag;  // tag of a grant: the receiver's request
         std::uint64_t num_bytes;     // of the message; of data: of this piece
     };
-    struct Loan {  // what follows the head of `lend`: where the message lies in the sender's part
-        std::uint32_t region = 0, is_one = 0;
-        std::uint64_t offset = 0;
-        std::byte unused[grain - 16];
+    struct Lent {  // follows the head of `lend`: the message's place in the sender's part
+        Loan loan;
+        std::byte unused[grain - sizeof(Loan)];
     };
     struct Request {
         enum class Use : std::uint8_t { none, send, receive } use = Use::none;
@@ -80,9 +79,9 @@ class Messages {
         std::byte* data = nullptr;
         const std::byte** lent = nullptr;  // of a receive that may leave the message where it lies: where that is
         bool is_lent() const { return lent && *lent; }
-        long long num_bytes = 0, moved = 0, total = 0;  // total: bytes that come, which may be more than fit
+        long long num_bytes = 0, moved = 0, total = 0;  // total: bytes sent, which may be more than fit
     };
-    struct Early {  // a message that came before its receive
+    struct Early {  // a message that arrived before its receive
         Label label;
         std::uint32_t from;
         bool asks;
@@ -93,11 +92,11 @@ class Messages {
     struct Peer {
         RingWriter out;
         RingReader in;
-        std::deque<Head> answers;        // to write: grants, and that a message was taken
-        std::deque<int> heads, streams;  // sends to announce, in their order; sends whose data may go
-        std::list<int> posted;           // receives that no message has matched
+        std::deque<Head> answers;        // to write: grants, and notices that a message was taken
+        std::deque<int> heads, streams;  // sends whose head is to be written, in order; sends that were granted
+        std::list<int> posted;           // receives without a message so far
         std::list<Early> early;
-        int code = 0;  // of a rank that is gone
+        int code = 0;  // of a rank that has ended
     };
 
     int make(Request::Use use, void* data, long long num_bytes, int peer, Label label);
@@ -118,7 +117,7 @@ class Messages {
     Loan loan_of(const Request& sent) const;
     void send_to_self(int handle);
     void move_to_self(int sent, int taken);
-    bool look();  // whether some rank is gone
+    bool look();  // whether some rank has ended
     bool has_to_send() const;
 
     const int rank_, size_;
@@ -127,8 +126,8 @@ class Messages {
     std::vector<Peer> peers_;
     std::deque<Request> requests_;
     std::vector<int> unused_;
-    std::vector<std::shared_ptr<Region>> regions_;  // null: all ranks have given it back
-    int misses_ = 0, broken_ = 0;                   // broken: the code of a rank that has failed, for all requests
+    Regions regions_;
+    int misses_ = 0, broken_ = 0;  // broken: the code of a rank that has failed, for all requests
     std::chrono::steady_clock::time_point looked_;
     bool has_left_ = false;
 };

@@ -1,14 +1,13 @@
-// Neighbours: the ranks of one host in the memory that they share: who lives, and the channels between them.
+// Neighbours: the ranks of one host that share memory: whether they live, and the channels between them.
 #pragma once
 
 #include <sched.h>
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <string>
 
 #include "shm/channel.hpp"
+#include "shm/peers.hpp"
+#include "shm/region.hpp"
 
 namespace dovetail::shm {
 
@@ -16,41 +15,41 @@ class Neighbours {
   public:
     static std::size_t bytes(int size, const Geometry& geometry);
     static Geometry geometry(int size, std::size_t bytes);  // the inverse, of as many as `bytes` came to
-    // `memory` is zeroed before the first rank comes. All ranks give the same geometry.
-    Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry);
-    ~Neighbours();
+    // `memory` is zeroed before the first rank comes. All ranks give the same geometry. `file`: as for Peers.
+    Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry, int file = -1);
+    ~Neighbours() { fail(); }
     Neighbours(const Neighbours&) = delete;
     Neighbours& operator=(const Neighbours&) = delete;
 
     int rank() const { return rank_; }
     int size() const { return size_; }
     Ends& ends() { return ends_; }
-    // Whether the cores that the ranks may run on are at least as many as they. After all ranks have come.
+    // Whether the ranks may run on at least as many cores as there are ranks. Valid once all are constructed.
     bool each_has_a_core() const;
-    void fail();  // sends nothing any more
-    bool has_failed(int rank) const;
-    bool has_ended(int rank) const;  // its process
+    void fail() { states_.leave(State::failed); }  // sends nothing any more
+    bool has_failed(int rank) const { return states_.state(rank) == State::failed; }
+    bool has_ended(int rank) const { return states_.has_ended(rank); }  // its process
+    Regions regions;
 
   private:
-    struct alignas(128) Row {
-        std::atomic<int> pid;
-        std::atomic<std::uint64_t> started;  // of the process, in ticks since boot: a later one may have its number
-        std::atomic<bool> failed;
-        cpu_set_t cores;
+    struct alignas(128) Cores {
+        cpu_set_t set;
     };
-    static std::size_t rows_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Row); }
+    static std::size_t cores_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Cores); }
+    static std::size_t rows_bytes(int size) { return cores_bytes(size) + Peers::bytes(size); }
 
     const int rank_, size_;
-    Row* const rows_;
+    Cores* const cores_;  // that each rank may run on
+    Peers states_;
     Ends ends_;
 };
 
-// How a rank waits: it spins while each rank has a core, then yields, then sleeps for ever longer parts of its wait.
+// How a rank waits: if each rank has a core, it first polls. Then it yields, then it sleeps, longer and longer.
 class Patience {
   public:
     explicit Patience(const Neighbours& ranks) : ranks_(ranks) {}
 
-    // Nothing moved: pauses. True now and then, when it has waited long: time to see whether others live.
+    // Called if nothing moved: waits a little. True at intervals in a long wait: the caller then checks if others live.
     bool wait(bool rests);
     double waited_s() const;
     void moved() { spins_ = 0, began_s_ = 0.0; }
@@ -58,7 +57,7 @@ class Patience {
   private:
     bool yield_or_sleep(bool rests);
     const Neighbours& ranks_;
-    int spins_ = 0, most_spins_ = -1;  // the latter: unknown yet
+    int spins_ = 0, most_spins_ = -1;  // most_spins_ -1: not known yet
     double began_s_ = 0.0, looked_s_ = 0.0;
 };
 

@@ -15,11 +15,11 @@ namespace dovetail::shm {
 namespace {
 
 struct Process {
-    char state = 0;  // 0: there is none, or it cannot be asked
+    char state = 0;  // 0: there is none, or it cannot be read
     std::uint64_t started = 0;
 };
 
-// The state letter and the start time, fields 3 and 22 of /proc/PID/stat. The name before them may hold anything.
+// The state letter and the start time, fields 3 and 22 of /proc/PID/stat. The name before them may have any characters.
 Process process(int pid) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
     std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
@@ -39,14 +39,14 @@ std::uint64_t own_namespace() {
     return stat("/proc/self/ns/pid", &found) ? 0 : static_cast<std::uint64_t>(found.st_ino);
 }
 
-// Whether another process holds the lock of this rank's byte of the file.
+// Whether another process has locked this rank's byte of the file.
 bool is_locked(int file, int rank) {
     struct flock found{};
     found.l_type = F_WRLCK, found.l_whence = SEEK_SET, found.l_start = rank, found.l_len = 1;
     return fcntl(file, F_GETLK, &found) || found.l_type != F_UNLCK;
 }
 
-// Ends with the process, and is no lock of the processes that it forks.
+// Locks this rank's byte. The lock ends with the process; processes that it forks do not have it.
 bool lock(int file, int rank) {
     struct flock asked{};
     asked.l_type = F_WRLCK, asked.l_whence = SEEK_SET, asked.l_start = rank, asked.l_len = 1;
@@ -69,7 +69,7 @@ void Peers::arrive() {
 }
 
 void Peers::leave(State how) {
-    if (getpid() != pid_) return;  // a fork of this rank ends
+    if (getpid() != pid_) return;  // this process was forked by the rank
     State found = State::here;
     rows_[rank_].state.compare_exchange_strong(found, how, std::memory_order_acq_rel);
 }
@@ -77,11 +77,13 @@ void Peers::leave(State how) {
 State Peers::look(int rank) {
     const State found = state(rank);
     if (found != State::here || rank == rank_ || lives(rank)) return found;
-    const State last = state(rank);  // it may have left before it ended
+    const State last = state(rank);  // it may have called `leave` before it ended
     return last == State::here ? State::died : last;
 }
 
-bool Peers::lives(int rank) {
+bool Peers::has_ended(int rank) const { return rank != rank_ && state(rank) != State::absent && !lives(rank); }
+
+bool Peers::lives(int rank) const {
     const Row& row = rows_[rank];
     if (!row.namespace_ || row.namespace_ != own_namespace()) return !row.is_locked || is_locked(file_, rank);
     if (kill(row.pid, 0) && errno == ESRCH) return false;

@@ -1,4 +1,4 @@
-// Region: memory that all ranks map, a part for each, for arrays that other ranks read where they lie.
+// Region: memory that all ranks map, with a part for each, for arrays that other ranks read without a copy in between.
 #pragma once
 
 #include <sys/mman.h>
@@ -10,13 +10,14 @@
 #include <memory>
 #include <vector>
 
+#include "shm/channel.hpp"
 #include "shm/segment.hpp"
 
 namespace dovetail::shm {
 
 class Region {
   public:
-    // `lengths`: bytes of each rank's part. Every part begins on a page of its own.
+    // `lengths`: bytes of each rank's part. Every part begins at a page.
     Region(std::shared_ptr<Segment> memory, int rank, std::vector<std::size_t> lengths)
         : memory_(std::move(memory)), rank_(rank), lengths_(std::move(lengths)), starts_{page()} {
         for (const std::size_t length : lengths_) starts_.push_back(starts_.back() + padded(length));
@@ -36,7 +37,7 @@ class Region {
         const std::byte* own = part(rank_);
         return data >= own && data + num_bytes <= own + length(rank_);
     }
-    // This rank uses its part no more: its pages go back at once, the mapping when all ranks have given theirs back.
+    // This rank no longer uses its part: its pages are freed at once, the mapping once all ranks have called this.
     void give_back() {
         madvise(part(rank_), padded(length(rank_)), MADV_REMOVE);
         given_back().fetch_add(1, std::memory_order_acq_rel);
@@ -54,6 +55,29 @@ class Region {
     const int rank_;
     const std::vector<std::size_t> lengths_;
     std::vector<std::size_t> starts_;
+};
+
+// The regions of a communicator. All ranks add the same ones, in the same order.
+class Regions {
+  public:
+    void add(std::shared_ptr<Region> region) {
+        for (auto& each : all_)
+            if (each && each->is_over()) each.reset();
+        all_.push_back(std::move(region));
+    }
+    // The place of `num_bytes` at `data` in this rank's part of some region; no loan if they are in none.
+    Loan find(const std::byte* data, std::size_t num_bytes, int rank) const {
+        Loan found;
+        for (std::size_t i = 0; i < all_.size(); ++i)
+            if (all_[i] && all_[i]->holds(data, num_bytes))
+                found = {static_cast<std::uint32_t>(i), 1, static_cast<std::uint64_t>(data - all_[i]->part(rank))};
+        return found;
+    }
+    std::byte* at(const Loan& loan, int rank) const { return all_[loan.region]->part(rank) + loan.offset; }
+    bool empty() const { return all_.empty(); }
+
+  private:
+    std::vector<std::shared_ptr<Region>> all_;  // null: all ranks have called `give_back`
 };
 
 // Held by the arrays of this rank's part.

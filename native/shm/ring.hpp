@@ -1,5 +1,5 @@
-// A stream of bytes from one rank to another, through a ring in memory that both map. Bytes count from 0 and never
-// restart. Records begin at multiples of `grain`, so that their heads lie in one piece.
+// A stream of bytes from one rank to another, by a ring in memory that both map. Bytes are numbered from 0, and never
+// restart. Records begin at multiples of `grain`, so that their heads are contiguous.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace dovetail::shm {
 
 inline constexpr std::size_t grain = 32;
 
-// Each counter on a pair of cache lines of its own, for processors that fetch lines in pairs.
+// Each counter has a pair of cache lines, because some processors fetch lines in pairs.
 struct RingHead {
     alignas(128) std::atomic<std::uint64_t> written;
     alignas(128) std::atomic<std::uint64_t> taken;
@@ -24,7 +24,7 @@ class RingWriter {
     RingWriter(RingHead* head, std::byte* data, std::size_t capacity)
         : head_(head), data_(data), capacity_(capacity), at_(head->written.load(std::memory_order_relaxed)) {}
 
-    // Looks at the reader's counter only where the room that is known does not do.
+    // Loads the reader's counter only if the room known so far is too small.
     bool has_room(std::size_t num_bytes) {
         if (capacity_ - (at_ - taken_) >= num_bytes) return true;
         taken_ = head_->taken.load(std::memory_order_acquire);

@@ -20,7 +20,7 @@ using run::Kind;
 using run::Op;
 using run::Span;
 
-constexpr Count block_bytes = 8 * 1024;  // of a sum that is stored and sent: it is still in the nearest cache
+constexpr Count block_bytes = 8 * 1024;  // of a sum that is stored and sent: it is still in the first-level cache
 
 [[noreturn]] void cannot_run(const std::string& why) { throw std::invalid_argument(why); }
 
@@ -33,7 +33,7 @@ bool is_known(Kind kind) {
     return kind != Kind::put && kind != Kind::get && kind != Kind::compute && kind != Kind::collective;
 }
 
-// Tags of each peer in ascending order: both ends number the FIFOs of a pair alike, for both use the same tags.
+// Numbers the tags of each peer in ascending order: so both ends of a pair give its FIFOs the same numbers.
 std::map<std::pair<int, int>, int> number_fifos(const std::vector<Op>& ops, bool out) {
     std::map<int, std::set<int>> tags;
     for (const Op& op : ops)
@@ -122,7 +122,7 @@ void Script::add_steps(const std::vector<Starts>& starts) {
     }
 }
 
-// The span's slots one by one, or in one piece. Empty slots are left out, as they are at the other end.
+// The span's slots one by one, or, if `whole`, as one. Empty slots are left out, also at the other end.
 Script::Place Script::place(const Span& span, const Starts& starts, bool whole) const {
     Place found{span.base, {}, span.buffer};
     if (whole) {
@@ -154,7 +154,7 @@ std::int64_t Script::message_bytes(const Step& step, std::int64_t tile) const {
     return total;
 }
 
-// What an op touches of one tile: calls `f(where in the first place, where in the second, where in the message, bytes)`
+// The bytes of one tile that an op touches. Calls `f(place in the first span, in the second, in the message, bytes)`
 // for every slot.
 class Script::Tile {
   public:
@@ -260,7 +260,7 @@ bool Script::step(Lane& lane) {
     return true;
 }
 
-// Bytes of a cut that were written.
+// Bytes of a cut that have been written.
 std::int64_t Script::Survey::count(const Cut& cut) const {
     std::int64_t total = 0;
     auto it = written.upper_bound(cut.offset);
@@ -295,7 +295,7 @@ void Script::Survey::write(const Place& place) {
     }
 }
 
-// Two accesses that conflict come in the same order in every run, as was proved: what one run read early, all do.
+// It is proved that two accesses that conflict have the same order in every run: so all runs read the same bytes early.
 void Script::end_survey() {
     const Survey found = std::exchange(survey_, {});
     surveyed_ = true;
@@ -352,8 +352,8 @@ int Script::awaited(const Lane& lane) {
     return step.out && !step.out->has_room(bytes) ? step.op->out_peer : -1;
 }
 
-// Who will never do what a lane waits for. A rank that has done its part may end; so look again what has come once it
-// is known to send nothing more. Of a rank that failed because another one ended, the latter is named.
+// The rank that will never do what a lane waits for. A rank that has done its part may end. So check again for messages
+// once it can send no more. If a rank failed because another one ended, the latter is named.
 std::string Script::lost() const {
     for (const Lane& lane : lanes_) {
         const int peer = lane.steps.empty() || lane.tile == tiles_ ? -1 : awaited(lane);

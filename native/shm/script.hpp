@@ -15,45 +15,45 @@
 
 namespace dovetail::shm {
 
-// What all ranks know of a Program's messages: the most slots of one, and the bytes of the largest slot.
+// The size of a Program's messages, the same on all ranks: the most slots of one, and the bytes of the largest slot.
 struct Extent {
     std::int64_t most_slots = 1, slot_bytes = 0;
 };
 
 std::int64_t most_slots(const run::Columns& columns);
 
-// Slots longer than a channel's are cut into tiles, and the whole Program runs tile after tile: a lane goes on to the
+// Slots longer than a channel's are cut into tiles, and the whole Program runs tile after tile. A lane goes on to the
 // next tile without waiting for others. Tiles touch different bytes of every slot, and each message of a tile fits a
-// slot of its channel; so what was proved of the Program holds of each tile, and of one after the other.
+// slot of its channel. So the proof of the Program holds for each tile, and for tiles one after the other.
 class Script {
   public:
-    // Where each slot of a buffer begins, in bytes, and the last ends; empty: all slots are of one size.
+    // Bytes at which each slot of a buffer begins, and the last ends; empty: all slots have the same size.
     using Starts = std::vector<std::int64_t>;
 
-    // Throws std::invalid_argument, with the reason, if a Script cannot do this; on all ranks, for the same reason or
-    // another.
+    // Throws std::invalid_argument, with the reason, if a Script cannot run this: on all ranks, but the reasons may
+    // differ.
     Script(std::shared_ptr<Neighbours> ranks, run::Share share, const std::vector<Starts>& starts,
            const Extent& extent);
 
     struct Options {
-        double stall_s = 10.0;  // no progress for so long is a stall
-        int reduce_op = 0;      // as run::Options has it
-        bool rests = false;     // sleeps where it waits: the user's thread computes
-        int input = -1;         // the buffer that `source` is for
-        // Where that buffer's first contents lie, if not in it: only a Script that `borrows` may be given it.
+        double stall_s = 10.0;  // no progress for this long is a stall
+        int reduce_op = 0;      // as in run::Options
+        bool rests = false;     // sleep while waiting: the user's thread computes
+        int input = -1;         // the buffer that `source` replaces
+        // The first contents of that buffer, if they are not in it. Only for a Script that `borrows`.
         const std::byte* source = nullptr;
     };
     // Runs every step of every tile. Returns an empty string, or why it stopped: then channels hold half a call, and no
     // Script of these ranks may run again.
     std::string run(const Options& options);
 
-    // Bytes of the input of earlier runs, if every byte of it is written, and none is read after others were written
-    // there and before it was: then its first contents may stay where they are. 0: not so, or not known yet.
+    // Bytes of the input of earlier runs, if all of it is written, and no step reads bytes of which only some were
+    // written before: then its first contents may be in another array. 0: not so, or not known yet.
     std::int64_t borrows() const { return borrows_; }
     void rebase(int buffer, std::byte* base) { share_.bases.at(static_cast<std::size_t>(buffer)) = base; }
 
   private:
-    struct Cut {  // a slot's bytes; where nothing is cut into tiles, of all slots that lie side by side
+    struct Cut {  // a slot's bytes; without tiles, those of all adjacent slots
         std::int64_t offset, bytes;
     };
     struct Place {
@@ -66,7 +66,7 @@ class Script {
         int dtype = 0;
         Reader* in = nullptr;
         Writer* out = nullptr;
-        Place read, write, sum;  // `sum`: what a reduce adds to, before it is written
+        Place read, write, sum;  // `sum`: the operand of a reduce that it then overwrites
         std::vector<std::pair<int, std::int64_t>> after;
         const run::Op* op = nullptr;
     };
@@ -77,10 +77,10 @@ class Script {
         std::int64_t bytes = 0;           // of the next step's message
     };
     class Tile;
-    struct Survey {  // of one run: what was written of the input
+    struct Survey {  // of one run: the parts of the input that were written
         int buffer = -1;
-        std::map<std::int64_t, std::int64_t> written = {};  // end by begin; apart from each other
-        std::vector<Place*> early = {};                     // read before anything was written there
+        std::map<std::int64_t, std::int64_t> written = {};  // end by begin; they do not touch
+        std::vector<Place*> early = {};                     // read before any byte there was written
         bool mixed = false;
         std::int64_t count(const Cut& cut) const;
         void read(Place& place);
@@ -97,7 +97,7 @@ class Script {
     bool step(Lane& lane);
     bool is_ready(const Step& step, std::int64_t tile) const;
     void perform(const Step& step, std::int64_t tile, std::int64_t bytes);
-    static int awaited(const Lane& lane);  // the rank whose message or room the next step wants; -1: another lane
+    static int awaited(const Lane& lane);  // rank whose message or room the next step awaits; -1: another lane
     std::string lost() const;
     std::string stalled(const Options& options) const;
 

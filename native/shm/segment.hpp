@@ -1,4 +1,4 @@
-// Segment: memory that processes of one host share. It ends with the last process that has mapped it.
+// Segment: memory that processes of one host share. It is freed with the last process that has mapped it.
 #pragma once
 
 #include <cstddef>
@@ -8,14 +8,15 @@
 namespace dovetail::shm {
 
 // An anonymous file (memfd), which other processes of the same user open through /proc: nothing remains after a crash.
-// A named one (shm_open), for processes that cannot read each other's /proc, is visible in /dev/shm until `hide`.
+// A named one (shm_open), for processes that cannot read each other's /proc, is visible in /dev/shm until `hide`. What
+// its maker leaves there when it is killed before, the next process of the user that makes memory takes away.
 class Segment {
   public:
     enum class Kind { anonymous, named };
 
-    // Makes zeroed memory. Throws std::runtime_error where there is none of this kind, or not as much of it.
+    // Makes zeroed memory. Throws std::runtime_error if there is none of this kind, or too little.
     static Segment make(std::size_t num_bytes, Kind kind = Kind::anonymous);
-    // Maps what a process of this user made, for as long as its maker has not called `hide`. Throws std::runtime_error.
+    // Maps memory that a process of this user made and has not hidden yet. Throws std::runtime_error.
     static Segment open(const std::string& name);
 
     Segment() = default;  // without memory
@@ -30,9 +31,9 @@ class Segment {
     std::size_t size() const { return size_; }
     int file() const {
         return file_;
-    }  // of a named one, for as long as this process has it open: locks end with it; else -1
-    const std::string& name() const { return name_; }  // for `open`; empty but in its maker, before `hide`
-    void hide();                                       // nobody opens it any more; whoever has it open keeps it
+    }  // of a named one, open as long as the Segment, because locks end with it; else -1
+    const std::string& name() const { return name_; }  // for `open`; only in its maker, before `hide`; else empty
+    void hide();                                       // no process can open it any more; those that have it keep it
 
   private:
     Segment(int file, std::string name, std::size_t num_bytes);

@@ -18,15 +18,15 @@ struct dt_comm {
     void* owner = nullptr;
     void (*ends)(void*) = nullptr;
     void (*freed)(void*) = nullptr;
-    dt_comm* adopted = nullptr;             // what `find` finds for it
-    std::map<std::vector<int>, int> turns;  // groups of these ranks that were made
+    dt_comm* adopted = nullptr;             // the result of `find` for it
+    std::map<std::vector<int>, int> turns;  // by ranks: how many groups of these were made
 };
 
 namespace dovetail::shm {
 
 namespace {
 
-constexpr int other_fault = 1, multiple = 3;  // a code that says no rank; MPI_THREAD_MULTIPLE, as MPICH numbers it
+constexpr int other_fault = 1, multiple = 3;  // a code without a rank; MPI_THREAD_MULTIPLE, as in MPICH
 constexpr std::size_t most_name = 256, named_budget = std::size_t{4} << 20;
 
 // Every communicator of this process, and those of users by their numbers.
@@ -35,12 +35,12 @@ struct Registry {
     std::vector<dt_comm*> all;
     std::map<int, dt_comm*> numbers;
     int next = 1;
-    bool is_fork = false;  // this process was forked by a rank, and is none
+    bool is_fork = false;  // this process was forked by a rank, and is no rank
 };
 Registry& registry() {
     static auto* kept = [] {
         pthread_atfork(nullptr, nullptr, [] { registry().is_fork = true; });
-        return new Registry;  // never destroyed: ranks leave at the very end
+        return new Registry;  // never destroyed: ranks leave when the process ends
     }();
     return *kept;
 }
@@ -76,7 +76,7 @@ void release(dt_comm* comm) {
     delete comm;
 }
 
-// Makes and opens memory for all ranks of `on`, of one kind; null where some rank cannot.
+// Makes and opens memory of one kind for all ranks of `on`; null if some rank cannot.
 dt_comm* shared_by_all(SharedTransport& on, Segment::Kind kind) {
     const int rank = on.rank(), size = on.size();
     std::array<char, most_name> name{};

@@ -1,4 +1,4 @@
-// SharedTransport: see transport.hpp. Its collectives send each part straight to whom it concerns; reductions add in
+// SharedTransport: see transport.hpp. Its collectives send each part to the ranks that need it. Reductions add in
 // the order of ranks, so that all ranks get the same bits.
 #include "shm/transport.hpp"
 
@@ -20,7 +20,7 @@ using run::LibraryCall;
 // An all_reduce of at most this many bytes sends each rank's whole input to every other rank: one step instead of two.
 // The limit is the longest message that is copied into the ring at once.
 constexpr long long whole_bytes = static_cast<long long>(Messages::longest_short);
-constexpr int spins = 2000;  // polls, some 50 us, before a rank lets others have its core
+constexpr int spins = 2000;  // polls, about 50 us, before a rank yields its core
 
 void relax() {
 #if defined(__x86_64__)
@@ -40,7 +40,7 @@ void multiply(const void* a, const void* b, void* dst, long long count) {
     for (long long i = 0; i < count; ++i) to[i] = x[i] * y[i];
 }
 
-// As run::combine, and complex numbers.
+// As run::combine, also for complex numbers.
 void combine(int dtype, int op, const void* a, const void* b, void* dst, long long count) {
     if (dtype < DT_COMPLEX64) return run::combine(dtype, op, a, b, dst, count);
     if (op != DT_PROD)
@@ -57,7 +57,7 @@ std::byte* bytes_of(const void* data) { return static_cast<std::byte*>(const_cas
 std::uint64_t context_of(const std::vector<int>& ranks, int turn) {
     std::uint64_t mixed = 0xcbf29ce484222325u + static_cast<std::uint64_t>(turn);
     for (const int rank : ranks) mixed = (mixed ^ static_cast<std::uint64_t>(rank + 1)) * 0x9e3779b97f4a7c15u;
-    return mixed | 2;  // 0 is that of messages of the caller, 1 that of all ranks
+    return mixed | 2;  // 0: messages of the caller; 1: collectives of all ranks
 }
 
 }  // namespace
@@ -238,8 +238,8 @@ void SharedTransport::exchange(Collective& made, const Parts& out, const Parts& 
     move_bytes(in.at(made.own()), out.at(made.own()), out.length(made.own()));
 }
 
-// This rank's part of the reduction of all members' `parts`, into `result`; null: into the place of this rank's part in
-// the room aside. A rank that `sends` none reduces alone.
+// Reduces this rank's part of all members' `parts`, into `result`; null: into the place of this rank's part in
+// `room`. If not `sends`, only this rank reduces.
 void SharedTransport::reduce_part(Collective& made, const LibraryCall& call, const Parts& parts, std::byte* result,
                                   bool sends) {
     const int own = made.own(), n = made.size(), dtype = call.dtype, op = call.op;
@@ -249,7 +249,7 @@ void SharedTransport::reduce_part(Collective& made, const LibraryCall& call, con
     receive_parts(made, come);
     if (sends) send_parts(made, parts);
     made.steps.push_back([=] {
-        std::byte* between = come.at(own);  // where nothing came
+        std::byte* between = come.at(own);  // the place that no message uses
         const std::byte* sum = own == 0 ? parts.at(0) : come.at(0);
         for (int member = 1; member < n; ++member) {
             std::byte* into = member == n - 1 && result ? result : between;
@@ -260,8 +260,8 @@ void SharedTransport::reduce_part(Collective& made, const LibraryCall& call, con
     });
 }
 
-// All reduce, reduce. Of a short array, whoever gets the result takes the whole of every member. Of a longer one, every
-// member reduces a part, and then sends it to whom it concerns.
+// An all_reduce or reduce. Of a short array, each rank with a result receives all arrays whole. Of a longer one, every
+// member reduces a part, and then sends it to the ranks with a result.
 void SharedTransport::reduce_array(Collective& made, const LibraryCall& call) {
     const long long one = run::dtype_bytes(call.dtype), num_bytes = call.count * one;
     const bool is_rooted = call.kind == DT_REDUCE, has_result = !is_rooted || made.own() == call.root;
@@ -285,7 +285,7 @@ void SharedTransport::reduce_array(Collective& made, const LibraryCall& call) {
     });
 }
 
-// Whether it has ended, and how.
+// Returns whether it has ended; `code`: its result.
 bool SharedTransport::advance(Collective& call, int& code) {
     while (true) {
         while (!call.waits.empty()) {

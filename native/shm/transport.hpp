@@ -1,5 +1,5 @@
-// SharedTransport: what the functions of mpi_table.h do, between the ranks of a host and without MPI: messages,
-// collectives of flat algorithms, groups. `shared_table` has the functions, so that all that runs on MPI runs on it.
+// SharedTransport: the functions of mpi_table.h between the ranks of a host, without MPI: messages,
+// collectives of flat algorithms, groups. `shared_table` has them, so that all code for MPI runs on it.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace dovetail::shm {
 
-// Handles are even for messages and odd for collectives. Used by one thread at a time; several at once where each has
-// a transport of its own.
+// Handles are even for messages and odd for collectives. One thread at a time uses it; several threads can each have
+// a transport.
 class SharedTransport final : public run::Transport {
   public:
     SharedTransport(std::shared_ptr<Segment> memory, int rank, int size);
@@ -36,10 +36,10 @@ class SharedTransport final : public run::Transport {
     int icollective(const run::LibraryCall& call) override;
     void collective(const run::LibraryCall& call) override;
     int group(const std::vector<int>& ranks, int turn) override;
-    bool test(int handle) override;  // TransportError where the request failed
+    bool test(int handle) override;  // throws TransportError if the request failed
     void cancel(int handle) override;
 
-    bool test(int handle, int& code);  // whether it has ended, and how
+    bool test(int handle, int& code);  // whether it has ended; `code`: its result
     int wait(int handle);              // its code
     void leave(State how) { messages_.leave(how); }
     void add(std::shared_ptr<Region> region) { messages_.add(std::move(region)); }
@@ -48,14 +48,14 @@ class SharedTransport final : public run::Transport {
   private:
     struct Group {
         std::vector<int> ranks;
-        int own = -1;  // place among them
+        int own = -1;  // index among them
         std::uint64_t context = 0, calls = 0;
     };
-    // Steps of a collective: each posts messages, and begins when those of the step before have ended.
+    // Steps of a collective: each posts messages, and begins once the messages before it have ended.
     struct Collective {
         std::vector<int> waits;
         std::deque<std::function<void()>> steps;
-        std::unique_ptr<std::byte[]> room;  // stays, for the next call
+        std::unique_ptr<std::byte[]> room;  // kept for the next call
         std::size_t room_bytes = 0;
         Label label;
         const Group* group = nullptr;
@@ -63,7 +63,7 @@ class SharedTransport final : public run::Transport {
         int size() const { return static_cast<int>(group->ranks.size()); }
         int own() const { return group->own; }
     };
-    // Where the part of each member lies, in bytes.
+    // The place of each member's part, in bytes.
     struct Parts {
         std::byte* data = nullptr;
         std::vector<long long> starts, lengths;
@@ -96,12 +96,12 @@ class SharedTransport final : public run::Transport {
     bool has_core_each_ = false;
 };
 
-// Gives processes that met by other means a communicator, in memory of `Messages::bytes` that all of them have opened.
-// Returns the number by which `adopt` and `find` know it, as they know one of MPI by its number in Fortran.
+// Makes a communicator of processes that have found each other, in memory of `Messages::bytes` that all have opened.
+// Returns its number for `adopt` and `find`, which for MPI take the number in Fortran.
 int join(std::shared_ptr<Segment> memory, int rank, int size);
-dt_comm* communicator(int number);  // null where there is none
+dt_comm* communicator(int number);  // null if there is none
 void hide(int number);              // its memory: all ranks have joined
-void part(int number);              // frees it and what was adopted for it: calls that wait for this rank fail
+void part(int number);              // frees it and its duplicate: calls that wait for this rank fail
 void add_region(dt_comm* comm, std::shared_ptr<Region> region);  // all ranks: see Messages::add
 void leave_all();                                                // when the process ends
 

@@ -1,5 +1,5 @@
 
-/* Messages: for each next processor the points of a tile, counted from its origin, that are needed there, and of which
+/* Messages: for each next processor the points of a tile, relative to its origin, that are needed there, and for which
  * statement. */
 typedef struct {
     int64_t point[N];
@@ -13,17 +13,17 @@ typedef struct {
 
 static message_set sets[NUM_OFFSETS + 1];
 static int rank, size;
-static int64_t num_chains, first_chain, end_chain; /* chains of tiles: this rank's are from the first up to the end */
+static int64_t num_chains, first_chain, end_chain; /* chains of tiles; this rank's: first_chain to end_chain - 1 */
 
-/* Where an iteration's value lies. */
+/* The address of an iteration's value. */
 static char* cell(int f, const int64_t* p) {
     int64_t found = 0;
     for (int k = 0; k < N; k++) found = found * (array_high[f][k] - array_low[f][k] + 1) + p[k] - array_low[f][k];
     return memory[f] + found * (int64_t)value_bytes[f];
 }
 
-/* The iteration of a statement that is computed at point q; of axes that are folded each image has the near half or the
- * far one. 0: there is none. */
+/* The iteration of a statement that is computed at point q. Of each folded axis, an image has the lower half or the
+ * upper one. Returns 0 if there is none. */
 static int place(const int64_t* q, int f, int image, int64_t* p) {
     int axis = 0;
     for (int k = 0; k < N; k++) {
@@ -60,7 +60,7 @@ static void origin_of(const int64_t* t, int64_t* p) {
     }
 }
 
-/* Chains are numbered in the order of their tiles; those next to each other are on one rank. -1: there is no such. */
+/* Chains are numbered in the order of their tiles; each rank has consecutive ones. -1: there is no such chain. */
 static int64_t chain_of(const int64_t* t) {
     int64_t found = 0;
     for (int k = 0; k < N; k++) {
@@ -82,7 +82,7 @@ static void tile_at(int64_t chain, int64_t step, int64_t* t) {
 
 static int owner_of(int64_t chain) { return (int)(((chain + 1) * size - 1) / num_chains); }
 
-/* Whether offset `f` is where the tile of p + d is executed, for some dependence d on a statement. */
+/* Whether the tile of p + d is executed at offset `f`, for some dependence d on statement `field`. */
 static int is_needed(const int64_t* p, int f, int field) {
     for (int d = 0; d < NUM_DEPS; d++) {
         if (read_of[d] != field) continue;
@@ -96,7 +96,7 @@ static int is_needed(const int64_t* p, int f, int field) {
     return 0;
 }
 
-/* Goes to the next point of a box, the last axis first; 0 after the last. */
+/* Advances p to the next point of a box, the last axis fastest. Returns 0 after the last point. */
 static int next_in(const int64_t* low, const int64_t* high, int64_t* p) {
     for (int k = N - 1; k >= 0; k--) {
         if (p[k]++ < high[k]) return 1;
@@ -127,7 +127,7 @@ static void find_messages(void) {
     } while (next_in(low, high, p));
 }
 
-/* A message's values between the arrays and a buffer, those that are computed; how many bytes they are. */
+/* Copies the computed values of a message between the arrays and a buffer. Returns their bytes. */
 static int move(const int64_t* t, int f, char* buffer, int into_array) {
     int64_t origin[N], q[N], p[N];
     size_t bytes = 0;
@@ -146,7 +146,7 @@ static int move(const int64_t* t, int f, char* buffer, int into_array) {
     return (int)bytes;
 }
 
-/* The chain that exchanges message `f` with that of tile t: the next one (way 1), or the one before (-1); -1 for none
+/* The chain that exchanges message `f` with that of tile t: the next one (way 1), or the one before (way -1). -1: none
  * on another rank. */
 static int64_t other_chain(const int64_t* t, int f, int way) {
     int64_t other[N], chain;
@@ -162,13 +162,13 @@ typedef struct {
     MPI_Request request;
 } buffer;
 
-static buffer *coming, *going; /* two of each message of each own chain */
+static buffer *coming, *going; /* two for each message of each own chain */
 
 static buffer* buffer_of(buffer* all, int64_t chain, int f, int64_t step) {
     return all + 2 * ((chain - first_chain) * NUM_OFFSETS + f) + (step & 1);
 }
 
-/* The tile whose message `f` tile t needs; 0 where there is none on another rank, or nothing in it. */
+/* Finds the tile whose message `f` tile t needs. Returns its bytes; 0 if it is on no other rank, or empty. */
 static int needed(const int64_t* t, int f, int64_t* sender, int64_t* chain) {
     *chain = other_chain(t, f, -1);
     if (*chain < 0 || t[MAPPED] - first_step[f] < tile_low[MAPPED]) return 0;
@@ -176,7 +176,7 @@ static int needed(const int64_t* t, int f, int64_t* sender, int64_t* chain) {
     return move(sender, f, NULL, 0);
 }
 
-/* Receives for all own tiles of a step. */
+/* Posts receives for all own tiles of a step. */
 static void post(int64_t step) {
     if (step > tile_high[MAPPED]) return;
     for (int64_t chain = first_chain; chain < end_chain; chain++)
@@ -209,7 +209,7 @@ static void send(const int64_t* t, int64_t chain) {
         const int64_t to = other_chain(t, f, 1);
         buffer* b = buffer_of(going, chain, f, t[MAPPED]);
         if (to < 0 || t[MAPPED] + first_step[f] > tile_high[MAPPED]) continue;
-        MPI_Wait(&b->request, MPI_STATUS_IGNORE); /* of two steps before */
+        MPI_Wait(&b->request, MPI_STATUS_IGNORE); /* for the send of two steps before */
         const int count = move(t, f, b->values, 0);
         if (count) MPI_Isend(b->values, count, MPI_BYTE, owner_of(to), tag_of(chain, f), MPI_COMM_WORLD, &b->request);
     }
@@ -222,7 +222,7 @@ static void wait_for_sends(int64_t step) {
 
 static void compute_tile(const int64_t* t);
 
-/* All tiles of this rank. */
+/* Runs all tiles of this rank. */
 static void run(void) {
     if (OVERLAPPED) post(tile_low[MAPPED]);
     for (int64_t step = tile_low[MAPPED]; step <= tile_high[MAPPED]; step++) {
@@ -274,7 +274,7 @@ static void fresh_memory(void) {
     }
 }
 
-/* The values of a statement from all ranks, on rank 0. */
+/* Gathers the values of a statement from all ranks on rank 0. */
 static char* gathered(int f) {
     int64_t p[N], q[N], t[N];
     char *own = calloc(num_bytes(f), 1), *all = calloc(num_bytes(f), 1);
@@ -292,7 +292,7 @@ static char* gathered(int f) {
     return all;
 }
 
-/* On rank 0: how many values differ, in any bit, from those of the plain loops, and the sum of all. */
+/* On rank 0: returns how many values differ, in any bit, from those of the plain loops; `sum`: of all values. */
 static int64_t num_wrong(double* sum) {
     int64_t wrong = 0;
     char* found[NUM_FIELDS];

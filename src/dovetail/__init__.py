@@ -16,7 +16,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Name -> room; a room is imported when a name of it is first used. __init__.pyi declares the same names.
+# Name -> room; a room is imported when a name of it is first used. The names of collectives follow from their table.
 _FACE = {
     "Bound": "call.bound",
     "DovetailError": "core",
@@ -42,28 +42,27 @@ _FACE = {
     **dict.fromkeys(("choice_for", "schedule_for", "use"), "call"),
     **dict.fromkeys(("array", "loop", "nest"), "loops"),
     **dict.fromkeys(("cos", "exp", "maximum", "minimum", "sin", "sqrt", "where"), "loops"),
-    **dict.fromkeys(("all_gather", "all_gather_v", "all_reduce", "all_to_all", "all_to_all_v", "all_to_next"), "call"),
-    **dict.fromkeys(("broadcast", "gather", "reduce", "reduce_scatter", "reduce_scatter_v", "scatter"), "call"),
-    **dict.fromkeys(("begin_all_gather", "begin_all_gather_v", "begin_all_reduce", "begin_all_to_all"), "call.begin"),
-    **dict.fromkeys(("begin_all_to_all_v", "begin_all_to_next", "begin_broadcast", "begin_gather"), "call.begin"),
-    **dict.fromkeys(("begin_reduce", "begin_reduce_scatter", "begin_reduce_scatter_v", "begin_scatter"), "call.begin"),
 }
-
-__all__ = [*_FACE]
 
 
 def __getattr__(name: str) -> Any:
-    """Return a name of the face, an operator's class, or its function on arrays, and keep it."""
+    """Return a name of the face, a collective, an operator's class, or its function on arrays, and keep it."""
+    if name == "__all__":
+        return [*_FACE, *(start + kind for start in ("", "begin_") for kind in _collectives())]
     if name.startswith("_"):
         raise AttributeError(f"module 'dovetail' has no attribute '{name}'")
     found = globals()[name] = getattr(import_module(f"dovetail.{_FACE[name]}"), name) if name in _FACE else _of(name)
     return found
 
 
+def _collectives() -> tuple[str, ...]:
+    return tuple(import_module("dovetail.ir.collectives").collectives_that("moves"))
+
+
 def _of(name: str) -> Any:
-    """Return an operator's class or a function on its arrays: AllGatherMatmul, (begin_)all_gather_matmul."""
-    table = import_module("dovetail.ir.registry")
-    if name.removeprefix("begin_") in table.OPERATORS:
+    """Return an operator's class, or a function on arrays: AllGatherMatmul, (begin_)all_gather_matmul, all_gather_v."""
+    table, function = import_module("dovetail.ir.registry"), name.removeprefix("begin_")
+    if function in _collectives() or function in table.OPERATORS:
         return getattr(import_module("dovetail.call"), name)
     if name in table.operator_names():
         return table.operator_class(table.operator_names()[name])
@@ -79,4 +78,4 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def __dir__() -> list[str]:
-    return ["__version__", *_FACE, *import_module("dovetail.ir.registry").operator_names()]
+    return ["__version__", *__getattr__("__all__"), *import_module("dovetail.ir.registry").operator_names()]

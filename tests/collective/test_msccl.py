@@ -221,7 +221,7 @@ def test_chunks_of_one_step_may_be_sent_one_by_one():
     assert (found.ok, found.min_fifo_depth) == (True, 1)
     assert found.safe_up_to_bytes == 3 << 20  # a message of 2 MiB holds two of three chunks
     assert "safe up to 3145728 bytes" in found.checks["deadlock"].message
-    assert "need up to 3 places in a channel of Simple where it has 2" in found.checks["deadlock"].message
+    assert "need up to 3 places in a channel; Simple has 2" in found.checks["deadlock"].message
     assert judged(xml(steps, chunks=3, scratch=3, proto="LL")).safe_up_to_bytes is None
     assert certify(read(xml(steps, chunks=3, scratch=3)), fifo_depth=3).safe_up_to_bytes is None
 
@@ -433,7 +433,7 @@ def test_what_a_runtime_refuses(change, dialect, why):
 def test_a_header_that_no_runtime_takes_is_a_remark_without_target():
     found = judged(pair().replace('nchunksperloop="1"', 'nchunksperloop="2"'))
     assert found.ok
-    assert "no runtime takes the file" in found.checks["limits"].message
+    assert "no runtime accepts the file" in found.checks["limits"].message
 
 
 def test_limits_of_a_target():
@@ -482,7 +482,7 @@ def test_write_refuses_what_does_not_hold():
         write(bad, "msccl")
     with pytest.raises(ProgramError, match="not proved to be a broadcast"):
         write(good, "msccl", collective="broadcast")
-    with pytest.raises(ProgramError, match="azure has no word for a collective of its own"):
+    with pytest.raises(ProgramError, match="azure has no word for a custom collective"):
         write(replace(good, posts=()), "azure", collective="custom")
     with pytest.raises(ProgramError, match="no protocol"):
         write(good, "msccl", protocol="Fast")
@@ -555,8 +555,8 @@ MALFORMED = {
     "absurd ngpus": (_changed('ngpus="2"', 'ngpus="1000000000"'), "1", "ngpus=1000000000"),
     "too few gpus": (_changed('ngpus="2"', 'ngpus="3"'), "1", "gpu 2 is missing"),
     "a gpu too many": (_changed('ngpus="2"', 'ngpus="1"'), "11", "gpu 1, but ngpus=1"),
-    "a gpu twice": (_changed('gpu id="1"', 'gpu id="0"'), "11", "gpu 0 comes twice"),
-    "a tb twice": (_changed('tb id="1"', 'tb id="0"'), "7", "tb 0 of gpu 0 comes twice"),
+    "a gpu twice": (_changed('gpu id="1"', 'gpu id="0"'), "11", "gpu 0 occurs twice"),
+    "a tb twice": (_changed('tb id="1"', 'tb id="0"'), "7", "tb 0 of gpu 0 occurs twice"),
     "tbs with a gap": (_changed('tb id="1"', 'tb id="2"'), "7", "tb 2 of gpu 0, but no tb 1"),
     "chunks": (_changed('i_chunks="1"', 'i_chunks="1000000000"'), "2", "i_chunks=1000000000"),
     "fewer than no chunks": (_changed('s_chunks="1"', 's_chunks="-1"'), "2", "s_chunks=-1"),
@@ -698,7 +698,7 @@ def test_unfinished_chain_of_nops():
         (0, 1): ("-1 -1 0", "nop - - 0 0.0", "cpy s0 i0 1"),
         (1, 0): ("-1 -1 0", "cpy i0 s0 1"),
     }
-    with pytest.raises(ProgramError, match="handed to the step on line 8, which has depid=-1"):
+    with pytest.raises(ProgramError, match="passes to the step on line 8, which has depid=-1"):
         read(xml(steps, "custom", scratch=1))
 
 

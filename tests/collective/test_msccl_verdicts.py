@@ -161,7 +161,7 @@ def test_sizes_that_the_file_is_for(least, most, ok, limit):
         assert (found.ok, found.safe_up_to_bytes) == (ok, limit), target
     if not ok:
         assert (found.failed, found.min_fifo_depth) == ("deadlock", 3)
-        assert f"at no size from minBytes={least} on does it complete" in found.checks["deadlock"].message
+        assert f"it completes at no size from minBytes={least} on" in found.checks["deadlock"].message
 
 
 def test_a_size_that_msccl_never_reaches():
@@ -256,7 +256,7 @@ def test_a_wait_before_a_joined_reduction_is_handed_on():
     program = read(xml(steps, "custom", scratch=3)).program
     assert [op.after for op in program.ops()] == [(), (), (0,), (), (1, 0), ()]
     steps[0, 1] = (*steps[0, 1][:-1], "cpy s2 i0 1")
-    with pytest.raises(ProgramError, match="handed to the step on line 11, which has depid=-1") as raised:
+    with pytest.raises(ProgramError, match="passes to the step on line 11, which has depid=-1") as raised:
         read(xml(steps, "custom", scratch=3), name="t.xml")
     assert raised.value.where == "t.xml:9"
     steps[0, 1] = steps[0, 1][:-1]  # nothing follows, so nothing waits
@@ -328,7 +328,7 @@ def test_a_collective_of_unknown_meaning_is_no_fault_of_the_file():
     check = judged(xml(SWAP, "custom", scratch=1)).checks["result"]
     assert check.ok
     assert (
-        "not judged: what coll=custom should leave is not known here, so the file may be right or wrong"
+        "not judged: the result of coll=custom is not specified here, so the file may be right or wrong"
         in check.message
     )
 

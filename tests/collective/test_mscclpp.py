@@ -62,7 +62,7 @@ def lent(document: dict[str, Any]) -> Check:
     assert found.ok, found.checks
     assert found.warning is not None
     assert "may still read input[0] of gpu" in found.warning.message
-    assert "write pwsf for pws" in (found.warning.hint or "")
+    assert "replace pws by pwsf" in (found.warning.hint or "")
     return found.warning
 
 
@@ -343,7 +343,7 @@ class TestPorts:
         """By its own flush: the executor does nothing for one that stands alone."""
         for ops in ((), (sync_op("flush", 0, by="port"), NOP)):  # the caller may write its input again
             warning = lent(self.plan(*ops))
-            assert ("a flush op of its own does nothing" in (warning.hint or "")) == bool(ops)
+            assert ("a separate flush op does nothing" in (warning.hint or "")) == bool(ops)
             assert mscclpp_machine.verdicts(self.plan(*ops), 300)["wrong"] > 0
 
     def test_the_caller_of_a_valid_plan_is_warned(self, tmp_path, capsys) -> None:
@@ -368,11 +368,11 @@ class TestPorts:
                 ops_of(document, gpu).insert(at, [over, NOP][n])
                 if n:
                     ops_of(document, gpu).insert(at + 1, over)
-            fails(document, "races", "op 3 (pws)", "reads", "write pwsf for pws")
+            fails(document, "races", "op 3 (pws)", "reads", "replace pws by pwsf")
         document = self.plan()
         for gpu in (0, 1):  # before the put, in order with it; in the next call with nothing
             ops_of(document, gpu)[:0] = [over, NOP]
-        fails(document, "races", "when it is called again", "op 5 (pws)", "write pwsf for pws")
+        fails(document, "races", "when it is called again", "op 5 (pws)", "replace pws by pwsf")
         for gpu in (0, 1):
             ops_of(document, gpu)[5]["name"] = "pwsf"
             ops_of(document, gpu).insert(6, NOP)
@@ -417,7 +417,7 @@ class TestPorts:
     def test_channels_lead_to_the_places(self) -> None:
         document = plan("test", (1, 1, 0), [[[move("put", here("i", 0), there(0, 0), "port", channel_ids=[1])]]] * 3,
                         by="port")  # fmt: skip
-        with pytest.raises(ProgramError, match="the channels lead elsewhere"):
+        with pytest.raises(ProgramError, match="the channels lead to other gpus"):
             read(document)
 
 
@@ -464,7 +464,7 @@ class TestPipelines:
             read(self.plan([packets], protocol="LL"))
         document = self.plan([NOP], [NOP])
         ops_of(document, 0, 1)[0]["iter_context"]["unit_size"] = 3 << 19
-        with pytest.raises(ProgramError, match="a different number of times"):
+        with pytest.raises(ProgramError, match="not in a whole ratio"):
             read(document)
 
 

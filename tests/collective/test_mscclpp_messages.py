@@ -115,7 +115,7 @@ def test_older_formats_are_named(name: str) -> None:
     with pytest.raises(ProgramError, match=r"the format of MSCCL\+\+ before 0.8") as error:
         read(document, name="p.json")
     assert error.value.where == "p.json"
-    assert "make the plan again with the DSL" in (error.value.hint or "")
+    assert "generate the plan with the DSL" in (error.value.hint or "")
 
 
 def test_what_cannot_be_judged_may_be_right(tmp_path, capsys) -> None:

@@ -175,7 +175,7 @@ class TestPorts:
         for gpu in (0, 1):
             ops_of(document, gpu).insert(1, NOP)
             ops_of(document, gpu).insert(2, move("cpkt", here("i", 0), here("s", 2), "none"))
-        refuted(document, "races", "op 2 (cpkt)", "op 0 (ppkt)", "let a pwsf follow")
+        refuted(document, "races", "op 2 (cpkt)", "op 0 (ppkt)", "add a pwsf")
 
     def test_packets_of_packets(self) -> None:
         """From gpu to gpu by rppkt, which waits for flags, on either kind of channel."""

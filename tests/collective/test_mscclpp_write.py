@@ -57,7 +57,7 @@ def test_upstream_plans_come_back(path: Path) -> None:
     assert (again.notes, again.limits) == (found.notes, found.limits)
     assert again.document._replace(gpus=()) == found.document._replace(gpus=())
     if "nvls" in path.stem:
-        with pytest.raises(ProgramError, match="'glres' cannot be written again from a Program"):
+        with pytest.raises(ProgramError, match="'glres' cannot be written back from a Program"):
             write(found.program)
     else:
         assert read(write(found.program), name="p").program == found.program

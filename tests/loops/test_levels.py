@@ -156,7 +156,7 @@ def test_steps_that_write_other_elements_than_those_before(function):
     found = made(function, "fixed", ("n",))
     alike(found, (6,), 5)
     for asked in (lambda: operator_of(found), found.dependences):
-        with pytest.raises(OperatorError, match="which elements of u a step writes changes with t"):
+        with pytest.raises(OperatorError, match="the elements of u that a step writes change with t"):
             asked()
 
 

@@ -140,7 +140,7 @@ class TestRefused:
             for i in loop(u.shape[0]):
                 u[i] = u[u[i]]
 
-        refused({"u": array("n")}, by_data, "non-affine index", "data cannot say where data lies")
+        refused({"u": array("n")}, by_data, "non-affine index", "an element cannot be an index")
 
     def test_branches(self):
         def on_data(u):
@@ -169,7 +169,7 @@ class TestRefused:
             for i in loop(u.shape[0]):
                 u[i] = u[i] * i
 
-        refused({"u": array("n")}, f, "an index is where data lies, not data")
+        refused({"u": array("n")}, f, "an index cannot be used as a value")
 
     def test_wrong_axes_and_levels(self):
         def f(u, steps):
@@ -184,14 +184,14 @@ class TestRefused:
                 for i in loop(1, u.shape[0] - 1):
                     u[t + 1, i] = u[t - 1, i]
 
-        refused(LINE, g, "levels that nobody gives", "let the loop begin at 1, or use later subscripts")
+        refused(LINE, g, "levels that no argument gives", "let the loop begin at 1, or use later subscripts")
 
         def h(u, steps):
             for t in loop(steps):
                 for i in loop(1, u.shape[0] - 1):
                     u[t + 2, i] = u[t + 1, i]
 
-        refused(LINE, h, "levels that nobody gives", "let the loop begin at -1, or use earlier subscripts")
+        refused(LINE, h, "levels that no argument gives", "let the loop begin at -1, or use earlier subscripts")
 
     def test_too_much_written_out(self):
         def f(u):
@@ -225,7 +225,7 @@ class TestRefused:
             for i in range(1, u.shape[0]):
                 u[i] = u[i - 1]
 
-        refused({"u": array("n")}, f, "no plain number yet", "for i in loop")
+        refused({"u": array("n")}, f, "has no value while recording", "for i in loop")
 
     @pytest.mark.parametrize(
         ("value", "words"),

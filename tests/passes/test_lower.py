@@ -241,9 +241,9 @@ def test_lanes_asked_for_take_channels_of_their_own():
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
-        ((0, 1, 0), (0, 2, 0), "it has another peer"),
+        ((0, 1, 0), (0, 2, 0), "already has another peer"),
         ((0, 1, 0), (0, 1, 1), "on another lane"),
-        ((1, 0, 0), (2, 0, 0), "it has another peer"),
+        ((1, 0, 0), (2, 0, 0), "already has another peer"),
     ],
 )
 def test_lanes_that_cannot_be_are_refused_with_the_line(first, second, why):

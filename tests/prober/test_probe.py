@@ -13,7 +13,7 @@ from dovetail.ir.workload import region_bytes
 from dovetail.machine import Link, Machine
 from dovetail.matmul import AllGatherColumnsMatmul, AllGatherMatmul, MatmulAllReduce
 from dovetail.planner import plan
-from dovetail.prober import probe_links, probe_operator, programs
+from dovetail.prober import probe_links, probe_operator, probe_shared, programs
 from dovetail.prober.links import MESSAGE_BYTES, pairs_of, spot_check
 from dovetail.prober.operator_costs import spot_check_operator
 from dovetail.prober.take import Budget
@@ -224,3 +224,14 @@ def test_three_hosts_are_joined_by_a_switch():
     assert len(found.links) == 6
     assert found.route(0, 2)[0] == "net"
     assert off(true, found, "p2p:net", [64, 1 << 20]) < 0.02
+
+
+def test_messages_through_shared_memory_have_costs_of_their_own():
+    true = true_machine((0, 0))
+    found = probe_shared(SimExecutor(true), Machine("bare", 2, (0, 0)))
+    assert sorted(found.costs) == [f"shared:{key}" for key in ("copy", "exchange:shm", "p2p:shm", "reduce")]
+    shared, expected = CostModel.of(found.shared), CostModel.of(true)
+    for num_bytes in (4 << 10, 256 << 10):
+        for key, tolerance in (("p2p:shm", 0.02), ("reduce", 0.2)):  # sums come after a first copy
+            seconds = expected.seconds(key, num_bytes, extrapolate=True)
+            assert float(shared.seconds(key, num_bytes)) == pytest.approx(float(seconds), rel=tolerance), key

@@ -1,14 +1,17 @@
-"""Run by ranks without MPI: calls on arrays that other ranks read, as source, as result, in part, beside plain ones."""
+"""Run by ranks with and without MPI: calls on arrays that other ranks read, as source, as result, in part, beside
+plain ones."""
 
+import platform
 from pathlib import Path
 
 import numpy as np
+from any_ranks import WORLD
 
 import dovetail as dt
-from dovetail.core import OperatorError
+from dovetail.core import DovetailError, EnvironmentFault, OperatorError
 
-comm = dt.world()
-RANKS, RANK = comm.size, comm.rank
+RANKS, RANK = WORLD.size, WORLD.rank
+comm = WORLD.Dup()
 
 
 def values(rank, count):
@@ -41,8 +44,8 @@ def check(rows):
 def refusal(call):
     try:
         call()
-    except OperatorError as error:
-        return str(error)
+    except DovetailError as error:
+        return error
     raise AssertionError("it was not refused")
 
 
@@ -56,8 +59,20 @@ def check_refusals():
     ):
         asked = (shape, dtype) if RANK else (3, "f8")
         said = refusal(lambda asked=asked: dt.empty(*asked, comm))
-        assert words in said, said
+        assert isinstance(said, OperatorError)
+        assert words in str(said), said
         assert dt.empty(3, "f8", comm).tolist() == [0.0] * 3
+
+
+def check_hosts():
+    """The ranks of a communicator that say they are on several hosts."""
+    name, platform.node = platform.node, lambda: f"host {RANK}"
+    apart = WORLD.Dup()
+    said = refusal(lambda: dt.empty(3, "f8", apart))
+    assert isinstance(said, EnvironmentFault)
+    assert f"ranks are on {RANKS} hosts" in str(said), said
+    platform.node = name
+    apart.Free()
 
 
 def check_memory():
@@ -76,6 +91,7 @@ def check_memory():
 
 
 check_refusals()
+check_hosts()
 check_memory()
 for size in (1, 1000, 30_000):
     for _ in range(3):

@@ -256,7 +256,7 @@ def test_options_of_another_kind(comm):
         *[("jacobi2d", {"steps": steps}, "steps would have") for steps in (10**9, 10**20)],
         *[("gauss_seidel2d", {"steps": steps}, "steps would have") for steps in (10**9, 10**20)],
         *[("seidel1d", {"steps": steps}, "bands") for steps in (10**9, 10**20)],
-        ("jacobi2d", {"steps": 10**9, "depth": 10**8}, "begins again only after"),
+        ("jacobi2d", {"steps": 10**9, "depth": 10**8}, "repeats only after"),
         *[("jacobi2d", about | {"cut": cut}, "must be several") for cut in (comm.size, "2", 2.0, {comm.size})],
         *[("jacobi2d", about | {"cut": (cut,)}, "number of cut must be") for cut in (float(comm.size), "2", True, -1)],
         ("gauss_seidel2d", about | {"cut": (1, float(comm.size))}, "number of cut must be"),

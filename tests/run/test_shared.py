@@ -7,14 +7,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import needs
 import pytest
 from shared_ranks import run_shared
 
 from dovetail import _native
 from dovetail.collective import AllReduce
 from dovetail.core import EnvironmentFault, OperatorError, RunError, load_json
+from dovetail.machine import load
 from dovetail.run.job import Job, Variant
 from dovetail.run.ranks.library import SharedCalls
 from dovetail.run.ranks.world import World
@@ -22,7 +25,10 @@ from dovetail.run.shared import environment, launch, stores
 from dovetail.run.shared.arrays import empty
 from dovetail.run.shared.executor import SharedExecutor
 from dovetail.run.shared.world import Comm, join
+from dovetail.store.selection import Choice
 from dovetail.timeline import Timeline
+from dovetail.tuner.collectives import entries_of
+from dovetail.tuner.contest import contest
 
 
 def in_threads(size, act):
@@ -140,6 +146,30 @@ def test_the_address_answers_no_stranger(tmp_path, monkeypatch):
     served.close()
 
 
+ADOPT = """
+import sys, threading
+from pathlib import Path
+from dovetail.run.ranks.comm import adopted
+from dovetail.run.shared.stores import FileStore
+from dovetail.run.shared.world import Comm, join
+
+def one(rank):
+    sizes.append(adopted(Comm(join(FileStore(Path(sys.argv[1])), rank, 2))).size)
+
+sizes = []
+threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(sizes)"""
+
+
+def test_ranks_that_are_threads_of_one_process_adopt_a_communicator(tmp_path):
+    """Each waits for the other, which needs the interpreter meanwhile."""
+    words = [sys.executable, "-c", ADOPT, str(tmp_path / "meeting")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "[2, 2]\n", done.stderr
+
+
 # Environments
 
 
@@ -163,7 +193,7 @@ def test_launchers_say_the_rank(environ, rank, size, tmp_path):
     [
         ({}, "no launcher"),
         ({"PMI_RANK": "4", "PMI_SIZE": "4"}, "PMI_RANK=4 of 4 ranks does not exist"),
-        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK=one is no number"),
+        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK=one is not a number"),
         ({"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALNRANKS": "2"}, "2 of 4 ranks are on this one"),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}, "2 hosts"),
     ],
@@ -212,6 +242,11 @@ def test_a_killed_rank_is_named():
     code, said = run_shared(3, "killed_rank.py")
     assert code == -signal.SIGKILL
     assert said.count("RunError: shared memory failed in test\n  found       rank 1 has died") == 2, said
+
+
+def test_a_rank_that_dies_while_it_has_locked_the_board_is_named():
+    code, said = run_shared(2, "locked_board.py", limit_s=30)
+    assert (code, said.split("\n")) == (-signal.SIGKILL, ["its own error", "rank 1 has died", ""])
 
 
 def test_a_killed_rank_of_a_job_is_named_and_its_part_is_kept(tmp_path):
@@ -279,6 +314,16 @@ def test_all_calls(ranks, tmp_path):
     assert "all the same" in said
 
 
+def test_scripts_are_rivals_without_mpi(tmp_path):
+    """Tuning measures algorithms through channels too, and ranks without MPI run them."""
+    executor = SharedExecutor(folder=tmp_path)
+    ((entry,), _) = entries_of([AllReduce(64)], load("shared-memory-2"), 2, shared=executor.shares_memory)
+    chosen = [each for each in entry.predicted if Choice.of(each).transport == "shared"]
+    (flat,) = (each for each in chosen if Choice.of(each).algorithm == "flat_all_reduce")
+    found = contest([replace(entry, predicted={flat: 1e-6})], executor, rounds=1, budget_s=0.1, keep=True)
+    assert [(each.schedule, each.wrong) for each in found.judged] == [(flat, {})]
+
+
 def test_products(tmp_path):
     code, said = run_shared(2, "product_ranks.py", env={"DOVETAIL_CACHE": str(tmp_path)})
     assert code == 0, said[-3000:]
@@ -299,6 +344,12 @@ def test_products_read_what_other_ranks_hold():
     assert "all the same" in said
 
 
-def test_arrays_are_not_shared_by_mpi():
-    with pytest.raises(OperatorError, match="no memory is shared on a communicator of int"):
+@pytest.mark.mpi
+def test_arrays_of_all_ranks_of_mpi(mpi):
+    done = mpi.run(3, needs.RANKS / "shared_arrays.py", timeout_s=200)
+    assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]
+
+
+def test_arrays_are_shared_on_communicators_only():
+    with pytest.raises(OperatorError, match="no communicator, but int"):
         empty(3, float, 7)

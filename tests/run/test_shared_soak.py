@@ -174,16 +174,34 @@ def test_nobody_blocks_the_folder_of_another_user(tmp_path, monkeypatch):
     assert environment._own_folder() == tmp_path / "cache" / "ranks"
 
 
-def test_a_launcher_that_is_terminated_ends_its_ranks(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ranks_end_with_their_launcher(number, tmp_path, tmp_path_factory):
+    """The last of them is a grandchild, and one does not care for SIGTERM."""
     program = f"import os, pathlib, time; pathlib.Path({str(tmp_path)!r}, str(os.getpid())).touch(); time.sleep(100)"
+    words = ["sh", "-c", f'[ $DOVETAIL_RANK = 1 ] && trap "" TERM; "{sys.executable}" -c "{program}"; true']
     command = "from dovetail.run.shared.launch import run_ranks; import sys; run_ranks(sys.argv[1:], 2)"
-    launcher = subprocess.Popen([sys.executable, "-c", command, sys.executable, "-c", program])
+    env = os.environ | {"TMPDIR": str(tmp_path_factory.mktemp("meeting"))}
+    launcher = subprocess.Popen([sys.executable, "-c", command, *words], env=env)
     until = time.monotonic() + 30
     while len(found := list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
         time.sleep(0.02)
-    launcher.terminate()
-    assert launcher.wait(30) == 128 + signal.SIGTERM
-    assert not [path for path in found if Path("/proc", path.name).exists()]
+    launcher.send_signal(number)
+    assert launcher.wait(30) == (-number if number == signal.SIGKILL else 128 + number)
+    while (left := [path.name for path in found if is_running(path.name)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert len(found) == 2
+    assert not left
+    while os.listdir(env["TMPDIR"]) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not os.listdir(env["TMPDIR"])
+
+
+def is_running(pid):
+    """Whether that process is there, and no zombie that waits for init."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 # Strange places

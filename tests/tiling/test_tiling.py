@@ -249,7 +249,7 @@ def test_an_illegal_tile_names_the_dependence():
         ("4x", "no iteration space"),
         ("4:2,1:3", "has no points"),
         ("a,b", "no iteration space"),
-        ("{ [i] : i >= 0 }", "has no end"),
+        ("{ [i] : i >= 0 }", "is unbounded"),
         ("{ [i] : i * i < 4 }", "no iteration space"),
         ("{ [i : 0 <= i < 4 }", "no iteration space"),
         ("{ [] : }", "has no points"),

@@ -18,14 +18,20 @@ from dovetail.tuner.measure import Entry
 SIZES = (64, 4096)
 
 
-class Ranks:
-    """An executor on which ours take 3 µs."""
+NEAR, FAR = 6e-8, 2.7e-7
 
-    starts_mpi, launched_by = True, "planted"
+
+class Ranks:
+    """An executor on which ours take 3 µs, or 15 µs while the cores are far apart: in the launches of `far`."""
+
+    starts_mpi, launched_by, far, launches = True, "planted", (), 0
 
     def execute(self, job):
-        found = tuple(Outcome(each.name, (3e-6,) * job.rounds, ()) for each in job.variants)
-        return JobResult(found, job.rounds, 0)
+        self.launches += 1
+        is_far = self.launches in self.far
+        found = tuple(Outcome(each.name, (15e-6 if is_far else 3e-6,) * job.rounds, ()) for each in job.variants)
+        apart_s = (FAR if is_far else NEAR,) * job.rounds if self.far else ()
+        return JobResult(found, job.rounds, 0, exchange_s=apart_s)
 
 
 class Library:
@@ -34,14 +40,14 @@ class Library:
     def __init__(self, times):
         self.times, self.launches = times, []
 
-    def time(self, kind, sizes, ranks, *, level="single", knobs=INSTALLED, rounds=5, **_):
+    def time(self, kind, sizes, ranks, *, level="single", knobs=INSTALLED, rounds=5, stamps=False, **_):
         self.launches.append((level, knobs))
         key = next((word for word in self.times if word in str(knobs)), level)
-        seconds = self.times.get(key, 9e-6)
-        return {} if seconds is None else {size: Timing(size, (seconds,) * rounds, 0) for size in sizes}
+        seconds, apart_s = self.times.get(key, 9e-6), (NEAR,) * rounds if stamps else ()
+        return {} if seconds is None else {size: Timing(size, (seconds,) * rounds, 0, apart_s) for size in sizes}
 
 
-def compared(monkeypatch, **times):
+def compared(monkeypatch, ranks=None, **times):
     library = Library({"multiple": 8e-6, "single": 4e-6} | times)
 
     @contextmanager
@@ -54,7 +60,27 @@ def compared(monkeypatch, **times):
         operator = AllReduce(size, nodes=1)
         entries.append((Entry(operator.title, operator, 2, operator.serial(2), {}), operator.serial(2), 3e-6))
     about = {"rounds": 6, "budget_s": 60.0, "seed": 0, "say": lambda *_: None}
-    return library, *compare(entries, Ranks(), "MPICH Version: 5.0.2", **about)
+    return library, *compare(entries, ranks or Ranks(), "MPICH Version: 5.0.2", **about)
+
+
+@pytest.mark.parametrize("far", [(1,), (1, 2, 3)])
+def test_only_rounds_with_cores_equally_far_apart_are_compared(monkeypatch, far):
+    """Launches are repeated until there are enough of them."""
+    ranks = Ranks()
+    ranks.far = far
+    _, found, notes = compared(monkeypatch, ranks)
+    assert notes == ()
+    assert all(each.is_alike for each in found.values())
+    assert found[64].to_json()["ours_s"] == 3e-6
+    assert found[64].to_json()["exchange_s"] == NEAR
+
+
+def test_rounds_that_stay_unlike_are_named(monkeypatch):
+    ranks = Ranks()
+    ranks.far = range(1, 99)
+    _, found, (note,) = compared(monkeypatch, ranks)
+    assert "at 64, 4096 bytes" in note
+    assert not found[64].to_json()["is_alike"]
 
 
 def test_the_library_is_shown_at_its_best(monkeypatch):

@@ -14,11 +14,12 @@ from sim_executor import SimExecutor
 from dovetail.cli import main
 from dovetail.collective.operators import AllGather, AllReduce
 from dovetail.core import DovetailError, OperatorError
-from dovetail.machine import load
+from dovetail.cost import Curve, Segment
+from dovetail.machine import Machine, load
 from dovetail.planner import Plan
 from dovetail.store.selection import Choice, Selection, recall_selection
 from dovetail.tuner import tune
-from dovetail.tuner.collectives import tune_collective
+from dovetail.tuner.collectives import entries_of, tune_collective
 from dovetail.tuner.timing import bus_factor, time_collective
 
 CALM = needs.SUPPORT / "calm.py"
@@ -156,3 +157,20 @@ def test_tune_then_bench(mpi, collective, ranks, tmp_path):
     assert [row["num_wrong"] for row in rows] == [0] * len(rows)
     chosen = [row["algorithm"] for row in document["rows"]]
     assert [row["algorithm"] for row in rows][: len(chosen)] == chosen
+
+
+def line(seconds, slope):
+    return Curve("bytes", (Segment(0.0, seconds, slope),), label="prior").to_json()
+
+
+def test_an_algorithm_through_memory_is_predicted_by_its_own_costs():
+    keys = "p2p:shm", "exchange:shm", "reduce", "copy"
+    costs = {"all_reduce:2": line(1e-5, 1e-9), **dict.fromkeys(keys, line(1e-6, 1e-10))}
+    costs |= {f"shared:{key}": line(1e-8, 1e-11) for key in keys}
+    (entry,), _ = entries_of([AllReduce(1 << 20)], Machine("one", 2, (0, 0), costs=costs), 2, shared=True)
+    ways = {(Choice.of(each).algorithm, Choice.of(each).transport): s for each, s in entry.predicted.items()}
+    both = [
+        (ways[name, "mpi"], ways[name, "shared"]) for name, way in ways if way == "mpi" and (name, "shared") in ways
+    ]
+    assert both
+    assert all(by_memory < by_mpi / 5 for by_mpi, by_memory in both)

@@ -1,62 +1,28 @@
 """call: run collectives and products on the arrays of a user's MPI program, by the fastest schedule that was measured.
 
-The functions of operators, such as `all_gather_matmul`, are made on first access (see `call.products`).
+Each collective that moves data has a function in `call.collectives` and a non-blocking one in `call.begin`. Those of
+products, such as `all_gather_matmul`, are made on first access (see `call.products`).
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dovetail.call.collectives import (
-        all_gather,
-        all_gather_v,
-        all_reduce,
-        all_to_all,
-        all_to_all_v,
-        all_to_next,
-        broadcast,
-        gather,
-        reduce,
-        reduce_scatter,
-        reduce_scatter_v,
-        scatter,
-    )
     from dovetail.call.products import schedule_for
     from dovetail.call.selection_rules import choice_for, use
 
-__all__ = [
-    "all_gather",
-    "all_gather_v",
-    "all_reduce",
-    "all_to_all",
-    "all_to_all_v",
-    "all_to_next",
-    "broadcast",
-    "choice_for",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_v",
-    "scatter",
-    "schedule_for",
-    "use",
-]
-
-
-HOMES = {
-    "choice_for": "selection_rules",
-    "use": "selection_rules",
-    "schedule_for": "products",
-}  # else: collectives
+__all__ = ["choice_for", "schedule_for", "use"]
+HOMES = {"choice_for": "selection_rules", "schedule_for": "products", "use": "selection_rules"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a function on first access, with only the modules that it needs."""
-    if name in __all__ or name in HOMES:
-        found = getattr(import_module(f"dovetail.call.{HOMES.get(name, 'collectives')}"), name)
-    else:
-        found = _product(name)
-    globals()[name] = found
+    from dovetail.ir.collectives import collectives_that
+
+    home = HOMES.get(name)
+    if name.removeprefix("begin_") in collectives_that("moves"):
+        home = "begin" if name.startswith("begin_") else "collectives"
+    found = globals()[name] = getattr(import_module(f"dovetail.call.{home}"), name) if home else _product(name)
     return found
 
 
@@ -79,4 +45,6 @@ def _product(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return __all__
+    from dovetail.ir.collectives import collectives_that
+
+    return [*__all__, *collectives_that("moves")]

@@ -15,6 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from dovetail.call import collectives
 from dovetail.call.products import product_call
+from dovetail.ir.collectives import collectives_that
 from dovetail.run.ranks.comm import adopted
 from dovetail.run.requests import Request
 
@@ -52,15 +53,5 @@ Until `wait()` returns, do not write the arrays of the call, nor read its result
 """
 
 
-begin_all_reduce = nonblocking(collectives.all_reduce)
-begin_all_gather = nonblocking(collectives.all_gather)
-begin_reduce_scatter = nonblocking(collectives.reduce_scatter)
-begin_all_to_all = nonblocking(collectives.all_to_all)
-begin_broadcast = nonblocking(collectives.broadcast)
-begin_all_to_next = nonblocking(collectives.all_to_next)
-begin_reduce = nonblocking(collectives.reduce)
-begin_gather = nonblocking(collectives.gather)
-begin_scatter = nonblocking(collectives.scatter)
-begin_all_gather_v = nonblocking(collectives.all_gather_v)
-begin_reduce_scatter_v = nonblocking(collectives.reduce_scatter_v)
-begin_all_to_all_v = nonblocking(collectives.all_to_all_v)
+# begin_all_reduce, begin_all_gather, …: one for each function of `call.collectives`.
+globals().update({f"begin_{kind}": nonblocking(getattr(collectives, kind)) for kind in collectives_that("moves")})

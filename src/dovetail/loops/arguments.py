@@ -16,12 +16,12 @@ from dovetail.loops.recording import WRAPS, Recording
 from dovetail.loops.types import DTYPES, check_types
 
 Given = NDArray[Any]
-LARGEST = 1 << 53  # sizes and parameters: sums of some of them are within 64 bits
+LARGEST = 1 << 53  # size or parameter: sums of several fit 64 bits
 
 
 @dataclass(frozen=True)
 class Call:
-    """A nest with arrays and sizes: what each executor runs. `steps` past the last of the time loop, if it has one."""
+    """A nest with its arguments: arrays, sizes and parameters, and dtypes, by name."""
 
     nest: Recording
     arrays: Mapping[str, Given]
@@ -29,13 +29,13 @@ class Call:
     dtypes: Mapping[str, str]
 
     def last_level(self, name: str) -> int:
-        """The newest level when all is done."""
+        """Return the newest level of an array after the call."""
         levels = levels_of(self.nest)[name]
         low, high = levels.loop.low.at(self.sizes), levels.loop.high.at(self.sizes)
         return max(high, low) - 1 + levels.ahead
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of one level."""
+        """Return the shape of an array or, with a time axis, of one level."""
         return tuple(self.sizes[s] if isinstance(s, str) else s for s in self.nest.arrays[name].shape)
 
 
@@ -50,13 +50,13 @@ def bound(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int
 
 
 def results(call: Call, held: Mapping[str, Given]) -> Any:
-    """What a call returns: the written arrays; alone where there is one."""
+    """Return what a call returns: the array that is written, or a tuple if there are several."""
     found = tuple(held[name] for name in call.nest.written)
     return found[0] if len(found) == 1 else found
 
 
 def margins(nest: Recording, name: str) -> list[tuple[int, int]]:
-    """How many elements are read outside of each axis of an array, below and beyond."""
+    """Return how many elements are read outside of each axis of an array: (below, beyond)."""
     shape = nest.arrays[name].shape
     found = [(0, 0)] * len(shape)
     if nest.arrays[name].boundary in WRAPS:
@@ -91,7 +91,7 @@ def _sizes(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, in
 
 
 def parse_size(value: object, name: str) -> int:
-    """A size, or a number of steps, that C can count to, or an OperatorError that names it.
+    """Return a size or a number of steps, at most 2**53. Raises OperatorError, with its name, if it is none.
 
     >>> parse_size(3, "steps")
     3
@@ -107,7 +107,7 @@ def _asked(shape: Sequence[str | int]) -> str:
 
 
 def _lengths(nest: Recording, name: str, given: Any) -> tuple[int, ...]:
-    """The axes of an array, levels aside."""
+    """The lengths of an array's axes, without that of levels."""
     array, levels = nest.arrays[name], levels_of(nest)[name].given if name in levels_of(nest) else 1
     check_plain(name, given)
     lead = (levels,) if levels > 1 else ()

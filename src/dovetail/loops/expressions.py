@@ -36,7 +36,7 @@ DEEPEST = 200
 
 
 class Value:
-    """An element, a number, or what operators make of them; arithmetic and comparisons are recorded."""
+    """An element, a number, or an expression of them. Python's operators on it record expressions."""
 
     def __add__(self, other: Any) -> Value:
         return _binary("+", self, other)
@@ -107,12 +107,12 @@ class Value:
         raise OperatorError("a statement cannot branch on data", where=caller(), found=str(self), hint=hint)
 
     def __pow__(self, power: Any) -> NoReturn:
-        hint = "multiply: u[i] * u[i]"  # NumPy's powers of scalars are rounded otherwise
-        raise OperatorError("loops have no powers", where=caller(), found=f"{self} ** {power}", hint=hint)
+        hint = "multiply: u[i] * u[i]"  # NumPy rounds powers of scalars differently
+        raise OperatorError("powers are not supported in loops", where=caller(), found=f"{self} ** {power}", hint=hint)
 
     def _number(self, *_: Any) -> NoReturn:
         hint = "sqrt, exp, sin, cos, abs, minimum and maximum of dovetail.loops take elements; Python's math does not"
-        raise OperatorError("an element is no plain number yet", where=caller(), found=str(self), hint=hint)
+        raise OperatorError("an element has no value while recording", where=caller(), found=str(self), hint=hint)
 
     __float__ = __int__ = __index__ = __complex__ = __round__ = __trunc__ = __floor__ = __ceil__ = _number
 
@@ -132,23 +132,23 @@ class Value:
     __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = __matmul__ = __rmatmul__ = __divmod__ = _unknown
 
     def __array_ufunc__(self, function: Any, method: str, *of: Any, **options: Any) -> Value:
-        """NumPy's functions are recorded where they are among those of loops."""
+        """Record a NumPy function. Raises OperatorError if loops do not support it."""
         name = _UFUNCS.get(function)
         if name is None or method != "__call__" or options:
-            hint = "sqrt, exp, sin, cos, abs, maximum and minimum are there"
+            hint = "supported: sqrt, exp, sin, cos, abs, maximum and minimum"
             found = f"np.{function.__name__}"
             raise OperatorError("a function that loops do not have", where=caller(), found=found, hint=hint)
         return Apply(name, tuple(map(value_of, of)))
 
     def __array_function__(self, function: Any, *_: Any) -> NoReturn:
-        hint = "where, sqrt, exp, sin, cos, abs, maximum and minimum of dovetail.loops are there"
+        hint = "supported: where, sqrt, exp, sin, cos, abs, maximum and minimum of dovetail.loops"
         raise OperatorError(
             "a function that loops do not have", where=caller(), found=f"np.{function.__name__}", hint=hint
         )
 
     @property
     def children(self) -> tuple[Value, ...]:
-        """The values that it is made of."""
+        """The operands."""
         return ()
 
 
@@ -157,7 +157,7 @@ class Number(Value):
     """A number, written in the program or known when it was recorded."""
 
     value: int | float
-    dtype: str = ""  # of a NumPy scalar of floats, which NumPy does not compute in another dtype
+    dtype: str = ""  # of a NumPy float scalar, which keeps its dtype in NumPy
 
     def __str__(self) -> str:
         return str(self.value)
@@ -196,15 +196,15 @@ class Apply(Value):
 
     name: str
     of: tuple[Value, ...]
-    size: int = field(init=False, repr=False)  # operators in it
-    depth: int = field(init=False, repr=False)  # operators within one another
+    size: int = field(init=False, repr=False)  # number of operators in it
+    depth: int = field(init=False, repr=False)  # largest number of nested operators
 
     def __post_init__(self) -> None:
         for name, many, most in (("size", sum, MOST_OPERATORS), ("depth", max, DEEPEST)):
             count = 1 + many(getattr(each, name) if isinstance(each, Apply) else 0 for each in self.of)
             object.__setattr__(self, name, count)
             if count > most:
-                what = f"an expression of more than {most} operators{' within one another' * (name == 'depth')}"
+                what = f"an expression of more than {most} operators{' nested in one another' * (name == 'depth')}"
                 raise OperatorError(what, where=caller(), hint="write parts of it into arrays, and read those")
 
     @property
@@ -218,12 +218,12 @@ class Apply(Value):
 
 
 def rank(value: Value) -> int:
-    """How tightly an expression holds together where it is written with operators."""
+    """Return the precedence of an expression's outermost operator; ATOM if it never needs brackets."""
     return _RANKS.get(value.name, ATOM) if isinstance(value, Apply) else ATOM
 
 
 def bracketed(value: Apply, of: Sequence[str]) -> str:
-    """An operator between its operands, with brackets where Python and C need them to keep this order.
+    """Return the text of an operator and its operands, with the brackets that Python and C need.
 
     >>> a, b = Read("a", ()), Read("b", ())
     >>> str(a - (b - 2) * -a), str(a - b - 2 < b)
@@ -238,15 +238,15 @@ def bracketed(value: Apply, of: Sequence[str]) -> str:
 
 
 def value_of(given: Any) -> Value:
-    """What was written in an expression, as a Value; OperatorError where it is none."""
+    """Return an operand as a Value. Raises OperatorError if it is neither an element nor a finite number."""
     if isinstance(given, Value):
         return given
     if isinstance(given, Affine):
         hint = "give the numbers in an array of their own, and read that"
-        raise OperatorError("an index is where data lies, not data", where=caller(), found=str(given), hint=hint)
+        raise OperatorError("an index cannot be used as a value", where=caller(), found=str(given), hint=hint)
     if isinstance(given, bool | int | float | np.integer | np.floating):
         number = given.item() if isinstance(given, np.generic) else int(given) if isinstance(given, bool) else given
-        if abs(number) <= sys.float_info.max:  # not of NaN, nor of integers beyond any float
+        if abs(number) <= sys.float_info.max:  # excludes NaN, and integers beyond all floats
             return Number(number, given.dtype.name if isinstance(given, np.floating) else "")
     raise OperatorError("a statement takes elements and finite numbers", where=caller(), found=repr(given))
 
@@ -256,7 +256,7 @@ def _binary(name: str, left: Any, right: Any) -> Value:
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """The greater of two values.
+    """Return the greater of two values.
 
     >>> int(maximum(3, 4)), str(maximum(Read("u", ()), 0))
     (4, 'maximum(u[], 0)')
@@ -265,36 +265,36 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """The smaller of two values."""
+    """Return the smaller of two values."""
     return _call("minimum", np.minimum, a, b)
 
 
 def where(condition: Any, then: Any, otherwise: Any) -> Any:
-    """`then` where the condition holds, else `otherwise`; both are computed."""
+    """Return `then` where the condition holds, else `otherwise`; both are computed."""
     if isinstance(condition, Value):
         return Apply("where", (condition, value_of(then), value_of(otherwise)))
     chosen = then if condition else otherwise
     of = next((each.dtype for each in (then, otherwise) if isinstance(each, np.generic)), None)
-    return chosen if of is None else np.asarray(chosen).astype(of)[()]  # a number is of the dtype beside it
+    return chosen if of is None else np.asarray(chosen).astype(of)[()]  # a number takes the dtype of the other one
 
 
 def sqrt(a: Any) -> Any:
-    """The square root of a floating value."""
+    """Return the square root of a floating value."""
     return _call("sqrt", np.sqrt, a)
 
 
 def exp(a: Any) -> Any:
-    """The exponential of a floating value."""
+    """Return the exponential of a floating value."""
     return _call("exp", np.exp, a)
 
 
 def sin(a: Any) -> Any:
-    """The sine of a floating value."""
+    """Return the sine of a floating value."""
     return _call("sin", np.sin, a)
 
 
 def cos(a: Any) -> Any:
-    """The cosine of a floating value."""
+    """Return the cosine of a floating value."""
     return _call("cos", np.cos, a)
 
 
@@ -305,7 +305,7 @@ def _call(name: str, plain: Any, *given: Any) -> Any:
 
 
 def names_of(value: Value) -> Iterator[str]:
-    """The operators of an expression."""
+    """Yield the names of an expression's operators."""
     if isinstance(value, Apply):
         yield value.name
     for child in value.children:
@@ -318,7 +318,7 @@ def operations(value: Value) -> int:
 
 
 def depth_of(value: Value, read: Read) -> int:
-    """The most operators between an element that is read and the value; -1 where it is not read.
+    """Return the largest number of operators applied to an element on its way to the value; -1 if it is not read.
 
     >>> a, b = Read("a", ()), Read("b", ())
     >>> depth_of(a - (b - 2) * -b, b), depth_of(a, b)
@@ -331,7 +331,7 @@ def depth_of(value: Value, read: Read) -> int:
 
 
 def reads(value: Value) -> Iterator[Read]:
-    """Every element that a value is made of, from left to right."""
+    """Yield every element that a value reads, from left to right."""
     if isinstance(value, Read):
         yield value
     for child in value.children:
@@ -339,7 +339,7 @@ def reads(value: Value) -> Iterator[Read]:
 
 
 def with_reads(value: Value, placed: Callable[[Read], Value]) -> Value:
-    """The expression with what `placed` makes of each element that it reads."""
+    """Return the expression with `placed(read)` in place of each element that it reads."""
     if isinstance(value, Apply):
         return Apply(value.name, tuple(with_reads(child, placed) for child in value.of))
     return placed(value) if isinstance(value, Read) else value

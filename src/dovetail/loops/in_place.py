@@ -49,7 +49,7 @@ def in_place(nest: Recording) -> Recording:
         if levels.depth > 2 or wraps_around:
             why = f"is {nest.arrays[name].boundary}" if wraps_around else f"keeps {levels.depth} levels"
             raise refusal(
-                nest, "pipeline", f"array {name} {why}", None, "two levels, and boundary='fixed', can be one in place"
+                nest, "pipeline", f"array {name} {why}", None, "arrays of two levels with boundary='fixed' can"
             )
     arrays = {name: replace(array, time=False, boundary=None) for name, array in nest.arrays.items()}
     function = _on_newest(nest)
@@ -70,12 +70,12 @@ def _on_newest(nest: Recording) -> Callable[..., Any]:
 
 
 def _check_same(nest: Recording, made: Recording) -> None:
-    """Every value that is read must come from the same statement, as many iterations before, as it did of levels."""
+    """Check that each read gets its value from the same statement and iteration as with levels."""
     wanted = {_key(nest, flow): flow for flow in flows(nest)}
     found = {_key(made, flow): flow for flow in flows(made)}
     lost = next((flow for key, flow in wanted.items() if key not in found), None)
     if lost is not None:
-        hint = "read u[t + 1, …] where the sweep has been already, or sweep the other way"
+        hint = "read u[t + 1, …] where the sweep has already passed, or reverse the sweep"
         raise refusal(nest, "pipeline", f"{lost.sink_access} is overwritten before it is read", lost.sink.line, hint)
     if strange := next((flow for key, flow in found.items() if key not in wanted), None):
         hint = "read the newest level that there is"

@@ -22,7 +22,7 @@ State = dict[tuple[CodeType, str], str]
 
 
 def state_now() -> State:
-    """The user's variables, as text: locals of the running functions, and the globals that they name."""
+    """Return the user's variables, as text: locals of the running functions, and the globals that they name."""
     found: State = {}
     for frame in _frames():
         code = frame.f_code
@@ -43,7 +43,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _text(value: Any, deep: int = 0) -> str:
-    """A text that is the same for equal values; empty for values that are not compared."""
+    """A text that is equal for equal values; empty for values that are not compared."""
     if isinstance(value, int | float | complex | str | bytes | None | np.generic):
         return repr(value)
     if isinstance(value, Value | Affine):

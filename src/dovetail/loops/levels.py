@@ -29,7 +29,7 @@ class Levels(NamedTuple):
 
 
 def time_offset(read: Read, loop: Loop) -> int:
-    """c of the level t + c that is accessed."""
+    """Return c of the level t + c that an access touches."""
     return (read.at[0] - Affine(((loop.index, 1),))).constant
 
 
@@ -37,7 +37,7 @@ def time_offset(read: Read, loop: Loop) -> int:
 def levels_of(nest: Recording) -> Mapping[str, Levels]:
     """Return the levels of each array with a time axis.
 
-    OperatorError where its first subscript is not that of one loop around all.
+    Raises OperatorError unless its first subscript is c plus the index of one loop that holds all statements.
     """
     return {name: _levels(nest, name) for name, array in nest.arrays.items() if array.time}
 
@@ -62,14 +62,14 @@ def _levels(nest: Recording, name: str) -> Levels:
         which = "later" if oldest + loop.low.constant < 0 else "earlier"
         hint = f"levels count from 0: let the loop begin at {-oldest}, or use {which} subscripts"
         raise OperatorError(
-            f"array {name} has levels that nobody gives", where=accesses[0][0].line, found=first, hint=hint
+            f"array {name} has levels that no argument gives", where=accesses[0][0].line, found=first, hint=hint
         )
     varies = any(_varies(statement, loop) for statement, each in accesses if each is statement.target)
     return Levels(loop, newest, newest - oldest + 1, varies)
 
 
 def _varies(statement: Statement, loop: Loop) -> bool:
-    """Whether a subscript of what it writes, or a bound of its loops, has the index of this loop."""
+    """Whether a subscript that a statement writes, or a bound of its loops, depends on this loop's index."""
     bounds = (bound for each in statement.loops for bound in (each.low, each.high))
     return any(loop.index in each.names for each in (*statement.target.at[1:], *bounds))
 
@@ -82,7 +82,7 @@ def check_constant(nest: Recording) -> None:
     for name, levels in levels_of(nest).items():
         if levels.varies:
             index = levels.loop.index
-            what = f"which elements of {name} a step writes changes with {index}: such a nest runs serially only"
+            what = f"the elements of {name} that a step writes change with {index}: such a nest runs serially only"
             line = next(statement.line for statement, each in nest.accesses(name) if each is statement.target)
             hint = f"write bounds and subscripts without {index}"
             raise OperatorError(f"{nest.name}: {what}", where=line, hint=hint)

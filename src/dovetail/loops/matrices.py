@@ -13,7 +13,7 @@ Matrix = tuple[Vector, ...]  # its rows
 
 
 def parse_matrix(text: str, name: str) -> Matrix:
-    """A matrix of whole numbers, row by row; `4x5` is the diagonal matrix of 4 and 5.
+    """Parse a matrix of integers, row by row; `4x5` is the diagonal matrix of 4 and 5.
 
     >>> parse_matrix("6,2;2,4", "tile"), parse_matrix("4x5", "tile")  # or "[6 2; 2 4]", as matrices are printed
     (((6, 2), (2, 4)), ((4, 0), (0, 5)))
@@ -35,7 +35,7 @@ def _diagonal_row(entries: Sequence[str], row: int) -> str:
 
 
 def as_matrix(rows: Iterable[Iterable[int]], name: str) -> Matrix:
-    """Rows of one length, as tuples of Python's exact integers; OperatorError where they are no matrix.
+    """Return rows of one length as tuples of Python integers. Raises OperatorError if they are no matrix.
 
     >>> as_matrix([[1, 0], [2]], "deps")
     Traceback (most recent call last):
@@ -62,22 +62,22 @@ def as_matrix(rows: Iterable[Iterable[int]], name: str) -> Matrix:
 
 
 def diagonal(entries: Sequence[int]) -> Matrix:
-    """The square matrix with these entries on its diagonal, and 0 elsewhere."""
+    """Return the square matrix with these entries on its diagonal, and 0 elsewhere."""
     return tuple(tuple(entry if i == k else 0 for k in range(len(entries))) for i, entry in enumerate(entries))
 
 
 def transposed(matrix: Matrix) -> Matrix:
-    """Rows as columns."""
+    """Return the transposed matrix."""
     return tuple(zip(*matrix, strict=True))
 
 
 def dot(a: Vector, b: Vector) -> int:
-    """The scalar product."""
+    """Return the scalar product."""
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
 def product(a: Matrix, b: Matrix) -> Matrix:
-    """The matrix product.
+    """Return the matrix product.
 
     >>> product(((1, 2), (3, 4)), ((1, 0), (1, 1)))
     ((3, 2), (7, 4))
@@ -87,7 +87,7 @@ def product(a: Matrix, b: Matrix) -> Matrix:
 
 
 def determinant(matrix: Matrix) -> int:
-    """The determinant, by Bareiss' fraction-free elimination.
+    """Return the determinant, by Bareiss' fraction-free elimination.
 
     >>> determinant(((6, 2), (2, 4)))
     20
@@ -107,7 +107,7 @@ def determinant(matrix: Matrix) -> int:
 
 
 def adjugate(matrix: Matrix) -> Matrix:
-    """The matrix whose product with `matrix` is its determinant times the identity.
+    """Return the matrix whose product with `matrix` is its determinant times the identity.
 
     >>> adjugate(((6, 2), (2, 4)))
     ((4, -2), (-2, 6))
@@ -123,7 +123,7 @@ def adjugate(matrix: Matrix) -> Matrix:
 
 
 def primitive(vector: Vector) -> Vector:
-    """The shortest whole vector of the same direction.
+    """Return the shortest integer vector of the same direction.
 
     >>> primitive((4, -2))
     (2, -1)
@@ -133,7 +133,7 @@ def primitive(vector: Vector) -> Vector:
 
 
 def normal_to(vectors: Sequence[Vector]) -> Vector:
-    """The vector orthogonal to n - 1 vectors of length n (their cross product); all zeros where these are dependent.
+    """Return the vector orthogonal to n - 1 vectors of length n (their cross product); zero if these are dependent.
 
     >>> normal_to([(1, 0, 0), (0, 1, 0)])
     (0, 0, 1)
@@ -146,7 +146,7 @@ def normal_to(vectors: Sequence[Vector]) -> Vector:
 
 
 def rank(vectors: Sequence[Vector]) -> int:
-    """How many of the vectors are independent."""
+    """Return the rank: how many of the vectors are linearly independent."""
     rows, found = [list(vector) for vector in vectors], 0
     for k in range(len(rows[0]) if rows else 0):
         pivot = next((i for i in range(found, len(rows)) if rows[i][k]), None)
@@ -160,9 +160,9 @@ def rank(vectors: Sequence[Vector]) -> int:
 
 
 def hermite(matrix: Matrix) -> Matrix:
-    """The column Hermite normal form: the lower triangular basis of the lattice that the columns span.
+    """Return the column Hermite normal form: the lower triangular basis of the lattice that the columns span.
 
-    Diagonal entries are positive, and every entry to their left is at least 0 and less than they.
+    Diagonal entries are positive, and every entry to the left of one is at least 0 and less than it.
 
     >>> hermite(((6, 2), (2, 4)))
     ((2, 0), (4, 10))

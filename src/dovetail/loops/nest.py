@@ -31,11 +31,11 @@ Given = NDArray[Any]
 
 
 def array(*shape: str | int, dtype: str | None = None, time: bool = False, boundary: str | None = None) -> Array:
-    """An array of a nest, for `nest`: its axes by the names of their sizes, or by plain numbers.
+    """Declare an array of a nest, for `nest`. `shape`: the name of each axis's size, or a number.
 
-    dtype: None takes that of the arrays that are given, one for all. `time`: the first subscript is the step. A level's
-    elements that no statement writes keep what the level before has (`boundary` "fixed"), subscripts outside wrap
-    around ("periodic") or are mirrored at the outermost element ("reflecting": u[-1] is u[1]).
+    `dtype`: default: one dtype for all such arrays, that of the call's arrays. `time`: the first subscript is the time
+    level. `boundary`, with `time`: "fixed" keeps the previous level's value of elements that no statement writes;
+    subscripts outside wrap around ("periodic") or are mirrored at the outermost element ("reflecting": u[-1] is u[1]).
     """
     _check_axes(shape)
     if dtype is not None and dtype not in DTYPES:
@@ -64,7 +64,7 @@ def _check_axes(shape: Sequence[object]) -> None:
 class Nest(Recording):
     """Loops over arrays. Called with arrays and the parameters of its function, it returns the arrays that it writes.
 
-    Results are new arrays; of one with a time axis the last levels, as many as were given (one: without that axis).
+    Results are new arrays. Of an array with a time axis: as many last levels as were given (if one: without that axis).
     """
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Nest(Recording):
 
     @property
     def levels(self) -> Mapping[str, Levels]:
-        """Of each array with a time axis, which levels are kept."""
+        """For each array with a time axis: which levels are kept."""
         return levels_of(self)
 
     @property
@@ -80,19 +80,19 @@ class Nest(Recording):
         """Its description: the docstring of its function, or of its module if that names the nest."""
         module = getattr(sys.modules.get(self.function.__module__), "__doc__", None) or ""
         own = self.function.__doc__ or (module if self.name.startswith(module.partition(":")[0] or " ") else "")
-        return own.strip() or f"{self.name}: a nest of the user's."
+        return own.strip() or f"{self.name}: a user's nest."
 
     @cached_property
     def takes_roots(self) -> bool:
-        """Whether some statement takes a square root: then arrays to try it on must not be negative."""
+        """Whether a statement takes a square root: random inputs must then not be negative."""
         return any("sqrt" in names_of(statement.value) for statement in self.statements)
 
     def dependences(self) -> tuple[Dependence, ...]:
-        """Which iteration must come before which (see `dovetail.loops.analysis.dependences`)."""
+        """Return which iteration must come before which (see `dovetail.loops.analysis.dependences`)."""
         return dependences(self)
 
     def vectors(self, memory: bool = False) -> tuple[tuple[int, ...], ...]:
-        """The distances of all flow dependences, sorted; with `memory` those of anti and output dependences too."""
+        """Return the sorted distances of all flow dependences; with `memory`, of anti and output dependences too."""
         kinds = ("flow", "anti", "output") if memory else ("flow",)
         return tuple(sorted({each.distance for each in self.dependences() if each.kind in kinds}))
 
@@ -101,20 +101,20 @@ class Nest(Recording):
         return by_best(self, arrays, parameters)
 
     def reference(self, *arrays: Given, **parameters: int) -> Any:
-        """The function itself, element by element: slow, and right by definition."""
+        """Run the function itself, element by element: slow, and right by definition."""
         return by_function(self, arrays, parameters)
 
     def numpy(self, *arrays: Given, **parameters: int) -> Any:
-        """By NumPy, whole inner loops at once where their order allows."""
+        """Run by NumPy: whole inner loops at once if their iterations may run in any order."""
         return by_numpy(self, arrays, parameters)
 
     def c_text(self, dtype: str = "float64") -> str:
-        """The C of the whole nest, where arrays without a dtype of their own are of this one."""
+        """Return the C of the whole nest. Arrays without a dtype of their own have `dtype`."""
         return c_text(self, dtype)
 
 
 def nest(**arrays: Array) -> Callable[[Callable[..., Any]], Nest]:
-    """Make a Nest of a function of loops; its arguments that are no arrays are whole numbers (steps, a size).
+    """Return a decorator that makes a Nest of a function of loops. Its other arguments are integers (steps, sizes).
 
     >>> import numpy as np
     >>> from dovetail.loops import array, loop, nest

@@ -1,6 +1,6 @@
-"""one_index: rows, columns and elements that a nest writes at one index, as loops of one iteration along these axes.
+"""one_index: turn writes of a row, a column or an element at a fixed index into loops of one iteration.
 
-A loop over plain numbers is written out while a nest is recorded, so `for i in loop(2, 3): … u[i, j] = …` writes
+A loop over plain numbers is unrolled while a nest is recorded, so `for i in loop(2, 3): … u[i, j] = …` writes
 `u[2, j]`. Stencils and pipelines need a loop for every axis of the grid.
 """
 
@@ -22,9 +22,9 @@ Fixed = Mapping[int, tuple[str, Affine]]  # by axis: the index of the new loop, 
 
 
 def with_all_loops(nest: Recording, elements: bool = False) -> Recording:
-    """Return the same nest, where each statement within loops over some axes of its array has loops over all of them.
+    """Return the nest with loops over all axes around each statement that has loops over some axes of its array.
 
-    `elements`: statements outside of all these loops get them too. A nest that lacks no loop is returned itself.
+    `elements`: also around statements in no such loop. A nest that lacks no loop is returned unchanged.
     """
     outer = steps_of(nest)
     around = (outer,) if outer else ()
@@ -43,7 +43,7 @@ def with_all_loops(nest: Recording, elements: bool = False) -> Recording:
 
 
 def _within(each: Node, around: tuple[Loop, ...]) -> Node:
-    """A copy of a loop or a statement, within these loops."""
+    """A copy of a loop or a statement, placed within these loops."""
     if isinstance(each, Loop):
         made = Loop(each.index, each.low, each.high)
         made.body.extend(_within(child, (*around, made)) for child in each.body)
@@ -52,8 +52,8 @@ def _within(each: Node, around: tuple[Loop, ...]) -> Node:
 
 
 def _whole(nest: Recording, each: Node, around: tuple[Loop, ...], elements: bool) -> Iterator[Node]:
-    """Loops, one within the other, and what they hold, with a loop for every axis that is written: several such, one
-    after the other, where statements write at several indices."""
+    """Yield a loop nest with a loop for every axis that is written. If statements write at different indices: one loop
+    nest for each, in order."""
     chain, body = nested(each)
     inner = [statement for statement in body if isinstance(statement, Statement)]
     if len(inner) < len(body) or not inner or not (chain or elements):
@@ -72,8 +72,8 @@ def _whole(nest: Recording, each: Node, around: tuple[Loop, ...], elements: bool
 
 
 def _apart(inner: Sequence[Statement], chain: Sequence[Loop]) -> bool:
-    """Whether loops may run one of these statements after the other: what two of them touch is touched by the same
-    iteration of both."""
+    """Whether the loops may be split into one loop nest per statement: two statements access a common element in the
+    same iteration only."""
     indices = {loop.index for loop in chain}
     for one, other in permutations(inner, 2):
         for access in (each for each in (*other.reads, other.target) if each.array == one.target.array):
@@ -85,7 +85,7 @@ def _apart(inner: Sequence[Statement], chain: Sequence[Loop]) -> bool:
 
 
 def _fixed(nest: Recording, inner: Sequence[Statement], chain: Sequence[Loop]) -> Fixed:
-    """The axes along which all these statements write at the same one index, where they lack only those loops."""
+    """The axes along which all statements write at one common index; empty unless exactly their loops are missing."""
     indices = {loop.index for loop in chain}
     found = [
         {axis: at.key for axis, at in enumerate(space(nest, each.target)) if indices.isdisjoint(at.names)}
@@ -102,7 +102,7 @@ def _fixed(nest: Recording, inner: Sequence[Statement], chain: Sequence[Loop]) -
 
 
 def _index(nest: Recording, axis: int, taken: set[str]) -> str:
-    """What other loops along this axis call their index, or a name of its own."""
+    """The name of the index of other loops along this axis, or a new name."""
     for statement in nest.statements:
         at = space(nest, statement.target)[axis:][:1]
         names = [loop.index for loop in statement.loops[1:] if at and loop.index in at[0].names]
@@ -112,7 +112,7 @@ def _index(nest: Recording, axis: int, taken: set[str]) -> str:
 
 
 def _placed(nest: Recording, statement: Statement, fixed: Fixed) -> Statement:
-    """The statement with indices in place of what the only iterations have for them."""
+    """The statement with the new loops' indices in place of the fixed subscripts."""
     place = partial(_moved, nest, nest.arrays[statement.target.array].shape, fixed)
     return replace(statement, target=place(statement.target), value=with_reads(statement.value, place))
 
@@ -128,7 +128,7 @@ def _moved(nest: Recording, shape: Sequence[str | int], fixed: Fixed, access: Re
 
 
 def _ordered(nest: Recording, first: Statement, chain: Sequence[Loop], fixed: Fixed) -> list[Loop]:
-    """The loops as they are, and each new one before the first of an axis behind its own."""
+    """The loops, with each new one inserted before the first loop over a later axis."""
     axes = {name: axis for axis, at in enumerate(space(nest, first.target)) for name in at.names}
     found = list(chain)
     for axis, (index, only) in sorted(fixed.items()):

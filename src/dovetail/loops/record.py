@@ -39,8 +39,8 @@ class Recorder(Code):
         super().__init__(arrays, symbols)
         self._open: list[Loop] = []
         self._lines: list[str] = []  # of the open loops
-        self._repeats = 0  # how many of them are in the iteration that is compared with the first
-        self.left_early = ""  # where there is a loop that something broke out of
+        self._repeats = 0  # how many open loops are in their second iteration, which is only compared
+        self.left_early = ""  # file:line of a loop that a break or return left
 
     def enter(self, index: str, low: Affine, high: Affine, where: str) -> Loop:
         taken = {loop.index for loop in self._open} | self.symbols | set(self.arrays) | RESERVED
@@ -66,7 +66,7 @@ class Recorder(Code):
             raise OperatorError("a loop writes nothing", where=where, found=str(loop), hint=hint)
 
     def iterations(self, index: str, low: Affine, high: Affine, where: str) -> Iterator[Affine]:
-        """The index, twice: what the second iteration does must be what the first did, and is dropped."""
+        """Yield the index twice. The second iteration must record the same as the first, and is dropped."""
         first, before = self.enter(index, low, high, where), len(self.statements)
         yield self._index(first)
         made, state = len(self.statements), state_now()
@@ -90,9 +90,9 @@ class Recorder(Code):
         return self._open[-1].body if self._open else self.body
 
     def finish(self) -> None:
-        """Check what the function left behind, and keep the values that it used after they were overwritten."""
+        """Check that no loop was left early; add temporaries for values that are used after they are overwritten."""
         if where := self.left_early or (self._lines and self._lines[0]):
-            hint = "a loop goes through all its iterations: narrow its bounds"
+            hint = "a loop runs all its iterations: narrow its bounds"
             raise OperatorError("a loop is left early", where=where, hint=hint)
         take_values(self)
 
@@ -114,7 +114,7 @@ class Recorder(Code):
         made = Statement(name, target, value_of(given), tuple(self._open), caller())
         for read in reads(made.value):
             if read.taken is None or read.taken.loops != made.loops[: len(read.taken.loops)]:
-                hint = "keep it in an array, and read that after the loop"
+                hint = "write it into an array, and read that after the loop"
                 what = f"{read} is used after the iteration that read it"
                 raise OperatorError(what, where=made.line, found=str(made), hint=hint)
         self._inside.append(made)
@@ -162,8 +162,8 @@ class Symbolic:
 
 
 def loop(*bounds: Any) -> Iterable[Any]:
-    """`for i in loop(high)`, `loop(low, high)` or `loop(high - 1, low - 1, -1)`: like range, and where a nest is
-    recorded over one symbolic index. A loop that goes back is recorded as one that counts its iterations.
+    """Iterate like range: `loop(high)`, `loop(low, high)` or `loop(high - 1, low - 1, -1)`. While a nest is recorded,
+    the index is symbolic, and a loop with step -1 is recorded as a loop over the count of its iterations.
 
     >>> list(loop(2, 5)), list(loop(4, 1, -1))
     ([2, 3, 4], [4, 3, 2])
@@ -184,7 +184,7 @@ def loop(*bounds: Any) -> Iterable[Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Iterations:
-    """The iterations of a recorded loop; like a range, they can be gone through several times."""
+    """The iterations of a recorded loop; like a range, they can be iterated several times."""
 
     recorder: Recorder
     index: str
@@ -205,14 +205,14 @@ class _Iterations:
             self.recorder.left_early = self.recorder.left_early or self.where
 
     def _refused(self, *_: Any) -> NoReturn:
-        hint = "write `for i in loop(…)`, without list or len; to go back, loop(n - 1, -1, -1)"
-        raise OperatorError("only `for` goes through a recorded loop", where=caller(), hint=hint)
+        hint = "write `for i in loop(…)`, without list or len; backwards: loop(n - 1, -1, -1)"
+        raise OperatorError("only `for` can iterate a recorded loop", where=caller(), hint=hint)
 
     __len__ = __reversed__ = __getitem__ = __contains__ = __next__ = _refused
 
 
 def _index_name() -> str:
-    """What the user's `for` calls the index, as far as the source can be read."""
+    """The name of the index in the user's `for`, if its source can be read; else "i"."""
     frame = sys._getframe(2)
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     match = re.search(r"\bfor\s+(\w+)\s+in\b", line)
@@ -220,10 +220,10 @@ def _index_name() -> str:
 
 
 def record(function: Callable[..., Any], arrays: Mapping[str, Array], parameters: Sequence[str]) -> Recorder:
-    """Run a function on symbols: its arrays by name, and the sizes and parameters that it takes."""
+    """Run a function on symbolic arrays, sizes and parameters, and return what it recorded."""
     sizes = [size for array in arrays.values() for size in array.shape if isinstance(size, str)]
     if strange := [n for n in (function.__name__, *arrays, *sizes, *parameters) if n in RESERVED or n.endswith("_")]:
-        raise OperatorError(f"'{strange[0]}' cannot be a name in C", where=caller(), hint="call it otherwise")
+        raise OperatorError(f"'{strange[0]}' cannot be a name in C", where=caller(), hint="rename it")
     recorder = Recorder(arrays, [*sizes, *parameters])
     given = {name: Symbolic(name, recorder) for name in arrays}
     record_once(function, given | {name: recorder.symbol(name) for name in parameters})
@@ -234,20 +234,20 @@ def record(function: Callable[..., Any], arrays: Mapping[str, Array], parameters
 
 
 def record_once(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Run the function; what Python cannot do with symbols becomes an OperatorError with the user's line."""
+    """Run the function. Python's errors about symbols become OperatorErrors with the user's line."""
     try:
         function(**given)
     except (TypeError, AttributeError, ValueError, LookupError, ArithmeticError, NameError, RecursionError) as error:
         if isinstance(error, OperatorError):
             raise
         where = _line_of(error)
-        hint = "what a nest may be is in docs/stencils.md"
+        hint = "docs/stencils.md says what a nest may contain"
         found = f"{type(error).__name__}: {error}"
         raise OperatorError(f"{function.__name__} cannot be recorded", where=where, found=found, hint=hint) from error
 
 
 def _line_of(error: BaseException) -> str:
-    """The innermost line of the user's code that an error went through."""
+    """The innermost line of the user's code in an error's traceback."""
     found, trace = "", error.__traceback__
     while trace is not None:
         path = Path(trace.tb_frame.f_code.co_filename)

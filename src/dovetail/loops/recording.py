@@ -15,10 +15,10 @@ WRAPS = ("periodic", "reflecting")
 
 @dataclass(frozen=True)
 class Array:
-    """An array of a nest: what its axes are called or how long they are, its dtype, and what lies at its boundary.
+    """An array of a nest: names or lengths of its axes, its dtype and its boundary.
 
-    `time`: its first subscript is a step of the time loop; as many levels are kept as the statements need, and those
-    before the first step are given. `boundary`: of such an array, what a new level has where no statement writes it.
+    `time`: its first subscript is a time level; as many levels are kept as the statements need, and those
+    before the first step are given. `boundary`, with `time`: the values of a new level where no statement writes it.
     """
 
     shape: tuple[str | int, ...]
@@ -33,7 +33,7 @@ class Array:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """`for index in range(low, high)`, and what it holds."""
+    """`for index in range(low, high)`, with its body."""
 
     index: str
     low: Affine
@@ -76,7 +76,7 @@ class Take:
 
 
 class Code:
-    """The loops and statements of a function, in the names of its arrays and of its symbols: sizes and parameters."""
+    """The loops and statements of a function. `symbols`: the names of its sizes and parameters."""
 
     def __init__(self, arrays: Mapping[str, Array], symbols: Sequence[str]) -> None:
         self.arrays, self.symbols = arrays, set(symbols)
@@ -89,7 +89,7 @@ class Code:
 
 @dataclass(frozen=True, eq=False)
 class Recording:
-    """A function of loops over arrays, as it was recorded.
+    """A recorded function of loops over arrays.
 
     `arrays` in the order of the arguments; `parameters`: whole numbers that the function takes beside them.
     """
@@ -115,7 +115,7 @@ class Recording:
         return tuple(name for name in self.arrays if name in targets)
 
     def accesses(self, name: str) -> Iterator[tuple[Statement, Read]]:
-        """Every element of an array that a statement reads or writes."""
+        """Yield every element of an array that a statement reads or writes."""
         for statement in self.statements:
             yield from ((statement, each) for each in (*statement.reads, statement.target) if each.array == name)
 

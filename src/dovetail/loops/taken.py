@@ -1,4 +1,4 @@
-"""taken: temporaries for values that a nest reads before a statement overwrites them and uses afterwards."""
+"""taken: temporaries for values that a nest reads, then overwrites, then uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Moment:
 
 
 def take_values(code: Code) -> None:
-    """Put a Take before each write that changes a value which is used after it."""
+    """Insert a Take at each read whose value is used after a statement may have overwritten it."""
     found: dict[int, Taken] = {}
     for number, statement in enumerate(code.statements):
         stale = {id(read): read for read in reads(statement.value) if _is_stale(code, number, read)}
@@ -55,7 +55,7 @@ def _is_stale(code: Code, number: int, read: Read) -> bool:
 
 
 def _between(statements: Sequence[Statement], number: int, moment: Moment) -> Iterator[Statement]:
-    """Those that run after the moment and before statement `number`; of loops entered in between, all of them."""
+    """The statements that run after the moment and before statement `number`: of a loop entered in between, all."""
     shared, user = len(moment.loops), statements[number]
     entered = user.loops[shared] if len(user.loops) > shared else None
     for place in range(moment.number, len(statements)):
@@ -65,7 +65,7 @@ def _between(statements: Sequence[Statement], number: int, moment: Moment) -> It
 
 
 def _overwrites(code: Code, write: Statement, read: Read) -> bool:
-    """Whether a statement may write this element; errs on the safe side."""
+    """Whether a statement may write this element; True in case of doubt."""
     if write.target.array != read.array:
         return False
     inner = write.loops[len(read.taken.loops) :]
@@ -82,7 +82,7 @@ def _are_apart(gap: Affine, inner: Sequence[Loop]) -> bool:
 
 
 def _lying(code: Code, read: Read, axis: int) -> Iterator[Affine]:
-    """A subscript, and what it means beyond the ends of its axis where the boundary wraps around or mirrors."""
+    """Yield a subscript and, beyond the ends of its axis, the one to which the boundary wraps or mirrors it."""
     array, at = code.arrays[read.array], read.at[axis]
     yield at
     if axis < array.time or array.boundary not in ("periodic", "reflecting"):
@@ -102,7 +102,7 @@ def _check_level(code: Code, read: Read) -> None:
 
 
 def check_untaken(nest: Recording) -> None:
-    """OperatorError where a nest has temporaries: it runs serially only."""
+    """Raise OperatorError if a nest has temporaries: it then runs serially only."""
     for statement in nest.statements:
         for each in temporaries(statement.value):
             what = f"{nest.name} uses {each.read} after a statement has overwritten it: such a nest runs serially only"
@@ -111,7 +111,7 @@ def check_untaken(nest: Recording) -> None:
 
 
 def temporaries(value: Value) -> Iterator[Taken]:
-    """The temporaries of an expression."""
+    """Yield the temporaries of an expression."""
     if isinstance(value, Taken):
         yield value
         return

@@ -1,4 +1,4 @@
-"""types: the dtype of each expression. A statement computes in one dtype; numbers take that of their neighbours."""
+"""types: the dtype of each expression. A statement computes in one dtype; numbers take that of the other operand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = ("float32", "float64", "int8", "uint8", "int16", "uint16", "int32", "ui
 
 
 def check_types(nest: Recording, dtypes: Mapping[str, str]) -> None:
-    """OperatorError, naming the statement, where dtypes are mixed or an operation is not for them."""
+    """Raise OperatorError, with the statement, if it mixes dtypes or applies an operation to a wrong dtype."""
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:
             raise OperatorError(f"{name} has dtype {dtype}", hint=f"one of {', '.join(DTYPES)}")
@@ -32,7 +32,7 @@ class _MixedError(Exception):
 
 
 def dtype_of(value: Value, dtypes: Mapping[str, str]) -> str:
-    """The dtype of an expression; WHOLE or REAL of one of numbers only, TRUTH of a condition."""
+    """Return the dtype of an expression; WHOLE or REAL if it has numbers only, TRUTH if it is a condition."""
     if isinstance(value, Read | Taken):
         return dtypes[(value.read if isinstance(value, Taken) else value).array]
     if isinstance(value, Number):
@@ -65,7 +65,7 @@ def is_real(dtype: str) -> bool:
 
 
 def one_of(left: str, right: str, value: Value) -> str:
-    """The dtype that two operands have together."""
+    """Return the common dtype of two operands."""
     weak = {WHOLE: 0, REAL: 1}
     if left in weak and right in weak:
         return left if weak[left] >= weak[right] else right
@@ -79,7 +79,7 @@ def one_of(left: str, right: str, value: Value) -> str:
 
 
 def _check_range(value: Value, dtype: str) -> None:
-    """Numbers must be ones of the dtype, those too that `where` chooses among."""
+    """Check that the dtype can hold all number operands, also those that `where` chooses among."""
     if dtype not in DTYPES:
         return
     info = np.finfo(dtype) if is_real(dtype) else np.iinfo(dtype)
@@ -91,7 +91,7 @@ def _check_range(value: Value, dtype: str) -> None:
 
 
 def _numbers(values: Iterable[Value]) -> Iterator[Number]:
-    """The numbers among operands; of a `where`, those that it may choose.
+    """Yield the numbers among operands, including those that a `where` may choose.
 
     >>> [number.value for number in _numbers((Number(1), Apply("where", (Read("a", ()), Number(2), Number(3)))))]
     [1, 2, 3]

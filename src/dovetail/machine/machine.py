@@ -16,6 +16,7 @@ from dovetail.machine.presets import preset_document, presets
 SCHEMA = "dovetail.machine/1"
 CURVE_SCHEMA = "dovetail.curve/1"
 SWITCH = -1
+SHARED_COST = "shared:"  # before the key of a cost through shared memory
 LIBRARY = "library"  # part of the keys of costs measured with the library's collectives
 COST_KEYS = (
     "p2p:<link kind>",
@@ -28,13 +29,16 @@ COST_KEYS = (
     "memory",
     "reduce",
     "copy",
+    "shared:<p2p or exchange>:<link kind>",
+    "shared:<reduce or copy>",
     "cil:compute",
     "cil:net",
     "cil:compute:library",
     "cil:net:library",
 )
 _COST_KEY = re.compile(
-    r"(p2p|exchange|kernel|flops|call):.+|memory|reduce|copy|cil:(compute|net)(:library)?|(?!cil:)[a-z_]+:[1-9]\d*"
+    r"(p2p|exchange|kernel|flops|call):.+|memory|reduce|copy|shared:((p2p|exchange):.+|reduce|copy)|"
+    r"cil:(compute|net)(:library)?|(?!cil:|shared:)[a-z_]+:[1-9]\d*"
 )
 
 
@@ -86,6 +90,8 @@ class Machine:
     - `flops:<kernel>:<dtype>` against FLOP, and `memory` against bytes read and written. A computation without its own
       curve takes the longer of both.
     - `reduce`, `copy`.
+    - `shared:p2p:<kind>`, `shared:exchange:<kind>`, `shared:reduce`, `shared:copy`: the same in Programs whose messages
+      go through memory that the ranks of one host share.
     - `cil:compute`: factor by which traffic slows computations, against message bytes. `cil:net`: factor by which
       computations slow traffic. `cil:compute:library`, `cil:net:library`: the same for the library's collectives;
       default: the former.
@@ -194,6 +200,12 @@ class Machine:
         {'blas': 'openblas'}
         """
         return replace(self, costs={**self.costs, **costs}, facts={**self.facts, **facts})
+
+    @property
+    def shared(self) -> Machine:
+        """This machine with the costs of Programs whose messages go through shared memory (keys `shared:…`)."""
+        heads = {key: curve for key, curve in self.costs.items() if key.startswith(SHARED_COST)}
+        return self.with_costs({key.removeprefix(SHARED_COST): curve for key, curve in heads.items()})
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field; `from_json` reads it."""

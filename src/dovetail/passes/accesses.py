@@ -13,10 +13,10 @@ READ, WRITE = 1, 2
 
 
 class Accesses(NamedTuple):
-    """Sorted by place, then row; an op stands once for each place that it touches.
+    """The accesses of all ops, sorted by place, then row: one entry for each op and place that it touches.
 
-    A place is a slot of a buffer on a rank, or several that follow one another where every op touches all or none.
-    `mode`: READ, WRITE or both. `first`: whether the entry is the first of its place.
+    A place is a slot of a buffer on a rank, or several consecutive slots of which every op touches all or none.
+    `mode`: READ, WRITE or both. `first`: whether the entry is the first one of its place.
     """
 
     place: Array
@@ -26,13 +26,13 @@ class Accesses(NamedTuple):
     first: Array
 
     def same(self, one: Array, other: Array) -> Array:
-        """Whether entries `one` and `other` (which may lie beyond the end) are of one place."""
+        """Return whether entries `one` and `other` (which may be beyond the end) have the same place."""
         inside = np.minimum(other, len(self.row) - 1)
         result: Array = (inside == other) & (self.place[inside] == self.place[one])
         return result
 
     def unread_from(self, program: Program, entry: Array) -> Array:
-        """Whether the slots of the entries before `entry` are overwritten by `entry`, unread, or end as scratch."""
+        """Return whether no op reads a slot after `entry - 1`: `entry` overwrites it, or it is unused scratch."""
         scratch = np.array([buffer.role == "scratch" for buffer in program.buffers])
         inside = np.minimum(entry, len(self.row) - 1)
         result: Array = np.where(
@@ -59,7 +59,7 @@ def accesses(program: Program, rows: OpColumns | None = None) -> Accesses:
 
 
 def _coarsen(program: Program, region: Array, rank: Array) -> Array:
-    """Express each buffer's regions in the greatest unit that divides all their numbers; return their first places."""
+    """Divide each buffer's regions by the greatest common divisor of their numbers; return their first places."""
     buffer = region[:, BUFFER]
     region[region[:, BLOCKS] <= 1, STRIDE] = 0
     room = np.zeros((len(program.buffers), program.num_ranks), np.int64)

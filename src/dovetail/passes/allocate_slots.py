@@ -13,7 +13,7 @@ NAME = "scratch"
 
 
 def allocate_slots(program: Program) -> Program:
-    """Return the program with one buffer `scratch` for all slots of scratch that some op uses, by rank and buffer.
+    """Return the program with one buffer `scratch` that holds, without gaps, all scratch slots that an op uses.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -41,7 +41,7 @@ def allocate_slots(program: Program) -> Program:
     rows = OpColumns.of(program)
     rank = rows.op["rank"].astype(np.int64)
     slots = np.array([b.slots if b.role == "scratch" else (0,) * program.num_ranks for b in program.buffers])
-    start = np.concatenate([[0], np.cumsum(slots.T.ravel())])  # of each buffer on each rank, by rank
+    start = np.concatenate([[0], np.cumsum(slots.T.ravel())])  # first slot of each buffer on each rank, by rank
     sides = [
         (side, np.flatnonzero(is_scratch[side[:, BUFFER]] & (side[:, BUFFER] >= 0))) for side in (rows.read, rows.write)
     ]
@@ -51,7 +51,7 @@ def allocate_slots(program: Program) -> Program:
         side[mine, OFFSET] = first
         np.add.at(bounds, first, 1)
         np.add.at(bounds, first + _span(side[mine]), -1)
-    place = np.concatenate([[0], np.cumsum(np.cumsum(bounds[:-1]) > 0)])  # of each slot, among those that are touched
+    place = np.concatenate([[0], np.cumsum(np.cumsum(bounds[:-1]) > 0)])  # index of each slot among the used ones
     ends = place[start[:: len(slots)]]
     kept = [buffer for buffer in program.buffers if buffer.role != "scratch"]
     for side, mine in sides:
@@ -65,6 +65,6 @@ def allocate_slots(program: Program) -> Program:
 
 
 def _span(region: Array) -> Array:
-    """Slots from the first to the last of each region."""
+    """The number of slots from the first to the last one of each region, gaps included."""
     span: Array = region[:, COUNT] + region[:, STRIDE] * np.maximum(region[:, BLOCKS] - 1, 0)
     return span

@@ -12,15 +12,15 @@ from dovetail.passes.transfers import messages
 
 
 def assign_channels(program: Program, hints: Hints, forward: Array, most: int = 32) -> tuple[Hints, Array]:
-    """Return hints with a channel for every op that sends or receives, and the flows of `forward` that channels allow.
+    """Return hints with a channel for every send and receive, and `forward` with the flows that channels allow.
 
-    A lane sends to one peer, receives from one, and uses one channel. So on each rank a channel pairs source peers one
-    to one with the peers that their messages are forwarded to, and with the lanes that the author asked for. A flow
-    takes the least channel for which this holds on its whole path. If none of the first `most` channels fits, or if the
-    author asked for another one on the way, the flow is cut, and the rank in between receives and sends by two ops.
+    A lane sends to one peer, receives from one, and uses one channel. So on each rank a channel pairs each source peer
+    with the one peer that its messages are forwarded to, and with the one lane that the author asked for. A flow
+    takes the lowest channel for which this holds on its whole path. If none of the first `most` channels fits, or the
+    author asked for another channel on the way, the flow is cut: the rank in between receives and sends by two ops.
     Messages outside flows are on channel 0, or on several if a rank has many peers (see spread_channels).
 
-    Here what comes to rank 1 from rank 0 goes on to 2 and to 3, which takes two channels:
+    Here rank 1 forwards messages of rank 0 to ranks 2 and 3, which takes two channels:
 
     >>> from dovetail.ir import parse
     >>> from dovetail.passes.hints import no_hints
@@ -67,26 +67,26 @@ def assign_channels(program: Program, hints: Hints, forward: Array, most: int = 
 
 
 class _Ties:
-    """Pairs of ends on one rank that a channel must keep one to one. A set of channels is a number, bit c channel c."""
+    """Pairs (ties) of ends on a rank that must be one to one in each channel. A set of channels is a bit mask."""
 
     def __init__(self, rank: Array, left: Array, right: Array, kind: int) -> None:
-        """The pairs are of `left` and `right` on `rank`; no two kinds of ties have an end in common."""
+        """Tie `left[i]` to `right[i]` on `rank[i]`. Ties of different `kind` have no end in common."""
         self._base = kind << 40
         width = int(max(left.max(initial=0), right.max(initial=0))) + 1
         lefts, left_of = ranked(rank * width + left)
         rights, right_of = ranked(rank * width + right)
         ties, number = ranked(left_of * max(len(rights), 1) + right_of)
-        self.number = ints(number)  # the number of the tie of each given pair
+        self.number = ints(number)  # for each given pair, its tie
         self.left = ints(ties // max(len(rights), 1))
         self.right = ints(ties % max(len(rights), 1))
         self._has, self._at_left, self._at_right = [0] * len(ties), [0] * len(lefts), [0] * len(rights)
 
     def channels(self, tie: int) -> int:
-        """The channels that have the tie, or may have it."""
+        """Return the channels that have the tie, or may still take it."""
         return self._has[tie] | ~(self._at_left[self.left[tie]] | self._at_right[self.right[tie]])
 
     def fits(self, tie: int, held: dict[int, int]) -> bool:
-        """Whether a flow with the ties `held` (by their ends) may have this one too; if so, add it to `held`."""
+        """Add a tie to those of a flow (`held`, by end), and return whether it agrees with them."""
         left, right = self._base + self.left[tie], -1 - self._base - self.right[tie]
         return held.setdefault(left, tie) == tie == held.setdefault(right, tie)
 
@@ -97,7 +97,7 @@ class _Ties:
 
 
 class _Flows:
-    """Messages by number: which follows which, and the channels decided so far."""
+    """Messages by number: the next message of each one's flow, and the channels chosen so far."""
 
     def __init__(self, program: Program, hints: Hints, forward: Array) -> None:
         send, receive = messages(program)
@@ -113,12 +113,12 @@ class _Flows:
         self._lanes = _Lanes((source, target, hints.lane[send]), (target, source, hints.lane[receive]))
         self._tie, self._asked, self._follow = ints(tie), ints(asked), ints(follow)
         self.channel = ints(np.maximum(asked, 0))
-        self.cuts: list[int] = []  # messages that do not go on at once
+        self.cuts: list[int] = []  # messages after which a flow is cut
         for message in np.flatnonzero(asked >= 0).tolist() if self._lanes.ties else ():
             self._lanes.add(message, 1 << self._asked[message])
 
     def heads(self) -> list[int]:
-        """First messages of flows with something to decide; flows that the author constrains come first."""
+        """Return the first message of each flow that needs a channel; flows that the author constrains come first."""
         is_head = [True] * len(self._follow)
         operator = [channel >= 0 for channel in self._asked]
         for message in range(len(operator) - 1, -1, -1):
@@ -130,7 +130,7 @@ class _Flows:
         return sorted(heads, key=lambda head: not operator[head])
 
     def alone(self) -> Array:
-        """For each message: whether nothing ties it to a channel, neither a flow nor a request of the author."""
+        """Return for each message whether neither a flow nor the author ties it to a channel."""
         alone = np.array(self._asked, np.int64) < 0
         alone &= np.array(self._follow, np.int64) < 0
         alone[[after for after in self._follow if after >= 0]] = False
@@ -138,7 +138,7 @@ class _Flows:
         return alone
 
     def place(self, head: int, few: int) -> None:
-        """Assign channels to the messages of a flow from its head on, of `few` if possible; cut the flow if need be."""
+        """Assign channels to a flow's messages, from the set `few` if possible; cut the flow where none fits."""
         part, held, free, message = list[int](), dict[int, int](), -1, head
         while message >= 0:
             alone = self._free(message, few)
@@ -158,7 +158,7 @@ class _Flows:
         self._settle(part)
 
     def _free(self, message: int, few: int) -> int:
-        """Channels that a message may take for itself."""
+        """The channels that a message may take regardless of its flow."""
         asked = self._asked[message]
         if asked >= 0:
             return 1 << asked
@@ -168,7 +168,7 @@ class _Flows:
         return free & few or free or 1
 
     def _settle(self, part: list[int]) -> None:
-        """Give all messages of a part of a flow the channel that its last message has found."""
+        """Give all messages of a part of a flow the channel of its last message, which fits all."""
         number = self.channel[part[-1]]
         for message in part:
             self.channel[message] = number
@@ -182,7 +182,7 @@ class _Lanes:
     """The author's lanes as constraints: each has one channel, and one peer in each direction."""
 
     def __init__(self, *sides: tuple[Array, Array, Array]) -> None:
-        """`sides`: for messages as they are sent, then received: the rank, the peer, and the lane, -1 for any."""
+        """`sides`: first for sends, then for receives: each message's rank, peer, and lane (-1: any)."""
         self.ties: dict[int, list[tuple[_Ties, int, tuple[int, int]]]] = {}  # by message
         self._only: dict[tuple[int, int], int] = {}  # (rank, lane) -> its channel
         for kind, (rank, peer, lane) in enumerate(sides, 1):

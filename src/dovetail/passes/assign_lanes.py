@@ -15,12 +15,12 @@ from dovetail.passes.transfers import messages
 
 
 def assign_lanes(program: Program, hints: Hints, forward: Array) -> tuple[Program, Hints, Array] | None:
-    """Assign lanes to a trace with channels so that it can run; also return the receives that the next op forwards.
+    """Assign lanes to a trace with channels so that it can run. Also return which receives the next op forwards.
 
-    A lane sends to at most one peer, receives from at most one, and has one channel; all messages of a rank with one
-    peer, one way, on one channel are on one lane. Flows say which peers share a lane, the author's lanes come next,
-    then lanes that send and lanes that receive share, first with the same peer. Copies and reduces join a lane whose
-    data they take, or give to. Order within lanes and across them: `in_order`, whose None is passed on.
+    A lane sends to at most one peer, receives from at most one, and has one channel. All messages of a rank with one
+    peer, in one direction, on one channel are on one lane. Flows decide which peers share a lane, then the author's
+    lanes; then each sending lane is merged with a receiving one, of the same peer if possible. Copies and reduces join
+    a lane whose data they use or produce. `in_order` orders the ops; if it returns None, so does this function.
 
     >>> from dovetail.ir import parse, to_text
     >>> from dovetail.passes.depend import depend

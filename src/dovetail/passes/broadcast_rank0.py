@@ -16,8 +16,8 @@ Ints = NDArray[np.int64]
 def broadcast_rank0(program: Program) -> Program:
     """Return a program with rank 0's ops on each of n ranks: on rank r, peer q becomes rank (q + r) mod n.
 
-    Regions are not changed, so the result is right for timing only, not for data, unless all ranks hold the same; there
-    are no post-conditions. If several channels become one, the deepest one's depth counts.
+    Regions stay unchanged, so the result is right for timing only, not for data, unless all ranks hold the same. It has
+    no post-conditions. If several channels become one, it has the largest of their depths.
 
     >>> from dovetail.ir import parse, to_text
     >>> print(to_text(broadcast_rank0(parse('''
@@ -45,7 +45,7 @@ def broadcast_rank0(program: Program) -> Program:
       recv from 0 -> y[0:1]
     """
     ranks, col = program.num_ranks, program.columns
-    each = np.tile(np.arange(ranks), program.num_ops)  # rank of every new op: of an op of rank 0 all turns in a row
+    each = np.tile(np.arange(ranks), program.num_ops)  # rank of every new op: the copies of an op are consecutive
     many = {name: np.repeat(col[name], ranks) for name in ("kind", "lane", "call", "line")} | {"rank": each}
     numbers, depths = dict[tuple[int, int, int], int](), Counter[tuple[int, int, int]]()
     rows = np.full((ranks, len(program.channels) + 1), -1)

@@ -18,19 +18,19 @@ from dovetail.ir.proof.certificate import Fault
 from dovetail.passes.member_steps import Step, member_steps
 from dovetail.passes.regions import Bounds, apart, bounds, common_unit, cut
 
-# (kind, group size, in place) -> the algorithm, or None where the library's call is to stay. In place, the algorithm
+# (kind, group size, in place) -> the algorithm, or None to keep the library's call. In place, the algorithm
 # has no output buffer, and its input is the whole array of a rank.
 Make = Callable[[str, int, bool], Program | None]
 
 
 class Place(NamedTuple):
-    """Where a buffer of the algorithm lies on a rank: slot i is slots bounds[i] to bounds[i + 1] of the region."""
+    """The place of an algorithm's buffer on a rank: its slot i is slots bounds[i] to bounds[i + 1] of the region."""
 
     region: Region
     bounds: Bounds
 
     def of(self, part: Region) -> Region:
-        """Return where `part` of the algorithm's buffer lies in the program."""
+        """Return the program's region for `part` of the algorithm's buffer."""
         return cut(self.region, self.bounds[part.offset], self.bounds[part.offset + part.count])
 
 
@@ -45,7 +45,7 @@ class Algorithm:
 
     @classmethod
     def of(cls, program: Program, size: int) -> Algorithm:
-        """Return the algorithm of `program`. ProgramError unless it has `size` ranks, one input, at most one output."""
+        """Return `program` as an Algorithm. ProgramError unless it has `size` ranks, one input, at most one output."""
         names = {role: [b.name for b in program.buffers if b.role == role] for role in ("input", "output")}
         if program.num_ranks != size or len(names["input"]) != 1 or len(names["output"]) > 1:
             found = f"'{program.name}' of {program.num_ranks} ranks, with buffers {names}"
@@ -66,7 +66,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Call:
-    """One call by all of its group. `ops` are in the order of the group; `parts`: slots of what the algorithm cuts
+    """One call by all members of a group. `ops` are in the group's order. `parts`: slots of what the algorithm cuts
     into chunks, one part for each member or one in all."""
 
     kind: str
@@ -80,14 +80,14 @@ class Call:
         return traits_of(self.kind)
 
     def places(self, member: int) -> Mapping[str, Place]:
-        """The places of the algorithm's buffers on a member, without scratch."""
+        """Return the places of the algorithm's buffers on a member, without scratch."""
         found = {self.algorithm.input: self._place(member, 0)}
         if self.algorithm.output is not None:
             found[self.algorithm.output] = self._place(member, 1)
         return found
 
     def first_copy(self, member: int) -> tuple[Region, Region] | None:
-        """The copy (source, destination) that must precede an algorithm in place; None if there is none."""
+        """Return the copy (source, destination) that must precede an algorithm in place; None if there is none."""
         op = self.ops[member]
         if self.algorithm.output is not None or not (op.reads and op.writes) or self.traits.output_is_part:
             return None
@@ -97,7 +97,7 @@ class Call:
         return (op.reads[0], home) if home != op.reads[0] and home.num_slots else None
 
     def scratch_sizes(self) -> Sizes:
-        """Numbers of slots that each slot of the algorithm's scratch stands for. Raises ProgramError if sizes differ in
+        """Return how many slots each slot of the algorithm's scratch stands for. Raises ProgramError if sizes differ in
         a way that the algorithm does not allow."""
         names = self.algorithm.scratch
         if not names:
@@ -119,12 +119,12 @@ class Call:
             if overlaps(op) and not (in_place and self._is_in_place(op, member)):
                 refuse(op, "has a source and a destination that overlap in part")
             if in_place and self.traits.output_is_part and not self._is_in_place(op, member):
-                refuse(op, "has a destination of its own, and the algorithm is in place")
+                refuse(op, "has a separate destination, but the algorithm is in place")
             if self._spoils_input(member):
                 refuse(op, f"would have its input overwritten by algorithm '{self.algorithm.program.name}'")
 
     def _spoils_input(self, member: int) -> bool:
-        """Whether the algorithm overwrites pure input: in place, the others' parts of a reduce_scatter."""
+        """Whether the algorithm overwrites input: in a reduce_scatter in place, also the other members' parts."""
         own, slots = range(0), self.algorithm.program.slots_of(self.algorithm.input, member)
         if self.algorithm.output is None:
             chunks = slots // len(self.parts)
@@ -165,7 +165,7 @@ class Call:
 
 
 def find_calls(program: Program, make: Make) -> dict[int, tuple[Call, int]]:
-    """Return, by row of each op that `make` has an algorithm for, the call and the op's member number."""
+    """Return (call, member number) by the row of each op for which `make` has an algorithm."""
     found: dict[int, tuple[Call, int]] = {}
     known: dict[tuple[str, int, bool], Algorithm | None] = {}
     for row, ops, lanes in _groups(program):
@@ -191,14 +191,14 @@ def refuse(op: Op, why: str) -> NoReturn:
 
 
 def overlaps(op: Op) -> bool:
-    """Whether an op's writes overlap its reads; interleaved regions count as overlapping."""
+    """Return whether an op's writes overlap its reads; interleaved regions count as overlapping."""
     pairs = ((src, dst) for src in op.reads for dst in op.writes)
     return any(src.num_slots and dst.num_slots and not apart(src, dst) for src, dst in pairs)
 
 
 def _groups(program: Program) -> Iterator[tuple[int, list[Op], list[int]]]:
-    """The calls: row of `collectives`, ops in the order of the group (members that never call are missing), and on
-    which lane each member makes the first call of that row."""
+    """Yield each call: its row of `collectives`, its ops in the order of the group (without members that never call),
+    and the lane on which each member makes its first call of that row."""
     queues: dict[tuple[int, int], list[Op]] = {}
     for index in np.flatnonzero(program.columns["kind"] == Kind.collective).tolist():
         op = program.op(index)

@@ -28,22 +28,22 @@ class OpColumns:
 
     @classmethod
     def of(cls, program: Program) -> OpColumns:
-        """ProgramError for ops that no traced collective has: puts, signals, kernels, library calls."""
+        """Return a program's columns. Raises ProgramError for puts, gets, signals, kernels and library calls."""
         col = program.columns
         strange = np.flatnonzero(col["kind"] > Kind.recv_reduce_copy_send)
         if len(strange):
             row = int(strange[0])
             kind = Kind(int(col["kind"][row])).name
-            raise ProgramError(f"op {row} '{kind}' is none that an algorithm of copies and reduces has")
+            raise ProgramError(f"op {row} '{kind}' cannot be part of an algorithm of copies, reduces and messages")
         op = {name: col[name].copy() for name in OP}
         return cls(op, _dense(col, "read"), _dense(col, "write"))
 
     def take(self, rows: Array) -> OpColumns:
-        """The ops `rows` in that order; a row may be named several times."""
+        """Return the ops `rows` in that order; a row may occur several times."""
         return OpColumns({name: column[rows] for name, column in self.op.items()}, self.read[rows], self.write[rows])
 
     def into(self, program: Program, waiting: Array, awaited: Array) -> Program:
-        """`program` with these ops instead of its own; op `waiting[i]` waits for op `awaited[i]`."""
+        """Return `program` with these ops instead of its own; op `waiting[i]` waits for op `awaited[i]`."""
         columns = self.op | dep_columns(len(self.op["kind"]), waiting, awaited)
         for side, dense in (("read", self.read), ("write", self.write)):
             has = dense[:, BUFFER] >= 0
@@ -68,7 +68,7 @@ def edges(program: Program) -> tuple[Array, Array]:
 
 
 def moved(program: Program, place: Array) -> tuple[Array, Array]:
-    """Return the dependencies after op i became op `place[i]`; ops that become one no longer wait for each other."""
+    """Return the dependencies after op i has become op `place[i]`, without those inside one new op."""
     waiting, awaited = (place[rows] for rows in edges(program))
     kept = waiting != awaited
     return waiting[kept], awaited[kept]
@@ -82,7 +82,7 @@ def dep_columns(num_ops: int, waiting: Array, awaited: Array) -> dict[str, Array
 
 
 def starts(owner: Array, size: int) -> Array:
-    """Return where each owner's entries start in a list sorted by owner, and where the last one's end.
+    """Return the start of each owner's entries in a list sorted by owner, and the end of the last one's.
 
     >>> starts(np.array([0, 0, 2]), 3).tolist()
     [0, 2, 2, 3]

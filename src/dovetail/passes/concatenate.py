@@ -1,4 +1,4 @@
-"""concatenate: join Programs on the same lanes and channels; each begins where the one before left off."""
+"""concatenate: run Programs one after the other on the same lanes and channels."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from dovetail.passes.op_rows import rows_of, taken
 
 
 def concatenate(parts: Sequence[Program]) -> Program:
-    """Concatenate programs: all ops by rank, one program after the other, in their own queues.
+    """Return one program in which each queue has the ops of all parts, one part after the other.
 
-    Channels are those of all, with the largest depth; other tables are those of the first. Leaves out post-conditions.
+    Channels are those of all parts, with the largest depth; other tables are those of the first. No post-conditions.
 
     >>> from dovetail.ir import parse, to_text
     >>> one = parse('''
@@ -57,14 +57,14 @@ def concatenate(parts: Sequence[Program]) -> Program:
 
 
 def _renumbered(part: Program, numbers: Mapping[tuple[int, int, int], int]) -> dict[str, NDArray[Any]]:
-    """A part's columns, its channels by their new numbers; in place of where rows start, how many there are."""
+    """A part's columns with new channel numbers, and with counts of rows instead of their starts."""
     rows = np.array([*(numbers[channel[:3]] for channel in part.channels), -1])
     found = {name: np.diff(column) if name.endswith("_start") else column for name, column in part.columns.items()}
     return found | {name: rows[part.columns[name]] for name in ("chan_in", "chan_out")}
 
 
 def _by_rank(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The columns with one rank's ops after the other's: of ops that begin at once, `sim` lets the first go first."""
+    """The columns sorted by rank, because `sim` starts ops that begin at the same time in the order of rows."""
     order = np.argsort(columns["rank"], kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -74,7 +74,7 @@ def _by_rank(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
 
 
 def _channels(parts: Sequence[Program]) -> tuple[Channel, ...]:
-    """Every channel of the parts once."""
+    """Every channel of the parts once, with the largest depth."""
     found: dict[tuple[int, int, int], Channel] = {}
     for part in {id(part): part for part in parts}.values():
         for channel in part.channels:

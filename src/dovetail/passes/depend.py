@@ -10,11 +10,11 @@ from dovetail.passes.columns import Array, dep_columns
 
 
 def depend(program: Program) -> Program:
-    """Order every two conflicting ops of a rank (one of them writes) by `after`, in the order of their rows.
+    """Order all conflicting ops of a rank (same slot, one of them writes) by `after`, in the order of their rows.
 
     For each slot, a read waits for the last write; a write waits for the reads since then, or for the last write if
-    there are none. These imply all other conflicts. Lane order then matters for messages only. The program's own
-    dependencies are replaced.
+    there are none. These imply all other orders. Lane order then matters for messages only. The program's
+    own dependencies are replaced.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -48,9 +48,9 @@ def conflicts(touched: Accesses) -> tuple[Array, Array]:
     row, writes = touched.row, (touched.mode & WRITE) != 0
     at = np.arange(len(row))
     start = np.maximum.accumulate(np.where(touched.first, at, 0))
-    last = np.concatenate([[-1], np.maximum.accumulate(np.where(writes, at, -1))])[:-1]  # write before each entry
+    last = np.concatenate([[-1], np.maximum.accumulate(np.where(writes, at, -1))])[:-1]  # last write before entry
     on_write = (last >= start) & (~writes | (last == at - 1))
     upto = np.minimum.accumulate(np.where(writes, at, len(row))[::-1])[::-1]
-    reads = np.flatnonzero(~writes & (upto < len(row)))  # reads with some write after them
+    reads = np.flatnonzero(~writes & (upto < len(row)))  # reads that a write follows
     reads = reads[start[upto[reads]] == start[reads]]  # of the same slot
     return np.concatenate([row[on_write], row[upto[reads]]]), np.concatenate([row[last[on_write]], row[reads]])

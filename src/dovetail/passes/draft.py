@@ -10,7 +10,7 @@ from dovetail.ir import Builder, Channel, Collective, Kernel, Kind, Lane, Op, Pr
 
 
 class OldOp(NamedTuple):
-    """A dependency on what replaced row `row` of the old program: on piece `piece` of it, or (-1) on its ends."""
+    """A dependency on the replacement of row `row` of the old program: on its piece `piece`, or (-1) on its ends."""
 
     row: int
     piece: int = -1
@@ -33,7 +33,7 @@ class Draft:
     """Collects ops; `build` numbers them and drops lanes, channels and collectives that no op uses any more.
 
     New ops are named by the number that `add` returns, old ones by OldOp; an old op's replacement is named by
-    `replaced`. Every old op must have one (a nop, where nothing is left to do), so that no order is lost.
+    `replaced`. Every old op must have one (a nop if nothing is left to do), so that no order is lost.
     """
 
     def __init__(self, program: Program) -> None:
@@ -71,7 +71,7 @@ class Draft:
         chan_out: int | None = None,
         after: Sequence[int | OldOp] | None = None,
     ) -> int:
-        """Append old op `op`, with what is given instead of its own; the caller still calls `replaced`."""
+        """Append old op `op` with the given changes, and return its number. The caller must still call `replaced`."""
         table = self.program.kernels if op.kind == Kind.compute else self.program.collectives
         return self.add(
             op.kind if kind is None else kind,
@@ -87,12 +87,12 @@ class Draft:
         )
 
     def replaced(self, row: int, pieces: Sequence[int], ends: Sequence[int] | None = None) -> None:
-        """Old op `row` became `pieces`; who waited for it now waits for `ends` (the last piece, unless given)."""
+        """Declare that `pieces` replace op `row`. Ops that waited for it wait for `ends` (default: the last piece)."""
         self._pieces[row] = pieces
         self._ends[row] = pieces[-1:] if ends is None else ends
 
     def build(self) -> Program:
-        """The new program, with `buffers`, `lanes` in this order, and the old one's name, kernels and posts."""
+        """Return the new program, with `buffers` and `lanes` in their order, and the old name, kernels and posts."""
         old = self.program
         builder = Builder(old.name, old.num_ranks)
         for buffer in self.buffers:
@@ -146,7 +146,7 @@ class Draft:
 
 
 def with_depths(program: Program, old: Program, depths: Sequence[int]) -> Program:
-    """`program` with new depths of the channels that it shares with `old`: `depths[i]` for channel i of `old`."""
+    """Return `program` with depth `depths[i]` for the channel that is channel i of `old`."""
     deep = {channel[:3]: depth for channel, depth in zip(old.channels, depths, strict=True)}
     channels = (channel._replace(depth=deep.get(channel[:3], channel.depth)) for channel in program.channels)
     return replace(program, channels=tuple(channels))

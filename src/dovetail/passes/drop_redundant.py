@@ -1,4 +1,4 @@
-"""drop_redundant: dependencies that lane order and other dependencies imply are dropped."""
+"""drop_redundant: drop dependencies that lane order and other dependencies imply."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.passes.columns import Array, dep_columns, edges, first_of_run
 
 
 def drop_redundant(program: Program) -> Program:
-    """Remove dependencies that others imply; the order in every timing stays. Rows must be in a runnable order.
+    """Remove dependencies that lane order or others imply. Rows must be in an order in which they can run.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -46,7 +46,7 @@ def drop_redundant(program: Program) -> Program:
     waiting, awaited = waiting[apart], awaited[apart]
     order = np.lexsort((-awaited, queue[awaited], waiting))
     waiting, awaited = waiting[order], awaited[order]
-    last = first_of_run(waiting) | first_of_run(queue[awaited])  # of each lane wait for the last op only
+    last = first_of_run(waiting) | first_of_run(queue[awaited])  # wait for the last op of each lane only
     waiting, awaited = waiting[last], awaited[last]
     order = np.lexsort((-awaited, waiting, queue[waiting] // lanes))
     waiting, awaited = waiting[order], awaited[order]
@@ -56,14 +56,14 @@ def drop_redundant(program: Program) -> Program:
 
 
 def _needed(waiting: Array, awaited: Array, queue: Array, lanes: int) -> Array:
-    """Of dependencies by rank, waiting op, and awaited op from the last: which are not implied by those before.
+    """Which dependencies no earlier one implies. They are sorted by rank, waiting op, and descending awaited op.
 
-    A clock holds, for each lane of the rank, the last of its ops that is known to have ended.
+    A clock holds, for each lane of the rank, its last op that is known to have ended.
     """
     needed: list[bool] = []
     edges = zip(waiting.tolist(), queue[waiting].tolist(), awaited.tolist(), queue[awaited].tolist(), strict=True)
     none = np.full(lanes, -1)
-    known: dict[int, tuple[list[int], list[Array]]] = {}  # lane -> its ops that learn, and each one's clock
+    known: dict[int, tuple[list[int], list[Array]]] = {}  # lane -> its ops that wait, and their clocks
     rank, learner, clock = -1, -1, none
     for row, lane, earlier, other in edges:
         if lane // lanes != rank:

@@ -1,4 +1,4 @@
-"""fuse: a receive and what the same lane does next with the message become one op."""
+"""fuse: fuse a receive with the next op of its lane, if that reduces or sends the message."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dovetail.passes.regions import apart
 
 
 class _Match(NamedTuple):
-    """Two neighbours of one lane, and the one op in their place."""
+    """Two consecutive ops of a lane, and the kind, reads and writes of the op that replaces them."""
 
     one: Op
     two: Op
@@ -24,9 +24,9 @@ class _Match(NamedTuple):
 def fuse(program: Program) -> Program:
     """Fuse recv + reduce to recv_reduce, and a receive + send of what it wrote to one op that forwards.
 
-    Only where no other op waits for the first of the two, and the second waits for nothing more. Scratch that nobody
-    else reads is no longer written. A forwarding op keeps its message until it has sent it, so its incoming channel
-    becomes one message deeper: what completed still does.
+    Only if no other op waits for the first of the two, and the second waits for nothing else. Scratch that no other op
+    reads is no longer written. A forwarding op holds its message until it has sent it, so its incoming channel becomes
+    one message deeper: a program that completes still does.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -63,7 +63,7 @@ def fuse(program: Program) -> Program:
       recv from 1 -> y[0:4]
     """
     while (fused := _rewrite(_rewrite(program, _adds), _forwards)) is not program:
-        program = fused  # what is no longer written may be what another fusion waited for
+        program = fused  # a write that is gone may allow another fusion
     return program
 
 
@@ -89,7 +89,7 @@ def _rewrite(program: Program, find: Callable[[_Neighbours], Iterator[_Match]]) 
 
 
 def _adds(neighbours: _Neighbours) -> Iterator[_Match]:
-    """recv t; reduce t to d: where only such reduces read t, the message is added to d as it comes."""
+    """`recv t; reduce t to d`: if only such reduces read t, add the message to d when it arrives."""
     found = [
         (one, two)
         for one, two in neighbours.pairs(Kind.recv, Kind.reduce)
@@ -104,7 +104,7 @@ def _adds(neighbours: _Neighbours) -> Iterator[_Match]:
 
 
 def _forwards(neighbours: _Neighbours) -> Iterator[_Match]:
-    """recv or recv_reduce into d; send d."""
+    """`recv` or `recv_reduce` into d, then `send d`: forward the message by one op."""
     for one, two in neighbours.pairs(Kind.recv, Kind.send):
         if two.reads == one.writes:
             yield _Match(one, two, Kind.recv_copy_send, (), one.writes)
@@ -117,7 +117,7 @@ def _forwards(neighbours: _Neighbours) -> Iterator[_Match]:
 
 
 class _Neighbours:
-    """The ops of a program, those that follow each other in a lane, and who reads which slots."""
+    """The ops of a program, the pairs of consecutive ops, and the readers of each slot."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -133,14 +133,14 @@ class _Neighbours:
                 self._reads.setdefault((op.rank, region.buffer), []).append((region, op.index))
 
     def pairs(self, first: Kind, second: Kind) -> Iterator[tuple[Op, Op]]:
-        """Neighbours of these kinds that nothing else is tied to."""
+        """Yield consecutive ops of these kinds with no other dependencies between or on them."""
         for rows in self.program.queues().values():
             for one, two in pairwise(self.ops[row] for row in rows):
                 if (one.kind, two.kind) == (first, second) and self._alone(one, two):
                     yield one, two
 
     def readers(self, op: Op) -> set[int]:
-        """Rows of the ops that may read what `op` writes."""
+        """Return rows of the ops that may read what `op` writes."""
         wrote = op.writes[0]
         return {row for region, row in self._reads.get((op.rank, wrote.buffer), ()) if not apart(region, wrote)}
 

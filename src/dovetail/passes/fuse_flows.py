@@ -1,4 +1,4 @@
-"""fuse_flows: a message that is received and sent on becomes one op that forwards it."""
+"""fuse_flows: fuse a receive and the send of its message into one op that forwards it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from dovetail.passes.transfers import levels, messages
 
 
 def find_flows(program: Program, hints: Hints) -> Array:
-    """Of each op of a trace with dependencies, if it receives: the row of the send that takes its message on, or -1.
+    """Return, for each op of a trace that receives, the row of the send that forwards its message; -1 for other ops.
 
-    Such a send reads exactly what the receive wrote and waits for nothing else. Of several the one that the longest
-    chain of ops waits for is chosen. The author must not have asked for different lanes, channels or copies.
+    Such a send reads exactly what the receive wrote and waits for nothing else. If there are several, the one with the
+    longest chain of ops after it is chosen. The author must not have asked for different lanes, channels or copies.
 
     >>> from dovetail.ir import parse
     >>> from dovetail.passes.depend import depend
@@ -46,17 +46,17 @@ def find_flows(program: Program, hints: Hints) -> Array:
     send, receive = send[fits], receive[fits]
     if np.bincount(receive, minlength=1).max() > 1:
         height = levels(program)[1]
-        order = np.lexsort((-send, height[send]))  # the last one stays
+        order = np.lexsort((-send, height[send]))  # the last one remains
         send, receive = send[order], receive[order]
     forward[receive] = send
     return forward
 
 
 def fuse_flows(program: Program, hints: Hints, forwards: Array) -> tuple[Program, Hints]:
-    """Each receive for which `forwards` holds and the send in the row after it become one op.
+    """Fuse each receive for which `forwards` holds with the send in the next row into one op.
 
-    recv; send is recv_copy_send, recv_reduce; send is recv_reduce_copy_send, or recv_reduce_send where nobody reads
-    the sum before it is overwritten. Who waited for either waits for the one op.
+    `recv; send` becomes recv_copy_send. `recv_reduce; send` becomes recv_reduce_copy_send, or recv_reduce_send if no op
+    reads the sum before it is overwritten. Ops that waited for either wait for the fused op.
 
     >>> from dovetail.ir import parse, to_text
     >>> from dovetail.passes.hints import no_hints
@@ -108,7 +108,7 @@ def fuse_flows(program: Program, hints: Hints, forwards: Array) -> tuple[Program
 
 
 def _unread(program: Program, rows: OpColumns, receive: Array) -> Array:
-    """Of each receive, whether it adds, and no slot of the sum is read again but by the send after it."""
+    """For each receive: whether it reduces, and only the send after it reads the sum."""
     touched = accesses(program, rows)
     asked = np.zeros(program.num_ops, bool)
     asked[receive] = program.columns["kind"][receive] == Kind.recv_reduce

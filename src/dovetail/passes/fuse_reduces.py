@@ -1,4 +1,4 @@
-"""fuse_reduces: a message that is received into scratch and then added elsewhere is added when it is received."""
+"""fuse_reduces: fuse a receive into scratch and a later reduce from there into one op."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dovetail.passes.transfers import messages
 
 
 def fuse_reduces(program: Program, hints: Hints) -> tuple[Program, Hints]:
-    """In a trace, `recv t` and a later `reduce t to d` become one `recv_reduce d` in the place of the reduce.
+    """In a trace, replace `recv t` and a later `reduce t to d` by one `recv_reduce d` in the place of the reduce.
 
-    The message then waits in its channel until the reduce. Both ops stay as they are where `t` is read elsewhere, where
-    the author asked for different lanes, channels or copies of the two, and on channels whose messages would then be
-    received in another order than they are sent.
+    The message then waits in its channel until the reduce. Both ops stay if `t` is read elsewhere, if the author asked
+    for different lanes, channels or copies of the two, and on channels whose messages would then be received in another
+    order than they are sent.
 
     >>> from dovetail.ir import parse, to_text
     >>> from dovetail.passes.hints import no_hints
@@ -57,7 +57,7 @@ def fuse_reduces(program: Program, hints: Hints) -> tuple[Program, Hints]:
 
 
 def _private(program: Program, rows: OpColumns) -> tuple[Array, Array]:
-    """Receives whose slots are all read by one reduce and by nothing else; and these reduces."""
+    """Receives whose slots only one reduce reads, and these reduces."""
     touched, kind, n = accesses(program, rows), program.columns["kind"], program.num_ops
     row, mode = touched.row, touched.mode
     at = np.flatnonzero((kind[row] == Kind.recv) & (mode == WRITE))
@@ -72,7 +72,7 @@ def _private(program: Program, rows: OpColumns) -> tuple[Array, Array]:
 
 
 def _in_turn(program: Program, receive: Array, reduce: Array) -> tuple[Array, Array]:
-    """Without the pairs on channels whose messages would be received in another order than they are sent."""
+    """The pairs without those on channels whose messages would be received in another order than they are sent."""
     taken = messages(program).receive
     channel = program.columns["chan_in"][taken]
     place = np.arange(program.num_ops)

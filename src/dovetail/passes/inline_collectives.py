@@ -16,11 +16,11 @@ from dovetail.passes.member_steps import Step
 
 
 def inline_collectives(program: Program, make: Make, depth: int = 8, ranks: range | None = None) -> Program:
-    """Replace every collective that `make` has an algorithm for by that algorithm's messages.
+    """Replace every collective for which `make` has an algorithm by that algorithm's messages.
 
     New lanes are `send` and `recv`; if a rank has several peers, also `send1`, `recv1`, … for the others. Copies and
     reduces are on `recv`, or on `local` if there are several receiving lanes. Calls that touch the same slots keep
-    their order; others may now overlap, which is the purpose. The algorithm's chunks are mapped to the call's regions;
+    their order; other calls may now overlap, as intended. The algorithm's chunks are mapped to the call's regions;
     if these do not divide evenly, chunks differ by one slot, or one block. Scratch of the algorithm is a buffer of the
     same name, with separate slots for each call.
 
@@ -101,25 +101,25 @@ def inline_collectives(program: Program, make: Make, depth: int = 8, ranks: rang
 class _Queue:
     """The state of one old queue, to keep its order among the lanes that replace it."""
 
-    waits: list[OldOp] = field(default_factory=list)  # what the queue has waited for, its own kept ops among it
-    served: dict[Lane, int] = field(default_factory=dict)  # how many of these each new lane has waited for
+    waits: list[OldOp] = field(default_factory=list)  # what the queue waits for, including its own kept ops
+    served: dict[Lane, int] = field(default_factory=dict)  # how many of `waits` each new lane has waited for
     pending: dict[Lane, int] = field(default_factory=dict)  # last new op on each lane since the last kept op
     touched: dict[str, NDArray[np.int64]] = field(default_factory=dict)  # buffer -> per slot, the last call's row
 
     def touch(self, op: Op, slots_of: Callable[[str, int], int]) -> list[int]:
-        """Rows of the earlier calls that used any slot that `op` uses; from now on `op` is their last user."""
+        """Return rows of the last calls that used the slots of `op`, and make `op` their last user."""
         earlier: set[int] = set()
         for region in (*op.reads, *op.writes):
             rows = self.touched.setdefault(region.buffer, np.full(slots_of(region.buffer, op.rank), -1))
             found = rows[region.slots()]
-            alike = len(found) > 0 and bool((found == found[0]).all())  # as a rule
+            alike = len(found) > 0 and bool((found == found[0]).all())  # the usual case
             earlier.update([int(found[0])] if alike else np.unique(found).tolist())
         for region in (*op.reads, *op.writes):
             self.touched[region.buffer][region.slots()] = op.index
         return sorted(earlier - {-1})
 
     def unserved(self, lane: Lane) -> list[OldOp]:
-        """What the next op on `lane` has to wait for, because no earlier op of that lane did."""
+        """Return what the next op on `lane` must wait for because no earlier op of that lane did."""
         start = self.served.get(lane, 0)
         self.served[lane] = len(self.waits)
         return self.waits[start:]
@@ -139,12 +139,12 @@ class _Writer:
     ) -> None:
         self.draft, self.queue, self.op, self.group, self.places = draft, queue, op, group, places
         self.own, self.lanes = draft.program.lanes[op.lane], lanes if len(group) > 1 else {}
-        self._numbers: list[int] = []  # of all ops added
+        self._numbers: list[int] = []  # of all added ops
         self._last: list[dict[Lane, int]] = []  # after each step, the last op on each lane
-        self._owed: dict[Lane, list[int]] = {}  # what steps without slots would have waited for
+        self._owed: dict[Lane, list[int]] = {}  # what the next op must wait for in place of steps without slots
 
     def write(self, call: Call, member: int, channel: tuple[int, int]) -> None:
-        """`channel`: the id that stands for the algorithm's 0, and the depth."""
+        """Add all steps of a member. `channel`: the id that replaces the algorithm's 0, and the depth."""
         op, old = self.op, self.draft.program
         self.queue.waits += [OldOp(row) for row in (*op.after, *self.queue.touch(op, old.slots_of))]
         copied, steps = call.first_copy(member), call.algorithm.steps[member]
@@ -196,7 +196,7 @@ class _Writer:
 
 
 def _new_lanes(program: Program, calls: Mapping[int, tuple[Call, int]]) -> dict[int, dict[str, Lane]]:
-    """For each lane that makes calls, one for each queue of its algorithms; plain names for the first, if free."""
+    """New lanes by lane that makes calls and by queue of its algorithms. The first lane's have no suffix, if free."""
     names, queues = [lane.name for lane in program.lanes], dict[int, set[str]]()
     for row, (call, member) in sorted(calls.items()):
         used = queues.setdefault(int(program.columns["lane"][row]), {"send", "recv"})
@@ -210,7 +210,7 @@ def _new_lanes(program: Program, calls: Mapping[int, tuple[Call, int]]) -> dict[
 
 
 def _first_channels(program: Program, calls: Mapping[int, tuple[Call, int]]) -> list[int]:
-    """For each row of `collectives`, the channel id that stands for an algorithm's 0: none is used twice."""
+    """For each row of `collectives`, the channel id that replaces the algorithm's 0, so that no id is used twice."""
     ids = [1] * len(program.collectives)
     for call, _ in calls.values():
         row = call.ops[0].call
@@ -220,7 +220,7 @@ def _first_channels(program: Program, calls: Mapping[int, tuple[Call, int]]) -> 
 
 
 class _Scratch:
-    """Scratch buffers of algorithms: each call has slots of its own."""
+    """Scratch buffers of algorithms, with separate slots for each call."""
 
     def __init__(self, program: Program) -> None:
         self._num_ranks, self._taken = program.num_ranks, {buffer.name for buffer in program.buffers}

@@ -6,9 +6,9 @@ from dovetail.ir import Builder, Program
 
 
 def keep_engine(program: Program, engine: str) -> Program:
-    """The ops of `program` on lanes of `engine` (`compute` or `net`), without what they waited for on other lanes.
+    """Return the ops on lanes of `engine` (`compute` or `net`), without dependencies on ops of other lanes.
 
-    Post-conditions are dropped with the other side; the buffers stay.
+    Buffers stay; post-conditions are dropped, because they no longer hold.
 
     >>> from dovetail.ir import parse
     >>> whole = parse('''

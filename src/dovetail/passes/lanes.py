@@ -1,4 +1,4 @@
-"""lanes: which ops of a rank share a lane."""
+"""lanes: choose which ops of a rank share a lane."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ IN, OUT = 0, 1
 
 
 class Ends(NamedTuple):
-    """Where a rank's messages with one peer, one way, on one channel arrive or leave: each end is on one lane.
+    """An end is a rank's messages with one peer, in one direction, on one channel. They are all on one lane.
 
-    Of every end: IN or OUT, rank, channel, peer, the lane asked for (-1: any). `of`: the end of each op, -1 for none.
+    By end: IN or OUT, rank, channel, peer, and the lane asked for (-1: any). `of`: by op, its end (-1: none).
     """
 
     way: Array
@@ -30,7 +30,7 @@ class Ends(NamedTuple):
 
 
 class Lanes(NamedTuple):
-    """The lane of each op, numbered over all ranks; of each rank the number of its first; the flows that fit these."""
+    """`of`: each op's lane, numbered over all ranks; `first`: each rank's first lane; `forward`: flows that fit."""
 
     of: Array
     first: Array
@@ -38,7 +38,7 @@ class Lanes(NamedTuple):
 
 
 def share_lanes(program: Program, hints: Hints, forward: Array) -> Lanes:
-    """Lanes of a trace whose channels are assigned; see `assign_lanes`. ProgramError where the author's cannot be."""
+    """Choose lanes for a trace with channels (see `assign_lanes`). ProgramError if the author's are impossible."""
     ends, kept = _ends(program, hints), forward.copy()
     flows = np.flatnonzero(forward >= 0)
     kept[flows[ends.asked[ends.of[flows]] != ends.asked[ends.of[forward[flows]]]]] = -1
@@ -72,7 +72,7 @@ def _ends(program: Program, hints: Hints) -> Ends:
 
 
 def _labels(ends: Ends, forward: Array, rank: Array, asked: Array) -> Array:
-    """For each end, and each copy or reduce that asks for a lane, a number that those on one lane share."""
+    """For each end, and each copy or reduce that asks for a lane: a label, equal for those that share a lane."""
     label = np.arange(len(asked))
     operator = np.flatnonzero(asked >= 0)
     label[operator] = len(asked) + ranked(rank[operator] * (asked.max(initial=0) + 1) + asked[operator])[1]
@@ -90,7 +90,7 @@ def _labels(ends: Ends, forward: Array, rank: Array, asked: Array) -> Array:
 
 
 def _match(keys: Array, some: Array, others: Array) -> tuple[Array, Array]:
-    """Pairs of one of `some` and one of `others` with the same key, in order, each taken once."""
+    """Pairs of an index in `some` and one in `others` with equal keys, in order; each index is used once."""
     sides = [np.flatnonzero(side) for side in (some, others)]
     sides = [side[np.argsort(keys[side], kind="stable")] for side in sides]
     width = max(map(len, sides)) + 1
@@ -101,7 +101,7 @@ def _match(keys: Array, some: Array, others: Array) -> tuple[Array, Array]:
 
 
 def _by_rank(num_ranks: int, ends: Ends, number: Array, rank: Array, asked: Array) -> tuple[Array, Array]:
-    """The lane of each seat, numbered by rank, then as asked for, then by channel and peers; and each rank's first."""
+    """Lanes numbered by rank, then the author's lane, channel and peers; and each rank's first lane."""
     size, none = int(number.max(initial=-1)) + 1, np.full(len(rank) - len(ends.rank), -1)
     peer = [np.concatenate([np.where(ends.way == way, ends.peer, -1), none]) for way in (OUT, IN)]
     table = np.full((5, size), -1)
@@ -115,7 +115,7 @@ def _by_rank(num_ranks: int, ends: Ends, number: Array, rank: Array, asked: Arra
 
 
 def _check(program: Program, hints: Hints, ends: Ends, number: Array) -> None:
-    """No lane has two peers the same way, or two channels."""
+    """Raise ProgramError if a lane has two peers in one direction, or two channels."""
     lane = number[: len(ends.rank)]
     crowded = np.zeros(int(number.max(initial=-1)) + 1, bool)
     for way in (IN, OUT):
@@ -126,7 +126,7 @@ def _check(program: Program, hints: Hints, ends: Ends, number: Array) -> None:
     wrong = np.flatnonzero(ends.of >= 0)
     wrong = wrong[crowded[lane[ends.of[wrong]]] & (hints.lane[wrong] >= 0)]
     if len(wrong):
-        _refuse(program, hints, int(wrong[-1]), "it has another peer or channel already")
+        _refuse(program, hints, int(wrong[-1]), "this lane already has another peer or channel")
 
 
 def _refuse(program: Program, hints: Hints, row: int, why: str) -> None:
@@ -134,14 +134,14 @@ def _refuse(program: Program, hints: Hints, row: int, why: str) -> None:
     raise ProgramError(
         f"lane {lane} on rank {op.rank} cannot have this {op.kind.name}, which is on channel {channel}: {why}",
         where=op.line,
-        hint="a lane has one peer to send to, one to receive from and one channel; ask for a channel of its own by ch=",
+        hint="a lane has one peer to send to, one to receive from and one channel; ask for another channel by ch=",
     )
 
 
 def _join_locals(program: Program, lane: Array, first: Array) -> tuple[Array, Array]:
-    """Copies and reduces go where what they wait for last is, or else what waits for them, or where least is to do.
+    """Put copies and reduces on the lane of the last op they wait for, of one that waits for them, or the shortest one.
 
-    Returns the lane of each op and the first of each rank: a rank without any gets one if it has ops.
+    Returns the lane of each op and the first lane of each rank. A rank with ops but without lanes gets one.
     """
     rank = program.columns["rank"]
     waiting, awaited = edges(program)

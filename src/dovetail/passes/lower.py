@@ -1,4 +1,4 @@
-"""lower: apply all passes one after the other, from a traced algorithm to a program on lanes."""
+"""lower: turn a traced algorithm into a program on lanes by all passes in order."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def lower(
 ) -> Program:
     """Lower a traced algorithm to lanes and channels, with forwards fused, in `instances` copies.
 
-    The trace has one lane per rank; its rows stand in the order written, each receive in the row after its send. The
-    result completes at the least depth that its channels declare (if fused ops leave no such order, with fewer of
-    them). It uses at most `most` channels, unless the author asks for more. Verify it before it runs.
+    The trace has one lane per rank. Its rows are in the order written, each receive in the row after its send. The
+    result completes at the least depth that its channels declare; if fused ops prevent that, fewer are fused.
+    It uses at most `most` channels, unless the author asks for more. Verify it before it runs.
 
-    Raises ProgramError if the lanes asked for are impossible, or `batched` instances would change the meaning.
+    Raises ProgramError if the lanes asked for are impossible, or if `batched` instances would change the result.
     """
     copies = instances * int(hints.copies.max(initial=1))
     few = max(most // copies, 1)
@@ -43,7 +43,7 @@ def lower(
 
 
 def _lay_out(program: Program, hints: Hints, fuse: bool, most: int) -> tuple[Program, Hints]:
-    """Lanes, channels and order. Without reduces fused, which take messages out of the trace's order, all have one."""
+    """Assign channels, lanes and an order. If fused reduces prevent an order, leave reduces unfused."""
     for fuses_reduces in (True, False) if fuse else (False,):
         graph, some = fuse_reduces(program, hints) if fuses_reduces else (program, hints)
         graph = depend(graph)

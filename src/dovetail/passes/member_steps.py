@@ -34,8 +34,8 @@ class Step(NamedTuple):
 def member_steps(algorithm: Program) -> list[list[Step]]:
     """Return the steps of each rank, in an order in which they can complete.
 
-    `needs` keep the order of steps of two queues that touch one slot, whether the algorithm orders them by lanes or by
-    messages of other ranks. Raises ProgramError for ops that are fused, strided or one-sided, for kernels and library
+    `needs` keeps the order of steps of two queues that touch the same slot, no matter how the algorithm orders them.
+    Raises ProgramError for ops that are fused, strided or one-sided, for kernels and library
     calls, and if the algorithm deadlocks.
 
     >>> from dovetail.ir.shapes import ring_all_reduce
@@ -78,7 +78,7 @@ def _step(algorithm: Program, op: Op) -> Step:
 
 def _queued(steps: list[Step]) -> list[Step]:
     """The steps, each with its queue."""
-    numbers: dict[str, dict[int, int]] = {"send": {}, "recv": {}}  # by side: peer -> its number
+    numbers: dict[str, dict[int, int]] = {"send": {}, "recv": {}}  # by direction: peer -> its number
     sides = ["send" if step.kind == Kind.send else "recv" if step.peer >= 0 else "local" for step in steps]
     for side, step in zip(sides, steps, strict=True):
         if side != "local":
@@ -115,7 +115,7 @@ class _Touched:
         self._read: dict[Slot, list[int]] = {}  # since it was written
 
     def before(self, step: Step) -> Iterator[int]:
-        """Steps that must end before this one, because of a slot."""
+        """Yield the steps that must end before this one because of a common slot."""
         for slot in (*_slots(step.reads), *_slots(step.writes)):
             if slot in self._wrote:
                 yield self._wrote[slot]

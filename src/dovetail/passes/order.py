@@ -1,4 +1,4 @@
-"""order: find the order of ops on every lane by running all lanes together, one op per lane and tick."""
+"""order: order the ops of every lane by simulating all lanes, one op per lane and tick."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _MOST_TRIES = 6
 
 
 def in_order(program: Program, lane: Array, channel: Array, forward: Array, depth: int) -> tuple[Array, Array] | None:
-    """Return rows of a trace in an order in which all can run, and for each whether it is fused to the next.
+    """Return rows of a trace in an order in which all can run, and for each whether it is fused with the next.
 
     `lane`: of each op, a number unique over ranks. `channel`: of each message, in the order of `messages`. `forward`:
     as `find_flows` returns it. In each tick every lane runs one op that can run: the one with the fewest ops before it,
-    then the most after it, then the first. No channel ever holds more than `depth` messages, so the lanes complete with
-    channels of that depth. Flows that block all others are cut.
+    then the most after it, then the first row. No channel ever holds more than `depth` messages, so the lanes complete
+    with channels of that depth. Flows that block all others are cut.
 
-    Where messages would have to overtake each other, their channels keep the order of the trace, without flows that
+    If messages would have to overtake each other, their channels keep the order of the trace, without flows that
     continue there. If each receive of that order directly follows its send, an order exists; otherwise the result may
     be None.
     """
     in_turn = np.zeros(int(channel.max(initial=-1)) + 1, bool)
-    goes_to = np.full(program.num_ops + 1, -1)  # the channel that each op's message goes on to
+    goes_to = np.full(program.num_ops + 1, -1)  # the channel on which each op sends
     goes_to[messages(program).send] = channel
     for tries in range(_MOST_TRIES + 1):
         kept = np.where((forward >= 0) & ~np.append(in_turn, False)[goes_to[forward]], forward, -1)
@@ -41,10 +41,10 @@ def in_order(program: Program, lane: Array, channel: Array, forward: Array, dept
 
 
 class _Clock:
-    """What has run, and what may. A receive whose message is forwarded stands for the send as well.
+    """The state of the simulation. A receive whose message is forwarded represents its send, too.
 
-    A plain send leaves one place free in a channel whose messages are forwarded, so that rings of forwarding ops do
-    not fill up; `_relax` gives it away when nothing else can run.
+    A plain send leaves one place free in a channel whose messages are forwarded, so that rings of forwarding ops never
+    fill up. `_relax` uses this place when nothing else can run.
     """
 
     def __init__(self, program: Program, lane: Array, channel: Array, forward: Array, depth: int, in_turn: Array):
@@ -73,7 +73,7 @@ class _Clock:
                 self._offer(row)
 
     def _wait(self, program: Program, forward: Array, send: Array, channel: Array) -> None:
-        """Return how many ops each op waits for, and who waits for each op; `sends` keep their order."""
+        """Store how many ops each op waits for, and which ops wait for it. Sends of one channel keep their order."""
         order = np.argsort(channel, kind="stable")
         follows = channel[order][1:] == channel[order][:-1]
         waiting, awaited = edges(program)
@@ -82,7 +82,7 @@ class _Clock:
         apart = forward[awaited] != waiting
         waiting, awaited = waiting[apart], awaited[apart]
         need = np.bincount(waiting, minlength=program.num_ops) + (np.array(self._into) >= 0)
-        need[forward[forward >= 0]] = -1  # never by themselves
+        need[forward[forward >= 0]] = -1  # never run separately
         order = np.argsort(awaited, kind="stable")
         self._need = ints(need)
         self._next = ints(waiting[order])
@@ -97,7 +97,7 @@ class _Clock:
         self._urgency = ints(rank)
 
     def run(self) -> bool:
-        """Run all that can run, in `rows`; whether that is all."""
+        """Run ops until none can run, append them to `rows`, and return whether all ran."""
         while len(self.rows) < len(self._need):
             if not self._ready and not self._relax():
                 return False
@@ -105,11 +105,11 @@ class _Clock:
         return True
 
     def crowded(self) -> Array:
-        """Of each channel, whether it holds messages that nobody takes."""
+        """Return for each channel whether it holds messages that no op has received."""
         return np.array([len(queue) > 0 for queue in self._queues], bool)
 
     def _tick(self) -> None:
-        """Every lane runs one op, if it can; what that allows may run in the next tick."""
+        """Run one op on every lane that can. Ops that this enables may run in the next tick."""
         lanes, self._ready, fresh = self._ready, [], list[int]()
         for lane in lanes:
             heap = self._heaps[lane]
@@ -126,7 +126,7 @@ class _Clock:
             self._offer(row)
 
     def _relax(self) -> bool:
-        """Let a send take the last place, or else cut a flow: the most urgent of those that wait for room."""
+        """Let the most urgent waiting send take the last place; if there is none, cut the most urgent waiting flow."""
         sends = [plain[0] for out, (_, plain) in self._parked.items() if plain and self._has_room(out)]
         flows = [fused[0] for fused, _ in self._parked.values() if fused]
         if not sends and not flows:
@@ -180,7 +180,7 @@ class _Clock:
             fresh.append(row)
 
     def _wake(self, channel: int, fresh: list[int]) -> None:
-        """A place in a channel has become free: the most urgent op of each kind that fits may try again."""
+        """Retry, after a place in a channel has become free, the most urgent op of each kind that fits."""
         held = len(self._queues[channel])
         for heap in self._parked[channel]:
             if heap and held < self._places[self._by_rank[heap[0]]]:

@@ -1,4 +1,4 @@
-"""pieces: long messages as pieces sent one after the other, or as chains: ops that stand for runs of equal pieces."""
+"""pieces: cut long messages into pieces, or into chains: ops that each represent a run of equal pieces."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Cut(NamedTuple):
     Attributes
     ----------
     slots : array of int
-        Slots of the message; 0 of ops that stay whole.
+        Slots of the message; 0 for ops that stay whole.
     pieces : array of int
-        Number of pieces; 1 of ops that stay whole.
+        Number of pieces; 1 for ops that stay whole.
     unit : array of int
-        Slots by which the first pieces may be longer than the others.
+        All pieces are multiples of this; the first ones may be longer by it.
     """
 
     slots: Ints
@@ -42,7 +42,7 @@ class Cut(NamedTuple):
     def of(program: Program, most: int) -> Cut:
         """Cut messages of more than `most` slots into as few pieces as hold them, as even as round lengths allow.
 
-        All ops that a message passes are cut alike. Strided regions are cut between their blocks. Whole stay messages
+        All ops that a message passes are cut alike. Strided regions are cut between their blocks. Not cut are messages
         of a channel that several lanes of a rank use, and those whose ops disagree about the number of slots.
         """
         slots, origin = _message_slots(program), np.arange(program.num_ops)
@@ -79,8 +79,8 @@ class Cut(NamedTuple):
 def collapse_repeats(program: Program, most: int) -> tuple[Program, Ints]:
     """Return `program` with chains in place of messages of more than `most` slots, and how many pieces each op is.
 
-    A message becomes its first piece, which stands for all of that length, and its first shorter piece, if pieces
-    differ. Where pieces follow each other on the wire, such an op takes as long as they do together. Channels are those
+    A message becomes its first piece, which represents all of that length, and its first shorter piece, if pieces
+    differ. An op takes as long as all its pieces together, if they follow each other on the wire. Channels are those
     of the pieces, which `expand_repeats` makes.
     """
     cut = Cut.of(program, most)
@@ -89,7 +89,7 @@ def collapse_repeats(program: Program, most: int) -> tuple[Program, Ints]:
 
 
 def expand_repeats(program: Program, times: Ints) -> Program:
-    """Return the pieces of chains: each op `times` times, one after the other. See `collapse_repeats`."""
+    """Return a program with each chain replaced by its `times` pieces. See `collapse_repeats`."""
     slots = _message_slots(program)
     return _cut(program, Cut(slots * times, times, np.maximum(slots, 1)))[0]
 
@@ -97,11 +97,11 @@ def expand_repeats(program: Program, times: Ints) -> Program:
 def in_pieces(program: Program, most: int) -> Program:
     """Return `program` with every message of more than `most` slots in pieces, sent one after the other.
 
-    Nobody checks for races here: `slice_messages` does.
+    This function does not check for races: `slice_messages` does.
 
     Piece i waits for piece i of a message that is cut at the same places, if pieces of unlike numbers share no slot.
-    All other dependencies hold back piece 0 until the last piece has ended. A send right before its receive takes turns
-    with it.
+    In all other dependencies piece 0 waits for the last piece. Pieces of a send right before its receive alternate
+    with those of the receive.
     """
     cut = Cut.of(program, most)
     if (cut.pieces == 1).all():
@@ -112,8 +112,8 @@ def in_pieces(program: Program, most: int) -> Program:
 def deepened(program: Program, pieces: Ints) -> tuple[Channel, ...]:
     """Return the channels of `program` once each op's message is in `pieces`: depth times the most pieces of a message.
 
-    Channels hold as many whole messages as before, so what completed still does. The certificate finds the least depth
-    of the pieces.
+    Channels hold as many whole messages as before, so a program that completed still does. The certificate finds the
+    least depth for the pieces.
     """
     most = np.ones(len(program.channels), np.int64)
     for channel in (program.chan_in, program.chan_out):
@@ -150,13 +150,13 @@ def _on_shared_channels(program: Program) -> Bools:
         used, own = channel[ops], lanes[ops]
         lane[used] = own
         shared[used[lane[used] != own]] = True
-    found: Bools = shared[sides[0]] | shared[sides[1]]  # the last of all is that of no channel, -1
+    found: Bools = shared[sides[0]] | shared[sides[1]]  # the last entry belongs to channel -1: none
     return found
 
 
 class _Order(NamedTuple):
-    """The new ops: which op each was (`op`), and its number among those of this op (`turn`). By old op: how many there
-    are (`times`), the row of the first (`begin`), and how far apart they stand (`apart`)."""
+    """By new op: the old op (`op`), and its number among the pieces (`turn`). By old op: number of pieces (`times`),
+    the row of the first one (`begin`), and the distance of their rows (`apart`)."""
 
     op: Ints
     turn: Ints
@@ -166,7 +166,7 @@ class _Order(NamedTuple):
 
     @staticmethod
     def of(program: Program, count: Ints) -> _Order:
-        """Each op `count` times in a row; a send right before its receive takes turns with it."""
+        """Return the order with each op `count` times in a row; a send right before its receive alternates with it."""
         sent, got = program.chan_out[:-1], program.chan_in[1:]
         unfused = (program.chan_in[:-1] < 0) & (program.chan_out[1:] < 0)
         paired = np.flatnonzero((sent >= 0) & (sent == got) & unfused & (count[:-1] == count[1:]))
@@ -183,10 +183,10 @@ class _Order(NamedTuple):
 
 
 def _cut(program: Program, cut: Cut, *, chained: bool = False) -> tuple[Program, Ints]:
-    """`program` with the pieces of its messages, or the first of each length; and how many each op stands for."""
+    """`program` with the pieces of its messages, or the first of each length; and how many each op represents."""
     longer, shorter = cut.lengths()
     count = 1 + (longer > 0) if chained else cut.pieces
-    if chained and (count == 1).all():  # the first pieces, in place of their messages
+    if chained and (count == 1).all():  # only first pieces, in place of their messages
         new, ops = {name: column.copy() for name, column in program.columns.items()}, np.flatnonzero(cut.slots)
         for side in SIDES:
             place, owner = rows_of(new[f"{side}_start"], ops)
@@ -208,13 +208,13 @@ def _cut(program: Program, cut: Cut, *, chained: bool = False) -> tuple[Program,
         place = np.flatnonzero((cut.slots > 0)[op][owners[side]])
         owner = owners[side][place]
         _narrow(new, side, place, first[owner], size[owner])
-        if not chained:  # chains keep the stride of single blocks, for the pieces that follow
+        if not chained:  # chains keep it, for the pieces that they represent
             new[f"{side}_stride"][new[f"{side}_blocks"] == 1] = 0
     return program.with_columns(new | _dependencies(program, cut, order)), times
 
 
 def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
-    """The columns of what the new ops wait for. See `in_pieces`."""
+    """The columns of the new ops' dependencies. See `in_pieces`."""
     on, op = program.columns["dep"], np.repeat(np.arange(program.num_ops), np.diff(program.columns["dep_start"]))
     alike = (cut.slots[on] > 0) & np.logical_and.reduce([column[on] == column[op] for column in cut])
     alike[alike] = _piece_by_piece(program, on[alike], op[alike])
@@ -228,7 +228,7 @@ def _dependencies(program: Program, cut: Cut, order: _Order) -> dict[str, Ints]:
 
 
 def _narrow(columns: Mapping[str, NDArray[Any]], side: str, cut: Ints, first: Ints, size: Ints) -> None:
-    """Leave of the regions `cut` of a side `size` slots from slot `first` on: whole blocks of strided ones."""
+    """Reduce the regions `cut` of a side to `size` slots from slot `first` on; strided ones to whole blocks."""
     _, offset, count, stride, blocks = (columns[f"{side}_{part}"] for part in REGION)
     if (stride[cut] == 0).all():
         offset[cut] += first
@@ -243,7 +243,7 @@ def _narrow(columns: Mapping[str, NDArray[Any]], side: str, cut: Ints, first: In
 
 
 def _piece_by_piece(program: Program, one: Ints, other: Ints) -> Bools:
-    """Whether no piece of an op shares slots with a piece of another number of the other op, pair by pair."""
+    """For each pair of ops: whether pieces of different numbers never share a slot."""
     col, found = program.columns, np.ones(len(one), np.bool_)
     for side, beside in product(SIDES, repeat=2):
         row, pair = rows_of(col[f"{side}_start"], one)

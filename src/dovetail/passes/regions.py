@@ -15,7 +15,7 @@ Bounds = tuple[int, ...]
 
 
 def split(total: int, parts: int) -> tuple[int, ...]:
-    """`total` as `parts` sizes that differ by at most 1, larger ones first; sizes may be 0.
+    """Split `total` into `parts` sizes that differ by at most 1, larger ones first; sizes may be 0.
 
     >>> split(8, 3), split(1, 3)
     ((3, 3, 2), (1, 0, 0))
@@ -25,7 +25,7 @@ def split(total: int, parts: int) -> tuple[int, ...]:
 
 
 def bounds(num_slots: int, parts: int, unit: int = 1) -> Bounds:
-    """Where to cut `num_slots` slots into `parts` even pieces, each a multiple of `unit`.
+    """Return the bounds of `parts` even pieces of `num_slots` slots, each a multiple of `unit`.
 
     >>> bounds(10, 3), bounds(8, 3, unit=4)
     ((0, 4, 7, 10), (0, 4, 8, 8))
@@ -36,8 +36,8 @@ def bounds(num_slots: int, parts: int, unit: int = 1) -> Bounds:
 def round_units(
     slots: NDArray[np.int64], pieces: NDArray[np.int64], most: NDArray[np.int64] | int
 ) -> NDArray[np.int64]:
-    """For each message the largest power of two of which all its pieces can be multiples, none of more than `most`
-    slots: proofs go by the common divisor of all bounds.
+    """Return for each message the largest power of two of which all its pieces, of at most `most` slots, can be
+    multiples. (Proofs are faster if the bounds of pieces have a large common divisor.)
 
     >>> round_units(np.array([24, 24, 10]), np.array([3, 3, 3]), 8), round_units(np.array([24]), np.array([5]), 6)
     (array([8, 8, 2]), array([2]))
@@ -50,7 +50,7 @@ def round_units(
 
 
 def common_unit(regions: Iterable[Region]) -> int:
-    """Slots between the places where all of these regions may be cut: whole blocks of the strided ones.
+    """Return the number of slots of which all cuts of these regions must be multiples: whole blocks of strided ones.
 
     >>> common_unit([Region("x", 0, 24), Region("y", 0, 4, stride=9, blocks=6)])
     4
@@ -59,7 +59,7 @@ def common_unit(regions: Iterable[Region]) -> int:
 
 
 def cut(region: Region, start: int, stop: int) -> Region:
-    """Slots `start` to `stop` of `region`, counted in the region's own order, as a region.
+    """Return slots `start` to `stop` of `region`, counted in the region's own order, as a region.
 
     >>> print(cut(Region("x", 8, 16), 4, 6), cut(Region("y", 0, 4, stride=9, blocks=6), 8, 16))
     x[12:14] y[18:22; 2 x 9]
@@ -75,7 +75,7 @@ def cut(region: Region, start: int, stop: int) -> Region:
 
 
 def apart(one: Region, other: Region) -> bool:
-    """True where the spans of the two regions share no slot (interleaved strided regions count as sharing)."""
+    """Return whether the spans of two regions share no slot (interleaved strided regions count as sharing)."""
     return one.buffer != other.buffer or _end(one) <= other.offset or _end(other) <= one.offset
 
 

@@ -1,4 +1,4 @@
-"""replicate: every slot becomes several, and parallel instances of the ops share them."""
+"""replicate: split every slot into several, and let parallel instances of the ops share them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ How = Literal["interleaved", "batched"]
 
 
 def replicate(program: Program, hints: Hints, instances: int = 1, how: How = "interleaved") -> Program:
-    """`instances` of a program on lanes, each on its share of every slot; ops of n `copies` are n ops in each.
+    """Run `instances` of a program in parallel, each on its share of every slot; ops of n `copies` are n ops in each.
 
-    Every slot becomes r slots, r the least number that all can share. Copy j of an op works on share j of the slots
-    that follow from each of its own, on lanes and channels of its own: id + j x (the highest id + 1). Ops that are not
-    copied work on all of them. Dependencies are found anew.
+    Every slot becomes r slots; r is the least number that divides into all shares. Copy j of an op works on share j of
+    each slot of its regions, on separate lanes, and on channel id + j x (the highest id + 1). Ops that are not
+    copied work on all shares. Dependencies are recomputed.
 
     `interleaved`: the slots of slot s are s·r to s·r + r - 1; if all regions start and end at multiples of g slots, g
-    slots are replicated as one, so that regions of g slots stay whole. `batched`: they are s, s + n, s + 2n, ... in a
-    buffer of n slots, which keeps a collective's meaning only if all slots of a buffer ask for the same; otherwise
-    ProgramError. OperatorError for another `how`.
+    slots are replicated as one, so that regions of g slots stay whole. `batched`: slot s becomes s, s + n, s + 2n, … in
+    a buffer of n slots; this keeps the result only if all slots of a buffer have the same post-condition. Raises
+    ProgramError if they differ, and OperatorError for another `how`.
 
     >>> from dovetail.ir import parse, to_text
     >>> from dovetail.passes.hints import no_hints
@@ -76,7 +76,7 @@ def replicate(program: Program, hints: Hints, instances: int = 1, how: How = "in
     if parts == 1:
         return program
     old = np.repeat(np.arange(program.num_ops), copies * instances)
-    share = spread(copies * instances)  # which of the shares of its slots a copy works on: by instance, then fragment
+    share = spread(copies * instances)  # the share of each copy: by instance, then fragment
     instance, fragment = np.divmod(share, copies[old])
     width = parts // (instances * copies[old])
     rows = OpColumns.of(program).take(old)
@@ -95,7 +95,7 @@ def replicate(program: Program, hints: Hints, instances: int = 1, how: How = "in
 
 
 def _resources(program: Program, rows: OpColumns, copy: Array) -> dict[str, Any]:
-    """Tables of lanes and channels for all copies; writes into `rows` what each op uses, lanes without gaps."""
+    """Return the tables of lanes and channels for all copies, and write each op's into `rows`. Lanes have no gaps."""
     op, num_lanes = rows.op, len(program.lanes)
     width = num_lanes * (int(copy.max(initial=0)) + 1)
     used, lane = ranked(op["rank"].astype(np.int64) * width + op["lane"] + num_lanes * copy)
@@ -113,7 +113,7 @@ def _resources(program: Program, rows: OpColumns, copy: Array) -> dict[str, Any]
 
 
 class _Interleaved:
-    """Slot s, of g slots that are replicated as one, becomes slots g r (s // g) + i g + s % g, i from 0 to r - 1."""
+    """Slot s becomes slots g r (s // g) + i g + s % g, i from 0 to r - 1; g slots are replicated as one."""
 
     def __init__(self, program: Program, parts: int) -> None:
         self._parts = parts
@@ -180,7 +180,7 @@ class _Batched:
         return _mapped(post, lambda r: r._replace(stride=size, blocks=self._parts))
 
     def _slotwise(self, post: Post) -> bool:
-        """Whether slot j of a whole buffer asks for slots j of others as long."""
+        """Whether the post-condition of slot j names slots j of buffers of the same length only."""
         named = [(rank, post.region) for rank in post.ranks] + [arg for term in post.terms for arg in leaves(term)]
         alike = all(region[1:] == post.region[1:] for _, region in named) and post.region.blocks == 1
         sizes = {self._slots[region.buffer][rank] for rank, region in named}
@@ -189,7 +189,7 @@ class _Batched:
 
 def _unlike(program: Program) -> ProgramError:
     return ProgramError(
-        f"batched instances would change what '{program.name}' computes: its slots ask for different things",
+        f"batched instances would change what '{program.name}' computes: its slots have different post-conditions",
         hint="use interleaved instances",
     )
 

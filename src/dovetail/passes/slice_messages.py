@@ -1,4 +1,4 @@
-"""slice_messages: long messages become several short ones, so that forwarding pipelines."""
+"""slice_messages: cut long messages into several short ones, so that forwarding is pipelined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dovetail.passes.pieces import in_pieces
 def slice_messages(program: Program, max_slots: int | None) -> Program:
     """Cut every message of more than `max_slots` slots into slices of about equal length, sent one after the other.
 
-    A message and the messages that forward it (fused ops) are cut alike. Where an op waited for another that is cut at
+    A message and the messages that forward it (fused ops) are cut alike. If an op waited for another one that is cut at
     the same places, slice i now waits for slice i only. Channels become deeper (see
     `pieces.deepened`). Strided regions are cut between their blocks, which may leave longer slices.
     Messages of a channel that several lanes of a rank use stay whole; so do all, if slices would race.
@@ -53,6 +53,6 @@ def slice_messages(program: Program, max_slots: int | None) -> Program:
     if max_slots is None:
         return program
     if max_slots < 1:
-        raise OperatorError("messages need room for at least one slot", found=f"max_slots = {max_slots}")
+        raise OperatorError("a message must have at least one slot", found=f"max_slots = {max_slots}")
     sliced = in_pieces(program, max_slots)
     return sliced if sliced is program or verify_order(sliced).checks["races"].ok else program

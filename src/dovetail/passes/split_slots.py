@@ -41,7 +41,7 @@ def split_slots(program: Program, pieces: int) -> Program:
       recv from 0 -> y[0:3]
     """
     if (program.kind == Kind.compute).any():
-        raise ProgramError(f"program '{program.name}' computes", hint="split what only moves and reduces")
+        raise ProgramError(f"program '{program.name}' computes", hint="split programs that only move and reduce data")
     parts = {f"{side}_{part}": program.columns[f"{side}_{part}"] for side in ("read", "write") for part in _LENGTHS}
     buffers = tuple(b._replace(slots=tuple(n * pieces for n in b.slots)) for b in program.buffers)
     split = replace(program, buffers=buffers, posts=_split_posts(program, pieces))

@@ -1,4 +1,4 @@
-"""spread_channels: spread a rank's peers over several channels, where it has many."""
+"""spread_channels: spread the peers of a rank over several channels if it has many."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from dovetail.passes.columns import Array, ranked
 
-CROWD = 32  # lanes of a rank on one channel: what all MSCCL runtimes take (`ir.limits`)
+CROWD = 32  # lanes of a rank on one channel that all MSCCL runtimes support (`ir.limits`)
 
 
 def spread_channels(source: Array, target: Array, channel: Array, free: Array, most: int, crowd: int = CROWD) -> Array:
-    """Channels of messages, of which those that are `free` move so that a rank has few peers, each way, on each.
+    """Return channels of messages, with `free` messages moved so that a rank has few peers, in and out, on each.
 
-    `crowd` peers, where the first `most` channels are enough; what finds no place stays. All free messages between the
-    same two ranks move together. Peers are taken by their distance, so that symmetric exchanges stay symmetric:
+    At most `crowd` peers if the first `most` channels suffice; messages without a place stay. All messages between the
+    same two ranks move together. Peers are placed by distance, so that symmetric exchanges stay symmetric:
 
     >>> source = np.repeat(np.arange(4), 3)
     >>> target = (source + np.tile([1, 2, 3], 4)) % 4
@@ -33,8 +33,8 @@ def spread_channels(source: Array, target: Array, channel: Array, free: Array, m
 
 
 def _placed(edge: Array, on: Array, moves: Array, ranks: int, most: int, crowd: int) -> Array:
-    """A channel for each edge (source · ranks + target) that moves: the least that neither end has too much of."""
-    used = [[0] * most for _ in range(2 * ranks)]  # edges by channel: out of each rank, then into each
+    """The channel of each edge (source · ranks + target); those that move get the lowest with room at both ends."""
+    used = [[0] * most for _ in range(2 * ranks)]  # number of edges by channel: out of each rank, then into each
     full, all_channels, placed = [0] * (2 * ranks), (1 << most) - 1, on.copy()
     source, target = np.divmod(edge, ranks)
     order = np.lexsort((source, (target - source) % ranks, moves))

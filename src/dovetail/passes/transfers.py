@@ -1,4 +1,4 @@
-"""transfers: which receive takes which send's message in a trace, and how far ops are from its start and end."""
+"""transfers: match sends with receives in a trace, and find how far each op is from its start and end."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dovetail.passes.columns import Array, edges, ints
 
 
 class Messages(NamedTuple):
-    """Rows of the sends, in row order, and of the receive that takes each one's message."""
+    """Rows of the sends, in row order, and for each the row of its receive."""
 
     send: Array
     receive: Array
 
 
 def messages(program: Program) -> Messages:
-    """Match the k-th send of a channel with its k-th receive. ProgramError unless the receive is in a later row."""
+    """Match the k-th send of a channel with its k-th receive. Raises ProgramError unless that is in a later row."""
     col = program.columns
     sends = np.flatnonzero(col["kind"] == Kind.send)
     receives = np.flatnonzero((col["kind"] == Kind.recv) | (col["kind"] == Kind.recv_reduce))
@@ -33,7 +33,7 @@ def messages(program: Program) -> Messages:
 
 
 def levels(program: Program) -> tuple[Array, Array]:
-    """For each op: the length of the longest chain of ops before it, and after it."""
+    """Return for each op the length of the longest chain of ops before it, and after it."""
     send, receive = messages(program)
     waiting, awaited = edges(program)
     waiting, awaited = np.concatenate([waiting, receive]), np.concatenate([awaited, send])

@@ -1,4 +1,4 @@
-"""two_sided: puts and gets become messages, for executors that cannot reach into another rank's memory."""
+"""two_sided: turn puts and gets into messages, for executors that cannot access another rank's memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEPTH = 8
 
 
 def two_sided(program: Program) -> Program:
-    """Turn each put into a send, received by a new lane of the target rank, and each get into a receive, sent by one.
+    """Turn each put into a send that a new lane of the target receives, and each get into a receive that one sends.
 
     An op that a signal of the put released waits for the new receive instead. A get is served after all earlier ops of
     the serving rank, and ops that its signal released wait for that send. Raises ProgramError for a program that does
@@ -69,8 +69,8 @@ class _Rewrite:
         self.plain, self.clocks, self.old = plain, clocks, plain.program
         self.draft = Draft(self.old)
         self.free_id = 1 + max((channel.id for channel in self.old.channels), default=-1)
-        # For each rank that takes part, and each queue of puts or gets: their places there, and the number of what
-        # takes part in each, which the draft begins with.
+        # By rank that takes part, then by queue of puts or gets: (position in the queue, partner), where the partner
+        # is the op number in the draft of the new receive or send. Partners come first in the draft.
         self.partners: dict[int, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
 
     def program(self) -> Program:
@@ -87,19 +87,19 @@ class _Rewrite:
         return self.draft.build()
 
     def _channel(self, op: Op) -> Channel:
-        """A channel of its own for each lane that puts to a rank, or gets from it: its messages are in that order."""
+        """A separate channel for each lane that puts to a rank, or gets from it, so that messages keep its order."""
         src, dst, _, _ = self.old.channels[op.chan_out if op.kind == Kind.put else op.chan_in]
         number = op.lane if op.kind == Kind.put else len(self.old.lanes) + op.lane
         return Channel(src, dst, self.free_id + number, _DEPTH)
 
     def _other(self, op: Op) -> int:
-        """The rank whose memory is put to, or got from."""
+        """The rank whose memory the op accesses."""
         channel = self._channel(op)
         return channel.dst if op.kind == Kind.put else channel.src
 
     def _add_partner(self, op: Op) -> None:
-        """What takes part, after all that takes part in what came before the put or get; a serving send after the ops
-        of its own rank that did, too. (A message brings a receive that order by itself.)"""
+        """Add the receive of a put or the send of a get. It waits for partners of earlier puts and gets; a send also
+        waits for earlier ops of its own rank. (A receive needs no such wait: its message implies the order.)"""
         channel, rank = self._channel(op), self._other(op)
         lane = Lane(f"{op.rank}.{self.old.lanes[op.lane].name} {op.kind.name}", "net")
         begun = self.clocks.begun[op.index]
@@ -124,7 +124,7 @@ class _Rewrite:
         return self.draft.keep(op, after=after)
 
     def _waits(self) -> dict[int, list[int]]:
-        """For each op, the ops of puts and gets that have certainly ended when it ends, in every timing."""
+        """For each op, the partners of puts and gets that have ended when it ends, in every timing."""
         waits: dict[int, list[int]] = defaultdict(list)
         for rank, by_queue in self.partners.items():
             for queue in self._queues(rank):

@@ -6,6 +6,7 @@ from dovetail.prober.characterise import characterise
 from dovetail.prober.characteristics import Beside, Characteristic, Characteristics, Cut, Ratio
 from dovetail.prober.links import find_ranks, probe_links, spot_check
 from dovetail.prober.operator_costs import probe_operator, spot_check_operator
+from dovetail.prober.shared import probe_shared
 from dovetail.prober.take import Budget
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "probe_calls",
     "probe_links",
     "probe_operator",
+    "probe_shared",
     "spot_check",
     "spot_check_operator",
 ]

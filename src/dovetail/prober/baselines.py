@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from dovetail.run.options import Level
 
 SOURCE = native_folder("prober") / "baseline.c"
 SILENT_S = 60.0
+PAGE_BYTES = 4096
 ENDS_S = 5.0  # seconds more than asked for that a measurement may take to start and end
 DTYPES = ("float32", "float64", "int32", "int64")
 BOTH = ("REDUCE", "BCAST")  # what MPICH's all_reduce of shared memory is made of
@@ -49,11 +51,15 @@ INSTALLED: Environment = {}
 
 
 class Timing(NamedTuple):
-    """One size: seconds of a call in each round, of the slowest rank, and wrong elements of a checked call."""
+    """One size: seconds of a call in each round, of the slowest rank, and wrong elements of a checked call.
+
+    `exchange_s`: by round, seconds of an exchange of a word between ranks 0 and 1; NaN or none where unknown.
+    """
 
     num_bytes: int
     seconds: tuple[float, ...]
-    num_wrong: int
+    num_wrong: int = 0
+    exchange_s: tuple[float, ...] = ()
 
     @property
     def median_s(self) -> float:
@@ -67,6 +73,24 @@ class Timing(NamedTuple):
             return 0.0
         low, _, high = quantiles(self.seconds, n=4, method="inclusive")
         return (high - low) / 2 / self.median_s
+
+    @property
+    def apart_s(self) -> float | None:
+        """Median of `exchange_s`; None where it is unknown."""
+        known = [s for s in self.exchange_s if s > 0]
+        return median(known) if known else None
+
+    def where(self, kept: Sequence[bool]) -> Timing:
+        """Return the rounds that are `kept`."""
+        seconds, apart_s = (tuple(compress(each, kept)) for each in (self.seconds, self.exchange_s))
+        return self._replace(seconds=seconds, exchange_s=apart_s)
+
+    @staticmethod
+    def joined(launches: Sequence[Timing]) -> Timing:
+        """Return all rounds of several launches, with their stamps if every launch has them."""
+        seconds = tuple(s for each in launches for s in each.seconds)
+        apart_s = tuple(s for each in launches for s in each.exchange_s)
+        return Timing(launches[0].num_bytes, seconds, 0, apart_s if len(apart_s) == len(seconds) else ())
 
 
 def can_time(kind: str, dtype: str) -> bool:
@@ -133,23 +157,28 @@ class Baselines:
         rounds: int = 5,
         batch_s: float = 4e-3,
         most_s: float = 5.0,
+        stamps: bool = False,
     ) -> dict[int, Timing]:
         """Start the ranks once, and time a collective at each size; empty if the library fails or cannot.
 
         `level`: of thread support that the program asks for; "single": by MPI_Init. `knobs`: set in its environment,
-        without those that the user's own set. `batch_s`: seconds of calls between two stamps. `most_s`: no round
-        begins later.
+        without those that the user's own set. `batch_s`: seconds of calls between two readings of the clock. `most_s`:
+        no round begins later. `stamps`: measure `exchange_s` too; the ranks must be on one host, with a core each.
         """
         command = [part.replace("{ranks}", str(ranks)) for part in shlex.split(self.launch)]
         about = [level, dtype, str(rounds), f"{batch_s:g}", f"{most_s:g}", *(f"{kind}:{size}" for size in sizes)]
         silent_s = SILENT_S + most_s
-        with tempfile.TemporaryDirectory(dir=self.program.parent) as place:
+        with tempfile.TemporaryDirectory(dir=self.program.parent) as folder:
+            place = Path(folder)
+            (place / "exchange").write_bytes(bytes(PAGE_BYTES))
+            seen = {"DOVETAIL_EXCHANGE": str(place / "exchange")} if stamps else {}
             try:
-                lines = measured(command, [str(self.program), *about], Path(place), silent_s, knobs)
-                rows = json.loads("\n".join(lines))["rows"]
-            except (DovetailError, ValueError, KeyError):  # a knob that this build of the library does not have
+                lines = measured(command, [str(self.program), *about], place, silent_s, {**knobs, **seen})
+                document = json.loads("\n".join(lines))
+            except (DovetailError, ValueError):  # a knob that this build of the library does not have
                 return {}
-        found = (Timing(row["num_bytes"], tuple(row["seconds"]), row["num_wrong"]) for row in rows)
+        apart_s = tuple(document["exchange_s"])
+        found = (Timing(row["num_bytes"], tuple(row["seconds"]), row["num_wrong"], apart_s) for row in document["rows"])
         return {each.num_bytes: each for each in found if not each.num_wrong}
 
 

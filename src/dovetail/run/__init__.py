@@ -18,7 +18,7 @@ __all__ = [
     "numpy_dtype",
 ]
 
-# Imported when first used: a rank limits BLAS's threads before NumPy loads (see run.rank).
+# Imported when first used: a rank limits BLAS's threads before NumPy loads (see run.mpi.rank).
 _HOMES = {
     "arrays": ("fresh_inputs", "numpy_dtype"),
     "check": ("check_outputs",),

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Program, Region, Slot, Workload, dtype_bytes
 
-PAGE, APART = 4096, 25 * 64  # bytes; of APART, multiples lie far apart within a page
+PAGE, APART = 4096, 25 * 64  # bytes; multiples of APART are spread over a page
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Sequence[Array]]  # buffer -> array of each rank, axis 0 is slots
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype called `name`; bfloat16 comes from ml_dtypes.
+    """Return the numpy dtype called `name`; bfloat16 comes from ml_dtypes.
 
     >>> numpy_dtype("float16")
     dtype('float16')
@@ -35,7 +35,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """True for real floating types, bfloat16 included (which numpy itself does not count as one)."""
+    """Return whether a dtype is a real floating type, including bfloat16 (unlike numpy's own test)."""
     return dtype.kind == "f" or dtype.name == "bfloat16"
 
 
@@ -49,22 +49,22 @@ def poison(array: Array) -> None:
 
 
 def allocate(num_slots: int, slot: Slot) -> Array:
-    """A poisoned array of `num_slots` slots, shape (num_slots, *slot.shape)."""
+    """Return a poisoned array of `num_slots` slots, shape (num_slots, *slot.shape)."""
     array = np.empty((num_slots, *slot.shape), numpy_dtype(slot.dtype))
     poison(array)
     return array
 
 
 def allocate_buffer(program: Program, workload: Workload, buffer: str, rank: int) -> Array:
-    """A poisoned array for a buffer of one rank: slots first, or flat if the workload gives each slot its own size."""
+    """Return a poisoned array for a buffer of one rank: slots first, or flat if slots differ in size."""
     array = np.empty(*shape_of(program, workload, buffer, rank))
     poison(array)
     return array
 
 
 def allocate_apart(shape: tuple[int, ...], dtype: np.dtype[Any], number: int, memory: Array | None = None) -> Array:
-    """A poisoned array that begins with a cache line, at another place of its page than those of other numbers: loads
-    wait for stores to memory that lies at the same place of another page. `memory`: bytes to put it in, PAGE more.
+    """Return a poisoned array that begins with a cache line, at an offset in its page that depends on `number`: loads
+    wait for stores to the same offset of another page. `memory`: bytes to put it in, PAGE more.
 
     >>> [allocate_apart((4, 9), np.dtype("f4"), number).ctypes.data % PAGE for number in range(4)]
     [0, 1600, 3200, 704]
@@ -109,7 +109,7 @@ def workload_slots(workload: Workload, buffer: str, num_ranks: int) -> tuple[Slo
 
 
 def random_slots(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
-    """An array of `num_slots` random slots: floats in (-1, 1), integers in [-8, 8]; from 0 on where
+    """Return `num_slots` random slots: floats in (-1, 1), integers in [-8, 8]; from 0 on if
     they have no sign."""
     shape, dtype = (num_slots, *slot.shape), numpy_dtype(slot.dtype)
     if not is_float(dtype):
@@ -123,7 +123,7 @@ def random_slots(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
 
 
 def places(region: Region, starts: NDArray[np.int64] | None) -> slice | NDArray[np.int64]:
-    """Places of a region's slots along axis 0 of its array: slots, or elements if slots begin at `starts`."""
+    """Return indices along axis 0 of a region's slots, or of their elements if slots begin at `starts`."""
     if region.blocks == 1:
         ends = (region.offset, region.offset + region.count)
         return slice(*ends) if starts is None else slice(int(starts[ends[0]]), int(starts[ends[1]]))
@@ -131,7 +131,7 @@ def places(region: Region, starts: NDArray[np.int64] | None) -> slice | NDArray[
 
 
 def elements(slots: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Indices of the elements of `slots`, in order, in a flat array whose slot i begins at starts[i].
+    """Return indices of the elements of `slots`, in order, in a flat array whose slot i begins at starts[i].
 
     >>> elements(np.array([2, 0]), np.array([0, 2, 3, 6])).tolist()
     [3, 4, 5, 0, 1]

@@ -15,11 +15,9 @@ from dovetail.ir.slots import ROUNDOFF, TINIEST
 from dovetail.run.arrays import Array, Arrays, places
 from dovetail.run.job import Variant
 
-NEAR = 64  # roundoffs that two orders of the same operations, with other implementations of functions, may differ by
+NEAR = 64  # roundoffs by which two orders of the same operations, with other implementations of functions, may differ
 BLOCK = 1 << 20  # elements compared at a time
-SLOTS = (
-    48  # of what a kernel's own check computes whole: over all terms of all post-conditions, so that time is bounded
-)
+SLOTS = 48  # that a kernel's own check computes exactly, over all terms of all post-conditions: this bounds its time
 OPS = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 Inputs = Callable[[str, int], Array]  # (buffer, rank) -> initial contents
 Expected = tuple[Array, Array, Array]  # expected elements, their magnitude, and the allowed error
@@ -68,11 +66,11 @@ def check_rank(
     inputs: Inputs,
     reduce_op: str = "sum",
 ) -> Agreement:
-    """Compare a rank's buffers with what its post-conditions make of the inputs of all ranks.
+    """Compare a rank's buffers with its post-conditions, computed from the inputs of all ranks.
 
     A kernel's own check is used, if it has one; everything else is compared element by element. Moved data, minima and
     maxima must be equal to the bit. A sum of n values may err by n roundoffs of the sum of magnitudes, a product of n
-    by n roundoffs of itself. NaN is wrong.
+    by n roundoffs of itself. NaN is an error.
     """
     checker = _Checker(program, workload, rank, held, inputs, reduce_op)
     return Agreement.total(piece for post in program.posts if rank in post.ranks for piece in checker.pieces(post))
@@ -160,7 +158,7 @@ class _Checker:
         self._num_posts = sum(rank in post.ranks for post in program.posts) if program.kernels else 1
 
     def pieces(self, post: Post) -> Iterator[Agreement]:
-        """Compare one post-condition, piece by piece."""
+        """Compare one post-condition; yield an Agreement for each piece."""
         names = {term.kernel for term in post.terms}
         form = self._form(names.pop()) if len(names) == 1 else None
         found = self._slots(self.held[post.region.buffer], post.region, self.rank)
@@ -196,7 +194,7 @@ class _Checker:
         parts = [self._operands(term)[0].reshape(-1) for term in post.terms]
         for part in parts:
             if len(part) != len(found):
-                raise RunError(f"the post-condition of {post.region} asks for {len(found)} elements of {len(part)}")
+                raise RunError(f"the post-condition of {post.region} needs {len(found)} elements, not {len(part)}")
         for start in range(0, len(found), BLOCK):
             yield start, _reduced([part[start : start + BLOCK] for part in parts], self.reduce_op)
 
@@ -262,7 +260,7 @@ class _Checker:
         return Agreement(float(relative.max()), float(tolerance.max()), int(wrong.sum()), f"{where}: {text}")
 
     def _place(self, region: Region, element: int) -> str:
-        """One element of a region in words."""
+        """The text that names an element of a region."""
         slots, starts = region.slots(), self.workload.starts(region.buffer, self.rank)
         slot = self.workload.slots[region.buffer][self.rank]
         size = int(np.prod(slot.shape, dtype=np.int64))
@@ -273,7 +271,7 @@ class _Checker:
 
 
 def sources(term: Term) -> list[tuple[int, Region]]:
-    """The operands of a term. They must be inputs: a term does not give the size of a kernel's result."""
+    """Return the operands of a term. They must be inputs: a term does not contain the size of a kernel's result."""
     regions = [arg for arg in term.args if not isinstance(arg, Term)]
     if len(regions) < len(term.args):
         hint = "compare with the outputs of a reference program"
@@ -282,7 +280,7 @@ def sources(term: Term) -> list[tuple[int, Region]]:
 
 
 def _reduced(parts: list[Array], reduce_op: str) -> Expected:
-    """The parts reduced element by element; integers wrap, as the executors' do, and must agree."""
+    """Reduce parts element by element. Integers wrap around, as in the executors, and must be equal."""
     dtype, count = parts[0].dtype.name, len(parts)
     if dtype not in ROUNDOFF:
         values = _folded(parts, reduce_op)
@@ -308,7 +306,7 @@ def _folded(parts: list[Array], reduce_op: str) -> Array:
 def _bound(
     dtype: str, num_terms: int, length: float, magnitude: NDArray[Any], partials: NDArray[Any]
 ) -> NDArray[np.float64]:
-    """How far each element of a sum of kernels' results may be from its true value.
+    """The allowed error of each element of a sum of kernels' results.
 
     A sum of `length` products errs by `length` roundoffs of its magnitude at worst, by about the square root of that
     in practice (10·√length is exceeded with probability under 1e-20; Higham and Mary 2019); half types accumulate in

@@ -21,11 +21,11 @@ def received(kind: str, sources: Sequence[Any], wanted: Sequence[int], op: str) 
     kind : str
         One of OP_COLLECTIVES.
     sources : sequence of arrays
-        What each member gives, in the order of the group; of an all_to_all a list of arrays, one for each member.
+        The input of each member, in the order of the group; for an all_to_all a list of arrays, one for each member.
     wanted : sequence of int
-        The slots that each member wants; where an output is cut from a whole, it is cut so.
+        The number of slots that each member receives, if outputs are cut from a whole.
     op : str
-        The reduction, made in the order of the group, each step rounded to the dtype.
+        The reduction, in the order of the group, with each step rounded to the dtype.
 
     Examples
     --------

@@ -126,7 +126,7 @@ def bind_script(
 
 
 def _largest_slot(program: Program, workload: Workload, arrays: Mapping[str, Array]) -> int:
-    """Bytes of the largest slot of any rank: elements of uneven slots, else what a row of an array takes."""
+    """Bytes of the largest slot of any rank."""
     sizes, most = workload.sizes or {}, 0
     for buffer in program.buffers:
         array = arrays[buffer.name]
@@ -137,7 +137,7 @@ def _largest_slot(program: Program, workload: Workload, arrays: Mapping[str, Arr
 
 
 def _quotient_rows(program: Program, rank: int) -> list[tuple[int, int, int, int]]:
-    """Where an average divides the sums, as rows for C++."""
+    """The slots whose sums an average divides, as rows for C++."""
     return [
         (row, start, stop - start, divisor)
         for row, buffer in enumerate(program.buffers)
@@ -152,10 +152,10 @@ def titles(program: Program, lanes_of: str = "") -> tuple[list[str], list[str], 
 
 
 def needs_order(program: Program) -> bool:
-    """Whether ops of a net lane must end one after the other.
+    """Return whether ops of a net lane must end one after the other.
 
-    They may overlap, up to the window, where every rank orders its own conflicting accesses by its lanes and
-    dependencies. Where that order comes by way of another rank's messages, an op that began early would break it.
+    They may overlap, up to the window, if every rank orders its conflicting accesses by its lanes and
+    dependencies. If that order depends on messages of other ranks, an op that began early would break it.
     """
     return not _native.ordered_locally(program.num_ranks, _columns(program))
 
@@ -166,7 +166,7 @@ def _columns(program: Program) -> dict[str, NDArray[Any]]:
 
 
 def run_engines(engines: Sequence[_native.Engine], options: RunOptions) -> list[str]:
-    """Run bound engines to their end; return for each why it failed, or an empty string."""
+    """Run bound engines to their end. Return for each why it failed, or an empty string."""
     failures: list[str] = _native.run_engines(list(engines), native_options(options))
     return failures
 
@@ -216,10 +216,10 @@ def check_supported(program: Program) -> None:
     for kind in (Kind.put, Kind.get):
         if bool(np.any(program.columns["kind"] == kind)):
             what = f"the native executors have no one-sided {kind.name}"
-            raise RunError(what, hint="dovetail.passes.two_sided makes messages of them")
+            raise RunError(what, hint="dovetail.passes.two_sided turns them into messages")
     for call in program.collectives:
         if call.kind not in OP_COLLECTIVES:
-            what = f"no executor knows the collective '{call.kind}'"
+            what = f"no executor has the collective '{call.kind}'"
             raise RunError(what, hint=f"one of {', '.join(OP_COLLECTIVES)}")
 
 
@@ -230,14 +230,14 @@ def check_slots(program: Program, rank: int, arrays: dict[str, Array]) -> None:
     rows = np.flatnonzero(mine & (np.diff(col["read_start"]) > 0) & (np.diff(col["write_start"]) > 0))
     ends = [col[f"{side}_buffer"][col[f"{side}_start"][rows]] for side in ("read", "write")]
     pairs = {*map(tuple, np.stack(ends).T.tolist())}
-    for row in rows[np.diff(col["read_start"])[rows] > 1]:  # of an all_to_all in parts
+    for row in rows[np.diff(col["read_start"])[rows] > 1]:  # an all_to_all in parts
         buffers = (col[f"{side}_buffer"][slice(*col[f"{side}_start"][row : row + 2])] for side in ("read", "write"))
         pairs |= set(product(*(map(int, each) for each in buffers)))
     for src, dst in sorted(pairs):
         a, b = arrays[names[src]], arrays[names[dst]]
         if a.shape[1:] != b.shape[1:] or a.dtype != b.dtype:
             raise RunError(
-                f"rank {rank} moves slots of buffer '{names[src]}' to buffer '{names[dst]}', which has others",
+                f"rank {rank} moves slots of buffer '{names[src]}' to buffer '{names[dst]}', whose slots differ",
                 found=f"{a.dtype}{list(a.shape[1:])} and {b.dtype}{list(b.shape[1:])}",
             )
 
@@ -265,7 +265,7 @@ def _as_held(program: Program, arrays: dict[str, Array], workload: Workload) -> 
 def native_forms(
     program: Program, rank: int, workload: Workload, kernels: Mapping[str, KernelCall] | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Compute ops that have a native form: products (row in the program, m, k, n, whether it accumulates), and C
+    """Return compute ops with a native form: products (row in the program, m, k, n, whether it accumulates), and C
     functions (row, address, sizes)."""
     rows, which, kinds = compute_calls(program, workload, rank)
     products, functions = np.zeros((len(kinds), 4), np.int64), np.zeros((len(kinds), 1 + MOST_SIZES), np.int64)
@@ -298,7 +298,7 @@ def check_array(array: Array | None, name: str, slots: int, rank: int) -> None:
 def timeline_of(
     program: Program, workload: Workload, spans: Sequence[tuple[Any, Any, Any]], meta: dict[str, Any]
 ) -> Timeline:
-    """The measured Timeline: `spans` holds each rank's (rows, start_s, end_s); ops never reached are left out."""
+    """Return the measured Timeline. `spans`: each rank's (rows, start_s, end_s). Ops never reached are left out."""
     rows = np.concatenate([np.asarray(s[0], np.int64) for s in spans])
     start_s, end_s = (np.concatenate([np.asarray(s[i], float) for s in spans]) for i in (1, 2))
     names, name = program.op_names()
@@ -318,7 +318,7 @@ def timeline_of(
 
 
 def moved_bytes(program: Program, workload: Workload) -> NDArray[np.int64]:
-    """Bytes that each op moves: those it reads, or else writes; 0 for compute."""
+    """Return the bytes that each op moves: those it reads, or else writes; 0 for compute."""
     col, total = program.columns, np.zeros(program.num_ops, np.int64)
     for side in ("write", "read"):
         start = col[f"{side}_start"]
@@ -331,7 +331,7 @@ def moved_bytes(program: Program, workload: Workload) -> NDArray[np.int64]:
 
 @cache
 def blas() -> ctypes.CDLL:
-    """The OpenBLAS of its own wheel: SciPy's, a year older, packs a weight of 8 MB 0.9 ms slower at each call."""
+    """Load the OpenBLAS of its wheel. SciPy's, a year older, packs a weight of 8 MB 0.9 ms slower at each call."""
     import scipy_openblas32 as wheel
 
     return ctypes.CDLL(f"{wheel.get_lib_dir()}/{wheel.get_library(fullname=True)}")
@@ -339,7 +339,7 @@ def blas() -> ctypes.CDLL:
 
 @contextmanager
 def blas_threads(ranks: int) -> Iterator[None]:
-    """While `ranks` ranks compute in this process, give each product its share of the cores, and no more.
+    """Limit each product to its share of the cores while `ranks` ranks compute in this process.
 
     Otherwise each product uses all cores, and ranks that compute side by side wait for each other inside OpenBLAS.
     """
@@ -355,7 +355,7 @@ def blas_threads(ranks: int) -> Iterator[None]:
 
 
 def blas_functions() -> tuple[int, int]:
-    """Addresses of its sgemm and dgemm, with integers of 32 bits."""
+    """Return addresses of OpenBLAS's sgemm and dgemm, with integers of 32 bits."""
     sgemm, dgemm = (ctypes.cast(blas()[f"scipy_{name}_"], ctypes.c_void_p).value or 0 for name in ("sgemm", "dgemm"))
     return sgemm, dgemm
 

@@ -1,4 +1,4 @@
-"""Executor: the protocol of everything that runs jobs on ranks; and the registered executors, by name."""
+"""executor: Executor, the protocol of everything that runs jobs on ranks; and the registered executors, by name."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from dovetail.run.options import Level
 
 
 class Executor(Protocol):
-    """Runs jobs on ranks. A class that derives from this one defines `execute_unverified`; all else has a default.
+    """Runs jobs on ranks. A derived class defines `execute_unverified`; everything else has a default.
 
-    `takes`: the keywords of its constructor that the command line offers, of OPTIONS; all of them may be left out.
+    `takes`: keywords of its constructor, among OPTIONS, that the command line offers; all of them are optional.
     """
 
     takes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def launched_by(self) -> str | None:
-        """How its ranks are started, in words that identify the machine: measurements are cached under these words.
+        """A text that tells how ranks are started, and identifies the machine: it is the key of cached measurements.
         None, the default: nothing is cached."""
         return None
 
     @property
     def buffers_early_sends(self) -> bool:
-        """Whether a short send may end before its receive is posted, so that a probe looks for the limit. Default:
+        """Whether a short send may end before its receive is posted; probes then measure up to which size. Default:
         True."""
         return True
 
@@ -48,7 +48,7 @@ class Executor(Protocol):
 
     @property
     def trace(self) -> Path | None:
-        """The folder that its ranks leave a trace of every op in. Default: None."""
+        """The folder in which its ranks leave a trace of every op. Default: None."""
         return None
 
     def in_folder(self, folder: Path) -> Executor:
@@ -62,7 +62,7 @@ class Executor(Protocol):
         return self.execute_unverified(job)
 
     def execute_unverified(self, job: Job) -> JobResult:
-        """Run a job, whose Programs have been proved, to its end: see `run.job.run_rounds`.
+        """Run a job whose Programs have been proved to its end: see `run.job.run_rounds`.
 
         A variant with `check` is run once more from fresh inputs, and `run.check.check_results` compares the results
         with its post-conditions and with its reference program."""
@@ -75,7 +75,7 @@ def verify_job(job: Job) -> None:
         verify(program).raise_if_bad()
 
 
-OPTIONS = {"launch": "--launch", "trace": "--trace"}  # keywords of constructors, as on the command line
+OPTIONS = {"launch": "--launch", "trace": "--trace"}  # keyword of constructors -> option of the command line
 EXECUTORS = Registry[type[Executor]](
     "dovetail.executors",
     "an executor",

@@ -1,7 +1,7 @@
 """faults: raise an error of one rank, raised in a collective before its transfer, on all ranks of the host.
 
-The ranks of a communicator share a board there (see native/run/board.hpp). A call costs two stores to it. Only a rank
-that fails does more: it posts its error, then joins the transfers that other ranks have begun, with dummy arrays in
+The ranks of a communicator on one host share a board (see native/run/board.hpp). A call costs two stores to it. A rank
+that fails posts its error on the board, then joins the transfers that other ranks have begun, with dummy arrays in
 place of its own. So no rank stays inside MPI. After such a transfer, or in place of the next one, every other rank
 raises the error.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -43,9 +44,9 @@ class Owed(NamedTuple):
 
 
 class Door:
-    """While it is open, an error of this rank is raised on all ranks of `made`, unless they all raise it anyway.
+    """While it is open, an error of this rank is raised on all ranks of `made`, unless all ranks raise it anyway.
 
-    `comm`: the user's communicator; `made`: ours for it, once it is known, as it is for what is `bound` to it.
+    `comm`: the user's communicator; `made`: Dovetail's for it, if it is known already; `bound`: its native one.
     """
 
     made: Communicator | None
@@ -65,11 +66,12 @@ class Door:
 
 
 def report(made: Communicator, error: BaseException) -> None:
-    """Let the other ranks raise an error of this rank, which raises it afterwards."""
+    """Raise an error of this rank on the other ranks. The caller raises it afterwards on this rank."""
     made.world.requests.finish_others()
     fault = fault_of(made.rank, error)
-    if made.bound.post(fault.kind, fault.text):
-        _finish(made, fault)
+    with suppress(RunError):  # a rank has died, as the others find out by themselves: this one raises its own error
+        if made.bound.post(fault.kind, fault.text):
+            _finish(made, fault)
 
 
 def raise_fault(bound: _native.Communicator) -> None:
@@ -106,7 +108,7 @@ def _await_all(made: Communicator, owed: Owed, fault: Fault) -> None:
         owed = Owed(*made.bound.owed())
         if not is_reported and time.monotonic() - begin > REPORT_S:
             missing = ", ".join(map(str, owed.absent))
-            _print(f"{_said(fault)}. Rank {made.rank} raises it when these ranks have come to the call: {missing}")
+            _print(f"{_said(fault)}. Rank {made.rank} raises it when these ranks have reached the call: {missing}")
             is_reported = True
 
 

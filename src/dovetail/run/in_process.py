@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 class InProcessExecutor(Executor):
-    """Runs jobs in this process. Derived classes define one `run`, and `library`.
+    """Runs jobs in this process. Derived classes define `run`, which runs a variant once, and `library`.
 
     Every run starts from the inputs of the job's seed. Ignores `repeats`.
     """
@@ -36,7 +36,7 @@ class InProcessExecutor(Executor):
     library: ClassVar[str]
 
     def run(self, variant: Variant, inputs: Arrays) -> Run:
-        """Run a variant once, from these inputs. Raises RunError if it stalls."""
+        """Run a variant once from these inputs. Raises RunError if it stalls."""
         raise NotImplementedError
 
     def execute_unverified(self, job: Job) -> JobResult:
@@ -78,7 +78,7 @@ class ThreadsExecutor(InProcessExecutor):
 
 
 class NumpyExecutor(InProcessExecutor):
-    """Runs ranks one after the other by NumPy, the reference, which is slow."""
+    """Runs ranks one after the other by the slow NumPy reference."""
 
     library = "NumPy, one rank after the other"
 
@@ -89,7 +89,7 @@ class NumpyExecutor(InProcessExecutor):
 
 
 def _timelines(runs: list[Run], rounds: Rounds, seconds: tuple[float, ...], keep_all: bool) -> Iterator[Timeline]:
-    """Return the timelines of the rounds that count, or of the median one; none by NumPy, whose ranks alternate."""
+    """Yield timelines of the rounds that count, or of the median one. NumPy has none: its ranks alternate."""
     kept = [runs[index].timeline for index in rounds.kept]
     middle = sorted(range(len(seconds)), key=seconds.__getitem__)[len(seconds) // 2] if seconds else 0
     for timeline in kept if keep_all else kept[middle : middle + 1]:

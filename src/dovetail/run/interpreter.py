@@ -1,7 +1,7 @@
-"""interpreter: interpret a collective Program as a device's kernel does (one threadblock per lane), on host threads.
+"""interpreter: interpret a collective Program on host threads, as a device's kernel does with a threadblock per lane.
 
-Channels are FIFOs in memory, by one of three protocols (NCCL's). The state machine of channels and steps is one source
-(native/cuda/lane.hpp) for host threads and for devices (`run.gpu`).
+Channels are FIFOs in memory with one of NCCL's three protocols. Host threads and devices (`run.cuda`) share the
+source of the state machine of channels and steps (native/cuda/lane.hpp).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from dovetail.run.reduce import REDUCE_OPS, average, check_average
 from dovetail.timeline import Timeline
 
 PROTOCOLS = ("Simple", "LL", "LL128")
-# By protocol: bytes of a message in a FIFO at once, and bytes that travel as one slice; about as large as NCCL's.
+# By protocol: bytes of a place in a FIFO, and bytes of a slice; about as large as NCCL's.
 _SIZES = {"Simple": (512 << 10, 128 << 10), "LL": (32 << 10, 32 << 10), "LL128": (120 << 10, 30 << 10)}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How messages travel; changes no result. Slots are cut into tiles so that a message of one fits into about
-    `place_bytes`, and all lanes go through their ops once for each tile; a message travels in slices of `slice_bytes`,
-    which forwarding ops pass on while the rest is to come. 0: the protocol's own. `threads`: threads per lane; on a
-    device 1 means as many as let all lanes be resident.
+    """How messages travel; changes no result. Slots are cut into tiles whose messages fit into about
+    `place_bytes`, and all lanes run their ops once for each tile. A message travels in slices of `slice_bytes`,
+    which forwarding ops pass on before the rest arrives. 0: the protocol's default. `threads`: threads per lane; on a
+    device 1 means as many as keep all lanes resident.
 
     If only messages of other ranks, not a rank's own lanes and dependencies, order its accesses, each message is
     signalled once, as a whole, by Simple, and `protocol` is ignored. The timeline records the protocol used."""
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Bytes of a place and of a slice."""
+        """Bytes of a place in a FIFO, and of a slice."""
         place, piece = _SIZES[self.protocol]
         return self.place_bytes or place, self.slice_bytes or piece
 
@@ -67,11 +67,11 @@ def run_interpreter(
     layout: Layout | None = None,
     options: RunOptions | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
-    """Run `program` on host threads, one or more for each lane, as the kernel runs it on a device.
+    """Run `program` on host threads, one or more per lane, in the way of the kernel on a device.
 
     Like `execute_local`, takes inputs by rank and returns all buffers and the measured Timeline. Raises ProgramError
-    for a program that `verify` refuses, RunError for unsupported ops, and for a stall, naming the op that each lane
-    waits at.
+    for a program that `verify` refuses, RunError for unsupported ops and for a stall; it names the op at which each
+    lane waits.
     """
     verify(program).raise_if_bad()
     return run_unverified(program, workload, inputs, layout, options)
@@ -84,7 +84,7 @@ def run_unverified(
     layout: Layout | None = None,
     options: RunOptions | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
-    """`run_interpreter` of a program that has just been verified elsewhere."""
+    """`run_interpreter` for a program that has just been verified."""
     layout, options = layout or Layout(), options or RunOptions()
     arrays = [allocate_rank(program, workload, rank) for rank in range(program.num_ranks)]
     check(program, workload, options)
@@ -109,8 +109,8 @@ def run_unverified(
 def check(program: Program, workload: Workload, options: RunOptions) -> None:
     """Raise RunError for programs that the interpreter cannot run, before anything starts."""
     for kind, hint in (
-        (Kind.compute, "run it on streams: a kernel that interprets has no kernels of its own"),
-        (Kind.collective, "dovetail.passes.inline_collectives puts messages in its place"),
+        (Kind.compute, "run it on streams: the interpreting kernel cannot call kernels"),
+        (Kind.collective, "dovetail.passes.inline_collectives replaces it by messages"),
     ):
         rows = np.flatnonzero(program.columns["kind"] == kind)
         if len(rows):
@@ -126,7 +126,7 @@ def check(program: Program, workload: Workload, options: RunOptions) -> None:
 
 
 def image(program: Program, workload: Workload, layout: Layout, address: Callable[[int, str], int]) -> tuple[Any, ...]:
-    """The arguments of the native interpreters; `address(rank, buffer)` is a buffer's address."""
+    """Return the arguments of the native interpreters; `address(rank, buffer)` is a buffer's address."""
     memory = []
     for rank in range(program.num_ranks):
         for buffer in program.buffers:
@@ -143,7 +143,7 @@ def image(program: Program, workload: Workload, layout: Layout, address: Callabl
 
 
 def legal_order(program: Program) -> NDArray[np.int64]:
-    """Rows in an order in which messages are counted correctly: unchanged unless lanes share an end of a channel."""
+    """Return rows in an order that counts messages correctly: unchanged unless lanes share an end of a channel."""
     col, lanes = program.columns, Counter[tuple[str, int]]()
     for end, kinds in (("chan_in", RECVS | {Kind.wait}), ("chan_out", SENDS | {Kind.signal})):
         rows = np.isin(col["kind"], list(kinds))
@@ -161,7 +161,7 @@ def stall(options: RunOptions, found: str) -> RunError:
 
 
 def timeline(program: Program, workload: Workload, bound: Any, meta: dict[str, Any]) -> Timeline:
-    """The timeline of all ops, with one span for each tile of the slots; times count from the first span's start."""
+    """Return the timeline of all ops, with one span per tile of the slots; times count from the first span's start."""
     rows, start, end = (np.array(part) for part in bound.spans())
     begin = min(start, default=0.0)
     made = timeline_of(program, workload, [(rows, start - begin, end - begin)], meta)

@@ -34,7 +34,7 @@ class Variant:
 class Job:
     """Variants to run interleaved (a b c, c a b, …), with random inputs from `seed`.
 
-    At least `rounds` rounds follow `warmup`, more where other processes disturbed some; none begins after `budget_s`
+    At least `rounds` rounds follow `warmup`, more if other processes disturbed some; none begins after `budget_s`
     seconds."""
 
     variants: tuple[Variant, ...]
@@ -42,7 +42,7 @@ class Job:
     warmup: int = 1
     seed: int = 0
     budget_s: float = 120.0
-    keep_all: bool = False  # keep the Timeline of every round, not of the median one alone
+    keep_all: bool = False  # keep the Timeline of every round, not only of the median one
 
     @property
     def num_ranks(self) -> int:
@@ -77,9 +77,9 @@ class Outcome:
         return float(np.median(self.seconds))
 
     def over(self, other: Outcome) -> float:
-        """Return the median over rounds of this variant's seconds over those of `other`, of the same job.
+        """Return the median over rounds of this variant's seconds divided by those of `other`, in the same job.
 
-        What slows a whole round slows both.
+        A disturbance of a whole round slows both.
         """
         return float(np.median(np.divide(self.seconds, other.seconds)))
 
@@ -102,7 +102,8 @@ class JobResult:
     """Outcomes in the order of the job's variants, and facts of the hosts that ran it.
 
     `rounds`: rounds in the outcomes. `disturbed`: rounds that other processes disturbed, whether repeated or not.
-    `load`: share of the ranks' cores that other processes took from the first round to the last.
+    `load`: share of the ranks' cores that other processes took from the first round to the last. `exchange_s`: by
+    round, seconds of an exchange of a word between ranks 0 and 1 after it; NaN where ranks lack a core each.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -110,6 +111,7 @@ class JobResult:
     disturbed: int
     facts: dict[str, Any] = field(default_factory=dict)
     load: Load = field(default_factory=Load)
+    exchange_s: tuple[float, ...] = ()
 
     def __getitem__(self, name: str) -> Outcome:
         return next(outcome for outcome in self.outcomes if outcome.name == name)
@@ -132,7 +134,7 @@ def disturbed_rounds(seconds: Seconds) -> NDArray[np.bool_]:
 
 
 class Rounds(NamedTuple):
-    """Seconds by round and variant of the rounds that count; how many were disturbed; and the indices of those that
+    """Seconds by round and variant of the rounds that count; the number of disturbed rounds; indices of the rounds that
     count, among all that ran (warm-up included)."""
 
     seconds: Seconds

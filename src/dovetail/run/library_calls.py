@@ -1,4 +1,4 @@
-"""library_calls: arguments of the library's collectives as one rank calls them, with parts of different sizes."""
+"""library_calls: arguments of one rank's calls of the library's collectives, with parts of different sizes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Ints = NDArray[np.int64]
 
 
 class Parts(NamedTuple):
-    """What the native engine must know of a collective op besides its regions.
+    """What the native engine needs for a collective op besides its regions.
 
     `in_place`: an all_gather in which every member's input is its part of its result. `counts`: elements of each
-    member's part; of an all_to_all those sent to each, then those received from each. Empty if all parts are equal.
+    member's part; for an all_to_all those sent to each, then those received from each. Empty if all parts are equal.
     """
 
     row: int
@@ -28,7 +28,7 @@ class Parts(NamedTuple):
 
 
 def collective_parts(program: Program, rank: int, workload: Workload) -> list[Parts]:
-    """Return the parts of one rank's ops that are in place or uneven. RunError if sizes of members do not fit."""
+    """Return the parts of one rank's ops that are in place or uneven. Raises RunError if members' sizes do not fit."""
     if not any(traits_of(collective.kind).in_parts for collective in program.collectives):
         return []
     sides = _Sides(program, workload)
@@ -99,7 +99,7 @@ def _exchanged(sides: _Sides, members: Ints, place: int) -> list[int]:
 
 
 def _in_place(sides: _Sides, members: Ints) -> bool:
-    """Whether every member of an all_gather brings its own part of its result."""
+    """Whether every member's input to an all_gather is its own part of its result."""
     slots = sides.first("read", "count", members)
     return bool(
         all(np.all(sides.first(side, "blocks", members) == 1) for side in ("read", "write"))

@@ -187,6 +187,12 @@ def domains(places: Sequence[Place]) -> list[Domain]:
     return [_domain(ranks, cpus, places, several) for ranks, cpus in sorted(groups)]
 
 
+def each_has_a_core(places: Sequence[Place]) -> bool:
+    """Return whether ranks are on one machine, and may use as many CPUs of it as they are."""
+    cpus = frozenset().union(*(here.cpus for here in places))
+    return len(cpus) >= len(places) and all(_one_machine(places[0], here) for here in places)
+
+
 def _domain(ranks: list[int], cpus: set[int], places: Sequence[Place], several: bool) -> Domain:
     cores = {places[ranks[0]].cores.get(cpu, cpu) for cpu in cpus}
     own = sorted(frozenset().union(*(places[rank].cpus for rank in ranks)))
@@ -217,11 +223,11 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 class Counters:
-    """This process's own counters; those of the machine too where `reads_machine`."""
+    """This process's own counters; with `reads_machine`, also those of the machine."""
 
     def __init__(self, reads_machine: bool) -> None:
         self._reads_machine = reads_machine
-        self._waited_ns: dict[str, int] = {}  # by thread, for ended ones take theirs along
+        self._waited_ns: dict[str, int] = {}  # by thread, because an ended thread's counter disappears
         self._total_ns = 0
 
     def sample(self) -> Sample:
@@ -283,15 +289,15 @@ def stolen(domain: Domain, found: Spent) -> Numbers:
 
 
 def disturbed(domain: Domain, found: Spent) -> NDArray[np.bool_]:
-    """Intervals of which others took more than LIMIT. Ticks of the hypervisor are counted by blocks of BLOCK_S."""
+    """Return intervals of which others took more than LIMIT. Steal ticks are counted in blocks of BLOCK_S."""
     return np.asarray((waits(domain, found) > LIMIT).any(axis=1) | (stolen(domain, blocks(found)) > LIMIT))
 
 
 def load_of(domain: Domain, found: Spent) -> Load:
     """Return the shares over all intervals together.
 
-    Ranks lose what they wait for. Ranks with one core only lose all that others use of it, also of its other
-    hyper-thread, or while the ranks sleep.
+    Ranks lose the time that they wait. Ranks with only one core lose all that others use of it, also of its other
+    hyper-thread, and while the ranks sleep.
     """
     wall_s = float(found.wall_s.sum())
     if wall_s < BLOCK_S:
@@ -312,7 +318,7 @@ def blocks(found: Spent) -> Spent:
         begins = total_s >= BLOCK_S
         labels.append(labels[-1] + begins if labels else 0)
         total_s = wall_s if begins else total_s + wall_s
-    if total_s < BLOCK_S:  # the rest joins the block before
+    if total_s < BLOCK_S:  # the rest joins the previous block
         labels = [max(min(label, labels[-1] - 1), 0) for label in labels]
     return Spent(*(_summed(column, labels)[labels] for column in found))
 
@@ -324,16 +330,18 @@ def _summed(column: Numbers, labels: Sequence[int]) -> Numbers:
 
 
 class Meter:
-    """Reads the counters of all ranks between the rounds of a job. Collective: made, and called, on every rank at once.
+    """Reads the counters of all ranks between the rounds of a job. Collective: all ranks create and call it together.
 
     Skips short rounds, since reading leaves cold caches that would slow the next. Rounds between two readings are
-    judged together.
+    judged together. `each_has_a_core`: the ranks are on one machine, and have as many CPUs as they are.
     """
 
     def __init__(self, world: World, limit_s: float, least_s: float = LEAST_S) -> None:
         self._world, self._limit_s, self._least_s = world, limit_s, least_s
-        self._domains = domains(world.gather(place(), limit_s))  # none but on rank 0
-        readers = world.share([domain.reader for domain in self._domains], limit_s)
+        places = world.gather(place(), limit_s)
+        self._domains = domains(places)  # empty except on rank 0
+        about = [domain.reader for domain in self._domains], each_has_a_core(places)
+        readers, self.each_has_a_core = world.share(about, limit_s)
         self._counters = Counters(world.rank in readers)
         self._latest, self._read_s = self._sample(), time.monotonic()
         self._spent: list[list[Spent | None]] = []  # by interval and domain

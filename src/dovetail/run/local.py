@@ -26,8 +26,8 @@ def execute_local(
     """Run `program` on threads; `inputs` holds, for each input buffer, every rank's array (slots first).
 
     Returns all buffers, by rank, and the measured Timeline. Raises ProgramError for a program that `verify` refuses,
-    and RunError where a rank stalls, naming the op that each of its lanes waits for; that error's `timeline` holds
-    what had happened by then. What a kernel raises comes through.
+    and RunError if a rank stalls, naming the op that each of its lanes waits for; that error's `timeline` holds
+    what had happened by then. Errors of kernels are raised unchanged.
     """
     verify(program).raise_if_bad()
     return run_unverified(program, workload, inputs, kernels, options)
@@ -40,7 +40,7 @@ def run_unverified(
     kernels: Mapping[str, KernelCall] | None = None,
     options: RunOptions | None = None,
 ) -> tuple[dict[str, list[Array]], Timeline]:
-    """`execute_local` of a program that has just been verified elsewhere."""
+    """`execute_local` for a program that has just been verified."""
     ranks, options = range(program.num_ranks), options or RunOptions()
     for slots in workload.slots.values():
         check_average(options.reduce_op, numpy_dtype(slots[0].dtype))
@@ -64,7 +64,7 @@ def run_unverified(
 
 
 def fill(program: Program, arrays: list[dict[str, Array]], inputs: Arrays) -> None:
-    """Copy the inputs of all ranks into their buffers; RunError where one is missing or of another shape or dtype."""
+    """Copy the inputs of all ranks into their buffers. Raises RunError for a missing one, or another shape or dtype."""
     for buffer in program.buffers:
         if buffer.role != "input":
             continue

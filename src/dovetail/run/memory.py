@@ -47,7 +47,7 @@ class Memory:
         return slots
 
     def parts(self, op: Op, num_members: int) -> list[Array]:
-        """The data that an all_to_all sends to each member: one region each, or even parts of the only region."""
+        """Return the data that an all_to_all sends to each member: a region each, or even parts of the only region."""
         if len(op.reads) == num_members:
             return [self.read(op, region).copy() for region in op.reads]
         (region,) = op.reads
@@ -65,7 +65,7 @@ class Memory:
         array[places] = values
 
     def places(self, region: Region, rank: int) -> slice | NDArray[np.int64]:
-        """Where the region's slots lie along axis 0 of the array."""
+        """Return the indices of the region's slots along axis 0 of the array."""
         return places(region, self._starts[region.buffer][rank])
 
     def _array(self, op: Op, region: Region, rank: int) -> Array:

@@ -11,12 +11,12 @@ from dovetail.run.reduce import REDUCE_OPS, ReduceOp
 
 Progress = Literal["thread", "poll"]
 Level = Literal["single", "funneled", "serialized", "multiple"]
-LEVELS: tuple[Level, ...] = get_args(Level)  # of MPI's thread support, in its order: level i is number i
+LEVELS: tuple[Level, ...] = get_args(Level)  # of MPI's thread support; a level's number is its index
 LEVEL_REMEDY = (
     'If one thread at a time calls MPI, ask for less: mpi4py.rc.thread_level = "serialized" before '
     "`from mpi4py import MPI`; in C, MPI_Init."
 )
-MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # how messages travel: by the library, or through memory of one host
+MPI, SHARED = TRANSPORTS = ("mpi", "shared")  # messages go by the library, or through shared memory
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class RunOptions:
         "thread": a helper thread drives net lanes, and sleeps between polls while compute runs. Else the compute thread
         polls them between blocks of `block_rows` rows.
     poll_s : float
-        Seconds between polls of the helper thread; up to 16 times as long while no link waits for it.
+        Seconds between polls of the helper thread; up to 16 times as many while no link waits for it.
     block_rows : int
         Rows between polls. 0: between ops only.
     window : int
@@ -39,7 +39,7 @@ class RunOptions:
     stall_s : float
         Seconds without progress after which a run fails.
     repeats : int
-        Runs in a row without a barrier. A run's time is their total over their number; spans are the last run's.
+        Runs in a row without a barrier. A run's time is their total divided by their number; spans are the last run's.
     spans : bool
         Record start and end of each op.
     slice_bytes : int
@@ -47,7 +47,7 @@ class RunOptions:
     blocking : bool
         Use the library's blocking collectives.
     transport : {"mpi", "shared"}
-        How messages travel: by the library, or through memory of the one host that all ranks are on. The latter runs
+        "mpi": by the library. "shared": through memory of the one host that all ranks are on. The latter runs
         Programs without computations, and records no spans.
     """
 
@@ -65,7 +65,7 @@ class RunOptions:
 
     @staticmethod
     def of(schedule: Schedule, **more: Any) -> RunOptions:
-        """Return the options that a schedule names, with `more` of them set."""
+        """Return the options of a schedule, with those in `more` set."""
         driven = {name: getattr(schedule, name) for name in ("progress", "block_rows", "slice_bytes", "blocking")}
         return RunOptions(**driven, transport=schedule.get("transport", MPI), **more)
 
@@ -91,7 +91,7 @@ class RunOptions:
         return "multiple" if self.progress == "thread" else "funneled"
 
     def at(self, provided: int) -> RunOptions:
-        """Return the options at a level of MPI's thread support, by number: polls where no helper thread may call.
+        """Return the options at a level (by number) of MPI's thread support: it polls if no helper thread may call MPI.
 
         >>> [RunOptions("thread").at(level).progress for level in (2, 3)]
         ['poll', 'thread']

@@ -1,4 +1,4 @@
-"""reduce: what reducing ops compute. The native engine gives the same bits, except for which NaN it is."""
+"""reduce: what reducing ops compute. The native engine gives the same bits, except for those of NaNs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ REDUCE_OPS: tuple[str, ...] = get_args(ReduceOp)
 
 
 def combine(op: str, local: Array, message: Array) -> Array:
-    """`op` of what a rank holds and what it received, rounded to their dtype. Integers wrap around.
+    """Return `op` of a rank's data and a received message, rounded to their dtype. Integers wrap around.
 
-    Of a minimum or maximum NaN wins, and the local value where both are equal (+0 and -0). An average is added here,
+    In a minimum or maximum NaN wins; of equal values (+0 and -0) the local one. An average is added here,
     and divided at the end of the run (`average`).
 
     >>> combine("min", np.array([1.0, np.nan, 0.0]), np.array([np.nan, 1.0, -0.0])).tolist()
@@ -41,7 +41,7 @@ def average(program: Program, workload: Workload | None, buffer: str, rank: int,
 
 
 def quotients(program: Program, buffer: str, rank: int) -> list[tuple[int, int, int]]:
-    """Runs of slots (start, stop, number of terms) of a buffer whose post-condition sums several terms."""
+    """Return runs of slots (start, stop, number of terms) of a buffer whose post-condition sums several terms."""
     terms = np.zeros(program.slots_of(buffer, rank) + 1, np.int64)
     for post in program.posts:
         if len(post.terms) > 1 and post.region.buffer == buffer and rank in post.ranks:
@@ -51,7 +51,7 @@ def quotients(program: Program, buffer: str, rank: int) -> list[tuple[int, int, 
 
 
 def check_average(op: str, dtype: np.dtype[Any]) -> None:
-    """Refuse the average of integers, which would not be one."""
+    """Raise RunError for the average of integers, which would not be an integer."""
     if op == "avg" and not is_float(dtype):
         raise RunError(f"no average of {dtype}: it would not be an integer", hint="sum them, or give floats")
 

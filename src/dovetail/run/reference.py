@@ -1,4 +1,4 @@
-"""reference: the NumPy executor in one process, for any legal interleaving. It defines what a Program means."""
+"""reference: the NumPy executor in one process, for any legal interleaving. It defines the meaning of a Program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _Event = tuple[str, int]
 
 @dataclass(frozen=True)
 class Execution:
-    """What one interleaving made: the output buffers and others that post-conditions name (in place: inputs), and the
+    """Result of one interleaving: output buffers and others that post-conditions name (in place: inputs), and the
     rows of ops in the order in which they ran.
 
     A fused receive and send appears twice, once for each part; a collective where each member joined it.
@@ -48,8 +48,8 @@ def execute(
     """Run `program` on copies of `arrays` (buffer -> array of each rank, axis 0 is slots) and return its outputs.
 
     Scratch and output buffers that `arrays` lacks take their shape and dtype from `workload`; both start poisoned.
-    Arrays are flat where `workload` gives each slot a size of its own. Lanes take turns; with `seed`, in random order,
-    the same seed giving the same order; with `interleaving`, in the order that an Execution recorded. `reduce_op`: see
+    Arrays are flat if `workload` gives each slot its own size. Lanes alternate; with `seed`, in random order,
+    equal for equal seeds; with `interleaving`, in the order that an Execution recorded. `reduce_op`: see
     `run.reduce`. `kernels` adds to those of `workload`.
 
     Raises RunError, naming the op, for a stall, an access outside a buffer, a message of another size than its receive,
@@ -75,7 +75,7 @@ def execute(
 
 
 def _take_turns(state: _State, seed: int | None) -> None:
-    """Step lanes until none can go on: round robin, or in random order by `seed`. Blocked lanes sleep until woken."""
+    """Step lanes until none can continue: round robin, or in random order by `seed`. Blocked lanes are skipped."""
     rng = None if seed is None else np.random.default_rng(seed)
     ready, turn = list(range(len(state.queues))), 0
     parked: dict[_Event, list[int]] = {}
@@ -94,7 +94,7 @@ def _take_turns(state: _State, seed: int | None) -> None:
 
 
 def _replay(state: _State, rows: Sequence[int] | NDArray[np.int64]) -> None:
-    """Run ops in a recorded order, or say where that order is not legal."""
+    """Run ops in a recorded order. Raises RunError at the first op that cannot run there."""
     queue_of = {int(row): queue for queue, members in enumerate(state.queues) for row in members}
     for row in map(int, rows):
         queue = queue_of.get(row)
@@ -105,7 +105,7 @@ def _replay(state: _State, rows: Sequence[int] | NDArray[np.int64]) -> None:
 
 
 class _State:
-    """How far each lane has come, and what is in memory and under way."""
+    """The state of a run: each lane's position, memory, and messages in flight."""
 
     def __init__(self, program: Program, memory: Memory, kernels: Mapping[str, KernelCall], op: str) -> None:
         self.program, self.memory, self.kernels, self.reduce_op = program, memory, kernels, op
@@ -124,12 +124,12 @@ class _State:
         self._waiting: set[int] = set()  # collective ops that joined and have not ended
 
     def head(self, queue: int) -> Op | None:
-        """The op that lane `queue` is at, or None at its end."""
+        """Return the next op of lane `queue`, or None at its end."""
         rows, place = self.queues[queue], self._place[queue]
         return self._ops[rows[place]] if place < len(rows) else None
 
     def blocked(self, queue: int) -> _Event | None:
-        """What lane `queue`, which is not at its end, waits for; None if its next step may run now."""
+        """Return what lane `queue`, which is not at its end, waits for; None if its next step may run now."""
         op = self.head(queue)
         assert op is not None
         sending = op.kind == Kind.send or queue in self._to_send
@@ -149,7 +149,7 @@ class _State:
         return None
 
     def step(self, queue: int) -> list[_Event]:
-        """Run the next step of lane `queue`; returns what others may have waited for."""
+        """Run the next step of lane `queue`; return the events that others may wait for."""
         op = self.head(queue)
         assert op is not None
         self.ran.append(op.index)
@@ -168,14 +168,14 @@ class _State:
         return [*self._local(op), *self._end(op)]
 
     def require_done(self) -> None:
-        """Raise RunError if some lane has not come to its end, and say what each waits for."""
+        """Raise RunError, with what each lane waits for, if a lane is not at its end."""
         stuck = [queue for queue in range(len(self.queues)) if self.head(queue) is not None]
         if stuck:
             waits = [self._wait_text(queue) for queue in stuck[:16]]
             waits += [f"and {len(stuck) - 16} more lanes"] if len(stuck) > 16 else []
             op = self.head(stuck[0])
             raise RunError(
-                "the run stalls: no lane can go on",
+                "the run stalls: no lane can continue",
                 where=op.line if op else None,
                 found="\n              ".join(waits),
                 hint="verify shows the shortest schedule that stalls",
@@ -206,7 +206,7 @@ class _State:
         return self.memory.read(op, op.reads[0])
 
     def _receive(self, op: Op) -> Array:
-        """Take the next message; add and store it by the op's kind. Returns what a fused form sends on."""
+        """Receive the next message; reduce and store it by the op's kind. Return what a fused op forwards."""
         message = self._fifos[op.chan_in].popleft()
         if op.kind in _ADDS:
             source = self._source(op)
@@ -219,7 +219,7 @@ class _State:
         return message
 
     def _local(self, op: Op) -> list[_Event]:
-        """Ops that wait for nobody: they move data within a rank, put or get it, signal, or take a signal."""
+        """Run an op without messages: a copy, reduction, put, get, signal, wait or computation."""
         if op.kind == Kind.copy:
             self.memory.write(op, op.writes[0], self._source(op).copy())
         elif op.kind == Kind.reduce:
@@ -254,7 +254,7 @@ class _State:
             self.memory.write(op, region, old + new if accumulate else new)
 
     def _join(self, op: Op) -> list[_Event]:
-        """One member arrives at a collective; the last one carries it out for all."""
+        """Let a member join a collective; the last one executes it for all."""
         count = self._num_calls[op.call, op.rank] = self._num_calls.get((op.call, op.rank), -1) + 1
         members = self._joined.setdefault((op.call, count), {})
         members[op.rank] = op
@@ -278,5 +278,5 @@ class _State:
         return [event for member in ops for event in (("members", member.index), *self._end(member))]
 
     def _brought(self, op: Op) -> Array:
-        """What a member brings to a collective."""
+        """A member's input to a collective."""
         return self._source(op).copy() if op.reads else np.empty(0)

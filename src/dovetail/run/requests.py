@@ -1,8 +1,8 @@
-"""requests: calls that were begun. A thread carries them out in their order while the caller computes.
+"""requests: non-blocking calls. A thread runs them in order while the caller computes.
 
-All ranks begin the same calls in the same order, and blocking calls come after all that was begun before them: so every
-rank of a communicator makes the same calls in the same order, whenever it waits. While the caller computes, whoever
-waits for MPI in the thread sleeps between polls, for it may share the caller's core; while the caller waits, it spins.
+All ranks begin the same calls in the same order, and a blocking call runs after all calls begun before it: so every
+rank of a communicator makes the same calls in the same order, whenever it waits. While the caller computes, the
+thread sleeps between polls of MPI, because it may share the caller's core; while the caller waits, it spins.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dovetail.run.ranks.together import common, words_of
 
 R = TypeVar("R")
 THREAD_MULTIPLE = LEVELS.index("multiple")  # as MPICH and Open MPI number it
-IDLE_S = 1.0  # a thread that has nothing to do for so long ends
-SAID_S = 2.0  # after this long, a process that waits at its end prints why
-EXIT_S = 600.0  # a process waits so long at its end for begun calls, then ends the job
+IDLE_S = 1.0  # seconds without calls after which the thread ends
+SAID_S = 2.0  # seconds after which a process that waits at its end prints why
+EXIT_S = 600.0  # seconds that a process waits at its end for begun calls; then it ends the job
 
 
 class Request(Generic[R]):
-    """A call that was begun: what `dovetail.begin_all_reduce` and its kin, and `Bound.begin`, return.
+    """A non-blocking call: `dovetail.begin_all_reduce`, other `begin_…` functions and `Bound.begin` return it.
 
-    Until the call has ended, the request holds its arrays, and nobody may write them or read its results. A request
-    that is dropped ends all the same; if it fails, the next call on its communicator raises the error.
+    Until the call has ended, the request refers to its arrays; do not write them or read its results. A request
+    that is dropped still runs; if it fails, the next call on its communicator raises the error.
     """
 
     def __init__(self, queue: RequestQueue, call: Callable[[], R]) -> None:
@@ -49,20 +49,20 @@ class Request(Generic[R]):
         Raises
         ------
         DovetailError
-            What the blocking call raises, on every rank. All calls that were begun before an error is raised, and come
-            after the failed one, fail with it and move nothing. Calls begun later run.
+            The error of the blocking call, on every rank. Calls that were begun before an error is raised, and come
+            after the failed one, fail with the same error and transfer nothing. Calls begun later run.
         """
         self._queue.finish(self)
         if self._error is not None:
             self._queue.take_error(self._error)
             raise self._error
-        return self._result  # type: ignore[return-value]  # there is one where no error is
+        return self._result  # type: ignore[return-value]  # without an error there is one
 
     def test(self) -> bool:
         """Return whether the call has ended, in a result or an error; `wait` then returns or raises at once.
 
         Returns at once, unless MPI was started for calls by one thread at a time: then it runs the call, as `wait`
-        does, since nobody else would.
+        does, because no other thread may.
         """
         if not self._queue.overlaps:
             self._queue.finish(self)
@@ -73,7 +73,7 @@ class Request(Generic[R]):
         return f"<Request: {state}>"
 
     def run(self) -> tuple[R | None, BaseException | None]:
-        """Make the call; return its result and its error, one of them None."""
+        """Run the call. Return its result and its error; one of them is None."""
         assert self._call is not None
         try:
             return self._call(), None
@@ -81,7 +81,7 @@ class Request(Generic[R]):
             return None, common(error)
 
     def end(self, result: R | None, error: BaseException | None) -> None:
-        """Keep the result or the error, and let the arrays of the call go."""
+        """Store the result or the error, and release the arrays of the call."""
         self._result, self._error, self._call = result, error, None
 
 
@@ -104,15 +104,15 @@ class RequestQueue:
         self.overlaps = provided >= THREAD_MULTIPLE
         self._transport, self._bound, self._abort = transport, bound, abort
         self._requests: deque[Request[Any]] = deque()  # those that have not ended
-        self._error: BaseException | None = None  # of a begun call that failed; nobody has raised it yet
+        self._error: BaseException | None = None  # of a begun call that failed; not raised yet
         self._changed = threading.Condition()
         self._waiting = 0  # threads of the caller that wait here
         self._thread: threading.Thread | None = None
-        self._runs_in: int | None = None  # the thread that makes a begun call
+        self._runs_in: int | None = None  # the thread that is running a begun call
         self._ends = False
 
     def begin(self, call: Callable[[], R]) -> Request[R]:
-        """Put a call behind those that were begun before, and return its request."""
+        """Append a call to those begun before, and return its request."""
         request = Request(self, call)
         _watch_exit()
         if not self.overlaps:
@@ -132,7 +132,7 @@ class RequestQueue:
         return request
 
     def finish(self, last: Request[Any] | None = None, limit_s: float | None = None) -> bool:
-        """Wait for a request and those before it, for all if there is none; return whether they have ended in time."""
+        """Wait for a request and those before it; default: for all. Return whether they have ended in time."""
         if not self._is_under_way(last):
             return True
         with self._changed:
@@ -150,7 +150,7 @@ class RequestQueue:
                 self._note()
 
     def drain(self) -> None:
-        """Wait for all begun calls before a blocking call; raise the error of one that failed, unless a wait has."""
+        """Wait for all begun calls before a blocking call. Raise the error of one that failed, if no `wait` has."""
         if (not self._requests and self._error is None) or self._runs_in == threading.get_ident():
             return
         self.finish_others()
@@ -158,12 +158,12 @@ class RequestQueue:
             raise error
 
     def finish_others(self) -> None:
-        """Wait for all begun calls, unless this thread is making one of them."""
+        """Wait for all begun calls, unless this thread is running one of them."""
         if self._runs_in != threading.get_ident():
             self.finish()
 
     def take_error(self, error: BaseException | None = None) -> BaseException | None:
-        """Return the error that nobody has raised (or None), which the caller raises. `error`: that one only."""
+        """Return, and forget, the error that was not raised yet, or None. `error`: only if it is this one."""
         with self._changed:
             if error is not None and error is not self._error:
                 return None
@@ -172,7 +172,7 @@ class RequestQueue:
         return error
 
     def end(self) -> None:
-        """Finish all calls before the communicator is freed. Ctrl-C is raised when they have ended."""
+        """Finish all calls before the communicator is freed. Ctrl-C is raised after they have ended."""
         interrupt = None
         while self._requests:
             try:
@@ -184,7 +184,7 @@ class RequestQueue:
             raise interrupt
 
     def end_with_process(self) -> None:
-        """Finish all calls at the end of the process; where other ranks do not come to them in time, end the job."""
+        """Finish all calls at the end of the process. If other ranks do not reach them in time, end the job."""
         failed = getattr(sys, "last_value", None) is not None
         try:
             if (self.overlaps or not failed) and not self.finish(None, SAID_S):
@@ -210,7 +210,7 @@ class RequestQueue:
         return bool(self._requests) if last is None else last._call is not None
 
     def _note(self) -> None:
-        """Let native code know whether the caller computes meanwhile, and whether blocking calls must come here."""
+        """Set native flags: whether the caller computes meanwhile, and whether blocking calls must `drain` first."""
         self._transport.rests = bool(self._requests) and not self._waiting
         if self._bound is not None:
             self._bound.has_begun = bool(self._requests) or self._error is not None
@@ -231,7 +231,7 @@ class RequestQueue:
         self._runs_in, self._transport.begun = None, False
         with self._changed:
             self._requests.popleft().end(result, error)
-            if error is not None:  # ranks may have failed at different calls: none makes those that follow
+            if error is not None:  # ranks may have failed at different calls: none runs those that follow
                 self._error = error
                 while self._requests:
                     self._requests.popleft().end(None, error)
@@ -239,7 +239,7 @@ class RequestQueue:
             self._changed.notify_all()
 
 
-_queues: WeakSet[RequestQueue] = WeakSet()  # in which calls were begun
+_queues: WeakSet[RequestQueue] = WeakSet()  # those with begun calls
 
 
 @cache

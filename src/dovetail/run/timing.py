@@ -12,9 +12,9 @@ from dovetail.run.executor import Executor, executor_on
 from dovetail.run.job import Job, JobResult, Variant
 from dovetail.run.options import RunOptions
 
-EACH_S = 4e-3  # a timing repeats short runs until about this many seconds are filled
+EACH_S = 4e-3  # a timing repeats short runs for about this many seconds
 MOST_REPEATS = 100
-USUAL, SLOWEST = 20e9, 1e9  # FLOP/s: expected of one rank; least of all ranks together, else a run counts as stalled
+USUAL, SLOWEST = 20e9, 1e9  # FLOP/s: expected of one rank; of all ranks together, below which a run counts as stalled
 TIMED, TRACED = "timed", "traced"
 
 
@@ -29,7 +29,7 @@ def measure(
     seed: int = 0,
     workload: Workload | None = None,
 ) -> JobResult:
-    """Run `program` on ranks and time it; the default executor is MPI.
+    """Run `program` on ranks and time it. The default executor is MPI.
 
     Slots have equal sizes so that the larger of a rank's input and output holds about `num_bytes` (see `even_slots`),
     unless `workload` gives slots and kernels. In the result, `["timed"]` has the seconds of back-to-back runs without
@@ -52,9 +52,9 @@ def measuring_job(
     schedule: Schedule | None = None,
     against: tuple[Program, Workload] | None = None,
 ) -> Job:
-    """The job that `measure` executes. The Program has no puts and gets: ranks cannot reach each other's memory.
+    """Return the job that `measure` executes. The Program must have no puts and gets: ranks share no memory.
 
-    `schedule`: how progress is driven; `against`: the reference program, and its workload, to compare results with."""
+    `schedule`: how progress is driven. `against`: the reference program, with its workload, to compare results with."""
     check_supported(program)
     flops = sum(work.flops for work in op_works(program, workload).values())
     hoped_s = 10e-6 + 1e-6 * program.num_ops / program.num_ranks + 1e-9 * held_bytes(program, workload)
@@ -85,7 +85,7 @@ def even_slots(program: Program, num_bytes: int, dtype: str) -> Workload:
 
 
 def held_bytes(program: Program, workload: Workload) -> int:
-    """Bytes of the larger of a rank's input and output, maximum over ranks, as nccl-tests counts."""
+    """Return bytes of the larger of a rank's input and output, maximum over ranks, as nccl-tests counts."""
     sides = [[b for b in program.buffers if b.role == role] for role in ("input", "output")]
     return max(sum(_bytes(workload, b, rank) for b in side) for side in sides for rank in range(program.num_ranks))
 

@@ -1,1 +1,1 @@
-"""tiling: parallelepiped tiles of iteration spaces: legality, cost, search, and C that visits them."""
+"""tiling: tile iteration spaces by parallelepipeds: legality, cost, search, and C that visits the tiles."""

@@ -1,7 +1,7 @@
 """closed_code: standalone C programs for nests whose steps are a sweep followed by single elements.
 
-The program runs sweep after sweep. Between two sweeps every rank computes the single elements itself, from values that
-the rank which computed them sends.
+The program runs sweep after sweep. Between two sweeps every rank computes the single elements redundantly, from values
+that their owners broadcast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dovetail.tiling.nest_text import NestText
 
 @dataclass(frozen=True)
 class Closed:
-    """Such a nest. `steps`: the loop over steps; `sweep`: the nest of one sweep; `closing`: statements after it."""
+    """A nest of sweeps. `steps`: the loop over them; `sweep`: the nest of one; `closing`: the statements after it."""
 
     steps: Loop
     sweep: Recording
@@ -33,7 +33,7 @@ class Closed:
 
 
 def closed_of(nest: Recording) -> Closed | None:
-    """Analyse a nest. None unless steps pass only the elements that are written after each sweep to the next step."""
+    """Return a nest as Closed. None unless a step passes on only elements that are written after its sweep."""
     if levels_of(nest) or len(nest.body) != 1 or not isinstance(steps := nest.body[0], Loop):
         return None
     swept, *rest = steps.body
@@ -51,7 +51,7 @@ def closed_of(nest: Recording) -> Closed | None:
 
 
 def _uses(index: str, statement: Statement) -> bool:
-    """Whether the loops or subscripts of a statement change with an index."""
+    """Whether loop bounds or subscripts of a statement depend on an index."""
     ends = [end for loop in statement.loops[1:] for end in (loop.low, loop.high)]
     places = [at for each in (*statement.reads, statement.target) for at in each.at]
     return any(index in each.names for each in (*ends, *places))
@@ -89,11 +89,11 @@ class ClosingText(NestText):
         if read.array != self.statement.target.array:
             return self._given(read)
         at = self._at(read)
-        self.fetched[at] = None  # each once, in their order
+        self.fetched[at] = None  # a dict: each once, in order
         return f"V0({_words(at)})"
 
     def _at(self, read: Read) -> Vector:
-        """The iteration of the sweep that writes an element, or would write it in a larger space."""
+        """The iteration of the sweep that writes an element, or that would if the space were larger."""
         loops, target = self.statement.loops, self.statement.target
         axes = axes_of(self.nest, target, loops)
         if not axes:
@@ -108,7 +108,7 @@ class ClosingText(NestText):
 
 def closing_text(closed: Closed, found: Analysis, dtype: str) -> tuple[str, str, str]:
     """Return C that fetches values, C of the closing statements, and the serial loops of all steps. Raises
-    OperatorError if the nest cannot be written so."""
+    OperatorError if a closing statement accesses elements that the sweep does not hold."""
     text = ClosingText(found, dtype)
     close = "\n".join(map(text.line, closed.closing))
     fetch = "\n".join(f"    fetch(0, (const int64_t[]){{{_words(at)}}});" for at in text.fetched)

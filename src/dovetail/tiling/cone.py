@@ -1,6 +1,6 @@
-"""cone: the tiling cone {h : hD ≥ 0}, where the rows of H of every legal tile lie: its extreme rays and whole vectors.
+"""cone: the tiling cone {h : hD ≥ 0}, which holds the rows of H of every legal tile: extreme rays, integer vectors.
 
-Source: with the volume given, some tile with every row of H on an extreme ray of the cone has the least V_comm, since
+Source: for a given volume, a tile whose rows of H all lie on extreme rays of the cone has the least V_comm, because
 V_comm and det H are linear in each row (Boulet et al. 1994; Xue, JPDC 1997; Hodzic and Shang 1998).
 """
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from dovetail.loops.matrices import Matrix, Vector, dot, normal_to, primitive, rank, transposed
 
-_MOST_BOX = 1 << 20  # vectors looked at when those in the cone are listed
+_MOST_BOX = 1 << 20  # integer vectors that are tested for being in the cone
 
 
 def cone_rays(deps: Matrix) -> list[Vector]:
-    """The extreme rays of the tiling cone, as primitive vectors; none where the dependences do not span the space.
+    """Return the extreme rays of the tiling cone, as primitive vectors; none if the dependences do not span the space.
 
     >>> cone_rays(((3, 1), (1, 2)))
     [(-1, 3), (2, -1)]
@@ -38,7 +38,7 @@ def cone_rays(deps: Matrix) -> list[Vector]:
 
 
 def skewing(deps: Matrix) -> Matrix:
-    """A unimodular T with TD ≥ 0: what each loop must be skewed by for tiles along the axes to be legal.
+    """Return a unimodular T with TD ≥ 0: a skewing of the loops that makes tiles along the axes legal.
 
     >>> skewing(((1, 1, 1), (-1, 0, 1)))
     ((1, 0), (1, 1))
@@ -54,7 +54,7 @@ def skewing(deps: Matrix) -> Matrix:
 
 
 def generators(deps: Matrix) -> list[Vector]:
-    """The vectors that tiles are made of first: extreme rays, the rows of `skewing`, and what is free of dependences.
+    """Return the rows of H to try first: extreme rays, rows of `skewing`, and vectors orthogonal to all dependences.
 
     >>> generators(((3,), (1,)))
     [(1, 0), (0, 1), (-1, 3), (1, -3)]
@@ -63,9 +63,9 @@ def generators(deps: Matrix) -> list[Vector]:
 
 
 def vectors_in_cone(deps: Matrix, most_cost: int, limit: int) -> tuple[list[Vector], bool]:
-    """Primitive whole vectors h of the cone, by rising cost h·Σd, and whether these are all up to `most_cost`.
+    """Return primitive integer vectors h of the cone by rising cost h·Σd, and whether all up to `most_cost` are there.
 
-    `generators` are among them always, of the others the cheapest up to `limit`.
+    They include all `generators`, and of the other vectors the `limit` cheapest.
     """
     always = generators(deps)
     total = tuple(map(sum, deps))
@@ -84,7 +84,7 @@ def vectors_in_cone(deps: Matrix, most_cost: int, limit: int) -> tuple[list[Vect
 
 
 def reach_of(deps: Matrix, total: Vector, most_cost: int) -> tuple[list[int], bool]:
-    """Bounds on the absolute entries of vectors that cost at most `most_cost`, and whether that box is small enough."""
+    """Return bounds on the absolute entries of vectors that cost at most `most_cost`, and whether they are not cut."""
     rays = cone_rays(deps)
     if not rays:
         return [2] * len(deps), False
@@ -95,7 +95,7 @@ def reach_of(deps: Matrix, total: Vector, most_cost: int) -> tuple[list[int], bo
 
 
 def _free(deps: Matrix) -> list[Vector]:
-    """Vectors orthogonal to all dependences, both ways: faces that nothing passes through."""
+    """Vectors orthogonal to all dependences, with both signs: normals of faces that no dependence crosses."""
     n, vectors = len(deps), list(transposed(deps))
     missing = n - rank(vectors)
     if not missing:
@@ -107,7 +107,7 @@ def _free(deps: Matrix) -> list[Vector]:
 
 
 def edges_of(rows: Matrix) -> Matrix:
-    """The primitive edges (columns) of a tile whose faces are normal to these rows, each turned inwards.
+    """Return the primitive edges (columns) of a tile whose faces are normal to these rows, each pointing inwards.
 
     >>> edges_of(((2, -1), (-1, 3)))
     ((3, 1), (1, 2))
@@ -121,7 +121,7 @@ def edges_of(rows: Matrix) -> Matrix:
 
 
 def determinants(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The determinants of many square matrices (…, n, n) of small whole numbers, exactly."""
+    """Return the exact determinants of square matrices of small integers, shape (…, n, n)."""
     n = rows.shape[-1]
     if n == 1:
         return np.asarray(rows[..., 0, 0])

@@ -1,9 +1,9 @@
-"""exact_search: every tile of a small volume that communicates less than a given one, by the formula.
+"""exact_search: all tiles of a small volume that communicate less, by the formula, than a given one.
 
-No set of directions is assumed. With R = V·P⁻¹ (the adjugate of the sides P, up to its sign), V_comm is the sum of R·D,
-P is legal where the rows of R lie in the tiling cone, and |det R| = V^(n-1). A tile of V_comm below C has rows whose
-costs r·Σd add up to less than C: where the dependences span the space, finitely many whole vectors. Rows of one tile
-belong to one of the lattices {r : r·H ≡ 0 (mod V)}, H a Hermite normal form of determinant V: few sets are left.
+Tiles may have any directions. With R = V·P⁻¹ (the adjugate of the sides P, up to sign), V_comm is the sum of R·D,
+P is legal if the rows of R lie in the tiling cone, and |det R| = V^(n-1). A tile of V_comm below C has rows whose
+costs r·Σd add up to less than C: finitely many integer vectors if the dependences span the space. The rows of a tile
+also lie in one lattice {r : r·H ≡ 0 (mod V)}, H a Hermite normal form of determinant V. This leaves few sets of rows.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from dovetail.loops.matrices import Matrix, adjugate, determinant
 from dovetail.tiling.cone import reach_of
 
-_MOST_WORK = 1 << 24  # pairs of a lattice and a vector that are looked at
+_MOST_WORK = 1 << 24  # most (lattice, vector) pairs that are tried
 Rows = NDArray[np.int64]
 
 
 def cheaper_tiles(deps: Matrix, volume: int, most: int) -> Iterator[tuple[int, Matrix]] | None:
-    """Tiles with V_comm below `most`, each cheaper than the one before; the last is the least.
+    """Yield (V_comm, sides) of tiles with V_comm below `most`, each cheaper than the one before; the last is the best.
 
-    None where there are too many rows to look at, or nothing bounds them.
+    None if there are too many rows to try, or infinitely many.
 
     >>> list(cheaper_tiles(((3, 1), (1, 2)), 20, 21))
     [(20, ((2, 6), (4, 2)))]
@@ -37,7 +37,7 @@ def cheaper_tiles(deps: Matrix, volume: int, most: int) -> Iterator[tuple[int, M
 
 
 def _rows_below(deps: Matrix, most: int) -> tuple[Rows, Rows] | None:
-    """The whole vectors of the cone that a row of R may be, by rising cost, and these costs."""
+    """The integer vectors of the cone that may be rows of R, by rising cost, and their costs."""
     total = tuple(map(sum, deps))
     reach, is_whole = reach_of(deps, total, most)
     if not is_whole:
@@ -65,13 +65,13 @@ def _in_lattice(rows: Rows, costs: Rows, volume: int, most: int) -> Iterator[tup
         spent, cross = int(costs[list(first)].sum()), _normal(rows[list(first)])
         last = np.arange(first[-1], np.searchsorted(costs, best[0] - spent))
         found = last[np.abs(rows[last] @ cross) == volume ** (n - 1)]
-        if len(found):  # the first of them costs least
+        if len(found):  # the first one costs least
             best[0] = spent + int(costs[found[0]])
             yield best[0], _sides(rows[[*first, int(found[0])]], volume)
 
 
 def normal_forms(volume: int, n: int) -> Iterator[Matrix]:
-    """The lower triangular matrices of that determinant, one for each lattice of that many points a cell.
+    """Yield the Hermite normal forms of determinant `volume`: one for each lattice with cells of that volume.
 
     >>> [len(list(normal_forms(4, n))) for n in (1, 2, 3)]
     [1, 7, 35]
@@ -86,7 +86,7 @@ def normal_forms(volume: int, n: int) -> Iterator[Matrix]:
 
 
 def _starts(costs: Rows, n: int, below: Callable[[], int]) -> Iterator[tuple[int, ...]]:
-    """All but the last row of each set, as places in rising order, while a set with them may be cheap enough."""
+    """Yield all but the last row of each set, as rising indices, while a set with them may cost less than `below()`."""
     for i in range(len(costs)):
         if n * costs[i] >= below():
             return
@@ -100,14 +100,14 @@ def _starts(costs: Rows, n: int, below: Callable[[], int]) -> Iterator[tuple[int
 
 
 def _normal(rows: Rows) -> Rows:
-    """What a further row's scalar product with is the determinant of all, up to its sign."""
+    """The vector whose scalar product with a last row is the determinant of all rows, up to sign."""
     if len(rows) == 1:
         return np.array([-rows[0, 1], rows[0, 0]])
     return np.asarray(np.cross(rows[0], rows[1]))
 
 
 def _sides(rows: Rows, volume: int) -> Matrix:
-    """The sides P = V·R⁻¹, which are whole: they span the lattice."""
+    """The sides P = V·R⁻¹. They are integers because the rows lie in the lattice."""
     whole: Matrix = tuple(tuple(row) for row in rows.tolist())
     size = determinant(whole)
     return tuple(tuple(volume * entry // size for entry in row) for row in adjugate(whole))

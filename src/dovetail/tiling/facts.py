@@ -1,4 +1,4 @@
-"""facts: the facts of one tiling: matrices, what leaves a tile, the tiles of a space, and their time steps."""
+"""facts: the facts of one tiling: its matrices, its communication, the tiles of a space, and their time steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = "dovetail.tile/1"
 
 @dataclass(frozen=True)
 class Counts:
-    """What leaves a tile, counted exactly: to all neighbours, and with either dimension mapped to one processor."""
+    """What leaves a tile, counted exactly. `all`: to all neighbours; `mapped[k]`: with dimension k on one processor."""
 
     dependences: tuple[tuple[int, ...], ...]
     all: Traffic
@@ -32,13 +32,13 @@ class Counts:
 
     @property
     def counted_again(self) -> int:
-        """How often the formula counts a pair again, at another face of the corner that it leaves by."""
+        """How many pairs the formula counts too often: a pair that leaves by a corner counts at each of its faces."""
         return sum(message.num_pairs * (sum(message.to) - 1) for message in self.messages)
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """The tiles of a space, and the two schedules of them, with tiles along `mapped` on one processor."""
+    """The tiles of a space and their two schedules. Tiles along dimension `mapped` are on one processor."""
 
     space: Space
     tiles: TileSet
@@ -50,7 +50,7 @@ class Bounded:
 
 @dataclass(frozen=True)
 class TileFacts:
-    """One tiling with its counts (None: illegal, or too large a tile to be counted) and its space (None: unbounded)."""
+    """One tiling, its counts (None: illegal, or too large to be counted) and its space (None: unbounded)."""
 
     tiling: Tiling
     counts: Counts | None
@@ -59,7 +59,7 @@ class TileFacts:
     notes: tuple[str, ...] = ()
 
     def to_json(self, points: bool = False) -> dict[str, Any]:
-        """The document `dovetail.tile/1`; with `points`, each message lists its points, as offsets in the tile."""
+        """Return the document `dovetail.tile/1`. With `points`, a message lists its points as offsets in the tile."""
         tiling, counts = self.tiling, self.counts
         document: dict[str, Any] = {
             "schema": SCHEMA,
@@ -85,9 +85,9 @@ class TileFacts:
 
 
 def tile_facts(tiling: Tiling, space: Space | None = None, mapped: int | None = None) -> TileFacts:
-    """All facts of a tiling; messages go to processors where a dimension is mapped, else to tiles.
+    """Return all facts of a tiling. Messages go to processors if a dimension is mapped, else to tiles.
 
-    In a space, the dimension of the fewest time steps is mapped unless one is named. An illegal tile has its matrices
+    In a space, the default of `mapped` is the dimension with the fewest time steps. An illegal tile has its matrices
     only.
 
     >>> facts = tile_facts(Tiling(((3, 1), (1, 2)), ((4, 0), (0, 5))))

@@ -1,4 +1,4 @@
-"""hyperplanes: linear schedules of tiles: time steps of Π = [1 … 1], and of the Π that hides messages behind tiles.
+"""hyperplanes: linear schedules of tiles: the time steps of Π = [1 … 1] and of the Π that overlaps messages with tiles.
 
 Source: seed 003, "Linear Schedule" to "Mapping along the non-maximal dimension"; the overlapping Π is the optimum for
 grids of unit execution and unit communication time (Andronikos et al., IPPS 1997).
@@ -16,9 +16,9 @@ from dovetail.tiling.tiling import Tiling
 
 @dataclass(frozen=True)
 class LinearSchedule:
-    """Tile t is executed in step Π·t: `steps` of them from the first to the last.
+    """Tile t is executed in time step Π·t. `steps`: how many there are from the first to the last.
 
-    `steps_from_1` is what seed 003 counts: the last step, where tile coordinates begin at 1 and no step is taken off.
+    `steps_from_1` is the count of seed 003: the number Π·t of the last step if tile coordinates begin at 1.
     """
 
     pi: Vector
@@ -40,8 +40,8 @@ def non_overlapping(tiling: Tiling, space: Space) -> LinearSchedule:
 
 
 def overlapping(tiling: Tiling, space: Space, mapped: int) -> LinearSchedule:
-    """Π with 1 along the dimension that is mapped to one processor and 2 elsewhere: in each step a tile is computed,
-    while the results of the one before are sent and the operands of the next one received.
+    """Π with 1 along the dimension that is mapped to one processor and 2 elsewhere: each step computes a tile
+    while it sends the results of the previous one and receives the operands of the next one.
 
     >>> tiling = Tiling(((1, 0, 0), (0, 1, 0), (0, 0, 1)), ((4, 0, 0), (0, 4, 0), (0, 0, 444)))
     >>> found = overlapping(tiling, Space.parse("16x16x16384"), mapped=2)
@@ -53,12 +53,12 @@ def overlapping(tiling: Tiling, space: Space, mapped: int) -> LinearSchedule:
 
 
 def best_mapping(tiling: Tiling, space: Space) -> int:
-    """The dimension whose mapping gives the overlapping schedule the fewest steps: in a box, that with most tiles."""
+    """Return the dimension to map for the fewest steps of the overlapping schedule: in a box, that with most tiles."""
     return min(range(tiling.num_loops), key=lambda k: overlapping(tiling, space, k).steps)
 
 
 def num_processors(tiling: Tiling, space: Space, mapped: int) -> int:
-    """How many chains of tiles there are along the mapped dimension: one processor each."""
+    """Return the number of chains of tiles along the mapped dimension. Each chain has one processor."""
     import islpy as isl
 
     space.need_sizes()
@@ -67,12 +67,12 @@ def num_processors(tiling: Tiling, space: Space, mapped: int) -> int:
 
 
 def step_of(pi: Vector, tile: Vector) -> int:
-    """The time step of a tile, counted from that of tile 0."""
+    """Return the time step of a tile, counted from that of tile 0."""
     return dot(pi, tile)
 
 
 def check_dimension(mapped: int, num_loops: int) -> None:
-    """OperatorError where there is no such dimension."""
+    """Raise OperatorError if there is no such dimension."""
     if not 0 <= mapped < num_loops:
         raise OperatorError(
             f"there is no dimension {mapped} to map", found=f"{num_loops} dimensions", hint=f"0 to {num_loops - 1}"

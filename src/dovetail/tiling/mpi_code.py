@@ -1,6 +1,6 @@
 """mpi_code: a standalone MPI program in C for tiles of any shape: chains of tiles along one loop, each on one rank.
 
-It needs mpicc alone. What is particular to a nest is generated here; what all programs share is in `mpi_chains.c`.
+It needs only mpicc. The part that depends on the nest is generated here; `mpi_chains.c` is the part that does not.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dovetail.tiling.tile_points import messages, tile_dependences
 from dovetail.tiling.tiling import Tiling
 
 _SHARED = native_folder("tiling") / "mpi_chains.c"
-_WHAT = """Tiles of a loop nest on the ranks of MPI, made by dovetail. Needs mpicc alone:
+_WHAT = """Tiles of a loop nest on the ranks of MPI, made by dovetail. It needs only mpicc:
  *     mpicc -O3 -march=native -ffp-contract=off THIS.c -lm && mpiexec -n 4 ./a.out check
  *"""
-_LISTED = 24  # points of a message that are named in the header
-_EXAMPLE = """/* The statement: what is computed at a point. Put yours in its place; it may read A at D's distances. */
+_LISTED = 24  # points of a message that the header lists
+_EXAMPLE = """/* The statement of a point: replace it by your own, which may read A at the distances in D. */
 #define POINT({point}) A({point}) = {value}
 #define START({point}) 1.0 /* what A holds outside the space */"""
 _OVERLAPPED = """
 #ifndef OVERLAPPED
-#define OVERLAPPED 1 /* 0: receive, compute, send; 1: a tile is computed while messages come and go */
+#define OVERLAPPED 1 /* 0: receive, compute, send; 1: compute a tile while messages are sent and received */
 #endif
 """
 _RUN = "    run();\n"
@@ -39,7 +39,7 @@ _SWEEPS = """    for (int sweep = 0; sweep < {sweeps}; sweep++) {{
     }}
 """
 _CLOSING = """
-/* A value from the rank that has computed it, to all. */
+/* Broadcast a value from the rank that has computed it. */
 static void fetch(int f, const int64_t* p) {{
     int64_t q[N], t[N];
     if (!inside(f, p)) return;
@@ -47,7 +47,7 @@ static void fetch(int f, const int64_t* p) {{
     MPI_Bcast(cell(f, p), (int)value_bytes[f], MPI_BYTE, owner_of(chain_of(t)), MPI_COMM_WORLD);
 }}
 
-/* Between two sweeps, on every rank. */
+/* Runs on every rank between two sweeps. */
 static void close_sweep(void) {{
 {fetch}
 {close}
@@ -56,10 +56,10 @@ static void close_sweep(void) {{
 
 
 def program(tiling: Tiling, space: Space, mapped: int | None = None, code: NestCode | None = None) -> str:
-    """The C99 text. `mapped`: the loop whose tiles are on one rank; None: that with most tiles. `code`: what is
-    computed (see `nest_code`); None: an example to be replaced.
+    """Return the C99 text. `mapped`: the loop whose tiles are on one rank; default: `best_mapping`. `code`: what is
+    computed (see `nest_code`); default: an example to be replaced.
 
-    Any number of ranks will do: chains of tiles that are next to each other share a rank, and send each other nothing.
+    The program runs on any number of ranks. Chains on one rank are neighbours, and send each other no messages.
     """
     space.need_sizes()
     tiling.check_legal()
@@ -104,18 +104,18 @@ def _facts(tiling: Tiling, space: Space, mapped: int, code: NestCode) -> str:
     lines = [
         f"enum {{ {sizes}, NUM_FIELDS = {len(fields)}, NUM_IMAGES = {images} }};",
         f"static const int64_t volume = {tiling.volume}, num_points = {code.num_points};",
-        _table("deps[NUM_DEPS][N]", [vector for _, vector in deps], "D: a dependence a row"),
-        _table("read_of[NUM_DEPS]", [number for number, _ in deps], "whose values"),
+        _table("deps[NUM_DEPS][N]", [vector for _, vector in deps], "D: one dependence per row"),
+        _table("read_of[NUM_DEPS]", [number for number, _ in deps], "the field that each one reads"),
         _table("sides[N][N]", tiling.sides, "P"),
         _table("normals[N][N]", tiling.normals, "H times the volume"),
-        _table("tile_low[N]", [low for low, _ in tiles.ranges], "all tiles lie between"),
+        _table("tile_low[N]", [low for low, _ in tiles.ranges], "bounds of all tile coordinates"),
         _table("tile_high[N]", [high for _, high in tiles.ranges], ""),
-        _table("shifts[NUM_FIELDS][N]", [field.shift for field in fields], "from a statement's indices to its point"),
-        _table("folded[N]", code.folded, "axes that are: their lengths"),
-        _table("array_low[NUM_FIELDS][N]", [_side(field, 0) for field in fields], "what is held of each"),
+        _table("shifts[NUM_FIELDS][N]", [field.shift for field in fields], "point minus the statement's indices"),
+        _table("folded[N]", code.folded, "lengths of folded axes, else 0"),
+        _table("array_low[NUM_FIELDS][N]", [_side(field, 0) for field in fields], "indices that are stored"),
         _table("array_high[NUM_FIELDS][N]", [_side(field, 1) for field in fields], ""),
-        _table("offsets[NUM_OFFSETS + 1][N]", [*ends, (0,) * n], "next processors, in tiles"),
-        _table("first_step[NUM_OFFSETS + 1]", [*ends.values(), 0], "the first of their steps that needs them"),
+        _table("offsets[NUM_OFFSETS + 1][N]", [*ends, (0,) * n], "offsets of neighbouring processors, in tiles"),
+        _table("first_step[NUM_OFFSETS + 1]", [*ends.values(), 0], "how many tiles later the first use is"),
     ]
     return "\n" + "\n".join(lines) + "\n"
 
@@ -125,7 +125,7 @@ def _side(field: Field, which: int) -> Vector:
 
 
 def _values(code: NestCode) -> str:
-    """The array of each statement, where an iteration's value lies in it, and which iterations there are."""
+    """C for each statement: its array, the macro of an iteration's value, and the test for an iteration."""
     lines, n = list[str](), len(code.folded)
     for number, field in enumerate(code.fields):
         low, high = _side(field, 0), _side(field, 1)
@@ -138,7 +138,7 @@ def _values(code: NestCode) -> str:
 
 
 def _offsets(tiling: Tiling, mapped: int) -> dict[Vector, int]:
-    """Where the processors are that need something of a tile, and how many steps later their first tiles do."""
+    """The offsets of processors that need values of a tile, and how many tiles later each first needs them."""
     found: dict[Vector, int] = {}
     for tile in tile_dependences(tiling):
         offset = tuple(0 if k == mapped else entry for k, entry in enumerate(tile))
@@ -158,7 +158,7 @@ def _braces(values: Iterable[object]) -> str:
 
 
 def _index(low: Sequence[int], high: Sequence[int]) -> str:
-    """Where A(p0, p1, …) lies, row by row."""
+    """C for the row-major index of A(p0, p1, …)."""
     found = ""
     for k, (first, last) in enumerate(zip(low, high, strict=True)):
         found = f"({found}) * {last - first + 1} + " if found else ""
@@ -171,7 +171,7 @@ def _points(n: int) -> str:
 
 
 def _example(tiling: Tiling, space: Space) -> NestCode:
-    """The mean of what a point depends on, and 1."""
+    """An example: the sum of a point's operands over their number + 1, plus 1."""
     n = tiling.num_loops
     names = [f"p{k}" for k in range(n)]
     terms = []
@@ -196,13 +196,13 @@ def _box(space: Space) -> str:
 
 
 def _inside(code: NestCode) -> str:
-    """C function: whether a point is an iteration of field f's statement."""
+    """The C function that tests whether a point is an iteration of field f's statement."""
     tests = (f"f == {number} ? IN{number}({_places(len(code.folded))}) : " for number in range(len(code.fields)))
     return f"\nstatic int inside(int f, const int64_t* p) {{ return {''.join(tests)}0; }}\n"
 
 
 def _by_field(code: NestCode) -> str:
-    """C functions of fields: use given memory, size of a value, initial value, and value as double."""
+    """C functions of fields: set their memory, bytes of a value, initial value, and value as double."""
     at, fields = _places(len(code.folded)), list(enumerate(code.fields))
     sizes = ", ".join(f"sizeof({c_type(field.dtype)})" for _, field in fields)
     take = "".join(f"    values{number} = (void*)memory[{number}];\n" for number, _ in fields)
@@ -219,7 +219,7 @@ def _by_field(code: NestCode) -> str:
 
 
 def _computing(tiling: Tiling, space: Space, code: NestCode) -> str:
-    """What is computed at a point, where it is not one statement, and a tile."""
+    """C functions that compute a point, if it has more than one statement, and a tile."""
     statement, point = code.fields[0].name, ""
     if len(code.fields) > 1 or any(code.folded):
         statement, point = "compute_point", _point(code)
@@ -233,7 +233,7 @@ def _closing(code: NestCode) -> str:
 
 
 def _point(code: NestCode) -> str:
-    """All statements at a point, in their order."""
+    """The C function that runs all statements of a point in order."""
     n, lines = len(code.folded), list[str]()
     arguments = ", ".join(f"int64_t q{k}" for k in range(n))
     if any(code.folded):

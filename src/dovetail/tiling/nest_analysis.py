@@ -1,8 +1,8 @@
-"""nest_analysis: where each value of a nest comes from, and at which point of one space each statement is computed.
+"""nest_analysis: which iteration writes each value of a nest, and at which point of one space each statement runs.
 
-Every value has a place of its own, by iteration, so that flow dependences are all there is. Statements of different
-loops are computed side by side, some a few points behind others, so that what they read of one another is there; axes
-that go round their ends are folded: i and n - 1 - i are computed at one point, and what meets at the ends is close by.
+Every iteration's value has its own memory, so that only flow dependences remain. Statements of different loops run
+in one fused loop, shifted so that each reads only values that exist. Periodic axes are folded: i and n - 1 - i are
+computed at one point, so that neighbours across the ends are close to each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True)
 class Field:
-    """The values of one statement, as C has them: `name` computes one, `values` is where it lies, `start` what lies
-    there before. All by the statement's own indices, to which `shift` is added: there it is computed. `vectors`: from
-    there to the points that read a value; `ranges`: what is held, its last indices included."""
+    """The values of one statement in C. Macros of the statement's indices: `name` computes a value, `values` is its
+    place, `start` its initial value. Indices plus `shift` are the point that computes it; `vectors`: distances from
+    there to the points that read it. `ranges`: indices that are stored, both ends included."""
 
     name: str
     values: str
@@ -42,14 +42,14 @@ class Field:
 
 
 class Source(NamedTuple):
-    """A statement, by its number, whose iteration so far back wrote what is read."""
+    """The writer of a value that is read: a statement by number, and how many iterations before."""
 
     number: int
     distance: Vector
 
 
 class Analysis:
-    """Where each value comes from, and which statement is computed how far behind the others."""
+    """The writer of each value, and the shift of each statement against the others."""
 
     def __init__(self, nest: Recording, sizes: Mapping[str, int]) -> None:
         self.nest, self.sizes = nest, sizes
@@ -65,12 +65,12 @@ class Analysis:
         return len(self.nest.statements[0].loops)
 
     def _check_loops(self) -> int:
-        """How many loops all statements share."""
+        """Return how many outer loops all statements share. Raises OperatorError for nests that cannot be tiled."""
         first, *others = self.nest.statements
         for each in others:
             if len(each.loops) != len(first.loops):
                 found = f"{each} in {len(each.loops)} loops, {first} in {len(first.loops)}"
-                raise self.refused(found, "put every statement in as many loops", each)
+                raise self.refused(found, "put every statement in the same number of loops", each)
         common = 0
         while common < len(first.loops) and all(each.loops[common] is first.loops[common] for each in others):
             common += 1
@@ -82,7 +82,7 @@ class Analysis:
         return common
 
     def _sources(self, statement: Statement) -> dict[str, list[Source]]:
-        """Of each element that is read, who wrote it, the latest first; none where it is as it was given."""
+        """The possible writers of each element that is read, the latest first; none if no statement writes it."""
         found: dict[str, list[Source]] = {}
         for each in self.flows:
             if each.sink is statement:
@@ -100,7 +100,7 @@ class Analysis:
         return source.distance[: self.shared], -source.number, source.distance[self.shared :]
 
     def _check_same(self, statement: Statement, name: str, sources: Iterable[Source]) -> None:
-        """Where one of several wrote what is read, it must be the same element in every iteration."""
+        """Check that, if a read has several possible writers, they write the same element in every iteration."""
         read = next(each for each in statement.reads if str(each) == name)
         for source in sources:
             writer = self.nest.statements[source.number]
@@ -111,7 +111,7 @@ class Analysis:
                 raise self.refused(f"{name} is from several places", "one of them", statement)
 
     def _folded(self) -> Vector:
-        """Lengths of the axes that loops go along and that are periodic."""
+        """The length of the periodic axis along each loop; 0 if there is none."""
         found = [0] * self.num_loops
         for statement in self.nest.statements:
             array = self.nest.arrays[statement.target.array]
@@ -119,7 +119,7 @@ class Analysis:
                 loop, size = statement.loops[number], self.size(array.shape[axis])
                 at = (loop.low, loop.high, space(self.nest, statement.target)[axis].put(loop.index, Affine()))
                 if [each.named(self.sizes) for each in at] != ["0", str(size), "0"]:
-                    raise self.refused(f"{statement}, in part of an axis that goes round", "u[t + 1, i] = …")
+                    raise self.refused(f"{statement}, in part of an axis that wraps or mirrors", "u[t + 1, i] = …")
                 if array.boundary == "periodic":
                     found[number] = size
         self._check_folds(found)
@@ -130,13 +130,13 @@ class Analysis:
             for number, loop in enumerate(statement.loops):
                 ends = (loop.low, loop.high)
                 if any(loop.index in end.names for inner in statement.loops for end in (inner.low, inner.high)):
-                    raise self.refused(f"bounds that change with {loop.index}, where axes go round", "fixed ones")
+                    raise self.refused(f"bounds that change with {loop.index}, with periodic axes", "fixed ones")
                 whole = (0, folded[number])
                 if folded[number] and not all(0 <= end.at(self.sizes) <= whole[1] for end in ends):
-                    raise self.refused(f"loop {loop.index} beyond an axis that goes round", f"{whole}")
+                    raise self.refused(f"loop {loop.index} beyond a periodic axis", f"{whole}")
 
     def axes(self, statement: Statement) -> dict[int, int]:
-        """By number, the loops that go along an axis that goes round or is mirrored, and which axis."""
+        """Return the axis along each loop, by the loop's number, if the statement's array wraps or mirrors; else {}."""
         if self.nest.arrays[statement.target.array].boundary not in WRAPS:
             return {}
         inner = statement.loops[1:]
@@ -149,7 +149,7 @@ class Analysis:
         return self.nest.code.symbol(axis).at(self.sizes)
 
     def _shifts(self) -> list[Vector]:
-        """What is read within a step must lie behind, along every axis."""
+        """Shifts that put every value read in the same step behind its reader along each axis."""
         order, n = self.nest.statements.index, self.num_loops
         edges = [
             (order(each.source), order(each.sink), vector)
@@ -161,13 +161,13 @@ class Analysis:
         for k in range(self.shared, n):
             found = least_lags(len(self.nest.statements), [(source, sink, -by[k]) for source, sink, by in edges])
             if found is None:
-                what = "statements that need one another within a step, in loops of their own"
+                what = "statements of separate loops that need one another within a step"
                 raise self.refused(what, "one loop")
             lags.append(found)
         return [tuple(lag[number] for lag in lags) for number in range(len(self.nest.statements))]
 
     def vectors(self, each: Dependence) -> Iterator[Vector]:
-        """A distance, and the others that it becomes where axes go round or are mirrored."""
+        """Yield a dependence's distance and all others that it may become where axes wrap or mirror."""
         wraps = {
             loop
             for statement in (each.source, each.sink)
@@ -180,13 +180,13 @@ class Analysis:
         yield from product(*spans)
 
     def shifted(self, each: Dependence) -> Iterator[Vector]:
-        """The distances between the points at which the two statements are computed."""
+        """Yield a dependence's distances between the points that compute its two statements."""
         source, sink = (self.shifts[self.nest.statements.index(one)] for one in (each.source, each.sink))
         for vector in self.vectors(each):
             yield tuple(d + b - a for d, a, b in zip(vector, source, sink, strict=True))
 
     def _check_order(self) -> None:
-        """Points in order, statements in order at each: every value must be there when it is read."""
+        """Check that every value is computed before it is read: points run in order, and so do statements at each."""
         order = self.nest.statements.index
         for each in self.flows:
             for vector in self.shifted(each):
@@ -208,7 +208,7 @@ class Analysis:
         return Field(name, values, start, dtype, domain, ranges, shift, tuple(vectors))
 
     def _ranges(self, number: int, domain: Space) -> Ranges:
-        """What is computed, and what lies outside and is read. Axes that wrap are within."""
+        """The range of indices that are computed or, outside, read. Reads beyond axes that wrap fall inside."""
         low, high = map(list, zip(*domain.ranges, strict=True))
         axes = self.axes(self.nest.statements[number])
         for sink, sources in zip(self.nest.statements, self.sources, strict=True):
@@ -220,7 +220,7 @@ class Analysis:
         return tuple(zip(low, high, strict=True))
 
     def space(self) -> Space:
-        """The hull of the points at which something is computed."""
+        """Return the hull of the points that compute a statement."""
         whole = None
         for statement, shift in zip(self.nest.statements, self.shifts, strict=True):
             one = Space(self._moved_text(statement, shift)).set
@@ -230,7 +230,7 @@ class Analysis:
         return Space(str(found))
 
     def _moved_text(self, statement: Statement, shift: Vector) -> str:
-        """A statement's points in isl's notation; of an axis that is folded, the near half."""
+        """A statement's points in isl's notation; of a folded axis, the lower half."""
         names = [f"i{k}" for k in range(len(shift))]
         own = [f"{name} - {by}" if by else name for name, by in zip(names, shift, strict=True)]
         halves = [f"0 <= {x} <= {(size - 1) // 2}" for x, size in zip(own, self.folded, strict=True) if size]
@@ -246,12 +246,12 @@ class Analysis:
         return f"{{ [{', '.join(names)}] : {' and '.join([*halves, *bounds])} }}"
 
     def refused(self, found: str, hint: str, statement: Statement | None = None) -> OperatorError:
-        """Return the error that the nest cannot be written so."""
+        """Return the error that the nest cannot be written as a tiled MPI program."""
         what = f"{self.nest.name} cannot be written as a tiled MPI program"
         return OperatorError(what, where=statement.line if statement else "", found=found, hint=hint)
 
     def notes(self) -> Iterator[str]:
-        """What was done to the loops."""
+        """Yield notes for the reader: how loops were shifted and folded."""
         for statement, shift in zip(self.nest.statements, self.shifts, strict=True):
             if any(shift):
                 yield f"{statement.name}, {statement}, is computed {shift} behind its own indices"
@@ -261,13 +261,13 @@ class Analysis:
                 for loop, size in zip(self.nest.statements[0].loops, self.folded, strict=True)
                 if size
             )
-            yield f"axes that go round are folded: {axes} are computed at one point"
+            yield f"periodic axes are folded: {axes} are computed at one point"
 
 
 def _flows(nest: Recording) -> tuple[Dependence, ...]:
-    """Return a nest's flow dependences. OperatorError where dependences are not uniform."""
+    """Return a nest's flow dependences. Raises OperatorError if they are not uniform."""
     try:
         return flows(nest)
     except OperatorError as refusal:
         what = f"{nest.name} cannot be written as a tiled MPI program: its dependences are not uniform"
-        raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps that go one way") from None
+        raise OperatorError(what, where=refusal.where, found=refusal.found, hint="sweeps in one direction") from None

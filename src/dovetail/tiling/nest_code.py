@@ -25,9 +25,9 @@ MUCH = 1 << 30  # bytes; programs that need more get a note
 
 @dataclass(frozen=True)
 class NestCode:
-    """`space`: where something is computed; `folded`: the lengths of axes that are folded, else 0, by loop; `macros`
-    of the data and statements; `plain`: the original loops; `notes` for the reader. `sweeps`: how often all is
-    computed, one time after the other; `fetch`: C that brings values there that `close`, C too, needs between them."""
+    """The parts of a nest's C. `space`: the points that are computed; `folded`: by loop, the length of a folded axis or
+    0; `macros` of the data and statements; `plain`: the original loops; `notes` for the reader. `sweeps`: how many
+    times the program runs the space; between two: `fetch` broadcasts values, then `close` computes with them."""
 
     space: Space
     fields: tuple[Field, ...]
@@ -41,17 +41,17 @@ class NestCode:
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
-        """All distances between points, each once; none within a point."""
+        """All distances between different points, each once."""
         return tuple(sorted({each for field in self.fields for each in field.vectors if any(each)}))
 
     @property
     def deps(self) -> Matrix:
-        """D: a column for each of them."""
+        """D: one column for each of `vectors`."""
         return tuple(zip(*self.vectors, strict=True))
 
     @property
     def num_bytes(self) -> int:
-        """What a rank holds."""
+        """The bytes that a rank stores."""
         sizes = ((field.dtype, (high - low + 1 for low, high in field.ranges)) for field in self.fields)
         return sum(np.dtype(dtype).itemsize * prod(lengths) for dtype, lengths in sizes)
 
@@ -62,14 +62,14 @@ class NestCode:
 
 
 def sizes_of(operator: Any) -> dict[str, int]:
-    """The sizes of an operator's nest, and its steps."""
+    """Return the sizes of an operator's nest, and its steps."""
     return {**operator.sizes, "steps": operator.steps}
 
 
 def nest_code(nest: Recording, sizes: Mapping[str, int], dtype: str = "float64") -> NestCode:
-    """For nests whose statements are in equally many loops; `dtype`: of the arrays that have none of their own.
+    """Return the C of a nest. All statements must be in the same number of loops. `dtype`: of arrays without their own.
 
-    OperatorError for others, and where no dependence asks for an order.
+    Raises OperatorError for other nests, and for those without dependences.
     """
     check_untaken(nest)
     check_types(nest, {name: array.dtype or dtype for name, array in nest.arrays.items()})
@@ -82,7 +82,7 @@ def nest_code(nest: Recording, sizes: Mapping[str, int], dtype: str = "float64")
     if closed:
         fetch, close, plain = closing_text(closed, found, dtype)
         count, after = closed.num_sweeps(sizes), "; ".join(map(str, closed.closing))
-        note = f"{count} sweeps, one after the other; after each every rank does {after}"
+        note = f"{count} sweeps, one after the other; after each, every rank computes {after}"
         made = replace(made, plain=plain, notes=(*made.notes, note), sweeps=count, fetch=fetch, close=close)
     if not made.vectors:
         raise OperatorError(f"{nest.name} has no dependences", hint="its points can be computed in any order")

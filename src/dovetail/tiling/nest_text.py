@@ -12,8 +12,8 @@ from dovetail.loops.types import is_real
 from dovetail.tiling.nest_analysis import Analysis, Source
 
 FACTORS = (7919, 104729, 1299709, 15485863)
-WHOLE = 1000  # numbers that are given: of 8 bits 4, letters of a small alphabet
-_DATA = "/* {name} before the loops: put your own data in its place. */\n#define GIVEN_{name}({axes}) (({c})({value}))"
+WHOLE = 1000  # distinct numbers in given data; 8-bit arrays have 4, like the letters of a small alphabet
+_DATA = "/* {name} before the loops: replace it by your own data. */\n#define GIVEN_{name}({axes}) (({c})({value}))"
 _WRAPS = {
     "periodic": "static inline int64_t periodic(int64_t x, int64_t n) { return x < 0 ? x + n : x < n ? x : x - n; }",
     "reflecting": "static inline int64_t reflecting(int64_t x, int64_t n)\n"
@@ -22,16 +22,16 @@ _WRAPS = {
 
 
 class NestText(Expressions):
-    """A value is S0's where it comes from that statement, else it is given."""
+    """Writes a nest in C. A value that statement 0 writes is V0(…); a value of the user's array a is GIVEN_a(…)."""
 
     def __init__(self, found: Analysis, dtype: str) -> None:
         super().__init__({name: array.dtype or dtype for name, array in found.nest.arrays.items()})
         self.found, self.nest = found, found.nest
         self.points = [f"p{k}" for k in range(found.num_loops)]
-        self.statement = found.nest.statements[0]  # that is written now
+        self.statement = found.nest.statements[0]  # the one that is being written
 
     def names(self, number: int) -> tuple[str, str, str]:
-        """The macros of a statement."""
+        """Return the names of a statement's macros: compute, value, initial value."""
         return f"S{number}", f"V{number}", f"START{number}"
 
     def macros(self) -> str:
@@ -48,7 +48,7 @@ class NestText(Expressions):
         return [
             f"/* {statement} */",
             f"#define {name}({points}) {values}({points}) = {value}",
-            f"#define {start}({points}) {self._given(statement.target)} /* where it has computed nothing */",
+            f"#define {start}({points}) {self._given(statement.target)} /* where it computes nothing */",
         ]
 
     def _num_given_axes(self, name: str) -> int:
@@ -68,7 +68,7 @@ class NestText(Expressions):
         return f"V{source.number}({self._place(source, read)})"
 
     def _place(self, source: Source, read: Read) -> str:
-        """The iteration that wrote it: so far back, or by the element where the array's axes wrap."""
+        """The iteration that wrote an element: by its distance, or by its subscripts on axes that wrap or mirror."""
         words = [_back(f"(p{k})", by) for k, by in enumerate(source.distance)]
         writer, elements = self.nest.statements[source.number], self._elements(read)
         for loop, axis in self.found.axes(writer).items():
@@ -76,7 +76,7 @@ class NestText(Expressions):
         return ", ".join(words)
 
     def _elements(self, read: Read) -> list[str]:
-        """Subscripts of all axes but time, back inside where they wrap."""
+        """Subscripts of all axes but time, wrapped or mirrored into the array."""
         array = self.nest.arrays[read.array]
         indices: dict[str, str | int] = {**self.found.sizes}
         indices |= {loop.index: f"({point})" for loop, point in zip(self.statement.loops, self.points, strict=True)}
@@ -89,7 +89,7 @@ class NestText(Expressions):
         return found
 
     def _given(self, read: Read) -> str:
-        """An element of an array before the loops."""
+        """The initial value of an array's element."""
         words = self._elements(read)
         if self._num_given_axes(read.array) > len(words):
             last = levels_of(self.nest)[read.array].given - 1
@@ -98,7 +98,7 @@ class NestText(Expressions):
         return f"GIVEN_{read.array}({', '.join(words)})"
 
     def plain(self) -> str:
-        """The loops as they were written."""
+        """Return the original loops."""
         return "\n".join(line for each in self.nest.body for line in self._lines(each, "    "))
 
     def _lines(self, each: Loop | Statement | Take, indent: str) -> Iterator[str]:
@@ -119,7 +119,7 @@ def _back(point: str, by: int) -> str:
 
 
 def _data(name: str, axes: int, dtype: str) -> str:
-    """Numbers from 0 to 1, other ones at each place; whole thousandths, so that every machine has the same."""
+    """Test data: numbers from 0 to 1 that differ by place, in thousandths, so that every machine has the same bits."""
     names = [f"i{k}" for k in range(axes)]
     place = " + ".join(f"({axis}) * {factor}" for axis, factor in zip(names, FACTORS, strict=False))
     c = c_type(dtype)

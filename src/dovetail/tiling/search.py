@@ -1,8 +1,8 @@
-"""search: the best tile of a volume: rows of H from the tiling cone, sides in whole multiples of its edges.
+"""search: find the best tile of a volume: rows of H from the tiling cone, sides as integer multiples of its edges.
 
-A tile is sought as P = Q·diag(c): Q has the primitive edges that belong to n directions of the cone, and the product
-of the whole multipliers c is V/|det Q|. Sets of directions are taken in the order of the least V_comm that they could
-have (by the inequality of the means), until none can be better than the best tile found.
+A tile has the form P = Q·diag(c): Q has the primitive edges that belong to n directions of the cone, and the product
+of the integers c is V/|det Q|. Sets of directions are tried in the order of a lower bound of their V_comm
+(inequality of arithmetic and geometric means), until no bound is below the best tile found.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CRITERIA = ("formula", "pairs", "values")
 _MOST_VOLUME = 1 << 36
 _MOST_SETS = 1 << 20  # sets of directions whose bound is computed
 _MOST_FIRST = 2000  # sets of rays, skewed axes and free directions that are tried first
-_MOST_NEAR, _MOST_MIDDLES = 1 << 15, 32  # matrices near one that are looked at, and of how many
-_MOST_COUNTED, _MOST_WORK = 200, 1 << 27  # tiles whose points are counted, and pairs in all
+_MOST_NEAR, _MOST_MIDDLES = 1 << 15, 32  # integer matrices tried near each optimum, and number of optima
+_MOST_COUNTED, _MOST_WORK = 200, 1 << 27  # tiles whose points are counted, and (point, dependence) pairs in all of them
 
 
 @dataclass(frozen=True)
 class BestTile:
-    """What a search found: the tile, its cost, a bound that no tile can be under, and whether none is better.
+    """The result of a search: the tile, its cost, a lower bound for all tiles, and whether no tile is better.
 
-    `is_free`: a dimension was mapped and nothing kept the tile from being thin along it.
+    `is_free`: a dimension was mapped without a number of ranks, so that a tile may be arbitrarily thin along it.
     """
 
     tiling: Tiling
@@ -49,7 +49,7 @@ class BestTile:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a tile must be: its volume, and that its space has a chain of tiles for each of `ranks` processors."""
+    """Constraints of a tile: its volume, and in `space` at least `ranks` chains of tiles along `mapped`."""
 
     volume: int
     mapped: int | None = None
@@ -57,7 +57,7 @@ class Limits:
     ranks: int | None = None
 
     def allow(self, tiling: Tiling) -> bool:
-        """Whether there is work for every rank."""
+        """Return whether every rank has work."""
         if self.space is None or self.mapped is None or self.ranks is None:
             return True
         return num_processors(tiling, self.space, self.mapped) >= self.ranks
@@ -72,12 +72,12 @@ def best_tile(
     space: Space | None = None,
     ranks: int | None = None,
 ) -> BestTile:
-    """The legal tile of `volume` points that communicates least.
+    """Return the legal tile of `volume` points that communicates least.
 
-    `by` is what is counted: V_comm by the "formula" of seed 003, (point, dependence) "pairs" that leave the tile, or
-    distinct "values", each once per destination. Faces along the dimension `mapped` do not count; since a tile can then
-    be made thin along it and wide across, `ranks` with a `space` asks that there be as many chains of tiles.
-    PlanError where there is no such tile.
+    `by`: the cost: V_comm by the "formula" of seed 003, (point, dependence) "pairs" that leave the tile, or
+    distinct "values", each once per destination. Faces along the dimension `mapped` cost nothing; because a tile can
+    then be thin along it and wide across, `ranks` with `space` demands as many chains of tiles.
+    Raises PlanError if no such tile is found.
 
     >>> found = best_tile(((3, 1), (1, 2)), 20)
     >>> found.tiling.sides, found.cost, found.bound, found.is_proved
@@ -101,7 +101,7 @@ def best_tile(
 
 
 def continuous_bound(deps: Matrix, volume: int) -> int:
-    """No tile of that volume has less V_comm by the formula, whole sides or not; 0 where nothing is known.
+    """Return a lower bound on V_comm by the formula of all tiles of that volume, also fractional ones; 0 if unknown.
 
     >>> continuous_bound(((3, 1), (1, 2)), 20), continuous_bound(((1, 0), (0, 1)), 20)
     (20, 9)
@@ -111,7 +111,7 @@ def continuous_bound(deps: Matrix, volume: int) -> int:
 
 
 def least_formula(rows: Matrix, deps: Matrix, volume: int) -> int:
-    """The least V_comm by the formula of a tile with faces normal to these rows, by the inequality of the means.
+    """Return a lower bound (AM–GM) on V_comm by the formula of tiles whose faces are normal to these rows.
 
     >>> least_formula(((1, 0), (0, 1)), ((3, 1), (1, 2)), 20)
     31
@@ -121,7 +121,7 @@ def least_formula(rows: Matrix, deps: Matrix, volume: int) -> int:
 
 
 def _root(power: int, size: int, n: int) -> int:
-    """The least whole x with x^n ≥ power / size."""
+    """The least integer x with x^n ≥ power / size."""
     x: int = ceil((power / size) ** (1 / n))
     while x > 0 and (x - 1) ** n * size >= power:
         x -= 1
@@ -131,13 +131,13 @@ def _root(power: int, size: int, n: int) -> int:
 
 
 class _Search:
-    """One search: the best tile so far as (cost, formula, size of its entries, sides), and what was looked at."""
+    """One search. `best`: the best tile so far as (cost, formula, sum of absolute entries, sides)."""
 
     def __init__(self, deps: Matrix, by: str, limits: Limits) -> None:
         self.deps, self.by, self.limits = deps, by, limits
         self.total = tuple(map(sum, deps))
         self.n = len(deps)
-        # How often the formula can count what is counted once: by the faces at a corner, and by dependences.
+        # How many times the formula may count one pair or value: once per face of a corner, and per dependence.
         self.factor = {"formula": 1, "pairs": self.n, "values": self.n * len(deps[0])}[by]
         self.may_count = min(_MOST_COUNTED, _MOST_WORK // (limits.volume * len(deps[0])) + 1)
         self.best: tuple[int, int, int, Matrix] | None = None
@@ -145,7 +145,7 @@ class _Search:
         self.is_complete = False
 
     def run(self) -> None:
-        """Extreme rays first, then whole sides near the best ones there; at last, where they are few, all."""
+        """Try extreme rays, then integer sides near their optima; at last, if they are few, all tiles."""
         for least, rows in self._by_bound(generators(self.deps))[:_MOST_FIRST]:
             if self.limits.mapped is not None or self.best is None or least <= self.most():
                 self.try_directions(rows)
@@ -164,12 +164,12 @@ class _Search:
         return self.by == "formula" and self.most() == continuous_bound(self.deps, self.limits.volume)
 
     def _by_bound(self, directions: list[Vector]) -> list[tuple[int, Matrix]]:
-        """The sets of n directions with the least V_comm that they could have, the lowest first."""
+        """The sets of n directions with lower bounds of their V_comm, the lowest first."""
         sets = (rows for rows in combinations(directions, self.n) if determinant(rows))
         return sorted((least_formula(rows, self.deps, self.limits.volume), rows) for rows in sets)
 
     def _try_all(self) -> None:
-        """Every set of directions that a better tile could have, where these are few enough."""
+        """Try every set of directions that may have a better tile, if there are few enough."""
         assert self.best is not None
         limit = next(k for k in range(self.n, _MOST_SETS) if comb(k + 1, self.n) > _MOST_SETS)
         directions, whole = vectors_in_cone(self.deps, self.most(), limit)
@@ -179,19 +179,19 @@ class _Search:
         self.is_complete = whole and self.may_count > 0 and not thin
 
     def _try_cheaper(self) -> None:
-        """Every tile that is better, where rows of so little cost are few enough."""
+        """Try every better tile, if few enough rows are cheap enough for one."""
         found = cheaper_tiles(self.deps, self.limits.volume, self.most())
         for cost, sides in found or ():
             self._try(in_natural_order(sides), cost, cost)
         self.is_complete = found is not None
 
     def most(self) -> int:
-        """The formula's value that no better tile exceeds."""
+        """Return the largest value of the formula that a better tile may have."""
         assert self.best is not None
         return self.best[0] * self.factor
 
     def _try_sets(self, directions: list[Vector]) -> None:
-        """All sets of n directions whose bound allows a better tile, by rising bound."""
+        """Try all sets of n directions whose bound allows a better tile, by rising bound."""
         count = comb(len(directions), self.n)
         which = np.fromiter((k for some in combinations(range(len(directions)), self.n) for k in some), np.int64)
         which = which.reshape(count, self.n)
@@ -207,7 +207,7 @@ class _Search:
             self.try_directions(tuple(directions[i] for i in which[k].tolist()))
 
     def try_directions(self, rows: Matrix) -> None:
-        """All whole multiples of the edges that belong to these normals and have the volume."""
+        """Try all tiles of the volume whose sides are integer multiples of the edges for these normals."""
         edges = edges_of(rows)
         size = abs(determinant(edges))
         if self.limits.volume % size:
@@ -224,7 +224,7 @@ class _Search:
                 self._try(sides, formula, sum(shares))
 
     def _try(self, sides: Matrix, formula: int, whole: int) -> None:
-        """Keep the tile if it is better: by what is counted, then by the whole formula, then by shorter sides."""
+        """Keep the tile if it is better: by cost, then by the formula over all faces, then by shorter sides."""
         self.num_tried += 1
         size = sum(abs(entry) for row in sides for entry in row)
         cost = formula if self.by == "formula" else self._count(sides)
@@ -234,7 +234,7 @@ class _Search:
             self.best = (cost, whole, size, sides)
 
     def _count(self, sides: Matrix) -> int | None:
-        """What leaves the tile, counted; None where enough tiles have been counted."""
+        """The counted cost of a tile; None after `may_count` tiles have been counted."""
         if not self.may_count:
             return None
         self.may_count -= 1
@@ -243,7 +243,7 @@ class _Search:
 
 
 def whole_sides_near(rows: Matrix, deps: Matrix, volume: int) -> list[Matrix]:
-    """Legal tiles of the volume whose sides lie near those that are best for these normals, the cheapest ten.
+    """Return the ten cheapest legal tiles of the volume with sides near the fractional optimum for these normals.
 
     >>> whole_sides_near(((2, -1), (-1, 3)), ((3, 1), (1, 2)), 21)[0]
     ((4, 3), (1, 6))
@@ -272,7 +272,7 @@ def whole_sides_near(rows: Matrix, deps: Matrix, volume: int) -> list[Matrix]:
 
 
 def _shifts(n: int) -> NDArray[np.int64]:
-    """Small matrices, their last entry 0: all of them, or where these are too many those with two columns not 0."""
+    """All small matrices with last entry 0; if these are too many, only those with at most two nonzero columns."""
     columns = n if 3 ** (n * n - 1) <= _MOST_NEAR else 2
     found = []
     for where in combinations(range(n), columns):
@@ -287,7 +287,7 @@ def _shifts(n: int) -> NDArray[np.int64]:
 
 
 def _completed(near: NDArray[np.int64], volume: int) -> NDArray[np.int64]:
-    """Those matrices that have the determinant `volume` with another whole number as their last entry."""
+    """The matrices with the last entry replaced by the integer that makes the determinant `volume`, if there is one."""
     near[:, -1, -1] = 0
     rest = volume - determinants(near)
     minor = determinants(near[:, :-1, :-1]) if near.shape[1] > 1 else np.ones(len(near), dtype=np.int64)
@@ -298,7 +298,7 @@ def _completed(near: NDArray[np.int64], volume: int) -> NDArray[np.int64]:
 
 
 def in_natural_order(edges: Matrix) -> Matrix:
-    """The columns in the order that puts most on the diagonal: the first side goes along the first loop, and so on.
+    """Return the columns in the order with the largest diagonal: the first side along the first loop, and so on.
 
     >>> in_natural_order(((1, 3), (2, 1)))
     ((3, 1), (1, 2))
@@ -311,7 +311,7 @@ def in_natural_order(edges: Matrix) -> Matrix:
 
 
 def factorizations(number: int, parts: int) -> Iterator[Vector]:
-    """All ways to write a number as an ordered product of `parts` whole factors.
+    """Yield all ways to write a number as an ordered product of `parts` positive integers.
 
     >>> list(factorizations(4, 2))
     [(1, 4), (2, 2), (4, 1)]
@@ -330,7 +330,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _check(deps: Matrix, by: str, mapped: int | None, space: Space | None, ranks: int | None) -> None:
-    """OperatorError where what is asked for has no meaning."""
+    """Raise OperatorError if the arguments contradict one another."""
     if by not in CRITERIA:
         raise OperatorError(f"no criterion '{by}'", found=f"criteria {', '.join(CRITERIA)}")
     if mapped is not None:

@@ -19,13 +19,13 @@ from dovetail.tiling.tiling import Tiling
 if TYPE_CHECKING:
     import islpy as isl
 
-Condition = tuple[int, ...]  # coefficients of variables, of parameters, and a constant, whose sum is at least 0
+Condition = tuple[int, ...]  # coefficients of variables and parameters, and a constant; the linear form is ≥ 0
 _HINT = "write sizes like 16x16x16384, ranges like 0:16,1:20, or a set like '[N] -> { [i, j] : 0 <= i <= j < N }'"
 
 
 @dataclass(frozen=True)
 class Space:
-    """The points that a nest visits: a set in isl's notation; a size may be a parameter, as N in `[N] -> { … }`.
+    """The points that a nest visits: a set in isl's notation; a size may be a parameter, like N in `[N] -> { … }`.
 
     >>> Space.parse("4x6"), Space.parse("4x6").num_loops, Space.parse("[N] -> { [i, j] : 0 <= i <= j < N }").parameters
     (Space(text='{ [i0, i1] : 0 <= i0 < 4 and 0 <= i1 < 6 }'), 2, ('N',))
@@ -84,7 +84,7 @@ class Space:
 
     @cached_property
     def parameters(self) -> tuple[str, ...]:
-        """The names of the sizes that are left open."""
+        """The names of the sizes that have no value yet."""
         return tuple(self.set.get_var_names_not_none(_kinds().param))
 
     def check(self) -> None:
@@ -93,11 +93,11 @@ class Space:
             raise OperatorError("this iteration space has no points", found=self.text, hint=_HINT)
         if not all(self.set.dim_is_bounded(_kinds().set, k) for k in range(self.num_loops)):
             raise OperatorError(
-                "this iteration space has no end", found=self.text, hint="bound every loop on both sides"
+                "this iteration space is unbounded", found=self.text, hint="bound every loop on both sides"
             )
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Space:
-        """The space with values in place of parameters.
+        """Return the space with values in place of parameters.
 
         >>> Space.parse("[N] -> { [i] : 0 <= i < N }").with_sizes({"N": 3}).num_points
         3
@@ -121,7 +121,7 @@ class Space:
 
     @cached_property
     def num_points(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         self.need_sizes()
         return int(self.set.count_val().to_python())
 
@@ -136,16 +136,16 @@ class Space:
         """The conditions of each convex part. A part is the set of points for which all its conditions hold."""
         parts = self.set.coalesce().get_basic_sets()
         if any(part.dim(_kinds().div) for part in parts):
-            raise OperatorError("this iteration space has holes", found=self.text, hint="test for them inside")
+            raise OperatorError("this iteration space has holes", found=self.text, hint="test for them in the body")
         return [conditions(part) for part in parts]
 
     @property
     def hull(self) -> list[Condition]:
-        """Conditions that hold for all points of the space; if it has one part, for no others."""
+        """Conditions that hold for all points of the space; if it has one part, for these only."""
         return self.parts[0] if len(self.parts) == 1 else conditions(self.set.simple_hull())
 
     def holds(self, points: Points) -> NDArray[np.bool_]:
-        """Which of the points (a row each) lie in the space."""
+        """Return which points lie in the space. Points: (num_points, num_loops); result: (num_points,)."""
         self.need_sizes()
         rows = (np.array(part, dtype=np.int64).reshape(-1, self.num_loops + 1) for part in self.parts)
         inside = [np.all(points @ each[:, :-1].T + each[:, -1] >= 0, axis=1) for each in rows]
@@ -162,7 +162,7 @@ class TileSet:
 
     @property
     def extents(self) -> Vector:
-        """Tiles along each dimension, from the first to the last."""
+        """The number of tiles along each dimension, from the first to the last."""
         return tuple(high - low + 1 for low, high in self.ranges)
 
     @property
@@ -172,7 +172,7 @@ class TileSet:
 
 
 def tiles_of(tiling: Tiling, space: Space) -> TileSet:
-    """The tiles that have a point in the space.
+    """Return the tiles that have a point in the space.
 
     >>> tiling = Tiling(((3, 1), (1, 2)), ((6, 2), (2, 4)))
     >>> tiles_of(tiling, Space.parse("12x8"))
@@ -185,7 +185,7 @@ def tiles_of(tiling: Tiling, space: Space) -> TileSet:
 
 
 def tile_set(tiling: Tiling, space: Space) -> isl.Set:
-    """The tiles that have a point in the space, as a set of islpy; with the space's parameters."""
+    """Return the tiles that have a point in the space, as a set of islpy with the space's parameters."""
     return _tiles_with(tiling, space, space.set)
 
 
@@ -216,7 +216,7 @@ def _to_tiles(tiling: Tiling, space: Space) -> isl.Map:
 
 
 def conditions(part: isl.BasicSet) -> list[Condition]:
-    """The conditions of a convex set: each a row of coefficients of variables, parameters and 1, whose sum is ≥ 0."""
+    """Return the conditions of a convex set, each a row of coefficients of variables, parameters and 1."""
     kinds = (_kinds().set, _kinds().param)
     rows: list[Condition] = []
     for constraint in part.get_constraints():
@@ -227,12 +227,12 @@ def conditions(part: isl.BasicSet) -> list[Condition]:
 
 
 def without_redundant(rows: list[Condition], size: int) -> list[Condition]:
-    """The same set of whole points of `size` variables, without conditions that follow from the others."""
+    """Return conditions for the same integer points of `size` variables, without those that follow from the others."""
     return conditions(_convex(rows, size).remove_redundancies()) if rows else []
 
 
 def project_last(rows: list[Condition], size: int) -> list[Condition]:
-    """Project out the last variable: conditions that hold for the projection, perhaps for further points too."""
+    """Project out the last variable. The conditions may hold for further points beside the projection."""
     import islpy as isl
 
     return conditions(_convex(rows, size).project_out(isl.dim_type.set, size - 1, 1).remove_divs())

@@ -1,9 +1,9 @@
 """tile_code: C loops over the tiles of a space, of any shape, and over the points in each, with exact bounds.
 
-What is scanned is the set of all (tile, point), as conditions on whole numbers. A loop is bounded by the conditions
-that end at its variable, and by those that projecting the inner variables away adds. A projection may hold too much, so
-that a loop finds nothing to do for some values; nothing is visited that breaks a condition. (islpy's own generator of
-loops left points out of some spaces that are only a tile wide.)
+The loops scan the set of all (tile, point), given as linear conditions on integers. A loop's bounds are the conditions
+whose last variable is its own, and those that projecting out the inner variables adds. A projection may be too large,
+so that some iterations of a loop are empty; but no visited point breaks a condition. (islpy's own generator of loops
+left out points of some spaces that are only one tile wide.)
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ static inline int64_t ceild(int64_t n, int64_t d) { return n / d + (n % d > 0); 
 
 
 def nest(tiling: Tiling, space: Space, statement: str = "POINT") -> str:
-    """The loops: over tiles t0, t1, …, in them over points p0, p1, … in the order of the original nest.
+    """Return C loops over tiles t0, t1, … and, in each, over points p0, p1, … in the order of the original nest.
 
-    PlanError where tiles of this shape cannot be executed one after another.
+    Raises PlanError if tiles of this shape cannot be executed one after another.
 
     >>> rows = Tiling(((1, 1), (0, 1)), ((2, 0), (0, 3)))
     >>> print(nest(rows, Space.parse("[N] -> { [i, j] : 0 <= i < N and 0 <= j < N }")))
@@ -51,13 +51,13 @@ def nest(tiling: Tiling, space: Space, statement: str = "POINT") -> str:
     names = [f"{letter}{k}" for letter in "tp" for k in range(n)]
     taken = sorted(set(space.parameters) & {*names, statement, "min2", "max2", "floord", "ceild"})
     if taken:
-        hint = "t0, p0 and their kin name the loops; call it N, say"
+        hint = "names like t0 and p0 are those of the loops; rename it, to N for example"
         raise OperatorError(f"a parameter cannot be called '{taken[0]}'", found=space.text, hint=hint)
     return _indented([*_loops(tiling, space, names, 0), part_test(space, names[n:]), _call(statement, names[n:])])
 
 
 def point_loops(tiling: Tiling, space: Space, statement: str) -> str:
-    """The loops over the points of tile t0, t1, … alone, in the order of the original nest: nothing for other tiles.
+    """Return C loops over the points of tile (t0, t1, …), in the order of the original nest; none for empty tiles.
 
     >>> rows = Tiling(((1, 1), (0, 1)), ((2, 0), (0, 3)))
     >>> print(point_loops(rows, Space.parse("5x7"), "POINT"))
@@ -73,8 +73,8 @@ def point_loops(tiling: Tiling, space: Space, statement: str) -> str:
 
 
 def _loops(tiling: Tiling, space: Space, names: list[str], given: int) -> list[str]:
-    """What the first `given` variables, and the parameters, must keep for there to be a point, and the heads of the
-    loops over the others, the outermost first."""
+    """C lines: the test whether any point exists for the first `given` variables and the parameters, then the heads of
+    the loops over the other variables, the outermost first."""
     level, loops = _scanned(tiling, space), list[str]()
     for k in reversed(range(given, len(names))):
         level = without_redundant(level, k + 1)
@@ -88,7 +88,7 @@ def _call(statement: str, points: Sequence[str]) -> str:
 
 
 def part_test(space: Space, points: Sequence[str]) -> str:
-    """The test whether a point lies in some part; nothing where the loops' bounds say it all."""
+    """Return the C test whether a point lies in a part of the space; "" if the loops' bounds suffice."""
     return _test(space.parts if len(space.parts) > 1 else [[]], [*points, *space.parameters])
 
 
@@ -97,7 +97,7 @@ def _indented(lines: Sequence[str]) -> str:
 
 
 def _scanned(tiling: Tiling, space: Space) -> list[Condition]:
-    """All (tile, point): a point lies between the faces of its tile, and in the dense hull of the space."""
+    """Conditions of all (tile, point): a point lies between the faces of its tile, and in the hull of the space."""
     n, volume = tiling.num_loops, tiling.volume
     found: list[Condition] = [(0,) * n + row for row in space.hull]
     fixed = (0,) * len(space.parameters)
@@ -109,7 +109,7 @@ def _scanned(tiling: Tiling, space: Space) -> list[Condition]:
 
 
 def _loop(name: str, rows: list[Condition], words: Sequence[str]) -> str:
-    """The head of the loop over a variable that these conditions bound; it is the last of the variables in them."""
+    """The head of the loop over a variable that these conditions bound. It must be the last variable in them."""
     at = words.index(name)
     ends: dict[str, list[str]] = {"max2": [], "min2": []}
     for row in rows:
@@ -122,12 +122,12 @@ def _loop(name: str, rows: list[Condition], words: Sequence[str]) -> str:
 
 
 def _nested(way: str, texts: list[str]) -> str:
-    """max2(a, max2(b, c)) of a, b and c."""
+    """`max2(a, max2(b, c))` for a, b and c."""
     return texts[0] if len(texts) == 1 else f"{way}({texts[0]}, {_nested(way, texts[1:])})"
 
 
 def linear(row: Sequence[int], words: Sequence[str]) -> str:
-    """A linear expression in C.
+    """Return a linear expression in C.
 
     >>> linear([2, -1, 0, 3], ["t0", "p0", "N"])
     '2*t0 - p0 + 3'
@@ -142,15 +142,15 @@ def linear(row: Sequence[int], words: Sequence[str]) -> str:
 
 
 def _test(parts: Sequence[Sequence[Condition]], words: Sequence[str]) -> str:
-    """The test whether some part holds with all its conditions; nothing where there are none."""
+    """The C test whether all conditions of any part hold; "" if a part has no conditions."""
     each = [" && ".join(f"{linear(row, words)} >= 0" for row in rows) for rows in parts]
     return f"if ({' || '.join(f'({text})' if len(each) > 1 else text for text in each)})" if all(each) else ""
 
 
 def source(tiling: Tiling, space: Space, name: str = "tiled_nest", point: str | None = None) -> str:
-    """A C99 file with a function of the space's parameters that visits every point once, tile after tile.
+    """Return a C99 file with a function of the space's parameters that visits every point once, tile after tile.
 
-    What is done at a point is the macro POINT(p0, p1, …): `point`, or what whoever includes the file has defined.
+    At each point it runs the macro POINT(p0, p1, …): `point`, or a definition by the file that includes this one.
     """
     if not re.fullmatch(r"[A-Za-z_]\w*", name):
         raise OperatorError(f"'{name}' is no name of a C function")
@@ -163,7 +163,7 @@ def source(tiling: Tiling, space: Space, name: str = "tiled_nest", point: str | 
 
 
 def compiled(text: str, what: str = "a tiled nest") -> ctypes.CDLL:
-    """The C text as a loaded library, compiled once and found in the cache from then on."""
+    """Compile C text to a shared library, or take it from the cache, and load it."""
     compiler = find_tool("cc", "gcc", "clang")
     if compiler is None:
         raise EnvironmentFault("no C compiler found", found="neither cc, gcc nor clang", hint="install gcc")
@@ -174,7 +174,7 @@ def compiled(text: str, what: str = "a tiled nest") -> ctypes.CDLL:
 
 
 def header(tiling: Tiling, space: Space, *more: str, what: str = _WHAT) -> str:
-    """What the tiles are and what leaves them, as the comment that opens the file."""
+    """Return the comment that opens the file: the tiles and what leaves them."""
     lines = [
         what,
         f"space     {space.text}",

@@ -1,6 +1,6 @@
-"""tile_loops: tiled iteration in plain Python: tiles in lexicographic order, the points of each in lexicographic order.
+"""tile_loops: tiled iteration in plain Python: tiles, and the points of each, in lexicographic order.
 
-This is the reference for the generated C of `tile_code`: own integer arithmetic, no library of sets.
+It is the reference for the generated C of `tile_code`, and computes bounds without islpy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dovetail.tiling.tiling import Tiling
 
 
 def tiles(tiling: Tiling, space: Space) -> Iterator[tuple[Vector, Points]]:
-    """Every tile that has a point in the space, with these points; each point of the space comes once.
+    """Yield every tile that has points in the space, with these points. Each point of the space occurs once.
 
     >>> tiling = Tiling(((1, 0), (0, 1)), ((2, 1), (0, 2)))
     >>> [(tile, points.tolist()) for tile, points in tiles(tiling, Space.parse("2x2"))]
@@ -33,7 +33,7 @@ def tiles(tiling: Tiling, space: Space) -> Iterator[tuple[Vector, Points]]:
 
 
 def candidates(tiling: Tiling, space: Space) -> list[tuple[int, int]]:
-    """Ranges that the coordinates of all tiles lie in: H times the box round the space, by interval arithmetic."""
+    """Return bounds on the coordinates of all tiles: H times the bounding box of the space, by interval arithmetic."""
     found = []
     for normal in tiling.normals:
         ends = [sorted((entry * low, entry * high)) for entry, (low, high) in zip(normal, space.ranges, strict=True)]

@@ -1,7 +1,7 @@
 """tile_points: the points of a tile, and which of its neighbours need them: exact counts, tile dependences, messages.
 
-A tile of any shape is a box in the coordinates H'j, where H' is H with every row scaled until it is whole; its points
-are those of the lattice H'Zⁿ, whose Hermite normal form has their strides (Goumas, Athanasaki, Koziris, TPDS 2003).
+A tile of any shape is a box in the coordinates H'j, where H' is H with rows scaled to primitive integers. Its points
+are those of the lattice H'Zⁿ; its Hermite normal form holds their strides (Goumas, Athanasaki, Koziris, TPDS 2003).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dovetail.core import PlanError
 from dovetail.loops.matrices import Matrix, Vector, hermite
 from dovetail.tiling.tiling import Tiling
 
-Points = NDArray[np.int64]  # a point a row
-MOST_POINTS = 1 << 24  # of a tile whose points are listed
+Points = NDArray[np.int64]  # (num_points, num_loops)
+MOST_POINTS = 1 << 24  # in a tile whose points are listed
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Traffic:
 
 
 def box(tiling: Tiling) -> tuple[Vector, Matrix]:
-    """In the coordinates H'j a tile is a box. Return the sides of the box, and H'.
+    """Return the sides of the box that a tile is in the coordinates H'j, and H'.
 
     >>> box(Tiling(((3, 1), (1, 2)), ((6, 2), (2, 4))))
     ((10, 10), ((2, -1), (-1, 3)))
@@ -55,7 +55,7 @@ def box(tiling: Tiling) -> tuple[Vector, Matrix]:
 
 
 def points_in_box(tiling: Tiling) -> Points:
-    """The points of the tile at the origin in the coordinates H'j, in lexicographic order.
+    """Return the points of the tile at the origin in the coordinates H'j, in lexicographic order.
 
     Raises PlanError if the tile has too many points to list.
     """
@@ -76,7 +76,7 @@ def points_in_box(tiling: Tiling) -> Points:
 
 
 def tile_points(tiling: Tiling) -> Points:
-    """The points of the tile at the origin, in lexicographic order: each once, volume many.
+    """Return the `volume` points of the tile at the origin, in lexicographic order.
 
     >>> tile_points(Tiling(((1, 0), (0, 1)), ((2, 1), (0, 2)))).tolist()
     [[0, 0], [1, 0], [1, 1], [2, 1]]
@@ -86,15 +86,15 @@ def tile_points(tiling: Tiling) -> Points:
 
 
 def from_box(tiling: Tiling, inside: Points) -> Points:
-    """Points of the tile at the origin from their coordinates H'j."""
+    """Return points of the tile at the origin, given their coordinates H'j."""
     sides, _ = box(tiling)
     scaled = [[entry * (tiling.volume // side) for entry, side in zip(row, sides, strict=True)] for row in tiling.sides]
     return np.asarray(inside @ np.array(scaled, dtype=np.int64).T // tiling.volume)
 
 
 def destinations(tiling: Tiling) -> tuple[Points, list[Points]]:
-    """Return the tile's points as in `points_in_box`, and for each dependence the offset, in tiles, of the tile that
-    each point's value goes to."""
+    """Return `points_in_box`, and for each dependence an array of the same shape: the offset, in tiles, of the tile
+    that needs each point's value."""
     sides, rows = box(tiling)
     inside = points_in_box(tiling)
     shifts = np.array(rows, dtype=np.int64) @ np.array(tiling.deps, dtype=np.int64)
@@ -138,7 +138,7 @@ def messages(tiling: Tiling, mapped: int | None = None) -> list[Message]:
 
 
 def traffic(tiling: Tiling, mapped: int | None = None) -> Traffic:
-    """What leaves a tile of an unbounded space, counted exactly; what stays on the processor is left out.
+    """Count exactly what leaves a tile of an unbounded space, without what stays on the processor.
 
     >>> traffic(Tiling(((3, 1), (1, 2)), ((4, 0), (0, 5))))
     Traffic(pairs=27, values=22, points=17)

@@ -99,7 +99,7 @@ class Tiling:
         return all(abs(entry) <= self.volume for row in self.flow for entry in row)
 
     def broken(self) -> tuple[Vector, ...]:
-        """The dependences that go backwards through a face: those with a negative entry in HD."""
+        """Return the dependences that go backwards through a face: those with a negative entry in HD."""
         columns = zip(self.vectors, transposed(self.flow), strict=True)
         return tuple(vector for vector, flow in columns if min(flow) < 0)
 
@@ -117,11 +117,11 @@ class Tiling:
         return tuple(dot(row, point) // self.volume for row in self.normals)
 
     def origin(self, tile: Vector) -> Vector:
-        """P·t: where a tile begins."""
+        """P·t: the first corner of a tile."""
         return tuple(dot(row, tile) for row in self.sides)
 
     def offset(self, point: Vector) -> Vector:
-        """j − P⌊Hj⌋: where a point lies in its tile."""
+        """j − P⌊Hj⌋: the offset of a point in its tile."""
         return tuple(a - b for a, b in zip(point, self.origin(self.tile_of(point)), strict=True))
 
     def formula(self, mapped: int | None = None) -> int:

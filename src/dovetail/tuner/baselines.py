@@ -21,14 +21,15 @@ from dovetail.prober.baselines import (
     unset_by_user,
 )
 from dovetail.run.executor import Executor
-from dovetail.run.job import Job, Outcome
+from dovetail.run.job import Job
 from dovetail.run.options import LEVEL_REMEDY, Level
-from dovetail.tuner.contest import pooled
 from dovetail.tuner.measure import LAUNCHES, Clock, Entry, repeats_worth
 
 SCREENING = 0.5  # of the budget, to see which knobs are worth comparing
 MOST_KNOBS = 4  # sets of knobs that are compared
 WORTH = 0.02  # of its time that knobs must save to be named
+NEAR = 2.0  # times the least seconds of an exchange of a word, up to which cores count as near
+LEAST_ROUNDS = 3  # of a timing, by which it is judged
 LEVEL_COSTS = 1.25  # times as long as in a program of MPI_Init, from which the level is named
 
 
@@ -59,15 +60,18 @@ class Compared:
         `installed`, or the same program with the knobs that make it fastest.
     knobs : mapping
         Environment of `best`.
-    ours : Outcome
+    ours : Timing
         Our schedule, in jobs that choose nothing, at MPI_THREAD_SERIALIZED.
+    is_alike : bool
+        Whether the cores were equally far apart in all rounds of these timings (see `alike`), or it is unknown.
     """
 
     installed: Timing
     multiple: Timing
     best: Timing
     knobs: Environment
-    ours: Outcome
+    ours: Timing
+    is_alike: bool = True
 
     @property
     def speedup(self) -> float:
@@ -80,7 +84,8 @@ class Compared:
         found: dict[str, Any] = {f"{name}_s": each.median_s for name, each in timings.items()}
         found |= {f"{name}_spread": each.spread for name, each in timings.items()}
         ours = {"ours_s": self.ours.median_s, "ours_spread": self.ours.spread, "speedup_of_best": self.speedup}
-        return {**found, **ours, "knobs": said(self.knobs)}
+        apart = {"exchange_s": self.ours.apart_s, "is_alike": self.is_alike}
+        return {**found, **ours, "knobs": said(self.knobs), **apart}
 
 
 def compare(
@@ -122,7 +127,8 @@ def compare(
             say(f"{operator.name}: knobs of the library", 0.9)
             worth = asked.screened(library, clock)
             say(f"{operator.name}: beside the library", 0.95)
-            return asked.compared(worth, clock), ()
+            found = asked.compared(worth, clock)
+            return found, _unlike(found)
     except DovetailError as error:
         return {}, (f"The library's own program could not be measured: {error.what}.",)
 
@@ -144,12 +150,15 @@ class _Asked:
             found[operator.num_bytes] = seconds
         return found
 
-    def timed(self, sizes: Sequence[int], setting: Setting, rounds: int, clock: Clock) -> dict[int, Timing]:
+    def timed(
+        self, sizes: Sequence[int], setting: Setting, rounds: int, clock: Clock, stamps: bool = False
+    ) -> dict[int, Timing]:
         """Launch the library's program once; empty where it fails, or the knobs are none of this library's."""
         entry = self.entries[0][0]
         operator: Any = entry.operator
         most_s = max((1 - clock.spent) * clock.budget_s / (2 * LAUNCHES), 0.1)
         how: dict[str, Any] = {"level": setting.level, "knobs": setting.knobs, "rounds": rounds, "most_s": most_s}
+        how |= {"stamps": stamps}
         return self.program.time(operator.name, sizes, entry.ranks, dtype=operator.dtype, **how)
 
     def screened(self, library: str, clock: Clock) -> dict[Setting, list[int]]:
@@ -169,22 +178,57 @@ class _Asked:
         }
 
     def compared(self, worth: Mapping[Setting, list[int]], clock: Clock) -> dict[int, Compared]:
-        """Return what was found in launches that alternate: at least one, and as many as the budget allows."""
-        ours: dict[int, list[Outcome]] = {size: [] for size in self.sizes}
-        launched: list[tuple[Setting, dict[int, Timing]]] = []
-        for launch in range(LAUNCHES):
-            if launch and clock.spent >= 1:
-                break
-            for size, outcome in zip(self.sizes, self._ours(launch), strict=True):
-                ours[size].append(outcome)
-            for setting, sizes in {PLAIN: list(self.sizes), MULTIPLE: list(self.sizes), **worth}.items():
-                launched.append((setting, self.timed(sizes, setting, self.rounds, clock)))
-        theirs = {setting: _pooled([found for each, found in launched if each == setting]) for setting, _ in launched}
-        return {size: row for size, outcomes in ours.items() if (row := _row(size, outcomes, theirs))}
+        """Return what was found in launches that alternate: at least one, and as many as the budget allows.
 
-    def _ours(self, launch: int) -> Sequence[Outcome]:
+        Launches are repeated while some rounds are unlike.
+        """
+        settings, rows = {PLAIN: list(self.sizes), MULTIPLE: list(self.sizes), **worth}, dict[int, Compared]()
+        ours: list[dict[int, Timing]] = []
+        theirs: dict[Setting, list[dict[int, Timing]]] = {setting: [] for setting in settings}
+        for launch in range(2 * LAUNCHES):
+            if (launch and clock.spent >= 1) or (launch >= LAUNCHES and all(each.is_alike for each in rows.values())):
+                break
+            ours.append(self._ours(launch))
+            stamps = any(each.apart_s for each in ours[-1].values())
+            for setting, sizes in settings.items():
+                theirs[setting].append(self.timed(sizes, setting, self.rounds, clock, stamps))
+            rows = _rows(_pooled(ours), {setting: _pooled(found) for setting, found in theirs.items()})
+        return rows
+
+    def _ours(self, launch: int) -> dict[int, Timing]:
         runs = [entry.variant(schedule, repeats_worth(seconds)) for entry, schedule, seconds in self.entries]
-        return self.executor.execute(Job(tuple(runs), self.rounds, 1, self.seed + 101 + launch)).outcomes
+        result = self.executor.execute(Job(tuple(runs), self.rounds, 1, self.seed + 101 + launch))
+        sizes = zip(self.sizes, result.outcomes, strict=True)
+        return {size: Timing(size, outcome.seconds, 0, result.exchange_s) for size, outcome in sizes}
+
+
+def alike(timings: Sequence[Timing]) -> list[Timing] | None:
+    """Return the timings in those rounds in which ranks 0 and 1 ran on cores equally far apart: near ones, else far.
+
+    A hypervisor may move the cores of a machine, which changes the speed of a short call several times. None if neither
+    has enough rounds of every timing; all rounds where nothing was stamped.
+
+    >>> both = [Timing(8, (1.0, 5.0, 1.0, 1.0), 0, (0.06, 0.27, 0.06, 0.06)), Timing(8, (2.0,) * 3, 0, (0.07,) * 3)]
+    >>> [each.seconds for each in alike(both)]
+    [(1.0, 1.0, 1.0), (2.0, 2.0, 2.0)]
+    """
+    if not all(each.apart_s for each in timings):
+        return list(timings)
+    near_s = NEAR * min(s for each in timings for s in each.exchange_s if s > 0)
+    for is_near in (True, False):
+        found = [each.where([s > 0 and (s <= near_s) == is_near for s in each.exchange_s]) for each in timings]
+        if all(len(each.seconds) >= LEAST_ROUNDS for each in found):
+            return found
+    return None
+
+
+def _unlike(found: Mapping[int, Compared]) -> tuple[str, ...]:
+    """Return a note that names the sizes whose rounds were unlike."""
+    sizes = ", ".join(str(size) for size, row in found.items() if not row.is_alike)
+    what = "the distance between the cores changed too often for rounds to be compared like with like"
+    return (
+        (f"Beside the library's own program {what}: at {sizes} bytes. Repeat on a quieter machine.",) if sizes else ()
+    )
 
 
 def fastest(found: Mapping[Setting, Mapping[int, Timing]], size: int) -> Setting | None:
@@ -193,21 +237,30 @@ def fastest(found: Mapping[Setting, Mapping[int, Timing]], size: int) -> Setting
     return min(having, key=lambda setting: found[setting][size].median_s, default=None)
 
 
-def _row(size: int, ours: Sequence[Outcome], theirs: Mapping[Setting, Mapping[int, Timing]]) -> Compared | None:
-    installed, multiple = (theirs[setting].get(size) for setting in (PLAIN, MULTIPLE))
-    if installed is None or multiple is None:
+def _rows(ours: Mapping[int, Timing], theirs: Mapping[Setting, Mapping[int, Timing]]) -> dict[int, Compared]:
+    return {size: row for size in ours if (row := _row(size, ours[size], theirs))}
+
+
+def _row(size: int, ours: Timing, theirs: Mapping[Setting, Mapping[int, Timing]]) -> Compared | None:
+    found = {setting: timings[size] for setting, timings in theirs.items() if size in timings}
+    if PLAIN not in found or MULTIPLE not in found:
         return None
-    best = fastest({setting: found for setting, found in theirs.items() if setting != MULTIPLE}, size) or PLAIN
-    if theirs[best][size].median_s > (1 - WORTH) * installed.median_s:
+    like = alike([ours, *found.values()])
+    ours, *others = like or [ours, *found.values()]
+    found = dict(zip(found, others, strict=True))
+    best = min((setting for setting in found if setting != MULTIPLE), key=lambda setting: found[setting].median_s)
+    if found[best].median_s > (1 - WORTH) * found[PLAIN].median_s:
         best = PLAIN
-    return Compared(installed, multiple, theirs[best][size], best.knobs, pooled(ours))
+    return Compared(found[PLAIN], found[MULTIPLE], found[best], best.knobs, ours, like is not None)
 
 
 def _pooled(launches: Sequence[Mapping[int, Timing]]) -> dict[int, Timing]:
-    """By size, all rounds of several launches."""
-    sizes = {size for found in launches for size in found}
-    rounds = {size: [s for found in launches if size in found for s in found[size].seconds] for size in sizes}
-    return {size: Timing(size, tuple(seconds), 0) for size, seconds in rounds.items()}
+    """By size, all rounds of several launches; their stamps if all have them."""
+    found: dict[int, list[Timing]] = {}
+    for timings in launches:
+        for size, each in timings.items():
+            found.setdefault(size, []).append(each)
+    return {size: Timing.joined(each) for size, each in found.items()}
 
 
 def level_note(compared: Mapping[int, Compared], library: str) -> tuple[str, ...]:

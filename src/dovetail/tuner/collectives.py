@@ -180,22 +180,20 @@ def entries_of(
             ranked = ranked_schedules(costs)
             predicted = {each.schedule: each.predicted_s for each in shortlist(ranked)}
             if shared and resolved.nodes == 1:
-                predicted |= through_memory(ranked)
+                predicted |= through_memory(ranked, replace(costs, machine=machine.shared))
             found[resolved.num_bytes] = Entry(resolved.title, resolved, ranks, resolved.serial(ranks), predicted)
     return list(found.values()), tuple(notes)
 
 
-def through_memory(ranked: Sequence[Scored]) -> dict[Schedule, float]:
-    """Return each algorithm's default schedule through shared memory, with the seconds predicted for MPI's messages.
+def through_memory(ranked: Sequence[Scored], costs: Costs) -> dict[Schedule, float]:
+    """Return the best predicted algorithms through shared memory, each by its default schedule, with their seconds.
 
-    These are too high, for no model of this transport is fitted: they only set the order of measuring.
+    `ranked`: schedules by MPI's messages. `costs`: of the machine with the costs of shared memory.
     """
-    plain: dict[str, Scored] = {}
-    for each in ranked:
-        if not each.schedule.is_serial and Choice.of(each.schedule) == Choice(each.schedule["algorithm"]):
-            plain.setdefault(each.schedule["algorithm"], each)
-    first = sorted(plain.values(), key=lambda each: each.predicted_s)[:MOST]
-    return {each.schedule.with_parameters(transport=SHARED): each.predicted_s for each in first}
+    plain = (each.schedule for each in ranked if not each.schedule.is_serial)
+    defaults = [each for each in plain if Choice.of(each) == Choice(each["algorithm"])]
+    scored = sorted(costs.score(defaults), key=lambda each: each.predicted_s)[:MOST]
+    return {each.schedule.with_parameters(transport=SHARED): each.predicted_s for each in scored}
 
 
 def selection_of(found: Contest, many: Contest | None = None) -> Selection:

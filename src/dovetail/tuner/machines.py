@@ -9,7 +9,7 @@ from dovetail.core import OperatorError, Say, parse_count
 from dovetail.ir import Operator
 from dovetail.ir.registry import checked_operator
 from dovetail.machine import Machine
-from dovetail.prober import probe_calls, probe_links, probe_operator, spot_check, spot_check_operator
+from dovetail.prober import probe_calls, probe_links, probe_operator, probe_shared, spot_check, spot_check_operator
 from dovetail.prober.take import Budget
 from dovetail.run.executor import Executor, executor_on
 from dovetail.store import Item
@@ -29,6 +29,9 @@ def machine_of(executor: Executor, ranks: int, *, fresh: bool = False, say: Say 
         if not is_doubted(cached) and spot_check(executor, cached):
             return cached
     found = probe_links(executor, ranks, f"probed-{place.key[:12] if place else 'machine'}", say=say)
+    if executor.shares_memory and ranks > 1 and found.num_nodes == 1:
+        notify("messages through shared memory", 0.25)
+        found = probe_shared(executor, found)
     save_machine(place, _after_doubt(found, cached))
     return found
 

@@ -1,4 +1,4 @@
-"""msccl: MSCCL XML in its three dialects (msccl, Azure's executor, RCCL), read, proved and written."""
+"""msccl: read, prove and write MSCCL XML in its three dialects (msccl, Azure's executor, RCCL)."""
 
 from dovetail.collective.msccl.certify import certify, safe_up_to_bytes
 from dovetail.collective.msccl.parts import DIALECTS, FIFO_DEPTHS, WORDS, Header, MscclFile, Use

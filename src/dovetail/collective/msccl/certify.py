@@ -19,10 +19,10 @@ _TITLES = {False: "out of place", True: "in place"}
 
 
 def certify(file: MscclFile, target: str | None = None, fifo_depth: int | None = None) -> Certificate:
-    """Prove a file: its Program in each use, and what only the file can say (see MscclFile.faults and refusals).
+    """Prove a file: its Program in each use, and what no Program can express (see MscclFile.faults and refusals).
 
-    Channels hold `fifo_depth` messages, or what the protocol gives between GPUs of one node. `min_fifo_depth` is the
-    largest that any use needs. Without a `target` the schedule is judged; a header that no runtime takes is then a
+    Channels hold `fifo_depth` messages; default: the protocol's depth between GPUs of one node. `min_fifo_depth` is the
+    largest that any use needs. Without a `target`, only the schedule is judged: a header that no runtime accepts is a
     remark. Large buffers may need more messages in flight than channels hold: the verdict holds for buffers up to
     `safe_up_to_bytes`.
     """
@@ -38,14 +38,14 @@ def certify(file: MscclFile, target: str | None = None, fifo_depth: int | None =
 
 
 def safe_up_to_bytes(file: MscclFile, target: str | None = None) -> int | None:
-    """The largest buffer for which a valid file completes, as in its verdict; None: every size that it is for."""
+    """Return the bytes of the largest buffer for which a valid file completes; None: no limit within its sizes."""
     uses = file.uses if file.header.kind != "custom" else file.uses[:1]
     sized = (_size(file, use.program, target) for use in uses)
     return min((size.limit for size in sized if size), default=None)
 
 
 def _of_custom(file: MscclFile, target: str | None, fifo_depth: int | None) -> Certificate:
-    """What `custom` means by in place only its author knows: it is judged with i and o apart, for msccl as it runs."""
+    """Only its author knows what `custom` means in place: judge it with i and o separate; for msccl, as that runs."""
     verdict = _of_use(file, file.uses[0], target, fifo_depth)
     if not verdict.ok or len(file.uses) == 1:
         return verdict
@@ -74,7 +74,7 @@ def _of_use(file: MscclFile, use: Use, target: str | None, fifo_depth: int | Non
 
 
 class _Size(NamedTuple):
-    """The largest buffer for which a file completes, of which runtime, and why."""
+    """The largest buffer (bytes) for which a file completes, the runtime that limits it, and the reason."""
 
     limit: int
     runtime: str
@@ -83,7 +83,7 @@ class _Size(NamedTuple):
 
 
 def _size(file: MscclFile, program: Program, target: str | None) -> _Size | None:
-    """See sizes; None where there is no limit."""
+    """The size limit of a use (see the module `sizes`); None if there is none."""
     if not program.channels:
         return None
     depth = min(channel.depth for channel in program.channels)
@@ -102,18 +102,18 @@ def _by_size(verdict: Certificate, file: MscclFile, program: Program, target: st
     if size.limit >= max(file.header.min_bytes or 0, 1):
         said = replace(deadlock, message=f"{deadlock.message}; safe up to {size.limit} bytes: {why}")
         return replace(_replaced(verdict, "deadlock", said), safe_up_to_bytes=size.limit)
-    what = f"at no size from minBytes={file.header.min_bytes} on does it complete: {why}"
-    hint = "send fewer chunks a step, or spread them over channels"
+    what = f"it completes at no size from minBytes={file.header.min_bytes} on: {why}"
+    hint = "send fewer chunks per step, or spread them over channels"
     found = f"safe up to {size.limit} bytes ({size.runtime})"
     failed = Check(False, what, where=f"{file.place}:{file.line}", found=found, hint=hint)
     return replace(_replaced(verdict, "deadlock", failed), min_fifo_depth=size.split.depth)
 
 
 def _why_by_size(file: MscclFile, split: Split, depth: int) -> str:
-    what = f"of larger buffers a message holds fewer than {split.chunks} chunks, and steps of more become several"
+    what = f"in larger buffers a message holds fewer than {split.chunks} chunks, and longer steps become several"
     if split.depth is None:
         return f"{what}, which are too many to try here"
-    return f"{what}, which need up to {split.depth} places in a channel of {file.header.proto} where it has {depth}"
+    return f"{what}, which need up to {split.depth} places in a channel; {file.header.proto} has {depth}"
 
 
 def _unasked(verdict: Certificate, file: MscclFile) -> Certificate:
@@ -121,7 +121,7 @@ def _unasked(verdict: Certificate, file: MscclFile) -> Certificate:
     result = verdict.checks["result"]
     if file.header.kind != "custom" or not result.ok:
         return verdict
-    said = f"not judged: what coll={file.header.coll} should leave is not known here, so the file may be right or wrong"
+    said = f"not judged: the result of coll={file.header.coll} is not specified here, so the file may be right or wrong"
     return _replaced(verdict, "result", replace(result, message=said))
 
 
@@ -131,16 +131,16 @@ def _writes_input(program: Program) -> bool:
 
 
 def _failed(verdict: Certificate, program: Program, name: str, fault: Fault) -> Certificate:
-    """The verdict, with a fault that only the file shows; it stands before one that was found later."""
+    """The verdict with a fault of the file that no Program can express. It replaces faults of later checks."""
     has_failed = not verdict.checks[name].ok and not verdict.checks[name].message.startswith("not reached")
-    if has_failed and name != "deadlock":  # a wait that nothing ends is in the Program too, in other words
+    if has_failed and name != "deadlock":  # the Program has the same endless wait, described less well
         return verdict
     named = f"{name_op(program, fault.ops[0])}: " if fault.what.startswith("it ") else ""
     return _replaced(verdict, name, failed_check(program, fault._replace(what=named + fault.what)))
 
 
 def _header(verdict: Certificate, file: MscclFile, target: str | None) -> Certificate:
-    """The limits check, with what the runtimes say to the header."""
+    """The verdict, whose limits check also has the runtimes' reasons to refuse the header."""
     limits = verdict.checks["limits"]
     if target is None and file.dialects:
         return verdict
@@ -149,16 +149,16 @@ def _header(verdict: Certificate, file: MscclFile, target: str | None) -> Certif
         if no is None or not limits.ok:
             return verdict
         place = f"{file.place}:{no.line}"
-        return _replaced(verdict, "limits", Check(False, f"{target} does not take this file: {no.why}", where=place))
+        return _replaced(verdict, "limits", Check(False, f"{target} does not accept this file: {no.why}", where=place))
     refused = [(name, no) for name in DIALECTS if (no := file.refusals[name]) is not None]
     said = "; ".join(f"{name}: {no.why} (line {no.line})" for name, no in refused)
     return _replaced(
-        verdict, "limits", replace(limits, message=f"{limits.message}; no runtime takes the file ({said})")
+        verdict, "limits", replace(limits, message=f"{limits.message}; no runtime accepts the file ({said})")
     )
 
 
 def _titled(verdict: Certificate, title: str) -> Certificate:
-    """The verdict of one of several uses: its failures say which."""
+    """The verdict of one of several uses; its failures name the use."""
     for name, check in verdict.checks.items():
         if not check.ok and not check.message.startswith("not reached"):
             verdict = _replaced(verdict, name, replace(check, message=f"{title}: {check.message}"))

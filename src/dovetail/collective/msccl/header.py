@@ -28,7 +28,7 @@ _MOST = {"nchannels": 1 << 16, "nchunksperloop": 1 << 24, "ngpus": MAX_GPUS, "nt
 
 
 def read_header(elements: Elements, stem: str) -> Header:
-    """The header of a scanned file; `stem` is its name where it has none. ProgramError for what no runtime takes."""
+    """Return the header of a scanned file. `stem`: default of its name. Raises ProgramError for a faulty attribute."""
     algo, where = elements.algo, f"{elements.place}:{elements.algo_line}"
     absent = [word for word in _NEEDED if word not in algo]
     if absent:
@@ -46,7 +46,7 @@ def read_header(elements: Elements, stem: str) -> Header:
 
 
 def header_attributes(header: Header, dialect: str) -> Iterator[tuple[str, str]]:
-    """The attributes that say `header` in a dialect, in the order in which its tools write them."""
+    """Yield the attributes of `header` in a dialect, in the order in which its tools write them."""
     yield "name", header.name
     for word in ("proto", "nchannels", "nchunksperloop", "ngpus"):
         yield word, str(getattr(header, word))
@@ -56,7 +56,7 @@ def header_attributes(header: Header, dialect: str) -> Iterator[tuple[str, str]]
     if dialect != "msccl":
         away = not header.inplace if header.outofplace is None else header.outofplace
         given = {"outofplace": away, "minBytes": header.min_bytes or 0, "maxBytes": header.max_bytes or 0}
-    elif header.max_bytes == 0:  # no end: there a size must be less
+    elif header.max_bytes == 0:  # msccl has no word for "unlimited", and sizes must be less
         given["maxBytes"] = _NO_END
     given["nthreads"] = header.nthreads
     yield from ((word, str(int(value))) for word, value in given.items() if value is not None)

@@ -1,4 +1,4 @@
-"""layout: convert a Program into the elements of an MSCCL XML file, in bulk, and these into text."""
+"""layout: convert a Program into the elements of an MSCCL XML file, and these into text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Places(NamedTuple):
 
 
 def elements_of(places: Places, header: Header, dialect: str) -> Elements:
-    """The elements of the file, each with its line number. Dependencies of an op beyond its first become nops."""
+    """Return the elements of the file with line numbers. Dependencies of an op beyond its first become nops."""
     n = places.program.num_ranks
     blocks_of = places.blocks.max(axis=1, initial=-1) + 1
     first_block = np.cumsum(blocks_of) - blocks_of
@@ -63,7 +63,7 @@ def elements_of(places: Places, header: Header, dialect: str) -> Elements:
 
 
 def to_xml(elements: Elements) -> str:
-    """The text of elements. They must be in the order of their numbers."""
+    """Return the text of elements. They must be in the order of their numbers."""
     return "".join(_pieces(elements))
 
 
@@ -105,7 +105,7 @@ def _steps(places: Places, first_block: Ints) -> dict[str, Ints]:
     taken = np.maximum(waits, 1)
     queue = col["rank"].astype(np.int64) * len(program.lanes) + col["lane"]
     before = np.cumsum(taken) - taken
-    number = before - before[np.searchsorted(queue, queue)] + taken - 1  # rows stand by rank and lane
+    number = before - before[np.searchsorted(queue, queue)] + taken - 1  # rows are sorted by rank and lane
     op = np.repeat(np.arange(program.num_ops), taken)
     left = taken[op] - 1 - (np.arange(len(op)) - before[op])  # steps of the op after this one
     is_op, block = left == 0, places.blocks[col["rank"], col["lane"]].astype(np.int64)
@@ -139,7 +139,7 @@ def _ends(places: Places, first_block: Ints, num_blocks: int) -> tuple[Ints, Int
 
 
 def _operands(places: Places) -> dict[str, Ints]:
-    """Source, destination and count of each op; an op with only one of them has it as both."""
+    """Source, destination and count of each op; if an op has only one of the two, it is both."""
     col = places.program.columns
     letter = np.array([BUFFERS.index(letter) for letter in places.letters], dtype=np.int64)
     sides = []
@@ -157,9 +157,9 @@ def _operands(places: Places) -> dict[str, Ints]:
 
 
 def _publishing(places: Places) -> Ints:
-    """1 for ops that others wait for, and for reductions that the interpreter must not join with the next one.
+    """1 for ops that others wait for, and for reductions that the interpreter must not fuse with the next one.
 
-    The interpreter joins up to 16 adjacent reductions of one destination and one source buffer, and gives all of them
+    The interpreter fuses up to 16 adjacent reductions of one destination and one source buffer, and gives all of them
     the count of the last one.
     """
     col = places.program.columns

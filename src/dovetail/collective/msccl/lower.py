@@ -1,4 +1,4 @@
-"""lower: a Program as steps of an interpreter can say it: without nops, and every region one short run of slots."""
+"""lower: rewrite a Program for MSCCL's interpreter: without nops, and each region a short run of slots."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Ints = NDArray[np.int64]
 
 
 def lower(program: Program, most: int) -> Program:
-    """Cut ops into steps of one run of at most `most` slots; let what follows a nop wait for what the nop waited for.
+    """Cut ops into steps of one run of at most `most` slots. Ops after a nop inherit its dependencies.
 
-    A message is cut alike at both ends, and all along its way. The first piece of an op waits for what the op waited
-    for, and who waited for the op waits for its last piece: pieces of one lane run in turn. Channels keep their depths,
-    unlike those of `passes.slice_messages`: what a runtime's FIFO holds is given, and each piece takes a place.
+    A message is cut alike by all ops that it passes. The first piece of an op has the op's dependencies; ops that
+    waited for the op wait for its last piece, because pieces of a lane run in order. Channels keep their depths,
+    unlike in `passes.slice_messages`: the depth of a runtime's FIFO is fixed, and each piece takes one place.
 
     >>> from dovetail.ir import parse, to_text
     >>> before = parse('''
@@ -58,7 +58,7 @@ def lower(program: Program, most: int) -> Program:
 
 
 def in_pieces(program: Program, most: int) -> Program:
-    """Cut ops as `lower` does. Nops stay.
+    """Cut ops as `lower` does, but keep nops.
 
     >>> from dovetail.ir import parse, to_text
     >>> whole = parse('''
@@ -98,8 +98,8 @@ def in_pieces(program: Program, most: int) -> Program:
 
 
 def _cuts(program: Program, most: int) -> tuple[Ints, Ints, Ints]:
-    """The pieces of the messages, by the ops that send them first: where those of each op start in the list of all,
-    and the first and end slot of each. No piece reaches across a block of any region that the message passes."""
+    """Cut messages, by the op that first sends each: index of each op's first piece in the list of all pieces, and each
+    piece's first slot and end. No piece crosses a block of any region that the message passes."""
     col, origin, slots = program.columns, origins(program), np.zeros(program.num_ops, np.int64)
     sides = [(np.repeat(origin, np.diff(col[f"{side}_start"])), side) for side in SIDES]
     for of, side in sides:
@@ -118,12 +118,12 @@ def _cuts(program: Program, most: int) -> tuple[Ints, Ints, Ints]:
 
 
 def _without_nops(program: Program) -> Program:
-    """The program without nops: what a nop stood for is handed to the next op of its lane."""
+    """The program without nops. The next op of a nop's lane, and ops that waited for it, inherit its dependencies."""
     is_nop = program.kind == Kind.nop
     if not is_nop.any():
         return program
     after = [op.after for op in program.ops()]
-    stands_for: dict[int, list[int]] = {}  # of each nop
+    stands_for: dict[int, list[int]] = {}  # by nop: the rows to wait for instead
     waits: list[list[int]] = [[] for _ in after]
     for rows in program.queues().values():
         last, pending = list[int](), list[int]()

@@ -1,7 +1,7 @@
-"""order: what the steps of a file wait for, through nops and flags, as dependencies between its ops.
+"""order: turn the waits of a file's steps, through nops and flags, into dependencies between its ops.
 
-A threadblock waits until another has published a flag that is at least the step asked for. Only steps with hasdep=1
-publish, nops never do, so a wait for a step that does not publish ends with the next one of its threadblock that does.
+A threadblock waits until another one has published a flag of at least the given step. Only steps with hasdep=1
+publish, and nops never do. So a wait for a step that does not publish ends with the next step that does.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dovetail.collective.msccl.steps import Flags, Steps
 from dovetail.core import ProgramError
 
 Ints = NDArray[np.int64]
-MOST_FUSED = 16  # reductions that the interpreter joins into one
+MOST_FUSED = 16  # reductions that the interpreter fuses into one
 
 
 class Order(NamedTuple):
-    """Dependencies of the ops (steps that are no nops, in order): op i waits for `dep[start[i]:start[i + 1]]`.
+    """Dependencies of the ops (all steps but nops, in order): op i waits for `dep[start[i]:start[i + 1]]`.
 
-    An op that waits for what never comes waits for itself. `hanging`: (op, threadblock, step) of the first such wait,
-    and the op, `step` or the next one, that would have to publish (-1: the threadblock ends before); None without one.
+    An op whose wait never ends waits for itself. `hanging`: (op, threadblock, step) of the first such wait,
+    and the op from `step` on that would have to publish (-1: there is none); None if no wait is endless.
     """
 
     start: Ints
@@ -31,7 +31,7 @@ class Order(NamedTuple):
 
 
 def order(rows: Steps) -> Order:
-    """What each op waits for. ProgramError for waits that the runtimes refuse or cannot keep."""
+    """Return the ops' dependencies. Raises ProgramError for waits that the runtimes refuse or cannot represent."""
     ops, waits = np.flatnonzero(~rows.is_nop), np.flatnonzero(rows.depid >= 0)
     waits, owner = _handed_on(rows, waits)
     target, following = _blocks_named(rows, waits), np.searchsorted(ops, owner)
@@ -49,8 +49,8 @@ def order(rows: Steps) -> Order:
 
 
 def _handed_on(rows: Steps, waits: Ints) -> tuple[Ints, Ints]:
-    """The waits that hold up a step, and the step that each holds up: its own, or for a nop's the next that begins a
-    transfer (a reduction that joins the one before it does not). Nops at the end of a threadblock hold up nothing."""
+    """The effective waits, and the step that each one delays: its own step, or for a nop the next step that begins a
+    transfer (a fused reduction begins none). Nops at the end of a threadblock delay nothing."""
     begins = np.flatnonzero(~rows.is_nop & ~_joined(rows))
     following = np.searchsorted(begins, waits)
     owner = np.append(begins, 0)[np.minimum(following, len(begins))]
@@ -58,18 +58,18 @@ def _handed_on(rows: Steps, waits: Ints) -> tuple[Ints, Ints]:
     unfinished = held & (rows.depid[owner] < 0)
     if unfinished.any():
         at = int(np.argmax(unfinished))
-        what = f"the wait of this nop is handed to the step on line {rows.line[owner[at]]}, which has depid=-1"
-        found = "the runtimes refuse a chain of waits that does not end in an op with a wait of its own"
+        what = f"the wait of this nop passes to the step on line {rows.line[owner[at]]}, which has depid=-1"
+        found = "the runtimes refuse a chain of nops that does not end in an op with a wait"
         hint = f"give line {rows.line[owner[at]]} this nop's depid and deps, and drop the nop"
         raise ProgramError(what, where=rows.where(waits[at]), found=found, hint=hint)
     return waits[held], owner[held]
 
 
 def fused_counts(rows: Steps) -> tuple[Ints, int]:
-    """`cnt` of each step as it is executed, and the row of the 17th reduction of one fused chain (-1: none).
+    """Return the executed `cnt` of each step, and the row of the 17th reduction of a fused chain (-1: none).
 
-    Neighbouring `re` of one destination and one source buffer are joined unless one publishes or waits; all then
-    have the count of the last.
+    The interpreter fuses adjacent `re` of one destination and one source buffer unless one publishes or waits; all
+    then have the count of the last one.
     """
     count, too_long, joined = rows.cnt.copy(), -1, _joined(rows)
     adds = np.flatnonzero(rows.is_reduce)
@@ -84,8 +84,8 @@ def fused_counts(rows: Steps) -> tuple[Ints, int]:
 
 
 def _joined(rows: Steps) -> Flags:
-    """Which steps are reductions that the interpreter joins to the one before; it ends a row at the 16th of a
-    threadblock, and never after. Nops between two do not part them."""
+    """Which steps are reductions that the interpreter fuses with the previous one, also across nops. It ends a chain
+    only once, at the 16th reduction of a threadblock."""
     joined = np.zeros(len(rows.type), dtype=bool)
     ops, adds = np.flatnonzero(~rows.is_nop), np.flatnonzero(rows.is_reduce)
     if not len(adds):
@@ -102,7 +102,7 @@ def _joined(rows: Steps) -> Flags:
 
 
 def _blocks_named(rows: Steps, waits: Ints) -> Ints:
-    """The threadblock (its number among all) that each wait names."""
+    """The threadblock that each wait names, numbered over all gpus."""
     gpu = rows.rank[waits]
     wrong = rows.depid[waits] >= rows.blocks_of[gpu]
     if wrong.any():
@@ -123,8 +123,8 @@ def _blocks_named(rows: Steps, waits: Ints) -> Ints:
 
 
 def _flags(rows: Steps, ops: Ints, nops: Ints) -> Ints:
-    """The flag that each op publishes: its place in its threadblock, where a nop that waits is counted with the op that
-    it holds up (`nops`: those ops), and one that waits for nothing not at all."""
+    """The flag that each op publishes: its index in its threadblock. A nop that waits counts before the op that it
+    delays (`nops`: those ops); other nops do not count."""
     counted = 1 + np.bincount(nops, minlength=len(ops))
     total, block = np.cumsum(counted), rows.block[ops]
     first = np.searchsorted(block, block)
@@ -133,7 +133,7 @@ def _flags(rows: Steps, ops: Ints, nops: Ints) -> Ints:
 
 
 def _first_from(rows: Steps, ops: Ints, some: Ints, flag: Ints, target: Ints, step: Ints) -> Ints:
-    """The first of `some` ops of each target threadblock whose flag is at least `step`; -1 where there is none."""
+    """The first among `some` ops of each target threadblock with a flag of at least `step`; -1 if there is none."""
     if not len(some):
         return np.full(len(target), -1)
     block, span = rows.block[ops[some]], int(flag.max()) + 2

@@ -1,4 +1,4 @@
-"""The words of MSCCL XML: its three dialects, ops, buffers, protocols and collectives."""
+"""parts: the vocabulary of MSCCL XML: dialects, ops, buffers, protocols and collectives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dovetail.ir.proof.certificate import Fault
 DIALECTS = ("msccl", "azure", "rccl")
 FIFO_DEPTHS = PROTOCOLS  # messages in flight between two GPUs of one node
 _NCCL_BYTES = {"Simple": 2 << 20, "LL": 32 << 10, "LL128": 576_000}
-MESSAGE_BYTES: dict[str, dict[str, int]] = {  # data of one message, buffers (NCCL_BUFFSIZE and its like) being as built
+MESSAGE_BYTES: dict[str, dict[str, int]] = {  # bytes of one message at default buffers (NCCL_BUFFSIZE)
     "msccl": _NCCL_BYTES,
     "azure": _NCCL_BYTES,
     "rccl": {"Simple": 2 << 20, "LL": 16 << 10, "LL128": 50_176},
@@ -35,11 +35,11 @@ KINDS = {
 BUFFERS = ("i", "o", "s")
 _EXECUTOR = {kind: traits.nccl for kind, traits in COLLECTIVES.items() if traits.nccl}
 WORDS: dict[str, dict[str, str]] = {  # dialect -> our name -> its name
-    "msccl": _EXECUTOR | {kind: kind for kind in ("reduce_scatter", "custom")},  # which it spells as we do
+    "msccl": _EXECUTOR | {kind: kind for kind in ("reduce_scatter", "custom")},  # msccl and Dovetail share these names
     "azure": _EXECUTOR,
     "rccl": _EXECUTOR,
 }
-UNASKED = ("custom", "gather", "scatter", "alltoallv", "send", "recv")  # known words, with no post-condition of ours
+UNASKED = ("custom", "gather", "scatter", "alltoallv", "send", "recv")  # known words without a post-condition here
 MEANINGS = {word: kind for names in WORDS.values() for kind, word in names.items()} | dict.fromkeys(UNASKED, "custom")
 
 
@@ -47,7 +47,7 @@ MEANINGS = {word: kind for names in WORDS.values() for kind, word in names.items
 class Header:
     """The attributes of an <algo>, unchanged. None: the attribute is absent. `more`: attributes that no runtime reads.
 
-    Bytes are of the whole buffer; `min_bytes` ≤ size < `max_bytes` (azure, rccl: ≤, and 0 for no end).
+    Bytes are of the whole buffer; `min_bytes` ≤ size < `max_bytes` (azure, rccl: ≤, and 0: unlimited).
     """
 
     name: str
@@ -70,13 +70,13 @@ class Header:
 
     @property
     def runs(self) -> tuple[bool, ...]:
-        """The uses it is for: out of place (False) first, in place (True)."""
+        """The declared uses: out of place (False) first, then in place (True)."""
         away = not self.inplace if self.outofplace is None else self.outofplace
         return (False,) * (away or not self.inplace) + (True,) * self.inplace
 
 
 class Refusal(NamedTuple):
-    """Why a runtime does not take a file, and the line of the cause."""
+    """Why a runtime does not accept a file, and the line of the cause."""
 
     why: str
     line: int
@@ -93,7 +93,7 @@ class Use(NamedTuple):
 class MscclFile:
     """An MSCCL XML file that could be read. `program`: its Program in its first use.
 
-    `refusals`: for each dialect, why its runtime does not take this file; None if it does. `faults`: faults that a
+    `refusals`: for each dialect, why its runtime refuses this file; None if it accepts it. `faults`: faults that a
     Program cannot express, by the check that fails.
     """
 
@@ -114,7 +114,7 @@ class MscclFile:
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """The dialects whose runtimes take the file."""
+        """The dialects whose runtimes accept the file."""
         return tuple(name for name, why in self.refusals.items() if why is None)
 
 

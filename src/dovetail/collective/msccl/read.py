@@ -1,4 +1,4 @@
-"""read: MSCCL XML → Program, with the facts of its header, and what no Program can hold as faults beside it."""
+"""read: MSCCL XML → Program and header, with faults that no Program can express."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Ints = NDArray[np.int64]
 
 
 def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | None = None) -> MscclFile:
-    """Read an MSCCL XML file (a path) or text; `name` is what its lines are called by.
+    """Read an MSCCL XML file (a path) or text. `name`: the file name in source lines and errors.
 
-    With a `dialect` (msccl, azure, rccl) it must be one that this runtime takes. ProgramError, with file and line, for
-    what is no MSCCL algorithm. Whether it is right is for `certify` to say.
+    With a `dialect` (msccl, azure, rccl), that runtime must accept it. Raises ProgramError, with file and line, for
+    text that is no MSCCL algorithm. `certify` proves whether it is right.
     """
     is_text = isinstance(source, bytes) or (isinstance(source, str) and ("<" in source or not source.strip()))
     place = name or ("<text>" if is_text else str(source))
@@ -40,7 +40,7 @@ def read(source: str | bytes | Path, dialect: str | None = None, *, name: str | 
 
 
 def of_elements(elements: Elements, dialect: str | None = None, program: Program | None = None) -> MscclFile:
-    """The file of these elements; see `read`. `program`: what they were made of, which is then the one use's own."""
+    """Return the file of these elements; see `read`. `program`: their Program, if it is known and they have one use."""
     place = elements.place
     header = read_header(elements, Path(place).stem)
     rows = steps_of(elements, header.ngpus)
@@ -53,12 +53,12 @@ def of_elements(elements: Elements, dialect: str | None = None, program: Program
     uses = tuple(Use(in_place, known or _program(task._replace(in_place=in_place))) for in_place in runs)
     refused = refusals(header, elements.algo_line, rows, too_fused)
     if dialect is not None and (no := refused[check_dialect(dialect)]) is not None:
-        raise ProgramError(f"{dialect} does not take this file: {no.why}", where=f"{place}:{no.line}")
+        raise ProgramError(f"{dialect} does not accept this file: {no.why}", where=f"{place}:{no.line}")
     return MscclFile(place, header, uses, refused, _faults(rows, links, over), elements.algo_line)
 
 
 class _Task(NamedTuple):
-    """All that a Program is made of."""
+    """Everything from which a Program is built."""
 
     header: Header
     rows: Steps
@@ -71,19 +71,19 @@ class _Task(NamedTuple):
 
 
 class _Home(NamedTuple):
-    """Where a buffer's chunks live in the Program: a row of its buffers, from `shift` chunks a rank on."""
+    """The place of a buffer's chunks in the Program: its row of `buffers`, from chunk `rank * shift` on."""
 
     buffer: int
     shift: int
 
 
 def _runs(header: Header) -> tuple[bool, ...]:
-    """The uses to make a Program of; `custom` first as if out of place: only its author knows what it asks."""
+    """The uses of which to make Programs; `custom` is first taken as out of place, because it does not say."""
     return (False,) + (True,) * header.inplace if header.kind == "custom" else header.runs
 
 
 def _program(task: _Task) -> Program:
-    """The Program of one use. Where i and o are one, copying a chunk from the one to the other does nothing."""
+    """The Program of one use. In place, copies of a chunk from i to o become nops if both are the same slots."""
     header, rows = task.header, task.rows
     buffers, homes, posts = _memory(task)
     ops = np.flatnonzero(~rows.is_nop)
@@ -113,7 +113,7 @@ def _program(task: _Task) -> Program:
 
 
 def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post]]:
-    """The buffers, where the chunks of i, o and s live in them, and what the collective asks."""
+    """The buffers, the places of i, o and s in them, and the collective's post-conditions."""
     header, rows, kind, n = task.header, task.rows, task.header.kind, task.rows.num_ranks
     traits = traits_of(kind)
     if task.chunks * n > MAX_CELLS:
@@ -140,12 +140,12 @@ def _memory(task: _Task) -> tuple[tuple[Buffer, ...], list[_Home], Sequence[Post
 
 
 def _sizes(chunks: Ints, whole: int) -> tuple[int, ...]:
-    """Sizes of a custom collective's buffer: the whole, where each gpu has that or does not use it."""
+    """Sizes of a custom collective's buffer: the whole on all gpus if each uses the whole or nothing."""
     return tuple(np.full(len(chunks), whole).tolist() if np.isin(chunks, (0, whole)).all() else chunks.tolist())
 
 
 def _root(task: _Task) -> int:
-    """The root of a broadcast or reduce, which no header names: the one gpu that never receives, or never sends."""
+    """The root of a broadcast or reduce, which headers do not name: the only gpu that never receives, or sends."""
     rows, traits = task.rows, traits_of(task.header.kind)
     if not traits.rooted:
         return 0
@@ -189,7 +189,7 @@ def _regions(side: str, used: Flags, slots: Ints, counts: Ints) -> dict[str, Int
 
 
 def _faults(rows: Steps, links: Order, over: int) -> dict[str, Fault]:
-    """What no Program can hold: scratch beyond s_chunks, waits that nothing ends, connections of two threadblocks."""
+    """Faults that no Program can express: scratch beyond s_chunks, endless waits, connections of two threadblocks."""
     faults, ops = {}, np.flatnonzero(~rows.is_nop)
     if over >= 0:
         held, need = rows.chunks[rows.rank[over], SCRATCH], _touched(rows, over)
@@ -207,7 +207,7 @@ def _faults(rows: Steps, links: Order, over: int) -> dict[str, Fault]:
                 pair = [block - int(rows.first_block[rank]) for block in (first, block)]
                 what = (
                     f"threadblocks {pair[0]} and {pair[1]} of gpu {rank} both {word} gpu {peer[block]} on channel "
-                    f"{rows.chan[block]}: each keeps its own count of a connection's messages"
+                    f"{rows.chan[block]}: each counts the connection's messages separately"
                 )
                 at = [int(np.searchsorted(ops, np.flatnonzero(active & (rows.block == b))[0])) for b in (first, block)]
                 faults["races"] = Fault(what, tuple(at), hint="give one of them another channel")
@@ -224,7 +224,7 @@ def _touched(rows: Steps, row: int) -> int:
 
 
 def _hanging_fault(rows: Steps, ops: Ints, op: int, block: int, step: int, named: int) -> Fault:
-    """A wait that nothing ends: the step that waits, and the one that would have to publish."""
+    """The fault of an endless wait: the step that waits, and the one that would have to publish."""
     row = int(ops[op])
     target = int(rows.first_block[rows.rank[row]]) + block
     what = f"it waits for step {step} of threadblock {block}, but no step from there on publishes (hasdep=1)"

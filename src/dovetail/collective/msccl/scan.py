@@ -1,4 +1,4 @@
-"""scan: the elements of an MSCCL XML file as rows of numbers, each with its line; hostile files are refused early."""
+"""scan: read the elements of an MSCCL XML file as rows of numbers with lines; refuse hostile files early."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from dovetail.core import ProgramError
 
 MAX_BYTES = 1 << 27
 MAX_ELEMENTS = 1 << 19  # gpus, threadblocks and steps: an all_to_all of 512 gpus without relays
-MAX_GPUS = MAX_BLOCKS = 1024  # children of one element that the runtimes' readers hold
+MAX_GPUS = MAX_BLOCKS = 1024  # children of one element that the runtimes' readers can store
 MAX_STEPS = 4096  # of one threadblock; no runtime runs more than 256
-MAX_GPU_STEPS = 1 << 15  # of one gpu; no runtime holds more than 4095
-MAX_CHUNKS = (1 << 15) - 1  # of a buffer on one GPU: the runtimes keep offsets in 16 bits
+MAX_GPU_STEPS = 1 << 15  # of one gpu; no runtime stores more than 4095
+MAX_CHUNKS = (1 << 15) - 1  # of a buffer on one GPU: the runtimes store offsets in 16 bits
 MAX_CELLS = 1 << 22  # of all buffers on all GPUs
 _MAX_DEPTH = 16
 _MAX_TOKEN = 1 << 22
@@ -55,7 +55,7 @@ class Block(NamedTuple):
 
 @dataclass
 class Elements:
-    """All elements of a file in its order; a step is a row of COLUMNS, its `tb` the number of its <tb> element."""
+    """All elements of a file in its order. A step is a row of COLUMNS; `tb` is the index of its <tb> element."""
 
     place: str
     algo: dict[str, str] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Elements:
 
 
 def scan(source: str | bytes | Path, place: str) -> Elements:
-    """The elements of a file (a Path) or of a text; ProgramError for the first thing that is not MSCCL XML.
+    """Return the elements of a file (a Path) or of a text. Raises ProgramError for the first part that is no MSCCL XML.
 
     Document types, and with them entities, are refused; sizes are bounded; reading stops at the first fault.
     """
@@ -93,13 +93,13 @@ def scan(source: str | bytes | Path, place: str) -> Elements:
 
 
 def check_sizes(elements: Elements) -> None:
-    """ProgramError for more gpus, chunks or steps than `scan` reads."""
+    """Raise ProgramError for more gpus, chunks or steps than `scan` reads."""
     count = 1 + len(elements.gpus) + len(elements.blocks) + len(elements.steps)
     over = next((gpu for gpu in elements.gpus if max(gpu[2:]) > MAX_CHUNKS), None)
     if len(elements.gpus) > MAX_GPUS:
         what = f"{len(elements.gpus)} gpus; runtimes read at most {MAX_GPUS}"
     elif over is not None:
-        what = f"{max(over[2:])} chunks on gpu {over.id}; runtimes keep offsets in 16 bits: at most {MAX_CHUNKS}"
+        what = f"{max(over[2:])} chunks on gpu {over.id}; runtimes store offsets in 16 bits: at most {MAX_CHUNKS}"
     elif count > MAX_ELEMENTS:
         what = f"{count} gpus, threadblocks and steps; at most {MAX_ELEMENTS} are read"
     else:
@@ -108,7 +108,7 @@ def check_sizes(elements: Elements) -> None:
 
 
 def whole(text: str) -> int:
-    """A whole number as the runtimes and people read it alike; ValueError else.
+    """Parse an integer in plain decimals, which all runtimes read alike. Raises ValueError for other text.
 
     >>> whole("-12"), whole("0")
     (-12, 0)
@@ -119,7 +119,7 @@ def whole(text: str) -> int:
 
 
 class _Numbers(dict[str, int]):
-    """Numbers by their text, each read once."""
+    """A cache of parsed integers by text."""
 
     def __missing__(self, text: str) -> int:
         number = whole(text)
@@ -135,7 +135,7 @@ class _Reader:
         self.steps: list[tuple[int, ...]] = []
         self.open: list[str] = []
         self.numbers = _Numbers()
-        self.first = [0, 0, 0]  # of the open gpu its first block, of the open block its first step, of the gpu too
+        self.first = [0, 0, 0]  # the open gpu's first block, the open block's and the open gpu's first step
         self.parser = expat.ParserCreate("utf-8")
         self.parser.StartElementHandler = self._start
         self.parser.EndElementHandler = self._end
@@ -172,7 +172,7 @@ class _Reader:
         values = self._whole_numbers("gpu", attributes, ("id", "i_chunks", "o_chunks", "s_chunks"))
         for word, value in zip(("i_chunks", "o_chunks", "s_chunks"), values[1:], strict=True):
             if not 0 <= value <= MAX_CHUNKS:
-                raise self.bad(f"{word}={value}", hint=f"0 to {MAX_CHUNKS}: the runtimes keep offsets in 16 bits")
+                raise self.bad(f"{word}={value}", hint=f"0 to {MAX_CHUNKS}: the runtimes store offsets in 16 bits")
         self.found.gpus.append(Gpu(self.parser.CurrentLineNumber, *values))
         self.first[0], self.first[2] = len(self.found.blocks), len(self.steps)
 
@@ -188,7 +188,7 @@ class _Reader:
         if len(steps) - self.first[1] == MAX_STEPS:
             raise self.bad(f"more than {MAX_STEPS} steps in one threadblock", hint="no runtime runs more than 256")
         if len(steps) - self.first[2] == MAX_GPU_STEPS:
-            raise self.bad(f"more than {MAX_GPU_STEPS} steps on one gpu", hint="no runtime holds more than 4095")
+            raise self.bad(f"more than {MAX_GPU_STEPS} steps on one gpu", hint="no runtime stores more than 4095")
         try:
             steps.append(
                 (
@@ -210,7 +210,7 @@ class _Reader:
             raise self._bad_step(a) from None
 
     def _bad_step(self, attributes: dict[str, str]) -> ProgramError:
-        """What is wrong with a step that is."""
+        """The error of a step that could not be read."""
         numbers = tuple(word for word in _STEP if word not in ("type", "srcbuf", "dstbuf"))
         self._need("step", attributes, _STEP)
         if attributes["type"] not in _TYPES:
@@ -220,7 +220,7 @@ class _Reader:
             if attributes[word] not in _PLACES:
                 return self.bad(f"no buffer {word}='{attributes[word][:24]}'", hint="i, o or s")
         self._whole_numbers("step", attributes, numbers)
-        raise AssertionError("nothing is wrong with it")
+        raise AssertionError("this step has no error")
 
     def _whole_numbers(self, element: str, attributes: dict[str, str], words: Sequence[str]) -> list[int]:
         self._need(element, attributes, words)
@@ -251,10 +251,10 @@ def _bytes_of(source: str | bytes | Path, place: str) -> bytes:
 
 
 def _check_elements(text: bytes, place: str) -> None:
-    """Refuse a file of too many elements before any is read."""
+    """Refuse a file of too many elements before parsing it."""
     if text.count(b"<") - text.count(b"</") <= MAX_ELEMENTS:
         return
     start = next(islice(re.finditer(b"<(?!/)", text), MAX_ELEMENTS, None)).start()
     line = text.count(b"\n", 0, start) + 1
-    what, hint = f"more than {MAX_ELEMENTS} gpus, threadblocks and steps", "no runtime holds more than 4095 for a gpu"
+    what, hint = f"more than {MAX_ELEMENTS} gpus, threadblocks and steps", "no runtime stores more than 4095 for a gpu"
     raise ProgramError(what, where=f"{place}:{line}", hint=hint)

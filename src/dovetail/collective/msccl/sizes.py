@@ -1,8 +1,8 @@
-"""sizes: up to which buffer size a file completes. In large buffers the chunks of one step go in several messages.
+"""sizes: find the largest buffer for which a file completes.
 
-The runtimes send as many chunks of a step at once as one message holds, and the bytes of a chunk grow with the buffer:
-a message holds `MESSAGE_BYTES // (bytes / nchunksperloop)` of them, at least 1. A step of more chunks is several
-messages, which need more places in flight.
+The runtimes send as many chunks of a step in one message as it can hold, and chunks grow with the buffer:
+a message holds `MESSAGE_BYTES // (bytes / nchunksperloop)` chunks, at least 1. A step of more chunks needs several
+messages, and these take more places in the channel.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from dovetail.ir import Program
 from dovetail.ir.collectives import traits_of
 from dovetail.ir.proof.verify import least_depth
 
-_MOST_MESSAGES = 1 << 19  # that a program is cut into
-_STEPS_IN_MESSAGE = 4  # of Simple, but for those with a root, of which one step is a message
+_MOST_MESSAGES = 1 << 19  # of a program that is cut
+_STEPS_IN_MESSAGE = 4  # that a Simple message holds; in rooted collectives a message is one step
 
 
 class Split(NamedTuple):
-    """How small messages may be: of `chunks` chunks at least, where `depth` is what smaller ones need (None: that
-    would be more messages than are tried)."""
+    """The smallest messages for which channels suffice: `chunks` chunks. `depth`: what one-chunk messages would need
+    (None: not needed, or too many messages to try)."""
 
     chunks: int
     depth: int | None
 
 
 def smallest_messages(program: Program, depth: int) -> Split:
-    """The fewest chunks a message at which channels of `depth` messages suffice; the whole program needs no more."""
+    """Find the fewest chunks per message for which channels of `depth` suffice. Uncut messages must suffice."""
     counts = np.concatenate([program.columns[f"{side}_count"] for side in ("read", "write")])
     sizes = _sizes(counts)
     need = least_depth(in_pieces(program, sizes[0])) if len(sizes) > 1 else depth
@@ -47,7 +47,7 @@ def smallest_messages(program: Program, depth: int) -> Split:
 
 
 def _sizes(counts: NDArray[np.int64]) -> list[int]:
-    """The sizes of messages worth trying, upwards: of those that cut all steps into as many pieces, the least."""
+    """The sizes of messages to try, ascending: of all sizes that give equal numbers of pieces, the smallest."""
     sizes = np.arange(_fewest(counts), max(int(counts.max(initial=1)), 1) + 1)
     pieces = np.sum([-(-count // sizes) for count in np.unique(np.append(1, counts))], axis=0)
     changes = np.diff(pieces, prepend=-1) != 0
@@ -55,25 +55,25 @@ def _sizes(counts: NDArray[np.int64]) -> list[int]:
 
 
 def largest(header: Header, chunks: int, target: str | None, takers: tuple[str, ...]) -> dict[str, int]:
-    """For each runtime (or `target` only), the bytes of the largest buffer with which one message holds `chunks`."""
+    """Return for each runtime, or only `target`, the bytes of the largest buffer whose messages hold `chunks`."""
     share = 1 if header.proto != "Simple" or not traits_of(header.kind).rooted else _STEPS_IN_MESSAGE
     asked = (target,) if target is not None else takers or DIALECTS
     return {name: header.nchunksperloop * (MESSAGE_BYTES[name][header.proto] // share // chunks) for name in asked}
 
 
 def too_large(header: Header, found: dict[str, int]) -> Iterator[tuple[str, int]]:
-    """The runtimes that pick the file for larger buffers than these, and the size."""
+    """Yield each runtime that selects the file for buffers larger than its limit, with the limit (bytes)."""
     for name, limit in found.items():
         most = header.max_bytes
         if most is not None and name == "msccl":
-            most -= 1  # there a size must be less
+            most -= 1  # in msccl a size must be less
         endless = most is None or (most == 0 and name != "msccl")
         if endless or (most is not None and most > limit):
             yield name, limit
 
 
 def _fewest(counts: NDArray[np.int64]) -> int:
-    """The least size of messages at which there are not too many to try."""
+    """The smallest size of messages that does not give too many of them."""
     low, high = 1, max(int(counts.max(initial=1)), 1)
     while low < high:
         middle = (low + high) // 2

@@ -1,4 +1,4 @@
-"""steps: the steps of a scanned file as columns, by gpu and threadblock, and the checks that need no meaning."""
+"""steps: the steps of a scanned file as columns, by gpu and threadblock, and checks of each number."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCRATCH = BUFFERS.index("s")
 
 @dataclass(frozen=True)
 class Steps:
-    """Columns with an entry for each step; those of threadblocks (`block` is a step's) and of gpus beside them."""
+    """Columns by step; where noted, by threadblock (a step's is `block`) or by gpu."""
 
     place: str
     line: Ints
@@ -79,12 +79,12 @@ class Steps:
         return flags
 
     def where(self, row: int | np.integer) -> str:
-        """File and line of a step."""
+        """Return file and line of a step."""
         return f"{self.place}:{self.line[row]}"
 
 
 def steps_of(elements: Elements, num_ranks: int) -> Steps:
-    """The steps of a file in the order in which they run. ProgramError, naming the line, for the first bad element."""
+    """Return the steps of a file in running order. Raises ProgramError, with its line, for the first bad element."""
     place = elements.place
     gpus = _gpus(elements, num_ranks)
     blocks = _blocks(elements, num_ranks)
@@ -114,7 +114,7 @@ def steps_of(elements: Elements, num_ranks: int) -> Steps:
 
 
 def _gpus(elements: Elements, num_ranks: int) -> dict[int, Gpu]:
-    """The gpu of each rank, all there, each once."""
+    """The gpu of each rank. Checks that each is there exactly once."""
     gpus: dict[int, Gpu] = {}
     for gpu in elements.gpus:
         where = f"{elements.place}:{gpu.line}"
@@ -123,7 +123,7 @@ def _gpus(elements: Elements, num_ranks: int) -> dict[int, Gpu]:
                 f"gpu {gpu.id}, but ngpus={num_ranks}", where=where, hint=f"ids are 0 to {num_ranks - 1}"
             )
         if gpu.id in gpus:
-            raise ProgramError(f"gpu {gpu.id} comes twice", where=where, found=f"first on line {gpus[gpu.id].line}")
+            raise ProgramError(f"gpu {gpu.id} occurs twice", where=where, found=f"first on line {gpus[gpu.id].line}")
         gpus[gpu.id] = gpu
     if len(gpus) < num_ranks:
         absent = next(rank for rank in range(num_ranks) if rank not in gpus)
@@ -137,12 +137,12 @@ def _gpus(elements: Elements, num_ranks: int) -> dict[int, Gpu]:
 
 
 def _blocks(elements: Elements, num_ranks: int) -> Ints:
-    """The number of each <tb>, counted by rank and id; ids of a gpu run from 0, peers and channels exist."""
+    """The number of each <tb>, counted by rank and id. Checks that a gpu's ids run from 0, and peers and channels."""
     seen: dict[tuple[int, int], Block] = {}
     for block in elements.blocks:
         where, rank = f"{elements.place}:{block.line}", elements.gpus[block.gpu].id
         if (rank, block.id) in seen:
-            raise ProgramError(f"tb {block.id} of gpu {rank} comes twice", where=where)
+            raise ProgramError(f"tb {block.id} of gpu {rank} occurs twice", where=where)
         seen[rank, block.id] = block
         for word, peer in (("send", block.send), ("recv", block.recv)):
             if not -1 <= peer < num_ranks or peer == rank:
@@ -163,13 +163,13 @@ def _blocks(elements: Elements, num_ranks: int) -> Ints:
 
 
 def _check_steps(rows: Steps) -> None:
-    """Numbers of steps, flags, counts, peers and offsets."""
+    """Check numbers of steps, flags, counts, peers and offsets."""
     s, same = rows.s, np.diff(rows.block) == 0
     _refuse(
         rows,
         np.append(False, same & (np.diff(s) <= 0)) | (s < 0),
         lambda i: f"step s={s[i]} is out of order",
-        "steps run as they stand in the file: number them 0, 1, 2, …",
+        "steps run in the order of the file: number them 0, 1, 2, …",
     )
     _refuse(rows, (rows.hasdep != 0) & (rows.hasdep != 1), lambda i: f"hasdep={rows.hasdep[i]}", "0 or 1")
     for word, offsets in (("srcoff", rows.srcoff), ("dstoff", rows.dstoff)):
@@ -197,12 +197,12 @@ def _check_steps(rows: Steps) -> None:
             lambda i, w=word, b=buffer, o=offset, h=held: (
                 f"{w}={o[i]} with cnt={rows.cnt[i]}, but buffer {BUFFERS[b[i]]} has {h[i]} chunks on gpu {rows.rank[i]}"
             ),
-            "keep to i_chunks, o_chunks and s_chunks",
+            "stay within i_chunks, o_chunks and s_chunks",
         )
 
 
 def overruns(rows: Steps) -> tuple[Ints, int]:
-    """Scratch of each gpu that holds all that is touched there, and the first step that leaves s_chunks (-1: none)."""
+    """Return the scratch chunks that each gpu needs, and the first step beyond its s_chunks (-1: none)."""
     need, first = rows.chunks[:, SCRATCH].copy(), len(rows.type)
     for used, buffer, offset in (
         (READS[rows.type], rows.src, rows.srcoff),
@@ -217,7 +217,7 @@ def overruns(rows: Steps) -> tuple[Ints, int]:
 
 
 def _refuse(rows: Steps, bad: Flags, what: Callable[..., str], hint: str) -> None:
-    """ProgramError for the first step that is `bad`."""
+    """Raise ProgramError for the first step that is `bad`."""
     if bad.any():
         row = int(np.argmax(bad))
         raise ProgramError(what(row), where=rows.where(row), hint=hint)

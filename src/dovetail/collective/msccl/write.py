@@ -1,4 +1,4 @@
-"""write: Program → MSCCL XML of one dialect, once its certificate holds for that runtime."""
+"""write: Program → MSCCL XML of one dialect, if its certificate holds for that runtime."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_NAME = 63
 
 
 class Written(NamedTuple):
-    """The file as `read` would find it in the text, but that its one use is the Program written."""
+    """The file as `read` would return it; if it has one use, that is the written Program itself."""
 
     file: MscclFile
     elements: Elements
@@ -49,14 +49,14 @@ def write_file(
     header: Header | None = None,
     certificate: Certificate | None = None,
 ) -> Written:
-    """The XML of `program` for a runtime: "msccl", "azure" (msccl-executor-nccl) or "rccl".
+    """Write `program` as XML for a runtime: "msccl", "azure" (msccl-executor-nccl) or "rccl".
 
     Its buffers are "input" and, unless it is in place, "output"; all others become scratch. `protocol` is Simple, LL
-    or LL128; `min_bytes` and `max_bytes` limit the sizes that it is for. `collective` goes into the header, and must be
-    what the program proves to do; a standard collective is detected. `header`, of a file that was read, gives the
-    options that are not given here; if it is for both uses, both are proved. Raises ProgramError if the certificate
-    does not hold on that runtime: with the FIFO depth of the protocol, its limits, and its words. `certificate`: of
-    `program`, if known; a program that needs no change here is then not proved again.
+    or LL128; `min_bytes` and `max_bytes` limit the sizes for which it is selected. `collective` is the header's, and
+    must be proved of the program; default: the standard collective that it is. `header`, of a file that was read, has
+    defaults of options; if it is for both uses, both are proved. Raises ProgramError if the certificate
+    does not hold on that runtime, with the protocol's FIFO depth and the runtime's limits and words. `certificate`: of
+    `program`, if known; a program that is written unchanged is then not proved again.
     """
     check_dialect(dialect)
     protocol = protocol or (header.proto if header else "Simple")
@@ -74,7 +74,7 @@ def write_file(
 
 
 def _checked_file(elements: Elements, dialect: str, program: Program) -> MscclFile:
-    """The file; ProgramError where the runtime would not take it, or one of several uses does not hold."""
+    """The file. Raises ProgramError if the runtime would refuse it, or if one of several uses is wrong."""
     check_sizes(elements)
     file = of_elements(elements, dialect, program)
     if len(file.uses) > 1:
@@ -83,7 +83,7 @@ def _checked_file(elements: Elements, dialect: str, program: Program) -> MscclFi
 
 
 def _proved_kind(program: Program, known: Certificate | None, dialect: str, wanted: str | None) -> str:
-    """The collective to head the file with; ProgramError where it is not proved, or the runtime has no word for it."""
+    """The collective for the header. Raises ProgramError if it is not proved, or if the runtime has no word for it."""
     certificate = judge_limits(known, program, dialect) if known else verify(program, dialect)
     certificate.raise_if_bad()
     found = certificate.collective_found
@@ -99,11 +99,11 @@ def _proved_kind(program: Program, known: Certificate | None, dialect: str, want
 
 
 def _article(kind: str) -> str:
-    return "a collective of its own" if kind == "custom" else f"{'an' if kind[0] in 'aeio' else 'a'} {kind}"
+    return "a custom collective" if kind == "custom" else f"{'an' if kind[0] in 'aeio' else 'a'} {kind}"
 
 
 def _does(program: Program, kind: str) -> bool:
-    """Whether the program leaves what collective `kind` asks, by its own buffers."""
+    """Whether the program meets the post-conditions of collective `kind` in its buffers."""
     n = program.num_ranks
     slots = max((max(b.slots) for b in program.buffers if b.role != "scratch"), default=0)
     chunks = slots // n if traits_of(kind).in_parts else slots
@@ -116,7 +116,7 @@ def _does(program: Program, kind: str) -> bool:
 
 
 def _header(header: Header | None, places: Places, kind: str, dialect: str, program: Program, protocol: str) -> Header:
-    """The header for a dialect; one that was read keeps what still holds."""
+    """The header for a dialect: `header`, if given, with what the program changes."""
     stated = header or Header(program.name, protocol, "", 1, 1, program.num_ranks, places.in_place)
     both = stated.inplace and stated.outofplace is True and not places.in_place
     away = stated.outofplace if stated.outofplace is None else not places.in_place or both
@@ -137,7 +137,7 @@ def _places(program: Program, kind: str, keep_lanes: bool) -> Places:
     n = program.num_ranks
     roles = {buffer.role for buffer in program.buffers}
     in_place = "output" not in roles
-    letter = "o" if in_place and traits_of(kind).input_is_part else "i"  # of the buffer that holds everything in place
+    letter = "o" if in_place and traits_of(kind).input_is_part else "i"  # the letter of the only buffer in place
     names = {"input": letter, "output": "o", "scratch": "s"}
     letters = tuple(names[buffer.role] for buffer in program.buffers)
     if letters.count("i") > 1 or letters.count("o") > 1:
@@ -150,7 +150,7 @@ def _places(program: Program, kind: str, keep_lanes: bool) -> Places:
     lanes = len(program.lanes)
     used = np.zeros((n, lanes), dtype=bool)
     used[program.columns["rank"], program.columns["lane"]] = True
-    if keep_lanes:  # gaps stay, as threadblocks without steps
+    if keep_lanes:  # gaps become threadblocks without steps
         used = np.maximum.accumulate(used[:, ::-1], axis=1)[:, ::-1]
     blocks = np.where(used, np.cumsum(used, axis=1) - 1, -1)
     return Places(program, letters, bases, chunks, whole, blocks, in_place)

@@ -1,4 +1,4 @@
-"""mscclpp: MSCCL++ JSON execution plans, read, proved and written."""
+"""mscclpp: read, prove and write MSCCL++ JSON execution plans."""
 
 from dovetail.collective.mscclpp.certify import certify, launched
 from dovetail.collective.mscclpp.plan import MscclppPlan

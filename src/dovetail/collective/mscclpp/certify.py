@@ -20,18 +20,18 @@ from dovetail.ir import Certificate, Check, Program, verify
 from dovetail.ir.proof.certificate import CHECKS, REUSE
 from dovetail.ir.proof.verify import verify_order
 
-Found = tuple[Check, Lowering, Launched]  # a check, and the rows that its ops are
+Found = tuple[Check, Lowering, Launched]  # a check, and the rows to which its ops refer
 
 
 @paused()
 def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
-    """Prove a plan, launched once, and launched several times in a row: gpus start and end their kernels at different
-    times, and the next run must not disturb the last. Limits are those of MSCCL++'s executor, and of `target`.
+    """Prove a plan for one launch and for several in a row: gpus start and end their kernels at different
+    times, and a run must not disturb the previous one. Limits are those of MSCCL++'s executor, and of `target`.
 
-    The check `reuse` is whether a caller may overwrite its buffers once the kernels have ended. It does not affect
-    `ok`. The ops that checks name are rows of `launched(plan)`; those of races and of `reuse`, with `loose`.
+    The check `reuse` tells whether a caller may overwrite its buffers once the kernels have ended. It does not affect
+    `ok`. Ops in checks are rows of `launched(plan)`; in `races` and `reuse`, of `launched(plan, loose=True)`.
 
-    Raises ProgramError where the plan is right unless packets and plain chunks that share scratch disturb one another.
+    Raises ProgramError if the proof cannot decide whether packets and plain chunks disturb one another in scratch.
     """
     rows, once = _once(plan)
     verdict = explain(verify(once.program, target), rows, once)
@@ -41,15 +41,15 @@ def certify(plan: MscclppPlan, target: str | None = None) -> Certificate:
     if verdict.checks["bounds"].ok and verdict.checks["deadlock"].ok:
         verdict = _replaced(verdict, "races", taken_whole(plan) or _races(plan)[0])
     verdict = _with_limits(verdict, plan)
-    if verdict.ok:  # what fails where packets and plain chunks lie apart fails where they share scratch, too
+    if verdict.ok:  # a failure with separate packets and chunks is also one with shared scratch
         check_scratch(plan.document)
-    return replace(verdict, checks=_with_reuse(verdict, plan), min_fifo_depth=None)  # its channels hold no messages
+    return replace(verdict, checks=_with_reuse(verdict, plan), min_fifo_depth=None)  # channels hold no messages
 
 
 def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
-    """The plan between the starts and ends of its kernels: `plan.program`, and for each gpu copies of its input and
-    output in place, which stand for what comes before and after. With `loose` threads run each at its own pace, and the
-    plan several times in a row.
+    """Return `plan.program` with the starts and ends of its kernels: for each gpu, copies of its input and
+    output onto themselves, which represent accesses before and after. With `loose`, threads run unsynchronised, and the
+    plan runs several times in a row.
     """
     if not loose:
         return _once(plan)[1].program
@@ -57,13 +57,13 @@ def launched(plan: MscclppPlan, *, loose: bool = False) -> Program:
 
 
 def _once(plan: MscclppPlan) -> tuple[Lowering, Launched]:
-    """One run, threads in step; where port channels read the caller's buffers, before the kernels end."""
+    """One run with threads in lockstep. Port channels read the caller's buffers before the kernels' ends."""
     rows = launch(plan.document, plan.rows.memory.how, is_lent=True) if is_lending(plan.document) else plan.rows
     return rows, columns.launched(rows)
 
 
 def _races(plan: MscclppPlan) -> Found:
-    """Races of the plan's ops with one another, and with a caller who leaves alone what port channels still read."""
+    """Races of the plan's ops with one another, and with a caller that waits for the reads of port channels."""
     lowering, several = _loose(plan)
     found = _ordered(lowering, several)
     if found[0].ok or not is_lending(plan.document):
@@ -86,7 +86,7 @@ def _ordered(lowering: Lowering, several: Launched) -> Found:
 
 
 def taken_whole(plan: MscclppPlan) -> Check | None:
-    """That there are no races, where ops that threadblocks share show it without a look at each part; None: unknown."""
+    """Return a passed check of races if ops that threadblocks share, taken whole, prove it; else None."""
     document, how = joined(plan.document), plan.rows.memory.how
     if document is None:
         return None
@@ -99,7 +99,7 @@ def taken_whole(plan: MscclppPlan) -> Check | None:
 
 
 def _remarked(check: Check, lowering: Lowering, several: Launched, lost: Unseen) -> Check:
-    """A passed check of races, with a remark if only packets order two writes, as in upstream's own plans."""
+    """A passed check of races, with a remark if only packets order two writes, as in plans that MSCCL++ ships."""
     if lost.overwritten is None:
         return check
     what = clash(lowering, several, *lost.overwritten)
@@ -112,8 +112,8 @@ def _loose(plan: MscclppPlan, *, is_lent: bool = False) -> tuple[Lowering, Launc
 
 
 def _several(lowering: Lowering, *, has_caller: bool = True) -> Launched:
-    """As many runs as it takes to come back to the same scratch. All of a run but its races follows from a run before
-    it: signals, waits and semaphores come out even.
+    """As many runs as it takes to use the same scratch again. A further run can only add races: every run leaves
+    signals, waits and semaphores as it found them.
     """
     return columns.launched(lowering, 3 if lowering.document.double_scratch else 2, has_caller=has_caller)
 

@@ -1,4 +1,4 @@
-"""columns: the rows of a plan as a Program, which runs them once or several times in a row."""
+"""columns: make a Program of the rows of a plan, for one run or several in a row."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dovetail.collective.mscclpp.steps import End, Row
 from dovetail.ir import Buffer, Channel, Kind, Lane, Program, Region, check_columns
 from dovetail.ir.types import COLUMNS
 
-_DEPTH = 8  # of channels, as everywhere; those of a plan hold no messages
+_DEPTH = 8  # of channels: a formality, because a plan's channels hold no messages
 
 
 class Launched(NamedTuple):
-    """A Program, and the rows of one run; row i of the Program is row i modulo their number."""
+    """A Program, and the rows of one run: op i of the Program is row i % len(rows)."""
 
     program: Program
     rows: Sequence[Row]
@@ -31,13 +31,13 @@ class Launched(NamedTuple):
 
 
 def alone(lowering: Lowering) -> Program:
-    """The ops of the plan, without the starts and ends of kernels."""
+    """Return the ops of the plan, without the starts and ends of kernels."""
     return _program(lowering, [row for row in _all(lowering) if row.lane != KERNEL], 1)
 
 
 def launched(lowering: Lowering, runs: int = 1, *, has_caller: bool = True) -> Launched:
-    """The plan launched once, or several times in a row; of double scratch, runs take one half in turn. Without a
-    caller, nobody but its ops touches its buffers.
+    """Return the plan launched once or several times in a row; with double scratch, runs alternate halves. Without a
+    caller, only its ops touch its buffers.
     """
     rows = _all(lowering)
     return Launched(_program(lowering, rows, runs, has_caller), rows)
@@ -48,7 +48,7 @@ def _all(lowering: Lowering) -> list[Row]:
 
 
 def _program(lowering: Lowering, rows: Sequence[Row], runs: int, has_caller: bool = True) -> Program:
-    """Of several runs, and of threads at their own pace, no result is asked."""
+    """A Program of all runs. For several runs, or unsynchronised threads, it has no post-conditions."""
     buffers = _buffers(lowering)
     table = _Table(rows, {buffer.name: at for at, buffer in enumerate(buffers)})
     columns = table.columns(has_caller)
@@ -77,7 +77,7 @@ def _program(lowering: Lowering, rows: Sequence[Row], runs: int, has_caller: boo
 
 
 def _buffers(lowering: Lowering) -> list[Buffer]:
-    """The buffers that the plan has, or, wrongly, uses."""
+    """The buffers that the plan declares, and those that it uses without declaring them."""
     used = {region.buffer for row in lowering.rows for region in (*row.reads, *row.writes)}
     known = [*lowering.memory.buffers, Buffer("temp", "scratch", tuple(lowering.temp))]
     return [buffer for buffer in known if buffer.role != "scratch" or any(buffer.slots) or buffer.name in used]
@@ -135,7 +135,7 @@ def _starts(lists: Sequence[Sequence[Any]]) -> NDArray[np.int64]:
 
 
 def _repeated(columns: dict[str, NDArray[Any]], runs: int, other: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-    """The same rows again for each run; in every second one with `other` buffers."""
+    """The rows once for each run; every second run uses the `other` buffers."""
     num_ops, found = len(columns["kind"]), {}
     for name, column in columns.items():
         if name.endswith("_start"):

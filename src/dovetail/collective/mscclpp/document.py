@@ -1,4 +1,4 @@
-"""Reading the JSON of an MSCCL++ execution plan: every number checked, every channel and remote buffer resolved."""
+"""document: read the JSON of an MSCCL++ execution plan: check all numbers, resolve channels and remote buffers."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from dovetail.collective.mscclpp.parts import (
 from dovetail.core import ProgramError
 
 _FORMS = {"type": "l", "buffer_id": "r", "switch_channel_id": "g"}
-_PLAIN = str.maketrans("pqh", "lrg")  # a letter without its packets
+_PLAIN = str.maketrans("pqh", "lrg")  # from a letter for packets to that for plain chunks
 
 
 def load(source: str | bytes | Path | Mapping[str, Any], name: str | None = None) -> Document:
-    """The Document in a file (a path), a JSON text, or an object already read; ProgramError for what is no plan."""
+    """Return the Document of a file (a path), a JSON text or object. Raises ProgramError if it is no plan."""
     if isinstance(source, Mapping):
         return _document(Item(source, name or "<plan>"), name or "<plan>")
     is_text = isinstance(source, bytes) or (isinstance(source, str) and source.lstrip().startswith("{"))
@@ -52,7 +52,7 @@ def load(source: str | bytes | Path | Mapping[str, Any], name: str | None = None
 
 
 class Item:
-    """A JSON object, and where it stands."""
+    """A JSON object, and its place in the document."""
 
     def __init__(self, content: Any, where: str) -> None:
         self.where = where
@@ -104,7 +104,7 @@ class Item:
 
 
 class _Ends(NamedTuple):
-    """What ops of one gpu may name: its channels by kind, the groups of its switch channels, its remote buffers."""
+    """What ops of one gpu can refer to: channels by kind, groups of switch channels, remote buffers."""
 
     rank: int
     num_gpus: int
@@ -114,7 +114,7 @@ class _Ends(NamedTuple):
 
 
 class _Block(NamedTuple):
-    """What ops of one threadblock may name, in the order of its own lists."""
+    """What ops of one threadblock can refer to, in the order of the threadblock's lists."""
 
     ends: _Ends
     links: dict[str, list[Link]]
@@ -147,12 +147,12 @@ def _document(top: Item, place: str) -> Document:
 
 
 def _refuse_older(top: Item, gpu: Item) -> None:
-    """Name the format that plans had until the DSL of MSCCL++ 0.8: other keys, and ops that name their own offsets."""
+    """Refuse the plan format before the DSL of MSCCL++ 0.8, which has other keys and offsets in ops."""
     older = [key for key in ("inputChunks", "outputChunks", "scratchChunks", "chunkGroups") if gpu.has(key)]
-    if older or top.has("colletive"):  # so spelt at first
+    if older or top.has("colletive"):  # the old format's misspelling
         found = f"`{older[0]}` of gpu 0" if older else "`colletive`"
-        what = "a plan in the format of MSCCL++ before 0.8; this reads that of 0.8 and 0.9, as executor 0.9 does"
-        top.fail(what, found, "make the plan again with the DSL of MSCCL++ 0.8 or later")
+        what = "a plan in the format of MSCCL++ before 0.8; dovetail, like executor 0.9, reads that of 0.8 and 0.9"
+        top.fail(what, found, "generate the plan with the DSL of MSCCL++ 0.8 or later")
 
 
 def _tables(item: Item, key: str) -> list[Mapping[str, Any]]:
@@ -160,7 +160,7 @@ def _tables(item: Item, key: str) -> list[Mapping[str, Any]]:
 
 
 def _count(lists: Iterable[Any]) -> int:
-    """How many entries some lists have, and the lists called `ops` in them."""
+    """The number of entries in some lists, including those of the lists called `ops` in them."""
     total = 0
     for entries in lists:
         for entry in entries if isinstance(entries, list | tuple) else ():
@@ -197,7 +197,7 @@ def _ends(item: Item, rank: int, num_gpus: int) -> _Ends:
             continue
         for peer in channel.numbers("connected_to", num_gpus - 1):
             if peer == rank:
-                hint = "its channels join two gpus; order a gpu's threadblocks by barriers or semaphores"
+                hint = "channels connect two gpus; order a gpu's threadblocks by barriers or semaphores"
                 channel.fail(f"{UNJUDGED}: gpu {rank} has a channel to itself", hint=hint)
             ends.links[kind].append((peer, seen[kind, peer]))
             seen[kind, peer] += 1
@@ -205,7 +205,7 @@ def _ends(item: Item, rank: int, num_gpus: int) -> _Ends:
         kinds = tuple(str(kind) for kind in remote.entries("access_channel_types"))
         ends.remotes.append((remote.number("rank", num_gpus - 1), remote.word("type", tuple(BUFFERS)), kinds))
         if ends.remotes[-1][0] == rank:
-            remote.fail(f"gpu {rank} has a remote buffer of its own")
+            remote.fail(f"gpu {rank} has a remote buffer on itself")
     return ends
 
 
@@ -274,13 +274,13 @@ def _step(item: Item, block: _Block, inner: bool = False) -> Step:
 
 
 def _ports(item: Item, step: Step, block: _Block) -> tuple[Link, ...]:
-    """The channels of an op whose data goes through port channels: one for each place written, to its gpu."""
+    """The channels of an op that moves data by port channels: one for each written place, to its gpu."""
     if step.name not in (*PORT_ONLY, "put", "ppkt", "rppkt"):
         item.fail(f"'{step.name}' goes by memory channels only", "channel_type port")
     links = _links(item, block, "port")
     peers, wanted = [link.peer for link in links], [place.ranks[0] for place in step.writes]
     if peers != wanted:
-        item.fail("the channels lead elsewhere than the places written", f"to {peers}, places on {wanted}")
+        item.fail("the channels lead to other gpus than the places written", f"to {peers}, places on {wanted}")
     return links
 
 
@@ -288,7 +288,7 @@ def _loop(item: Item, block: _Block) -> Loop:
     context = Item(item.content.get("iter_context"), f"{item.where}, iter_context")
     unit, chunks = context.number("unit_size", 1 << 40), context.number("num_chunks")
     if unit == 0 or chunks == 0:
-        context.fail("a pipeline of nothing", f"unit_size {unit}, num_chunks {chunks}")
+        context.fail("an empty pipeline", f"unit_size {unit}, num_chunks {chunks}")
     return Loop(unit, chunks, tuple(_step(step, block, True) for step in item.items("ops", "op")))
 
 
@@ -318,7 +318,7 @@ def _links(item: Item, block: _Block, by: str) -> tuple[Link, ...]:
 
 
 def _places(item: Item, key: str, block: _Block, by: str) -> list[tuple[str, Place]]:
-    """The places in a list of an op, each with the letter of its form (packets are not yet distinguished)."""
+    """The places in a list of an op, each with the letter of its form (not yet distinguishing packets)."""
     return [_place(entry, block, by) for entry in item.items(key, key)]
 
 
@@ -349,13 +349,13 @@ def _remote(entry: Item, block: _Block, by: str) -> tuple[tuple[int, ...], str]:
 
 
 def _formed(item: Item, found: list[tuple[str, Place]], pattern: str) -> tuple[Place, ...]:
-    """The places of one side, where they are of the form that the op takes; packets marked as such."""
+    """The places of one side, with packets marked. Fails if they have another form than the op takes."""
     wanted, forms = letters(pattern, len(found)), "".join(form for form, _ in found)
     if wanted is None or wanted.translate(_PLAIN) != forms:
         item.fail(f"'{item.word('name')}' takes places {pattern.translate(_PLAIN)}", forms or "none", _LETTERS)
     packets = [letter in "pqh" for letter in wanted]
     if any(packed and place.buffer != "s" for packed, (_, place) in zip(packets, found, strict=True)):
-        item.fail("packets are kept in scratch only")
+        item.fail("packets must be in scratch")
     return tuple(place._replace(packets=packed) for packed, (_, place) in zip(packets, found, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A Document as the JSON that MSCCL++'s executor reads: the inverse of `document.load`."""
+"""dump: write a Document as the JSON that MSCCL++'s executor reads: the inverse of `document.load`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FIRST = ("memory", "port")
 
 
 def dump(document: Document) -> dict[str, Any]:
-    """The JSON object of a plan. Channels come in the order of kind, peer and number, buffers in that of their use."""
+    """Return the JSON object of a plan. Channels are sorted by kind, peer and number; buffers by first use."""
     counts = _channels(document)
     return {
         "name": document.name,
@@ -28,7 +28,7 @@ def dump(document: Document) -> dict[str, Any]:
 
 
 def _channels(document: Document) -> dict[tuple[str, int, int], int]:
-    """How many channels of a kind lie between two gpus: as many at both ends, so that they meet."""
+    """The number of channels of a kind between two gpus, equal at both ends."""
     counts: dict[tuple[str, int, int], int] = {}
     for rank, gpu in enumerate(document.gpus):
         for step in steps_of([gpu]):
@@ -40,7 +40,7 @@ def _channels(document: Document) -> dict[tuple[str, int, int], int]:
 
 
 class _Tables:
-    """What the ops of a gpu name: its channels, groups and remote buffers, in their order."""
+    """What the ops of a gpu refer to: channels, groups and remote buffers, in order."""
 
     def __init__(self, gpu: Gpu, rank: int, counts: dict[tuple[str, int, int], int]) -> None:
         self.links: dict[str, list[tuple[int, int]]] = {kind: [] for kind in _FIRST}
@@ -58,7 +58,7 @@ class _Tables:
 
 
 def places(step: Step) -> list[tuple[str, Place]]:
-    """The places of an op with their forms: l here, r on another gpu, g on a group."""
+    """Return the places of an op with their forms: l here, r on another gpu, g on a group."""
     found = []
     for pattern, side in zip(OPS[step.name][:2], (step.reads, step.writes), strict=True):
         forms = (letters(pattern, len(side)) or "").translate(str.maketrans("pqh", "lrg"))
@@ -93,7 +93,7 @@ def _gpu(document: Document, rank: int, counts: dict[tuple[str, int, int], int])
 
 
 class _Block:
-    """One threadblock: its ops, and the gpu's tables as it uses them."""
+    """One threadblock: its ops, and those entries of the gpu's tables that it uses."""
 
     def __init__(self, tables: _Tables, steps: tuple[Step, ...]) -> None:
         self.tables = tables
@@ -138,7 +138,7 @@ class _Block:
 
 
 def _local(known: list[int], number: int) -> int:
-    """The place of a number in a list that grows as it is used."""
+    """The index of a number in a list; appends it if it is new."""
     if number not in known:
         known.append(number)
     return known.index(number)

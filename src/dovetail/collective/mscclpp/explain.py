@@ -21,7 +21,7 @@ _WRONG = re.compile(r"(\w+)\[(\d+)\] of rank (\d+)")
 
 
 def explain(verdict: Certificate, lowering: Lowering, launched: Launched) -> Certificate:
-    """The verdict on a launched plan, its failed checks in the plan's own words."""
+    """Return the verdict on a launched plan, with failed checks described in terms of the plan."""
     words = _Explainer(lowering, launched)
     ways: dict[str, Callable[[Check], Check]] = {
         "bounds": words.bounds,
@@ -39,7 +39,7 @@ def explain(verdict: Certificate, lowering: Lowering, launched: Launched) -> Cer
 
 
 def clash(lowering: Lowering, launched: Launched, first: int, second: int) -> str:
-    """What two ops do to a chunk, in the plan's words."""
+    """Return what two ops do to a chunk, in terms of the plan."""
     return _Explainer(lowering, launched).clash(first, second) or ""
 
 
@@ -78,7 +78,7 @@ class _Explainer:
     def _room(self, buffer: str, size: int) -> str:
         how = self.lowering.memory.how
         if buffer == "packets" and self.lowering.document.protocol != "LL":
-            return f"and there is room for {size // how.grain}: in a plan of protocol Simple each takes two chunks"
+            return f"and there is room for {size // how.grain}: with protocol Simple each packet takes two chunks"
         return f"and the buffer has {size // (how.kept if buffer == 'scratch' else how.grain)} chunks"
 
     def deadlock(self, check: Check) -> Check:
@@ -112,7 +112,7 @@ class _Explainer:
             packets = row.chan_in.id >= PACKET_IDS
             return self.names.channel(row.chan_in) if packets else f"a signal on {self.names.channel(row.chan_in)}"
         others = dict.fromkeys(self.names.op(other) for other in (*row.after, *row.flags) if other is not row)
-        return " and ".join([*others][:3]) or "what nobody does"
+        return " and ".join([*others][:3]) or "something that never happens"
 
     def _traffic(self, end: object) -> tuple[int, int]:
         signals = sum(row.kind == Kind.signal and row.chan_out == end for row in self.launched.rows)
@@ -122,7 +122,7 @@ class _Explainer:
         if len(check.ops) < 2:
             index = check.ops[0]
             message = f"{self.names.op(self.row(index))} reads chunks at other places than it writes them, with overlap"
-            hint = "threads go at their own pace: use chunks that are apart, or the very same in place"
+            hint = "threads are not synchronised: use disjoint chunks, or the same chunks in place"
             return self._check(check, index, message, None, hint)
         first, second = check.ops[:2]
         one, other = self.row(first), self.row(second)
@@ -133,14 +133,14 @@ class _Explainer:
             message = (
                 f"{self.names.op(one)} and {self.names.op(other)} use one end of a channel, and nothing orders the two"
             )
-            hint = "give each threadblock a channel of its own, or order them by a barrier or semaphore"
+            hint = "give each threadblock its own channel, or order them by a barrier or semaphore"
             return self._check(check, blamed, again + message, None, hint)
         order = ONLY_PACKETS if check.message == ONLY_PACKETS else "nothing orders the two"
         hint = race_hint(self.lowering, one, other, is_again=bool(again))
         return self._check(check, blamed, f"{again}{clash}; {order}", None, hint)
 
     def clash(self, first: int, second: int) -> str | None:
-        """What the two do to a chunk; None where they touch none together."""
+        """Return what two ops do to a common chunk; None if there is none."""
         one, other = (self.names.actor(self.row(index)) for index in (first, second))
         for late in self.names.touches(second):
             for early in self.names.touches(first):

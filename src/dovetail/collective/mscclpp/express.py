@@ -1,8 +1,8 @@
-"""Any Program of copies, sums, messages, puts, gets, signals and waits, as the steps of MSCCL++ threadblocks.
+"""express: turn a Program of copies, sums, messages, puts, gets, signals and waits into MSCCL++ threadblocks.
 
-A lane becomes a threadblock. A message becomes a put into scratch of its own at the receiver, and a signal; before its
+A lane becomes a threadblock. A message becomes a put into separate scratch at the receiver, and a signal; before its
 first put a sender waits for a signal that the receiver's kernel has started. A dependency between lanes becomes a
-semaphore. Syncs stand where an op needs what its threadblock did before.
+semaphore. A sync precedes each op that needs results of earlier ops of its threadblock.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dovetail.ir.proof.greedy import Greedy
 
 
 class _Message(NamedTuple):
-    """What lies in scratch between a send and its receive, and the link at each end."""
+    """A message: its place in scratch between send and receive, and the link at each end."""
 
     place: Place
     out: Link
@@ -28,7 +28,7 @@ class _Message(NamedTuple):
 
 
 class Express:
-    """Steps of each lane of each rank, and the chunks of scratch that they need. The Program must complete."""
+    """The steps of each lane of each rank, and the chunks of scratch that they need. The Program must complete."""
 
     def __init__(self, program: Program, letters: dict[str, str]) -> None:
         self.program, self.lists = program, OpLists(program)
@@ -48,7 +48,7 @@ class Express:
         self._depend()
 
     def blocks(self, rank: int) -> tuple[tuple[Step, ...], ...]:
-        """The threadblocks of a rank. A lane that is too long for one goes on in another, where that one ends."""
+        """Return the threadblocks of a rank. A lane that is too long for one continues in another one after it."""
         queues = [q for q, rows in enumerate(self.lists.queues) if self.lists.ops[rows[0]].rank == rank]
         blocks: list[tuple[Step, ...]] = []
         for steps in (_Lane(self, queue).steps() for queue in queues):
@@ -70,7 +70,7 @@ class Express:
         return Place((rank,), letter, start[rank] + region.offset, region.count)
 
     def _buffers(self, letters: dict[str, str]) -> dict[str, tuple[str, list[int]]]:
-        """The letter of each buffer, and where in that letter's chunks it starts on each rank."""
+        """The letter of each buffer, and its first chunk under that letter on each rank."""
         found: dict[str, tuple[str, list[int]]] = {}
         for name, role, slots in self.program.buffers:
             letter = letters.get(name, "s")
@@ -82,7 +82,7 @@ class Express:
         return found
 
     def _links(self) -> list[tuple[Link, Link]]:
-        """Of each channel the link at its source and the one at its destination; each has a link of its own."""
+        """For each channel, a separate link at its source and at its destination."""
         seen: Counter[frozenset[int]] = Counter()
         links = []
         for src, dst, *_ in self.program.channels:
@@ -92,7 +92,7 @@ class Express:
         return links
 
     def _exchange(self) -> None:
-        """Scratch for each message, and who greets whom before the first of a channel."""
+        """Reserve scratch for each message, and note which lanes signal and wait before the first one of a channel."""
         run, greeted = Greedy(self.lists)(), set[int]()
         for taker, giver in sorted(run.matched.items()):
             send, receive = self.lists.ops[giver], self.lists.ops[taker]
@@ -113,7 +113,7 @@ class Express:
                 self.greets[self.lists.queue_of[row]].insert(0, ("signal", self.links[op.chan_in][1]))
 
     def _depend(self) -> None:
-        """Semaphores for dependencies between lanes: one for each pair of lanes, used in the order of both."""
+        """Add semaphores for dependencies between lanes: one for each pair of lanes, used in the order of both."""
         lists, reached = self.lists, dict[tuple[int, int], int]()
         for queue, rows in enumerate(lists.queues):
             for row in rows:
@@ -135,7 +135,7 @@ class _Lane:
         self.to, self.ops = to, [to.lists.ops[row] for row in to.lists.queues[queue]]
         self.rank, self.greets = self.ops[0].rank, to.greets[queue]
         self.out: list[Step] = []
-        self._touched: list[tuple[Place, bool]] = []  # since the last sync; whether it was written
+        self._touched: list[tuple[Place, bool]] = []  # since the last sync: (place, whether it was written)
         self._waited = False
 
     def steps(self) -> tuple[Step, ...]:
@@ -187,13 +187,13 @@ class _Lane:
         self._data(Step(name, "", (source,), (target,), by))
 
     def _sum(self, parts: Sequence[Place], total: Place, op: Op) -> None:
-        """The sum of two places, put to where it is sent."""
+        """Add the sum of two places, and put it to its receiver."""
         sent = self.to.sent.get(op.index)
         writes = (total, sent.place) if sent else (total,)
         self._data(Step("res" if sent else "re", "", tuple(parts), writes, "memory" if sent else "none"))
 
     def _data(self, step: Step) -> None:
-        """An op of all threads: it comes after a sync where they waited, or touched what it touches."""
+        """Add an op of all threads, after a sync if they waited, or touched the same places, since the last one."""
         touched = [(place, False) for place in step.reads] + [(place, True) for place in step.writes]
         if not any(place.size for place, _ in touched):
             return

@@ -1,4 +1,4 @@
-"""flags: which ops write the packets that an op waits for, and whether these carry the flag of this run."""
+"""flags: find the ops that write the packets for which an op waits, with the flag of the current run."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dovetail.ir import Kind, Region
 
 
 class Packets:
-    """For each slot of each gpu, the rows that write it as a packet with the flag of this run.
+    """For each slot of each gpu, the rows that write it as a packet with the flag of the current run.
 
-    A reader waits for that row. Where several rows write a slot in one run they write the same flag, so any of them may
-    release the reader: with threads in step it is taken to wait for the first, with threads at their own pace for none.
-    A thread that reads and writes the same packets writes afterwards; other threads of its op may release it.
+    A reader waits for that row. If several rows write a slot in one run, they write the same flag, so any of them may
+    release the reader: with threads in lockstep it is assumed to wait for the first, with unsynchronised ones for none.
+    A thread that reads and writes the same packets writes after reading; other threads of its op may release it.
     """
 
     def __init__(self, lowering: Lowering) -> None:
@@ -24,9 +24,9 @@ class Packets:
         self._ids: dict[tuple[int, int], int] = defaultdict(int)
 
     def connect(self) -> None:
-        """Let readers wait for writers."""
+        """Make readers wait for writers."""
         copies = self._note()
-        if not self.is_loose:  # what is copied must be there: nothing waits for it, but if it came later, readers hang
+        if not self.is_loose:  # copies do not wait for packets, but if these came later, readers would hang
             for give in copies:
                 self._wait(give.row, give.source or give.row.reads[0])
         for takes in self.meetings.takes.values():
@@ -36,7 +36,7 @@ class Packets:
                     stuck(row, self._why(row.rank, missing, copies))
 
     def _note(self) -> list[Give]:
-        """Note who writes each slot; returns those that copy packets as they are, which must have flags themselves."""
+        """Note the writers of each slot. Return those that copy packets unchanged: their sources need flags, too."""
         copies = [(rank, give) for rank, gives in self.meetings.gives.items() for give in gives if give.source]
         for rank, gives in self.meetings.gives.items():
             for give in gives:
@@ -61,7 +61,7 @@ class Packets:
             writers[slot] += (row,)
 
     def _wait(self, row: Row, packets: Region) -> int | None:
-        """Let a row wait for those that write the packets; returns the first slot that nobody does."""
+        """Make a row wait for the writers of packets. Return the first slot without a writer."""
         if packets.buffer != "packets":
             return None
         missing, found = None, dict[int, Row]()
@@ -77,7 +77,7 @@ class Packets:
         return missing
 
     def _after(self, row: Row, give: Row) -> None:
-        """The flag is a signal, or within a gpu a dependency."""
+        """Order `row` after `give`: by a signal, or by a dependency within a gpu."""
         if give.rank == row.rank:
             row.flags.append(give)
             return

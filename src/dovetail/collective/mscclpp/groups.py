@@ -1,9 +1,9 @@
-"""groups: ops on packets that several threadblocks share, as ops of one threadblock more, for a quicker proof.
+"""groups: merge the parts of packet ops that several threadblocks share into one more threadblock, for a fast proof.
 
-Each threadblock of a group does its part of an op, element by element. Where the same threadblocks share several ops in
+Each threadblock of a group does its part of an op, element by element. If the same threadblocks share several ops in
 the same way, one thread has the same slot in all of them, so these ops are ordered slot by slot, as on one threadblock.
-The new threadblock has these ops whole, and comes to the barriers of those that it stands for. All other order between
-them is left out: a plan without races in this form has none, and of a plan with races here nothing is known.
+The new threadblock has these ops whole, and takes part in the barriers of those that it replaces. Other order between
+them is left out: a plan without races in this form has none; a plan with races in this form may still have none.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class _Team(NamedTuple):
 
 
 def joined(document: Document) -> Document | None:
-    """The document with such ops taken whole; None where it has none."""
+    """Return the document with shared ops merged; None if it has none."""
     gpus = tuple(_joined(gpu) for gpu in document.gpus)
     return document._replace(gpus=gpus) if any(a is not b for a, b in zip(gpus, document.gpus, strict=True)) else None
 
 
 def _joined(gpu: Gpu) -> Gpu:
     if any(step.loop for block in gpu.blocks for step in block):
-        return gpu  # a pipeline comes to its barriers once a turn
+        return gpu  # a pipeline runs its barriers in every iteration
     taken, more, comers = set[tuple[int, int]](), list[Block](), Counter[int]()
     for team, ops in _teams(gpu).items():
         lists = [_with_barriers(gpu.blocks[number], at) for number, at in zip(team.blocks, ops, strict=True)]
@@ -48,7 +48,7 @@ def _joined(gpu: Gpu) -> Gpu:
 
 
 def _teams(gpu: Gpu) -> dict[_Team, list[set[int]]]:
-    """Who shares ops, and where in each threadblock these stand."""
+    """The teams that share ops, and the indices of these ops in each threadblock."""
     found: dict[tuple[Step, int], list[tuple[int, int, int]]] = defaultdict(list)
     for number, block in enumerate(gpu.blocks):
         times = Counter[Step]()
@@ -69,7 +69,7 @@ def _teams(gpu: Gpu) -> dict[_Team, list[set[int]]]:
 
 
 def _whole(step: Step) -> Step:
-    """What is the same in all parts of a group's op."""
+    """A step without what differs between the parts of a group's op."""
     return step._replace(where="", part=(0, step.part[1]))
 
 
@@ -78,7 +78,7 @@ def _with_barriers(block: Block, places: set[int]) -> list[Step]:
 
 
 def _widened(block: Block, comers: Counter[int]) -> Block:
-    """The block, its barriers with the number of those that now come to them in addition."""
+    """The block with each barrier's count raised by the new threadblocks that take part."""
     return tuple(
         step._replace(barrier=(step.barrier[0], step.barrier[1] + comers[step.barrier[0]]))
         if step.name == "barrier"

@@ -1,4 +1,4 @@
-"""A plan as a Program: alone, or between the starts and ends of its kernels, once or several times in a row."""
+"""launch: turn a plan into rows with the starts and ends of its kernels."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ KERNEL = "kernel"  # the lane of a gpu's starts and ends
 
 
 def launch(document: Document, how: Cut, pieces: Pieces | None = None, *, is_lent: bool = False) -> Lowering:
-    """The rows of one run of a plan; threads in step, or, where there are `pieces`, each at its own pace.
+    """Return the rows of one run of a plan, with threads in lockstep or, given `pieces`, unsynchronised.
 
-    Gpus start and end their kernels at different times: what others do to a gpu's input and output must come after its
-    kernel has started, and before it ends. The start and the end of a kernel are copies of both onto themselves.
-    `is_lent`: the caller touches neither until port channels have read what they were given.
+    Gpus start and end their kernels at different times: accesses to a gpu's input and output by others must come after
+    its kernel starts, and before it ends. The start and the end of a kernel are copies of both onto themselves.
+    `is_lent`: the caller touches neither until port channels have read their sources.
     """
     memory = Memory(document, how)
     lowering = Lowering(document, memory, pieces, is_lent)
@@ -40,7 +40,7 @@ def launch(document: Document, how: Cut, pieces: Pieces | None = None, *, is_len
 
 
 def sweeps_of(document: Document, how: Cut) -> list[tuple[Span, ...]]:
-    """What ops on packets touch together."""
+    """Return the sweeps of ops on packets: regions of which they access element i together."""
     lowering = Lowering(document, Memory(document, how))
     for rank, gpu in enumerate(document.gpus):
         for number in range(len(gpu.blocks)):
@@ -49,7 +49,7 @@ def sweeps_of(document: Document, how: Cut) -> list[tuple[Span, ...]]:
 
 
 def _touch(rows: list[Row], buffers: Sequence[Buffer], rank: int, line: str, after: list[Row]) -> list[Row]:
-    """Rows that read and write all of some buffers."""
+    """Append rows that read and write some buffers completely, and return them."""
     wholes = [Region(buffer.name, 0, buffer.slots[rank]) for buffer in buffers if buffer.slots[rank]]
     touches = [Row(Kind.copy, rank, KERNEL, line, [whole], [whole], after=list(after)) for whole in wholes]
     touches = touches or [Row(Kind.nop, rank, KERNEL, line, after=list(after))]

@@ -1,4 +1,4 @@
-"""Each op of MSCCL++ as the ops of a Program that do the same."""
+"""lower: translate each op of MSCCL++ into equivalent ops of a Program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Meeting = tuple[int, int]  # gpu, number of its semaphore or barrier
 
 
 class Give(NamedTuple):
-    """A row that writes packets; `source`: the packets that it copies as they are, if it makes none."""
+    """A row that writes packets. `source`: the packets that it copies unchanged, if it makes none."""
 
     row: Row
     source: Region | None = None
@@ -37,7 +37,7 @@ class Give(NamedTuple):
 
 @dataclass
 class Meetings:
-    """Rows that order one another across threadblocks and gpus, by what they meet at."""
+    """Rows that order one another across threadblocks and gpus, by semaphore, barrier or gpu."""
 
     releases: dict[Meeting, list[Row]] = field(default_factory=lambda: defaultdict(list))
     acquires: dict[Meeting, list[Row]] = field(default_factory=lambda: defaultdict(list))
@@ -66,20 +66,20 @@ class Move(NamedTuple):
 
 
 class Lowering:
-    """Writes the rows of one threadblock after another: in step, or, where there are `pieces`, each thread at its own
-    pace. `is_lent`: port channels read the caller's buffers in rows of their own (`Block.lent`).
+    """Writes the rows of one threadblock after another: threads in lockstep or, given `pieces`,
+    unsynchronised. `is_lent`: reads of the caller's buffers by port channels are separate rows (`Block.lent`).
     """
 
     def __init__(self, document: Document, memory: Memory, pieces: Pieces | None = None, is_lent: bool = False) -> None:
         self.document, self.memory, self.pieces, self.is_lent = document, memory, pieces, is_lent
         self.rows: list[Row] = []
         self.meetings = Meetings()
-        self.sweeps: list[tuple[Span, ...]] = []  # what ops on packets touch together
+        self.sweeps: list[tuple[Span, ...]] = []  # regions that an op on packets accesses together
         self.faults: dict[str, Remark] = {}
-        self.temp = [0] * len(document.gpus)  # slots of each gpu's buffer `temp`, for what its threads hold meanwhile
+        self.temp = [0] * len(document.gpus)  # slots of each gpu's buffer `temp`: values in registers
 
     def block(self, rank: int, number: int, start: Sequence[Row]) -> Block:
-        """Threadblock `number` of gpu `rank`, whose kernel starts with the rows `start`."""
+        """Return threadblock `number` of gpu `rank`, whose kernel starts with the rows `start`."""
         block = (LooseBlock if self.pieces else Block)(self.rows, rank, number, start)
         for step in self.document.gpus[rank].blocks[number]:
             if step.loop is None:
@@ -93,7 +93,7 @@ class Lowering:
     def _step(self, block: Block, step: Step, turn: Turn) -> None:
         line = step.where + (f", turn {turn[1]}" if turn else "") + f" ({step.name})"
         if turn and any(place.packets for place in (*step.reads, *step.writes)):
-            raise unjudged("packets in a pipeline: they bear one flag in all its turns", step)
+            raise unjudged("packets in a pipeline: they have the same flag in all iterations", step)
         if step.links and not step.writes:
             self._threads(block, step, line)
         elif step.name == "nop":
@@ -108,8 +108,8 @@ class Lowering:
             _Data(self, block, step, turn, line).lower()
 
     def _threads(self, block: Block, step: Step, line: str) -> None:
-        """Signals and waits: each of its channels is the business of one thread. A flush of its own does nothing: the
-        executor looks for its channels among places to write, and it has none.
+        """Add signals or waits: one thread for each channel. A separate flush does nothing: the
+        executor takes its channels from places to write, and a flush has none.
         """
         for thread, link in enumerate(step.links if step.name != "flush" else ()):
             if step.name in SIGNALS:
@@ -131,7 +131,7 @@ class Lowering:
 
 
 def unjudged(what: str, step: Step) -> ProgramError:
-    """What this verifier has no rules for."""
+    """Return the error that this verifier has no rules for a step."""
     return ProgramError(f"{UNJUDGED}: {what}", where=f"{step.where} ({step.name})")
 
 
@@ -142,7 +142,7 @@ class _Data:
         self.to, self.block, self.step, self.turn, self.line = to, block, step, turn, line
         self.rank, self.is_packets = block.rank, step.name.endswith("pkt")
         self._strand: Strand | None = None
-        self._done: list[Span] = []  # by the sweeps of this op
+        self._done: list[Span] = []  # what this op's sweeps have accessed
 
     def lower(self) -> None:
         name = self.step.name
@@ -161,14 +161,14 @@ class _Data:
         return self.to.memory.region(self.step, place, place.ranks[0] if rank is None else rank, self.turn)
 
     def spans(self, move: Move) -> tuple[Span, Span]:
-        """Whose memory a move reads and writes, and where."""
+        """Return the spans that a move reads and writes."""
         peer = self.rank if move.peer < 0 else move.peer
         source, target = (peer if move.kind == end else self.rank for end in (Kind.get, Kind.put))
         return Span(source, move.source), Span(target, move.target)
 
     def sweep(self, *moves: Move, after: Callable[[Row, Move], None] | None = None) -> None:
-        """Moves that each thread makes for one of its elements after another. Ops on packets give element i to the same
-        thread: they go by pieces. Other ops, and sweeps of one that overlap without being the same, are in no order.
+        """Add moves that each thread makes for one element after another. Ops on packets give element i to the same
+        thread, so they are added in pieces. Other ops, and sweeps of one op that overlap in part, are unordered.
         """
         spans = [span for move in moves for span in self.spans(move)]
         if self.is_packets:
@@ -191,7 +191,7 @@ class _Data:
         return ((0, spans[0].region.count),)
 
     def add(self, strand: Strand, move: Move, link: Link | None = None) -> Row:
-        """One row; where it goes by a channel of the plan, `link`. Rows that touch packets are noted."""
+        """Add one row, on channel `link` if the plan names one. Rows that touch packets are noted."""
         kind, source, target, peer = move
         ends: dict[str, Any] = {}
         if kind == Kind.put:
@@ -202,7 +202,7 @@ class _Data:
         if target.buffer == "packets":
             raw = source if is_raw(self.step) else None
             self.to.meetings.gives[self.rank if peer < 0 else peer].append(Give(row, raw))
-        if source.buffer == "packets" and self.step.by != "port":  # a port channel does not look at their flags
+        if source.buffer == "packets" and self.step.by != "port":  # a port channel does not check their flags
             self.take(row, source)
         return row
 
@@ -211,13 +211,13 @@ class _Data:
         self.block.waits(row)
 
     def temp(self, like: Region) -> Region:
-        """Slots that nobody else uses: what threads hold in registers."""
+        """Return new slots that represent registers."""
         start = self.to.temp[self.rank]
         self.to.temp[self.rank] += like.count
         return Region("temp", start, like.count)
 
     def _pairs(self) -> None:
-        """put and get: place i to place i."""
+        """put and get: move place i to place i."""
         step, links = self.step, self.step.links
         for number, (read, write) in enumerate(zip(step.reads, step.writes, strict=True)):
             if step.by == "port":
@@ -235,11 +235,11 @@ class _Data:
         return name
 
     def raw(self, place: Place) -> Region:
-        """What a port channel takes for packets: those in scratch, or what is in the bytes of input or output."""
+        """Return what a port channel copies as packets: those in scratch, or arbitrary bytes of input or output."""
         return self.at(place) if place.packets else self.temp(self.at(place))
 
     def _put_by_port(self, thread: int, source: Region, write: Place) -> None:
-        """A put by a port channel, and the signal and flush that may come with it."""
+        """Add a put by a port channel, with its signal and flush, if any."""
         link, move = self.step.links[thread], Move(Kind.put, source, self.at(write), self.step.links[thread].peer)
         strand = self.block.port(link, thread)
         if self.to.is_lent and source.buffer in ("input", "output"):
@@ -249,7 +249,7 @@ class _Data:
         pieces = self._pieces(self.spans(move)) if self.is_packets else ((0, source.count),)
         if len(pieces) == 1:
             row = self.add(strand, move, link)
-        else:  # each packet is there by itself; the channel goes on when all are
+        else:  # packets arrive separately; the channel continues when all have
             lanes = [strand.fork(low) for low, _ in pieces]
             rows = [self.add(lane, move.part(*piece), link) for lane, piece in zip(lanes, pieces, strict=True)]
             row = strand.add(Kind.nop, self.line, after=rows)
@@ -259,7 +259,7 @@ class _Data:
             self.block.flush(link, thread, self.line)
 
     def _forward(self) -> None:
-        """rppkt: packets, as they come, into the packets of others."""
+        """rppkt: forward packets, as they arrive, into the packets of others."""
         step, source = self.step, self.at(self.step.reads[0])
         if step.by != "port":
             self.sweep(*(Move(Kind.put, source, self.at(place), place.ranks[0]) for place in step.writes))
@@ -272,8 +272,8 @@ class _Data:
             self._put_by_port(number, source, place)
 
     def _reduce(self) -> None:
-        """re, res, rre, rres and their forms for packets: the sum of all that is read, here and on other gpus. The
-        executor reads packets first, then what it adds to them (handleReduceSendPackets).
+        """re, res, rre, rres and their forms for packets: store the sum of all places read, here and on other gpus. The
+        executor reads packets first, then the other operands (handleReduceSendPackets).
         """
         step, total = self.step, self.at(self.step.writes[0])
         reads = (*step.reads[1:], step.reads[0]) if self.is_packets else step.reads
@@ -287,7 +287,7 @@ class _Data:
         self._sum(moves, parts, total, rest)
 
     def _gathered(self, found: Iterable[tuple[int, Region]]) -> tuple[list[Move], list[Region]]:
-        """Gets of what other gpus hold, and where all parts lie then."""
+        """Gets of parts on other gpus, and the regions of all parts after them."""
         moves, parts = [], []
         for rank, part in found:
             held = part if rank == self.rank else self.temp(part)
@@ -296,8 +296,8 @@ class _Data:
         return moves, parts
 
     def _sum(self, moves: list[Move], parts: list[Region], total: Region, rest: list[Move]) -> None:
-        """total = the sum of `parts`, all on this gpu; until all packets have come, it is held in registers. Where it
-        overlaps a part but is not the same, threads race.
+        """Store `total`, the sum of `parts` on this gpu; it stays in registers until all packets have come. If it
+        overlaps a part without being equal to it, threads race.
         """
         if total not in parts and any(_clash(Span(self.rank, total), Span(self.rank, part)) for part in parts):
             held = self.temp(total)
@@ -310,18 +310,18 @@ class _Data:
             self.sweep(*moves, *_added(parts, total), *rest)
 
     def _reduce_switch(self) -> None:
-        """glres: the sum over the gpus of a switch channel, stored on all of them."""
+        """glres: store the sum over the gpus of a switch channel on all of them."""
         (read,), (write,) = self.step.reads, self.step.writes
         moves, parts = self._gathered((rank, self.at(read, rank)) for rank in read.ranks)
         total = self.temp(self.at(write, self.rank))
         self._store(total, write, [*moves, *_added(parts, total)])
 
     def _store_switch(self) -> None:
-        """gstore and gstorepkt: what this gpu holds, stored on all gpus of a switch channel."""
+        """gstore and gstorepkt: store this gpu's data on all gpus of a switch channel."""
         self._store(self.at(self.step.reads[0]), self.step.writes[0], [])
 
     def _beside(self, source: Region, target: Region) -> Region:
-        """Where a copy goes: nowhere, where it is one of packets onto themselves, which leaves all as it is."""
+        """The target of a copy: unused slots if it copies packets onto themselves, which changes nothing."""
         return self.temp(source) if self.is_packets and source == target else target
 
     def _store(self, source: Region, write: Place, before: list[Move]) -> None:
@@ -336,7 +336,7 @@ class _Data:
 
 
 def _added(parts: Sequence[Region], total: Region) -> list[Move]:
-    """total = the sum of parts; in place where it is one of them."""
+    """Moves that compute total = the sum of parts, in place if total is one of them."""
     rest = list(parts)
     if total in rest:
         rest.remove(total)
@@ -345,7 +345,7 @@ def _added(parts: Sequence[Region], total: Region) -> list[Move]:
 
 
 def _clash(a: Span, b: Span) -> bool:
-    """Whether two regions overlap without being the same."""
+    """Whether two regions overlap without being equal."""
     one, other = a.region, b.region
     overlap = one.offset < other.offset + other.count and other.offset < one.offset + one.count
     return a.rank == b.rank and one.buffer == other.buffer and one != other and overlap

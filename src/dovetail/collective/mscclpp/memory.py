@@ -1,4 +1,4 @@
-"""Chunks as slots: how finely loops and threadblock groups cut them, and where the buffers of a plan lie."""
+"""memory: map chunks to slots: how finely loops and threadblock groups cut them, and the buffers of a plan."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MOST_GRAIN = 4096
 
 
 class Cut(NamedTuple):
-    """Slots of a chunk: `grain` of them, of which scratch keeps `kept` where it is reused; `turns` of the longest
-    chunk a loop goes round; `base` is that loop's chunks for each byte of its unit.
+    """How chunks are cut: into `grain` slots; a chunk of reused scratch has `kept` of them. `turns`: iterations of the
+    loop with the largest unit per chunk; `base`: that loop's chunks per byte of its unit.
     """
 
     grain: int
@@ -30,13 +30,13 @@ class Cut(NamedTuple):
         return int(self.turns * Fraction(loop.chunks, loop.unit) / self.base)
 
     def unit_of(self, loop: Loop) -> int:
-        """Slots of one turn."""
+        """Return the slots of one iteration."""
         return loop.chunks * self.grain // self.turns_of(loop)
 
 
 def cut(document: Document) -> Cut:
-    """How to cut chunks. How often a loop goes round depends on the size of the message: two turns stand for all, one
-    more than scratch has room for where it is reused.
+    """Return how to cut chunks. A loop's iterations depend on the message's size: two of them represent all, or one
+    more than reused scratch has room for.
     """
     loops = [(step, step.loop) for step in steps_of(document.gpus) if step.loop]
     ratios = [Fraction(loop.chunks, loop.unit) for _, loop in loops]
@@ -46,7 +46,7 @@ def cut(document: Document) -> Cut:
     fine = 1
     for (step, loop), ratio in zip(loops, ratios, strict=True):
         if (ratio / base).denominator != 1 or ratio / base > 16:
-            what = f"{UNJUDGED}: its pipelines go round a different number of times for each size of message"
+            what = f"{UNJUDGED}: its pipelines' numbers of iterations are not in a whole ratio of at most 16"
             raise ProgramError(
                 what, where=f"{step.where} ({step.name})", found=f"{loop.chunks} chunks by {loop.unit} bytes"
             )
@@ -61,9 +61,9 @@ def cut(document: Document) -> Cut:
 
 
 def _room(document: Document, loops: list[Loop]) -> int | None:
-    """Turns of a loop that a chunk of scratch has room for, at the largest message; None where it has for all.
+    """Iterations of a loop for which a chunk of scratch has room at the largest message; None: room for all.
 
-    It stands for any more turns than that: one more than semaphores give away is as good as the true number.
+    If semaphores allow fewer iterations in flight, one more than those is as good as the true number.
     """
     scratch = max((gpu.chunks["s"] for gpu in document.gpus), default=0)
     if not (document.reuse_resources and scratch and loops):
@@ -95,17 +95,15 @@ def check_scratch(document: Document) -> None:
         ends = {True: 0, False: 0}  # of packets, and of plain chunks
         for start, end, packets, where in sorted(found):
             if start < ends[not packets]:
-                what = (
-                    f"packets and plain chunks share scratch of gpu {rank}, where a chunk of packets is two chunks long"
-                )
+                what = f"packets and plain chunks share scratch of gpu {rank}, where packets take two chunks each"
                 raise ProgramError(
-                    f"{UNJUDGED}: {what}", where=where, hint="keep them in plans of their own, or further apart"
+                    f"{UNJUDGED}: {what}", where=where, hint="use separate plans, or places further apart"
                 )
             ends[packets] = max(ends[packets], end)
 
 
 class Memory:
-    """Where chunks lie in the Program's buffers, and what the plan's collective asks of them."""
+    """The places of chunks in the Program's buffers, and the post-conditions of the plan's collective."""
 
     def __init__(self, document: Document, how: Cut) -> None:
         self.how, self.num_gpus = how, len(document.gpus)
@@ -123,7 +121,7 @@ class Memory:
             self.buffers.append(Buffer(name, "scratch", tuple(n * slots for n in counts)))
 
     def region(self, step: Step, place: Place, rank: int, turn: tuple[Loop, int] | None) -> Region:
-        """The slots that a step touches of a place on one of its ranks; in a loop, at one of its turns."""
+        """Return the slots of a place that a step touches on one of its ranks; in a loop, in one iteration."""
         grain, kept = self.how.grain, self.how.kept
         buffer, start, count = (
             {"i": "input", "o": "output"}.get(place.buffer, ""),
@@ -146,7 +144,7 @@ class Memory:
 
 
 def _unit(document: Document, kind: str) -> int:
-    """Chunks of what the collective moves whole; ProgramError where the gpus' counts do not fit it, or one another."""
+    """Chunks per part of the collective. Raises ProgramError if gpus' counts do not fit it, or one another."""
     n = len(document.gpus)
     for rank, gpu in enumerate(document.gpus):
         for letter, name in (("i", "input"), ("o", "output")):
@@ -175,7 +173,7 @@ def _buffers(document: Document, how: Cut) -> list[Buffer]:
 
 
 def _next(document: Document, slots: int) -> tuple[Post, ...]:
-    """sendrecv: each gpu's input goes as far ahead as gpu 0 first writes: that gpu's number."""
+    """Post-conditions of sendrecv: gpu i sends to gpu i + d, where d is the first other gpu to which gpu 0 writes."""
     n = len(document.gpus)
     targets = (rank for step in steps_of(document.gpus[:1]) for place in step.writes for rank in place.ranks if rank)
     shift = next(targets, 1)

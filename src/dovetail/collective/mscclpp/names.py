@@ -26,7 +26,7 @@ class Touch(NamedTuple):
 
 
 class Names:
-    """Words for the rows and slots of a launched plan."""
+    """Descriptions of the rows and slots of a launched plan."""
 
     def __init__(self, lowering: Lowering, launched: Launched) -> None:
         self.document, self.how = lowering.document, lowering.memory.how
@@ -37,18 +37,18 @@ class Names:
         return row.line.removeprefix(f"{self.document.place}, ")
 
     def actor(self, row: Row) -> str:
-        """Who accesses memory: an op, or the caller of a gpu."""
+        """Return who accesses memory: an op, or the caller of a gpu."""
         if row.lane != KERNEL:
             return self.op(row)
         return f"the caller of gpu {row.rank}, {'before' if row.line.endswith('starts') else 'once'} {_its(row)},"
 
     def chunk(self, buffer: str, slot: int, rank: int | None = None) -> str:
-        """`input[3] of gpu 1`; if chunks are cut, also the part."""
+        """Return, for example, `input[3] of gpu 1`; if chunks are cut, also the part."""
         name = buffer.removesuffix("1")
         size = self.how.kept if name == "scratch" else self.how.grain
         chunk, part = divmod(slot, size)
         if name == "temp":
-            return "what its threads hold"
+            return "its threads' registers"
         kind = KIND_OF_WORD.get(self.document.collective, "")
         if name == "input" and self.in_place and traits_of(kind).input_is_part:
             name = "output"
@@ -59,7 +59,7 @@ class Names:
         return text + (f" of gpu {rank}" if rank is not None else "")
 
     def chunks(self, text: str) -> str:
-        """A text in which slots are renamed to chunks."""
+        """Return a text with slots renamed to chunks."""
         return _SLOTS.sub(self._renamed, text).replace(" rank ", " gpu ")
 
     def _renamed(self, found: re.Match[str]) -> str:
@@ -74,7 +74,7 @@ class Names:
         return f"{kind} channel {end.id % PORT_IDS} from gpu {end.src} to gpu {end.dst}"
 
     def touches(self, index: int) -> Iterator[Touch]:
-        """The regions that row `index` of the launched program reads and writes."""
+        """Yield the regions that row `index` of the launched program reads and writes."""
         op, program = self.launched.program.op(index), self.launched.program
         source = program.channels[op.chan_in].src if op.kind == Kind.get else op.rank
         target = program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank
@@ -82,7 +82,7 @@ class Names:
         yield from (Touch(target, region, True) for region in op.writes)
 
     def line(self, index: int) -> str:
-        """A row of a counterexample."""
+        """Return the description of a row in a counterexample."""
         row, words = self.launched.row(index), []
         for touch in self.touches(index):
             verb = "writes" if touch.writes else "reads"

@@ -1,4 +1,4 @@
-"""The words of MSCCL++ execution plans (DSL and executor 0.9): ops, places, channels."""
+"""parts: the vocabulary of MSCCL++ execution plans (DSL and executor 0.9): ops, places, channels."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import NamedTuple
 from dovetail.ir.collectives import COLLECTIVES
 
 MOST_GPUS, MOST_CHUNKS, MOST_OPS_READ, MOST_ROWS, MOST_SLOTS = 1024, 1 << 18, 1 << 16, 1 << 20, 1 << 19
-MOST_BYTES = 1 << 26  # of a file; beyond any of these a plan is refused
+MOST_BYTES = 1 << 26  # of a file; a plan beyond any of these limits is refused
 UNJUDGED = "this verifier cannot judge the plan, which may be right"
 KIND_OF_WORD = {traits.nccl: kind for kind, traits in COLLECTIVES.items() if traits.nccl and not traits.rooted}
-KIND_OF_WORD["sendrecv"] = "sendrecv"  # any other word asks for nothing
+KIND_OF_WORD["sendrecv"] = "sendrecv"  # any other word has no post-condition
 PROTOCOLS = ("Simple", "LL")
 BUFFERS = {"i": "input", "o": "output", "s": "scratch"}
 
 
 class Form(NamedTuple):
-    """What an op reads and writes, a letter for each place: l here, r on another gpu, g on all gpus of a switch
+    """What an op reads and writes, one letter per place: l here, r on another gpu, g on all gpus of a switch
     channel; p, q and h are the same in packets (data and flag together, in scratch); + is one or more of the last.
     """
 
     reads: str = ""
     writes: str = ""
-    uses: str = ""  # "channels", "semaphores", "barrier" or "loop": what else it names
+    uses: str = ""  # what else the op refers to: "channels", "semaphores", "barrier" or "loop"
 
 
 OPS = {
@@ -66,7 +66,7 @@ PAIRED = ("put", "pws", "pwsf", "get", "ppkt")  # place i is moved to place i
 
 
 def letters(pattern: str, count: int) -> str | None:
-    """The letter of each of `count` places; None where the pattern takes another number of them.
+    """Return the letters of `count` places; None if the pattern takes another number of them.
 
     >>> letters("lr+", 3), letters("lp", 3)
     ('lrr', None)
@@ -78,7 +78,7 @@ def letters(pattern: str, count: int) -> str | None:
 
 
 class Place(NamedTuple):
-    """Chunks `start` to `start + size` of buffer i, o or s on `ranks`: one, or all of a switch channel's."""
+    """Chunks `start` to `start + size` of buffer i, o or s on `ranks`: one rank, or all of a switch channel."""
 
     ranks: tuple[int, ...]
     buffer: str
@@ -88,7 +88,7 @@ class Place(NamedTuple):
 
 
 class Link(NamedTuple):
-    """One end of a channel: the `number`-th of its kind between this gpu and `peer`; ops call it `local`."""
+    """One end of a channel: the `number`-th of its kind between this gpu and `peer`; `local`: its id in ops."""
 
     kind: str  # memory or port
     peer: int
@@ -97,7 +97,7 @@ class Link(NamedTuple):
 
 
 class Loop(NamedTuple):
-    """A pipeline: `steps` again and again, each time on the next `unit` bytes of their places."""
+    """A pipeline: repeat `steps`, each time on the next `unit` bytes of their places."""
 
     unit: int
     chunks: int
@@ -105,37 +105,37 @@ class Loop(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One op of a threadblock. Of a threadblock group it does part `part[0]` of `part[1]` equal ones."""
+    """One op of a threadblock. In a threadblock group it does part `part[0]` of `part[1]` equal parts."""
 
     name: str
     where: str
     reads: tuple[Place, ...] = ()
     writes: tuple[Place, ...] = ()
-    by: str = "none"  # memory, port, switch, none: the kind of channel that it moves data by
+    by: str = "none"  # the kind of channel that moves its data: memory, port, switch, none
     links: tuple[Link, ...] = ()
     semaphores: tuple[int, ...] = ()
-    barrier: tuple[int, int] = (0, 0)  # its id, and how many threadblocks meet there
+    barrier: tuple[int, int] = (0, 0)  # (id, number of threadblocks that meet)
     part: tuple[int, int] = (0, 1)
     loop: Loop | None = None
     reduce: str = "sum"
 
 
 def is_raw(step: Step) -> bool:
-    """Whether a step copies its source as it is, packets with their flags: a port channel does not make packets."""
+    """Return whether a step copies packets unchanged, with their flags: a port channel does not make packets."""
     return step.name == "ppkt" and step.by == "port"
 
 
 class Gpu(NamedTuple):
-    """One gpu: chunks of its buffers i, o and s, what its semaphores hold at first, the steps of each threadblock."""
+    """One gpu: chunks of its buffers i, o and s, initial values of semaphores, the steps of each threadblock."""
 
     chunks: dict[str, int]
     semaphores: tuple[int, ...]
     blocks: tuple[tuple[Step, ...], ...]
-    channels: tuple[dict[str, int], ...]  # of each threadblock, how many by kind
+    channels: tuple[dict[str, int], ...]  # by threadblock: number of channels by kind
 
 
 def steps_of(gpus: Iterable[Gpu]) -> Iterator[Step]:
-    """All steps, those of loops too."""
+    """Yield all steps, including those of loops."""
     for gpu in gpus:
         for block in gpu.blocks:
             for step in block:
@@ -145,7 +145,7 @@ def steps_of(gpus: Iterable[Gpu]) -> Iterator[Step]:
 
 
 class Document(NamedTuple):
-    """A whole plan, every name in it resolved."""
+    """A whole plan with all references resolved."""
 
     place: str
     name: str
@@ -162,7 +162,7 @@ class Document(NamedTuple):
 
 
 class Remark(NamedTuple):
-    """Something about a place in a plan."""
+    """A remark on a place in a plan."""
 
     where: str
     what: str

@@ -1,8 +1,8 @@
-"""pieces: runs of packet slots that every op touches as a whole, so that each run can be one op.
+"""pieces: cut packet slots into runs that every op touches as a whole, so that each run can be one op.
 
 An op on packets gives its i-th element to thread i modulo the number of threads. Such ops are therefore ordered element
-by element: by the threads that do several of them, and by the flags of the packets that they read. Where two ops touch
-only parts of each other's chunks, the chunks are cut there, and so are all chunks that are moved together with them.
+by element: by the threads that do several of them, and by the flags of the packets that they read. If two ops touch
+only parts of each other's chunks, these chunks are cut there, and so are all chunks that move together with them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class Pieces:
-    """How each region of some sweeps is cut: bit i of a buffer's cuts is set where slot i starts a piece."""
+    """How each region of some sweeps is cut: bit i of a buffer's cuts is set if slot i starts a piece."""
 
     def __init__(self, sweeps: Sequence[Sequence[Span]]) -> None:
         self._cuts: dict[tuple[int, str], int] = defaultdict(int)
@@ -34,7 +34,7 @@ class Pieces:
         self._close([sweep for sweep in sweeps if sweep[0].region.count > 1])
 
     def of(self, span: Span) -> list[tuple[int, int]]:
-        """The pieces of a region, counted from its start."""
+        """Return the pieces of a region as (first slot, end), counted from its start."""
         if span not in self._known:
             count = span.region.count
             bounds = [i for i in range(count) if i == 0 or self._within(span) >> i & 1] + [count]

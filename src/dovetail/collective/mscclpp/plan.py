@@ -1,4 +1,4 @@
-"""MscclppPlan: an MSCCL++ execution plan as it was read."""
+"""plan: MscclppPlan, an MSCCL++ execution plan that was read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dovetail.ir import Program
 
 @dataclass(frozen=True)
 class MscclppPlan:
-    """An MSCCL++ execution plan that could be read. `rows` is what its ops do, threads in step.
+    """An MSCCL++ execution plan that could be read. `rows`: its ops, with threads in lockstep.
 
-    `limits`: what executor 0.9 would not run as it is written. `notes`: remarks that change no verdict. Whether it is
-    right is for `certify` to say.
+    `limits`: ops that executor 0.9 would not run as written. `notes`: remarks that change no verdict. `certify` proves
+    whether it is right.
     """
 
     document: Document = field(repr=False)
@@ -26,7 +26,7 @@ class MscclppPlan:
 
     @cached_property
     def program(self) -> Program:
-        """What its ops do, a lane for each threadblock and port channel."""
+        """The plan's ops, with a lane for each threadblock and port channel."""
         return alone(self.rows)
 
     @property

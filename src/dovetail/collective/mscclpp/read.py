@@ -1,4 +1,4 @@
-"""read: MSCCL++ JSON → Program, a lane for each threadblock, with the facts of its header."""
+"""read: MSCCL++ JSON → Program, with a lane for each threadblock, and header."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dovetail.core.collector import paused
 
 @paused()
 def read(source: str | bytes | Path | Mapping[str, Any], *, name: str | None = None) -> MscclppPlan:
-    """Read an MSCCL++ execution plan: a file (a path), a JSON text, or the object; lines are called by `name`.
+    """Read an MSCCL++ execution plan: a file (a path), JSON text or object. `name`: the file name in source lines.
 
-    Ops have their gpu, threadblock and place there as their source line. ProgramError, with that place, for what is no
-    plan or cannot be judged. Whether the plan is right is for `certify` to say.
+    The source line of an op is its gpu, threadblock and index. Raises ProgramError, with such a place, if it is no
+    plan or cannot be judged. `certify` proves whether the plan is right.
     """
     document = load(source, name)
     how = cut(document)

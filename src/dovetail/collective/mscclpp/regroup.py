@@ -1,4 +1,4 @@
-"""regroup: the steps of a plan, from the Program that was read from it; ops with the same source line are one step."""
+"""regroup: recover a plan's steps from the Program that was read from it; ops of one source line are one step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME = re.compile(r"\((\w+)\)")
 
 
 def is_of_a_plan(program: Program) -> bool:
-    """Whether all lanes are those of threadblocks, and every op has the name of a plan's op."""
+    """Return whether all lanes have names of threadblocks, and all ops have names of a plan's ops."""
     return all(_LANE.fullmatch(lane.name) for lane in program.lanes) and all(_name(op) for op in program.ops())
 
 
@@ -26,8 +26,8 @@ def _name(op: Op) -> str | None:
 
 
 class Regroup:
-    """The steps of each threadblock of each rank. The source line of an op names its step; what the step reads, writes
-    and waits for is that of its ops. The caller checks that the steps give the Program again.
+    """The steps of each threadblock of each rank. The source line of an op names its step; the step's reads, writes
+    and waits are those of its ops. The caller checks that reading the steps gives the same Program.
     """
 
     def __init__(self, program: Program, letters: dict[str, str]) -> None:
@@ -38,7 +38,7 @@ class Regroup:
             self.rows.setdefault((op.rank, block), []).append(op)
         self.barriers: list[dict[frozenset[int], int]] = [{} for _ in range(program.num_ranks)]
         self.semaphores = [0] * program.num_ranks
-        self.semaphore_of: dict[int, int] = {}  # of rows that release or acquire
+        self.semaphore_of: dict[int, int] = {}  # by row that releases or acquires
         self._pair()
 
     def blocks(self, rank: int) -> tuple[tuple[Step, ...], ...]:
@@ -52,7 +52,7 @@ class Regroup:
         name, where = _name(rows[0]) or "", rows[0].line or ""
         rows = [op for op in rows if self._id(op) < PACKET_IDS]
         if not rows or any(self._id(op) >= PORT_IDS for op in rows):
-            raise ProgramError(f"'{name}' cannot be written again: it goes by port channels", where=where)
+            raise ProgramError(f"'{name}' cannot be written back: it uses port channels", where=where)
         step = Step(name, where)
         if name in SIGNALS or name in WAITS:
             return step._replace(links=tuple(map(self._link, rows)), by="memory")
@@ -69,7 +69,7 @@ class Regroup:
             links = tuple(map(self._link, rows)) if name == "get" else ()
             return step._replace(reads=reads[: 1 if name == "rppkt" else None], writes=writes, by="memory", links=links)
         if name != "nop":
-            raise ProgramError(f"'{name}' cannot be written again from a Program", where=where)
+            raise ProgramError(f"'{name}' cannot be written back from a Program", where=where)
         return step
 
     def _id(self, op: Op) -> int:
@@ -87,12 +87,12 @@ class Regroup:
         return self._place(op.writes[0], self.program.channels[op.chan_out].dst if op.kind == Kind.put else op.rank)
 
     def _reduce(self, step: Step, rows: list[Op]) -> Step:
-        """Gets, then the sum, then copies and puts of it."""
+        """A reduction: its rows are gets, then the sum, then copies and puts of it."""
         held = {op.writes[0]: self._read(op) for op in rows if op.kind == Kind.get}
         rows = [op for op in rows if op.kind != Kind.get]
         adds = [number for number, op in enumerate(rows) if op.kind == Kind.reduce]
         if not adds or adds[-1] >= len(adds) + 1:
-            raise ProgramError(f"'{step.name}' cannot be written again", where=step.where)
+            raise ProgramError(f"'{step.name}' cannot be written back", where=step.where)
         total = rows[adds[0]].writes[0]
         parts = [total] * (adds[0] == 0) + [op.reads[0] for op in rows[: adds[-1] + 1]]
         reads = tuple(held.get(part) or self._place(part, rows[0].rank) for part in parts)
@@ -101,7 +101,7 @@ class Regroup:
         return step._replace(reads=reads, writes=writes, by="memory" if remote else "none")
 
     def _pair(self) -> None:
-        """Semaphores for releases and acquires that meet: those of one come in one order at both ends."""
+        """Assign semaphores to releases and acquires that meet. Each has the same order at both ends."""
         last: dict[tuple[int, int, int], dict[int, int]] = {}  # rank and blocks -> semaphore -> its last release
         for op in self.ops:
             if _name(op) != "sem_acquire":
@@ -109,7 +109,7 @@ class Regroup:
             givers = [row for row in op.after if _name(self.ops[row]) == "sem_release"]
             if len(givers) != 1:
                 raise ProgramError(
-                    "an acquire that meets no release, or several, cannot be written again", where=op.line
+                    "an acquire that meets no release, or several, cannot be written back", where=op.line
                 )
             known = last.setdefault((op.rank, self.block_of[givers[0]], self.block_of[op.index]), {})
             number = next((number for number, row in known.items() if row < givers[0]), -1)
@@ -120,7 +120,7 @@ class Regroup:
 
     def _semaphore(self, op: Op) -> int:
         if op.index not in self.semaphore_of:
-            raise ProgramError("a release that meets no acquire cannot be written again", where=op.line)
+            raise ProgramError("a release that meets no acquire cannot be written back", where=op.line)
         return self.semaphore_of[op.index]
 
     def _barrier(self, leave: Op) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class Regroup:
         return known.setdefault(others, len(known)), len(others)
 
     def _place(self, region: Region, rank: int) -> Place:
-        """A region as chunks, one for each slot."""
+        """A region as a place, with one chunk for each slot."""
         if region.blocks != 1:
             raise ProgramError("MSCCL++ has no strided places", found=str(region))
         letter = self.letters.get(region.buffer, "s")

@@ -20,13 +20,13 @@ from dovetail.ir.proof.verify import verify_order
 
 
 def is_lending(document: Document) -> bool:
-    """Whether port channels read the caller's buffers."""
+    """Return whether port channels read the caller's buffers."""
     puts = (step for step in steps_of(document.gpus) if step.by == "port" and step.name in ("put", "pws", "pwsf"))
     return any(place.buffer != "s" and place.size for step in puts for place in step.reads)
 
 
 def reuse(lowering: Lowering, several: Launched) -> Check:
-    """The check `reuse` of a plan whose ops are free of races."""
+    """Return the check `reuse` of a plan whose ops are free of races."""
     verdict = verify_order(several.program)
     if verdict.checks["races"].ok:
         return Check(True, "port channels have read the caller's buffers when the kernels end")

@@ -1,6 +1,6 @@
-"""What packets do not order: other data that was written before them.
+"""seen: find accesses that packets do not order: to other data that was written before them.
 
-A packet is a volatile store of data with its flag, and is read by a volatile load (mscclpp/packet_device.hpp): neither
+A packet is a volatile store of data with its flag, and is read by a volatile load (mscclpp/packet_device.hpp); neither
 has a fence. Its flag shows that the packet has arrived, and that its sender has read what it sent. Other earlier writes
 may arrive later, unless signals, semaphores or barriers order them.
 """
@@ -20,12 +20,12 @@ from dovetail.ir.op_lists import OpLists, op_reads, op_writes
 from dovetail.ir.proof.greedy import Greedy, Run
 
 Pairs = dict[tuple[int, int], None]  # of ops, in order
-_AT_ONCE = 4096  # ops whose news is followed at a time
+_AT_ONCE = 4096  # ops whose successors are found in one pass
 
 
 class Unseen(NamedTuple):
-    """The first op that reads, and the first that overwrites, what another one wrote before, where only packets order
-    the two: each after that other one.
+    """The first read, and the first overwrite, of data that another op wrote before, where only packets order
+    the two ops: (writer, op).
     """
 
     read: tuple[int, int] | None = None
@@ -33,13 +33,13 @@ class Unseen(NamedTuple):
 
 
 def unseen(launched: Launched) -> Unseen:
-    """What packets do not order, of a program that would have no races if they ordered all."""
+    """Return accesses that packets do not order, in a program that would be free of races if they ordered all."""
     if not any(row.flags or _is_flag(row.chan_in) for row in launched.rows):
         return Unseen()
     lists = OpLists(launched.program)
     run = Greedy(lists)()
     reads, writes = _pairs(lists, run)
-    writes = {pair: None for pair in writes if launched.row(pair[0]).lane != KERNEL}  # what was there before it starts
+    writes = {pair: None for pair in writes if launched.row(pair[0]).lane != KERNEL}  # of ops only
     known = _known({**reads, **writes}, _causes(lists, run, launched), run.order)
     place = {row: at for at, row in enumerate(run.order)}
     lost = ([pair for pair in pairs if pair not in known] for pairs in (reads, writes))
@@ -51,8 +51,8 @@ def _is_flag(end: End | None) -> bool:
 
 
 def _pairs(lists: OpLists, run: Run) -> tuple[Pairs, Pairs]:
-    """Each op of another lane that reads a slot after it was written, and each that is the next to write it; packets
-    apart.
+    """Pairs (writer, op): ops of other lanes that read a slot after it was written, and those that write it next.
+    Packets are left out.
     """
     program, reads, writes = lists.program, Pairs(), Pairs()
     last = {
@@ -75,7 +75,7 @@ def _pairs(lists: OpLists, run: Run) -> tuple[Pairs, Pairs]:
 
 
 def _causes(lists: OpLists, run: Run, launched: Launched) -> list[list[int]]:
-    """What each op comes directly after, but for flags."""
+    """The direct predecessors of each op, without flags."""
     number = {id(row): at for at, row in enumerate(launched.rows)}
     causes = []
     for index, op in enumerate(lists.ops):
@@ -90,7 +90,7 @@ def _causes(lists: OpLists, run: Run, launched: Launched) -> list[list[int]]:
 
 
 def _known(pairs: Pairs, causes: list[list[int]], order: list[int]) -> set[tuple[int, int]]:
-    """The pairs whose second op comes after the first. What an op comes after is a set of bits."""
+    """The pairs whose second op comes after the first. The predecessors of an op are a bit set."""
     after, found = defaultdict[int, list[int]](list), set[tuple[int, int]]()
     for first, second in pairs:
         after[first].append(second)

@@ -1,8 +1,8 @@
-"""steps: a threadblock's ops as rows of a Program, with its threads in step (Block) or at their own pace (LooseBlock).
+"""steps: a threadblock's ops as rows of a Program, with threads in lockstep (Block) or unsynchronised (LooseBlock).
 
-Every thread goes through the ops in order, but waits for the other threads only at a sync (nop, barrier). Between two
-syncs, ops in which all threads share are therefore unordered: each has a lane of its own in a LooseBlock, which shows
-races. Signals, waits, semaphores and requests to port channels are done by one thread each, and stay in order. A Block,
+Every thread runs the ops in order, but waits for the other threads only at a sync (nop, barrier). Between two
+syncs, ops that all threads share are therefore unordered: each has a separate lane in a LooseBlock, which shows
+races. One thread does each signal, wait, semaphore op and request to a port channel, so these stay in order. A Block,
 with all its ops on one lane, shows deadlocks.
 """
 
@@ -37,7 +37,7 @@ def end_in(rank: int, link: Link) -> End:
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """One op before it has a number. `before` and `behind` are rows of the same lane that go around it. `flags`: rows
+    """One op before it has a number. `before`, `behind`: rows of the same lane right before and after it. `flags`: rows
     on the same gpu whose packets it waits for; packets do not order other writes.
     """
 
@@ -53,28 +53,28 @@ class Row:
     flags: list[Row] = field(default_factory=list)
     before: Sequence[Row] = ()
     behind: Sequence[Row] = ()
-    why: str | None = None  # nothing ever lets it go on
+    why: str | None = None  # the reason if nothing ever releases it
 
 
 def stuck(row: Row, why: str) -> None:
-    """Let a row wait for itself."""
+    """Make a row wait for itself: it never ends."""
     row.after.append(row)
     row.why = why
 
 
 class Strand:
-    """A lane of a threadblock of gpu `rank`, from one sync to the next; its rows go to `rows`."""
+    """A lane of a threadblock of gpu `rank`, from one sync to the next. It appends to `rows`."""
 
     def __init__(self, rows: list[Row], rank: int, lane: str, after: Sequence[Row]) -> None:
         self.rows, self.rank, self.lane, self._after = rows, rank, lane, list(after)
         self.last: Row | None = None
 
     def follow(self, rows: Sequence[Row]) -> None:
-        """Let the next row come after these, and after no others but the last one here."""
+        """Make the next row wait for these rows, and for the last one of this lane only."""
         self._after = list(rows)
 
     def fork(self, number: int) -> Strand:
-        """A lane beside this one, that goes on from here."""
+        """Return a parallel lane that continues after the rows so far."""
         return Strand(
             self.rows, self.rank, f"{self.lane}.{number}", [*self._after, *([self.last] if self.last else [])]
         )
@@ -84,37 +84,37 @@ class Strand:
         self._after, self.last = [], row
         self.rows.append(row)
         if len(self.rows) > MOST_ROWS:
-            raise ProgramError(f"{UNJUDGED}: it comes to more than {MOST_ROWS} steps", where=line)
+            raise ProgramError(f"{UNJUDGED}: it has more than {MOST_ROWS} steps", where=line)
         return row
 
 
 class Block:
-    """One threadblock, its threads in step: all its ops on one lane. `start`: the rows after which they come."""
+    """One threadblock with threads in lockstep: all its ops are on one lane, after the rows `start`."""
 
     def __init__(self, rows: list[Row], rank: int, number: int, start: Sequence[Row]) -> None:
         self.rows, self.rank, self.number, self.lane = rows, rank, number, f"tb{number}"
         self._start, self._main = list(start), Strand(rows, rank, self.lane, start)
         self._ports: dict[int, Strand] = {}
-        self._asked: dict[int, dict[Row, None]] = {}  # rows after which each port channel was given its requests
+        self._asked: dict[int, dict[Row, None]] = {}  # by port channel: rows before its requests
         self.lent: list[Row] = []  # reads of the caller's buffers by port channels
 
     def _new(self, lane: str, after: Sequence[Row]) -> Strand:
         return Strand(self.rows, self.rank, lane, after)
 
     def strand(self) -> Strand:
-        """A lane for an op that all threads share in."""
+        """Return a lane for an op that all threads share."""
         return self._main
 
     def share(self, low: int, high: int) -> Strand:
-        """The lane of the threads that handle slots `low` to `high` of an op on packets."""
+        """Return the lane of the threads that handle slots `low` to `high` of an op on packets."""
         return self._main
 
     def thread(self, number: int) -> Strand:
-        """The lane of what thread `number` does by itself."""
+        """Return the lane of what only thread `number` does."""
         return self._main
 
     def port(self, link: Link, thread: int) -> Strand:
-        """The lane of a port channel, which serves requests later, in order; thread `thread` makes one now."""
+        """Return the lane of a port channel, which serves requests later, in order. Thread `thread` makes one now."""
         strand = self._ports.setdefault(link.local, self._new(f"{self.lane}.port{link.local}", ()))
         passed = self._passed(thread)
         strand.follow(passed)
@@ -122,22 +122,22 @@ class Block:
         return strand
 
     def lend(self, link: Link, line: str, source: Region, held: Region) -> Row:
-        """The read of a port channel's last request, apart from its write; no earlier request orders it."""
+        """Add the read of a port channel's last request, separate from its write and unordered by earlier requests."""
         lane = f"{self.lane}.port{link.local}.read{len(self.lent)}"
         row = self._new(lane, [*self._asked[link.local]]).add(Kind.copy, line, reads=(source,), writes=(held,))
         self.lent.append(row)
         return row
 
     def sync(self, line: str) -> Row:
-        """All threads meet."""
+        """Add a sync: all threads meet."""
         return self._main.add(Kind.nop, line)
 
     def leave(self, line: str) -> Row:
-        """The row after a sync at which a barrier lets go."""
+        """Add the row, after a sync, at which a barrier releases the threadblock."""
         return self._main.add(Kind.nop, line)
 
     def ends(self) -> list[Row]:
-        """Rows after which the threadblock has come to its end."""
+        """Return the rows after which the threadblock has ended."""
         return [self._main.last] if self._main.last else self._start
 
     def signal(self, link: Link, thread: int, line: str, relaxed: bool = False) -> None:
@@ -160,25 +160,25 @@ class Block:
         self.thread(thread).add(Kind.nop, line, after=[last] if last else [])
 
     def _passed(self, thread: int) -> list[Row]:
-        """The rows after which thread `thread` goes on."""
+        """The rows after which thread `thread` continues."""
         return self.ends()
 
 
 class LooseBlock(Block):
-    """One threadblock, its threads each at its own pace: between syncs only what one thread does by itself is in order.
+    """One threadblock with unsynchronised threads: between syncs only the ops of a single thread are in order.
 
-    The rows are those of Block, one by one; only their lanes and what they come after differ.
+    It has the same rows as a Block, with other lanes and dependencies.
     """
 
     def __init__(self, rows: list[Row], rank: int, number: int, start: Sequence[Row]) -> None:
         super().__init__(rows, rank, number, start)
-        self._synced = list(start)  # what everything until the next sync comes after
+        self._synced = list(start)  # predecessors of all rows until the next sync
         self._open: list[Strand] = []
         self._threads: dict[int, Strand] = {}
         self._shares: dict[tuple[int, int], Strand] = {}
         self._waited = list(start)  # waits before the last sync, and those since
         self._waiting: list[Row] = []
-        self._strong: list[Row] = []  # likewise ops of switch channels that no relaxed signal has followed
+        self._strong: list[Row] = []  # the same for ops of switch channels without a later relaxed signal
         self._storing: list[Row] = []
         self._relaxed = self._new(f"{self.lane}.relaxed", ())
         self._last_relaxed: Row | None = None  # since the last sync
@@ -219,8 +219,8 @@ class LooseBlock(Block):
         return [s.last for s in self._open if s.last] or list(self._synced)
 
     def signal(self, link: Link, thread: int, line: str, relaxed: bool = False) -> None:
-        """A relaxed signal follows earlier waits, and stores by switch channels, but no other writes: who waits for it
-        may not see those yet (executor: relaxedSignal).
+        """Signal the other gpu. A relaxed signal follows earlier waits and stores by switch channels, no other writes:
+        its receiver may not see those yet (executor: relaxedSignal).
         """
         if link.kind == "port":
             return super().signal(link, thread, line)
@@ -247,5 +247,5 @@ class LooseBlock(Block):
         return [*self._synced, *([last] if last else [])]
 
     def _outside(self) -> list[Row]:
-        """The rows of the last sync that are on another lane, as at the start of the kernel."""
+        """The rows of the last sync that are on another lane: those of the kernel's start."""
         return [row for row in self._synced if row.lane != self.lane]

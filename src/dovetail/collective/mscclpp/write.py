@@ -1,4 +1,4 @@
-"""write: a plan, or a Program, as MSCCL++ JSON; proved as it will be read before it is given out."""
+"""write: write a plan or a Program as MSCCL++ JSON, and prove the written plan."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def write(
     min_bytes: int = 0,
     max_bytes: int = (1 << 64) - 1,
 ) -> dict[str, Any]:
-    """The JSON object of a plan, or of a Program whose buffers are one input and at most one output, and scratch.
+    """Return the JSON object of a plan, or of a Program with one input, at most one output, and scratch.
 
-    `collective` is our name for what it computes; without it that is found out. A Program that was read from a plan
-    comes back as that plan, op for op; any other is expressed by puts and signals on memory channels, messages too. The
-    certificate is taken on what would be written: ProgramError where that does not hold, where an op has no form in
-    MSCCL++, or where executor 0.9 would not take it (64 ops a threadblock, 16 channels).
+    `collective`: its name in Dovetail; default: the proved one. A Program that was read from a plan
+    is written as that plan, op by op; any other by puts and signals on memory channels, also for messages. The
+    written plan is proved. Raises ProgramError if the proof fails, if an op has no form in
+    MSCCL++, or if executor 0.9 would refuse it (64 ops per threadblock, 16 channels).
     """
     if isinstance(source, MscclppPlan):
         return _proved(source.document, source.place)
@@ -59,7 +59,7 @@ def _word(program: Program, collective: str | None) -> str:
 
 
 def _again(program: Program, word: str) -> Document:
-    """The plan that a program was read from, or ProgramError where it would not be read as the same."""
+    """The plan from which a program was read. Raises ProgramError if reading it gives another program."""
     found = Regroup(program, _letters(program, word))
     blocks = [found.blocks(rank) for rank in range(program.num_ranks)]
     packed = any(place.packets for steps in blocks for block in steps for step in block for place in step.reads)
@@ -70,7 +70,7 @@ def _again(program: Program, word: str) -> Document:
     again = read(dump(document), name="again").program
     same = replace(program, name=again.name, lines=again.lines) if len(program.lines) == len(again.lines) else program
     if again != same:
-        raise ProgramError(f"program '{program.name}' would not be read as what it is from MSCCL++'s words")
+        raise ProgramError(f"program '{program.name}' would be read back from MSCCL++'s ops as another program")
     return document
 
 
@@ -82,7 +82,7 @@ def _expressed(program: Program, word: str) -> Document:
 
 
 def _letters(program: Program, word: str) -> dict[str, str]:
-    """The letters of input and output; in place the one buffer is what all chunks are counted in."""
+    """The letters of input and output. In place, the only buffer has the letter of the collective's whole."""
     names = {buffer.role: buffer.name for buffer in program.buffers if buffer.role != "scratch"}
     in_place = "output" not in names
     is_part = traits_of(KIND_OF_WORD[word]).input_is_part

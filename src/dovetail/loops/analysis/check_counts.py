@@ -18,10 +18,10 @@ from dovetail.loops.recording import Loop, Recording
 def check_count(
     nest: Recording, sizes: Mapping[str, int], program: Program, workload: Workload, apart: Collection[str] = ()
 ) -> None:
-    """Raise ProgramError unless a program that computes each point once has the operations of the nest's loops.
+    """Raise ProgramError unless the program has as many operations as the nest's loops.
 
-    `apart`: names of statements and kernels that are not counted. Kernels whose names do not begin with the nest's are
-    not counted either.
+    The program must compute each point once. Not counted: statements and kernels of names in `apart`, and kernels
+    whose names do not begin with the nest's.
     """
     wanted = sum(
         iterations(statement.loops, sizes) * operations(statement.value)
@@ -41,7 +41,7 @@ def check_count(
 
 
 def iterations(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
-    """The number of iterations of nested loops. Groups of loops with independent bounds are counted separately.
+    """Return the number of iterations of nested loops. Loops with independent bounds are counted separately.
 
     >>> from dovetail.loops import array, loop, nest
     >>> @nest(a=array("n", "n"))
@@ -70,7 +70,7 @@ def _count(loops: Sequence[Loop], sizes: Mapping[str, int]) -> int:
 
 
 def set_text(loops: Sequence[Loop], sizes: Mapping[str, int]) -> str:
-    """The iterations of nested loops in isl's notation."""
+    """Return the iterations of nested loops in isl's notation."""
     names = {loop.index: f"i{number}" for number, loop in enumerate(loops)}
     ends = [[end.named({**sizes, **names}) for end in (loop.low, loop.high)] for loop in loops]
     bounds = [f"{low} <= {name} < {high}" for name, (low, high) in zip(names.values(), ends, strict=True)]

@@ -16,7 +16,7 @@ from dovetail.loops.recording import WRAPS, Array, Loop, Recording, Statement
 class Reach(NamedTuple):
     """How far a subscript goes below 0, and beyond the last element of its axis.
 
-    Of arrays that wrap around or mirror, factors of sizes are negative: the constant is the most for any sizes.
+    For arrays that wrap around or mirror no size has a positive factor, so `constant` is the maximum over all sizes.
     """
 
     below: Affine
@@ -24,7 +24,7 @@ class Reach(NamedTuple):
 
 
 def check_nest(nest: Recording) -> None:
-    """All that is known without sizes."""
+    """Check all that does not depend on sizes. Raises OperatorError."""
     _ = levels_of(nest)
     check_bounds(nest)
     for name, array in nest.arrays.items():
@@ -34,7 +34,7 @@ def check_nest(nest: Recording) -> None:
 
 
 def check_bounds(nest: Recording, sizes: Mapping[str, int] | None = None) -> None:
-    """Refuse accesses outside of arrays; those that depend on sizes where these are given."""
+    """Raise OperatorError for accesses out of bounds; with `sizes`, also for those that depend on sizes."""
     for statement in nest.statements:
         if sizes is not None and any(loop_is_empty(loop, statement.loops, sizes) for loop in statement.loops):
             continue
@@ -45,12 +45,12 @@ def check_bounds(nest: Recording, sizes: Mapping[str, int] | None = None) -> Non
 
 
 def loop_is_empty(loop: Loop, loops: Sequence[Loop], sizes: Mapping[str, int]) -> bool:
-    """Whether a loop is empty in every iteration of the loops around it."""
+    """Return whether a loop is empty in every iteration of the loops around it."""
     return extreme(loop.high - loop.low, loops, 1).at(sizes) <= 0
 
 
 def reaches(nest: Recording, statement: Statement, each: Read) -> list[Reach]:
-    """Of every axis but time."""
+    """Return the Reach of an access along each axis except time."""
     array = nest.arrays[each.array]
     found = []
     for subscript, size in zip(each.at[array.time :], array.shape, strict=True):
@@ -78,9 +78,9 @@ def _check_axis(
             continue
         count = outside.at(sizes or {})
         if count > 0 and not wraps:
-            of_sizes = "" if sizes is None else f" where {_told(sizes)}"
+            of_sizes = "" if sizes is None else f" where {_size_text(sizes)}"
             bounds = ", ".join(f"{loop.index} in [{loop.low}, {loop.high})" for loop in statement.loops)
-            hint = "narrow the loop" + " or say boundary='periodic' or 'reflecting'" * nest.arrays[each.array].time
+            hint = "narrow the loop" + " or set boundary='periodic' or 'reflecting'" * nest.arrays[each.array].time
             what = f"index out of bounds: {each} lies {count} {side} in axis {axis}{of_sizes}"
             raise OperatorError(what, where=statement.line, found=bounds, hint=hint)
         least = count + (nest.arrays[each.array].boundary == "reflecting")
@@ -93,18 +93,18 @@ def _size(nest: Recording, each: Read, axis: int, sizes: Mapping[str, int]) -> i
     return nest.code.symbol(nest.arrays[each.array].shape[axis]).at(sizes)
 
 
-def _told(sizes: Mapping[str, int]) -> str:
+def _size_text(sizes: Mapping[str, int]) -> str:
     return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def written_box(nest: Recording, name: str) -> list[Reach]:
-    """How far writes stay away from the ends of each axis, as negative reach."""
+    """Return, for each axis, how far all writes stay away from its ends, as a negative Reach."""
     boxes = [reaches(nest, s, s.target) for s in nest.statements if s.target.array == name]
     return [Reach(_most(r.below for r in axis), _most(r.beyond for r in axis)) for axis in zip(*boxes, strict=True)]
 
 
 def _most(values: Iterator[Affine]) -> Affine:
-    """The greatest, where they differ by numbers only; else the first."""
+    """The greatest value if all differ by constants only; else the first."""
     best = next(values)
     for value in values:
         gap = value - best
@@ -150,13 +150,13 @@ def _check_cycles(nest: Recording) -> None:
             wraps = outside and nest.arrays[each.array].boundary in WRAPS
             if writer := read_too_early(nest, statement, each):
                 around = "wraps around, and " if wraps else ""
-                raise _cycle(statement, each, f"{around}{writer.target} is computed at {writer.line}, later or at once")
+                raise _cycle(statement, each, f"{around}{writer.target} is computed later, at {writer.line}")
             if wraps:
                 _check_complete(nest, statement, each)
 
 
 def _check_complete(nest: Recording, statement: Statement, each: Read) -> None:
-    """Refuse to wrap around within a level that the loop is still writing: what lies outside is derived at its end."""
+    """Refuse reads beyond an end of a level that the same loop writes: margins are filled only after that loop."""
     for other in nest.statements:
         if other.target.array == each.array and other.loops[1:] and other.loops[1:2] == statement.loops[1:2]:
             loop = statement.loops[1]
@@ -169,4 +169,4 @@ def _check_complete(nest: Recording, statement: Statement, each: Read) -> None:
 
 def _cycle(statement: Statement, each: Read, found: str) -> OperatorError:
     what = f"cyclic statements: {statement.target} needs {each} before that is computed"
-    return OperatorError(what, where=statement.line, found=found, hint="read the level before, or turn the loop round")
+    return OperatorError(what, where=statement.line, found=found, hint="read the previous level, or reverse the loop")

@@ -19,7 +19,7 @@ Kind = Literal["flow", "anti", "output"]
 class Dependence(NamedTuple):
     """Iteration j + `distance` of `sink` must come after iteration j of `source`, because of these two accesses.
 
-    Of loops that the two statements do not share the indices are compared in order, the outermost first.
+    If the statements are in different loops, indices are compared by depth, the outermost first.
     """
 
     kind: Kind
@@ -31,7 +31,7 @@ class Dependence(NamedTuple):
 
 
 class _Access(NamedTuple):
-    """One access of a statement, which isl takes for a statement of its own."""
+    """One access of a statement. For isl, each access is a separate statement."""
 
     name: str
     statement: Statement
@@ -41,12 +41,12 @@ class _Access(NamedTuple):
 
 @lru_cache(maxsize=256)
 def dependences(nest: Recording, among: tuple[Statement, ...] = ()) -> tuple[Dependence, ...]:
-    """Flow (read after write, of the last write), anti and output dependences of a nest, each of which is uniform.
+    """Return the flow (read after the last write), anti and output dependences of a nest; each is uniform.
 
-    `among`: those of some statements only, as if there were no others.
+    `among`: consider these statements only.
 
-    OperatorError where a distance depends on the iteration or on sizes, with the pair of accesses; and where which
-    elements of a level a step writes changes with the step.
+    Raises OperatorError, with the pair of accesses, if a distance depends on the iteration or on sizes, or if the set
+    of elements that a step writes in a level changes with the step.
     """
     check_untaken(nest)
     check_constant(nest)
@@ -63,12 +63,12 @@ def dependences(nest: Recording, among: tuple[Statement, ...] = ()) -> tuple[Dep
 
 
 def flows(nest: Recording) -> tuple[Dependence, ...]:
-    """The flow dependences of a nest: whose iteration wrote what is read."""
+    """Return the flow dependences of a nest: which iteration wrote each value that is read."""
     return tuple(each for each in dependences(nest) if each.kind == "flow")
 
 
 def read_too_early(nest: Recording, statement: Statement, read: Read) -> Statement | None:
-    """A statement that writes elements after this statement has read them here, if any does."""
+    """Return a statement that writes an element after this access of `statement` has read it; None if there is none."""
     import islpy as isl
 
     name = f"{statement.name}r{[str(each) for each in statement.reads].index(str(read))}"
@@ -101,7 +101,7 @@ def _sink_name(pair: Any) -> str:
 
 
 def _flow(nest: Recording, sinks: Sequence[_Access], must: Sequence[_Access], may: Sequence[_Access]) -> Iterator[Any]:
-    """isl's maps from the accesses that come last before each sink to that sink, one for each pair."""
+    """Yield isl's maps from the last accesses before each sink to that sink, one for each pair of accesses."""
     import islpy as isl
 
     info = isl.UnionAccessInfo.from_sink(_map(nest, "access", sinks))
@@ -116,7 +116,7 @@ def _flow(nest: Recording, sinks: Sequence[_Access], must: Sequence[_Access], ma
 
 
 def _map(nest: Recording, which: str, accesses: Sequence[_Access]) -> Any:
-    """The subscripts ("access"), the elements that these mean ("element"), or the moments of accesses."""
+    """Map accesses to their subscripts ("access"), elements ("element") or execution times ("schedule")."""
     import islpy as isl
 
     parts = []
@@ -136,7 +136,7 @@ def _map(nest: Recording, which: str, accesses: Sequence[_Access]) -> Any:
 
 
 def _lying(nest: Recording, read: Read, axis: int, wraps: bool) -> list[tuple[str, str]]:
-    """Where a subscript lies along an axis, each with the condition that it does; `wraps`: as the boundary has it."""
+    """The possible positions of a subscript along an axis, each with its condition; `wraps`: apply the boundary."""
     array, at = nest.arrays[read.array], read.at[axis]
     if axis < array.time or not wraps or array.boundary not in WRAPS:
         return [(str(at), "")]
@@ -147,7 +147,7 @@ def _lying(nest: Recording, read: Read, axis: int, wraps: bool) -> list[tuple[st
 
 
 def _moment(nest: Recording, each: _Access) -> list[str]:
-    """When an access is made: places in bodies and indices in turn; reads before the write."""
+    """The execution time of an access: body positions alternating with loop indices; reads come before the write."""
     deepest = max(len(statement.loops) for statement in nest.statements)
     body, words = nest.body, list[str]()
     for loop in each.statement.loops:
@@ -163,7 +163,7 @@ def _place(body: Sequence[Loop | Statement | Take], wanted: Loop | Statement | T
 
 
 def _uniform(nest: Recording, kind: Kind, source: _Access, sink: _Access, pair: Any) -> Iterator[Dependence]:
-    """The one distance of a pair of accesses; none within one iteration of one statement."""
+    """Yield the only distance of a pair of accesses; nothing if both belong to one iteration of one statement."""
     dim = _dim()
     depth = min(len(source.statement.loops), len(sink.statement.loops))
     for side in (dim.in_, dim.out):

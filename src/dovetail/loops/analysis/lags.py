@@ -1,4 +1,4 @@
-"""lags: how far computations must stay behind one another."""
+"""lags: the least lags that keep every computation behind those that it needs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ Lag = tuple[int, int, int]  # a computation, one that needs it, and how far the 
 
 
 def least_lags(count: int, lags: Iterable[Lag]) -> list[int] | None:
-    """Return how far each of `count` computations is behind where it could be first, by the longest path.
+    """Return the least lag of each of `count` computations: the longest path to it.
 
-    None where computations would have to stay behind themselves.
+    None if a computation would have to lag behind itself.
 
     >>> least_lags(3, [(0, 1, 2), (1, 2, 1), (0, 2, 1)]), least_lags(2, [(0, 1, 1), (1, 0, 0)])
     ([0, 2, 3], None)

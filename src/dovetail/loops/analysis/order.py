@@ -10,10 +10,10 @@ from dovetail.loops.recording import Loop, Recording, Statement, Take
 
 
 def carries(nest: Recording, loop: Loop) -> bool:
-    """Whether some iteration of this loop may need another one first. Errs on the safe side.
+    """Return whether an iteration of this loop may depend on another one. True in case of doubt.
 
-    It carries nothing where each of its statements writes an element of its own in every iteration, of which the other
-    accesses to that array (and level) in the loop touch that same one only.
+    False if each statement writes a different element in every iteration, and if all other accesses to that array (and
+    level) in the loop touch the element of the same iteration only.
     """
     if any(levels.loop is loop for levels in levels_of(nest).values()):
         return True
@@ -31,14 +31,14 @@ def carries(nest: Recording, loop: Loop) -> bool:
 
 
 def place(nest: Recording, read: Read) -> tuple[str, int]:
-    """The array, and of one with a time axis the level, that an access touches."""
+    """Return the array that an access touches, and c of its level t + c (0 without a time axis)."""
     if read.array in levels_of(nest):
         return read.array, time_offset(read, levels_of(nest)[read.array].loop)
     return read.array, 0
 
 
 def statements(each: Loop | Statement | Take) -> Iterator[Statement]:
-    """All statements of a loop, in order."""
+    """Yield all statements in a loop, in order."""
     if isinstance(each, Statement):
         yield each
     elif isinstance(each, Loop):

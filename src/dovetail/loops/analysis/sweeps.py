@@ -20,8 +20,8 @@ Node = Loop | Statement | Take
 
 
 class Place(NamedTuple):
-    """One subscript: of which axis of the grid and how far from the point that is computed; without an axis it is a
-    place that does not change, `offset` from the first element."""
+    """One subscript: `offset` from the computed point along `axis` of the grid. If `axis` is None, `offset` is a
+    constant index."""
 
     axis: int | None
     offset: Affine
@@ -29,10 +29,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Statements on every point of a box of the grid, in the order of `order` (its axes, the outermost loop first).
+    """Statements on every point of a box of the grid. `order`: the axes, the outermost loop first.
 
     `low`, `high`: the box, by axis. `signs`: 1 where its loop goes up along an axis, -1 where it goes down. `places`:
-    of each element that the statements read or write, by its text, without the subscript of the step.
+    the subscripts, without the step, of each element that is read or written, by the element's text.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Sweep:
 
     @cached_property
     def reads(self) -> Mapping[str, tuple[tuple[Place, ...], ...]]:
-        """Of every array that it reads or writes, the places that it reads, each once."""
+        """For every array that it reads or writes: the places that it reads, each once."""
         found: dict[str, dict[str, tuple[Place, ...]]] = {}
         for statement in self.statements:
             for read in statement.reads:
@@ -59,11 +59,11 @@ class Sweep:
         return {name: tuple(each.values()) for name, each in found.items()}
 
     def offsets(self, array: str) -> list[dict[int, int]]:
-        """How far from the point each element of an array lies that it reads, by axis of the grid."""
+        """Return, for each element that it reads of an array, the distance from the point by axis of the grid."""
         return [{p.axis: p.offset.constant for p in places if p.axis is not None} for places in self.reads[array]]
 
     def reach(self, axis: int, *arrays: str) -> tuple[int, int]:
-        """How far before and beyond a point it reads of some arrays, or of all: at most and at least 0."""
+        """Return how far before (≤ 0) and beyond (≥ 0) a point it reads of these arrays; default: of all."""
         found = [offset.get(axis, 0) for array in arrays or self.reads for offset in self.offsets(array)]
         return min([0, *found]), max([0, *found])
 
@@ -73,8 +73,8 @@ def sweep_of(
 ) -> Sweep:
     """Return statements of the same loops as one sweep over a grid of that shape.
 
-    OperatorError, as `refusal` has it, where they write at several points, where an axis has no loop of its own, or
-    where what they read is at no fixed distance.
+    Raises the OperatorError of `refusal` if they write at several points, if an axis has no loop of its own, or if
+    something that they read is at no fixed distance.
     """
     point, axis_of = space(nest, statements[0].target), dict[str, int]()
     for statement in statements:
@@ -100,7 +100,7 @@ def sweep_of(
 def axes_of(nest: Recording, access: Read, loops: Sequence[Loop]) -> dict[str, int]:
     """Return the axis that each loop goes along, by the loop's index.
 
-    Empty unless each subscript of `access`, that of the step aside, is the index of one loop, up or down by 1, and each
+    Empty unless each subscript of `access` except the step is the index of one loop, with factor 1 or -1, and each
     loop has a subscript.
     """
     found, point = dict[str, int](), space(nest, access)
@@ -129,12 +129,12 @@ def _places(
 
 
 def space(nest: Recording, access: Read) -> tuple[Affine, ...]:
-    """The subscripts of an element, without that of the step."""
+    """Return the subscripts of an element, without that of the step."""
     return access.at[nest.arrays[access.array].time :]
 
 
 def nested(each: Node) -> tuple[list[Loop], list[Node]]:
-    """Loops, each the only thing within the one before, and what the innermost of them holds."""
+    """Return perfectly nested loops, the outermost first, and the body of the innermost."""
     loops, body = list[Loop](), [each]
     while len(body) == 1 and isinstance(body[0], Loop):
         loops.append(body[0])
@@ -143,7 +143,7 @@ def nested(each: Node) -> tuple[list[Loop], list[Node]]:
 
 
 def steps_of(nest: Recording) -> Loop | None:
-    """The loop of steps: around all statements, and no axis of an array goes along it."""
+    """Return the time loop, or None: it holds all statements, and no subscript of space uses its index."""
     only = nest.body[0] if len(nest.body) == 1 else None
     accesses = (each for name in nest.arrays for _, each in nest.accesses(name))
     if not isinstance(only, Loop) or any(only.index in at.names for each in accesses for at in space(nest, each)):
@@ -154,5 +154,5 @@ def steps_of(nest: Recording) -> Loop | None:
 def refusal(
     nest: Recording, kind: str, why: str, where: str | None, hint: str, found: str | None = None
 ) -> OperatorError:
-    """Return the error that a nest is none of a kind: a "stencil", or a "pipeline"."""
+    """Return the error that a nest is not of a kind, "stencil" or "pipeline"."""
     return OperatorError(f"{nest.name} is no {kind}: {why}", where=where, found=found, hint=hint)

@@ -1,1 +1,1 @@
-"""code: a nest run: C, NumPy, the user's own function, and the memory of a call."""
+"""code: run a nest by compiled C, by NumPy or by the user's own function, and the memory that a call needs."""

@@ -1,4 +1,4 @@
-"""evaluate: the value of an expression on whole arrays, by NumPy, bit for bit as its C computes it."""
+"""evaluate: the value of an expression on whole arrays, by NumPy, with the same bits as the generated C."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dovetail.loops.types import DTYPES, REAL, WHOLE, dtype_of, one_of
 
 
 def evaluated(value: Value, element: Callable[[Any], Any], dtypes: Mapping[str, str], dtype: str) -> Any:
-    """The value of an expression, every operation in its dtype; numbers alone are of this one. `element` gives the
-    values of a Read or a Taken."""
+    """Return the value of an expression. Operations on numbers only have `dtype`, others that of their operands.
+    `element` returns the values of a Read or a Taken."""
     if isinstance(value, Read | Taken):
         return element(value)
     if isinstance(value, Number):
@@ -28,7 +28,7 @@ def evaluated(value: Value, element: Callable[[Any], Any], dtypes: Mapping[str, 
 
 
 def compared_in(value: Apply, dtypes: Mapping[str, str]) -> str:
-    """The dtype in which a comparison compares: 64 bits where it is of numbers only."""
+    """Return the dtype in which a comparison compares: a 64-bit one if both operands are numbers."""
     left, right = (dtype_of(child, dtypes) for child in value.of)
     found = one_of(left, right, value)
     return {WHOLE: "int64", REAL: "float64"}.get(found, found)

@@ -36,12 +36,12 @@ def c_text(nest: Recording, dtype: str) -> str:
 
 
 def symbols_of(nest: Recording) -> list[str]:
-    """Sizes and parameters, in the order in which the C function takes them."""
+    """Return sizes and parameters, in the order in which the C function takes them."""
     return sorted(nest.code.symbols)
 
 
 def c_type(dtype: str) -> str:
-    """The C type of a dtype.
+    """Return the C type of a dtype.
 
     >>> c_type("float32"), c_type("uint8")
     ('float', 'uint8_t')
@@ -87,7 +87,7 @@ class Expressions:
     def _call(self, name: str, of: Sequence[str], dtype: str) -> str:
         if name in _MATH and is_real(dtype):
             return f"{_MATH[name]}{'f' * (dtype == 'float32')}({', '.join(of)})"
-        nan = " || a != a" if is_real(dtype) else ""  # NaN of either is NaN, as NumPy has it
+        nan = " || a != a" if is_real(dtype) else ""  # NaN if either is NaN, as in NumPy
         self.helpers[_HELPERS[name].format(c=c_type(dtype), d=dtype, nan=nan)] = None
         return f"{name}_{dtype}({', '.join(of)})"
 

@@ -1,4 +1,4 @@
-"""reference: run the user's function unmodified, element by element, on arrays that know levels and boundaries."""
+"""reference: run the user's function unmodified, element by element, on arrays with levels and boundaries."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Timed:
 
 
 def _inside(name: str, shape: tuple[int, ...], index: Sequence[int]) -> tuple[int, ...]:
-    """Return an index that is not out of bounds. Reads whose values are used were checked before the first one ran."""
+    """Return an index that is not out of bounds. Reads whose values are used were checked before the run."""
     if not all(0 <= i < size for i, size in zip(index, shape, strict=True)):
         what = f"index out of bounds: [{', '.join(map(str, index))}] in '{name}' of shape {shape}"
         raise OperatorError(what, hint="nothing uses this value: leave the read out")

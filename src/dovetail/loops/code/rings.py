@@ -14,7 +14,7 @@ Given = NDArray[Any]
 
 
 def memory(call: Call) -> dict[str, Given]:
-    """An array for each of the nest's, C-contiguous: its own where it is only read, else new."""
+    """Return a C-contiguous array for each array of the nest: a copy if it is written or not contiguous."""
     written = call.nest.written
     return {
         name: _ring(call, name) if array.time else np.array(call.arrays[name], order="C", copy=name in written or None)
@@ -33,13 +33,13 @@ def _ring(call: Call, name: str) -> Given:
 
 
 def inside(call: Call, name: str) -> tuple[slice, ...]:
-    """Where the elements of a level lie within its margins."""
+    """Return the slices that select a level's elements, without its margins."""
     sides = zip(call.shape(name), margins(call.nest, name), strict=True)
     return tuple(slice(below, below + size) for size, (below, _) in sides)
 
 
 def held(call: Call, name: str, array: Given) -> Given:
-    """The result in what `memory` made."""
+    """Return the result in an array of `memory`: its last levels, without margins."""
     if not call.nest.arrays[name].time:
         return array
     levels, last = levels_of(call.nest)[name], call.last_level(name)

@@ -23,7 +23,7 @@ from dovetail.loops.code.vectorised import carry_out
 from dovetail.loops.recording import Recording
 
 Given = NDArray[Any]
-LONG = 10**8  # iterations, of 0.1 s and more
+LONG = 10**8  # iterations, which take 0.1 s or more
 
 
 def by_best(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, int]) -> Any:
@@ -46,7 +46,7 @@ def _free_dtype(call: Call) -> str:
 
 @lru_cache(maxsize=256)
 def compiled(text: str, name: str) -> Any:
-    """The C function of that name in this text, compiled once (see `core.compile_for_here`)."""
+    """Return the C function `name` of this text, compiled once (see `core.compile_for_here`)."""
     function = getattr(library(text, name), name)
     function.restype = None
     return function
@@ -54,13 +54,13 @@ def compiled(text: str, name: str) -> Any:
 
 @lru_cache(maxsize=256)
 def library(text: str, name: str) -> ctypes.CDLL:
-    """The library that this text is compiled to."""
+    """Return the shared library that this C text compiles to."""
     return ctypes.CDLL(os.fspath(compile_for_here(text, name, f"the loops of {name}")))
 
 
 @lru_cache(maxsize=512)
 def address(text: str, name: str) -> int:
-    """Where that function lies; 0, with a warning, where it cannot be compiled."""
+    """Return the address of the C function `name`; 0, with a warning, if it cannot be compiled."""
     try:
         return ctypes.cast(compiled(text, name), ctypes.c_void_p).value or 0
     except EnvironmentFault as fault:
@@ -81,7 +81,7 @@ def _by_c(call: Call, text: str) -> Any:
 
 
 def iterations(call: Call) -> int:
-    """How often statements are run, at most."""
+    """Return an upper bound on how many times statements run."""
     lengths = (
         [max(0, extreme(loop.high - loop.low, each.loops, 1).at(call.sizes)) for loop in each.loops]
         for each in call.nest.statements
@@ -90,7 +90,7 @@ def iterations(call: Call) -> int:
 
 
 def _interruptibly(function: Any, given: Sequence[Any], stop: ctypes.c_int) -> None:
-    """In a thread of its own, so that Ctrl-C ends it: Python runs no signal handler within C."""
+    """Call a function in a new thread, so that Ctrl-C can stop it: Python runs no signal handler within C."""
     done, stop.value = Event(), 0
 
     def run() -> None:
@@ -99,7 +99,7 @@ def _interruptibly(function: Any, given: Sequence[Any], stop: ctypes.c_int) -> N
 
     Thread(target=run, name="nest").start()
     try:
-        done.wait()  # Thread.join, once interrupted, takes the thread for ended
+        done.wait()  # not Thread.join: after an interrupt it takes the thread for ended
     except BaseException:
         stop.value = 1
         while not done.is_set():  # C still writes into the arrays: a second Ctrl-C waits, too

@@ -25,7 +25,7 @@ def by_numpy(nest: Recording, arrays: Sequence[Given], parameters: Mapping[str, 
 
 
 def carry_out(call: Call) -> Any:
-    """Run a call."""
+    """Run a call by NumPy and return its results."""
     runner = _Runner(call)
     with np.errstate(all="ignore"):
         for each in call.nest.body:
@@ -59,7 +59,7 @@ class _Runner:
                 self._step(each, value)
 
     def _is_free(self, loop: Loop, axes: tuple[Loop, ...]) -> bool:
-        """Whether this loop can be an axis: then all that is in it must be axes, too, of constant length."""
+        """Whether this loop can be an array axis: then all loops in it must be axes too, of constant length."""
         if axes:
             return True
         loops = {id(each): each for statement in statements(loop) for each in statement.loops}
@@ -98,13 +98,13 @@ class _Runner:
 
     def _element(self, read: Read | Taken, axes: tuple[Loop, ...]) -> Any:
         if isinstance(read, Taken):
-            found = self.taken[read.name]  # of the outermost of these axes
+            found = self.taken[read.name]  # its axes are the outermost of `axes`
             return found.reshape(found.shape + (1,) * (len(axes) - found.ndim)) if found.ndim else found
         array, index = self._places(read, axes)
         return array[index]
 
     def _places(self, read: Read, axes: tuple[Loop, ...]) -> tuple[Given, tuple[Any, ...]]:
-        """The array of an access, and where in it the elements of all iterations of the axes lie."""
+        """The array of an access, and the index arrays of its elements in all iterations of the axes."""
         array, at = self.memory[read.array], read.at
         if self.call.nest.arrays[read.array].time:
             array, at = array[at[0].at(self.values) % len(array)], at[1:]
@@ -112,7 +112,7 @@ class _Runner:
         return array, tuple(self._along(each, axes) for each in shifted)
 
     def _along(self, subscript: Affine, axes: tuple[Loop, ...]) -> Any:
-        """A subscript, over an open mesh of the axes."""
+        """The values of a subscript over an open mesh of the axes."""
         start = {loop.index: loop.low.at(self.values) for loop in axes}
         index: Any = np.int64(subscript.at(self.values | start))
         for place, loop in enumerate(axes):
@@ -122,7 +122,7 @@ class _Runner:
         return index
 
     def _fill(self, name: str, level: int) -> None:
-        """What lies outside a level, from what lies in it."""
+        """Fill the margins of a level from its elements."""
         if (boundary := self.call.nest.arrays[name].boundary) in WRAPS:
             ring = self.memory[name]
             at = level % len(ring)

@@ -1,1 +1,1 @@
-"""grid: what stencils, pipelines and tilings share: blocks of a grid, steps repeated, the base of operators."""
+"""grid: what stencils, pipelines and tilings share: blocks of a grid, repeated steps, the base class of operators."""

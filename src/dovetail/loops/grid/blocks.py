@@ -28,7 +28,7 @@ def shares(size: int, parts: int) -> list[Range]:
 
 
 def cuts(ranks: int, axes: int) -> list[tuple[int, ...]]:
-    """Every way to cut `axes` axes into `ranks` parts in all.
+    """Return every way to cut `axes` axes into `ranks` parts in all.
 
     >>> cuts(4, 2)
     [(1, 4), (2, 2), (4, 1)]
@@ -48,7 +48,7 @@ def surface(sizes: Sequence[int], cut: Sequence[int], most: int) -> float:
 
 
 def boxes(rows: Sequence[int], cut: Sequence[int], first: Sequence[int] = ()) -> list[Box]:
-    """The box of each part, the last axis changing fastest. `first`: rows of each part along the first axis; default:
+    """Return the box of each part, the last axis varying fastest. `first`: rows of each part along axis 0; default:
     an even cut.
 
     >>> boxes((6, 2), (2, 1), (4, 2))
@@ -71,7 +71,7 @@ class Layout:
         return volume(self.held)
 
     def region(self, buffer: str, box: Box) -> Region:
-        """The rows of a box, which must be held."""
+        """Return the region of a box's rows. The layout must hold them."""
         if len(box) == 1:
             ((begin, end),), ((left, right),) = box, self.held
             assert left <= begin <= end <= right, (self, box)
@@ -88,7 +88,7 @@ class Layout:
 
 
 def volume(box: Box) -> int:
-    """Rows in a box; 0 where it is empty."""
+    """Return the number of rows in a box; 0 if it is empty."""
     found = 1
     for low, high in box:
         if high <= low:
@@ -102,7 +102,7 @@ def shifted(box: Box, shift: Sequence[int]) -> Box:
 
 
 def meet(one: Box, other: Box) -> Box:
-    """The intersection of two boxes; of volume 0 if they are disjoint."""
+    """Return the intersection of two boxes; its volume is 0 if they are disjoint."""
     found = []
     for (a, b), (c, d) in zip(one, other, strict=True):
         low, high = a if a > c else c, b if b < d else d
@@ -115,7 +115,7 @@ def replaced(box: Box, axis: int, part: Range) -> Box:
 
 
 def around(box: Box, inner: Box) -> list[Box]:
-    """The rest of a box without an inner box, as slabs, axis after axis; the whole box if the inner one is empty.
+    """Return a box without an inner box, as slabs axis by axis; the whole box if the inner one is empty.
 
     >>> around(((0, 4), (0, 3)), ((1, 4), (1, 2)))
     [((0, 1), (0, 3)), ((1, 4), (0, 1)), ((1, 4), (2, 3))]
@@ -154,7 +154,7 @@ def grid_of(given: Sequence[int] | str | int) -> tuple[int, ...]:
 
 
 def grid_text(grid: Sequence[int]) -> str:
-    """Return a grid as the command line, documents and messages name it.
+    """Return the text of a grid in the command line, documents and messages.
 
     >>> grid_text((301, 203))
     '301x203'

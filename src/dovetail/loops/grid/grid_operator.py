@@ -49,7 +49,7 @@ class GridOperator(OfFields):
 
     @property
     def shape(self) -> Sequence[str | int]:
-        """The nest's name, or number, of points along each axis."""
+        """The number of points along each axis: a name of the nest, or a number."""
         raise NotImplementedError
 
     @property
@@ -73,11 +73,11 @@ class GridOperator(OfFields):
         return {s: n for s, n in pairs if isinstance(s, str)} | dict.fromkeys(self.nest.parameters, self.steps)
 
     def inputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A rank's block of each of the nest's arrays, in their order."""
+        """Return a rank's block of each of the nest's arrays, in their order."""
         return [self.block_of(name, schedule, ranks, "") for name in self.nest.arrays]
 
     def outputs(self, schedule: Schedule, ranks: int) -> Sequence[ArraySpec]:
-        """A rank's block of each array that is written."""
+        """Return a rank's block of each array that is written."""
         return [self.block_of(name, schedule, ranks, "_out") for name in self.written]
 
     def block_of(self, name: str, schedule: Schedule, ranks: int, suffix: str) -> ArraySpec:
@@ -86,11 +86,11 @@ class GridOperator(OfFields):
 
     @staticmethod
     def scaled(schedule: Schedule, name: str, most: float = inf) -> Iterator[Schedule]:
-        """Yield the schedule with half, and twice, as much of a parameter, from 1 to `most`."""
+        """Yield the schedule with a parameter halved, and doubled, where that is within 1 to `most`."""
         for other in (schedule[name] // 2, schedule[name] * 2):
             if 1 <= other <= most:
                 yield schedule.with_parameters(**{name: other})
 
     def signed(self, workload: Workload) -> Workload:
-        """Return a workload whose inputs, where they are drawn, have the signs that the nest can take."""
+        """Return a workload whose random inputs are not negative if the nest takes square roots."""
         return workload.unsigned() if self.nest.takes_roots else workload

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from dovetail.ir import Builder, Kind, Region
 
 Ints = NDArray[np.int32]
-FEW = 64  # slots that are faster seen one by one
+FEW = 64  # slots, below which a Python set is faster than NumPy
 
 
 class OrderedBuilder(Builder):
-    """Ops are added as each rank would do them alone; lanes go ahead of one another where nothing is shared.
+    """Add the ops of each rank in serial order. Lanes overtake one another where ops share no slots.
 
     >>> b = OrderedBuilder("swap", 2)
     >>> x, y = b.buffer("x", "input", 1), b.buffer("y", "output", 1)
@@ -44,7 +44,7 @@ class OrderedBuilder(Builder):
         after: Sequence[int] = (),
         **rest: Any,
     ) -> int:
-        """Append one op; `after` is added to."""
+        """Append one op. It waits for `after` and for earlier ops on the same slots."""
         found = set(after)
         for region in (*reads, *writes):
             found |= self._rows(_seen(self._writer(rank, region.buffer), region))
@@ -65,7 +65,7 @@ class OrderedBuilder(Builder):
         return row
 
     def move(self, lanes: tuple[int, int, int], source: int, here: Region, target: int, there: Region) -> None:
-        """Append what takes a region to another rank, or to its own; `lanes`: of copies, of sends, of receives."""
+        """Append ops that move a region to a target rank, which may be the source. `lanes`: copies, sends, receives."""
         copies, sends, receives = lanes
         if source == target:
             self.add(Kind.copy, source, copies, reads=[here], writes=[there])
@@ -75,7 +75,7 @@ class OrderedBuilder(Builder):
         self.add(Kind.recv, target, receives, writes=[there], chan_in=channel)
 
     def _rows(self, found: Ints) -> set[int]:
-        """The rows that are found, of which many slots in a row have the same."""
+        """The distinct rows among slots. Consecutive slots often have equal rows."""
         found = found.ravel()
         if len(found) < FEW:
             rows = set(found.tolist())

@@ -1,4 +1,4 @@
-"""repeat_steps: the program of many time steps, made by repeating one step of a program of a few."""
+"""repeat_steps: make the program of many time steps by repeating one period of a program of few steps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dovetail.passes.op_rows import SIDES, rows_of, taken
 
 Ints = NDArray[np.int64]
 LISTS = {"dep": ("dep",)} | {side: tuple(f"{side}_{part}" for part in REGION) for side in SIDES}
-MOST_STEPS = 1 << 17  # that are written one by one
-MOST_OPS = 1 << 25  # of a program, some gigabytes
-FEW = 20  # periods; fewer steps are written as they are
+MOST_STEPS = 1 << 17  # of a program that is made without repetition
+MOST_OPS = 1 << 25  # of a program, which then takes gigabytes
+FEW = 20  # periods; programs of fewer are made without repetition
 
 
 def repeated(make: Callable[[int], Program], steps: int, period: int = 1) -> Program:
-    """`make(steps)`, made of three short ones: what the longer of two has more than the shorter is put in again and
-    again. A third must be got so too, else `make` does it all.
+    """Return `make(steps)`, built from three short programs: the ops that the second has beyond the first are repeated.
+    If one repetition does not give the third program, call `make(steps)` instead.
 
     >>> from dovetail.ir import Schedule
     >>> from dovetail import SyncP2p
@@ -32,7 +32,7 @@ def repeated(make: Callable[[int], Program], steps: int, period: int = 1) -> Pro
     17
     """
     if min(steps, 6 * period) > MOST_STEPS:
-        what = f"the schedule begins again only after {period} steps, and one of {steps} would be too long"
+        what = f"the schedule repeats only after {period} steps; a program of {steps} steps would be too long"
         raise PlanError(what, hint=f"fewer steps between exchanges or tests, {MOST_STEPS // 6} at most")
     if steps <= FEW * period:
         return make(steps)
@@ -74,10 +74,10 @@ def _has_same_tables(one: Program, other: Program) -> bool:
 
 
 def _common(one: Program, other: Program) -> int:
-    """How many ops both begin with."""
+    """The number of equal ops at the beginning of both."""
     count = min(one.num_ops, other.num_ops)
     found = [count]
-    for name in OP[:-1]:  # wherever they were written
+    for name in OP[:-1]:  # without the source lines
         found += np.flatnonzero(one.columns[name][:count] != other.columns[name][:count])[:1].tolist()
     for start, parts in LISTS.items():
         starts = one.columns[f"{start}_start"]
@@ -94,8 +94,8 @@ def _first_difference(one: NDArray[Any], other: NDArray[Any]) -> Ints:
 
 
 def _moving_deps(short: Program, longer: Program, begin: int, added: int) -> NDArray[np.bool_] | None:
-    """Of each dependency of `longer` whether it is on an op as far before, however long the program is; else it is on
-    the very same op. None where some is neither."""
+    """For each dependency of `longer`: whether its distance in ops is constant in repeated steps; if not, it is on one
+    fixed op. None if a dependency is neither."""
     moves = np.zeros(len(longer.columns["dep"]), np.bool_)
     start, end = longer.columns["dep_start"], longer.num_ops
     spans = ((longer, begin - added, begin, begin), (short, begin, short.num_ops, begin + added))
@@ -110,7 +110,7 @@ def _moving_deps(short: Program, longer: Program, begin: int, added: int) -> NDA
 
 
 def _lines(longer: Program, rows: Ints, turn: Ints, period: int) -> tuple[tuple[str, ...], Ints]:
-    """The source lines of ops that are repeated say how many steps later they are."""
+    """Source lines and their indices. Lines of repeated ops say how many steps later they run."""
     old = longer.columns["line"][rows].astype(np.int64)
     many = len(longer.lines) + 1
     keys, found = np.unique(np.where(old < 0, -1, turn * many + old), return_inverse=True)
@@ -123,7 +123,7 @@ def _later(steps: int) -> str:
 
 
 def is_same(one: Program, other: Program) -> bool:
-    """Whether two programs do the same, wherever their ops were written."""
+    """Return whether two programs are equal, apart from source lines."""
     return _has_same_tables(one, other) and all(
         np.array_equal(values, other.columns[name]) for name, values in one.columns.items() if name != "line"
     )

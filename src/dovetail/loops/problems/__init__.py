@@ -1,4 +1,4 @@
-"""Problems: nests and stencils that come with Dovetail, a file each, as users write them; `ir.registry` lists them."""
+"""Problems: nests and stencils that come with Dovetail, a file each, written like users'; `ir.registry` lists them."""
 
 from dovetail.core.registry import at
 from dovetail.ir.registry import BUILT_IN

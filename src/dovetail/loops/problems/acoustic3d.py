@@ -9,7 +9,7 @@ from dovetail.core import OperatorError
 from dovetail.loops.nest import Nest, array, nest
 from dovetail.loops.record import loop
 
-# Of the second derivative: the point itself, then its neighbours outwards (Fornberg 1988).
+# Weights of the second derivative: the point itself, then its neighbours outwards (Fornberg 1988).
 WEIGHTS = {
     2: (-2.0, 1.0),
     4: (-5 / 2, 4 / 3, -1 / 12),
@@ -20,7 +20,7 @@ WEIGHTS = {
 
 @cache
 def acoustic3d_of(order: int) -> Nest:
-    """The nest of one order, which goes by the name `acoustic3d` and, but for order 2, `_4`, `_6` or `_8`."""
+    """Return the nest of one order: `acoustic3d` for order 2, else `acoustic3d_4`, `_6` or `_8`."""
     if order not in WEIGHTS:
         raise OperatorError(f"no acoustic wave of order {order}", hint=f"one of {', '.join(map(str, WEIGHTS))}")
     own, *outward = WEIGHTS[order]

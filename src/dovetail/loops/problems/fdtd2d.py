@@ -1,4 +1,4 @@
-"""fdtd2d: Maxwell's equations in the plane: two electric fields, then the magnetic one that they turn around."""
+"""fdtd2d: Maxwell's equations in the plane: two electric field components, then the magnetic one."""
 
 from __future__ import annotations
 

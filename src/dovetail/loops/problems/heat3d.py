@@ -1,4 +1,4 @@
-"""heat3d: an explicit step of the heat equation on a periodic cube, 0.1 the step over the square of the spacing."""
+"""heat3d: an explicit step of the heat equation on a periodic cube; time step / spacing² = 0.1."""
 
 from __future__ import annotations
 

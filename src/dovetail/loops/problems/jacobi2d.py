@@ -1,4 +1,4 @@
-"""jacobi2d: each point becomes the mean of its four neighbours: Laplace's equation, with its edge kept."""
+"""jacobi2d: each point becomes the mean of its four neighbours: Laplace's equation with a fixed edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""laplace2d: Laplace's equation by damped Jacobi steps, with its edge kept; ask for tests of convergence."""
+"""laplace2d: Laplace's equation with a fixed edge, by damped Jacobi steps; meant for tests of convergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""lcs: lengths of longest common subsequences of the beginnings of two texts, by dynamic programming."""
+"""lcs: lengths of longest common subsequences of all prefixes of two texts, by dynamic programming."""
 
 from __future__ import annotations
 

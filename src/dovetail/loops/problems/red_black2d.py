@@ -1,6 +1,6 @@
-"""red_black2d: Gauss and Seidel's sweep in two colours, like a chess board's: of either, all points at once.
+"""red_black2d: Gauss–Seidel sweeps in the two colours of a chess board; points of one colour are independent.
 
-`red` is 1 on red points; `half`, at first the grid, is the grid after each red half of a sweep.
+`red` is 1 on red points. `half` holds the grid after the red half of each sweep; it starts as a copy of the grid.
 """
 
 from __future__ import annotations

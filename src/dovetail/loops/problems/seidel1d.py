@@ -1,4 +1,4 @@
-"""seidel1d: Gauss and Seidel's sweep over a line, which ranks can do only several steps at a time."""
+"""seidel1d: Gauss–Seidel sweeps over a line; ranks work in parallel only on different sweeps."""
 
 from __future__ import annotations
 

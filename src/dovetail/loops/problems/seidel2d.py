@@ -1,4 +1,4 @@
-"""seidel2d: Gauss and Seidel's sweep with all nine points, which a skew must turn by two."""
+"""seidel2d: Gauss–Seidel sweeps over nine points; a pipeline must skew it by two."""
 
 from __future__ import annotations
 

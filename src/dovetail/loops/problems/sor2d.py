@@ -1,4 +1,4 @@
-"""sor2d: successive over-relaxation: Gauss and Seidel's sweep, each step of it stretched by 1.5."""
+"""sor2d: successive over-relaxation: Gauss–Seidel sweeps with relaxation factor 1.5."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ssor2d: symmetric over-relaxation: a sweep of `sor2d`, and one that goes the same way back."""
+"""ssor2d: symmetric over-relaxation: a sweep of `sor2d`, then one in reverse order."""
 
 from __future__ import annotations
 

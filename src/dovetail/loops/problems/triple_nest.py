@@ -1,4 +1,4 @@
-"""triple_nest: a single statement in three loops, each of which it needs (Goumas, Sotiropoulos, Koziris 2001)."""
+"""triple_nest: one statement in three loops, with a dependence along each (Goumas, Sotiropoulos, Koziris 2001)."""
 
 from __future__ import annotations
 

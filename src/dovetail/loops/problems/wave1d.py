@@ -1,4 +1,4 @@
-"""wave1d: the wave equation on a ring, one cell a step, at which leapfrog is exact: f(i − t) goes round unchanged."""
+"""wave1d: the wave equation on a ring at Courant number 1, where leapfrog is exact: f(i − t) stays unchanged."""
 
 from __future__ import annotations
 

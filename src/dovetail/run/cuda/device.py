@@ -20,7 +20,7 @@ from dovetail.run.cuda.spots import Spot
 from dovetail.run.cuda.stream_commands import Homes
 
 ON_HOST, ON_CUDA, PINNED = 1, 2, 3  # kinds of devices, as DLPack numbers them
-_CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has one of its own
+_CODES = {"i": 0, "u": 1, "f": 2}  # of DLPack; bfloat16 has a separate one
 _BFLOAT = 4
 MADE_UP_BYTES, MOST_MADE_UP = 64 << 20, 8  # limits of random blocks of each size: bytes in all, number
 
@@ -66,8 +66,8 @@ class Gpu:
         return native().allocate(self.device, num_bytes, on_host)
 
     def make_up(self, num_bytes: int, dtype: str) -> int:
-        """Return pinned host memory with random elements, for messages that nobody reads. There are several blocks of
-        each size, used round robin."""
+        """Return pinned host memory with random elements, for messages whose contents do not matter. Several blocks of
+        each size are used round robin."""
         places, self._turns = self._made_up.setdefault((num_bytes, dtype), []), self._turns + 1
         if len(places) < min(max(MADE_UP_BYTES // max(num_bytes, 1), 1), MOST_MADE_UP):
             places.append(self.allocate(num_bytes, on_host=True))
@@ -86,7 +86,7 @@ class Gpu:
 
 
 def blas_paths() -> list[str]:
-    """Paths where cuBLASLt may be: in the wheels of PyPI first, or beside the toolkit.
+    """Return paths where cuBLASLt may be: first in wheels of PyPI, then in the toolkit.
 
     PyTorch loads the wheels' libraries, and two versions must not be loaded in one process.
     """
@@ -152,7 +152,7 @@ class DeviceMemory:
         return self.gpu, *self.more
 
     def seat_of(self, rank: int) -> int:
-        """The number of the device that a rank is on."""
+        """Return the number of the device that a rank is on."""
         return rank % len(self.gpus)
 
     def gpu_of(self, rank: int) -> Gpu:
@@ -166,16 +166,16 @@ class DeviceMemory:
         return int(block.address)
 
     def settle(self) -> None:
-        """Wait for pending work of other libraries on the given arrays, in streams of their own."""
+        """Wait for pending work of other libraries on the given arrays, in those libraries' streams."""
         for gpu in self.gpus if self.given else ():
             gpu.device.synchronize()
 
     def homes(self) -> Homes:
-        """The memory's interface for `StreamCommands`."""
+        """Return the memory's interface for `StreamCommands`."""
         return Homes(self.address, self.starts, self.take, self.take_on_host, self.gpu.make_up)
 
     def starts(self, rank: int, name: str) -> int:
-        """Address of the table of a buffer's slots if they differ in size; else 0."""
+        """Return the address of the table of a buffer's slots if they differ in size; else 0."""
         return self._starts.get((name, rank), 0)
 
     def take_on_host(self, num_bytes: int) -> int:
@@ -197,7 +197,7 @@ class DeviceMemory:
     def poison(self, name: str, rank: int) -> None:
         """Fill a buffer with values that no correct run leaves in it."""
         shape, dtype = shape_of(self.program, self.workload, name, rank)
-        if is_float(dtype):  # all bits set are a NaN: nothing needs to be brought there
+        if is_float(dtype):  # all bits set are a NaN: no upload is needed
             num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             self.gpu_of(rank).device.fill(self._homes[name, rank], 0xFF, num_bytes)
             return
@@ -218,7 +218,7 @@ class DeviceMemory:
         return native().as_array(self._homes[name, rank], list(shape), code, bits, self.gpu_of(rank).index, self)
 
     def spot(self, rank: int, name: str) -> Spot:
-        """The Spot of a whole buffer."""
+        """Return the Spot of a whole buffer."""
         slot = workload_slots(self.workload, name, self.program.num_ranks)[rank]
         size = self.workload.length(name, rank, self.program.slots_of(name, rank)) * slot.num_bytes
         return Spot.at(self._homes[name, rank], size)
@@ -231,7 +231,7 @@ def _some(dtype: str) -> Array:
 
 
 def dlpack_type(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Code and bits of a dtype, as DLPack numbers them.
+    """Return DLPack's code and bits of a dtype.
 
     >>> dlpack_type(np.dtype("float32"))
     (2, 32)
@@ -246,7 +246,7 @@ def checked(gpu: Gpu, array: Any, name: str, rank: int, shape: tuple[int, ...], 
     try:
         address, kind, index, found, code, bits, in_rows = native().describe(array)
     except TypeError as error:
-        raise RunError(f"{where} does not speak DLPack", found=type(array).__name__) from error
+        raise RunError(f"{where} does not support DLPack", found=type(array).__name__) from error
     if kind != ON_CUDA or index != gpu.index:
         place = (
             f"CUDA device {index}"
@@ -255,10 +255,10 @@ def checked(gpu: Gpu, array: Any, name: str, rank: int, shape: tuple[int, ...], 
             if kind in (1, PINNED)
             else f"a device of kind {kind}"
         )
-        raise RunError(f"{where} lies on another device", found=place, hint=f"move it to CUDA device {gpu.index}")
+        raise RunError(f"{where} is on another device", found=place, hint=f"move it to CUDA device {gpu.index}")
     if tuple(found) != tuple(shape) or (code, bits) != dlpack_type(dtype):
         text = f"shape {list(found)} of {bits} bits, not {list(shape)} of {dtype}"
         raise RunError(f"{where} has another size or dtype", found=text)
     if not in_rows:
-        raise RunError(f"{where} must be C-contiguous", hint="its .contiguous(), or its copy in C order")
+        raise RunError(f"{where} must be C-contiguous", hint="pass its .contiguous(), or a copy in C order")
     return int(address)

@@ -1,4 +1,4 @@
-"""executor: jobs on one CUDA device, with all ranks virtual, or one rank real and its peers in host memory."""
+"""executor: run jobs on one CUDA device, with all ranks virtual, or one rank real and its peers in host memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PERIOD = 1_000_003  # elements; a prime number, so that rows and tiles of repeat
 
 @dataclass
 class CudaExecutor(Executor):
-    """Runs jobs on device `index`, by streams. All ranks are virtual there.
+    """Runs jobs on streams of device `index`, with all ranks virtual.
 
     With `more` devices ranks are distributed round robin, and messages are copies from device to device. With `real`,
     only that rank runs, and its peers' messages lie in pinned host memory: timelines have the label "measured, one
@@ -43,7 +43,7 @@ class CudaExecutor(Executor):
     options: StreamsOptions = field(default_factory=StreamsOptions)
     real: int | None = None
     more: tuple[int, ...] = ()
-    buffers_early_sends: bool = False  # a message is copied from memory to memory: a send waits for its receive
+    buffers_early_sends: bool = False  # messages are copied directly: a send waits for its receive
     _gpu: Gpu | None = field(default=None, repr=False)
     _kept: _Kept | None = field(default=None, repr=False)
 
@@ -60,7 +60,7 @@ class CudaExecutor(Executor):
 
     @cached_property
     def others(self) -> tuple[Gpu, ...]:
-        """The further devices, opened when first used."""
+        """The devices of `more`, opened when first used."""
         return tuple(Gpu(index) for index in self.more)
 
     def execute_unverified(self, job: Job) -> JobResult:
@@ -91,7 +91,7 @@ class _Kept:
         self._device: dict[Any, Any] = {}
 
     def inputs(self, variant: Variant) -> Inputs:
-        """The initial inputs of every rank."""
+        """Return the initial inputs of every rank."""
         return {
             buffer.name: _Drawn(self, self._keys(variant, buffer.name))
             for buffer in variant.program.buffers
@@ -99,7 +99,7 @@ class _Kept:
         }
 
     def lent(self, variant: Variant) -> _Lent:
-        """The inputs on the device that no op of a variant writes."""
+        """Return the inputs on the device that no op of a variant writes."""
         program = variant.program
         owned = {program.buffers[row].name for row in np.unique(program.columns["write_buffer"])}
         names = [buffer.name for buffer in program.buffers if buffer.role == "input" and buffer.name not in owned]
@@ -160,7 +160,7 @@ class _Lent(Mapping[tuple[str, int], Any]):
 
 
 def drawn(rng: np.random.Generator, num_slots: int, slot: Slot) -> Array:
-    """Like `random_slots`, but a long array repeats its first PERIOD elements: drawing billions would take too long.
+    """Return random slots like `random_slots`; long arrays repeat their first PERIOD elements, which takes less time.
 
     >>> long = drawn(np.random.default_rng(0), 3, Slot((PERIOD,), "int8"))
     >>> long.shape == (3, PERIOD), bool((long[0] == long[2]).all())

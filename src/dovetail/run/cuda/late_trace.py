@@ -1,4 +1,4 @@
-"""late_trace: add ops to this process's trace whose times are known only after the run, as on a CUDA device."""
+"""late_trace: trace ops whose times are known only after the run, for example on a CUDA device."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from dovetail.run.engine import titles
 
 @dataclass
 class LateTrace:
-    """Writes runs of `program` into the trace, if one is recorded: each op on a lane called "rank R LANE, `where`(R)".
+    """Writes runs of `program` into this process's trace, if there is one. Lanes are called "rank R LANE, `where`(R)".
 
-    A device's clock is not the host's: the last op's end is placed at the time when the host learnt of it. So all ops
-    of a run may be late by the same delay. Their order and lengths are the device's.
+    The device has its own clock: the end of the last op is set to the time when the host noticed it. So all ops
+    of a run may be late by the same delay; their order and durations are the device's.
     """
 
     program: Program
@@ -28,7 +28,7 @@ class LateTrace:
     _names: NDArray[np.int32] | None = field(default=None, repr=False)
 
     def write(self, spans: Callable[[], tuple[Any, Any, Any]]) -> None:
-        """Write a run that has just ended: rows of its ops, and their begins and ends, in seconds of any clock."""
+        """Write a run that has just ended. `spans` returns rows of ops, their starts and ends, in seconds."""
         if not _native.trace_is_on():
             return
         now = _native.trace_moment()
@@ -47,7 +47,7 @@ class LateTrace:
         _native.trace_spans(np.ascontiguousarray(self._names[rows]), rows, starts, ends)
 
     def _numbered(self) -> NDArray[np.int32]:
-        """The trace's number for the name of each op: its kernel's or collective's, or else its kind, in its lane."""
+        """The trace's id for each op's name (kernel, collective or kind) and lane."""
         col, (names, name), (lanes, *_) = self.program.columns, self.program.op_names(), titles(self.program)
         alike = np.stack([name, col["rank"], col["lane"]], axis=1)
         distinct, which = np.unique(alike, axis=0, return_inverse=True)

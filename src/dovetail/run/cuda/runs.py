@@ -1,7 +1,7 @@
 """runs: run Programs on a CUDA device, with lanes as streams, or as threadblocks of an interpreting kernel.
 
-All ranks are virtual, on one device; or one rank is real. Then its peers' messages lie in host memory: the device
-copies messages from there, and its own messages to there.
+All ranks are virtual, on one device; or one rank is real. Then its peers' messages are in host memory: the device
+copies them from there, and its own messages to there.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StreamsOptions:
         if min(self.copy_blocks, self.move_blocks) < 1 or self.processors < 0:
             raise RunError("options of streams out of range", found=str(self))
         if self.graph and self.copies == "overlapping":
-            raise RunError("copies that ask for a copy engine fit in no graph", hint="graph=False")
+            raise RunError("copies by a copy engine cannot be part of a graph", hint="graph=False")
 
 
 @dataclass
@@ -73,8 +73,8 @@ class StreamsRun:
     def __post_init__(self) -> None:
         program, workload, how = self.memory.program, self.memory.workload, self.options
         if self.real is not None and bool(np.isin(program.columns["kind"], [Kind.put, Kind.get]).any()):
-            hint = "dovetail.passes.two_sided makes messages of them"
-            raise RunError("one rank alone has no peers to put to, or get from", hint=hint)
+            hint = "dovetail.passes.two_sided turns them into messages"
+            raise RunError("a single rank has no peers for puts and gets", hint=hint)
         for slots in workload.slots.values():
             check_average(self.reduce_op, numpy_dtype(slots[0].dtype))
         one = self.real, self.listens, self.heard
@@ -107,7 +107,7 @@ class StreamsRun:
         return float(self.bound.enqueue_s())
 
     def spans(self) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
-        """Rows of the last run's ops, and when each began and ended."""
+        """Return rows of the last run's ops, and the start and end of each, in seconds."""
         rows, start, end = (np.array(part) for part in self.bound.spans())
         found, which = np.unique(rows.astype(np.int64), return_inverse=True)
         first, last = np.full(len(found), np.inf), np.full(len(found), -np.inf)
@@ -202,7 +202,7 @@ class InterpretedRun:
 
 
 def place_title(memory: DeviceMemory, real: int | None, rank: int) -> str:
-    """The name of a rank's place in the titles of a trace's lanes."""
+    """Return the name of a rank's place for the titles of lanes in traces."""
     place = f"CUDA device {memory.gpu_of(rank).index}"
     return place if real is None else f"{place} ({ONE_RANK})"
 
@@ -272,7 +272,7 @@ class OneRank:
 
 
 def plain_sum(gpu: Gpu, num_bytes: int, blocks: int, dtype: str = "float32", repeats: int = 5) -> float:
-    """Return the seconds of a kernel that adds two arrays of `num_bytes`: a lower bound for reductions."""
+    """Return the seconds of a kernel that adds two arrays of `num_bytes`: a lower bound for reductions of that size."""
     places = [gpu.allocate(num_bytes) for _ in range(2)]
     size = numpy_dtype(dtype).itemsize
     a, b = ((int(place.address), 0, size, 0, num_bytes // size, 0, 1) for place in places)

@@ -24,7 +24,7 @@ class Rows(NamedTuple):
 
 
 class Spot(NamedTuple):
-    """The place of bytes: as kernels take it, and as evenly spaced rows (None: they are not)."""
+    """The place of bytes: in the form of kernels, and as evenly spaced rows (None: they are not)."""
 
     place: tuple[int, int, int, int, int, int, int]  # address, starts, bytes of a slot, offset, count, stride, blocks
     rows: Rows | None
@@ -32,12 +32,12 @@ class Spot(NamedTuple):
 
     @classmethod
     def at(cls, address: int, num_bytes: int) -> Spot:
-        """The place of contiguous bytes."""
+        """Return the Spot of contiguous bytes."""
         return cls((address, 0, num_bytes, 0, 1, 1, 1), Rows(address, num_bytes, 1, num_bytes), num_bytes)
 
     @classmethod
     def of(cls, program: Program, workload: Workload, rank: int, region: Region, base: int, starts_at: int) -> Spot:
-        """The place of a region of a buffer at address `base`; `starts_at`: address of the table of its slots."""
+        """Return the Spot of a region of a buffer at address `base`; `starts_at`: address of the table of its slots."""
         slot = workload_slots(workload, region.buffer, program.num_ranks)[rank]
         size = prod(slot.shape) * numpy_dtype(slot.dtype).itemsize
         shape = (region.offset, region.count, region.stride, region.blocks)
@@ -69,7 +69,7 @@ class Spot(NamedTuple):
 
 
 def copied(to: Spot, source: Spot) -> Action:
-    """The action that copies all bytes: by rows, which a copy engine can do, or by a kernel."""
+    """Return the action that copies all bytes: by rows, which a copy engine can do, or by a kernel."""
     if to.num_bytes == 0:
         return ()
     if to.rows and source.rows and (both := alike(to.rows, source.rows)):
@@ -79,7 +79,7 @@ def copied(to: Spot, source: Spot) -> Action:
 
 
 def alike(a: Rows, b: Rows) -> tuple[Rows, Rows] | None:
-    """Both as rows of equal width; None if that is impossible.
+    """Return both as rows of equal width; None if that is impossible.
 
     >>> alike(Rows(0, 12, 1, 12), Rows(100, 4, 3, 8))
     (Rows(address=0, width=4, height=3, pitch=4), Rows(address=100, width=4, height=3, pitch=8))
@@ -94,7 +94,7 @@ def alike(a: Rows, b: Rows) -> tuple[Rows, Rows] | None:
 
 
 def element_of(*spots: Spot) -> str:
-    """The widest unsigned integer type whose size divides all segments."""
+    """Return the widest unsigned integer type whose size divides all segments."""
     every = 8
     for spot in spots:
         address, _, slot = spot.place[:3]

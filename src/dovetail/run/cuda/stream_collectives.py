@@ -150,7 +150,7 @@ class _Call:
         return self._from_host(m, num_bytes, f"from {i}")
 
     def _noted(self, m: int, spot: Spot) -> Spot:
-        """The given place; if this member is recorded, also copy its bytes to host memory."""
+        """Return the given place; if messages to this member are recorded, also copy the bytes to host memory."""
         lowering, op = self.lowering, self.ops[m]
         if lowering.listens == op.rank:
             lowering.give(op, [], *copied(lowering.note(op.index, self._number(), spot.num_bytes), spot))

@@ -27,7 +27,7 @@ class Command(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Slots that another rank's op reads."""
+    """Slots that another rank's op reads. `by`: the index of that command."""
 
     begin: int
     end: int
@@ -76,19 +76,19 @@ class StreamCommands:
         self.commands.append(Command(stream, op.index, others, what, action))
 
     def note(self, row: int, number: int, size: int) -> Spot:
-        """The place in host memory where a message to the recorded rank is stored."""
+        """Allocate and return the place in host memory for a recorded message."""
         self.heard[row, number] = self.homes.allocate_on_host(size)
         return Spot.at(self.heard[row, number], size)
 
     def hears(self, op: Op, number: int, size: int) -> Spot:
-        """The place in host memory of a message to the real rank."""
+        """Return the place in host memory of a message to the real rank."""
         key = (op.index, number)
         if key not in self.heard and self.homes.make_up is not None:
             self.heard[key] = self.homes.make_up(size, self.dtype_of(op))
         return Spot.at(self.heard[key], size)
 
     def outgoing(self, op: Op, size: int, peer: int = 0) -> Spot:
-        """The place in host memory for a message of the real rank."""
+        """Return the place in host memory for a message from the real rank."""
         key = (op.rank, f"to the host through {op.chan_out}, {peer}", size)
         if key not in self._spaces:
             self._spaces[key] = self.homes.allocate_on_host(size)
@@ -102,7 +102,7 @@ class StreamCommands:
         return space
 
     def wait_for_readers(self, rank: int, region: Region, waits: list[int]) -> None:
-        """Wait for other ranks' ops that read these slots. Reads that are overwritten entirely are waited for once."""
+        """Add other ranks' ops that read these slots to `waits`. Forget reads that are overwritten entirely."""
         begin, end = span_of(region)
         kept = []
         for read in self.reads[rank, region.buffer]:
@@ -121,11 +121,11 @@ class StreamCommands:
         return "move", (to.place, held.place, more.place, DTYPES.index(dtype), number)
 
     def dtype_of(self, op: Op) -> str:
-        """The dtype of the data that an op moves."""
+        """Return the dtype of the data that an op moves."""
         return self.workload.slots[(op.reads or op.writes)[0].buffer][op.rank].dtype
 
     def size(self, rank: int, region: Region) -> int:
-        """Bytes of a region."""
+        """Return the bytes of a region."""
         return Spot.of(self.program, self.workload, rank, region, 0, 0).num_bytes
 
     def spot(self, rank: int, region: Region) -> Spot:
@@ -134,7 +134,7 @@ class StreamCommands:
         return Spot.of(self.program, self.workload, rank, region, base, starts)
 
     def space(self, op: Op, name: str, size: int) -> Spot:
-        """Memory that the ops of a lane share, one after the other."""
+        """Return memory that the ops of a lane use one after the other."""
         key = (self.streams.setdefault((op.rank, op.lane), len(self.streams)), name, size)
         if key not in self._spaces:
             self._spaces[key] = self.homes.allocate(op.rank, size)

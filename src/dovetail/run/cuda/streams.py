@@ -1,8 +1,8 @@
 """streams: lower a Program to commands on CUDA streams: lanes are streams, dependencies and messages are events.
 
 A message is copied once if possible: the receiver reads the sender's memory, and later writes to that memory wait for
-the read. The message is copied to a buffer of its own only if a write to that memory is queued before the receive, or
-if the message lies in no buffer.
+the read. The message is copied to a separate buffer only if a write to that memory is queued before the receive, or
+if the message is in no buffer.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lowering(StreamCommands):
         self._held = self._find_held()
         self._products = self._find_products()
         self._messages: dict[int, Spot] = {}  # by the row that sent them
-        self._numbers: dict[int, list[int]] = defaultdict(list)  # rows that keep a message in a channel's places
+        self._numbers: dict[int, list[int]] = defaultdict(list)  # by channel: rows whose messages it has held
         self._places: dict[tuple[int, int], tuple[int, int]] = {}
 
     def __call__(self) -> tuple[list[Command], list[int]]:
@@ -53,7 +53,7 @@ class Lowering(StreamCommands):
         return self.commands, [rank for rank, _ in self.streams]
 
     def _find_held(self) -> set[int]:
-        """Rows whose message must be copied to a buffer of its own."""
+        """Rows whose message must be copied to a separate buffer."""
         held = {row for row, op in enumerate(self._ops) if op.kind == Kind.recv_reduce_send}
         on_way: dict[tuple[int, str], dict[int, Region]] = defaultdict(dict)
         for row in self.run.order:
@@ -216,7 +216,7 @@ class Lowering(StreamCommands):
         return found
 
     def _gathered(self, op: Op, to: Spot, columns: int, size: int, accumulate: bool) -> tuple[int, int]:
-        """A temporary place for a result whose destination is no matrix; `_unpack` copies it there."""
+        """A temporary place for a result whose destination is no matrix; `_unpack` copies it to the destination."""
         space = self.space(op, "c", to.num_bytes)
         if accumulate:
             self.give(op, [], *copied(space, to))

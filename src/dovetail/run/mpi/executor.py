@@ -29,7 +29,7 @@ from dovetail.run.ranks.library import build_shim
 PHRASES = re.compile(
     "FAQ page|CLEANING UP REMAINING|YOU CAN IGNORE THE BELOW|This typically refers|BAD TERMINATION OF|EXIT CODE:"
 )
-HANG_S = 3.0  # seconds that other ranks have to end by themselves after one rank has reported a failure
+HANG_S = 3.0  # seconds that other ranks have to end after one rank has reported a failure
 PATIENCE_S = (2.0, 1.0, 2.0)  # seconds to wait after each step of `stop`, on an idle machine
 STOP_S = SLOWEST * sum(PATIENCE_S)
 OPEN_MPI = {
@@ -41,7 +41,7 @@ OPEN_MPI = {
 
 
 def default_launch() -> str:
-    """The launch command: $DOVETAIL_LAUNCH, else the mpiexec at hand; `{ranks}` stands for the number of ranks."""
+    """Return the launch command: $DOVETAIL_LAUNCH, else the mpiexec found; `{ranks}` stands for the number of ranks."""
     given = os.environ.get("DOVETAIL_LAUNCH")
     if given:
         return given
@@ -62,11 +62,11 @@ def _flags(mpiexec: str) -> str:
 
 @dataclass(frozen=True)
 class MpiExecutor(Executor):
-    """Runs jobs on ranks started by `launch` (a command with `{ranks}`; the default is the mpiexec at hand).
+    """Runs jobs on ranks started by `launch` (a command with `{ranks}`; default: `default_launch`).
 
-    Each job gets a folder of its own under `folder` (a temporary one unless given); it stays after a failure, and holds
-    the reason, the ranks' output and their partial timelines. The ranks are traced into `trace`, op by op, where given.
-    `level`: of thread support that they ask MPI for; default: the least that the job needs, "multiple" only for
+    Each job gets a new folder under `folder` (default: a temporary one); after a failure it stays, and holds
+    the reason, the ranks' output and their partial timelines. With `trace`, ranks trace every op into that folder.
+    `level`: thread support that ranks ask MPI for; default: the least that the job needs, "multiple" only for
     helper threads.
     """
 
@@ -98,13 +98,13 @@ class MpiExecutor(Executor):
         return replace(self, folder=folder)
 
     def execute(self, job: Job, ranks: int | None = None) -> JobResult:
-        """Run a job to its end. Raises ProgramError for a program that `verify` refuses, RunError naming the rank that
-        failed, EnvironmentFault without an MPI."""
+        """Run a job to its end. Raises ProgramError for a program that `verify` refuses, RunError with the rank that
+        failed, EnvironmentFault if there is no MPI."""
         verify_job(job)
         return self.execute_unverified(job, ranks)
 
     def execute_unverified(self, job: Job, ranks: int | None = None) -> JobResult:
-        """`execute` for a job whose Programs have just been verified."""
+        """Run a job as `execute` does, without verifying its Programs."""
         shim = build_shim()
         launch = self.launched_by
         num_ranks = ranks or job.num_ranks
@@ -119,7 +119,7 @@ class MpiExecutor(Executor):
 
 
 class Launcher(Protocol):
-    """What runs the ranks: a process of `subprocess`, or what has its methods."""
+    """The process that runs the ranks: a `subprocess.Popen`, or an object with its methods."""
 
     pid: int
     returncode: int | None
@@ -129,14 +129,14 @@ class Launcher(Protocol):
         ...
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until it has ended; subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait until it has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         ...
 
 
 def run_job(job: Job, folder: Path | None, ranks: int, start: Callable[[Path, Any], Launcher]) -> JobResult:
-    """Run a job, whose Programs have been verified, on ranks that `start` starts, in a new folder under `folder`.
+    """Run a job whose Programs have been verified on ranks that `start` starts, in a new folder under `folder`.
 
-    `start` gets that folder, where it finds the job in `job.pkl`, and a file for the ranks' output."""
+    `start` is called with that folder, which has the job in `job.pkl`, and with a file for the ranks' output."""
     place = _place_in(folder)
     _write(place / "job.pkl", pickle.dumps(job))
     code, died = watch(start, place, ranks)
@@ -180,7 +180,7 @@ def _launched(command: list[str], output: Any) -> subprocess.Popen[bytes]:
 def watch(start: Callable[[Path, Any], Launcher], place: Path, ranks: int) -> tuple[int, str | None]:
     """Run ranks to their end; stop them if some never arrive. Their output goes to `output.txt`.
 
-    Return the exit code, and the rank that died before any other reported a failure, in words (None if none did)."""
+    Return the exit code, and a text that names the rank which died before any reported a failure (None: none did)."""
     with (place / "output.txt").open("wb") as output:
         launcher = start(place, output)
         try:
@@ -190,7 +190,7 @@ def watch(start: Callable[[Path, Any], Launcher], place: Path, ranks: int) -> tu
 
 
 def wait(launcher: Launcher, place: Path, ranks: int) -> tuple[int, str | None]:
-    """Return what `watch` returns; code 3 if a rank failed and others hang. Raises RunError if a rank does not arrive
+    """Return the result of `watch`; code 3 if a rank failed and others hang. Raises RunError if a rank does not arrive
     or stops responding."""
     above = launcher.pid if isinstance(launcher, subprocess.Popen) else os.getpid()
     seen, looked_s = Watch(place, ranks, launcher=above), time.monotonic()
@@ -229,7 +229,7 @@ def stop(launcher: Launcher, place: Path) -> None:
 
 
 def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunError:
-    """Make one error of the reports of the ranks and the launcher; `died` as `watch` returns it."""
+    """Return one error for the reports of the ranks and the launcher. `died`: as `watch` returns it."""
     reasons = sorted((load_json(path) for path in place.glob("failure.*.json")), key=lambda d: d["rank"])
     reports = [f"rank {d['rank']}: {d['reason'].splitlines()[0]}" for d in reasons]
     kept = f"reason, output and partial timelines are in {place}"
@@ -249,7 +249,7 @@ def failure(place: Path, ranks: int, code: int, died: str | None = None) -> RunE
 
 
 def killed_rank(place: Path, ranks: int) -> str:
-    """Name the rank whose process has died, by the rank number or process id in the launcher's output."""
+    """Return a text that names the dead rank, by the rank number or process id in the launcher's output."""
     output = (place / "output.txt").read_text(errors="replace")
     for rank in range(ranks):
         about: dict[str, Any] = load_json(place / f"ready.{rank}.json")
@@ -259,7 +259,7 @@ def killed_rank(place: Path, ranks: int) -> str:
 
 
 def last_line(place: Path) -> str:
-    """The last line of the job's output that is more than the launcher's usual phrases."""
+    """Return the last line of the job's output that is no usual phrase of launchers."""
     text = (place / "output.txt").read_text(errors="replace")
     lines = [line.strip(" =|") for line in text.splitlines() if not PHRASES.search(line)]
     return next((line[:300] for line in reversed(lines) if line.strip("-")), "no output")

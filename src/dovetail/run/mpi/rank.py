@@ -1,6 +1,6 @@
 """rank: the command of each rank of an MPI job: `python -m dovetail.run.mpi.rank JOB_FOLDER SHIM LEVEL [TRACE_FOLDER]`.
 
-LEVEL: of thread support that MPI is asked for, one of `run.options.LEVELS`.
+LEVEL: the thread support to ask MPI for, one of `run.options.LEVELS`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,6 @@ if __name__ == "__main__":
         from dovetail.run.ranks.world import World
 
         folder, shim, level, *trace = sys.argv[1:]
-        world = World(Shim(Path(shim)), level=level)  # type: ignore[arg-type]  # the launcher's own word
+        world = World(Shim(Path(shim)), level=level)  # type: ignore[arg-type]  # MpiExecutor passes a valid one
         code = serve(folder, world, pulse, *trace)
     sys.exit(code)

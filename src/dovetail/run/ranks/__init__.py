@@ -1,1 +1,1 @@
-"""ranks: ranks in processes of their own: a rank of a job, communicators, and faults that all ranks hear of."""
+"""ranks: ranks in separate processes: a job's rank, communicators, and errors that are raised on all ranks."""

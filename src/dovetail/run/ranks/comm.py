@@ -25,20 +25,20 @@ from dovetail.run.ranks.together import common, of_all
 from dovetail.run.ranks.world import MOST_SHARED, World
 from dovetail.run.reduce import REDUCE_OPS
 
-KINDS = tuple(COLLECTIVES)  # their places are the numbers of mpi_table.h
-REDUCED = (*DTYPES, "complex64", "complex128")  # the last two by the library only
+KINDS = tuple(COLLECTIVES)  # their indices are the numbers of mpi_table.h
+REDUCED = (*DTYPES, "complex64", "complex128")  # only the library reduces the last two
 Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
 call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
 _ALL_GATHER = KINDS.index("all_gather")
-_MOST_NAMED = 1 << 24  # all of these exist, and a container's /dev/shm may have 64 MiB
+_MOST_NAMED = 1 << 24  # bytes; all of them are allocated, and a container's /dev/shm may have 64 MiB
 _SERIALIZED = LEVELS.index("serialized")  # as MPICH and Open MPI number it
 
 
 class CollectiveCall(NamedTuple):
-    """What this rank asks: `elements` of the part where ranks cut the whole, or the `counts` of a v-variant.
+    """One rank's request. `elements`: of its part if the whole is cut among ranks; `counts`: of a v-variant.
 
-    Addresses are 0 where this rank has no such array. `dtype`: one of REDUCED; what is only moved goes as elements of
-    the same size. `num_bytes`: of the larger of a rank's input and output, the same on every rank.
+    Addresses are 0 if this rank has no such array. `dtype`: one of REDUCED; data that is only moved has any dtype of
+    the same size. `num_bytes`: of the larger of a rank's input and output, equal on every rank.
     """
 
     kind: str
@@ -49,12 +49,12 @@ class CollectiveCall(NamedTuple):
     num_bytes: int
     op: str = "sum"
     root: int = 0
-    counts: NDArray[np.int64] | None = None  # by rank; of an all_to_all_v by source, then destination
+    counts: NDArray[np.int64] | None = None  # by rank; for an all_to_all_v by source, then destination
 
 
 class Service(NamedTuple):
-    """A bound engine or script (neither: the library's call must do), and rows of its Program's buffers: input and
-    output (-1: empty on this rank), and what is scratch, with bytes."""
+    """A bound engine or script (neither: the library's call serves), and rows of its Program's buffers: input and
+    output (-1: empty on this rank), and scratch buffers with their bytes."""
 
     engine: _native.Engine | None
     options: _native.EngineOptions
@@ -85,9 +85,9 @@ class Communicator:
         return World(self.calls, self.bound)
 
     def set_rules(self, rules: Rules, dtypes: Mapping[str, str] | None = None) -> None:
-        """Set which choice serves which size; collective, with equal rules on all ranks.
+        """Set which choice serves which size. Collective, with equal rules on all ranks.
 
-        `dtypes`: the dtype that a collective's rules hold for, if any; other dtypes use the library.
+        `dtypes`: by collective, the only dtype for which its rules hold, if any; other dtypes use the library.
         """
         self.bound.clear()
         self.has_rules, self._choices = True, []
@@ -105,7 +105,7 @@ class Communicator:
         return self._choices[row] if row >= 0 else None
 
     def run(self, request: CollectiveCall) -> None:
-        """Execute a request. RunError if MPI fails, or a rank misses the stall time that `prepare` sets."""
+        """Execute a request. Raises RunError if MPI fails, or if a rank makes no progress within its `stall_s`."""
         words = self._words(request)
         while not self.bound.run(*words):
             choice = self.choice(request.kind, request.num_bytes, request.dtype)
@@ -114,10 +114,10 @@ class Communicator:
             self.bound.add(*words, *service)
 
     def agree(self, request: CollectiveCall | None) -> None:
-        """Raise OperatorError on all ranks if they ask different things of one call, or one asks the impossible."""
+        """Raise OperatorError on all ranks if their arguments differ, or if one refuses its own (`request` None)."""
         names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes", "begun")
         transport = self.world.transport
-        begun, transport.begun = transport.begun, False  # so that a rank that has begun it meets one that has not
+        begun, transport.begun = transport.begun, False  # so that ranks that began the call meet those that block in it
         asked = [*_numbers(request), int(begun)] if request else [-1] * len(names)
         try:
             everyone = self.gather(np.array(asked, np.int64))
@@ -136,13 +136,13 @@ class Communicator:
                 raise common(OperatorError(f"ranks call {request.kind} with different arguments", found=found))
 
     def gather(self, words: Array) -> Array:
-        """Return every rank's `words`, a row each, by the library's call."""
+        """Return every rank's `words`, one row each, by the library's call."""
         out = np.empty((self.size, *words.shape), words.dtype)
         self.bound.library(_ALL_GATHER, words.ctypes.data, out.ctypes.data, words.nbytes)
         return out
 
     def gather_number(self, number: int) -> bytes:
-        """Every rank's number, 8 bytes each: `gather` where microseconds count."""
+        """Return every rank's number, 8 bytes each: a fast `gather`."""
         own, everyone, own_place, place = self._places_of_numbers
         own[0] = number
         self.bound.library(_ALL_GATHER, own_place, place, own.nbytes)
@@ -150,7 +150,7 @@ class Communicator:
 
     @cached_property
     def _places_of_numbers(self) -> tuple[Array, Array, int, int]:
-        """Room for a number of this rank and of every rank, and where that lies."""
+        """Arrays for a number of this rank and of every rank, and their addresses."""
         own, everyone = np.empty(1, np.int64), np.empty(self.size, np.int64)
         return own, everyone, own.ctypes.data, everyone.ctypes.data
 
@@ -164,7 +164,7 @@ class Communicator:
         return kind, request.src, request.dst, elements, dtype, op, root, num_bytes, sides, all_counts
 
 
-# (request, the choice that the rules make for it, the communicator): what serves such requests from now on.
+# (request, its choice by the rules, communicator) -> what serves such requests from now on.
 Prepare = Callable[[CollectiveCall, Any, Communicator], Service]
 _known: dict[int, Communicator] = {}  # by key of the native one
 
@@ -172,10 +172,10 @@ _known: dict[int, Communicator] = {}  # by key of the native one
 def communicator_of(
     comm: Any, prepare: Prepare, begin: Callable[[Communicator], None], *, remember: bool = True
 ) -> Communicator:
-    """Ours for the user's communicator; all of its ranks `begin` it together, which gives it rules.
+    """Return Dovetail's communicator for the user's. On a new one all ranks call `begin` together, which sets rules.
 
-    `prepare` is asked once for each new kind of request that the rules do not leave to the library. `remember`: `call`
-    serves `comm` from now on. OperatorError for what is no communicator of this program.
+    `prepare` is called once for each new kind of request that the rules do not leave to the library. `remember`: `call`
+    serves `comm` from now on. Raises OperatorError if `comm` is no communicator of this program.
     """
     found = adopted(comm)
     if not found.has_rules:
@@ -187,18 +187,18 @@ def communicator_of(
 
 
 def world_of(comm: Any) -> World:
-    """The ranks of the user's communicator, on the duplicate that its collectives go by."""
+    """Return the ranks of the user's communicator, on the duplicate that its collectives use."""
     return adopted(comm).world
 
 
 def end_begun(bound: _native.Communicator) -> None:
-    """Finish the calls that were begun on a communicator, which its ranks now free."""
+    """Finish the calls that were begun on a communicator, before its ranks free it."""
     if made := known_by(bound):
         made.world.requests.end()
 
 
 def adopted(comm: Any, *, begins: bool = False) -> Communicator:
-    """Ours for the user's: the first time all of its ranks make it together, a duplicate that ends with theirs.
+    """Return Dovetail's communicator for the user's. The first time, all ranks create it together, as a duplicate.
 
     Calls that were begun end first, unless the caller `begins` another one.
     """
@@ -206,7 +206,7 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
     try:
         calls = _calls(comm)
         bound = _native.comm_find(calls.address, fortran)
-    except EnvironmentFault as error:  # no compiler on one host, say: its ranks know no communicator yet
+    except EnvironmentFault as error:  # for example no compiler on one host: its ranks know no communicator yet
         fault = error
     if bound is not None and bound.key in _known:
         made = _known[bound.key]
@@ -220,12 +220,12 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
         assert calls is not None
         bound = _native.comm_adopt(calls.address, fortran) if bound is None else bound
         try:
-            opened = of_all(comm, lambda: _remember(bound, hosts, names[0] if one_host else "", calls))
+            opened = of_all(comm, lambda: memory.share(_remember(bound, hosts, calls), names[0] if one_host else ""))
             if one_host and not all(opened):
                 names = tuple(of_all(comm, lambda: memory.made(named=True)))
-                opened = of_all(comm, lambda: _share(bound, names[0]))
+                opened = of_all(comm, lambda: memory.share(bound, names[0]))
         except BaseException:
-            _known.pop(bound.key, None)  # on all ranks, which begin again the next time
+            _known.pop(bound.key, None)  # on all ranks, which start over the next time
             raise
         if not all(opened):
             bound.unshare()
@@ -235,9 +235,9 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
 
 
 def known(comm: Any) -> Communicator | None:
-    """Ours for the user's communicator where its ranks have made it; None where not, or where that cannot be asked."""
+    """Return Dovetail's communicator for the user's; None if there is none yet, or MPI cannot be asked."""
     try:
-        fortran = _fortran(comm)  # first: MPI may not have begun where this is no communicator of it
+        fortran = _fortran(comm)  # first, because MPI may not run if `comm` is none of its communicators
         bound = _native.comm_find(_calls(comm).address, fortran)
     except Exception:
         return None
@@ -245,19 +245,20 @@ def known(comm: Any) -> Communicator | None:
 
 
 def known_by(bound: _native.Communicator) -> Communicator | None:
-    """Ours for a native one, which may have been freed."""
+    """Return Dovetail's communicator for a native one, which may have been freed."""
     return _known.get(bound.key)
 
 
 class _SharedMemory:
-    """Memory of one host that all ranks are to open, made by rank 0 and hidden when they have."""
+    """Memory of one host: rank 0 creates it, all ranks open it, and then its name is removed."""
 
     def __init__(self, comm: Any) -> None:
         self._size, self._makes = comm.Get_size(), comm.Get_rank() == 0
         self._made: _native.Segment | None = None
+        self._bound: _native.Communicator | None = None
 
     def made(self, named: bool = False) -> str:
-        """Return its name, on rank 0; an empty one where there is no such memory, or only one rank."""
+        """Create the memory on rank 0, and return its name; "" on other ranks, if that fails, or for a single rank."""
         self.hide()
         if self._makes and self._size > 1:
             with suppress(RuntimeError):
@@ -265,30 +266,34 @@ class _SharedMemory:
                 self._made = _native.Segment.make(_native.comm_shared_bytes(self._size, most), named)
         return self._made.name if self._made is not None else ""
 
+    def share(self, bound: _native.Communicator, name: str) -> bool:
+        """Return whether it was opened under this name, for the communicator.
+
+        Rank 0 has it open, and does not open it once more: the locks of a process go as soon as it closes a file.
+        """
+        if not name:
+            return False
+        try:
+            bound.share(self._made if self._made is not None else _native.Segment.open(name))
+        except RuntimeError:
+            return False
+        self._made, self._bound = None, bound
+        return True
+
     def hide(self) -> None:
-        if self._made is not None:
-            self._made.hide()
-            self._made = None
+        if self._bound is not None:
+            self._bound.hide()
+        self._made = self._bound = None
 
 
-def _remember(bound: _native.Communicator, hosts: Sequence[str], name: str, calls: Calls) -> bool:
-    """Return whether the ranks' memory of that name was opened."""
+def _remember(bound: _native.Communicator, hosts: Sequence[str], calls: Calls) -> _native.Communicator:
+    """Register a new communicator, and return `bound`."""
     for key in [key for key, old in list(_known.items()) if old.bound.freed]:
         _known.pop(key, None)
     made = Communicator(bound, hosts, calls)
-    assert made.world.size == len(made._places_of_numbers[1])  # both are made here, where a failure reaches all ranks
+    assert made.world.size == len(made._places_of_numbers[1])  # created here, where all ranks raise errors
     _known[bound.key] = made
-    return _share(bound, name)
-
-
-def _share(bound: _native.Communicator, name: str) -> bool:
-    if not name:
-        return False
-    try:
-        bound.share(_native.Segment.open(name))
-    except RuntimeError:
-        return False
-    return True
+    return bound
 
 
 def _numbers(request: CollectiveCall) -> list[int]:
@@ -315,13 +320,13 @@ def _fortran(comm: Any) -> int:
 
 @cache
 def shim() -> Shim:
-    """The MPI of this process."""
+    """Load the MPI of this process."""
     atexit.register(_native.comm_let_go)
     return Shim(build_shim())
 
 
 def _calls(comm: Any) -> Calls:
-    """The calls that serve a communicator, set up for this process; RunError where this thread may not call MPI."""
+    """The calls that serve a communicator, set up for this process. Raises RunError if this thread may not call MPI."""
     if isinstance(own := getattr(comm, "calls", None), SharedCalls):
         return own
     level, is_main = _native.comm_setup(shim().address, _native.mpi_reduce_function())

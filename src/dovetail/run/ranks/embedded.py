@@ -34,7 +34,7 @@ from dovetail.run.shared.world import world
 
 LOCAL_RANKS = ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE", "DOVETAIL_LOCAL_RANKS")
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-STALL_S = 600.0  # a rank that comes so late is taken for one that never will
+STALL_S = 600.0  # a rank that is later than this counts as failed
 
 
 class Embedded:
@@ -59,7 +59,7 @@ class Embedded:
             check_size(self.world, program.num_ranks)
             self.options = options.at(self.world.provided)
         self._native_options = native_options(self.options)
-        self._hub = _native.LocalHub(1)  # kept: the transport refers to it
+        self._hub = _native.LocalHub(1)  # the transport refers to it
         self._transport = self.world.transport if self.world else _native.local_transport(self._hub, 0)
         self._asked = {post.region.buffer for post in program.posts}
         scratch = [buffer.name for buffer in program.buffers if buffer.role == "scratch"]
@@ -69,7 +69,7 @@ class Embedded:
         self._shapes = {name: shape_of(program, workload, name, self.rank) for name in (*given, *self._outputs)}
         self._rows = {buffer.name: row for row, buffer in enumerate(program.buffers)}
         self._bound: tuple[list[int], dict[str, Array], Any] | None = None
-        self._ready: tuple[dict[str, Array], ...] | None = None  # what `bound_to` returned last, while it is bound
+        self._ready: tuple[dict[str, Array], ...] | None = None  # the latest result of `bound_to`, while it is bound
 
     def _allocate_scratch(self, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, Array]:
         """Allocate scratch buffers, where other ranks can read them if messages may stay there."""
@@ -90,11 +90,11 @@ class Embedded:
     def __call__(
         self, inputs: Mapping[str, Array], out: Mapping[str, Array] | None = None, *, allow_nonfinite: bool = False
     ) -> dict[str, Array]:
-        """Run on this rank's `inputs` (slots first); every rank must call. Returns the outputs, in `out` where given;
-        also inputs, where the Program leaves its results there.
+        """Run on this rank's `inputs` (slots first); every rank must call. Returns the outputs, in `out` if given;
+        also inputs, if the Program leaves its results there.
 
-        Shapes, dtypes and finiteness are checked before anything moves, and a rank that refuses is named on all:
-        OperatorError. RunError where a rank stalls, naming what each of its lanes waits for.
+        Shapes, dtypes and finiteness are checked before any transfer. If a rank refuses its arrays, all ranks raise
+        OperatorError with its number. Raises RunError if a rank stalls, with what each of its lanes waits for.
         """
         return self.call(lambda: (inputs, out or {}), allow_nonfinite=allow_nonfinite)
 
@@ -103,7 +103,7 @@ class Embedded:
     ) -> dict[str, Array]:
         """Run on the inputs and outputs that `read` returns. An error of any rank is raised on all ranks."""
         if self.world and self.world.freed:
-            raise RunError("the communicator was freed", hint="its plan ends with it: run on another one")
+            raise RunError("the communicator was freed", hint="a plan ends with its communicator: run on another one")
         given, results, fault, error = {}, dict[str, Array](), "", None
         with Door(None, self.world.bound if self.world else None):
             try:
@@ -127,7 +127,7 @@ class Embedded:
         return {name: np.empty(*self._shapes[name]) for name in self._outputs}
 
     def bound_to(self, inputs: Mapping[str, Array], out: Mapping[str, Array]) -> tuple[dict[str, Array], ...]:
-        """Bind the engine to these arrays, and return them as it takes them. All that can fail on this rank alone."""
+        """Bind the engine to these arrays, and return those that it uses. Whatever may fail on one rank is here."""
         given = {name: np.ascontiguousarray(array) for name, array in inputs.items()}
         results = dict(out) if all(name in out for name in self._outputs) else self.new_outputs() | dict(out)
         self._engine(given | results)
@@ -146,12 +146,12 @@ class Embedded:
 
     def _run_engine(self, engine: Any, given: dict[str, Array], results: dict[str, Array]) -> dict[str, Array]:
         if failure := engine.run(self._native_options):
-            self._bound = None  # what it left under way cannot be run again
+            self._bound = None  # after a failure the engine cannot run again
             raise RunError(failure if failure.startswith("rank ") else f"rank {self.rank}: {failure}")
         return results | {name: array for name, array in given.items() if name in self._asked}
 
     def fault(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array], allow_nonfinite: bool) -> str:
-        """Return in words what is wrong with this rank's arrays; empty if nothing is."""
+        """Return a text that tells what is wrong with this rank's arrays; empty if nothing is."""
         roles = {b.name: (b.role, b.slots[self.rank]) for b in self.program.buffers}
         missing = [name for name, (role, _) in roles.items() if role == "input" and name not in inputs]
         if missing:
@@ -175,7 +175,7 @@ class Embedded:
     def agree(self, fault: str, error: BaseException | None = None) -> None:
         """Continue on all ranks, or raise on all, naming the first rank with a fault.
 
-        On a rank with an `error` of its own, that is the cause.
+        On a rank with its own `error`, that is the cause.
         """
         faults = {self.rank: fault} if fault else {}
         if self.world and self.world.sum(np.array([float(bool(fault))]), STALL_S)[0]:
@@ -189,7 +189,7 @@ class Embedded:
             raise common(OperatorError(f"rank {rank} cannot run the plan: {text}", found=more)) from error
 
     def _engine(self, arrays: dict[str, Array]) -> Any:
-        """The engine on these arrays: bound once, then moved to where they lie now, unless it keeps arrays itself."""
+        """The engine on these arrays: bound once, then given their new addresses, or bound anew if it needs Python."""
         place = _native.addresses(list(arrays.values()))
         if self._bound is not None and self._bound[0] == place:
             return self._bound[2]
@@ -206,7 +206,7 @@ class Embedded:
 
 
 def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
-    """Return in words which result would overwrite an argument or another result; empty if none would.
+    """Return a text that names a result which shares memory with an argument or another result; empty if none does.
 
     >>> whole = np.zeros(8)
     >>> overlap({"A": whole[:4]}, {"C": whole[2:6]}), overlap({"A": whole[:4]}, {"C": whole[4:]})
@@ -222,9 +222,9 @@ def overlap(inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> str:
 
 
 def ranks_of(comm: Any = None, *, blas: bool = True, level: Level = "multiple") -> World:
-    """Return the ranks of a communicator; without one, all ranks that were started without MPI, or of MPI.
+    """Return the ranks of a communicator. Default: all ranks, of `dovetail.world()` if that started them, else of MPI.
 
-    `level`: of thread support that MPI is asked for where nobody has started it.
+    `level`: the thread support to ask MPI for, if it is not initialised.
     """
     if blas:
         _warn_once()
@@ -237,7 +237,7 @@ _this: list[World] = []
 
 
 def this_world(level: Level = "multiple") -> World:
-    """Return all ranks of this process's MPI program. Initialises MPI, and finalizes it, unless the program does."""
+    """Return all ranks of this process's MPI program. Initialises and finalizes MPI unless the program does."""
     if not _this:
         shim = build_shim()
         others = _is_initialized(shim)
@@ -253,7 +253,7 @@ def _warn_once() -> None:
 
 
 def warn_of_threads(environ: Mapping[str, str]) -> None:
-    """Warn if several ranks of a host would each use all its cores for BLAS, which costs far more than it gains.
+    """Warn if several ranks of a host would each use all its cores for BLAS, which is slow.
 
     >>> warn_of_threads({"MPI_LOCALNRANKS": "2", "OPENBLAS_NUM_THREADS": "1"})
     """
@@ -271,7 +271,7 @@ def _is_initialized(shim: Path) -> bool:
 
 
 def _end(world: World) -> None:
-    """End MPI with the process; after an uncaught exception end all ranks, for the others would wait for this one."""
+    """End MPI with the process. After an uncaught exception end all ranks: the others would wait for this one."""
     if getattr(sys, "last_value", None) is not None:
         sys.stderr.flush()
         time.sleep(0.3)  # so that the launcher forwards the ranks' output before it ends them

@@ -27,7 +27,7 @@ LATE_S = 6.0  # seconds after the first beat within which all ranks must begin (
 READY_S = 60.0  # seconds after the first beat within which all must join MPI (and 0.5 s more for each rank)
 ARRIVE_S = 8.0  # seconds to wait for the first beat; $DOVETAIL_ARRIVE_S if a launcher queues
 MOST_FILES, FILES_ABOVE = 1 << 14, 16  # numbers of files up to which a table of them is small
-SLOWEST = 4.0  # times
+SLOWEST = 4.0  # the largest factor of `slowness`
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
 
@@ -35,7 +35,7 @@ class Pulse:
     """On a rank: write `alive.<rank>.<host>.<pid>` in the job's folder twice a second, from `with` to its end.
 
     The file has a rising number, and the text of `doing`. The rank holds the FIFO `held.…` open, by which the parent
-    sees it die. When the launcher ends the job by SIGTERM, a thread of its own calls `last_words` and ends the process,
+    sees it die. When the launcher ends the job by SIGTERM, the writing thread calls `last_words` and ends the process,
     even while another thread is inside a kernel or MPI.
     """
 
@@ -50,7 +50,7 @@ class Pulse:
 
     def __enter__(self) -> Pulse:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
-        with suppress(OSError):  # a file system without FIFOs: the launcher's word must do
+        with suppress(OSError):  # a file system without FIFOs: the launcher's report must suffice
             os.mkfifo(self._held)
             _hold(self._held)
         threading.Thread(target=self._beat, daemon=True).start()
@@ -64,7 +64,7 @@ class Pulse:
 
     def _beat(self) -> None:
         for count in itertools.count():
-            with self._lock, suppress(OSError):  # a full disk is reported by whoever needs it
+            with self._lock, suppress(OSError):  # whoever needs a full disk reports it
                 if not self._ended:
                     self._path.write_text(f"{count} {self.doing()}")
             if _terminated(BEAT_S):
@@ -88,7 +88,7 @@ def _hold(fifo: Path) -> None:
 
 
 def _terminated(wait_s: float) -> bool:
-    """Whether SIGTERM comes within `wait_s` seconds."""
+    """Whether SIGTERM arrives within `wait_s` seconds."""
     if hasattr(signal, "sigtimedwait"):
         return signal.sigtimedwait({signal.SIGTERM}, wait_s) is not None
     time.sleep(wait_s)
@@ -96,7 +96,7 @@ def _terminated(wait_s: float) -> bool:
 
 
 class Watch:
-    """In the parent: which ranks have started, have joined MPI, and have fallen silent."""
+    """In the parent: which ranks have started, have joined MPI, and have stopped responding."""
 
     def __init__(
         self, folder: Path, ranks: int, now_s: Callable[[], float] = time.monotonic, launcher: int | None = None
@@ -104,11 +104,11 @@ class Watch:
         self._folder, self._ranks, self._now_s, self._launcher = folder, ranks, now_s, launcher
         self._begin_s = now_s()
         self._first_s: float | None = None
-        self._seen: dict[str, tuple[str, float]] = {}  # file -> its last content, and when that was new
+        self._seen: dict[str, tuple[str, float]] = {}  # file -> its last content, and when it changed
         self._limit_s = float(os.environ.get("DOVETAIL_ARRIVE_S") or 0.0)
 
     def trouble(self) -> str | None:
-        """Return in words what is wrong with the ranks; None if nothing is."""
+        """Return a text that tells what is wrong with the ranks; None if nothing is."""
         now = self._now_s()
         here = self._read(now)
         if self._first_s is None:
@@ -172,7 +172,7 @@ class Deaths:
         self._first: str | None = None
 
     def look(self, wait_s: float) -> str | None:
-        """Return that rank in words; None so far. Waits up to `wait_s` seconds for one to end."""
+        """Return a text that names that rank; None if there is none yet. Waits for `wait_s` seconds at most."""
         if self._ends is None:
             time.sleep(wait_s)
             return None

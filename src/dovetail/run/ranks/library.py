@@ -1,4 +1,4 @@
-"""library: tables of calls between ranks: of the installed MPI library, compiled once per library, or our own."""
+"""library: tables of calls between ranks: of the installed MPI library, or of Dovetail's shared memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCE = native_folder("run") / "mpi_shim.c"
 
 
 def build_shim() -> Path:
-    """Compile the shim with the mpicc at hand, or find it in the cache (keyed by source and compiler line)."""
+    """Return the MPI shim, compiled with the mpicc found; cached by source and compiler line."""
     mpicc = find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault(
@@ -25,7 +25,7 @@ def build_shim() -> Path:
     return compile_c(mpicc, sources, "mpi_shim", "the MPI shim", about="-show")
 
 
-ON_COMM = (  # what acts on a communicator, its first argument; in the order of mpi_table.h
+ON_COMM = (  # functions whose first argument is a communicator, in the order of mpi_table.h
     *("rank", "size", "isend", "irecv", "borrow", "give_back", "group"),
     *("icollective", "icollective_v", "collective", "collective_v", "test", "cancel"),
 )
@@ -41,14 +41,14 @@ class _Table(ctypes.Structure):
 
 
 class Calls:
-    """A table of calls, for the engine and for calls by name.
+    """A table of calls for the engine, which can also be called by name.
 
     Attributes
     ----------
     what : str
-        Whose calls they are, in errors.
+        The library's name in errors.
     executor : str
-        The executor that runs jobs by them.
+        The name of the executor that runs jobs by them.
     """
 
     what: ClassVar[str]
@@ -74,7 +74,7 @@ class Calls:
         return text.value.decode()
 
     def call(self, name: str, *arguments: Any) -> int:
-        """Call a function of the table; RunError where it fails."""
+        """Call a function of the table. Raises RunError if it fails."""
         returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
         code = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))(*arguments)
         if name not in ("rank", "size") and code:
@@ -85,7 +85,7 @@ class Calls:
 
 
 class Shim(Calls):
-    """The calls of an MPI library, by the loaded shim."""
+    """The calls of an MPI library, through the loaded shim."""
 
     what, executor = "MPI", "mpi"
 
@@ -94,12 +94,12 @@ class Shim(Calls):
         versions = self._table.version, _native.mpi_table_version
         if versions[0] != versions[1]:
             found = f"{path.name} has table {versions[0]}, the native module knows {versions[1]}"
-            what, hint = "the native module is of another version than its sources", "install dovetail anew"
+            what, hint = "the native module and its sources differ in version", "reinstall dovetail"
             raise EnvironmentFault(what, found=found, hint=hint)
 
 
 class SharedCalls(Calls):
-    """Our own calls, between the ranks of one host through shared memory, without MPI."""
+    """Dovetail's calls between the ranks of one host through shared memory, without MPI."""
 
     what, executor = "shared memory", "shared"
 

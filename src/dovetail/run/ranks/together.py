@@ -1,4 +1,4 @@
-"""together: raise an error of one rank, raised before a transfer, on all ranks, so that no rank waits for it."""
+"""together: raise an error that one rank has before a transfer on all ranks, so that no rank waits for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dovetail.core import DovetailError, OperatorError, RunError, errors
 
 E = TypeVar("E", bound=BaseException)
 _COMMON = "_dovetail_common"
-MOST_LETTERS = 1000  # of an error's text: MPI sends a message of this length without waiting for its receiver
+MOST_LETTERS = 1000  # of an error's text: MPI sends a message of this length without waiting for the receiver
 
 
 class Unanswered(RunError):
@@ -18,14 +18,14 @@ class Unanswered(RunError):
 
 
 class Fault(NamedTuple):
-    """What a rank raised: its rank, the name of the error's class, its text. No text: it raised nothing itself."""
+    """An error of a rank: the rank, the name of the error's class, its text. No text: it has no error."""
 
     rank: int
     kind: str = ""
     text: str = ""
 
     def raised(self) -> DovetailError:
-        """Return the error for the other ranks: of the same class if that is one of ours, else an OperatorError."""
+        """Return the error for the other ranks: of the same class if that is Dovetail's, else an OperatorError."""
         kind = getattr(errors, self.kind, OperatorError)
         made: DovetailError = kind(f"rank {self.rank}: {self.text}")
         return made
@@ -40,25 +40,25 @@ class OtherRankFailed(Exception):
 
 
 def fault_of(rank: int, error: BaseException) -> Fault:
-    """Return what a rank sends the other ranks of an error."""
+    """Return the Fault that a rank sends to the other ranks for an error."""
     ours = type(error).__name__ if isinstance(error, DovetailError) else ""
     return Fault(rank, ours if hasattr(errors, ours) else "", words_of(error))
 
 
 def common(error: E) -> E:
-    """Return `error`, which all ranks raise together: no `faults.Door` reports it to the others."""
-    with suppress(Exception):  # of a class of the user's
+    """Mark `error` as raised by all ranks together, so that no `faults.Door` reports it, and return it."""
+    with suppress(Exception):  # from a user's class
         setattr(error, _COMMON, True)
     return error
 
 
 def is_common(error: BaseException) -> bool:
-    """Whether `common` returned this error."""
+    """Return whether `common` has marked this error."""
     return bool(vars(error).get(_COMMON, False)) if hasattr(error, "__dict__") else False
 
 
 def words_of(error: BaseException) -> str:
-    """Return an error's text. The name of its class comes first unless the class is one of ours.
+    """Return an error's text. The name of its class comes first unless the class is Dovetail's.
 
     >>> words_of(OperatorError("no such root")), words_of(RuntimeError("boom")), words_of(SystemExit())
     ('no such root', 'RuntimeError: boom', 'SystemExit')
@@ -66,7 +66,7 @@ def words_of(error: BaseException) -> str:
     name = type(error).__name__
     try:
         text = str(error)
-    except Exception:  # of a class of the user's
+    except Exception:  # from a user's class
         text = ""
     if isinstance(error, DovetailError) and text:
         return text[:MOST_LETTERS]
@@ -79,7 +79,7 @@ def first_of(faults: Mapping[int, Fault]) -> Fault:
 
 
 def of_all(comm: Any, own: Callable[[], Any], fault: BaseException | None = None) -> list[Any]:
-    """Return the results of `own` on all ranks of the user's communicator; if it fails on one rank, all ranks raise."""
+    """Return the results of `own` on all ranks of the user's communicator. If it fails on one rank, all ranks raise."""
     found = None
     if fault is None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import platform
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dovetail import _native
 from dovetail.core import RunError, read_own, save_json
@@ -25,6 +27,7 @@ from dovetail.run.engine import allocate_rank, bind, bind_script, run_engines, t
 from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.options import LEVELS, SHARED, RunOptions
+from dovetail.run.ranks.exchange import Exchange
 from dovetail.run.ranks.heartbeat import Pulse
 from dovetail.run.ranks.world import World
 from dovetail.run.reduce import REDUCE_OPS
@@ -35,14 +38,14 @@ from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
-MOST_BY_REFERENCE = 2e9  # operations of a reference program, which NumPy does in some seconds
+MOST_BY_REFERENCE = 2e9  # operations of a reference program: a few seconds by NumPy
 KEPT = 4  # inputs of other ranks that are cached while a product is checked: each is as large as a rank's own
 
 
 def serve(folder: str, world: World, pulse: Pulse, trace: str | None = None) -> int:
     """Run this rank's part of the job in `folder`. Return 0, or 3 after a failure, which is written to the folder.
 
-    `trace`: a folder for a trace of its ops. A trace that is being recorded already gets them too.
+    `trace`: a folder for a trace of its ops. A trace that is already being recorded gets them, too.
     """
     place = Path(folder)
     save_json(place / f"ready.{world.rank}.json", {"pid": os.getpid(), "host": platform.node()})
@@ -61,8 +64,8 @@ def serve(folder: str, world: World, pulse: Pulse, trace: str | None = None) -> 
             (place / "result.part").replace(place / "result.pkl")
         world.barrier(SETUP_LIMIT_S)
     except Exception as error:
-        tell_failure(place, world.rank, error)
-        with suppress(Exception):  # what it had measured when another rank was gone
+        write_failure(place, world.rank, error)
+        with suppress(Exception):  # save what it measured before another rank failed
             pulse.last_words()
         world.abort(3)
         return 3
@@ -70,8 +73,8 @@ def serve(folder: str, world: World, pulse: Pulse, trace: str | None = None) -> 
     return 0
 
 
-def tell_failure(place: Path, rank: int, error: Exception) -> None:
-    """Leave the reason on disk, for the parent to read."""
+def write_failure(place: Path, rank: int, error: Exception) -> None:
+    """Write the reason to a file for the parent."""
     text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
     document = {"rank": rank, "reason": text, "traceback": traceback.format_exc()}
     save_json(place / f"failure.{rank}.json", document)
@@ -86,7 +89,7 @@ class Spans(NamedTuple):
     end_s: Any
 
     def on(self, line: Line) -> Spans:
-        """The same on another clock."""
+        """Return the spans on another clock."""
         begin_s, start_s, end_s = (
             line(np.asarray(values) * 1e9) * 1e-9 for values in (self.begin_s, self.start_s, self.end_s)
         )
@@ -117,7 +120,7 @@ class _Rank:
         return bind_script(self.world.neighbours, *about, workload=variant.workload)
 
     def memory(self, variant: Variant) -> dict[str, Array]:
-        """This rank's arrays for one variant; buffers of the same name, dtype and size are shared among variants."""
+        """Return this rank's arrays for one variant. Variants share buffers of the same name, dtype and size."""
         arrays = {}
         for buffer in variant.program.buffers:
             sizes = tuple(elements_of(variant, buffer, rank) for rank in range(self.world.size))
@@ -139,22 +142,29 @@ class _Rank:
         return lent
 
     def began(self, variant: Variant, buffer: Buffer, rank: int) -> Array:
-        """The initial contents of an input buffer of any rank, flat."""
+        """Return the initial contents of an input buffer of any rank, flat."""
         name = int.from_bytes(buffer.name.encode(), "little") % (1 << 32)
         signed = variant.workload.slots[buffer.name][0].signed
         count, slot = elements_of(variant, buffer, rank), Slot((), dtype_of(variant, buffer), signed)
         return random_slots(np.random.default_rng([self.job.seed, rank, name]), count, slot)
 
     def run(self) -> JobResult | None:
-        meter = Meter(self.world, SETUP_LIMIT_S)
-        ran = run_rounds(self.job, self.run_one, self.common_s, meter.disturbed)
+        meter, apart_s = Meter(self.world, SETUP_LIMIT_S), list[float]()
+        meets = self.world.size > 1 and meter.each_has_a_core
+        exchange = Exchange(self.world, self.place / "exchange", SETUP_LIMIT_S) if meets else None
+
+        def disturbed() -> NDArray[np.bool_]:
+            apart_s.append(exchange.seconds() if exchange else math.nan)
+            return meter.disturbed()
+
+        ran = run_rounds(self.job, self.run_one, self.common_s, disturbed)
         self.clocks = self.one_clock()
         outcomes = [self.outcome(v, ran.seconds[:, i], ran.kept) for i, v in enumerate(self.job.variants)]
         facts = self.world.gather(self.facts())
         if self.world.rank:
             return None
         about = len(ran.seconds), ran.disturbed, merge_facts(facts), meter.load()
-        return JobResult(tuple(outcomes), *about)
+        return JobResult(tuple(outcomes), *about, tuple(apart_s[index] for index in ran.kept))
 
     def one_clock(self) -> list[RankClock]:
         """Synchronise clocks a second time. Return the clocks of all ranks on rank 0, an empty list elsewhere."""
@@ -164,12 +174,12 @@ class _Rank:
         return [found[rank] for rank in sorted(found)]
 
     def common_s(self) -> float:
-        """Rank 0's clock, so that all ranks agree on whether time is up."""
+        """Return the time by rank 0's clock, so that all ranks agree on whether time is up."""
         now: float = self.world.share(_native.monotonic_s(), SETUP_LIMIT_S)
         return now
 
     def run_one(self, variant: Variant, index: int) -> float:
-        """One run of one variant, from a barrier to the last rank's end; the same number on every rank."""
+        """Run a variant once; return the seconds from a barrier to the last rank's end, equal on every rank."""
         memory = self.memory(variant)
         for buffer in variant.program.buffers:
             if buffer.role != "input":
@@ -194,7 +204,7 @@ class _Rank:
         return f"in variant '{self.latest[0].name}'" if self.latest else "before its first run"
 
     def save_latest(self) -> None:
-        """Save the spans of this rank's latest run, which is being ended from outside."""
+        """Save the spans of this rank's latest run, when the launcher ends it."""
         if self.latest:
             variant, begin_s = self.latest
             self.save_partial(variant, Spans(begin_s, *self.engines[variant.name].spans()))
@@ -260,7 +270,7 @@ class _Rank:
 
     @cached_property
     def written(self) -> set[str]:
-        """Names of buffers that some variant's ops write: a run may change their initial contents."""
+        """Names of buffers that a variant's ops write: a run may change their initial contents."""
         programs = [variant.program for variant in self.job.variants]
         return {p.buffers[row].name for p in programs for row in np.unique(p.columns["write_buffer"])}
 
@@ -277,7 +287,7 @@ class _Rank:
 
 
 def run_bound(bound: _native.Engine | _native.Script, options: RunOptions) -> str:
-    """Run what is bound to its end. Return why it failed, or an empty string."""
+    """Run an engine or script to its end. Return why it failed, or an empty string."""
     if isinstance(bound, _native.Script):
         return bound.run(options.stall_s, REDUCE_OPS.index(options.reduce_op), options.repeats)
     (failure,) = run_engines([bound], options)
@@ -285,7 +295,7 @@ def run_bound(bound: _native.Engine | _native.Script, options: RunOptions) -> st
 
 
 def elements_of(variant: Variant, buffer: Buffer, rank: int) -> int:
-    """How many elements a rank holds in a buffer."""
+    """Return how many elements a rank holds in a buffer."""
     return prod(shape_of(variant, buffer, rank))
 
 
@@ -295,7 +305,7 @@ def dtype_of(variant: Variant, buffer: Buffer) -> str:
 
 
 def shape_of(variant: Variant, buffer: Buffer, rank: int) -> tuple[int, ...]:
-    """The shape of a buffer: its slots, then the shape of a slot; flat if slots differ in size."""
+    """Return the shape of a buffer: its slots, then the shape of a slot; flat if slots differ in size."""
     workload = variant.workload
     return workload.length(buffer.name, rank, buffer.slots[rank]), *workload.slots[buffer.name][rank].shape
 
@@ -306,13 +316,13 @@ def _timeline(variant: Variant, spans: list[Spans], meta: dict[str, Any]) -> Tim
 
 
 def closest_to_median(seconds: Any, spans: list[Spans]) -> int:
-    """The round whose own end is nearest to the median makespan."""
+    """Return the round whose end on this rank is nearest to the median makespan."""
     ends = np.array([np.max(s.end_s, initial=s.begin_s) - s.begin_s for s in spans])
     return int(np.argmin(np.abs(ends - np.median(seconds))))
 
 
 def merge_facts(facts: list[dict[str, Any]]) -> dict[str, Any]:
-    """For each fact: its value if it is the same on all ranks, else the list of values by rank."""
+    """Return for each fact its value if it is equal on all ranks, else the list of values by rank."""
     merge: Callable[[list[Any]], Any] = lambda values: values[0] if len(set(values)) == 1 else values  # noqa: E731
     return {key: merge([f[key] for f in facts]) for key in facts[0]}
 

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from dovetail.trace.clocks import Meeting
 
 CONTROL_TAG = 20000
-MOST_SHARED = 1 << 30  # bytes that channels may take: of these, the pages that messages have touched exist
+MOST_SHARED = 1 << 30  # bytes that channels may take; only pages that messages have touched are allocated
 ANSWER_S = 600.0  # a rank that sends nothing for this long inside `together` counts as failed
-_ANYHOW = 0  # a send may end before the receiver has asked for it
+_ANYHOW = 0  # a send may end before its receive is posted
 
 
 class World:
     """The ranks of one communicator, and small control messages between them.
 
-    Either all ranks of this MPI job (initialises MPI at `level` if nobody has), or those of `bound`, a user's
-    communicator, or those of the native communicator at `address`. Ranks are numbered as in that communicator, in
-    errors too. `provided`: the level that MPI has, of `run.options.LEVELS` by number.
+    Either all ranks of this MPI job (initialises MPI at `level` unless it is), or those of `bound`, a user's
+    communicator, or those of the native communicator at `address`. Ranks are numbered as in that communicator, also in
+    errors. `provided`: the level that MPI has, as an index of `run.options.LEVELS`.
     """
 
     def __init__(
         self, calls: Calls, bound: _native.Communicator | None = None, address: int = 0, *, level: Level = "funneled"
     ) -> None:
-        self._calls, self._bound = calls, bound  # kept: the duplicate lives as long
+        self._calls, self._bound = calls, bound  # the duplicate lives as long as this reference
         reduce = _native.mpi_reduce_function()
         if bound is None and not address:
             self._comm, provided = ctypes.c_void_p(), ctypes.c_int(LEVELS.index(level))
@@ -72,7 +72,7 @@ class World:
 
     @cached_property
     def neighbours(self) -> _native.Neighbours | None:
-        """Channels between all ranks in memory of their host; None where they share none. Collective at first."""
+        """Channels between all ranks in memory of their host; None if they share none. Collective at first use."""
         if self._bound is not None:
             found: _native.Neighbours | None = self._bound.neighbours
             return found
@@ -109,7 +109,7 @@ class World:
         self._call("abort", code)
 
     def finalize(self) -> None:
-        """End the use of the library, unless that was done."""
+        """Finalize the library, if that was not done."""
         self._call("finalize")
 
     def send(self, payload: Any, dst: int, limit_s: float = 60.0) -> None:
@@ -120,7 +120,7 @@ class World:
         self._finish(self._start("isend", data, len(data), dst, _ANYHOW), limit_s, dst)
 
     def recv(self, src: int, limit_s: float = 60.0) -> Any:
-        """Receive an object from `src`. RunError if none arrives within the limit; a later call may still take it."""
+        """Receive an object from `src`. Raises RunError if none arrives in time; a later call may still receive it."""
         size = np.zeros(1, np.int64)
         self._take(size.ctypes.data, 8, src, limit_s)
         data = ctypes.create_string_buffer(int(size[0]))
@@ -149,10 +149,10 @@ class World:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Let all ranks reach the end of the block, or let all raise. Collective.
+        """Make all ranks reach the end of the block, or make all raise. Collective.
 
         A rank that failed raises its own error, the others that of the lowest rank that failed. Inside the block ranks
-        may exchange by `gather` and `share` only. At its end each rank reports that it has not failed. A nested block
+        may communicate by `gather` and `share` only. At its end each rank reports success. A nested block
         is part of the outer one.
         """
         self.requests.drain()
@@ -177,7 +177,7 @@ class World:
             self._is_together = False
 
     def _exchange_faults(self, own: Fault) -> None:
-        """Send one fault as the last message, to rank 0 and from there to all; drop what came before theirs."""
+        """Send one fault as the last message, to rank 0 and from there to all; drop earlier messages of the others."""
         if self.rank == 0 and own.text:
             self._faults[0] = own
         others = range(1, self.size) if self.rank == 0 else (0,)
@@ -198,7 +198,7 @@ class World:
         return found
 
     def barrier(self, limit_s: float = 60.0) -> None:
-        """Wait for all ranks; RunError, naming one, if any does not arrive within the limit."""
+        """Wait for all ranks. Raises RunError if a rank does not arrive within the limit."""
         handle = ctypes.c_int()
         self._call("icollective", 5, None, None, ctypes.c_longlong(0), 2, 0, 0, -1, ctypes.byref(handle))
         self._finish(handle.value, limit_s, None)
@@ -213,8 +213,8 @@ class World:
         return result
 
     def meet(self, limit_s: float = 60.0) -> list[Meeting]:
-        """Compare clocks along a tree, all ranks together: this rank's meeting with its parent, none of rank 0."""
-        from dovetail.trace.clocks import Meeting  # for those alone who compare clocks
+        """Compare clocks along a tree, on all ranks together. Return the meeting with this rank's parent, if any."""
+        from dovetail.trace.clocks import Meeting  # imported only by those who compare clocks
 
         try:
             found = Meeting(*_native.meet(self.transport, CONTROL_TAG, limit_s))
@@ -233,7 +233,7 @@ class World:
         try:
             self._finish(handle, limit_s, src)
         except BaseException:
-            self._call("cancel", handle)  # or it would land, late, in memory that is another's by then
+            self._call("cancel", handle)  # a late message would overwrite memory that is reused by then
             raise
 
     def _finish(self, handle: int, limit_s: float, peer: int | None) -> None:

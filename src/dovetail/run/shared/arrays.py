@@ -1,4 +1,4 @@
-"""arrays: NumPy arrays in memory that all ranks of a host map, which other ranks read where they lie."""
+"""arrays: NumPy arrays in memory that all ranks of a host map: other ranks read them without copying them first."""
 
 from __future__ import annotations
 
@@ -13,46 +13,51 @@ from dovetail import _native
 from dovetail.core import EnvironmentFault, OperatorError
 from dovetail.run.arrays import Array
 from dovetail.run.ranks.comm import adopted
-from dovetail.run.ranks.together import of_all
+from dovetail.run.ranks.library import SharedCalls
+from dovetail.run.ranks.together import common, of_all
 from dovetail.run.ranks.world import World
-from dovetail.run.shared.world import Comm, world
+from dovetail.run.shared.world import world
 
 
-def empty(shape: int | Sequence[int], dtype: DTypeLike = float, comm: Comm | None = None) -> Array:
+def empty(shape: int | Sequence[int], dtype: DTypeLike = float, comm: Any = None) -> Array:
     """Return a new array of zeros in memory that all ranks of `comm` map.
 
-    In calls on `comm`, another rank copies a long message from such an array straight from where it lies: once, not
+    In calls on `comm`, another rank reads a long message straight from where it lies in such an array: it is not copied
     into shared memory and out of it. The memory is given back when the last array on it is dropped.
 
     Parameters
     ----------
     shape : int or tuple of int
-        Of this rank's array; ranks may give other ones.
+        Of this rank's array. It may differ between ranks.
     dtype : str or NumPy dtype
-        Of its elements, of a fixed size.
-    comm : Comm, optional
-        Of `dovetail.world()`, which is the default. All of its ranks call this together.
+        Of its elements, which have a fixed size.
+    comm : communicator, optional
+        Of mpi4py, its ranks on one host; or of `dovetail.world()`, which is the default. All of its ranks call this
+        together.
 
     Raises
     ------
     OperatorError
-        On every rank, where one gives what is no shape or dtype, or `comm` is none of `dovetail.world()`.
+        On every rank, if one gives an invalid shape or dtype, or `comm` is not a communicator.
     EnvironmentFault
-        On every rank, where there is no such memory.
+        On every rank, if ranks are on several hosts, or cannot share memory.
     """
     comm = world() if comm is None else comm
-    if not isinstance(comm, Comm):
-        hint = "dovetail.world(), or plain arrays: calls take both"
-        raise OperatorError(f"no memory is shared on a communicator of {type(comm).__name__}", hint=hint)
     ours = adopted(comm)
     lengths = of_all(comm, lambda: _num_bytes(shape, dtype))
-    region = _native.Region.of(_memory(comm, _native.Region.num_bytes(lengths)), comm.rank, lengths)
-    region.lend(ours.bound.address)
-    made: Array = region.part(comm.rank).view(dtype).reshape(shape)
+    if len(hosts := set(ours.hosts)) > 1:
+        found, hint = f"ranks are on {len(hosts)} hosts", "plain arrays, which every call takes"
+        raise common(EnvironmentFault("only ranks of one host share arrays", found=found, hint=hint))
+    region = _native.Region.of(_memory(comm, _native.Region.num_bytes(lengths)), ours.rank, lengths)
+    if isinstance(ours.calls, SharedCalls):
+        region.lend(ours.bound.address)
+    if ours.bound.neighbours is not None:
+        region.add_to(ours.bound.neighbours)
+    made: Array = region.part(ours.rank).view(dtype).reshape(shape)
     return made
 
 
-def share(array: Any, comm: Comm | None = None) -> Array:
+def share(array: Any, comm: Any = None) -> Array:
     """Return a copy of `array` in memory that all ranks of `comm` map: see `empty`. All ranks call this together."""
     given = np.asarray(array)
     made = empty(given.shape, given.dtype, comm)
@@ -65,9 +70,9 @@ def _num_bytes(shape: Any, dtype: Any) -> int:
         kind = np.dtype(dtype)
         sides: list[int] = np.atleast_1d(np.asarray(shape, np.int64)).tolist()
     except (TypeError, ValueError, OverflowError) as error:
-        raise OperatorError("no array can be shared of these", found=str(error)) from error
+        raise OperatorError("no array with this shape and dtype can be shared", found=str(error)) from error
     if kind.hasobject or not kind.itemsize or any(side < 0 for side in sides):
-        raise OperatorError("no array can be shared of these", found=f"shape {shape}, dtype {kind}")
+        raise OperatorError("no array with this shape and dtype can be shared", found=f"shape {shape}, dtype {kind}")
     num_bytes: int = prod(sides) * kind.itemsize
     return num_bytes
 
@@ -90,8 +95,8 @@ def lent_memory(world: World, num_bytes: int) -> Array | None:
     return made
 
 
-def _memory(ranks: Comm | World, num_bytes: int) -> _native.Segment:
-    """Return memory that all ranks have mapped; without a name, or else with one until all have it."""
+def _memory(ranks: Any, num_bytes: int) -> _native.Segment:
+    """Return memory that all ranks have mapped: without a name, or if that fails, with one until all have mapped it."""
     faults: list[str] = []
     for named in (False, True):
         memory, name, fault = None, "", ""
@@ -111,4 +116,4 @@ def _memory(ranks: Comm | World, num_bytes: int) -> _native.Segment:
             memory.hide()
         if memory is not None and not faults:
             return memory
-    raise EnvironmentFault(f"the ranks cannot share {num_bytes} bytes", found="; ".join(faults))
+    raise common(EnvironmentFault(f"the ranks cannot share {num_bytes} bytes", found="; ".join(faults)))

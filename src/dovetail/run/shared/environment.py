@@ -1,4 +1,4 @@
-"""environment: which rank this process is, and where it meets the others, by what its launcher has set."""
+"""environment: which rank this process is, and where it meets the others, from variables that its launcher has set."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HINT = "start ranks by `dovetail launch`, torchrun, mpiexec or srun, or set DOVE
 
 
 class Launcher(NamedTuple):
-    """The variables by which a launcher says a process's rank, how many ranks there are, and how many on this host."""
+    """The variables in which a launcher sets a process's rank, the number of ranks, and how many are on this host."""
 
     name: str
     rank: str
@@ -48,7 +48,7 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place:
     Raises
     ------
     EnvironmentFault
-        If no launcher has started it, if what it has set is no rank, or if ranks are on several hosts.
+        If no launcher has started it, if the launcher's variables name no valid rank, or if ranks are on several hosts.
     """
     for launcher in LAUNCHERS:
         if launcher.rank in environ and launcher.ranks in environ:
@@ -58,17 +58,17 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place:
                 raise EnvironmentFault(what, hint=HINT)
             _check_host(environ, launcher, size)
             return Place(rank, size, _store(environ, launcher, rank))
-    raise EnvironmentFault("this process is no rank: no launcher has said which", hint=HINT)
+    raise EnvironmentFault("this process is no rank: no launcher has set its rank", hint=HINT)
 
 
 def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether `dovetail launch` or its like has started this process as a rank without MPI."""
+    """Return whether this process was started as a rank without MPI, by `dovetail launch` or with its variables set."""
     return LAUNCHERS[0].rank in environ
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
     if not environ[name].isdecimal():
-        raise EnvironmentFault(f"{name}={environ[name]} is no number of ranks", hint=HINT)
+        raise EnvironmentFault(f"{name}={environ[name]} is not a number", hint=HINT)
     return int(environ[name])
 
 
@@ -93,9 +93,9 @@ def _store(environ: Mapping[str, str], launcher: Launcher, rank: int) -> Store:
 
 
 def _own_folder() -> Path:
-    """Return a folder that all ranks of this user find, and no other user can write or take away.
+    """Return a folder that all ranks of this user find, and that no other user can write or remove.
 
-    Whoever makes a name in /tmp first has it: where that is another user, the ranks meet below the home directory.
+    If another user already has that name in /tmp, the ranks meet below the home directory.
     """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     folder = Path(tempfile.gettempdir()) / f"dovetail-{os.geteuid()}"
@@ -103,16 +103,16 @@ def _own_folder() -> Path:
         folder = Path(runtime) / "dovetail"
     elif folder.is_symlink() or (folder.exists() and folder.stat().st_uid != os.geteuid()):
         folder = cache_dir("ranks")
-    with suppress(OSError):  # the store says what is wrong with it
+    with suppress(OSError):  # the store reports what is wrong with it
         folder.mkdir(0o700, parents=True)
         folder.chmod(0o700)  # whatever the umask
     return folder
 
 
 def _started_by(variable: str) -> str:
-    """Return the launcher's process id and start time: all ranks have the same, and no others ever.
+    """Return the launcher's process id and start time, which only the ranks of this launcher have in common.
 
-    It is the nearest ancestor that does not have the rank's variable itself: shells between it and the rank have it.
+    The launcher is the nearest ancestor without the rank's variable: shells between it and the rank have the variable.
     """
     pid = os.getppid()
     while pid > 1 and _has(pid, variable):
@@ -121,7 +121,7 @@ def _started_by(variable: str) -> str:
 
 
 def _has(pid: int, variable: str) -> bool:
-    """Whether a process began with this variable; not of another user's process, which cannot be asked."""
+    """Return whether a process began with this variable; False for another user's process, which cannot be read."""
     try:
         found = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -134,5 +134,5 @@ def _parent(pid: int) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on, which is the state."""
+    """Return the fields of /proc/PID/stat from the third, the state, on."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

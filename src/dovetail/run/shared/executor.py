@@ -17,7 +17,7 @@ from dovetail.run.shared.launch import Ranks
 class SharedExecutor(Executor):
     """Runs jobs on processes of this host that exchange messages through shared memory. No MPI is needed.
 
-    What stays after a failure, and where, is as for `MpiExecutor`.
+    The files that stay after a failure, and their folder, are those of `MpiExecutor`.
     """
 
     folder: Path | None = None
@@ -28,6 +28,10 @@ class SharedExecutor(Executor):
     def launched_by(self) -> str:
         """Words that identify such ranks."""
         return "processes of one host, without MPI"
+
+    @property
+    def shares_memory(self) -> bool:
+        return True
 
     def in_folder(self, folder: Path) -> SharedExecutor:
         """Return an executor like this one whose jobs leave their files in `folder`."""

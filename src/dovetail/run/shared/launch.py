@@ -1,4 +1,4 @@
-"""launch: start a command as ranks of this host, and end them together."""
+"""launch: start a command as ranks on this host, and end them together."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from dovetail.run.shared.stores import ENDED
 
 POLL_S = 0.01
 HANG_S = 3.0  # seconds that other ranks have to end by themselves after one has failed
-ENDED_S = 2.0  # seconds that they have after SIGTERM
+ENDED_S = 2.0  # seconds that they have to end after SIGTERM
 
 
 class Ranks:
-    """Processes that run one command, each a rank of `dovetail.world()`; together like one process of `subprocess`.
+    """Processes that run one command, each a rank of `dovetail.world()`. Used like one process of `subprocess`.
 
-    They are a process group of their own, without standard input. `output` takes what they print.
+    They are a process group of their own, without standard input. `output` receives their output. They end with
+    this process, however it ends: see `_guard`.
 
     Attributes
     ----------
     pid : int
-        Number of their process group.
+        Id of their process group.
     returncode : int or None
         Once all have ended: 0, or the code of the first that failed.
     first : tuple of int, optional
@@ -43,13 +44,13 @@ class Ranks:
         self._meeting = _meeting_place()
         common = {"DOVETAIL_RANKS": str(ranks), "DOVETAIL_LOCAL_RANKS": str(ranks), "DOVETAIL_STORE": self._meeting}
         self._running: dict[int, subprocess.Popen[bytes]] = {}
-        self.pid = 0
+        self._guard = _guard(self._meeting)
+        self.pid = self._guard.pid
         try:
             for rank in range(ranks):
                 env = os.environ | common | {"DOVETAIL_RANK": str(rank)}
                 streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
                 self._running[rank] = subprocess.Popen(command, env=env, process_group=self.pid, **streams)
-                self.pid = self.pid or self._running[rank].pid
         except OSError as error:
             self.end()
             raise EnvironmentFault(f"cannot start {command[0]}", found=error.strerror) from error
@@ -59,17 +60,19 @@ class Ranks:
         for rank, process in list(self._running.items()):
             if (code := process.poll()) is not None:
                 del self._running[rank]
-                with suppress(OSError):  # once all have met, there is no such folder
+                with suppress(OSError):  # the folder is removed once all have met
                     Path(self._meeting, f"{ENDED}.{rank}").touch(0o600)
                 if code and self.first is None:
                     self.first = rank, code
         if not self._running and self.returncode is None:
             self.returncode = self.first[1] if self.first else 0
+            self._guard.kill()
+            self._guard.communicate()
             shutil.rmtree(self._meeting, ignore_errors=True)
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until all have ended; subprocess.TimeoutExpired where they have not within `timeout` seconds."""
+        """Wait until all have ended. Raises subprocess.TimeoutExpired if they have not within `timeout` seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
             if until is not None and time.monotonic() > until:
@@ -79,12 +82,27 @@ class Ranks:
         return self.returncode
 
     def end(self) -> None:
-        """Terminate those that run, then kill them."""
+        """Send SIGTERM to those that still run, then SIGKILL."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             if self.poll() is None:
                 with suppress(ProcessLookupError, subprocess.TimeoutExpired):
                     os.killpg(self.pid, number)
                     self.wait(ENDED_S)
+
+
+def _guard(meeting: str) -> subprocess.Popen[bytes]:
+    """Start a process, in a group of its own, that ends the group once this process has ended, even by SIGKILL.
+
+    It then removes the folder where the ranks meet. The guard reads from a pipe, which ends once no process can write
+    to it. This process can, and each new child until it begins its command: by then it is in the group.
+    """
+    script = f"trap '' TERM INT HUP; read _; kill -TERM 0; sleep {ENDED_S:g}; rm -rf -- \"$1\"; kill -KILL 0"
+    words = ["/bin/sh", "-c", script, "dovetail guard", meeting]
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE  # the guard must not keep open a pipe of the ranks' output
+    try:
+        return subprocess.Popen(words, stdin=pipe, stdout=quiet, stderr=quiet, process_group=0)
+    except OSError as error:
+        raise EnvironmentFault("ranks cannot be started", found=f"/bin/sh: {error.strerror}") from error
 
 
 def _meeting_place() -> str:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from pathlib import Path
 
 from dovetail.run.mpi.rank import use_own_cores
 from dovetail.run.ranks.heartbeat import Pulse
 
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
-
-
 if __name__ == "__main__":
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # no launcher outlives its parent to end the ranks
     use_own_cores()
     with Pulse(Path(sys.argv[1]), os.environ["DOVETAIL_RANK"]) as pulse:
         from dovetail.run.ranks.worker import serve

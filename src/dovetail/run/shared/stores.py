@@ -1,4 +1,4 @@
-"""stores: a few keys and values by which the ranks of one host find each other."""
+"""stores: keys and values through which the ranks of one host find each other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dovetail.core import EnvironmentFault, RunError
 from dovetail.core.trust import folder_danger, read_own
 
 POLL_S = 0.005
-ENDED = "ended"  # with a rank: the key by which a launcher says that it has ended
+ENDED = "ended"  # with a rank: the key that a launcher sets once that rank has ended
 CALL_S = 5.0  # seconds that one exchange with the socket of rank 0 may take
 
 
@@ -34,7 +34,7 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Forget all keys; rank 0 does it when all ranks have what they need."""
+        """Forget all keys. Rank 0 calls it once all ranks have read what they need."""
         ...
 
 
@@ -53,21 +53,21 @@ def wait_for(store: Store, keys: Sequence[str], limit_s: float) -> list[str | No
 
 
 class Job:
-    """The keys of one job, in a store where keys of an earlier one may lie that was killed while its ranks met.
+    """The keys of one job. The store may still hold keys of an earlier job that was killed while its ranks met.
 
-    Rank 0 chooses a prefix. Every other rank writes a number that nobody had before, and takes the prefix that rank 0
-    gives for it.
+    Rank 0 chooses a prefix. Every other rank writes a random number, and takes the prefix that rank 0
+    writes together with this number.
 
     Raises
     ------
     RunError
-        On other ranks, if rank 0 gives none within `limit_s` seconds. In every call, if the launcher has written that a
+        On other ranks, if rank 0 writes none within `limit_s` seconds. In every call, if the launcher wrote that a
         rank has ended, as `dovetail launch` does in a folder.
     """
 
     def __init__(self, store: Store, rank: int, size: int, limit_s: float) -> None:
         self._store, self._rank, self._size, self._prefix = store, rank, size, secrets.token_hex(8)
-        self._is_told = isinstance(store, FileStore)
+        self._sees_ended = isinstance(store, FileStore)
         self._others, self._answered = [f"knock.{other}" for other in range(1, size)], [""]
         if rank:
             self._prefix = self._heard(secrets.token_hex(8), limit_s)
@@ -98,7 +98,7 @@ class Job:
         return self._get(f"{self._prefix}.{key}")
 
     def _get(self, key: str) -> str | None:
-        for rank in range(self._size if self._is_told else 0):
+        for rank in range(self._size if self._sees_ended else 0):
             if self._store.get(f"{ENDED}.{rank}") is not None:
                 raise RunError(f"rank {rank} of {self._size} has ended before all ranks had met")
         return self._store.get(key)
@@ -109,12 +109,12 @@ class Job:
 
 
 class FileStore:
-    """A folder that only this user can write, with a file per key.
+    """A folder that only this user can write, with one file for each key.
 
     Raises
     ------
     EnvironmentFault
-        If somebody else could write there.
+        If another user could write there.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -128,7 +128,7 @@ class FileStore:
             raise EnvironmentFault(f"ranks do not meet in {folder}: others could disturb them", found=danger)
 
     def set(self, key: str, value: str) -> None:
-        """Write a file under another name first, so that nobody reads half of it."""
+        """Write a file under another name and rename it, so that no rank reads half of it."""
         part = self.folder / f".{key}.{os.getpid()}"
         try:
             part.write_text(value)
@@ -137,7 +137,7 @@ class FileStore:
             raise EnvironmentFault(f"ranks cannot meet in {self.folder}", found=error.strerror) from error
 
     def get(self, key: str) -> str | None:
-        """Return the text of a file, which this user wrote."""
+        """Return the text of a file that this user wrote; None if there is none."""
         try:
             return read_own(self.folder / key).decode()
         except FileNotFoundError:
@@ -145,7 +145,7 @@ class FileStore:
 
     def close(self) -> None:
         """Remove the folder and its files."""
-        with suppress(OSError):  # a rank that gives up may be writing
+        with suppress(OSError):  # another rank that gives up may still write here
             for path in self.folder.iterdir():
                 path.unlink(missing_ok=True)
             self.folder.rmdir()
@@ -189,10 +189,10 @@ class SocketStore:
         return f"token.{self.address[1]}"
 
     def _serve(self, listener: socket.socket) -> None:
-        with suppress(OSError):  # it was closed
+        with suppress(OSError):  # the listener was closed
             while True:
                 line, _ = listener.accept()
-                with suppress(OSError, ValueError, KeyError, TypeError), line:  # of somebody who is no rank
+                with suppress(OSError, ValueError, KeyError, TypeError), line:  # from a process that is no rank
                     line.settimeout(CALL_S)
                     line.sendall(self._answer(json.loads(_line_of(line))).encode() + b"\n")
 
@@ -204,7 +204,7 @@ class SocketStore:
         return json.dumps({"value": self.values.get(asked["key"])})
 
     def _ask(self, **asked: str) -> str | None:
-        """Return what rank 0 answers; None while it does not, or serves another job's ranks."""
+        """Return the answer of rank 0; None while it does not answer, or serves another job's ranks."""
         token = self._given or self.tokens.get(self._key)
         with suppress(OSError, ValueError), socket.create_connection(self.address, CALL_S) as line:
             line.sendall(json.dumps({"token": token or "", **asked}).encode() + b"\n")
@@ -213,14 +213,14 @@ class SocketStore:
         return None
 
     def set(self, key: str, value: str) -> None:
-        """Set a key; RunError where rank 0 does not take it."""
+        """Set a key. Raises RunError if rank 0 does not answer."""
         if self._listener is not None:
             self.values[key] = value
         elif self._ask(key=key, value=value) != value:
             raise RunError("rank 0 does not answer at {}:{}".format(*self.address))
 
     def get(self, key: str) -> str | None:
-        """Ask rank 0."""
+        """Return the value of a key that rank 0 has; None while it is not set."""
         return self.values.get(key) if self._listener is not None else self._ask(key=key)
 
     def close(self) -> None:
@@ -233,7 +233,7 @@ class SocketStore:
 
 
 def _line_of(line: socket.socket) -> bytes:
-    """Return what comes up to the end of a line."""
+    """Return the bytes received up to the end of a line."""
     found = b""
     while not found.endswith(b"\n"):
         part = line.recv(4096)

@@ -15,18 +15,18 @@ from dovetail.run.ranks.world import World
 from dovetail.run.shared.environment import place_of
 from dovetail.run.shared.stores import Job, Store, wait_for
 
-ARRIVE_S = 60.0  # seconds for all ranks to come; $DOVETAIL_ARRIVE_S where a launcher queues
+ARRIVE_S = 60.0  # seconds for all ranks to start; $DOVETAIL_ARRIVE_S if ranks wait in a queue
 STALL_S = 600.0  # seconds that a call of a communicator waits for a rank
-FAREWELL_S = 2.0  # seconds that rank 0 waits, where ranks cannot meet, until the others know it
+FAREWELL_S = 2.0  # seconds that rank 0 waits, if ranks cannot meet, until the others have read it
 KINDS = ("anonymous", "named")  # of memory, in the order in which they are tried
 NAMED_BUDGET = 4 << 20  # bytes of all rings in /dev/shm, which may be small
 
 
 class Comm:
-    """A communicator of processes of one host. It stands wherever Dovetail takes one of mpi4py, and has the methods of
-    that one that do not move arrays: `dovetail.all_reduce(array, comm)` and the other collectives do.
+    """A communicator of processes of one host. Dovetail takes it where it takes one of mpi4py. It has those methods of
+    mpi4py's that do not move arrays; `dovetail.all_reduce(array, comm)` and the other collectives move them.
 
-    Its calls raise RunError where a rank has died, ended, or does not come within ten minutes, and name it.
+    Its calls raise RunError, naming the rank, if a rank has died, has ended, or does not call within ten minutes.
     """
 
     def __init__(self, number: int) -> None:
@@ -88,7 +88,7 @@ class Comm:
     def Split(self, color: int | None = 0, key: int = 0) -> Comm | None:
         """Return a communicator of the ranks that give the same `color`, in the order of `key`, then of their ranks.
 
-        None where the color is None. All ranks call it together.
+        None if `color` is None. All ranks call it together.
         """
         asked = self.allgather((color, key))
         members = sorted((rank for rank, (its, _) in enumerate(asked) if its == color), key=lambda rank: asked[rank][1])
@@ -96,13 +96,13 @@ class Comm:
         return Comm(number) if number else None
 
     def Dup(self) -> Comm:
-        """Return another communicator of the same ranks."""
+        """Return a new communicator of the same ranks."""
         made = self.Split(0)
         assert made is not None
         return made
 
     def Free(self) -> None:
-        """Free the communicator, and what Dovetail keeps for it. Other ranks do not wait for this one any more."""
+        """Free the communicator, and what Dovetail keeps for it. Other ranks no longer wait for this one."""
         if self._number:
             self.world.requests.drain()
             _native.shared_part(self._number)
@@ -117,7 +117,7 @@ class Comm:
 
 @cache
 def calls() -> SharedCalls:
-    """Return the calls of this process. When it ends, the other ranks learn of it."""
+    """Return the calls of this process. When the process ends, it tells the other ranks."""
     atexit.register(_leave)
     return SharedCalls()
 
@@ -131,7 +131,7 @@ def _leave() -> None:
 def world() -> Comm:
     """Return the communicator of all ranks that this process's launcher has started on this host; no MPI is needed.
 
-    All ranks call it, and wait for each other the first time. The launcher is `dovetail launch`, torchrun, mpiexec,
+    All ranks call it. In the first call they wait for each other. Launchers: `dovetail launch`, torchrun, mpiexec,
     srun, or whoever sets $DOVETAIL_RANK, $DOVETAIL_RANKS and $DOVETAIL_STORE, a folder that only the user can write.
 
     Raises
@@ -139,7 +139,7 @@ def world() -> Comm:
     EnvironmentFault
         If no launcher has started this process, if ranks are on several hosts, or if they cannot share memory.
     RunError
-        If a rank does not come within a minute ($DOVETAIL_ARRIVE_S seconds), naming it.
+        If a rank does not call it within a minute ($DOVETAIL_ARRIVE_S seconds). The error names the rank.
     """
     with _one_thread:
         return _world()
@@ -158,8 +158,8 @@ def _world() -> Comm:
 def join(store: Store, rank: int, size: int, limit_s: float = ARRIVE_S) -> int:
     """Share memory among the ranks that meet in `store`, and return the number of their communicator.
 
-    Memory without a name comes first. Where some rank cannot open it, as in another PID namespace, it gets a name in
-    /dev/shm until all ranks have it. Raises what `world` raises.
+    Memory without a name is tried first. If some rank cannot open it, as in another PID namespace, it has a name in
+    /dev/shm until all ranks have opened it. Raises the errors of `world`.
     """
     faults: list[str] = []
     for kind in KINDS:
@@ -203,7 +203,7 @@ def _join_by(store: Store, kind: str, rank: int, size: int, limit_s: float) -> t
 
 
 def _give_up(store: Store, rank: int, size: int) -> None:
-    """Let rank 0 close the store once the others have read it, those that are there."""
+    """Let rank 0 close the store once the other ranks that have started have read it."""
     store.set(f"heard.{rank}", "")
     if rank == 0:
         wait_for(store, [f"heard.{each}" for each in range(size)], FAREWELL_S)
@@ -211,7 +211,7 @@ def _give_up(store: Store, rank: int, size: int) -> None:
 
 
 def _made(store: Store, kind: str, size: int) -> _native.Segment:
-    """Make the memory on rank 0, and say its name; an empty name where there is none."""
+    """Make the memory on rank 0, and put its name into the store; an empty name if it cannot be made."""
     try:
         memory = _memory(kind, size)
     except RuntimeError:
@@ -235,7 +235,7 @@ def _opened(store: Store, kind: str, limit_s: float) -> _native.Segment:
 
 
 def _heard(store: Store, key: str, limit_s: float) -> str:
-    """Return what rank 0 says."""
+    """Return the value that rank 0 sets for a key."""
     (found,) = wait_for(store, [key], 2 * limit_s)  # it waits for others itself
     if found is None:
         raise RunError(f"rank 0 did not come within {2 * limit_s:.0f} s", hint="look at its output")
@@ -243,7 +243,7 @@ def _heard(store: Store, key: str, limit_s: float) -> str:
 
 
 def _end_meeting(store: Store, number: int, rank: int, size: int, limit_s: float) -> None:
-    """Let rank 0 close the store once all ranks have read it, before any goes on: the next job may meet there."""
+    """Let rank 0 close the store once all ranks have read it. Until then none goes on: the next job may meet there."""
     ranks = World(calls(), address=_native.shared_communicator(number))
     ranks.barrier(limit_s)
     if rank == 0:
@@ -252,9 +252,9 @@ def _end_meeting(store: Store, number: int, rank: int, size: int, limit_s: float
 
 
 def _divide(parent: Comm, members: list[int]) -> int:
-    """Share memory among `members`, ranks of `parent`; return the number of their communicator, 0 where there are none.
+    """Share memory among `members`, ranks of `parent`. Return the number of their communicator; 0 if there are none.
 
-    All ranks of `parent` call it, and hear from each other by its messages: one that dies meanwhile is named.
+    All ranks of `parent` call it. They exchange messages through `parent`: its errors name a rank that dies meanwhile.
     """
     number = 0
     for kind in KINDS:
