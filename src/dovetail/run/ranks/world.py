@@ -97,7 +97,7 @@ class World:
 
     def lend(self, region: _native.Region) -> None:
         """Let the other ranks read messages where they lie in `region`. All ranks call it together."""
-        region.lend(self._comm.value)
+        region.lend(self._comm.value or 0)
 
     @property
     def library(self) -> str:
