@@ -30,8 +30,8 @@ struct Label {
 
 // Used by one thread at a time. A short message is copied into the ring at once: then its send is complete. For a long
 // or a `matched` one, the sender asks, the receiver grants, and the data are sent in pieces: the receiver
-// takes one while the sender writes the next. A message in a region is lent: the
-// receiver copies it from there, or reads it there until it gives it back. Until then the send has not ended.
+// takes one while the sender writes the next. A message in a region is lent: the receiver copies it from there, or
+// reads it there until it gives it back; until then the send has not ended.
 class Messages {
   public:
     static std::size_t bytes(int size, std::size_t ring_bytes);  // of the segment
@@ -49,7 +49,7 @@ class Messages {
     // `lent`: a message in a region stays there until it is given back: see run::Transport::borrow.
     int irecv(void* data, long long num_bytes, int src, Label label, const std::byte** lent = nullptr);
     bool give_back(int handle);  // whether there was room to say so; the request is then gone
-    // Whether the request has ended; then it is gone, unless it is lent, and `code` says how.
+    // Whether the request has ended. It is freed then, unless it is lent, and `code` is its result.
     bool test(int handle, int& code);
     void cancel(int handle);  // of a receive that is no longer awaited; a send is freed once it has ended
     void add(std::shared_ptr<Region> region) { regions_.add(std::move(region)); }  // on all ranks
@@ -79,7 +79,7 @@ class Messages {
         std::byte* data = nullptr;
         const std::byte** lent = nullptr;  // of a receive that may leave the message where it lies: where that is
         bool is_lent() const { return lent && *lent; }
-        long long num_bytes = 0, moved = 0, total = 0;  // total: bytes that come, which may be more than fit
+        long long num_bytes = 0, moved = 0, total = 0;  // total: bytes sent, which may be more than fit
     };
     struct Early {  // a message that arrived before its receive
         Label label;

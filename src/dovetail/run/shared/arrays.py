@@ -78,7 +78,7 @@ def _num_bytes(shape: Any, dtype: Any) -> int:
 
 
 def lent_memory(world: World, num_bytes: int) -> Array | None:
-    """Return `num_bytes` of this rank, which the other ranks of `world` read where they lie. All ranks call it.
+    """Return `num_bytes` of this rank, which the other ranks of `world` read where they lie. Collective.
 
     None on all ranks where messages do not lie there, or where there is no such memory.
     """
