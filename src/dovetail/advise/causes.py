@@ -8,7 +8,6 @@ passed on to these waits, and so back to their causes. This is the delay analysi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -187,10 +186,3 @@ class _Spread:
             parts.append(sums[at] * self.bounds_s - moments[at])
         found: Array = np.maximum(np.diff(parts[0] - parts[1]), 0.0)
         return found
-
-
-def chain(found: Causes) -> Iterator[str]:
-    """Yield each cause in words, with its share of the ranks' time."""
-    whole_s = found.seconds * found.num_ranks or 1.0
-    for it in found.causes:
-        yield f"{it.seconds / whole_s:.0%} of the ranks' time: {it.pattern.words} at {it.activity.place}"
