@@ -318,7 +318,9 @@ def test_advice_in_words_and_json():
     text = advice_text(advice)
     for words in ("1. merge: saves", "one MPI_Allreduce of all elements", "Replayed unchanged"):
         assert words in text
-    assert set(advice.to_json()["findings"][0]) == {"kind", "where", "evidence", "action", "saves_s"}
+    told = {"kind", "where", "evidence", "action", "saves_s"}
+    why = {"cause", "root", "confidence", "bound_s", "instead_of"}
+    assert set(advice.to_json()["findings"][0]) == told | why
 
 
 def test_a_collective_from_a_root_delays_only_ranks_that_come_before_the_root():

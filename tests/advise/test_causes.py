@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import plain_causes
@@ -11,8 +12,10 @@ from trace_calls import call, collective, sent, taken, trace_of
 from trace_files import write_process
 
 from dovetail.advise import causes as causes_module
+from dovetail.advise.advise import advise
 from dovetail.advise.causes import Causes, causes, causes_of
 from dovetail.advise.rank_activity import rank_activity
+from dovetail.report.advice import advice_text
 from dovetail.trace import Trace
 
 
@@ -166,3 +169,31 @@ def test_a_trace_without_waits_has_no_causes(tmp_path):
     write_process(tmp_path, 0, {1: call(8, 1, 2)}, num_ranks=1)
     found = causes(trace_of(tmp_path))
     assert (found.causes, found.waited_s) == ((), 0.0)
+
+
+def test_a_finding_names_the_root_of_its_waits_and_other_ways_to_the_same_seconds(tmp_path):
+    """In turn each of two ranks has more work before a barrier: share the work, or leave the barrier out."""
+    program = Program(2)
+    for step in range(40):
+        for rank in range(2):
+            program.work(rank, 3 if (step + rank) % 2 else 1)
+        program.all_reduce()
+    advice = advise(program.trace(tmp_path))
+    first, *others = advice.findings
+    assert (first.cause, first.root[1]) == ("work", "MPI_Allreduce to MPI_Allreduce")
+    assert {it.instead_of for it in others if it.kind in ("imbalance", "seldom")} == {f"{first.kind} at {first.where}"}
+    text = advice_text(advice)
+    assert "cause     rank" in text
+    assert "   or        " in text
+
+
+def test_findings_below_the_noise_of_a_run_are_apart(tmp_path):
+    program = Program(2)
+    for _ in range(20):
+        for rank in range(2):
+            program.work(rank, 1 + 2 * rank)
+        program.all_reduce()
+    advice = advise(program.trace(tmp_path))
+    loud = replace(advice, spread_s=1.0)
+    assert "Below what two runs differ by" in advice_text(loud)
+    assert "Below what two runs differ by" not in advice_text(replace(advice, spread_s=0.0))

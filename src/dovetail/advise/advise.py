@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from dovetail.advise import traffic_remedies as remedies_traffic
 from dovetail.advise import waiting_remedies as remedies_waiting
 from dovetail.advise.remedy import KINDS, Remedy, Site, duration
 from dovetail.advise.replay import makespan_s, with_curve
+from dovetail.advise.roots import Roots
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
 from dovetail.machine import Machine
@@ -30,6 +31,7 @@ MOST_ROWS = 1 << 18  # a longer trace is represented by excerpts
 EXCERPTS, EXCERPT_ROWS = 8, 20_000  # number of excerpts, and rows of each
 UNSURE = 0.7  # weight, in the ranking, of changes of which the trace does not show whether they are possible
 UNSURE_KINDS = ("barrier", "seldom", "imbalance")
+MOST_MAINS = 4  # findings with which later ones are compared, whether they save the same seconds
 MUCH_THE_SAME = 0.2  # savings that differ by less than this share are ranked by effort
 SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
     *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
@@ -57,6 +59,16 @@ class Finding:
         What to change.
     saves_s : float
         Seconds of makespan that a replay with the change saves.
+    cause : str
+        Why ranks waited: kind of the root's activity (`advise.roots`); "calls" if the calls themselves cost the time.
+    root : tuple of int and str
+        The late rank, and what it did where. -1 and "": unknown.
+    confidence : str
+        "high"; "medium" if the trace does not show whether the change is possible; "low" if it saves less than noise.
+    bound_s : float
+        The most that such a change saves. Equals `saves_s` unless the trace does not show how much is possible.
+    instead_of : str
+        Kind and place of a finding listed before, whose change saves the same seconds; empty: none.
     """
 
     kind: str
@@ -64,10 +76,16 @@ class Finding:
     evidence: str
     action: str
     saves_s: float
+    cause: str = ""
+    root: tuple[int, str] = (-1, "")
+    confidence: str = "high"
+    bound_s: float = 0.0
+    instead_of: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return all attributes by name."""
-        return {name: getattr(self, name) for name in ("kind", "where", "evidence", "action", "saves_s")}
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**found, "root": {"rank": self.root[0], "place": self.root[1]}}
 
 
 @dataclass(frozen=True)
@@ -152,7 +170,12 @@ def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None) -> A
     spread_s = chance_s(trace, model, where.site)
     if machine is not None:
         model = with_curve(model, machine)
-    return replace(advise_model(model, where.site, where.of, Cost(trace)), spread_s=spread_s)
+    found = advise_model(model, where.site, where.of, Cost(trace), Roots(trace))
+    return replace(found, findings=tuple(_with_noise(it, spread_s) for it in found.findings), spread_s=spread_s)
+
+
+def _with_noise(finding: Finding, spread_s: float) -> Finding:
+    return finding if finding.saves_s > spread_s else replace(finding, confidence="low")
 
 
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
@@ -165,10 +188,14 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     for _, part, factor in times:
         for finding in part.findings:
             evidence = f"{finding.evidence} (in an excerpt of {duration(part.traced_s)})"
-            whole = replace(finding, saves_s=finding.saves_s * factor, evidence=evidence)
+            saves_s, bound_s = finding.saves_s * factor, finding.bound_s * factor
+            whole = replace(finding, evidence=evidence, saves_s=saves_s, bound_s=bound_s)
             seen[finding.kind, finding.where].append(whole)
     most = [max(those, key=lambda it: it.saves_s) for those in seen.values()]
-    found = [replace(it, saves_s=sum(x.saves_s for x in seen[it.kind, it.where])) for it in most]
+    sums = {
+        key: [sum(getattr(x, name) for x in those) for name in ("saves_s", "bound_s")] for key, those in seen.items()
+    }
+    found = [replace(it, saves_s=s, bound_s=b) for it in most for s, b in [sums[it.kind, it.where]]]
     replayed_s = sum(part.replayed_s * factor for _, part, factor in times)
     spread_s = sum(part.spread_s**2 * factor for _, part, factor in times) ** 0.5
     kept = tuple(_ranked([it for it in found if it.saves_s >= LEAST_SHARE * replayed_s]))
@@ -177,17 +204,68 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
 
 
 def advise_model(
-    model: ReplayModel, site: Site, where: Callable[[tuple[int, ...]], str], cost: Cost | None = None
+    model: ReplayModel,
+    site: Site,
+    where: Callable[[tuple[int, ...]], str],
+    cost: Cost | None = None,
+    roots: Roots | None = None,
 ) -> Advice:
-    """Advise on a model. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call."""
+    """Advise on a model. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call.
+
+    `roots` finds the causes of waits in the trace of the model.
+    """
     replayed = makespan_s(model)
-    found, cost = [], cost or Cost()
+    found: dict[int, _Weighed] = {}
+    cost = cost or Cost()
     for source in SOURCES:
         for remedy in source(model, site):
-            saved = replayed - makespan_s(remedy.changed) - cost.of_removed_s(model, remedy.changed)
+            least_s = makespan_s(remedy.changed)
+            saved = replayed - least_s - cost.of_removed_s(model, remedy.changed)
             if saved >= LEAST_SHARE * replayed:
-                found.append(Finding(remedy.kind, where(remedy.rows), remedy.evidence, remedy.action, saved))
-    return Advice(tuple(_ranked(found)), model.makespan_s, replayed)
+                finding = _finding(remedy, where(remedy.rows), saved, roots)
+                if remedy.bound is not None:
+                    finding = replace(finding, bound_s=max(replayed - makespan_s(remedy.bound), saved))
+                found[id(finding)] = _Weighed(finding, remedy, source, least_s)
+    ranked = [found[id(finding)] for finding in _ranked([it.finding for it in found.values()])]
+    return Advice(tuple(_with_alternatives(ranked, site)), model.makespan_s, replayed)
+
+
+class _Weighed(NamedTuple):
+    """A finding, and how it was found; `makespan_s`: of the replay with its change."""
+
+    finding: Finding
+    remedy: Remedy
+    source: Callable[[ReplayModel, Site], Iterator[Remedy]]
+    makespan_s: float
+
+
+def _finding(remedy: Remedy, where: str, saved_s: float, roots: Roots | None) -> Finding:
+    finding = Finding(remedy.kind, where, remedy.evidence, remedy.action, saved_s, bound_s=saved_s)
+    if roots is not None:
+        root = roots.of(remedy.rows, where)
+        finding = replace(finding, cause=root.kind, root=(root.rank, root.place))
+    return finding if remedy.is_sure else replace(finding, confidence="medium")
+
+
+def _with_alternatives(ranked: Sequence[_Weighed], site: Site) -> Iterator[Finding]:
+    """Yield the findings; one whose saving is mostly gone once an earlier one is followed names that one.
+
+    The later remedy is looked for again in the model that the earlier one changed, and replayed there.
+    """
+    mains: list[_Weighed] = []
+    for it in ranked:
+        main = next((m for m in mains if _saves_after(it, m, site) < 0.5 * it.finding.saves_s), None)
+        if main is None and len(mains) < MOST_MAINS:
+            mains.append(it)
+        same = f"{main.finding.kind} at {main.finding.where}" if main else ""
+        yield replace(it.finding, instead_of=same)
+
+
+def _saves_after(it: _Weighed, main: _Weighed, site: Site) -> float:
+    """Return the seconds that a remedy still saves where an earlier one was followed."""
+    rows = set(it.remedy.rows)
+    again = (r for r in it.source(main.remedy.changed, site) if r.kind == it.remedy.kind and rows & set(r.rows))
+    return max((main.makespan_s - makespan_s(remedy.changed) for remedy in again), default=0.0)
 
 
 def together(runs: Sequence[Advice]) -> Advice:
@@ -201,12 +279,19 @@ def together(runs: Sequence[Advice]) -> Advice:
             seen[finding.kind, finding.where].append(finding)
     lacking = {key: [0.0] * max(len(runs) - len(those), 0) for key, those in seen.items()}
     saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
-    all_of = [replace(those[0], saves_s=saves[key]) for key, those in seen.items()]
+    all_of = [_median_of(those, saves[key]) for key, those in seen.items()]
     ranked = [it for it in _ranked(all_of) if it.saves_s >= LEAST_SHARE * replayed_s]
     least_s = spread_s if len(runs) > 1 else 0.0  # the spread estimated from one run is too uncertain to hide findings
     sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
     rows = sum(run.num_rows for run in runs), sum(run.read_rows for run in runs)
     return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), *rows)
+
+
+def _median_of(those: Sequence[Finding], saves_s: float) -> Finding:
+    """Return one finding for several runs; a change that saves less than noise in most of them has low confidence."""
+    levels = sorted((it.confidence for it in those), key=("low", "medium", "high").index)
+    bound_s = max(median(it.bound_s for it in those), saves_s)
+    return replace(those[0], saves_s=saves_s, bound_s=bound_s, confidence=levels[len(levels) // 2])
 
 
 def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:

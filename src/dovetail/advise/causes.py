@@ -8,7 +8,6 @@ passed on to these waits, and so back to their causes. This is the delay analysi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,7 +91,7 @@ def causes(trace: Trace | TraceFile) -> Causes:
 def causes_of(ranks: RankActivity) -> Causes:
     """Return the causes of the waits of known activities."""
     shares = excesses(ranks)
-    costs_s = _passed_on(ranks, shares)
+    costs_s = passed_on(ranks, shares, ranks.waits.until_s - ranks.waits.start_s)
     direct_s = shares.of_activities * costs_s
     by_rank_s = np.stack([np.bincount(ranks.waits.cause, row, ranks.num_ranks) for row in direct_s])
     total_s = by_rank_s.sum()
@@ -153,19 +152,17 @@ def _between(intervals: Any, from_s: Array, to_s: Array) -> Array:
     return found
 
 
-def _passed_on(ranks: RankActivity, shares: Shares) -> Array:
-    """Return the cost of each wait: its seconds, and those of the waits that it caused, directly or along a chain."""
+def passed_on(ranks: RankActivity, shares: Shares, weight_s: Array) -> Array:
+    """Return the cost of each wait: its weight, and that of the waits that it caused, directly or along a chain."""
     waits = ranks.waits
-    ends_s = np.cumsum(waits.until_s - waits.start_s)  # waits are ordered by rank and start
-    bounds_s = np.concatenate([[0.0], ends_s])
-    costs_s = np.array(waits.until_s - waits.start_s)
+    bounds_s = np.concatenate([[0.0], np.cumsum(waits.until_s - waits.start_s)])  # waits are ordered by rank and start
     length_s = shares.to_s - shares.from_s
     rate = np.divide(shares.of_waits, length_s, out=np.zeros(len(length_s)), where=length_s > 0)
-    spread, fresh_s = _Spread(shares.from_s, shares.to_s, bounds_s), costs_s
+    spread, costs_s, fresh_s = _Spread(shares.from_s, shares.to_s, bounds_s), weight_s, weight_s
     for _ in range(MOST_PASSES):
         fresh_s = spread.over_waits(fresh_s * rate)
         costs_s = costs_s + fresh_s
-        if fresh_s.sum() <= LEFT_SHARE * ends_s[-1:].sum():
+        if fresh_s.sum() <= LEFT_SHARE * weight_s.sum():
             break
     return costs_s
 
@@ -189,10 +186,3 @@ class _Spread:
             parts.append(sums[at] * self.bounds_s - moments[at])
         found: Array = np.maximum(np.diff(parts[0] - parts[1]), 0.0)
         return found
-
-
-def chain(found: Causes) -> Iterator[str]:
-    """Yield each cause in words, with its share of the ranks' time."""
-    whole_s = found.seconds * found.num_ranks or 1.0
-    for it in found.causes:
-        yield f"{it.seconds / whole_s:.0%} of the ranks' time: {it.pattern.words} at {it.activity.place}"

@@ -45,7 +45,7 @@ def own_s(steps: Sequence[Step]) -> float:
 
 def gap_s(step: Step) -> float:
     """Return the seconds of a rank's work outside MPI directly before a step."""
-    return step.seconds - step.within_s
+    return max(step.seconds - step.within_s, 0.0)  # a changed model may have a little less
 
 
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:

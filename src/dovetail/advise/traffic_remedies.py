@@ -22,11 +22,11 @@ def merge(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         rank, at = next(iter(run.items()))
         first = model.steps[rank][at[0]]
         groups[model.collectives[first.number].name, site(first.row)].append(run)
-    for (name, place), runs in groups.items():
-        yield _merged(model, name, place, runs)
+    for (name, _), runs in groups.items():
+        yield _merged(model, name, runs, site)
 
 
-def _merged(model: ReplayModel, name: str, place: str, runs: Sequence[dict[int, list[int]]]) -> Remedy:
+def _merged(model: ReplayModel, name: str, runs: Sequence[dict[int, list[int]]], site: Site) -> Remedy:
     steps, collectives = [list(s) for s in model.steps], list(model.collectives)
     rows: list[int] = []
     gone: list[set[int]] = [set() for _ in steps]
@@ -41,9 +41,13 @@ def _merged(model: ReplayModel, name: str, place: str, runs: Sequence[dict[int, 
             rows += [steps[rank][i].row for i in at]
             calls[rank] += len(at)
     changed = [list(dropped(s, g)) for s, g in zip(steps, gone, strict=True)]
-    rank, most = calls.most_common(1)[0]
+    rank = calls.most_common(1)[0][0]
     each = sum(calls.values()) / sum(len(run) for run in runs)
-    evidence = f"{most} calls of {name} on rank {rank}, {each:.3g} in a row from {place} on, with no work between them"
+    counts = Counter(site(steps[rank][i].row) for run in runs for i in run.get(rank, ()))
+    shown = ", ".join(f"{count} at {place or name}" for place, count in counts.most_common(3))
+    evidence = (
+        f"{counts.total()} calls of {name} on rank {rank} ({shown}), {each:.3g} in a row, with no work between them"
+    )
     action = f"one {name} of all elements; or dovetail.all_reduce and similar, which choose the algorithm by size"
     return Remedy("merge", tuple(rows), evidence, action, model.with_steps(changed, collectives=tuple(collectives)))
 
@@ -198,11 +202,11 @@ def temporal_block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     rows = [s.row for steps in model.steps for s in steps if s.kind == "send" and s.number in sent]
     each = sorted(model.messages[n].delay_s or 0.0 for n in sent)[len(sent) // 2]
     size = max(model.messages[n].num_bytes for n in sent)
-    evidence = f"{len(sent)} messages of up to {size} bytes at {places(rows, site)} cross borders, "
+    evidence = f"{len(sent)} messages of up to {size} bytes at {places(rows, site)} go both ways at every step, "
     evidence += f"{duration(each)} each; " + _growth(model, size)
     action = (
         f"exchange a halo {every} times as wide every {every} steps, and compute its points on both ranks "
-        "(dovetail.loops: ghost zones)"
+        "(if these are the borders of a grid)"
     )
     yield Remedy("temporal_block", tuple(rows), evidence, action, model.with_steps(changed, messages=tuple(messages)))
 

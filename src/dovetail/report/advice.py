@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from dovetail.advise.advise import Advice, Finding
 from dovetail.advise.replay import Replay
 from dovetail.report.units import percent, seconds
 
+_DOING = {
+    "work": "was late, by work", "io": "was late, by MPI I/O", "poll": "was late, by pauses between tests",
+    "call": "was late, by its time in a call", "start": "began late",
+}  # fmt: skip
+
 
 def advice_text(advice: Advice) -> str:
     """Return the numbered findings, doubtful ones last, then how far replays can be trusted."""
-    parts = [_finding(number, finding, advice) for number, finding in enumerate(advice.findings, 1)]
+    firm = [it for it in advice.findings if advice.num_runs > 1 or it.saves_s > advice.spread_s]
+    faint = [it for it in advice.findings if it not in firm]
+    mains = [it for it in firm if not it.instead_of or not any(_name(main) == it.instead_of for main in firm)]
+    parts = [_with_ways(number, it, advice, firm) for number, it in enumerate(mains, 1)]
+    if faint:
+        parts.append(f"Below what two runs differ by, {seconds(advice.spread_s)}; these cannot be told from chance:")
+        parts += [_finding(number, it, advice) for number, it in enumerate(faint, len(mains) + 1)]
     if not parts:
         parts = [f"Nothing to change would save {_least(advice)}."]
     if advice.doubtful:
@@ -39,6 +52,17 @@ def replay_text(replay: Replay) -> str:
     return f"Replayed {how}, the program {times} ({share})."
 
 
+def _name(finding: Finding) -> str:
+    return f"{finding.kind} at {finding.where}"
+
+
+def _with_ways(number: int, finding: Finding, advice: Advice, others: Sequence[Finding]) -> str:
+    """Return a finding, with the other changes that save the same seconds."""
+    ways = [it for it in others if it is not finding and it.instead_of == _name(finding)]
+    lines = [f"   or        {it.kind.replace('_', ' ')}, {seconds(it.saves_s)}: {it.action}" for it in ways]
+    return "\n".join([_finding(number, finding, advice), *lines])
+
+
 def _finding(number: int, finding: Finding, advice: Advice) -> str:
     share = percent(finding.saves_s / advice.replayed_s) if advice.replayed_s else ""
     return "\n".join(
@@ -47,6 +71,16 @@ def _finding(number: int, finding: Finding, advice: Advice) -> str:
             f"{seconds(advice.replayed_s)} ({share}), predicted",
             f"   where     {finding.where}",
             f"   evidence  {finding.evidence}",
+            *_cause(finding),
             f"   do        {finding.action}",
         ]
     )
+
+
+def _cause(finding: Finding) -> Iterator[str]:
+    """Yield who made others wait, and the bound of what the change saves if the replay cannot know it."""
+    rank, place = finding.root
+    if rank >= 0 and finding.cause in _DOING:
+        yield f"   cause     rank {rank} {_DOING[finding.cause]}: {place}"
+    if finding.bound_s > 1.01 * finding.saves_s:
+        yield f"   at most   {seconds(finding.bound_s)}"

@@ -99,7 +99,7 @@ class _Rank:
 
     def add(self, steps: Any) -> None:
         for step in steps:
-            self.own_s += step.seconds
+            self.own_s += max(step.seconds, 0.0)
             if step.seconds > 0:
                 self._here()  # the step's action comes after this work
             if step.row != self.row:
