@@ -93,6 +93,16 @@ Bound* known(PyObject* object) {
     throw nb::python_error();
 }
 
+// Of what a board is asked: some rank may have died while it changed it.
+template <class Ask>
+auto asked(Ask ask) {
+    try {
+        return ask();
+    } catch (const TransportError& error) {
+        raise_run_error(error.message);
+    }
+}
+
 std::string of_rank(const Bound& bound, const std::string& failure) {
     return failure.starts_with("rank ") ? failure : "rank " + std::to_string(bound.comm.rank()) + ": " + failure;
 }
@@ -329,9 +339,9 @@ Board& board_of(Bound& bound) {
 // counts; kind -1 where nobody recorded it.
 nb::tuple owed(Bound& bound) {
     Board& board = board_of(bound);
-    const std::uint64_t number = board.owed();
+    const std::uint64_t number = asked([&] { return board.owed(); });
     if (!number) return nb::make_tuple(number, nb::tuple(), -1);
-    const auto found = board.recorded(number);
+    const auto found = asked([&] { return board.recorded(number); });
     const nb::object absent = nb::tuple(nb::cast(board.absent(number)));
     if (!found) return nb::make_tuple(number, absent, -1);
     const auto& [call, counts] = *found;
@@ -340,15 +350,15 @@ nb::tuple owed(Bound& bound) {
                           nb::bytes(counts.data(), counts.size()));
 }
 
+// It waits for the other ranks, which may be threads of this process: those go on meanwhile.
 Shared adopt(std::uintptr_t table, int fortran) {
     const auto* mpi = reinterpret_cast<const dt_mpi_table*>(table);
-    try {
-        auto made = std::make_shared<Bound>(mpi, fortran, on_end, on_freed);
-        state().all[&made->comm] = made;
-        return made;
-    } catch (const TransportError& error) {
-        raise_run_error(error.message);
-    }
+    const Shared made = asked([&] {
+        const nb::gil_scoped_release release;
+        return std::make_shared<Bound>(mpi, fortran, on_end, on_freed);
+    });
+    state().all[&made->comm] = made;
+    return made;
 }
 
 Shared find(std::uintptr_t table, int fortran) {
@@ -421,20 +431,21 @@ void bind_comm(nb::module_& m) {
         .def(
             "share", [](Bound& b, dovetail::shm::Segment& memory) { b.comm.share(std::move(memory)); }, "memory"_a,
             "Takes a segment of `comm_shared_bytes` that all ranks have mapped.")
+        .def("hide", [](const Bound& b) { b.comm.hide(); })
         .def("unshare", [](Bound& b) { b.comm.unshare(); })
         .def_prop_ro(
             "neighbours", [](const Bound& b) { return b.comm.neighbours(); }, "Channels between all ranks, or None.")
         .def(
             "post",
             [](Bound& b, const std::string& kind, const std::string& text) {
-                return b.comm.board && board_of(b).post(kind, text);
+                return b.comm.board && asked([&] { return board_of(b).post(kind, text); });
             },
             "kind"_a, "text"_a,
             "Whether the other ranks raise this rank's error, or this rank its own in place of theirs.")
         .def(
             "fault",
             [](Bound& b) {
-                const Posted found = board_of(b).fault();
+                const Posted found = asked([&] { return board_of(b).fault(); });
                 return nb::make_tuple(found.rank, found.kind, nb::bytes(found.text.data(), found.text.size()));
             },
             nb::sig("def fault(self) -> tuple[int, str, bytes]"))

@@ -25,7 +25,8 @@ void bind_shm(nb::module_& m) {
         .def(
             "__init__",
             [](Neighbours* self, const Segment& memory, int rank, int size) {
-                new (self) Neighbours(memory.data(), rank, size, Neighbours::geometry(size, memory.size()));
+                new (self)
+                    Neighbours(memory.data(), rank, size, Neighbours::geometry(size, memory.size()), memory.file());
             },
             "memory"_a, "rank"_a, "size"_a, nb::keep_alive<1, 2>(), "In a segment of `neighbours_bytes`, zeroed.")
         .def_prop_ro("rank", &Neighbours::rank)

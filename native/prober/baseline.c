@@ -136,7 +136,7 @@ static double expected(const Point* point, int at) {
 static int wrong_in(const Point* point) {
     int mine = 0, all = 0;
     use(point);
-    if (point->kind == ALL_REDUCE)
+    if (point->kind == DT_ALL_REDUCE)
         memcpy(taken, given, (size_t)point->bytes);
     else
         memset(taken, 0, (size_t)point->bytes);

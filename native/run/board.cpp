@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "run/mpi_table.h"
+#include "run/transport.hpp"
 
 namespace dovetail::run {
 
@@ -24,16 +25,24 @@ void put(char (&to)[N], const std::string& text) {
 // A lock held for less than a microsecond, by ranks that fail or read another rank's fault.
 class Board::Lock {
   public:
-    explicit Lock(Head* head) : locked_(head->locked) {
-        for (std::uint32_t open = 0; !locked_.compare_exchange_weak(open, 1, std::memory_order_seq_cst); open = 0)
+    explicit Lock(const Board& board) : holder_(board.head_->holder) {
+        const auto own = static_cast<std::uint32_t>(board.rank_) + 1;
+        std::uint32_t found = 0;
+        for (int yields = 1; !holder_.compare_exchange_weak(found, own, std::memory_order_seq_cst); ++yields) {
+            if (found && yields % yields_per_look == 0 && board.has_ended_(static_cast<int>(found) - 1) &&
+                holder_.load(std::memory_order_seq_cst) == found)  // it did not open the lock before it ended
+                throw TransportError{"rank " + std::to_string(found - 1) + " has died"};
+            found = 0;
             sched_yield();
+        }
     }
-    ~Lock() { locked_.store(0, std::memory_order_seq_cst); }
+    ~Lock() { holder_.store(0, std::memory_order_seq_cst); }
     Lock(const Lock&) = delete;
     Lock& operator=(const Lock&) = delete;
 
   private:
-    std::atomic<std::uint32_t>& locked_;
+    static constexpr int yields_per_look = 1000;
+    std::atomic<std::uint32_t>& holder_;
 };
 
 std::size_t Board::counts_room(int size) {
@@ -45,9 +54,10 @@ std::size_t Board::bytes(int size) {
     return sizeof(Head) + static_cast<std::size_t>(size) * (sizeof(Row) + counts_room(size));
 }
 
-Board::Board(std::byte* memory, int rank, int size)
+Board::Board(std::byte* memory, int rank, int size, std::function<bool(int)> has_ended)
     : rank_(rank),
       size_(size),
+      has_ended_(std::move(has_ended)),
       counts_room_(counts_room(size)),
       head_(reinterpret_cast<Head*>(memory)),  // all of it begins as zeros
       rows_(reinterpret_cast<Row*>(memory + sizeof(Head))),
@@ -63,14 +73,14 @@ void Board::keep_counts(std::string_view all_counts) {
 
 // A fault was posted: the call goes on only if all ranks have to do it before they raise the fault.
 bool Board::may_go_on() {
-    const Lock lock(head_);
+    const Lock lock(*this);
     if (number_ <= place(acked_ + 1).through) return true;
     own_->entered.store(--number_, std::memory_order_seq_cst);
     return false;
 }
 
 bool Board::is_reached() const {
-    const Lock lock(head_);
+    const Lock lock(*this);
     return place(acked_ + 1).call <= number_;
 }
 
@@ -82,7 +92,7 @@ std::uint64_t Board::entered(int rank) const {
 }
 
 bool Board::post(const std::string& kind, const std::string& text) {
-    const Lock lock(head_);
+    const Lock lock(*this);
     if (has_fault()) return true;
     std::uint64_t oldest = acked_, latest = 0;
     for (int other = 0; other < size_; ++other) oldest = std::min(oldest, row(other).acked.load());
@@ -101,14 +111,14 @@ bool Board::post(const std::string& kind, const std::string& text) {
 }
 
 Posted Board::fault() {
-    const Lock lock(head_);
+    const Lock lock(*this);
     const Text& found = head_->texts[(acked_ + 1) % kept_texts];
     if (found.fault != acked_ + 1) return {-1, "", "another rank failed in an earlier call"};
     return {found.rank, found.kind, found.text};
 }
 
 std::uint64_t Board::owed() {
-    const Lock lock(head_);
+    const Lock lock(*this);
     const std::uint64_t number = number_ < place(acked_ + 1).through ? number_ + 1 : 0;
     own_->owed.store(number);
     return number;
@@ -117,7 +127,7 @@ std::uint64_t Board::owed() {
 void Board::acknowledge() { own_->acked.store(++acked_, std::memory_order_seq_cst); }
 
 std::optional<std::pair<Recorded, std::string>> Board::recorded(std::uint64_t number) {
-    const Lock lock(head_);
+    const Lock lock(*this);
     for (int other = 0; other < size_; ++other) {
         const std::uint64_t latest = entered(other);
         if (other == rank_ || latest < number || latest - number >= kept_calls - 1) continue;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -38,8 +39,9 @@ struct Posted {
 class Board {
   public:
     static std::size_t bytes(int size);
-    // `memory`: the same `bytes(size)` bytes on every rank, zeroed before the first rank calls this.
-    Board(std::byte* memory, int rank, int size);
+    // `memory`: the same `bytes(size)` bytes on every rank, zeroed before the first call. `has_ended`: whether a
+    // rank's process has. Functions that read a fault throw TransportError if a rank ended while it changed the board.
+    Board(std::byte* memory, int rank, int size, std::function<bool(int)> has_ended);
     Board(const Board&) = delete;
     Board& operator=(const Board&) = delete;
 
@@ -83,7 +85,7 @@ class Board {
     };
     struct alignas(128) Head {
         std::atomic<std::uint64_t> posted;
-        alignas(128) std::atomic<std::uint32_t> locked;
+        alignas(128) std::atomic<std::uint32_t> holder;  // of the lock: its rank + 1; 0: none
         std::array<Place, kept_faults> places;
         std::array<Text, kept_texts> texts;
     };
@@ -107,6 +109,7 @@ class Board {
     static std::size_t counts_room(int size);
 
     const int rank_, size_;
+    const std::function<bool(int)> has_ended_;
     const std::size_t counts_room_;
     Head* const head_;
     Row *const rows_, *const own_;

@@ -304,17 +304,17 @@ void Communicator::share(shm::Segment memory) {
     if (memory.size() < shared_bytes(size(), 0))
         throw std::runtime_error("the memory that the ranks share is too small");
     const auto geometry = shm::Neighbours::geometry(size(), memory.size() - first);
-    auto shared = std::make_shared<std::pair<shm::Segment, std::optional<shm::Neighbours>>>();
-    std::byte* data = memory.data();
-    shared->first = std::move(memory);
-    shared->second.emplace(data + first, rank(), size(), geometry);
-    neighbours_ = {shared, &*shared->second};
-    board = std::make_unique<Board>(data, rank(), size());
+    memory_ = std::make_shared<shm::Segment>(std::move(memory));
+    std::byte* data = memory_->data();
+    neighbours_ = {new shm::Neighbours(data + first, rank(), size(), geometry, memory_->file()),
+                   [kept = memory_](const shm::Neighbours* made) { delete made; }};
+    board = std::make_unique<Board>(data, rank(), size(), [ranks = neighbours_](int r) { return ranks->has_ended(r); });
 }
 
 void Communicator::unshare() {
     board.reset();
     neighbours_.reset();
+    memory_.reset();
 }
 
 std::byte* Communicator::room(std::size_t num_bytes) {

@@ -85,6 +85,7 @@ class Communicator {
     // Bytes of the memory that all ranks share: for a board, and for channels of at most `most_bytes`.
     static std::size_t shared_bytes(int size, std::size_t most_bytes);
     void share(shm::Segment memory);
+    void hide() const { memory_ ? memory_->hide() : void(); }  // once all ranks share it
     void unshare();
     std::unique_ptr<Board> board;  // if all ranks share memory
     const std::shared_ptr<shm::Neighbours>& neighbours() const { return neighbours_; }
@@ -125,6 +126,7 @@ class Communicator {
     long long total_bytes_ = 0;
     std::unordered_map<Key, Engines::iterator, Hash> find_;
     std::vector<std::byte> arena_;
+    std::shared_ptr<shm::Segment> memory_;
     std::shared_ptr<shm::Neighbours> neighbours_;
     std::string broken_;  // why no engine can run here any more
 };

@@ -1,15 +1,8 @@
 // Neighbours: see neighbours.hpp.
 #include "shm/neighbours.hpp"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <fstream>
-#include <iterator>
-#include <sstream>
 #include <thread>
 
 namespace dovetail::shm {
@@ -31,28 +24,6 @@ void pause() {
 #endif
 }
 
-// State and start time of a process, from /proc; ' ' if they cannot be read.
-std::pair<char, std::uint64_t> look_at(int pid) {
-    std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-    const std::string text{std::istreambuf_iterator<char>(file), {}};
-    const auto name = text.rfind(')');  // the name in parentheses may have any characters
-    if (name == std::string::npos) return {' ', 0};
-    std::istringstream rest(text.substr(name + 1));
-    char state = ' ';
-    rest >> state;
-    std::string word;
-    for (int field = 4; field < 22; ++field) rest >> word;
-    std::uint64_t started = 0;
-    rest >> started;
-    return {state, started};
-}
-
-bool lives(int pid, std::uint64_t started) {
-    if (kill(pid, 0) != 0 && errno == ESRCH) return false;
-    const auto [state, since] = look_at(pid);
-    return state != 'Z' && state != 'X' && (since == 0 || started == 0 || since == started);
-}
-
 }  // namespace
 
 std::size_t Neighbours::bytes(int size, const Geometry& geometry) {
@@ -63,34 +34,23 @@ Geometry Neighbours::geometry(int size, std::size_t bytes) {
     return Geometry::within(size, bytes - std::min(bytes, rows_bytes(size)));
 }
 
-Neighbours::Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry)
+Neighbours::Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry, int file)
     : rank_(rank),
       size_(size),
-      rows_(reinterpret_cast<Row*>(memory)),
+      cores_(reinterpret_cast<Cores*>(memory)),
+      states_(memory + cores_bytes(size), file, rank),
       ends_(memory + rows_bytes(size), rank, size, geometry) {
-    Row& own = rows_[rank];
-    CPU_ZERO(&own.cores);
-    sched_getaffinity(0, sizeof own.cores, &own.cores);
-    own.started.store(look_at(getpid()).second);
-    own.pid.store(getpid());
+    cpu_set_t& own = cores_[rank].set;
+    CPU_ZERO(&own);
+    sched_getaffinity(0, sizeof own, &own);
+    states_.arrive();
 }
-
-Neighbours::~Neighbours() { fail(); }
 
 bool Neighbours::each_has_a_core() const {
     cpu_set_t all;
     CPU_ZERO(&all);
-    for (int rank = 0; rank < size_; ++rank) CPU_OR(&all, &all, &rows_[rank].cores);
+    for (int rank = 0; rank < size_; ++rank) CPU_OR(&all, &all, &cores_[rank].set);
     return CPU_COUNT(&all) >= size_;
-}
-
-void Neighbours::fail() { rows_[rank_].failed.store(true); }
-
-bool Neighbours::has_failed(int rank) const { return rows_[rank].failed.load(); }
-
-bool Neighbours::has_ended(int rank) const {
-    const int pid = rows_[rank].pid.load();
-    return pid != 0 && !lives(pid, rows_[rank].started.load());
 }
 
 bool Patience::wait(bool rests) {

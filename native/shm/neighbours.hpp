@@ -3,12 +3,10 @@
 
 #include <sched.h>
 
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <string>
 
 #include "shm/channel.hpp"
+#include "shm/peers.hpp"
 #include "shm/region.hpp"
 
 namespace dovetail::shm {
@@ -17,9 +15,9 @@ class Neighbours {
   public:
     static std::size_t bytes(int size, const Geometry& geometry);
     static Geometry geometry(int size, std::size_t bytes);  // the inverse of `bytes`
-    // `memory` is zeroed before the first rank calls this. All ranks give the same geometry.
-    Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry);
-    ~Neighbours();
+    // `memory` is zeroed before the first rank calls this. All ranks give the same geometry. `file`: as for Peers.
+    Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry, int file = -1);
+    ~Neighbours() { fail(); }
     Neighbours(const Neighbours&) = delete;
     Neighbours& operator=(const Neighbours&) = delete;
 
@@ -28,22 +26,21 @@ class Neighbours {
     Ends& ends() { return ends_; }
     // Whether the ranks may run on at least as many cores as there are ranks. Valid once all are constructed.
     bool each_has_a_core() const;
-    void fail();  // tells the others that this rank sends no more
-    bool has_failed(int rank) const;
-    bool has_ended(int rank) const;  // its process
+    void fail() { states_.leave(State::failed); }  // tells the others that this rank sends no more
+    bool has_failed(int rank) const { return states_.state(rank) == State::failed; }
+    bool has_ended(int rank) const { return states_.has_ended(rank); }  // whether its process has
     Regions regions;
 
   private:
-    struct alignas(128) Row {
-        std::atomic<int> pid;
-        std::atomic<std::uint64_t> started;  // of the process, in ticks since boot: a later one may have its pid
-        std::atomic<bool> failed;
-        cpu_set_t cores;
+    struct alignas(128) Cores {
+        cpu_set_t set;
     };
-    static std::size_t rows_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Row); }
+    static std::size_t cores_bytes(int size) { return static_cast<std::size_t>(size) * sizeof(Cores); }
+    static std::size_t rows_bytes(int size) { return cores_bytes(size) + Peers::bytes(size); }
 
     const int rank_, size_;
-    Row* const rows_;
+    Cores* const cores_;  // by rank: those that it may run on
+    Peers states_;
     Ends ends_;
 };
 

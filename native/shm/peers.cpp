@@ -81,7 +81,9 @@ State Peers::look(int rank) {
     return last == State::here ? State::died : last;
 }
 
-bool Peers::lives(int rank) {
+bool Peers::has_ended(int rank) const { return rank != rank_ && state(rank) != State::absent && !lives(rank); }
+
+bool Peers::lives(int rank) const {
     const Row& row = rows_[rank];
     if (!row.namespace_ || row.namespace_ != own_namespace()) return !row.is_locked || is_locked(file_, rank);
     if (kill(row.pid, 0) && errno == ESRCH) return false;

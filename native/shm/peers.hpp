@@ -21,6 +21,7 @@ class Peers {
     void leave(State how);  // left or failed; only the first call counts
     State look(int rank);   // asks the kernel: some microseconds
     State state(int rank) const { return rows_[rank].state.load(std::memory_order_acquire); }
+    bool has_ended(int rank) const;  // the process of a rank that has arrived; asks the kernel
 
   private:
     struct alignas(128) Row {
@@ -30,7 +31,7 @@ class Peers {
         std::uint64_t namespace_;  // of its pid; 0: unknown
         std::uint32_t is_locked;
     };
-    bool lives(int rank);
+    bool lives(int rank) const;
 
     const int file_, rank_;
     Row* const rows_;

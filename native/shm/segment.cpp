@@ -1,7 +1,9 @@
 // Segment: see segment.hpp.
 #include "shm/segment.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -9,14 +11,16 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <stdexcept>
 
 namespace dovetail::shm {
 
 namespace {
 
-constexpr const char* prefix = "/dovetail-";
+constexpr const char *place = "/dev/shm", *prefix = "/dovetail-", *digits = "0123456789abcdef";
 
 [[noreturn]] void refuse(const std::string& what, int code = errno) {
     throw std::runtime_error(what + ": " + std::strerror(code));
@@ -25,6 +29,7 @@ constexpr const char* prefix = "/dovetail-";
 // A file that is closed unless it is kept.
 struct File {
     explicit File(int opened) : number(opened) {}
+    File(File&& other) noexcept : number(other.keep()) {}
     ~File() {
         if (number >= 0) close(number);
     }
@@ -34,14 +39,50 @@ struct File {
     int number;
 };
 
-// 128 random bits: the name is not in use, and cannot be guessed.
+// The pid and 128 random bits: the name is not in use, and cannot be guessed.
 std::string random_name() {
     std::array<unsigned char, 16> bits{};
     if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size())) refuse("getrandom");
-    std::string name = prefix;
+    std::string name = prefix + std::to_string(getpid()) + '-';
     for (const unsigned char each : bits)
-        for (const int digit : {each >> 4, each & 15}) name += "0123456789abcdef"[digit];
+        for (const int digit : {each >> 4, each & 15}) name += digits[digit];
     return name;
+}
+
+// The pid of the process that made the file of this name in /dev/shm; 0: no file of Dovetail.
+int maker_of(const char* name) {
+    int pid = 0, end = 0;
+    if (std::sscanf(name, "dovetail-%d-%n", &pid, &end) != 1 || end == 0) return 0;
+    return std::strspn(name + end, digits) == 32 && std::strlen(name + end) == 32 ? pid : 0;
+}
+
+// Removes files in /dev/shm of processes of this user that have ended. The maker of such a file has it locked, in
+// whatever PID namespace it runs. Files of this process are not opened: closing one would release its other locks.
+void sweep() {
+    const std::unique_ptr<DIR, int (*)(DIR*)> all(opendir(place), closedir);
+    while (const dirent* each = all ? readdir(all.get()) : nullptr) {
+        const int maker = maker_of(each->d_name), folder = dirfd(all.get());
+        struct stat found{};
+        if (!maker || maker == getpid() || fstatat(folder, each->d_name, &found, AT_SYMLINK_NOFOLLOW)) continue;
+        if (found.st_uid != geteuid() || !S_ISREG(found.st_mode)) continue;
+        const File file(openat(folder, each->d_name, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+        if (file.number >= 0 && !flock(file.number, LOCK_EX | LOCK_NB)) unlinkat(folder, each->d_name, 0);
+    }
+}
+
+// A new file in /dev/shm, locked. Tries again if another process has removed the file before it was locked.
+File make_named(std::string& name) {
+    while (true) {
+        File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
+        struct stat found{};
+        if (file.number < 0) refuse("shm_open");
+        if (fchmod(file.number, 0600) || flock(file.number, LOCK_EX) || fstat(file.number, &found)) {
+            shm_unlink(name.c_str());
+            refuse("flock");
+        }
+        if (found.st_nlink) return file;
+        name = random_name();
+    }
 }
 
 // The kernel's name of an open file of this process: the random name of an anonymous one.
@@ -67,11 +108,11 @@ Segment::Segment(int file, std::string name, std::size_t num_bytes) : size_(num_
 }
 
 Segment Segment::make(std::size_t num_bytes, Kind kind) {
-    const std::string name = random_name();
+    [[maybe_unused]] static const bool swept = (sweep(), true);  // once in a process
+    std::string name = random_name();
     const auto size = static_cast<off_t>(num_bytes);
     if (kind == Kind::named) {
-        File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
-        if (file.number < 0) refuse("shm_open");
+        File file = make_named(name);
         try {  // if /dev/shm is full, this fails, instead of SIGBUS later
             if (const int code = posix_fallocate(file.number, 0, size)) refuse("posix_fallocate", code);
             Segment made(file.number, name, num_bytes);

@@ -109,6 +109,43 @@ def test_nothing_remains_of_a_process_that_was_killed():
     assert visible() - before == set()
 
 
+NAMED = """
+import sys
+from dovetail import _native
+made = _native.Segment.make(4096, True)
+print(made.name, flush=True)
+sys.stdin.read()"""
+
+
+def test_what_a_killed_process_left_is_swept_by_the_next_one():
+    """Not what a living one has, nor what another user owns, nor files that only look alike."""
+    pipe, paths = subprocess.PIPE, []
+    start = lambda: subprocess.Popen([sys.executable, "-c", NAMED], stdin=pipe, stdout=pipe, text=True)  # noqa: E731
+    with start() as dead, start() as living:
+        for child in (dead, living):
+            paths.append(Path(f"/dev/shm{child.stdout.readline().strip()}"))
+        left, used = paths
+        alike = [left.with_name(name) for name in ("dovetail-notes", f"{left.name}x", f"dovetail-1-{left.name[-8:]}")]
+        theirs = left.with_name(left.name[:-1] + "f" if left.name[-1] != "f" else left.name[:-1] + "e")
+        for path in (*alike, *([theirs] if os.geteuid() == 0 else [])):
+            path.touch(0o600)
+        if os.geteuid() == 0:
+            os.chown(theirs, 65534, 65534)
+        try:
+            dead.send_signal(signal.SIGKILL)
+            dead.wait()
+            assert left.exists()
+            subprocess.run([sys.executable, "-c", NAMED.replace("True", "False")], stdin=subprocess.DEVNULL, check=True)
+            assert not left.exists()
+            assert all(path.exists() for path in (used, *alike))
+            assert theirs.exists() == (os.geteuid() == 0)
+        finally:
+            for path in (*alike, theirs):
+                path.unlink(missing_ok=True)
+        living.stdin.close()
+    assert not used.exists()
+
+
 @as_root
 def test_a_full_dev_shm_is_reported():
     """It would be SIGBUS at the first touch. Anonymous memory has no such limit."""

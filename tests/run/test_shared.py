@@ -146,6 +146,30 @@ def test_the_address_answers_no_stranger(tmp_path, monkeypatch):
     served.close()
 
 
+ADOPT = """
+import sys, threading
+from pathlib import Path
+from dovetail.run.ranks.comm import adopted
+from dovetail.run.shared.stores import FileStore
+from dovetail.run.shared.world import Comm, join
+
+def one(rank):
+    sizes.append(adopted(Comm(join(FileStore(Path(sys.argv[1])), rank, 2))).size)
+
+sizes = []
+threads = [threading.Thread(target=one, args=(rank,)) for rank in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+print(sizes)"""
+
+
+def test_ranks_that_are_threads_of_one_process_adopt_a_communicator(tmp_path):
+    """Each waits for the other, which needs the interpreter meanwhile."""
+    words = [sys.executable, "-c", ADOPT, str(tmp_path / "meeting")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "[2, 2]\n", done.stderr
+
+
 # Environments
 
 
@@ -218,6 +242,11 @@ def test_a_killed_rank_is_named():
     code, said = run_shared(3, "killed_rank.py")
     assert code == -signal.SIGKILL
     assert said.count("RunError: shared memory failed in test\n  found       rank 1 has died") == 2, said
+
+
+def test_a_rank_that_dies_while_it_has_locked_the_board_is_named():
+    code, said = run_shared(2, "locked_board.py", limit_s=30)
+    assert (code, said.split("\n")) == (-signal.SIGKILL, ["its own error", "rank 1 has died", ""])
 
 
 def test_a_killed_rank_of_a_job_is_named_and_its_part_is_kept(tmp_path):

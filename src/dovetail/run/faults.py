@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -68,8 +69,9 @@ def report(made: Communicator, error: BaseException) -> None:
     """Raise an error of this rank on the other ranks. The caller raises it afterwards on this rank."""
     made.world.requests.finish_others()
     fault = fault_of(made.rank, error)
-    if made.bound.post(fault.kind, fault.text):
-        _finish(made, fault)
+    with suppress(RunError):  # a rank has died, as the others find out by themselves: this one raises its own error
+        if made.bound.post(fault.kind, fault.text):
+            _finish(made, fault)
 
 
 def raise_fault(bound: _native.Communicator) -> None:

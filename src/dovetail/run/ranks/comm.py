@@ -220,10 +220,10 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
         assert calls is not None
         bound = _native.comm_adopt(calls.address, fortran) if bound is None else bound
         try:
-            opened = of_all(comm, lambda: _remember(bound, hosts, names[0] if one_host else "", calls))
+            opened = of_all(comm, lambda: memory.share(_remember(bound, hosts, calls), names[0] if one_host else ""))
             if one_host and not all(opened):
                 names = tuple(of_all(comm, lambda: memory.made(named=True)))
-                opened = of_all(comm, lambda: _share(bound, names[0]))
+                opened = of_all(comm, lambda: memory.share(bound, names[0]))
         except BaseException:
             _known.pop(bound.key, None)  # on all ranks, which start over the next time
             raise
@@ -255,6 +255,7 @@ class _SharedMemory:
     def __init__(self, comm: Any) -> None:
         self._size, self._makes = comm.Get_size(), comm.Get_rank() == 0
         self._made: _native.Segment | None = None
+        self._bound: _native.Communicator | None = None
 
     def made(self, named: bool = False) -> str:
         """Create the memory on rank 0, and return its name; "" on other ranks, if that fails, or for a single rank."""
@@ -265,30 +266,34 @@ class _SharedMemory:
                 self._made = _native.Segment.make(_native.comm_shared_bytes(self._size, most), named)
         return self._made.name if self._made is not None else ""
 
+    def share(self, bound: _native.Communicator, name: str) -> bool:
+        """Return whether it was opened under this name, for the communicator.
+
+        Rank 0 has it open, and does not open it once more: the locks of a process go as soon as it closes a file.
+        """
+        if not name:
+            return False
+        try:
+            bound.share(self._made if self._made is not None else _native.Segment.open(name))
+        except RuntimeError:
+            return False
+        self._made, self._bound = None, bound
+        return True
+
     def hide(self) -> None:
-        if self._made is not None:
-            self._made.hide()
-            self._made = None
+        if self._bound is not None:
+            self._bound.hide()
+        self._made = self._bound = None
 
 
-def _remember(bound: _native.Communicator, hosts: Sequence[str], name: str, calls: Calls) -> bool:
-    """Register a new communicator. Return whether the ranks' memory of that name was opened."""
+def _remember(bound: _native.Communicator, hosts: Sequence[str], calls: Calls) -> _native.Communicator:
+    """Register a new communicator, and return `bound`."""
     for key in [key for key, old in list(_known.items()) if old.bound.freed]:
         _known.pop(key, None)
     made = Communicator(bound, hosts, calls)
     assert made.world.size == len(made._places_of_numbers[1])  # created here, where all ranks raise errors
     _known[bound.key] = made
-    return _share(bound, name)
-
-
-def _share(bound: _native.Communicator, name: str) -> bool:
-    if not name:
-        return False
-    try:
-        bound.share(_native.Segment.open(name))
-    except RuntimeError:
-        return False
-    return True
+    return bound
 
 
 def _numbers(request: CollectiveCall) -> list[int]:
