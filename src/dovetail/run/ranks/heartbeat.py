@@ -49,7 +49,7 @@ class Pulse:
         self.doing: Callable[[], str] = lambda: "starting"
 
     def __enter__(self) -> Pulse:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # later threads inherit it
         with suppress(OSError):  # a file system without FIFOs: the launcher's report must suffice
             os.mkfifo(self._held)
             _hold(self._held)
@@ -64,7 +64,7 @@ class Pulse:
 
     def _beat(self) -> None:
         for count in itertools.count():
-            with self._lock, suppress(OSError):  # whoever needs a full disk reports it
+            with self._lock, suppress(OSError):  # a full disk is reported by other writers
                 if not self._ended:
                     self._path.write_text(f"{count} {self.doing()}")
             if _terminated(BEAT_S):
