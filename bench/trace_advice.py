@@ -77,6 +77,14 @@ CASES |= {
     "two_fields": Case(2, 60), "residual": Case(2, 150), "hand_over": Case(2, 60), "laggard": Case(3, 60),
     "three_sums": Case(2, 200), "uneven_pipeline": Case(2, 40), "quiet_sum": Case(2, 60), "root_prepares": Case(2, 100),
 }  # fmt: skip
+BY_CAUSE = {  # one cause each, whatever the calls look like
+    "moving": "imbalance", "idle_barrier": "barrier", "tagged": "block", "naps": "poll", "serial_part": "imbalance",
+    "in_order": "any_order", "passed_on": "standard", "often": "seldom",
+}  # fmt: skip
+CASES |= {
+    "moving": Case(4, 60), "idle_barrier": Case(2, 200), "tagged": Case(2, 100), "naps": Case(2, 100),
+    "serial_part": Case(4, 60), "in_order": Case(4, 60), "passed_on": Case(4, 60), "often": Case(2, 240),
+}  # fmt: skip
 COLUMNS = ("fault", "seconds_s", "twin_s", "spread", "gained_s", "predicted_s", "ratio", "first", "in_twin", "replay")
 
 
@@ -107,8 +115,9 @@ def main() -> None:
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    of = {name: which for which, names in (("later", LATER), ("unseen", UNSEEN)) for name in names}
-    parts = {which: [r for r in rows if of.get(r["fault"], "seen") == which] for which in ("seen", "later", "unseen")}
+    sets = {"later": LATER, "unseen": UNSEEN, "by_cause": BY_CAUSE}
+    of = {name: which for which, names in sets.items() for name in names}
+    parts = {which: [r for r in rows if of.get(r["fault"], "seen") == which] for which in ("seen", *sets)}
     return {which: counts(part) for which, part in parts.items() if part}
 
 
@@ -122,7 +131,7 @@ def counts(rows: list[dict[str, Any]]) -> dict[str, int]:
 
 def kind_of(name: str) -> str:
     """The finding that a program should have first."""
-    return {**LATER, **UNSEEN}.get(name, name)
+    return {**LATER, **UNSEEN, **BY_CAUSE}.get(name, name)
 
 
 @cache

@@ -342,6 +342,97 @@ static void root_prepares(void) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
+/* ---- one cause each, whatever the calls look like ---- */
+
+/* Each step gives another rank most of the work, or all the same. */
+static void moving(int round) {
+    double x = 1, y;
+    work(repaired ? 1000 : round % size == rank ? 500 + 500 * size : 500);
+    MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* Ranks whose steps take long by turns meet after each, though nothing depends on it; a sum every tenth step does. */
+static void idle_barrier(int round) {
+    double x = 1, y;
+    work((round + rank) % 2 ? 1500 : 500);
+    if (!repaired) MPI_Barrier(MPI_COMM_WORLD);
+    if (round % 10 == 9) MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* Many small items for one rank, each under a tag of its own, or all in one message. */
+static void tagged(void) {
+    enum { ITEMS = 300 };
+    const int items = repaired ? 1 : ITEMS, num_bytes = 24 * ITEMS / items;
+    work(150);
+    for (int i = 0; i < items; ++i)
+        if (rank == 0)
+            MPI_Send(given + i * num_bytes, num_bytes, MPI_CHAR, 1, i, MPI_COMM_WORLD);
+        else
+            MPI_Recv(taken + i * num_bytes, num_bytes, MPI_CHAR, 0, i, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
+/* Each waits for the other's answer by looking for it every 2 ms, or by waiting. */
+static void naps(int round) {
+    const struct timespec nap = {0, 2000000};
+    MPI_Request asked;
+    int over = 0;
+    if (rank == round % 2) {
+        work(900);
+        MPI_Send(given, 512, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD);
+        return;
+    }
+    MPI_Irecv(taken, 512, MPI_CHAR, rank ^ 1, 0, MPI_COMM_WORLD, &asked);
+    if (repaired) MPI_Wait(&asked, MPI_STATUS_IGNORE);
+    for (over = repaired; !over;) {
+        MPI_Test(&asked, &over, MPI_STATUS_IGNORE);
+        if (!over) nanosleep(&nap, NULL);
+    }
+}
+
+/* All work, then one rank does what no other can begin before; or each does its part of it. */
+static void serial_part(void) {
+    double x = 1, y;
+    work(800);
+    if (rank == 0 || repaired) work(repaired ? 1200.0 / size : 1200);
+    MPI_Barrier(MPI_COMM_WORLD);
+    work(300);
+    MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+}
+
+/* Results come to a root, which handles each; it takes them in the order of ranks, of which the first is the last to
+   come, or as they come. */
+static void in_order(void) {
+    if (rank == 0)
+        for (int i = 1; i < size; ++i) {
+            MPI_Recv(taken, 4096, MPI_CHAR, repaired ? MPI_ANY_SOURCE : i, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            work(1000);
+        }
+    else {
+        work(4000 - 1000 * rank);
+        MPI_Send(given, 4096, MPI_CHAR, 0, 0, MPI_COMM_WORLD);
+    }
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+/* A chain of ranks: each takes a part, works on it, and passes it on. Parts take long by turns; a rank waits until the
+   next takes its part, or goes on. */
+static void passed_on(int round) {
+    if (rank > 0) MPI_Recv(taken, 2000, MPI_CHAR, rank - 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    work((round + rank) % 2 ? 2500 : 500);
+    if (rank == size - 1) return;
+    if (repaired)
+        MPI_Send(given, 2000, MPI_CHAR, rank + 1, 0, MPI_COMM_WORLD);
+    else
+        MPI_Ssend(given, 2000, MPI_CHAR, rank + 1, 0, MPI_COMM_WORLD);
+}
+
+/* A sum of which only every eighth is looked at, or only that one. */
+static void often(int round) {
+    double x = 1, y;
+    work((round * 7 + rank * 3) % 5 ? 300 : 1500);
+    if (!repaired || round % 8 == 7) MPI_Allreduce(&x, &y, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+}
+
 static void one(const char* name, int round) {
     if (!strcmp(name, "merge")) merge();
     if (!strcmp(name, "block")) block();
@@ -367,6 +458,14 @@ static void one(const char* name, int round) {
     if (!strcmp(name, "uneven_pipeline")) uneven_pipeline(round);
     if (!strcmp(name, "quiet_sum")) quiet_sum();
     if (!strcmp(name, "root_prepares")) root_prepares();
+    if (!strcmp(name, "moving")) moving(round);
+    if (!strcmp(name, "idle_barrier")) idle_barrier(round);
+    if (!strcmp(name, "tagged")) tagged();
+    if (!strcmp(name, "naps")) naps(round);
+    if (!strcmp(name, "serial_part")) serial_part();
+    if (!strcmp(name, "in_order")) in_order();
+    if (!strcmp(name, "passed_on")) passed_on(round);
+    if (!strcmp(name, "often")) often(round);
 }
 
 int main(int argc, char** argv) {

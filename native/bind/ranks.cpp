@@ -68,7 +68,8 @@ void bind_ranks(nb::module_& m) {
             [](Lease& self, std::uintptr_t comm) {
                 dovetail::shm::add_region(reinterpret_cast<dt_comm*>(comm), self.region);
             },
-            "communicator"_a, "All ranks of the communicator, which has no MPI, take messages from where they lie in it.")
+            "communicator"_a,
+            "All ranks of the communicator, which has no MPI, take messages from where they lie in it.")
         .def(
             "add_to", [](Lease& self, dovetail::shm::Neighbours& ranks) { ranks.regions.add(self.region); }, "ranks"_a,
             "All of these ranks read arrays in it where they lie.");

@@ -591,7 +591,7 @@ def test_launcher_that_does_not_exist(planned):
 
 
 def test_no_mpi_at_all(planned, monkeypatch, capsys):
-    for room in ("mpi.library", "mpi.executor"):
+    for room in ("ranks.library", "mpi.executor"):
         monkeypatch.setattr(f"dovetail.run.{room}.find_tool", lambda *names: None)
     assert main(["run", str(planned)]) == 2
     check_told(capsys.readouterr().err, "EnvironmentFault: no MPI found", "pip install 'dovetail[mpi]'")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.advise import balance_remedies as remedies_balance
+from dovetail.advise import order_remedies as remedies_order
 from dovetail.advise import traffic_remedies as remedies_traffic
 from dovetail.advise import waiting_remedies as remedies_waiting
 from dovetail.advise.remedy import KINDS, Remedy, Site, duration
@@ -27,12 +28,16 @@ SCHEMA = "dovetail.advice/1"
 LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
 MOST_ROWS = 1 << 18  # a longer trace is represented by excerpts
 EXCERPTS, EXCERPT_ROWS = 8, 20_000  # number of excerpts, and rows of each
+UNSURE = 0.7  # weight, in the ranking, of changes of which the trace does not show whether they are possible
+UNSURE_KINDS = ("barrier", "seldom", "imbalance")
 MUCH_THE_SAME = 0.2  # savings that differ by less than this share are ranked by effort
 SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
     *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
     *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
     *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
     *(remedies_balance.balance, remedies_balance.slow_link),
+    *(remedies_order.barrier, remedies_order.any_order, remedies_order.standard, remedies_order.send_and_receive),
+    *(remedies_order.poll, remedies_order.seldom),
 )
 
 
@@ -205,10 +210,14 @@ def together(runs: Sequence[Advice]) -> Advice:
 
 
 def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings, largest saving first; of findings with nearly equal savings, the least effort first."""
-    rest = sorted(found, key=lambda finding: -finding.saves_s)
+    """Yield the findings, largest saving first; of findings with nearly equal savings, the least effort first.
+
+    A change of which the trace does not show whether it is possible counts with UNSURE of its saving.
+    """
+    worth = {id(finding): finding.saves_s * (UNSURE if finding.kind in UNSURE_KINDS else 1) for finding in found}
+    rest = sorted(found, key=lambda finding: -worth[id(finding)])
     while rest:
-        near = [finding for finding in rest if finding.saves_s >= (1 - MUCH_THE_SAME) * rest[0].saves_s]
+        near = [finding for finding in rest if worth[id(finding)] >= (1 - MUCH_THE_SAME) * worth[id(rest[0])]]
         best = min(near, key=lambda finding: KINDS.index(finding.kind))
         yield best
         rest.remove(best)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import median
+from typing import Any
 
-from dovetail.advise.remedy import Remedy, Site, duration, gap_s, own_s
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, duration, gap_s, own_s
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
 UNEVEN = 1.15  # slowest rank / mean of all ranks: work counts as uneven
 APART = 1.3  # slowest rank / median of the others: the rank counts as slow; a link, from twice this
+MOSTLY = 0.8  # share of the excess that makes one rank the slow one
 ALIKE = 0.1  # ranks count as equal if slowest / fastest is at most 1 + 2 * ALIKE
 
 
 def balance(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield remedies that level the ranks' work: one slow rank to the others' median, or each phase to its mean."""
+    """Yield remedies that level the ranks' work: one slow rank to the others' median, or each step to its mean."""
     own = [own_s(steps) for steps in model.steps]
     usual, mean = median(own), sum(own) / len(own)
     slowest = max(range(len(own)), key=own.__getitem__)
@@ -24,7 +30,7 @@ def balance(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     if len(own) < 2 or usual <= 0:
         return
     is_alone = len(own) > 2 and max(rest) <= (1 + 2 * ALIKE) * min(rest) and own[slowest] > APART * median(rest)
-    if is_alone and own[slowest] >= UNEVEN * mean:
+    if is_alone and own[slowest] >= UNEVEN * mean and _is_slow_everywhere(model, slowest, site):
         goal = [median(rest) if rank == slowest else value for rank, value in enumerate(own)]
         evidence = (
             f"rank {slowest} computes {own[slowest] / median(rest):.2f} times as long as the other ranks, "
@@ -33,68 +39,111 @@ def balance(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         action = f"check the host of rank {slowest} (clock, memory, other programs), or give the rank less work"
         yield Remedy("slow_rank", _rows(model, slowest), evidence, action, _levelled(model, own, goal))
         return
-    yield from _by_phase(model, site)
+    yield from _by_step(model, site)
 
 
-def _by_phase(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield a remedy that levels the work of each phase: between two collectives of all ranks, by their call sites.
+def _is_slow_everywhere(model: ReplayModel, rank: int, site: Site) -> bool:
+    """Return whether a rank takes longer than the others for all of its work, not for some of it only."""
+    spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(model.steps))
+    for other, steps in enumerate(model.steps):
+        before = ""
+        for step in steps:
+            after = site(step.row) if step.row >= 0 else ""
+            if gap_s(step) > GRAIN_S:
+                spent[before, after][other] += gap_s(step)
+            before = after
+    usual = {place: median(v for r, v in enumerate(each) if r != rank) for place, each in spent.items()}
+    some = [(spent[place][rank], value) for place, value in usual.items() if value > ALIKE * sum(usual.values())]
+    alone = sum(spent[place][rank] for place, value in usual.items() if value <= ALIKE * spent[place][rank])
+    whole = sum(each[rank] for each in spent.values())
+    return alone <= ALIKE * whole and all(mine >= (1 + ALIKE) * others for mine, others in some)
+
+
+def _by_step(model: ReplayModel, site: Site) -> Iterator[Remedy]:
+    """Yield a remedy that levels the work of each step: between two collectives of all ranks.
 
     Ranks may have equal work in total but at different times, for example if each in turn computes while others wait.
     """
-    phases = [list(_phases(model, steps, site)) for steps in model.steps]
-    spent: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * len(model.steps))
-    for rank, steps in enumerate(model.steps):
-        for phase, step in zip(phases[rank], steps, strict=True):
-            spent[phase][rank] += gap_s(step)
-    mean = {phase: sum(each) / len(each) for phase, each in spent.items()}
-    waited = {phase: max(each) - mean[phase] for phase, each in spent.items()}
-    if sum(waited.values()) < (UNEVEN - 1) * sum(mean.values()):
-        return
-    changed = [_phases_levelled(steps, phases[r], spent, mean, r) for r, steps in enumerate(model.steps)]
-    worst = max(waited, key=waited.__getitem__)
-    rank = max(range(len(model.steps)), key=spent[worst].__getitem__)
-    evidence = (
-        f"rank {rank} computes {duration(spent[worst][rank])} between {worst[0]} and {worst[1]}, the mean of all ranks "
-        f"is {duration(mean[worst])}; ranks that end earlier wait"
+    steps_of = [_steps(model, steps) for steps in model.steps]
+    count = 1 + max(int(each[-1]) for each in steps_of)
+    spent = np.stack(
+        [np.bincount(n, [gap_s(s) for s in steps], count) for n, steps in zip(steps_of, model.steps, strict=True)]
     )
-    rows = [s.row for s, phase in zip(model.steps[rank], phases[rank], strict=True) if phase == worst and s.row >= 0]
-    yield Remedy("imbalance", tuple(rows[:3]), evidence, "share this work among the ranks", model.with_steps(changed))
+    mean, most = spent.mean(axis=0), spent.max(axis=0)
+    if float((most - mean).sum()) < (UNEVEN - 1) * float(mean.sum()):
+        return
+    changed = [_step_levelled(s, steps_of[r], spent[r], mean) for r, s in enumerate(model.steps)]
+    places, rows = _ends(model, steps_of, count, site)
+    late: dict[tuple[str, str], float] = defaultdict(float)
+    for place, wait in zip(places, (most - mean).tolist(), strict=True):
+        late[place] += wait
+    worst = max(late, key=late.__getitem__)
+    at = np.array([place == worst for place in places])
+    evidence, action = _who(spent[:, at], mean[at], worst)
+    slowest = int(np.argmax(spent[:, at].sum(axis=1)))
+    shown = tuple(row for row, chosen in zip(rows[slowest], at, strict=True) if chosen and row >= 0)[:3]
+    yield Remedy("imbalance", shown, evidence, action, model.with_steps(changed))
 
 
-def _phases(model: ReplayModel, steps: Sequence[Step], site: Site) -> Iterator[tuple[str, str]]:
-    """Yield each step's phase: the call sites of the collectives of all ranks before and after its work."""
-    meets = [
-        site(step.row) if step.kind == "join" and len(model.collectives[step.number].group) == len(model.steps) else ""
-        for step in steps
-    ]
-    after, last = ["the end"] * len(steps), "the end"
-    for i in range(len(steps) - 1, -1, -1):
-        after[i] = last = meets[i] or last
-    before = "the beginning"
-    for place, then in zip(meets, after, strict=True):
-        yield before, then
-        before = place or before
+def _who(spent: NDArray[Any], mean: NDArray[Any], place: tuple[str, str]) -> tuple[str, str]:
+    """Return in words which ranks take longer in steps between two places, and what to do.
 
-
-def _phases_levelled(
-    steps: Sequence[Step],
-    phases: Sequence[tuple[str, str]],
-    spent: Mapping[tuple[str, str], list[float]],
-    mean: Mapping[tuple[str, str], float],
-    rank: int,
-) -> list[Step]:
-    """Return a rank's steps with the work of each phase scaled to the mean.
-
-    If the rank has hardly any work in a phase, the missing work is inserted before the collective that ends the phase.
+    `spent`: seconds by rank and step; `mean`: their mean over ranks.
     """
-    ends = Counter(phase for step, phase in zip(steps, phases, strict=True) if step.kind in ("join", "end"))
+    excess = np.maximum(spent - mean, 0.0)
+    by_rank, rank = excess.sum(axis=1), int(np.argmax(excess.sum(axis=1)))
+    where = f"between {place[0]} and {place[1]}"
+    each, usual = duration(float(spent.max(axis=0).mean())), duration(float(mean.mean()))
+    others = float(np.delete(spent, rank, axis=0).max())
+    if others <= ALIKE * float(spent[rank].mean()):
+        words = f"rank {rank} alone computes {each} {where}, {spent.shape[1]} times, while all others wait"
+        return (
+            words,
+            "share this work among the ranks, or do it beside their other work; if it is I/O, let each do its part",
+        )
+    if by_rank[rank] < MOSTLY * by_rank.sum() and spent.shape[1] > 1:
+        words = (
+            f"in each of {spent.shape[1]} steps {where} another rank may be the slowest: {each}, the mean is {usual}"
+        )
+        return words, "share the work of each step among the ranks; sums over the run are more even than its steps"
+    total, mean_s = duration(float(spent[rank].sum())), duration(float(mean.sum()))
+    words = f"rank {rank} computes {total} {where}, the mean of all ranks is {mean_s}; ranks that end earlier wait"
+    return words, "share this work among the ranks"
+
+
+def _steps(model: ReplayModel, steps: Sequence[Step]) -> NDArray[np.int64]:
+    """Return for each of a rank's steps how many collectives of all ranks the rank has joined before it."""
+    is_last = [s.kind == "join" and len(model.collectives[s.number].group) == len(model.steps) for s in steps]
+    joined = np.cumsum([0, *is_last])
+    found: NDArray[np.int64] = joined[:-1].astype("i8")
+    return found
+
+
+def _ends(
+    model: ReplayModel, steps_of: Sequence[NDArray[np.int64]], count: int, site: Site
+) -> tuple[list[tuple[str, str]], list[list[int]]]:
+    """Return the call sites that each step lies between, and for each rank the row of the call that ends each step."""
+    rows = [[-1] * count for _ in model.steps]
+    for rank, steps in enumerate(model.steps):
+        for n, step in zip(steps_of[rank].tolist(), steps, strict=True):
+            rows[rank][n] = step.row if step.kind == "join" or rows[rank][n] < 0 else rows[rank][n]
+    last = [site(row) if row >= 0 else "the end" for row in rows[0]]
+    return list(pairwise(["the beginning", *last])), rows
+
+
+def _step_levelled(
+    steps: Sequence[Step], step_of: NDArray[np.int64], spent: NDArray[Any], mean: NDArray[Any]
+) -> list[Step]:
+    """Return a rank's steps with the work between two collectives scaled to the mean.
+
+    If the rank has hardly any such work, the missing work is inserted before the collective that ends it.
+    """
     found = []
-    for step, phase in zip(steps, phases, strict=True):
-        now, then = spent[phase][rank], mean[phase]
+    for i, (step, n) in enumerate(zip(steps, step_of.tolist(), strict=True)):
+        now, then = float(spent[n]), float(mean[n])
         seconds = gap_s(step) * (then / now if now > then / 10 else 1.0) + step.within_s
-        if now <= then / 10 and step.kind in ("join", "end"):
-            seconds += (then - now) / max(ends[phase], 1)
-        found.append(step._replace(seconds=seconds))
+        is_last = i + 1 == len(steps) or step_of[i + 1] != n
+        found.append(step._replace(seconds=seconds + (then - now if is_last and now <= then / 10 else 0.0)))
     return found
 
 

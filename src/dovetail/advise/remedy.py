@@ -11,8 +11,8 @@ from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
 # Order of remedies that save nearly the same time: little work for the user comes first. A remedy that always helps
 # comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
-    *("slow_link", "slow_rank", "progress", "eager", "post_earlier", "merge", "block", "rendezvous", "nonblocking"),
-    *("overlap", "temporal_block", "imbalance"),
+    *("slow_link", "slow_rank", "poll", "progress", "eager", "post_earlier", "standard", "any_order", "merge", "block"),
+    *("rendezvous", "nonblocking", "overlap", "temporal_block", "barrier", "imbalance", "seldom"),
 )
 GRAIN_S = 5e-6  # calls with less work than this between them count as consecutive
 
@@ -22,7 +22,8 @@ class Remedy:
     """One change.
 
     `kind`: one of KINDS. `rows`: rows of the trace that show why. `evidence`, `action`: in words. `changed`: the model
-    with the change.
+    with the change. `is_sure`: whether the trace shows that the change is possible. `bound`: the model with the most
+    that such a change can do, if the trace does not show how much is possible.
     """
 
     kind: str
@@ -30,6 +31,8 @@ class Remedy:
     evidence: str
     action: str
     changed: ReplayModel
+    is_sure: bool = True
+    bound: ReplayModel | None = None
 
 
 Site = Callable[[int], str]  # row of the trace -> the call site

@@ -155,7 +155,7 @@ def _send_runs(
 
 def _next(model: ReplayModel, where: Sequence[Mapping[tuple[StepKind, int], int]], before: int, step: Step) -> bool:
     a, b = model.messages[before], model.messages[step.number]
-    if (a.dst, a.key) != (b.dst, b.key):
+    if a.dst != b.dst:
         return False
     at, posted = where[a.dst].get(("received", before)), where[a.dst].get(("recv", step.number))
     if at is None or posted is None or posted <= at:

@@ -33,7 +33,11 @@ def rows_of(start: Ints, ops: Ints) -> tuple[Ints, Ints]:
     >>> [each.tolist() for each in rows_of(np.array([0, 2, 3]), np.array([1, 0, 1]))]
     [[2, 0, 1, 2], [0, 1, 1, 2]]
     """
-    count = np.diff(start)[ops]
+    counts = np.diff(start)
+    count = counts[ops]
+    if (counts <= 1).all():  # as in most programs, and faster
+        owner = np.flatnonzero(count)
+        return start[ops[owner]], owner
     owner = np.repeat(np.arange(len(ops)), count)
     return np.repeat(start[ops] - np.cumsum(count) + count, count) + np.arange(len(owner)), owner
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -22,6 +23,7 @@ from dovetail.trace.analysis.collective_calls import CollectiveCalls, collective
 from dovetail.trace.analysis.delays import LEAST_HELD_S, Delays, crossed, delays_of
 from dovetail.trace.analysis.matching import Messages, messages, of_name
 from dovetail.trace.analysis.message_delays import delayed_by, is_rendezvous, message_delays
+from dovetail.trace.analysis.polls import POLLS
 from dovetail.trace.decode import KINDS
 from dovetail.trace.trace import Trace
 
@@ -84,6 +86,8 @@ class Message:
         Time until the next message may leave.
     crossed : bool
         Another message travels in the opposite direction at the same time.
+    sent_s : float
+        When its send began in the trace.
     """
 
     src: int
@@ -98,6 +102,7 @@ class Message:
     held: bool = False
     gap_s: float = 0.0
     crossed: bool = False
+    sent_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -143,7 +148,8 @@ class ReplayModel:
     """A traced program, simplified for the replay.
 
     `steps[r]`: steps of rank r. `delays`: curve of message times. `makespan_s`: traced seconds from the first step to
-    the last. `names`: names of calls.
+    the last. `names`: names of calls. `polled_s`: by row of a successful test, the seconds of the rank's own time since
+    the first of the unsuccessful ones before it. `strict`: messages sent by MPI_Ssend or its kin.
     """
 
     steps: tuple[tuple[Step, ...], ...]
@@ -152,6 +158,8 @@ class ReplayModel:
     delays: Delays
     makespan_s: float
     names: tuple[str, ...] = field(repr=False)
+    polled_s: Mapping[int, float] = field(default_factory=dict, repr=False)
+    strict: frozenset[int] = field(default=frozenset(), repr=False)
 
     def with_steps(self, steps: Any, **changes: Any) -> ReplayModel:
         """Return the model with other steps and, by `changes`, other messages or collectives."""
@@ -181,13 +189,23 @@ def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayM
     """Return the model of a trace whose messages and collective calls are known."""
     made = _ModelBuilder(trace, found, joins)
     steps = [made.steps(rank) for rank in range(trace.num_ranks)]
-    return ReplayModel(tuple(steps), made.messages(), made.collectives(), made.delays, made.makespan_s, trace.names)
+    return ReplayModel(
+        tuple(steps),
+        made.messages(),
+        made.collectives(),
+        made.delays,
+        made.makespan_s,
+        trace.names,
+        made.polled_s(),
+        made.strict,
+    )
 
 
 class _ModelBuilder:
     def __init__(self, trace: Trace, found: Messages, joins: CollectiveCalls) -> None:
         self.trace, self.joins = trace, joins
         self.synchronous = of_name([*trace.names, ""], lambda name: "ssend" in name.lower())[found.sent_name]
+        self.strict = frozenset(np.flatnonzero(self.synchronous).tolist())
         combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
         plain = ~combined & ~self.synchronous
         first = np.arange(trace.num_rows) - trace.columns["part"]
@@ -316,6 +334,20 @@ class _ModelBuilder:
             after = spent if actions else after
         return (*steps, Step(max(own, 0.0), "end", -1, -1, within, after))
 
+    def polled_s(self) -> dict[int, float]:
+        """Return by row of a successful test the time since the first unsuccessful one of its kind before it."""
+        found = {}
+        for calls in self.calls:
+            since_s, name = 0.0, -1
+            for call in calls:
+                if not self._actions(call) and self.trace.names[call.name] in POLLS:
+                    since_s, name = (since_s, name) if call.name == name else (call.start_s, call.name)
+                    continue
+                if call.name == name:
+                    found[call.row] = call.start_s - since_s
+                name = -1
+        return found
+
     def _actions(self, call: _Call) -> list[tuple[StepKind, int]]:
         """Return what a call begins, then what it waits for."""
         row = call.row
@@ -433,7 +465,7 @@ class _ModelBuilder:
         seen = self.delayed
         columns = (
             *(f.src, f.dst, key.ravel(), f.num_bytes, seen.seconds, seen.rendezvous, seen.stalls, self.synchronous),
-            *(seen.came_back, seen.held, np.zeros(len(key)), crossed(f)),
+            *(seen.came_back, seen.held, np.zeros(len(key)), crossed(f), f.sent_s),
         )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in columns), strict=True))
 

@@ -1,0 +1,168 @@
+"""What made ranks wait: who was late, doing what, and along which chain of waits."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import plain_causes
+import pytest
+from trace_calls import call, collective, sent, taken, trace_of
+from trace_files import write_process
+
+from dovetail.advise import causes as causes_module
+from dovetail.advise.causes import Causes, causes, causes_of
+from dovetail.advise.rank_activity import rank_activity
+from dovetail.trace import Trace
+
+
+class Program:
+    """Ranks with a clock each, in ms; the calls take 0.01 ms but for their waits."""
+
+    def __init__(self, num_ranks: int) -> None:
+        self.clock = [1.0] * num_ranks
+        self.events: list[list[tuple[int, int]]] = [[] for _ in self.clock]
+        self.all_reduce()
+
+    def work(self, rank: int, ms: float) -> None:
+        self.clock[rank] += ms
+
+    def _call(self, rank: int, name: int, end: float, *details) -> None:
+        self.events[rank] += call(name, self.clock[rank], end, *details)
+        self.clock[rank] = end
+
+    def all_reduce(self, name: int = 11) -> None:
+        end = max(self.clock) + 0.01
+        for rank in range(len(self.clock)):
+            self._call(rank, name, end, *collective())
+
+    def message(self, src: int, dst: int) -> None:
+        self._call(src, 1, self.clock[src] + 0.01, sent(dst))
+        self._call(dst, 2, max(self.clock[dst], self.clock[src]) + 0.01, *taken(src))
+
+    def trace(self, folder) -> Trace:
+        for rank, events in enumerate(self.events):
+            write_process(folder, rank, {1: events}, num_ranks=len(self.events))
+        return trace_of(folder)
+
+
+def by_place(found: Causes) -> dict[tuple[str, str], float]:
+    return {(it.activity.kind, it.activity.place): it.seconds * 1e3 for it in found.causes}
+
+
+def test_a_rank_with_more_work_is_the_cause(tmp_path):
+    program = Program(3)
+    for _ in range(10):
+        for rank in range(3):
+            program.work(rank, 5 if rank == 1 else 2)
+        program.all_reduce()
+    found = causes(program.trace(tmp_path))
+    (cause,) = found.causes
+    assert (cause.activity.kind, cause.rank) == ("work", 1)
+    assert cause.seconds == pytest.approx(10 * 2 * 3e-3, rel=0.05)
+    assert found.attributed_s == pytest.approx(found.waited_s, rel=1e-3)
+    assert "rank 1 works longer" in cause.pattern.words
+
+
+def test_what_a_rank_does_beyond_the_others_is_the_cause_not_what_it_did_last(tmp_path):
+    """Rank 0 prepares 4 ms; then both work 6 ms, and rank 1 waits while rank 0 does so: the 4 ms are the cause."""
+    program = Program(2)
+    for _ in range(10):
+        program.work(0, 4)
+        for rank in range(2):
+            program._call(rank, 15, program.clock[rank] + 0.01)
+            program.work(rank, 6)
+        program.all_reduce()
+    (cause, *_) = causes(program.trace(tmp_path)).causes
+    assert (cause.activity.place, cause.rank) == ("MPI_Allreduce to MPI_Test", 0)
+    assert cause.seconds == pytest.approx(10 * 4e-3, rel=0.05)
+
+
+def test_a_chain_of_waits_leads_to_its_root(tmp_path):
+    """Rank 0 is late; 1 waits for 0, 2 for 1, 3 for 2."""
+    program = Program(4)
+    for _ in range(8):
+        program.work(0, 3)
+        for rank in range(3):
+            program.message(rank, rank + 1)
+        program.all_reduce()
+    found = causes(program.trace(tmp_path))
+    assert found.causes[0].rank == 0
+    assert found.causes[0].activity.kind == "work"
+    assert found.causes[0].seconds > 0.9 * found.waited_s
+
+
+def test_work_that_moves_between_ranks_is_one_cause(tmp_path):
+    program = Program(3)
+    for step in range(12):
+        for rank in range(3):
+            program.work(rank, 5 if rank == step % 3 else 2)
+        program.all_reduce()
+    (cause,) = causes(program.trace(tmp_path)).causes
+    assert cause.pattern.moves
+    assert "not always the same" in cause.pattern.words
+    assert max(cause.by_rank_s) < 0.4 * cause.seconds
+
+
+@pytest.mark.parametrize(("ms_of", "words"), [
+    (lambda step: 5 if step % 4 == 3 else 2, "every 4th time"), (lambda step: 2 + 0.2 * step, "more and more"),
+])  # fmt: skip
+def test_patterns_in_time(tmp_path, ms_of, words):
+    program = Program(2)
+    for step in range(40):
+        program.work(0, ms_of(step))
+        program.work(1, 2)
+        program.all_reduce()
+    assert words in causes(program.trace(tmp_path)).causes[0].pattern.words
+
+
+def test_pauses_between_polls_are_no_work(tmp_path):
+    """Rank 1 looks for a message every 5 ms, and rank 0 waits for its answer."""
+    program = Program(2)
+    for _ in range(10):
+        begin = program.clock[1]
+        program.work(0, 7)
+        program._call(0, 1, program.clock[0] + 0.01, sent(1))
+        for i in range(3):
+            program.clock[1] = begin + 5 * i
+            program._call(1, 15, program.clock[1] + 0.01)
+        program._call(1, 2, program.clock[1] + 0.01, *taken(0))
+        program.message(1, 0)
+        program.all_reduce()
+    found = by_place(causes(program.trace(tmp_path)))
+    assert found["poll", "MPI_Test"] > 10 * 2
+
+
+def random_program(seed: int, folder) -> Trace:
+    rng, n = random.Random(seed), 2 + seed % 3
+    program = Program(n)
+    for _ in range(25):
+        for rank in range(n):
+            program.work(rank, rng.choice([0.1, 1, 5]) * rng.random())
+        if rng.random() < 0.3:
+            program.all_reduce(rng.choice([11, 11, 14]))
+        else:
+            src, dst = rng.sample(range(n), 2)
+            program.message(src, dst)
+    return program.trace(folder)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_fast_analysis_equals_the_reference(tmp_path, seed, monkeypatch):
+    monkeypatch.setattr(causes_module, "LEFT_SHARE", 0.0)
+    monkeypatch.setattr(causes_module, "LEAST_SHARE", -1.0)
+    ranks = rank_activity(random_program(seed, tmp_path))
+    assert len(ranks.waits.rank) > 10
+    found = np.zeros((ranks.num_ranks, len(ranks.activities)))
+    for it in causes_of(ranks).causes:
+        found[:, ranks.activities.index(it.activity)] = it.by_rank_s
+    expected = np.zeros_like(found)
+    for (rank, which), value in plain_causes.costs(ranks).items():
+        expected[rank, which] = value
+    assert found == pytest.approx(expected, abs=2e-6 * ranks.waited_s)
+
+
+def test_a_trace_without_waits_has_no_causes(tmp_path):
+    write_process(tmp_path, 0, {1: call(8, 1, 2)}, num_ranks=1)
+    found = causes(trace_of(tmp_path))
+    assert (found.causes, found.waited_s) == ((), 0.0)
