@@ -39,8 +39,8 @@ struct Posted {
 class Board {
   public:
     static std::size_t bytes(int size);
-    // `memory`: the same `bytes(size)` on every rank, zeroed before the first of them comes. `has_ended`: whether a
-    // rank's process has. What asks for a fault throws TransportError if a rank ended while it changed the board.
+    // `memory`: the same `bytes(size)` bytes on every rank, zeroed before the first call. `has_ended`: whether a
+    // rank's process has. Functions that read a fault throw TransportError if a rank ended while it changed the board.
     Board(std::byte* memory, int rank, int size, std::function<bool(int)> has_ended);
     Board(const Board&) = delete;
     Board& operator=(const Board&) = delete;
@@ -85,7 +85,7 @@ class Board {
     };
     struct alignas(128) Head {
         std::atomic<std::uint64_t> posted;
-        alignas(128) std::atomic<std::uint32_t> holder;  // of the lock: its rank + 1; 0: nobody
+        alignas(128) std::atomic<std::uint32_t> holder;  // of the lock: its rank + 1; 0: none
         std::array<Place, kept_faults> places;
         std::array<Text, kept_texts> texts;
     };

@@ -80,7 +80,7 @@ class Communicator {
     void add(const Call& call, Service service);            // without an engine: by the library from now on
     void clear();                                           // forgets all engines
     std::size_t num_engines() const;
-    std::size_t most_engines = 64;  // then the least recently used is dropped; also by bytes: engines keep buffers
+    std::size_t most_engines = 64;  // with more engines or bytes, the least recently used are dropped
     long long most_bytes = 1LL << 28;
     // Bytes of the memory that all ranks share: for a board, and for channels of at most `most_bytes`.
     static std::size_t shared_bytes(int size, std::size_t most_bytes);

@@ -16,7 +16,7 @@
 
 namespace dovetail::run {
 
-// This rank computes from its constructor to its destructor: that is no stall.
+// While an object of this class exists, this rank computes, which counts as progress.
 class Engine::Busy {
   public:
     explicit Busy(Engine& engine) : engine_(engine) {

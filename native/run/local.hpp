@@ -83,7 +83,7 @@ class LocalTransport final : public Transport {
         : hub_(std::move(hub)), rank_(rank), flags_(hub_->flags()) {}
     int rank() const override { return rank_; }
     int size() const override { return hub_->num_ranks(); }
-    int isend(const void* data, long long num_bytes, int dst, int tag, bool) override {  // a receive is never late here
+    int isend(const void* data, long long num_bytes, int dst, int tag, bool) override {  // it ends once matched
         const int handle = take();
         hub_->send(rank_, dst, tag, data, num_bytes, flags_[static_cast<std::size_t>(handle)]);
         return handle;

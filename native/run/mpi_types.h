@@ -1,4 +1,4 @@
-/* The types and ops of mpi_table.h as MPI's. */
+/* MPI's types and ops for those of mpi_table.h. */
 #ifndef DOVETAIL_MPI_TYPES_H
 #define DOVETAIL_MPI_TYPES_H
 

@@ -15,8 +15,8 @@ namespace dovetail::shm {
 class Neighbours {
   public:
     static std::size_t bytes(int size, const Geometry& geometry);
-    static Geometry geometry(int size, std::size_t bytes);  // the inverse, of as many as `bytes` came to
-    // `memory` is zeroed before the first rank comes. All ranks give the same geometry. `file`: as for Peers.
+    static Geometry geometry(int size, std::size_t bytes);  // the inverse of `bytes`
+    // `memory` is zeroed before the first rank calls this. All ranks give the same geometry. `file`: as for Peers.
     Neighbours(std::byte* memory, int rank, int size, const Geometry& geometry, int file = -1);
     ~Neighbours() { states_.leave(State::failed); }
     Neighbours(const Neighbours&) = delete;

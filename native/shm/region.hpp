@@ -80,7 +80,7 @@ class Regions {
     std::vector<std::shared_ptr<Region>> all_;  // null: all ranks have called `give_back`
 };
 
-// Held by the arrays of this rank's part.
+// The arrays in this rank's part own one: the last to be freed gives the part back.
 struct Lease {
     explicit Lease(std::shared_ptr<Region> of) : region(std::move(of)) {}
     ~Lease() { region->give_back(); }

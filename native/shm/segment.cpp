@@ -39,7 +39,7 @@ struct File {
     int number;
 };
 
-// This process and 128 random bits: nobody guesses the name, or has taken it before.
+// The pid and 128 random bits: the name is not in use, and cannot be guessed.
 std::string random_name() {
     std::array<unsigned char, 16> bits{};
     if (getrandom(bits.data(), bits.size(), 0) != static_cast<ssize_t>(bits.size())) refuse("getrandom");
@@ -49,15 +49,15 @@ std::string random_name() {
     return name;
 }
 
-// The process that made what has this name in /dev/shm; 0: it is none of ours.
+// The pid of the process that made the file of this name in /dev/shm; 0: no file of Dovetail.
 int maker_of(const char* name) {
     int pid = 0, end = 0;
     if (std::sscanf(name, "dovetail-%d-%n", &pid, &end) != 1 || end == 0) return 0;
     return std::strspn(name + end, digits) == 32 && std::strlen(name + end) == 32 ? pid : 0;
 }
 
-// Takes away what a process of this user that is gone has left in /dev/shm. Its maker has each such file locked, in
-// whatever PID namespace it lives. Files of this process are not looked at: to close one would open its other locks.
+// Removes files in /dev/shm of processes of this user that have ended. The maker of such a file has it locked, in
+// whatever PID namespace it runs. Files of this process are not opened: closing one would release its other locks.
 void sweep() {
     const std::unique_ptr<DIR, int (*)(DIR*)> all(opendir(place), closedir);
     while (const dirent* each = all ? readdir(all.get()) : nullptr) {
@@ -70,7 +70,7 @@ void sweep() {
     }
 }
 
-// A new file in /dev/shm, locked; another process that sweeps may have taken it away before it was.
+// A new file in /dev/shm, locked. Tries again if another process has removed the file before it was locked.
 File make_named(std::string& name) {
     while (true) {
         File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC | O_CREAT | O_EXCL, 0600));
@@ -118,7 +118,7 @@ Segment Segment::make(std::size_t num_bytes, Kind kind) {
     const auto size = static_cast<off_t>(num_bytes);
     if (kind == Kind::named) {
         File file = make_named(name);
-        try {  // a full /dev/shm refuses here, not by SIGBUS later
+        try {  // if /dev/shm is full, this fails, instead of SIGBUS later
             if (const int code = posix_fallocate(file.number, 0, size)) refuse("posix_fallocate", code);
             Segment made(file.number, name, num_bytes);
             made.file_ = file.keep();

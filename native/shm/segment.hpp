@@ -8,8 +8,8 @@
 namespace dovetail::shm {
 
 // An anonymous file (memfd), which other processes of the same user open through /proc: nothing remains after a crash.
-// A named one (shm_open), for processes that cannot read each other's /proc, is visible in /dev/shm until `hide`. What
-// its maker leaves there when it is killed before, the next process of the user that makes memory takes away.
+// A named file (shm_open), for processes that cannot read each other's /proc, is visible in /dev/shm until `hide`. If
+// its maker is killed before, the next process of the user that makes memory removes it.
 class Segment {
   public:
     enum class Kind { anonymous, named };

@@ -406,7 +406,7 @@ class TestShim:
         source, library = tmp_path / "old.c", tmp_path / "old.so"
         source.write_text("struct { int version; void* functions[64]; } dovetail_mpi_table = {4};\n")
         subprocess.run([shutil.which("cc") or shutil.which("gcc"), "-shared", "-o", library, source], check=True)
-        with pytest.raises(EnvironmentFault, match="another version"):
+        with pytest.raises(EnvironmentFault, match="differ in version"):
             mpi_library.Shim(library)
 
 

@@ -125,7 +125,7 @@ class _Interleaved:
         self._grain = max(int(np.gcd.reduce([int(np.gcd.reduce(part, axis=None)) for part in numbers])), 1)
 
     def share(self, region: Array, rank: Array, low: Array, width: Array) -> Array:
-        """Of each region, slots `low` to `low + width` of those that follow from each of its slots."""
+        """Return regions with parts `low` to `low + width` of each of their slots, which is cut into r parts."""
         grain, parts = self._grain, self._parts
         units, new = region[:, COUNT] // grain, region * [1, parts, parts, parts, 1]
         some = width < parts
@@ -162,7 +162,7 @@ class _Batched:
             raise _unlike(program)
 
     def share(self, region: Array, rank: Array, low: Array, width: Array) -> Array:
-        """Of each region, slots `low` to `low + width` of those that follow from each of its slots."""
+        """Return regions with parts `low` to `low + width` of each of their slots, which is cut into r parts."""
         size, new = self._sizes[region[:, BUFFER], rank], region.copy()
         several = (width > 1) & (region[:, COUNT] < size)
         if np.any(several & (region[:, BLOCKS] > 1)):

@@ -102,8 +102,8 @@ class JobResult:
     """Outcomes in the order of the job's variants, and facts of the hosts that ran it.
 
     `rounds`: rounds in the outcomes. `disturbed`: rounds that other processes disturbed, whether repeated or not.
-    `load`: share of the ranks' cores that other processes took from the first round to the last. `exchange_s`: by
-    round, seconds of an exchange of a word between ranks 0 and 1 after it; NaN where ranks lack a core each.
+    `load`: share of the ranks' cores that other processes took from the first round to the last. `exchange_s`: for each
+    round, seconds in which ranks 0 and 1 exchange a word after it; NaN unless each rank has a core.
     """
 
     outcomes: tuple[Outcome, ...]
@@ -154,7 +154,7 @@ def run_rounds(
     whether other processes or the hypervisor disturbed it. Both, and `now_s`, return the same on all ranks.
 
     Each round permutes the variants, equally on every rank, so that no variant profits from what its predecessor leaves
-    behind (a link's spare tokens, a warm cache). Disturbed rounds are repeated, at most `rounds` of them, and a
+    behind (burst credit of a link, a warm cache). Disturbed rounds are repeated, at most `rounds` of them, and a
     disturbed warm-up once. If fewer than three undisturbed rounds remain, disturbed rounds count, and then outliers,
     too: the disturbance is then the machine's own. Rounds numbered below 0 are warm-up.
     """

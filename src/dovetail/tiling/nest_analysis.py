@@ -149,7 +149,7 @@ class Analysis:
         return self.nest.code.symbol(axis).at(self.sizes)
 
     def _shifts(self) -> list[Vector]:
-        """Shifts that put every value read in the same step behind its reader along each axis."""
+        """Return shifts so that within a step, along each axis, no value is computed after the point that reads it."""
         order, n = self.nest.statements.index, self.num_loops
         edges = [
             (order(each.source), order(each.sink), vector)
@@ -186,7 +186,7 @@ class Analysis:
             yield tuple(d + b - a for d, a, b in zip(vector, source, sink, strict=True))
 
     def _check_order(self) -> None:
-        """Check that every value is computed before it is read: points run in order, and so do statements at each."""
+        """Check that every value is computed before it is read, if points and the statements at each run in order."""
         order = self.nest.statements.index
         for each in self.flows:
             for vector in self.shifted(each):
@@ -208,7 +208,7 @@ class Analysis:
         return Field(name, values, start, dtype, domain, ranges, shift, tuple(vectors))
 
     def _ranges(self, number: int, domain: Space) -> Ranges:
-        """The range of indices that are computed or, outside, read. Reads beyond axes that wrap fall inside."""
+        """The range of all indices that are computed or read. Reads beyond an axis that wraps are inside it."""
         low, high = map(list, zip(*domain.ranges, strict=True))
         axes = self.axes(self.nest.statements[number])
         for sink, sources in zip(self.nest.statements, self.sources, strict=True):

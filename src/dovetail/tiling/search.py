@@ -137,7 +137,7 @@ class _Search:
         self.deps, self.by, self.limits = deps, by, limits
         self.total = tuple(map(sum, deps))
         self.n = len(deps)
-        # How many times the formula may count one pair or value: once per face of a corner, and per dependence.
+        # Most times that the formula counts one pair or value: for each face that it leaves by, and each dependence.
         self.factor = {"formula": 1, "pairs": self.n, "values": self.n * len(deps[0])}[by]
         self.may_count = min(_MOST_COUNTED, _MOST_WORK // (limits.volume * len(deps[0])) + 1)
         self.best: tuple[int, int, int, Matrix] | None = None

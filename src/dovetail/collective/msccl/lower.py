@@ -98,7 +98,7 @@ def in_pieces(program: Program, most: int) -> Program:
 
 
 def _cuts(program: Program, most: int) -> tuple[Ints, Ints, Ints]:
-    """Cut messages, by the op that first sends each: index of each op's first piece in the list of all pieces, and each
+    """Cut messages, numbered by the op that first sends each. Return the index of each op's first piece, and each
     piece's first slot and end. No piece crosses a block of any region that the message passes."""
     col, origin, slots = program.columns, origins(program), np.zeros(program.num_ops, np.int64)
     sides = [(np.repeat(origin, np.diff(col[f"{side}_start"])), side) for side in SIDES]

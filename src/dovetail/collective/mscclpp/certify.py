@@ -86,7 +86,7 @@ def _ordered(lowering: Lowering, several: Launched) -> Found:
 
 
 def taken_whole(plan: MscclppPlan) -> Check | None:
-    """Return a passed check of races if ops that threadblocks share, taken whole, prove it; else None."""
+    """Return a passed check of races if they pass with each op that threadblocks share as one op; else None."""
     document, how = joined(plan.document), plan.rows.memory.how
     if document is None:
         return None

@@ -13,7 +13,7 @@ class Packets:
     """For each slot of each gpu, the rows that write it as a packet with the flag of the current run.
 
     A reader waits for that row. If several rows write a slot in one run, they write the same flag, so any of them may
-    release the reader: with threads in lockstep it is assumed to wait for the first, with unsynchronised ones for none.
+    release the reader. The model assumes: with threads in lockstep the first does, with unsynchronised threads none.
     A thread that reads and writes the same packets writes after reading; other threads of its op may release it.
     """
 

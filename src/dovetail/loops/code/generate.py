@@ -155,7 +155,7 @@ class _Writer(Expressions):
         return " * ".join(f"({axis})" if axis.constant else str(axis) for axis in self._padded(name))
 
     def _declared(self, name: str, pointer: str, start: str, const: bool) -> str:
-        """`double (*restrict u_0)[m] = (double (*)[m])(start);`"""
+        """The declaration of a pointer in C, such as `double (*restrict u_0)[m] = (double (*)[m])(start);`."""
         kind = f"{'const ' * const}{c_type(self.dtypes[name])}"
         inner = "".join(f"[{axis}]" for axis in self._padded(name)[1:])
         cast = "" if not inner else f"({kind} (*){inner})"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dovetail.ir import Builder, Kind, Region
 
 Ints = NDArray[np.int32]
-FEW = 64  # slots, below which a Python set is faster than NumPy
+FEW = 64  # number of slots below which a Python set is faster than NumPy
 
 
 class OrderedBuilder(Builder):

@@ -28,7 +28,7 @@ from dovetail.run.reduce import REDUCE_OPS
 KINDS = tuple(COLLECTIVES)  # their indices are the numbers of mpi_table.h
 REDUCED = (*DTYPES, "complex64", "complex128")  # only the library reduces the last two
 Rules = Mapping[str, Sequence[tuple[int, Any]]]  # collective -> (least bytes, Choice or None: the library's call)
-call = _native.comm_call  # (number of kind, comm, array, out, op, root): a plain call whole, or False
+call = _native.comm_call  # (number of kind, comm, array, out, op, root): False if it cannot do the call
 _ALL_GATHER = KINDS.index("all_gather")
 _MOST_NAMED = 1 << 24  # bytes; all of them are allocated, and a container's /dev/shm may have 64 MiB
 _SERIALIZED = LEVELS.index("serialized")  # as MPICH and Open MPI number it
@@ -117,7 +117,7 @@ class Communicator:
         """Raise OperatorError on all ranks if their arguments differ, or if one refuses its own (`request` None)."""
         names = ("collective", "counts", "op", "root", "dtype", "elements", "bytes", "begun")
         transport = self.world.transport
-        begun, transport.begun = transport.begun, False  # so that ranks that began the call meet those that block in it
+        begun, transport.begun = transport.begun, False  # so that nonblocking ranks match blocking ones
         asked = [*_numbers(request), int(begun)] if request else [-1] * len(names)
         try:
             everyone = self.gather(np.array(asked, np.int64))
@@ -269,7 +269,7 @@ class _SharedMemory:
     def share(self, bound: _native.Communicator, name: str) -> bool:
         """Return whether it was opened under this name, for the communicator.
 
-        Rank 0 has it open, and does not open it once more: the locks of a process go as soon as it closes a file.
+        Rank 0 has it open, and does not open it again: a process loses its locks on a file when it closes any copy.
         """
         if not name:
             return False

@@ -26,7 +26,7 @@ STOPPED_S = 1.5  # the same for a process on this host that the system reports a
 LATE_S = 6.0  # seconds after the first beat within which all ranks must begin (and 0.25 s more for each rank)
 READY_S = 60.0  # seconds after the first beat within which all must join MPI (and 0.5 s more for each rank)
 ARRIVE_S = 8.0  # seconds to wait for the first beat; $DOVETAIL_ARRIVE_S if a launcher queues
-MOST_FILES, FILES_ABOVE = 1 << 14, 16  # numbers of files up to which a table of them is small
+MOST_FILES, FILES_ABOVE = 1 << 14, 16  # the FIFO has a number FILES_ABOVE below the limit of open files, or MOST_FILES
 SLOWEST = 4.0  # the largest factor of `slowness`
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID")
 
@@ -49,7 +49,7 @@ class Pulse:
         self.doing: Callable[[], str] = lambda: "starting"
 
     def __enter__(self) -> Pulse:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # threads to come inherit it
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # later threads inherit it
         with suppress(OSError):  # a file system without FIFOs: the launcher's report must suffice
             os.mkfifo(self._held)
             _hold(self._held)
@@ -64,7 +64,7 @@ class Pulse:
 
     def _beat(self) -> None:
         for count in itertools.count():
-            with self._lock, suppress(OSError):  # whoever needs a full disk reports it
+            with self._lock, suppress(OSError):  # a full disk is reported by other writers
                 if not self._ended:
                     self._path.write_text(f"{count} {self.doing()}")
             if _terminated(BEAT_S):
@@ -172,7 +172,7 @@ class Deaths:
         self._first: str | None = None
 
     def look(self, wait_s: float) -> str | None:
-        """Return a text that names that rank; None if there is none yet. Waits for `wait_s` seconds at most."""
+        """Return a text that names the rank that ended first, or None. Waits for `wait_s` seconds at most."""
         if self._ends is None:
             time.sleep(wait_s)
             return None
