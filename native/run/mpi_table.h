@@ -72,7 +72,8 @@ typedef struct {
     /* `matched`: a synchronous send, which ends only once a receive has matched it. */
     int (*isend)(dt_comm* comm, const void* data, long long num_bytes, int dst, int tag, int matched, int* handle);
     int (*irecv)(dt_comm* comm, void* data, long long num_bytes, int src, int tag, int* handle);
-    /* As irecv, but a message that lies where this rank can read it stays there: see Transport::borrow. NULL: none do. */
+    /* As irecv, but a message that lies where this rank can read it stays there: see Transport::borrow. NULL: none do.
+     */
     int (*borrow)(dt_comm* comm, void* data, long long num_bytes, int src, int tag, const void** lent, int* handle);
     int (*give_back)(dt_comm* comm, int handle, int* done);
     int (*group)(dt_comm* comm, const int* ranks, int num_ranks, int* group);
