@@ -308,7 +308,7 @@ def test_dependences_that_are_not_uniform_are_refused(one):
     """Sweeps there and back; steps that each need others than the one before."""
     with pytest.raises(OperatorError, match="not uniform") as caught:
         nest_code(one, {"n": 9, "m": 8, "steps": 2})
-    assert caught.value.hint == "sweeps that go one way"
+    assert caught.value.hint == "sweeps in one direction"
 
 
 def test_why_a_grid_or_a_nest_cannot_be_tiled():
