@@ -359,7 +359,7 @@ def test_zero_chunks() -> None:
         assert error.value.where == "p, gpu 0"
     found = proved(plan("test", (0, 0, 0), [[[NOP]]] * 2))
     assert found.ok
-    assert "would not take a gpu that has 0" in found.checks["limits"].message
+    assert "fails for a gpu with 0 chunks" in found.checks["limits"].message
 
 
 @pytest.mark.slow
