@@ -24,7 +24,7 @@ from dovetail.trace.grown import Grown
 
 Array = NDArray[Any]
 Kind = Literal["work", "io", "poll", "call", "start"]
-MOST_ACTIVITIES = 16  # activities told apart: those that take longest; the others count together
+MOST_ACTIVITIES = 16  # activities listed, those that take longest; the others count together
 MOST_WAITS = 1_000_000  # waits that are attributed: the longest
 _LOOKS = (*POLLS, "MPI_Iprobe", "MPI_Improbe", "MPI_Request_get_status")
 _POINT = KINDS.index("point")

@@ -60,7 +60,9 @@ def probe_shared(executor: Executor, machine: Machine) -> Machine:
 def _measurements(machine: Machine) -> Iterator[tuple[Measurement, int]]:
     """Yield what to run, and how many costs in a row one run takes."""
     ((kind, pair),) = pairs_of(machine).items()
-    least_s = CROWDED_S if machine.ranks > machine.facts.get("cores", machine.ranks) else LEAST_S
+    cores = machine.facts.get("cores", machine.ranks)  # a list where ranks may use different numbers of them
+    is_crowded = machine.ranks > (max(cores) if isinstance(cores, list) else cores)
+    least_s = CROWDED_S if is_crowded else LEAST_S
     for size in SIZES:
         yield _shared(programs.ping_pong(machine.ranks, pair, size, TRIPS, kind), least_s), 2 * TRIPS
         yield _shared(programs.exchange(machine.ranks, pair, size, TRIPS, kind), least_s), TRIPS + 1

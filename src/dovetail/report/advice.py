@@ -21,7 +21,7 @@ def advice_text(advice: Advice) -> str:
     mains = [it for it in firm if not it.instead_of or not any(_name(main) == it.instead_of for main in firm)]
     parts = [_with_ways(number, it, advice, firm) for number, it in enumerate(mains, 1)]
     if faint:
-        parts.append(f"Below what two runs differ by, {seconds(advice.spread_s)}; these cannot be told from chance:")
+        parts.append(f"Below what two runs differ by, {seconds(advice.spread_s)}; these may be chance:")
         parts += [_finding(number, it, advice) for number, it in enumerate(faint, len(mains) + 1)]
     if not parts:
         parts = [f"Nothing to change would save {_least(advice)}."]
