@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gpu_ways import seconds, ways
 from scipy.optimize import brentq, least_squares
 
 from dovetail.cost import protocols
 from dovetail.machine import Machine, load
+from dovetail.reproduce.gpu_ways import seconds, ways
 
 HERE = Path(__file__).parent
 PUBLISHED = HERE / "published" / "gpu_collectives.json"

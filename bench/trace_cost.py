@@ -23,7 +23,8 @@ from pathlib import Path
 from trace_peers import peers
 from tuned import keep, options_of_time, until
 
-from dovetail.trace.recorder.launch import build_wrappers, environment, library_of
+from dovetail.trace.recorder.gate import build_gate
+from dovetail.trace.recorder.launch import build_wrappers, environment, library_of, trace_folder
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.prefix) / "bin"
@@ -88,6 +89,33 @@ int main(int argc, char** argv) {
 }
 """
 
+IO = """
+#include <fcntl.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <unistd.h>
+enum { COUNT = 200000 };
+static FILE* file;
+static int fd;
+static void put(void) { fwrite("12345678", 1, 8, file); }
+static void put_now(void) { if (write(fd, "12345678", 8) != 8) _exit(1); }
+static double each_ns(void (*call)(void)) {
+    double begun;
+    for (int i = -COUNT / 10; i < COUNT; ++i) {
+        if (!i) begun = MPI_Wtime();
+        call();
+    }
+    return (MPI_Wtime() - begun) / COUNT * 1e9;
+}
+int main(int argc, char** argv) {
+    MPI_Init(&argc, &argv);
+    file = fopen("/dev/null", "w"), fd = open("/dev/null", O_WRONLY);
+    printf("{\\"fwrite\\": %.2f, \\"write\\": %.2f}\\n", each_ns(put), each_ns(put_now));
+    MPI_Finalize();
+    return 0;
+}
+"""
+
 
 def main() -> None:
     parser = options_of_time(__doc__)
@@ -101,7 +129,9 @@ def main() -> None:
         found: dict[str, object] = dict(events(Path(place)))
         keep(args.out, "trace_cost", **found)
         others = peers(Path(place), args.peers, args.rounds) if args.peers else ()
-        for rounds in chain(others, calls(Path(place), args.rounds), pings(Path(place), args.rounds)):
+        for rounds in chain(
+            others, calls(Path(place), args.rounds), io(Path(place), args.rounds), pings(Path(place), args.rounds)
+        ):
             found |= rounds
             keep(args.out, "trace_cost", **found)
             if is_over():
@@ -120,15 +150,24 @@ def events(place: Path) -> dict[str, float]:
 
 def calls(place: Path, rounds: int) -> Iterator[dict[str, object]]:
     """Nanoseconds that tracing adds to a call of each kind, and what it takes plain; after each round."""
+    return added_to(in_turn(place, "calls", CALLS, 1, rounds), "call_rounds")
+
+
+def io(place: Path, rounds: int) -> Iterator[dict[str, object]]:
+    """The same for calls of the C library that write 8 bytes: into a buffer, and to a device that drops them."""
+    return added_to(in_turn(place, "io", IO, 1, rounds, through_gate=True), "io_rounds")
+
+
+def added_to(printed: Iterator[tuple[str, str]], title: str) -> Iterator[dict[str, object]]:
     added: dict[str, list[float]] = {}
     plain: dict[str, list[float]] = {}
-    for turn, (before, after) in enumerate(in_turn(place, "calls", CALLS, 1, rounds), 1):
+    for turn, (before, after) in enumerate(printed, 1):
         for name, ns in json.loads(before).items():
             plain.setdefault(name, []).append(ns)
             added.setdefault(name, []).append(json.loads(after)[name] - ns)
         reported = {f"{name}_plain_ns": statistics.median(values) for name, values in plain.items()}
         yield {
-            "call_rounds": turn,
+            title: turn,
             **reported,
             **{f"{name}_added_ns": statistics.median(v) for name, v in added.items()},
         }
@@ -147,7 +186,9 @@ def pings(place: Path, rounds: int) -> Iterator[dict[str, object]]:
         yield {"rounds": len(found), "ping_plain_us": plain_us, "ping_added_us": added_us, **spread}
 
 
-def in_turn(place: Path, name: str, source: str, ranks: int, rounds: int) -> Iterator[tuple[str, str]]:
+def in_turn(
+    place: Path, name: str, source: str, ranks: int, rounds: int, *, through_gate: bool = False
+) -> Iterator[tuple[str, str]]:
     """What a program prints plain and traced, round by round."""
     (place / f"{name}.c").write_text(source)
     subprocess.run([BIN / "mpicc", "-O2", place / f"{name}.c", "-o", place / name], check=True)
@@ -156,7 +197,8 @@ def in_turn(place: Path, name: str, source: str, ranks: int, rounds: int) -> Ite
     for turn in range(rounds):
         folder = place / f"{name}{turn}"
         folder.mkdir()
-        ways = dict(os.environ), environment(wrapped, folder)
+        loaded = build_gate(trace_folder()) if through_gate else wrapped
+        ways = dict(os.environ), environment(loaded, folder) | {"DOVETAIL_TRACE_MPICH": str(wrapped)}
         before, after = (
             subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout for env in ways
         )

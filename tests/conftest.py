@@ -23,19 +23,47 @@ os.environ.setdefault("OMPI_MCA_btl", "self,sm,tcp")
 
 
 WEEK_S = 7 * 24 * 3600
+FOR_MPI = ("mpi_", "accelerate_")  # begin the names of libraries that many tests need
 RANKS = "ranks"  # the group of all tests that start ranks or hosts
 LONG = ("tests/run/test_sanitizers.py",)  # files that take more than a minute: begun last, one core would wait for them
+
+
+THOROUGH = "DOVETAIL_THOROUGH"  # in the environment: run tests marked `thorough`, too, and those whose names begin so:
+TWICE = (  # run with one MPI, or one sanitizer, in any case
+    "tests/accelerate/test_accelerate.py::test_a_first_run_is_reported_and_remembered[openmpi",
+    "tests/bench/test_testbed.py::TestReal::test_executors_on_hosts_are_on_one_clock[openmpi",
+    "tests/call/test_nests.py::test_on_communicators[openmpi",
+    "tests/call/test_begin.py::test_mpi_for_one_thread_at_a_time[openmpi",
+    "tests/call/test_one_rank_fails.py::test_all_ranks_raise[openmpi",
+    "tests/call/test_pipeline.py::TestRanks::test_from_python[openmpi-4",
+    "tests/call/test_pipeline.py::TestRanks::test_from_python[mpich-3",
+    "tests/call/test_products.py::test_products[openmpi",
+    "tests/loops/test_nest_fuzz.py::test_random_nests_on_ranks[openmpi",
+    "tests/pipeline/test_tiles.py::test_on_communicators[openmpi",
+    "tests/tiling/test_mpi_code.py::test_gives_the_numbers_of_the_nest[openmpi",
+    "tests/tiling/test_nest_code.py::test_gives_the_numbers_of_the_nest[openmpi",
+    "tests/trace/test_mpi_wrappers.py::test_sanitizers_report_nothing[mpich-address",
+    "tests/trace/test_mpi_wrappers.py::test_sanitizers_report_nothing[openmpi",
+    "tests/trace/test_to_program.py::test_a_dozen_programs[openmpi",
+    "tests/tuner/test_collectives.py::test_tune_then_bench[openmpi",
+)
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist's own then appends the group to the test's name
 def pytest_collection_modifyitems(config, items):
     """For `make test`, tests that start ranks or hosts are one group, which begins first; then long files."""
+    if THOROUGH not in os.environ:
+        items[:] = [item for item in items if not is_thorough(item)]
     if not config.getoption("loadgroup", False):
         return
     for item in items:
         if starts_ranks(item):
             item.add_marker(pytest.mark.xdist_group(RANKS))
     items.sort(key=lambda item: 0 if starts_ranks(item) else 1 if item.nodeid.startswith(LONG) else 2)
+
+
+def is_thorough(item: pytest.Item) -> bool:
+    return bool(item.get_closest_marker("thorough")) or item.nodeid.startswith(TWICE)
 
 
 def starts_ranks(item: pytest.Item) -> bool:
@@ -71,7 +99,7 @@ def libraries() -> Path:
     """What tests compiled in caches of their own within the last week. Each name has a key of source and compiler."""
     place = needs.ROOT / "build" / "test_libraries"
     place.mkdir(parents=True, exist_ok=True)
-    for library in place.iterdir():
+    for library in place.rglob("*.so"):
         with suppress(FileNotFoundError):  # the other worker does the same
             if library.stat().st_mtime < time.time() - WEEK_S:
                 library.unlink()
@@ -91,20 +119,24 @@ def call(capsys):
 
 
 @pytest.fixture
-def own_cache(libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
-    """A cache of the test's own, with nothing in it but libraries that tests have compiled."""
+def own_cache(request, libraries: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
+    """A cache of the test's own, with nothing in it but libraries for MPI, and what this file's tests have compiled."""
     place = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("DOVETAIL_CACHE", str(place))
-    copy_libraries(libraries, place / "libraries")
+    own = libraries / "-".join(request.path.relative_to(needs.ROOT).with_suffix("").parts)
+    copy_libraries(libraries, place / "libraries", FOR_MPI)
+    copy_libraries(own, place / "libraries")
     yield place
-    copy_libraries(place / "libraries", libraries)
+    copy_libraries(place / "libraries", libraries, FOR_MPI)
+    copy_libraries(place / "libraries", own)
 
 
-def copy_libraries(source: Path, target: Path) -> None:
+def copy_libraries(source: Path, target: Path, prefixes: tuple[str, ...] = ("",)) -> None:
     """Copies, so that a test which spoils its own does no harm to others; whole at once, as workers share them."""
     target.mkdir(mode=0o700, exist_ok=True)
     for library in source.glob("*.so"):
-        if not (target / library.name).exists():
+        is_there = any((folder / library.name).exists() for folder in (target, target.parent))
+        if library.name.startswith(prefixes) and not is_there:
             partial = target / f"{library.name}.{os.getpid()}"
             with suppress(FileNotFoundError):
                 shutil.copy2(library, partial)

@@ -12,14 +12,15 @@
 #include <cstring>
 #include <map>
 #include <optional>
-#include <string_view>
 #include <thread>
 
+#include "bind/arrays.hpp"
 #include "run/bound.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace dovetail::run;
+using namespace dovetail::bind;
 
 namespace {
 
@@ -140,116 +141,13 @@ bool run(Bound& bound, const Call& call) {
     return done;
 }
 
-// A buffer of one piece, let go at the end.
-class View {
-  public:
-    View(PyObject* object, bool writes) {
-        const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writes ? PyBUF_WRITABLE : 0);
-        good_ = PyObject_GetBuffer(object, &view_, flags) == 0;
-        if (!good_) PyErr_Clear();
-    }
-    ~View() {
-        if (good_) PyBuffer_Release(&view_);
-    }
-    View(const View&) = delete;
-    View& operator=(const View&) = delete;
-    explicit operator bool() const { return good_; }
-    const Py_buffer* operator->() const { return &view_; }
-    std::byte* data() const { return static_cast<std::byte*>(view_.buf); }
-
-  private:
-    Py_buffer view_;
-    bool good_;
-};
-
-// What is reduced, by the letters of the buffer protocol; -1 for all else.
-int dtype_of(const Py_buffer& view) {
-    const std::string_view letters(view.format ? view.format : "B");
-    if (letters == "Zf") return DT_COMPLEX64;
-    if (letters == "Zd") return DT_COMPLEX128;
-    if (letters.size() != 1) return -1;
-    static const int wide_int[] = {DT_INT8, DT_INT16, DT_INT32, DT_INT64};
-    static const int wide_uint[] = {DT_UINT8, DT_UINT16, DT_UINT32, DT_UINT64};
-    const int width = view.itemsize == 1 ? 0 : view.itemsize == 2 ? 1 : view.itemsize == 4 ? 2 : 3;
-    switch (letters[0]) {
-        case 'e':
-            return DT_FLOAT16;
-        case 'f':
-            return DT_FLOAT32;
-        case 'd':
-            return DT_FLOAT64;
-        case 'b':
-        case 'h':
-        case 'i':
-        case 'l':
-        case 'q':
-            return wide_int[width];
-        case 'B':
-        case 'H':
-        case 'I':
-        case 'L':
-        case 'Q':
-            return wide_uint[width];
-        default:
-            return -1;
-    }
-}
-
-// What is only moved, by the size of an element; -1 where there is no type of that size.
-int mover_of(const Py_buffer& view) {
-    if (!view.format || std::strchr(view.format, 'O')) return -1;
-    const auto size = view.itemsize;
-    return size == 1 ? DT_UINT8 : size == 2 ? DT_FLOAT16 : size == 4 ? DT_INT32 : size == 8 ? DT_INT64 : -1;
-}
-
-int op_of(PyObject* op) {
-    Py_ssize_t size = 0;
-    const char* text = PyUnicode_Check(op) ? PyUnicode_AsUTF8AndSize(op, &size) : nullptr;
-    if (!text) return PyErr_Clear(), -1;
-    const std::string_view word(text, static_cast<std::size_t>(size));
-    return word == "sum"    ? DT_SUM
-           : word == "prod" ? DT_PROD
-           : word == "min"  ? DT_MIN
-           : word == "max"  ? DT_MAX
-           : word == "avg"  ? DT_AVG
-                            : -1;
-}
-
-bool may_reduce(int dtype, int op) {
-    if (dtype < 0 || op < 0) return false;
-    if (op == DT_AVG) return dtype <= DT_FLOAT64;
-    return dtype < DT_COMPLEX64 || op <= DT_PROD;
-}
-
-// Subclasses may hold more than their elements, as masked arrays do: the caller looks closer at those.
-bool is_array(nb::handle object) { return std::strcmp(Py_TYPE(object.ptr())->tp_name, "numpy.ndarray") == 0; }
-
-// Elements of a part, where source and result fit together; -1 where they do not.
-long long part_of(int kind, const Py_buffer& src, const Py_buffer& dst, int size) {
-    const auto cut = [size](const Py_buffer& whole) { return whole.ndim > 0 && whole.shape[0] % size == 0; };
-    switch (kind) {
-        case DT_ALL_GATHER:
-            return dst.len == src.len * size ? src.len / src.itemsize : -1;
-        case DT_REDUCE_SCATTER:
-            return src.len == dst.len * size && cut(src) ? dst.len / src.itemsize : -1;
-        case DT_ALL_TO_ALL:
-            return src.len == dst.len && cut(src) ? src.len / src.itemsize / size : -1;
-        case DT_ALL_REDUCE:
-        case DT_BROADCAST:
-        case DT_ALL_TO_NEXT:
-            return src.len == dst.len ? src.len / src.itemsize : -1;
-        default:
-            return -1;
-    }
-}
-
 // The whole of a plain call. False where something is amiss, new or rare: the caller then looks closer.
 bool call(int kind, nb::handle comm, nb::handle array, nb::handle out, nb::handle op, nb::handle root_rank) {
     Bound* bound = known(comm.ptr());
     if (!bound || bound->has_begun || (state().one_thread && std::this_thread::get_id() != state().main_thread))
         return false;
     const bool same = array.is(out);
-    if (!is_array(array) || !(same || is_array(out))) return false;
+    if (!is_array(array.ptr()) || !(same || is_array(out.ptr()))) return false;
     const View src(array.ptr(), same);
     if (!src) return false;
     std::optional<View> other;

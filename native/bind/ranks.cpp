@@ -49,6 +49,12 @@ void bind_ranks(nb::module_& m) {
         [](int number) { return reinterpret_cast<std::uintptr_t>(dovetail::shm::communicator(number)); }, "number"_a,
         "Address of the communicator; 0 where it was freed.");
     m.def("shared_hide", &dovetail::shm::hide, "number"_a, "Hides its memory, once all ranks have joined.");
+    m.def("shared_limit", &dovetail::shm::limit, "number"_a, "seconds"_a,
+          "How long its collectives wait for a rank that lives; 0: without a limit.");
+    m.def("shared_rest", &dovetail::shm::rest, "number"_a, "on"_a,
+          "Whether its collectives sleep between polls, for the user's thread computes.");
+    m.def("shared_fail", &dovetail::shm::fail, "number"_a, "why"_a,
+          "From now on the collectives of all its ranks fail: these are no longer in step.");
     m.def("shared_part", &dovetail::shm::part, "number"_a, "Frees the communicator, and what was adopted for it.");
     nb::class_<Lease>(m, "Region", "Memory of all ranks, a part each, which this rank gives back when it is deleted.")
         .def_static("num_bytes", &Region::bytes, "lengths"_a, "Of the memory for parts of these bytes.")

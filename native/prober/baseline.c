@@ -18,7 +18,7 @@
 #include "../run/mpi_table.h"
 #include "exchange.h"
 
-enum { NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000, EXCHANGES = 1000 };
+enum { NUM_TYPES = 4, WARM_CALLS = 8, MOST_CALLS = 100000, LONGEST = 10, EXCHANGES = 1000 };
 #define NAME(name, text) text,
 #define NUM_KINDS DT_ALL_GATHER_V /* no v-variants */
 static const char* const kinds[] = {DT_KINDS(NAME)};
@@ -171,14 +171,22 @@ static double undisturbed_s(const Point* point, int count) {
     return least;
 }
 
-/* As many calls as fill about `batch_s`, counted when they are warm: all ranks alike. */
+/* As many calls as fill about `batch_s`, counted when they are warm: all ranks alike. Where ranks outnumber the cores,
+   calls in a row may take a thousand times longer than one alone; and one alone may take as long as many, if other
+   ranks still spin in the barrier before it. So their number grows, and goes on growing while more cost little. */
 static int calls_in(const Point* point, double batch_s) {
     int count = 1;
-    double once_s = each_s(point, 1);
-    if (once_s >= batch_s) return 1;
-    each_s(point, WARM_CALLS); /* libraries change their ways after some calls */
-    while ((once_s = undisturbed_s(point, count)) * count < batch_s / 4 && count < MOST_CALLS / 4) count *= 4;
-    const double filling = batch_s / (once_s > 1e-9 ? once_s : 1e-9);
+    double warm_s = each_s(point, 1); /* libraries change their ways after some calls */
+    for (int next = 1; next <= WARM_CALLS && warm_s < LONGEST * batch_s; next *= 2)
+        warm_s += next * each_s(point, next);
+    double spent_s = warm_s < LONGEST * batch_s ? undisturbed_s(point, 1) : each_s(point, 1);
+    while (spent_s < LONGEST * batch_s && count < MOST_CALLS / 4) {
+        const int more = 4 * count;
+        const double total_s = more * (spent_s < batch_s ? undisturbed_s(point, more) : each_s(point, more));
+        if (spent_s >= batch_s && total_s > 2 * spent_s) break;
+        count = more, spent_s = total_s;
+    }
+    const double filling = count * batch_s / (spent_s > 1e-9 ? spent_s : 1e-9);
     return filling < 1 ? 1 : filling > MOST_CALLS ? MOST_CALLS : (int)filling;
 }
 

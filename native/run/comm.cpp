@@ -12,6 +12,7 @@
 #include <limits>
 #include <numeric>
 #include <optional>
+#include <sstream>
 #include <stdexcept>
 #include <thread>
 
@@ -240,7 +241,7 @@ void Communicator::transfer(const Call& call) {
 }
 
 void Communicator::call_library(const LibraryCall& asked) {
-    if (!transport_->begun) return transport_->collective(asked);
+    if (!transport_->begun && !transport_->polls) return transport_->collective(asked);
     constexpr long long longest = std::numeric_limits<int>::max();
     if (asked.kind != DT_ALL_TO_NEXT) return await(transport_->icollective(asked));
     const long long num_bytes = asked.count * dtype_bytes(asked.dtype);
@@ -254,12 +255,28 @@ void Communicator::to_next(const LibraryCall& asked, long long num_bytes) {
     if (coming >= 0) await(coming);
 }
 
-// Only these polls advance the call: a pause must be short compared with the time of the call.
+// Only these polls advance the call, and each costs the computing thread more than it takes itself. So while that
+// computes, pauses grow with the time waited so far, and delay the end by that share at most.
 void Communicator::await(int handle) {
-    constexpr std::chrono::microseconds pause(50);
+    constexpr double share = 1.0 / 8, shortest_s = 50e-6, longest_s = 1e-3;
+    constexpr int polls_per_clock = 256;
+    const double limit_s = transport_->limit_s;
     prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-    while (!transport_->test(handle))
-        transport_->rests ? std::this_thread::sleep_for(pause) : std::this_thread::yield();
+    double began_s = 0.0, waited_s = 0.0;
+    for (int polls = 1; !transport_->test(handle); ++polls) {
+        const bool rests = transport_->rests;
+        if (rests || (limit_s > 0.0 && polls % polls_per_clock == 1)) {
+            if (began_s == 0.0) began_s = clock_s();
+            waited_s = clock_s() - began_s;
+        }
+        const std::chrono::duration<double> pause(std::clamp(share * waited_s, shortest_s, longest_s));
+        rests ? std::this_thread::sleep_for(pause) : std::this_thread::yield();
+        if (limit_s > 0.0 && waited_s > limit_s) {
+            std::ostringstream text;
+            text << "timeout after " << limit_s << " s";
+            transport_->fail(text.str());  // the request stays: its messages may still come
+        }
+    }
 }
 
 // A Program in place works on one array, the caller's result. The caller's own part is copied into it first, unless
@@ -278,16 +295,17 @@ void Communicator::serve(const Call& call, Service& service) {
         rebase(row, next);
         next += aligned(num_bytes);
     }
-    const bool lent = service.in_place && service.script && service.script->borrows() == src_bytes &&
-                      src_bytes == dst_bytes && !overlap(call.src, src_bytes, call.dst, dst_bytes);
-    if (service.in_place && !lent) copy(call.dst + own_part(call), call.src, src_bytes);
+    const bool fills = service.in_place && service.script && service.input >= 0 && src_bytes &&
+                       !overlap(call.src, src_bytes, call.dst, dst_bytes);
+    if (service.in_place && !fills) copy(call.dst + own_part(call), call.src, src_bytes);
     if (spare_src) copy(next, call.src, src_bytes);
     std::byte* input = service.in_place ? call.dst : spare_src ? next : const_cast<std::byte*>(call.src);
     if (service.input >= 0) rebase(service.input, input);
     if (service.output >= 0) rebase(service.output, call.dst);
     if (service.script) {
         const std::string why = service.script->run({service.options.stall_s, call.op, transport_->rests,
-                                                     service.in_place ? service.input : -1, lent ? call.src : nullptr});
+                                                     service.in_place ? service.input : -1, fills ? call.src : nullptr,
+                                                     own_part(call), src_bytes});
         if (!why.empty()) throw TransportError{why};
         return;
     }

@@ -1,7 +1,10 @@
 // MpiTransport: the engine's transport over a loaded mpi_table.h shim.
 #pragma once
 
+#include <atomic>
 #include <map>
+#include <mutex>
+#include <string>
 
 #include "run/mpi_table.h"
 #include "run/transport.hpp"
@@ -42,6 +45,7 @@ class MpiTransport final : public Transport {
 
     int icollective(const LibraryCall& c) override {
         int handle = -1;
+        check_fault();
         check(c.counts
                   ? mpi_->icollective_v(comm_, c.kind, c.src, c.dst, c.counts, c.dtype, c.op, c.group, &handle)
                   : mpi_->icollective(comm_, c.kind, c.src, c.dst, c.count, c.dtype, c.op, c.root, c.group, &handle),
@@ -68,11 +72,18 @@ class MpiTransport final : public Transport {
 
     bool test(int handle) override {
         int done = 0;
+        check_fault();
         check(mpi_->test(comm_, handle, &done), "MPI_Test");
         return done != 0;
     }
 
     void cancel(int handle) override { mpi_->cancel(comm_, handle); }
+
+    void fail(const std::string& why) override {
+        const std::lock_guard guard(lock_);
+        if (fault_.empty()) fault_ = why;
+        failed_ = true;
+    }
 
     void check(int code, const char* call) const {
         if (code == 0) return;
@@ -82,8 +93,17 @@ class MpiTransport final : public Transport {
     }
 
   private:
+    void check_fault() {
+        if (!failed_.load(std::memory_order_relaxed)) return;
+        const std::lock_guard guard(lock_);
+        throw TransportError{fault_};
+    }
+
     const dt_mpi_table* mpi_;
     dt_comm* comm_;
+    std::atomic<bool> failed_{false};
+    std::mutex lock_;
+    std::string fault_;  // the argument of `fail`
     std::map<std::pair<std::vector<int>, int>, int> groups_;
 };
 

@@ -48,6 +48,12 @@ struct Transport {
     virtual bool anyone_busy() const { return false; }
     virtual void stop() {}
 
+    // From now on calls of this rank fail with this text, also one that is polled meanwhile: another thread may call
+    // it.
+    virtual void fail(const std::string&) {}
+    bool polls = false;  // all ranks: blocking collectives are begun and polled, so that `fail` and `limit_s` end them
+    double limit_s = 0.0;  // seconds that such a collective waits for other ranks; 0: without a limit
+
     // True for a call that the user begins, and waits for later: the same on all ranks. The library's collectives are
     // then nonblocking, which do not match blocking ones of other ranks.
     bool begun = false;

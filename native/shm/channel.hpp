@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "shm/atomic.hpp"
+#include "shm/stores.hpp"
 
 namespace dovetail::shm {
 
@@ -39,7 +40,7 @@ struct Geometry {
     Count fifos = 8;   // of each ordered pair
     Count lines = 64;  // powers of two
     Count slots = 8;
-    Count slot_bytes = 32 * 1024;  // a multiple of 64
+    Count slot_bytes = 128 * 1024;  // a multiple of 64
 
     static constexpr Count flag_bytes = 128;  // before each slot's data, so that no two flags share a line or its pair
     Count fifo_bytes() const { return 256 + lines * sizeof(Line) + slots * (flag_bytes + slot_bytes); }
@@ -70,6 +71,10 @@ class Fifo {
     }
     Atomic<Count>& slot_number(Count position) const { return *reinterpret_cast<Atomic<Count>*>(slot(position)); }
     Loan& slot_loan(Count position) const { return *reinterpret_cast<Loan*>(slot(position) + sizeof(Count)); }
+    Turn& slot_turn(Count position) const {
+        return *reinterpret_cast<Turn*>(slot(position) + sizeof(Count) + sizeof(Loan));
+    }
+    ReadTimes& read_times() const { return *reinterpret_cast<ReadTimes*>(memory_ + 128 + sizeof(Count)); }
     std::byte* slot_data(Count position) const { return slot(position) + Geometry::flag_bytes; }
     const Geometry& geometry() const { return *geometry_; }
 
@@ -94,13 +99,26 @@ class Writer {
         const Geometry& g = fifo_.geometry();
         if (fits_line(num_bytes))
             return line_ - lines_taken_ < g.lines || look(fifo_.lines_taken(), lines_taken_, line_, g.lines);
-        return slot_ - slots_taken_ < g.slots || look(fifo_.slots_taken(), slots_taken_, slot_, g.slots);
+        if (slot_ - slots_taken_ < g.slots) return true;
+        stores_.hear(fifo_.read_times());
+        return look(fifo_.slots_taken(), slots_taken_, slot_, g.slots);
+    }
+    // How the next message is to be stored.
+    Turn turn(Count num_bytes) {
+        const Count slots = fifo_.geometry().slots;
+        return fits_line(num_bytes) ? Turn{} : stores_.turn(num_bytes, slot_ / slots, slot_ % slots == 0);
     }
     std::byte* place(Count num_bytes) const {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
-    void commit(Count num_bytes, const Loan& loan = {}) {
-        if (!fits_line(num_bytes)) fifo_.slot_loan(slot_) = loan;
+    // `began`: ticks before a message was stored that is timed.
+    void commit(Count num_bytes, const Loan& loan = {}, Turn turn = {}, std::uint64_t began = 0) {
+        if (!fits_line(num_bytes)) {
+            fifo_.slot_loan(slot_) = loan;
+            fifo_.slot_turn(slot_) = turn;
+        }
+        if (turn.way == Way::nontemporal) settle();
+        if (turn.is_timed) stores_.wrote(ticks() - began, num_bytes);
         Atomic<Count>& number = fits_line(num_bytes) ? fifo_.line(line_).number : fifo_.slot_number(slot_);
         number.store(++(fits_line(num_bytes) ? line_ : slot_), std::memory_order_release);
     }
@@ -124,6 +142,7 @@ class Writer {
     Fifo fifo_;
     Count line_ = 0, slot_ = 0;                // written
     Count lines_taken_ = 0, slots_taken_ = 0;  // as last read
+    Stores stores_;                            // of slots
 };
 
 // The end that reads: a message that has arrived stays in its place until `release`.
@@ -140,8 +159,11 @@ class Reader {
         return fits_line(num_bytes) ? fifo_.line(line_).data : fifo_.slot_data(slot_);
     }
     Loan loan(Count num_bytes) const { return fits_line(num_bytes) ? Loan{} : fifo_.slot_loan(slot_); }
-    // Tells the writer of each slot at once, and of lines after each quarter of the ring.
-    void release(Count num_bytes) {
+    bool is_timed(Count num_bytes) const { return !fits_line(num_bytes) && fifo_.slot_turn(slot_).is_timed; }
+    // Tells the writer of each slot at once, and of lines after each quarter of the ring. `began`: ticks before a
+    // message was read that is timed.
+    void release(Count num_bytes, std::uint64_t began = 0) {
+        if (is_timed(num_bytes)) fifo_.read_times().add(fifo_.slot_turn(slot_).way, ticks() - began, num_bytes);
         if (!fits_line(num_bytes)) return fifo_.slots_taken().store(++slot_, std::memory_order_release);
         if (++line_ % (fifo_.geometry().lines / 4) == 0) fifo_.lines_taken().store(line_, std::memory_order_release);
     }

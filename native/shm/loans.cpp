@@ -1,4 +1,6 @@
 // What a Script learns of its steps from its first run, and which messages it lends: see script.hpp.
+#include <unistd.h>
+
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -23,7 +25,8 @@ Loan Script::loan_of(const Step& step, std::int64_t tile, std::int64_t bytes) co
     const Place& place = step.kind == Kind::send ? step.read : step.write;
     if (bytes < least_lent_ || !message_of(step) || place.cuts.size() != 1) return {};
     const bool is_source = place.base == &source_ && source_ != share_.bases[static_cast<std::size_t>(input_)];
-    if (step.is_overwritten && !is_source) return {};
+    const bool is_short = extent_.most_slots * extent_.slot_bytes < least_answered_;
+    if (!is_source && (step.is_overwritten || (step.is_answered && is_short))) return {};
     const std::byte* begin = *place.base + place.cuts[0].offset + (tiles_ > 1 ? tile * tile_bytes_ : 0);
     return ranks_->regions.find(begin, static_cast<std::size_t>(bytes), ranks_->rank());
 }
@@ -43,6 +46,20 @@ bool Script::is_all_read() {
     return unread_.empty();
 }
 
+std::int64_t Script::half_a_cache() {
+    static const long found = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return found > 0 ? found / 2 : std::int64_t{1} << 19;
+}
+
+// Whether a rank read a message before it sent, by a later op of the same lane or by the same op, what the step
+// receives.
+bool Script::was_read_before(const Step& sent, const Step& step) const {
+    const std::int64_t reader = extent_.receiver[static_cast<std::size_t>(sent.op->row)];
+    const std::int64_t answer = extent_.sender[static_cast<std::size_t>(step.op->row)];
+    const auto lane = [this](std::int64_t row) { return extent_.lane[static_cast<std::size_t>(row)]; };
+    return reader >= 0 && answer >= reader && lane(reader) == lane(answer);
+}
+
 // Two accesses that conflict come in the same order in every run, as was proved, so one run shows it.
 void Script::observe(Step& step) {
     if (survey_.buffer >= 0) {
@@ -52,7 +69,7 @@ void Script::observe(Step& step) {
     }
     for (Step* sent : sent_)
         if (!step.op->writes.empty() && run::overlap(*message_of(*sent), step.op->writes[0]))
-            sent->is_overwritten = true;
+            (was_read_before(*sent, step) ? sent->is_answered : sent->is_overwritten) = true;
     if (message_of(step)) sent_.push_back(&step);
 }
 

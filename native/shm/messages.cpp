@@ -161,10 +161,10 @@ bool Messages::is_over(const Request& request) {
 bool Messages::test(int handle, int& code) {
     Request& request = at(static_cast<std::size_t>(handle));
     if (!is_over(request)) progress();
-    if (!is_over(request) && ++misses_ % misses_per_look == 0 && look()) {
+    if (!is_over(request) && ++misses_ % misses_per_look == 0) look();
+    if (const int gone = broken_ ? broken_ : peer(request.peer).code; gone && !is_over(request)) {
         progress();  // messages from before that rank ended
-        const int gone = broken_ ? broken_ : peer(request.peer).code;
-        if (!request.done && gone) {
+        if (!request.done) {
             code = gone;
             cancel(handle);
             return true;
@@ -195,13 +195,16 @@ bool Messages::look() {
     const auto now = std::chrono::steady_clock::now();
     if (now - looked_ < look_every && !broken_) return false;
     looked_ = now;
-    bool found = false;
+    bool found = false, died = false;
     for (int r = 0; r < size_; ++r) {
         const State state = states_.look(r);
         if (state == State::absent || state == State::here || r == rank_) continue;
         found = true;
         peer(r).code = code_of(state, r);
-        if (state != State::left && !broken_) broken_ = peer(r).code;
+        if (state == State::left) continue;
+        if (!broken_ || (state == State::died && !died))
+            broken_ = peer(r).code;  // others may have failed because of it
+        died = died || state == State::died;
     }
     return found;
 }
@@ -314,7 +317,8 @@ void Messages::take_piece(Peer& from, const Head& head) {
     Request& taken = at(head.request);
     const auto all = static_cast<long long>(head.num_bytes);
     const long long fits = std::clamp(taken.num_bytes - taken.moved, 0LL, all);
-    if (fits) from.in.take(taken.data + taken.moved, static_cast<std::size_t>(fits));
+    const Turn turn{static_cast<Way>(head.context), static_cast<std::uint32_t>(head.tag)};
+    if (fits) from.in.take(taken.data + taken.moved, static_cast<std::size_t>(fits), turn);
     from.in.skip(static_cast<std::size_t>(all - fits));
     taken.moved += all;
     if (taken.moved == taken.total) end(taken, handle, taken.total == taken.num_bytes ? 0 : DT_OTHER_SIZE);
@@ -352,9 +356,10 @@ bool Messages::write_pieces(Peer& to, int handle) {
     while (sent.moved < sent.num_bytes) {
         const auto here = std::min(piece, static_cast<std::size_t>(sent.num_bytes - sent.moved));
         if (!to.out.has_room(sizeof(Head) + padded(here))) return false;
-        const Head head{Kind::data, sent.other, 0, 0, here};
+        const Turn turn = to.out.turn(here);
+        const Head head{Kind::data, sent.other, static_cast<std::uint64_t>(turn.way), turn.is_timed, here};
         to.out.put(&head, sizeof head);
-        to.out.put(sent.data + sent.moved, here);
+        to.out.put(sent.data + sent.moved, here, turn);
         to.out.publish();
         sent.moved += static_cast<long long>(here);
     }

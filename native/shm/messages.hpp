@@ -51,6 +51,7 @@ class Messages {
     bool give_back(int handle);  // whether there was room to say so; the request is then gone
     // Whether the request has ended. It is freed then, unless it is lent, and `code` is its result.
     bool test(int handle, int& code);
+    int peer_of(int handle) const { return requests_[static_cast<std::size_t>(handle)].peer; }
     void cancel(int handle);  // of a receive that is no longer awaited; a send is freed once it has ended
     void add(std::shared_ptr<Region> region) { regions_.add(std::move(region)); }  // on all ranks
     void hide() { memory_->hide(); }
@@ -62,9 +63,10 @@ class Messages {
     enum class Kind : std::uint32_t { whole, ask, lend, grant, data, taken };
     struct Head {
         Kind kind;
-        std::uint32_t request;       // of the sender: ask, lend, grant, taken; of the receiver: data
-        std::uint64_t context, tag;  // tag of a grant: the receiver's request
-        std::uint64_t num_bytes;     // of the message; of data: of this piece
+        std::uint32_t request;  // of the sender: ask, lend, grant, taken; of the receiver: data
+        // Tag of a grant: the receiver's request. Of data: how they were stored, and whether that is timed.
+        std::uint64_t context, tag;
+        std::uint64_t num_bytes;  // of the message; of data: of this piece
     };
     struct Lent {  // follows the head of `lend`: the message's place in the sender's part
         Loan loan;

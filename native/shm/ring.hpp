@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "shm/stores.hpp"
+
 namespace dovetail::shm {
 
 inline constexpr std::size_t grain = 32;
@@ -16,6 +18,7 @@ inline constexpr std::size_t grain = 32;
 struct RingHead {
     alignas(128) std::atomic<std::uint64_t> written;
     alignas(128) std::atomic<std::uint64_t> taken;
+    ReadTimes read_times;
 };
 
 class RingWriter {
@@ -28,6 +31,7 @@ class RingWriter {
     bool has_room(std::size_t num_bytes) {
         if (capacity_ - (at_ - taken_) >= num_bytes) return true;
         taken_ = head_->taken.load(std::memory_order_acquire);
+        stores_.hear(head_->read_times);
         return capacity_ - (at_ - taken_) >= num_bytes;
     }
     std::size_t room() {
@@ -40,6 +44,22 @@ class RingWriter {
         if (num_bytes > first) std::memcpy(data_, static_cast<const std::byte*>(from) + first, num_bytes - first);
         at_ += num_bytes;
     }
+    // How the next bytes of a long message are to be stored, and a `put` that does so.
+    Turn turn(std::size_t num_bytes) { return stores_.turn(num_bytes, at_ / capacity_, false); }
+    void put(const void* from, std::size_t num_bytes, Turn turn) {
+        const std::uint64_t began = turn.is_timed ? ticks() : 0;
+        if (turn.way == Way::cached) {
+            put(from, num_bytes);
+        } else {
+            const auto* data = static_cast<const std::byte*>(from);
+            const std::size_t place = at_ & (capacity_ - 1), first = std::min(num_bytes, capacity_ - place);
+            store_nontemporal(data_ + place, data, first);
+            store_nontemporal(data_, data + first, num_bytes - first);
+            settle();
+            at_ += num_bytes;
+        }
+        if (turn.is_timed) stores_.wrote(ticks() - began, num_bytes);
+    }
     void publish() {
         at_ = (at_ + grain - 1) / grain * grain;
         head_->written.store(at_, std::memory_order_release);
@@ -50,6 +70,7 @@ class RingWriter {
     std::byte* data_ = nullptr;
     std::size_t capacity_ = 0;  // a power of two
     std::uint64_t at_ = 0, taken_ = 0;
+    Stores stores_;
 };
 
 class RingReader {
@@ -72,6 +93,11 @@ class RingReader {
         if (num_bytes) std::memcpy(into, data_ + place, first);
         if (num_bytes > first) std::memcpy(static_cast<std::byte*>(into) + first, data_, num_bytes - first);
         at_ += num_bytes;
+    }
+    void take(void* into, std::size_t num_bytes, Turn turn) {
+        const std::uint64_t began = turn.is_timed ? ticks() : 0;
+        take(into, num_bytes);
+        if (turn.is_timed) head_->read_times.add(turn.way, ticks() - began, num_bytes);
     }
     void skip(std::size_t num_bytes) { at_ += num_bytes; }
     void release() {

@@ -2,9 +2,7 @@
 #include "shm/script.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -20,14 +18,22 @@ using run::Kind;
 using run::Op;
 using run::Span;
 
-constexpr const char* lost_hint = ": no call works on this communicator any more";
-constexpr Count block_bytes = 8 * 1024;  // of a sum that is stored and sent: it is still in the first-level cache
+constexpr std::int64_t block_bytes =
+    8 * 1024;  // of a sum that is stored and sent: it is still in the first-level cache
+constexpr std::int64_t least_tile = 32 * 1024, pipelined = 4;  // bytes of a tile's message; tiles that overlap
 
 [[noreturn]] void cannot_run(const std::string& why) { throw std::invalid_argument(why); }
 
 void store(std::byte* to, const std::byte* from, std::int64_t num_bytes) {
     if (num_bytes == 8) return void(std::memcpy(to, from, 8));
     if (num_bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(num_bytes));
+}
+
+// Calls `f(begin, bytes)` for each block of `num_bytes`.
+template <class F>
+void by_blocks(std::int64_t num_bytes, F f) {
+    for (std::int64_t at = 0; at < num_bytes; at += block_bytes)
+        f(at, std::min<std::int64_t>(num_bytes - at, block_bytes));
 }
 
 bool is_known(Kind kind) {
@@ -48,6 +54,18 @@ std::map<std::pair<int, int>, int> number_fifos(const std::vector<Op>& ops, bool
     return found;
 }
 
+// Appends the slots between two offsets. `slot`: bytes of each; `starts`: of unequal ones. Empty ones are left out.
+template <class Cuts>
+void add_cuts(Cuts& cuts, std::int64_t begin, std::int64_t end, std::int64_t slot, const Script::Starts& starts) {
+    if (starts.empty()) {
+        for (; begin < end; begin += slot) cuts.push_back({begin, slot});
+        return;
+    }
+    auto next = std::upper_bound(starts.begin(), starts.end(), begin);
+    for (; begin < end; begin = *next++)
+        if (*next > begin) cuts.push_back({begin, *next - begin});
+}
+
 // Bytes of a tile of `tile_bytes` that begins at `begin` in every slot.
 std::int64_t clipped(std::int64_t bytes, std::int64_t begin, std::int64_t tile_bytes) {
     return std::clamp<std::int64_t>(bytes - begin, 0, tile_bytes);
@@ -55,18 +73,22 @@ std::int64_t clipped(std::int64_t bytes, std::int64_t begin, std::int64_t tile_b
 
 }  // namespace
 
-Script::Script(std::shared_ptr<Neighbours> ranks, run::Share share, const std::vector<Starts>& starts,
-               const Extent& extent)
-    : ranks_(std::move(ranks)), share_(std::move(share)), patience_(*ranks_) {
+Script::Script(std::shared_ptr<Neighbours> ranks, run::Share share, const std::vector<Starts>& starts, Extent extent)
+    : ranks_(std::move(ranks)),
+      extent_(std::move(extent)),
+      share_(std::move(share)),
+      starts_(starts),
+      slot_bytes_(share_.bases.size()),
+      patience_(*ranks_) {
     const Geometry& geometry = ranks_->ends().geometry();
-    const auto room = static_cast<std::int64_t>(geometry.slot_bytes);
-    if (extent.most_slots * extent.slot_bytes > room) {
-        tile_bytes_ = room / extent.most_slots / 64 * 64;
-        if (tile_bytes_ == 0) cannot_run("a message of " + std::to_string(extent.most_slots) + " slots");
-        tiles_ = (extent.slot_bytes + tile_bytes_ - 1) / tile_bytes_;
-    }
+    cut(extent_, static_cast<std::int64_t>(geometry.slot_bytes));
     for (const Op& op : share_.ops) check(op, geometry);
-    add_steps(starts);
+    for (const Op& op : share_.ops)
+        for (const auto* spans : {&op.reads, &op.writes})
+            for (const Span& span : *spans)
+                slot_bytes_[static_cast<std::size_t>(span.buffer)] =
+                    span.num_bytes() / std::max<std::int64_t>(span.slots, 1);
+    add_steps();
 }
 
 void Script::check(const Op& op, const Geometry& geometry) const {
@@ -81,19 +103,17 @@ void Script::check(const Op& op, const Geometry& geometry) const {
     if (!same && run::overlap(read, write)) cannot_run("an op on two regions that overlap");
 }
 
-std::int64_t most_slots(const run::Columns& columns) {
-    std::int64_t most = 1;
-    for (std::int64_t op = 0; op < columns.num_ops; ++op) {
-        const auto kind = static_cast<Kind>(columns.kind[op]);
-        if (!run::sends(kind) && !run::receives(kind)) continue;
-        for (const auto* side : {&columns.reads, &columns.writes})
-            for (std::int64_t row = side->start[op]; row < side->start[op + 1]; ++row)
-                most = std::max(most, side->count[row] * side->blocks[row]);
-    }
-    return most;
+// Sets the tiles. `room`: bytes of a channel's slot.
+void Script::cut(const Extent& extent, std::int64_t room) {
+    const std::int64_t most = extent.most_slots, all = most * extent.slot_bytes;
+    const std::int64_t message = std::min(room, extent.is_exchange ? all : std::max(all / pipelined, least_tile));
+    if (all <= message) return;
+    tile_bytes_ = std::max<std::int64_t>(message / most / 64, 1) * 64;
+    if (tile_bytes_ * most > room) cannot_run("a message of " + std::to_string(most) + " slots");
+    tiles_ = (extent.slot_bytes + tile_bytes_ - 1) / tile_bytes_;
 }
 
-void Script::add_steps(const std::vector<Starts>& starts) {
+void Script::add_steps() {
     const auto in = number_fifos(share_.ops, false), out = number_fifos(share_.ops, true);
     const auto fifos = static_cast<int>(ranks_->ends().geometry().fifos);
     for (const auto* known : {&in, &out})
@@ -114,7 +134,7 @@ void Script::add_steps(const std::vector<Starts>& starts) {
         for (const auto* spans : {&op.reads, &op.writes})
             for (const Span& span : *spans) whole = whole && span.contiguous(), step.dtype = span.dtype;
         const auto placed = [&](const Span& span) {
-            return place(span, starts[static_cast<std::size_t>(span.buffer)], whole);
+            return place(span, starts_[static_cast<std::size_t>(span.buffer)], whole);
         };
         if (!op.reads.empty()) step.read = placed(op.reads[0]);
         if (!op.writes.empty()) step.write = placed(op.writes[0]);
@@ -123,23 +143,15 @@ void Script::add_steps(const std::vector<Starts>& starts) {
     }
 }
 
-// The span's slots one by one, or, if `whole`, as one. Empty slots are left out, also at the other end.
+// The span's slots one by one, or, if `whole`, as one. Empty slots are left out also at the other end.
 Script::Place Script::place(const Span& span, const Starts& starts, bool whole) const {
     Place found{span.base, {}, span.buffer};
     if (whole) {
         found.cuts.push_back({span.offset, span.num_bytes()});
         return found;
     }
-    const auto cut = [&](std::int64_t begin, std::int64_t end) {
-        if (starts.empty()) {
-            const std::int64_t slot = span.num_bytes() / std::max<std::int64_t>(span.slots, 1);
-            for (; begin < end; begin += slot) found.cuts.push_back({begin, slot});
-            return;
-        }
-        auto next = std::upper_bound(starts.begin(), starts.end(), begin);
-        for (; begin < end; begin = *next++)
-            if (*next > begin) found.cuts.push_back({begin, *next - begin});
-    };
+    const std::int64_t slot = slot_bytes_[static_cast<std::size_t>(span.buffer)];
+    const auto cut = [&](std::int64_t begin, std::int64_t end) { add_cuts(found.cuts, begin, end, slot, starts); };
     if (span.pieces)
         for (const auto& [offset, count] : *span.pieces) cut(offset, offset + count);
     else
@@ -179,6 +191,47 @@ class Script::Tile {
     const std::int64_t begin_, bytes_;
 };
 
+// Where and how an op stores.
+struct Script::Into {
+    Way way = Way::cached;
+    int dtype = 0, op = 0;
+
+    void copy(std::byte* to, const std::byte* from, std::int64_t num_bytes) const {
+        if (way == Way::cached) return store(to, from, num_bytes);
+        store_nontemporal(to, from, static_cast<std::size_t>(num_bytes));
+    }
+    void combine(std::byte* to, const std::byte* a, const std::byte* b, std::int64_t num_bytes) const {
+        const int one = run::dtype_bytes(dtype);
+        if (way == Way::cached) return run::combine(dtype, op, a, b, to, num_bytes / one);
+        by_blocks(num_bytes, [&](std::int64_t at, std::int64_t block) {
+            alignas(64) std::byte made[block_bytes];
+            run::combine(dtype, op, a + at, b + at, made, block / one);
+            copy(to + at, made, block);
+        });
+    }
+};
+
+// How bytes are stored that lie in this rank's part of a region, where others may have read what is overwritten.
+Turn Script::own_turn(const std::byte* to, std::int64_t bytes) {
+    if (!lends_ || bytes < static_cast<std::int64_t>(Stores::always_timed)) return {};
+    if (!ranks_->regions.find(to, 1, ranks_->rank()).is_one) return {};
+    return stores_.turn(static_cast<std::uint64_t>(bytes), runs_, false);
+}
+
+Turn Script::own_turn(const Step& step, std::int64_t tile, std::int64_t bytes) {
+    if (step.write.cuts.empty()) return {};
+    return own_turn(*step.write.base + step.write.cuts[0].offset + (tiles_ > 1 ? tile * tile_bytes_ : 0), bytes);
+}
+
+// Copies from the source to the input's buffer.
+void Script::fill(std::byte* to, const std::byte* from, std::int64_t num_bytes) {
+    const Turn kept = own_turn(to, num_bytes);
+    const std::uint64_t began = kept.is_timed ? ticks() : 0;
+    Into{kept.way}.copy(to, from, num_bytes);
+    if (kept.way == Way::nontemporal) settle();
+    if (kept.is_timed) stores_.wrote(ticks() - began, static_cast<std::uint64_t>(num_bytes));
+}
+
 void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
     const auto size = static_cast<Count>(bytes);
     const Tile part(tile * tile_bytes_, tile_bytes_);
@@ -187,53 +240,54 @@ void Script::perform(const Step& step, std::int64_t tile, std::int64_t bytes) {
                           : step.in   ? step.in->place(size)
                                       : nullptr;
     std::byte* out = step.out && !goes.is_one ? step.out->place(size) : nullptr;
-    const int one = run::dtype_bytes(step.dtype), op = reduce_op_, dtype = step.dtype;
-    const auto combine = [=](const std::byte* a, const std::byte* b, std::byte* to, std::int64_t num_bytes) {
-        run::combine(dtype, op, a, b, to, num_bytes / one);
-    };
+    const Turn kept = own_turn(step, tile, bytes), turn = out ? step.out->turn(size) : Turn{};
+    const Into own{kept.way, step.dtype, reduce_op_}, sent{turn.way, step.dtype, reduce_op_};
+    const bool is_timed = kept.is_timed || turn.is_timed || (step.in && step.in->is_timed(size));
+    const std::uint64_t began = is_timed ? ticks() : 0;
     switch (step.kind) {
         case Kind::copy:
-            part.each(step.read, step.write, [](auto* from, auto* to, auto, auto n) { store(to, from, n); });
+            part.each(step.read, step.write, [&](auto* from, auto* to, auto, auto n) { own.copy(to, from, n); });
             break;
         case Kind::reduce:
             part.each(step.read, step.write, [&](auto* from, auto* to, auto, auto n) {
-                combine(*step.sum.base + (to - *step.write.base), from, to, n);
+                own.combine(to, *step.sum.base + (to - *step.write.base), from, n);
             });
             break;
         case Kind::send:
-            if (out) part.each(step.read, [&](auto* from, auto at, auto n) { store(out + at, from, n); });
+            if (out) part.each(step.read, [&](auto* from, auto at, auto n) { sent.copy(out + at, from, n); });
             break;
         case Kind::recv:
-            part.each(step.write, [&](auto* to, auto at, auto n) { store(to, in + at, n); });
+            part.each(step.write, [&](auto* to, auto at, auto n) { own.copy(to, in + at, n); });
             break;
         case Kind::recv_reduce:
             part.each(step.read, step.write,
-                      [&](auto* from, auto* to, auto at, auto n) { combine(from, in + at, to, n); });
+                      [&](auto* from, auto* to, auto at, auto n) { own.combine(to, from, in + at, n); });
             break;
         case Kind::recv_copy_send:
             part.each(step.write, [&](auto* to, auto at, auto n) {
-                store(to, in + at, n);
-                if (out) store(out + at, to, n);
+                own.copy(to, in + at, n);
+                if (out) sent.copy(out + at, in + at, n);
             });
             break;
         case Kind::recv_reduce_send:
-            part.each(step.read, [&](auto* from, auto at, auto n) { combine(from, in + at, out + at, n); });
+            part.each(step.read, [&](auto* from, auto at, auto n) { sent.combine(out + at, from, in + at, n); });
             break;
         case Kind::recv_reduce_copy_send:
             part.each(step.read, step.write, [&](auto* from, auto* to, auto at, auto n) {
-                if (!out) return combine(from, in + at, to, n);
-                for (std::int64_t done = 0, block = 0; done < n; done += block) {
-                    block = std::min<std::int64_t>(n - done, block_bytes);
-                    combine(from + done, in + at + done, to + done, block);
-                    store(out + at + done, to + done, block);
-                }
+                if (!out) return own.combine(to, from, in + at, n);
+                by_blocks(n, [&](std::int64_t done, std::int64_t block) {
+                    own.combine(to + done, from + done, in + at + done, block);
+                    sent.copy(out + at + done, to + done, block);
+                });
             });
             break;
         default:
             break;
     }
-    if (step.out) step.out->commit(size, goes);
-    if (step.in) step.in->release(size);
+    if (kept.way == Way::nontemporal) settle();
+    if (kept.is_timed) stores_.wrote(ticks() - began, size);
+    if (step.out) step.out->commit(size, goes, turn, began);
+    if (step.in) step.in->release(size, began);
     if (goes.is_one) note_loan(step);
 }
 
@@ -257,6 +311,7 @@ bool Script::step(Lane& lane) {
     if (++lane.next == lane.steps.size()) {
         lane.next = 0;
         if (++lane.tile == tiles_) return --left_, true;
+        if (lane.tile == filled_) fill();
     }
     lane.bytes = message_bytes(lane.steps[lane.next], lane.tile);
     return true;
@@ -265,11 +320,15 @@ bool Script::step(Lane& lane) {
 void Script::begin(const Options& options) {
     if (!surveyed_ && options.input >= 0) survey_ = {input_ = options.input};
     if (input_ >= 0) source_ = share_.bases[static_cast<std::size_t>(input_)];
-    if (options.source && borrows_) source_ = const_cast<std::byte*>(options.source);
+    const bool borrows = options.source_at == 0 && borrows_ == options.source_bytes;
+    if (options.source && borrows) source_ = const_cast<std::byte*>(options.source);
+    filled_ = tiles_;
     lends_ = surveyed_ && !ranks_->regions.empty();
+    ++runs_;
+    if (options.source && !borrows) begin_filling(options);
     sent_.clear();
     unread_.clear();
-    least_lent_ = options.least_lent;
+    least_lent_ = options.least_lent, least_answered_ = options.least_answered;
     left_ = 0;
     for (Lane& lane : lanes_) {
         lane.next = 0, lane.tile = lane.done = 0;
@@ -279,31 +338,30 @@ void Script::begin(const Options& options) {
     }
 }
 
+void Script::begin_filling(const Options& options) {
+    const auto input = static_cast<std::size_t>(input_);
+    const std::int64_t begin = options.source_at, end = begin + options.source_bytes;
+    if (tiles_ == 1 || (starts_[input].empty() && slot_bytes_[input] == 0))
+        return fill(share_.bases[input] + begin, options.source, options.source_bytes);
+    unfilled_.clear(), filled_ = 0;
+    add_cuts(unfilled_, begin, end, slot_bytes_[input], starts_[input]);
+    own_ = options.source, own_at_ = begin;
+    fill();
+}
+
+// Copies one more tile of the source.
+void Script::fill() {
+    const std::int64_t begin = filled_++ * tile_bytes_;
+    std::byte* const to = share_.bases[static_cast<std::size_t>(input_)];
+    for (const Cut& cut : unfilled_)
+        fill(to + cut.offset + begin, own_ + (cut.offset - own_at_) + begin, clipped(cut.bytes, begin, tile_bytes_));
+}
+
 bool Script::advance() {
     bool moved = false;
     for (Lane& lane : lanes_)
         while (!lane.steps.empty() && lane.tile < tiles_ && step(lane)) moved = true;
     return moved;
-}
-
-// After a call that failed on some rank: fails here too, if it has not yet; else waits until it has on every rank.
-std::string Script::reset(const Options& options) {
-    constexpr const char* earlier = " in an earlier call, which this one stands for";
-    const bool is_new = !ranks_->has_failed(ranks_->rank());
-    if (const int rank = died(); is_new && rank >= 0)
-        return ranks_->fail(), "rank " + std::to_string(ranks_->rank()) + " stalled: rank " + std::to_string(rank) +
-                                   " has ended\n  in an earlier call of other ranks";
-    for (int rank = 0; rank < ranks_->size() && is_new; ++rank)
-        if (ranks_->has_failed(rank)) return ranks_->fail(), "rank " + std::to_string(rank) + " has failed" + earlier;
-    patience_.moved();
-    while (!ranks_->is_reset()) {
-        if (!patience_.wait(options.rests)) continue;
-        const int rank = ranks_->missing();
-        if (rank >= 0 && ranks_->has_ended(rank)) return "rank " + std::to_string(rank) + " has ended" + lost_hint;
-        if (rank >= 0 && patience_.waited_s() > options.stall_s)
-            return "rank " + std::to_string(rank) + " makes no call since one failed";
-    }
-    return "";
 }
 
 std::string Script::run(const Options& options) {
@@ -322,73 +380,12 @@ std::string Script::run(const Options& options) {
             return why;
         }
     }
+    while (filled_ < tiles_) fill();  // this rank has no steps
     if (!surveyed_) end_survey();
     if (reduce_op_ == DT_AVG)
         for (const auto& [where, divisor] : share_.quotients)
             run::divide(where.dtype, where.data(), run::elements(where), divisor);
     return "";
-}
-
-int Script::awaited(const Lane& lane) {
-    const Step& step = lane.steps[lane.next];
-    const auto bytes = static_cast<Count>(lane.bytes);
-    if (step.in && !step.in->has_come(bytes)) return step.op->in_peer;
-    return step.out && !step.out->has_room(bytes) ? step.op->out_peer : -1;
-}
-
-// A rank that ended without having failed before; -1: none.
-int Script::died() const {
-    for (int rank = 0; rank < ranks_->size(); ++rank)
-        if (ranks_->has_ended(rank) && !ranks_->has_failed(rank)) return rank;
-    return -1;
-}
-
-// The rank that will never do what a lane waits for. A rank that has done its part may end. So check again for messages
-// once it can send no more. If a rank failed because another one ended, the latter is named.
-std::string Script::lost() const {
-    const auto lost_by = [&](const auto& awaited) -> std::string {
-        const int peer = awaited();
-        if (peer < 0) return "";
-        const bool ended = ranks_->has_ended(peer);
-        if (!(ended || ranks_->has_failed(peer)) || awaited() != peer) return "";
-        if (const int rank = died(); rank >= 0) return "rank " + std::to_string(rank) + " has ended";
-        return "rank " + std::to_string(peer) + (ended ? " has ended" : " has failed");
-    };
-    std::string found;
-    for (std::size_t i = 0; i < lanes_.size() && found.empty(); ++i)
-        if (const Lane& lane = lanes_[i]; !lane.steps.empty() && lane.tile < tiles_)
-            found = lost_by([&] { return awaited(lane); });
-    for (std::size_t i = 0; i < unread_.size() && found.empty(); ++i) {
-        const auto& [step, slots] = unread_[i];
-        found = lost_by([&, to = step, at = slots] { return to->out->have_taken(at) ? -1 : to->op->out_peer; });
-    }
-    return found;
-}
-
-std::string Script::stalled(const Options& options) const {
-    const std::string gone = lost();
-    if (gone.empty() && patience_.waited_s() < options.stall_s) return "";
-    std::string text = "rank " + std::to_string(ranks_->rank()) + " stalled: ";
-    text +=
-        gone.empty() ? "no op moved for " + std::to_string(static_cast<int>(std::ceil(options.stall_s))) + " s" : gone;
-    for (std::size_t i = 0; i < lanes_.size(); ++i) {
-        const Lane& lane = lanes_[i];
-        if (lane.steps.empty() || lane.tile == tiles_) continue;
-        const Step& step = lane.steps[lane.next];
-        const int peer = awaited(lane);
-        text += "\n  lane " + std::to_string(share_.lanes[i].first) + " waits at its op " + std::to_string(lane.next) +
-                " '" + run::kind_name(step.kind) + "' (row " + std::to_string(step.op->row) + ")";
-        if (peer < 0)
-            text += " for an op of another lane";
-        else if (step.in && peer == step.op->in_peer)
-            text += " for a message from rank " + std::to_string(peer);
-        else
-            text += " for rank " + std::to_string(peer) + " to take earlier messages";
-    }
-    for (const auto& [step, slots] : unread_)
-        if (!step->out->have_taken(slots))
-            text += "\n  rank " + std::to_string(step->op->out_peer) + " has not read what it was lent";
-    return text;
 }
 
 }  // namespace dovetail::shm

@@ -245,6 +245,23 @@ void hide(int number) {
     if (dt_comm* comm = communicator(number)) comm->transport.hide();
 }
 
+void limit(int number, double seconds) {
+    dt_comm* comm = communicator(number);
+    if (!comm) return;
+    comm->transport.limit_s = seconds;
+    if (comm->adopted) comm->adopted->transport.limit_s = seconds;
+}
+
+void rest(int number, bool on) {
+    dt_comm* comm = communicator(number);
+    if (comm && comm->adopted) comm->adopted->transport.rests = on;
+}
+
+void fail(int number, const std::string& why) {
+    const dt_comm* comm = communicator(number);
+    if (comm && comm->adopted) comm->adopted->transport.fail(why);
+}
+
 void part(int number) {
     dt_comm* comm = communicator(number);
     if (!comm) return;

@@ -3,11 +3,16 @@
 #include "shm/transport.hpp"
 
 #include <sched.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <complex>
 #include <cstring>
 #include <numeric>
+#include <sstream>
+#include <stdexcept>
+#include <thread>
 
 #include "run/reduce.hpp"
 
@@ -21,11 +26,19 @@ using run::LibraryCall;
 // The limit is the longest message that is copied into the ring at once.
 constexpr long long whole_bytes = static_cast<long long>(Messages::longest_short);
 constexpr int spins = 2000;  // polls, about 50 us, before a rank yields its core
+constexpr int polls_per_clock = 256;
+constexpr int polls_before_nap = 100;  // a few microseconds
 
 void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
+}
+
+// About as long as a piece of a message takes.
+void nap() {
+    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 int cores() {
@@ -114,10 +127,38 @@ void SharedTransport::cancel(int handle) {
 }
 
 int SharedTransport::wait(int handle) {
+    using Clock = std::chrono::steady_clock;
     int code = 0;
-    for (int polls = 0; !test(handle, code); ++polls)
-        has_core_each_&& polls < spins ? relax() : static_cast<void>(sched_yield());
+    Clock::time_point until;
+    for (int polls = 1; !test(handle, code); ++polls) {
+        if (rests && polls > polls_before_nap) {
+            nap();
+        } else {
+            has_core_each_&& polls < spins ? relax() : static_cast<void>(sched_yield());
+        }
+        if (limit_s <= 0.0 || polls % polls_per_clock) continue;
+        const auto now = Clock::now();
+        if (until == Clock::time_point())
+            until = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
+        if (now >= until) give_up(handle);
+    }
     return code;
+}
+
+// Messages of the call may still arrive, for memory that its caller uses for other things from now on: no call of this
+// transport moves messages any more.
+void SharedTransport::give_up(int handle) {
+    std::ostringstream text;
+    text << "timeout after " << limit_s << " s";
+    const Collective& call = collectives_[static_cast<std::size_t>(handle / 2)];
+    if (handle % 2 && !call.waits.empty()) text << ", waiting for rank " << messages_.peer_of(call.waits.back());
+    fail(text.str());
+    throw std::runtime_error(broken_);
+}
+
+void SharedTransport::fail(const std::string& why) {
+    if (broken_.empty()) broken_ = why;
+    messages_.leave(State::failed);
 }
 
 void SharedTransport::collective(const LibraryCall& call) {
@@ -125,6 +166,7 @@ void SharedTransport::collective(const LibraryCall& call) {
 }
 
 int SharedTransport::icollective(const LibraryCall& call) {
+    if (!broken_.empty()) throw std::runtime_error("an earlier call failed: " + broken_);
     if (unused_.empty()) {
         unused_.push_back(static_cast<int>(collectives_.size()));
         collectives_.emplace_back();

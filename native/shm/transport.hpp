@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "run/mpi_table.h"
@@ -40,10 +41,12 @@ class SharedTransport final : public run::Transport {
     void cancel(int handle) override;
 
     bool test(int handle, int& code);  // whether it has ended; `code`: its result
-    int wait(int handle);              // its code
+    int wait(int handle);              // its code; throws std::runtime_error after `limit_s`, and in all later calls
     void leave(State how) { messages_.leave(how); }
     void add(std::shared_ptr<Region> region) { messages_.add(std::move(region)); }
-    void hide() { messages_.hide(); }  // the memory: all ranks have it open
+    void hide() { messages_.hide(); }   // the memory: all ranks have it open
+    void fail(const std::string& why);  // calls of all ranks fail from now on
+    double limit_s = 0.0;               // seconds that a collective waits for another rank; 0: as long as it lives
 
   private:
     struct Group {
@@ -87,6 +90,7 @@ class SharedTransport final : public run::Transport {
     static Parts equal_parts(const void* data, long long length, const Collective& made);
     static Parts whole_parts(const void* data, long long length, const Collective& made);
     bool advance(Collective& call, int& code);
+    [[noreturn]] void give_up(int handle);
 
     Messages messages_;
     std::deque<Group> groups_;                               // the first one: all ranks
@@ -94,14 +98,18 @@ class SharedTransport final : public run::Transport {
     std::deque<Collective> collectives_;
     std::vector<int> unused_;
     bool has_core_each_ = false;
+    std::string broken_;  // why no collective can begin any more
 };
 
 // Makes a communicator of processes that have found each other, in memory of `Messages::bytes` that all have opened.
 // Returns its number for `adopt` and `find`, which for MPI take the number in Fortran.
 int join(std::shared_ptr<Segment> memory, int rank, int size);
-dt_comm* communicator(int number);  // null if there is none
-void hide(int number);              // its memory: all ranks have joined
-void part(int number);              // frees it and its duplicate: calls that wait for this rank fail
+dt_comm* communicator(int number);              // null if there is none
+void hide(int number);                          // its memory: all ranks have joined
+void limit(int number, double seconds);         // that collectives on it and on its duplicate wait for another rank
+void rest(int number, bool on);                 // whether collectives on its duplicate sleep between polls
+void fail(int number, const std::string& why);  // calls on its duplicate, on all ranks
+void part(int number);                          // frees it and its duplicate: calls that wait for this rank fail
 void add_region(dt_comm* comm, std::shared_ptr<Region> region);  // all ranks: see Messages::add
 void leave_all();                                                // when the process ends
 

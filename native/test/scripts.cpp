@@ -51,7 +51,7 @@ struct Threads {
           own(asked.before) {
         const auto at = (reinterpret_cast<std::uintptr_t>(memory.data()) + 127) / 128 * 128;
         const Columns columns = asked.columns();
-        Extent extent{dovetail::shm::most_slots(columns), 0};
+        Extent extent = dovetail::shm::extent_of(columns, 0);
         for (const auto& buffers : asked.starts)
             for (const auto& starts : buffers)
                 for (std::size_t i = 1; i < starts.size(); ++i)
@@ -74,17 +74,34 @@ struct Threads {
         }
     }
 
+    // Fills the rank's buffers, but for random slots of the first one: those are in `aside`, and their place is spoilt.
+    Script::Options fill(std::size_t r, const Case& asked, Numbers& aside, std::minstd_rand& random) {
+        for (std::size_t b = 0; b < held[r].size(); ++b)
+            std::copy(asked.before[r][b].begin(), asked.before[r][b].end(), held[r][b]);
+        Script::Options options{30.0, DT_SUM, false, 0, nullptr, 0, 0, 64, 0};
+        const Numbers& starts = asked.starts[r][0];
+        const auto all = starts.size() - 1;
+        const std::size_t first = random() % 2 ? 0 : random() % (all + 1), some = random() % (all - first + 1);
+        const auto begin = starts[first], end = starts[first == 0 && random() % 2 ? all : first + some];
+        if (begin == end) return options;
+        std::int64_t *from = held[r][0] + begin / 8, *to = held[r][0] + end / 8;
+        aside.assign(from, to);
+        std::fill(from, to, -1);
+        options.source = reinterpret_cast<const std::byte*>(aside.data());
+        options.source_at = begin, options.source_bytes = end - begin;
+        return options;
+    }
+
     // Several calls one after the other, without a barrier between.
-    std::string run(int rounds, const std::vector<std::vector<Numbers>>& before) {
+    std::string run(int rounds, const Case& asked) {
         std::vector<std::string> failures(scripts.size());
         std::vector<std::thread> threads;
         for (std::size_t r = 0; r < scripts.size(); ++r)
             threads.emplace_back([&, r] {
-                for (int round = 0; round < rounds && failures[r].empty(); ++round) {
-                    for (std::size_t b = 0; b < held[r].size(); ++b)
-                        std::copy(before[r][b].begin(), before[r][b].end(), held[r][b]);
-                    failures[r] = scripts[r]->run({30.0, DT_SUM, false, -1, nullptr, 64});
-                }
+                std::minstd_rand random(static_cast<unsigned>(r + 1));
+                Numbers aside;
+                for (int round = 0; round < rounds && failures[r].empty(); ++round)
+                    failures[r] = scripts[r]->run(fill(r, asked, aside, random));
             });
         for (auto& thread : threads) thread.join();
         for (const auto& failure : failures)
@@ -104,7 +121,7 @@ struct Threads {
 int outcome(const Case& asked, int rounds, std::minstd_rand& random, std::int64_t& lent) {
     try {
         Threads threads(asked, random);
-        const std::string failure = threads.run(rounds, asked.before);
+        const std::string failure = threads.run(rounds, asked);
         for (const auto& each : threads.scripts) lent += each->num_lent();
         if (!failure.empty()) return std::printf("%s: %s\n", asked.name.c_str(), failure.c_str()), 1;
         for (std::size_t r = 0; r < threads.held.size(); ++r)

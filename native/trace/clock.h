@@ -2,8 +2,11 @@
 #ifndef DOVETAIL_TRACE_CLOCK_H
 #define DOVETAIL_TRACE_CLOCK_H
 
+#include <fcntl.h>
 #include <stdint.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 #include <x86intrin.h>
@@ -24,6 +27,22 @@ static inline uint64_t dvt_counter(void) {
     return value;
 #else
     return (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW);
+#endif
+}
+
+/* Returns whether the kernel considers the processors' counters synchronous and steady. */
+static inline int dvt_counter_is_steady(void) {
+#if defined(__x86_64__)
+    char text[256] = "";
+    const int fd = open("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    const ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    return size > 0 && strstr(text, "tsc") != NULL;
+#elif defined(__aarch64__)
+    return 1;
+#else
+    return 0;
 #endif
 }
 

@@ -18,7 +18,8 @@ extern "C" {
 
    DOVETAIL_TRACE_KEEP=newest keeps only the newest events of each thread (in DOVETAIL_TRACE_BUFFER bytes, default
    16 MiB). By default all events are kept, and a background thread allocates buffers ahead (of DOVETAIL_TRACE_BUFFER
-   bytes, default 1 MiB). DOVETAIL_TRACE_CLOCK=system uses the system's clock instead of the processor's counter. */
+   bytes, default 1 MiB) until the file has DOVETAIL_TRACE_LIMIT bytes (default 512 MiB); what comes later is counted as
+   lost. DOVETAIL_TRACE_CLOCK=system uses the system's clock instead of the processor's counter. */
 int dovetail_trace_init(const char* folder);
 
 /* Ends tracing, at the outermost of nested calls. A program that never calls it leaves a readable trace, too. After
@@ -58,6 +59,12 @@ void dovetail_trace_rank(int rank, int num_ranks); /* records the rank of this p
 void dovetail_trace_note(const char* json);        /* records one line, a JSON object, beside the events */
 uint64_t dovetail_trace_dropped(void);             /* returns the number of events dropped so far */
 const char* dovetail_trace_file(void);             /* returns the path of this process's file; "": not traced */
+
+/* For libraries that intercept a program's calls of MPI or of the C library. Inside: this thread is in a call of MPI or
+   of the tracer, whose own I/O is not the program's. */
+extern __thread int dovetail_trace_inside __attribute__((tls_model("initial-exec")));
+int dovetail_trace_is_known(void);    /* [fast] returns whether this thread has recorded events, and still does */
+void dovetail_trace_watches_io(void); /* the trace will have the program's I/O: a note says so */
 
 #ifdef __cplusplus
 }

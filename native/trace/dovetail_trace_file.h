@@ -34,7 +34,8 @@ enum dvt_kind {
     DVT_ROOT,       /* word: root of the collective in the next event */
     DVT_PUT,        /* word: target << 32 | window; arg: bytes */
     DVT_GET,        /* as PUT */
-    DVT_WINDOW,     /* word: target << 32 | window; target -1: all */
+    DVT_WINDOW,     /* word: target << 32 | window; target -1: all. Both -1: a file, of which the call reads or writes
+                       `arg` bytes */
     DVT_WIDE,       /* word: the `field` of the next event */
     DVT_COMM        /* field: a communicator that the call creates or frees */
 };

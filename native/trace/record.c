@@ -1,4 +1,4 @@
-/* The functions of dovetail_trace.h: put events into the thread's segment; names; on, off, init, finalize and fork. */
+/* The functions of dovetail_trace.h: put events into the thread's segment; on, off, init, finalize and fork. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -10,12 +10,15 @@
 #include "clock.h"
 #include "dovetail_trace.h"
 #include "dovetail_trace_meet.h"
+#include "names.h"
 #include "writer.h"
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
-enum { MAX_NAMES = 4096, NUM_SLOTS = 2 * MAX_NAMES };
 enum { AHEAD = 16 }; /* events that are prefetched, so that the program's next sends do not wait for the cache */
 
+__thread int dovetail_trace_inside __attribute__((tls_model("initial-exec")));
+
+static int watches_io;
 static uint32_t on; /* the file's generation while events are recorded, else 0 */
 static int depth;   /* nesting depth of init */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -195,6 +198,13 @@ void dovetail_trace_off(void) { __atomic_store_n(&on, 0, __ATOMIC_RELAXED); }
 
 int dovetail_trace_is_on(void) { return recorded_in() != 0; }
 
+int dovetail_trace_is_known(void) {
+    const uint32_t file = recorded_in();
+    return file && mine.segment && mine.generation == file;
+}
+
+void dovetail_trace_watches_io(void) { watches_io = 1; }
+
 /* Gives the rest of an ended thread's segment to the next thread. A ring buffer is passed on, too, and then keeps the
    newest events of all its threads. */
 static void give_back(void* unused) {
@@ -210,63 +220,9 @@ static void give_back(void* unused) {
         dvt_discard(segment);
 }
 
-static struct {
-    char *text[MAX_NAMES], *lane[MAX_NAMES]; /* by number of a name; lane NULL: none */
-    uint16_t slot[NUM_SLOTS];                /* by hash: the number of a name; 0: free */
-    int count;                               /* numbers 1 to `count` are in use */
-} names;
-
-/* Writes `, "key": "text"`, truncated to the room; returns its end. */
-static char* write_text(char* to, const char* end, const char* key, const char* text) {
-    to += snprintf(to, (size_t)(end - to), ", \"%s\": \"", key);
-    for (; *text && to < end - 16; ++text) {
-        const unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\' || c < 32)
-            to += sprintf(to, "\\u%04x", c);
-        else
-            *to++ = (char)c;
-    }
-    *to++ = '"';
-    *to = 0;
-    return to;
-}
-
-static void write_name(int number) {
-    char line[2400] = "", *to = line;
-    to += snprintf(line, sizeof line, "{\"name\": %d", number);
-    to = write_text(to, line + sizeof line / 2, "text", names.text[number]);
-    if (names.lane[number]) to = write_text(to, line + sizeof line - 1, "lane", names.lane[number]);
-    strcpy(to, "}");
-    dvt_line(line);
-}
-
-static int is_name(int number, const char* text, const char* lane) {
-    const char* held = names.lane[number];
-    return strcmp(names.text[number], text) == 0 && (held && lane ? strcmp(held, lane) == 0 : held == lane);
-}
-
-static uint32_t hash_of(uint32_t hash, const char* text) {
-    for (const char* c = text; *c; ++c) hash = (hash ^ (unsigned char)*c) * 16777619u;
-    return hash;
-}
-
-static int name_number(const char* text, const char* lane) {
-    uint32_t at = hash_of(hash_of(2166136261u, text), lane ? lane : "") % NUM_SLOTS;
-    for (; names.slot[at]; at = (at + 1) % NUM_SLOTS)
-        if (is_name(names.slot[at], text, lane)) return names.slot[at];
-    const int next = names.count + 1;
-    if (next >= MAX_NAMES) return 0;
-    names.text[next] = strdup(text);
-    names.lane[next] = lane ? strdup(lane) : NULL;
-    if (!names.text[next] || (lane && !names.lane[next])) return 0;
-    names.slot[at] = (uint16_t)++names.count;
-    write_name(names.count);
-    return names.count;
-}
-
 int dovetail_trace_lane(const char* text, const char* lane) {
     pthread_mutex_lock(&lock);
-    const int number = text ? name_number(text, lane) : 0;
+    const int number = text ? dvt_name(text, lane) : 0;
     pthread_mutex_unlock(&lock);
     return number;
 }
@@ -358,36 +314,41 @@ static void note_cost(void) {
 }
 
 int dovetail_trace_init(const char* folder) {
-    const int kept = errno;
+    const int kept = errno, inside = dovetail_trace_inside;
     int code = 0;
     pthread_mutex_lock(&lock);
+    dovetail_trace_inside = 1;
     if (depth == 0) {
         code = prepare_once();
         if (!code) code = dvt_open(folder);
         if (!code) {
             ++generation;
             __atomic_store_n(&num_threads, 0, __ATOMIC_RELAXED);
-            for (int i = 1; i <= names.count; ++i) write_name(i);
+            dvt_write_names();
             note_maps();
             note_clock();
             note_cost();
+            if (watches_io) dvt_line("{\"io\": true}");
             __atomic_store_n(&on, generation, __ATOMIC_RELEASE);
         }
     }
     if (!code) ++depth;
+    dovetail_trace_inside = inside;
     pthread_mutex_unlock(&lock);
     errno = kept;
     return code;
 }
 
 void dovetail_trace_finalize(void) {
-    const int kept = errno;
+    const int kept = errno, inside = dovetail_trace_inside;
     pthread_mutex_lock(&lock);
+    dovetail_trace_inside = 1;
     if (depth && --depth == 0) {
         __atomic_store_n(&on, 0, __ATOMIC_RELAXED);
         note_maps();
         dvt_close();
     }
+    dovetail_trace_inside = inside;
     pthread_mutex_unlock(&lock);
     errno = kept;
 }

@@ -12,11 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "dovetail_trace.h"
 #include "dovetail_trace_meet.h"
 
 enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64, MAX_LEFT = 1024 };
@@ -53,57 +53,6 @@ static dvt_header nowhere; /* the header while there is no file */
 
 struct dvt_writer dvt_writer = {.header = &nowhere};
 
-/* Reads all clocks several times; returns the reading that took least time. */
-static dvt_anchor read_anchor(void) {
-    dvt_anchor best = {0, 0, 0};
-    uint64_t least = UINT64_MAX;
-    for (int i = 0; i < 5; ++i) {
-        const uint64_t before = dvt_now();
-        const int64_t raw = dvt_system_ns(CLOCK_MONOTONIC_RAW);
-        const uint64_t after = dvt_now();
-        if (after - before >= least) continue;
-        least = after - before;
-        best = (dvt_anchor){before + (after - before) / 2, raw, dvt_system_ns(CLOCK_REALTIME)};
-    }
-    return best;
-}
-
-/* Returns whether the kernel considers the processors' counters synchronous and steady. */
-static int counter_is_steady(void) {
-#if defined(__x86_64__)
-    char text[256] = "";
-    const int fd = open("/sys/devices/system/clocksource/clocksource0/available_clocksource", O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return 0;
-    const ssize_t size = read(fd, text, sizeof text - 1);
-    close(fd);
-    return size > 0 && strstr(text, "tsc") != NULL;
-#elif defined(__aarch64__)
-    return 1;
-#else
-    return 0;
-#endif
-}
-
-void dvt_choose_clock(void) {
-    const char* asked = getenv("DOVETAIL_TRACE_CLOCK");
-    if (__atomic_load_n(&dvt_writer.has_clock, __ATOMIC_ACQUIRE)) return;
-    dvt_writer.counter = !(asked && strcmp(asked, "system") == 0) && counter_is_steady();
-    __atomic_store_n(&dvt_writer.has_clock, 1, __ATOMIC_RELEASE);
-}
-
-int64_t dovetail_trace_moment(uint64_t* clock) {
-    dvt_choose_clock();
-    const dvt_anchor now = read_anchor();
-    *clock = now.clock;
-    return now.raw_ns;
-}
-
-/* Returns whether a file may become this long: beyond RLIMIT_FSIZE the system would signal the program. */
-static int is_within_limit(off_t end) {
-    struct rlimit limit;
-    return getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY || (rlim_t)end <= limit.rlim_cur;
-}
-
 /* Writes zeros. Pages that exist are mapped many at a time, whereas each page of a hole causes a separate page fault,
    which takes longer than recording all events of the page. */
 static int fill(off_t at, uint64_t num_bytes) {
@@ -118,7 +67,7 @@ static int fill(off_t at, uint64_t num_bytes) {
 }
 
 static dvt_segment* make_segment(off_t at, uint64_t ready_bytes) {
-    if (!is_within_limit(at + (off_t)file.segment_bytes)) return NULL;
+    if (!dvt_is_within_limit(at + (off_t)file.segment_bytes)) return NULL;
     if (posix_fallocate(file.fd, at, (off_t)file.segment_bytes)) return NULL; /* later writes cannot find a full disk */
     if (ready_bytes > file.segment_bytes) ready_bytes = file.segment_bytes;
     if (!fill(at, ready_bytes)) return NULL;
@@ -188,12 +137,14 @@ static void unmap_full(void) {
 
 static void* help(void* unused) {
     int quiet = 0;
+    dovetail_trace_inside = 1;
     while (!__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) {
         const uint32_t seen = __atomic_load_n(&file.num_asked, __ATOMIC_ACQUIRE);
         quiet = make_spares(PIECE) ? 0 : quiet + 1;
         while (ready_more() && !__atomic_load_n(&file.stop, __ATOMIC_RELAXED)) make_spares(PIECE);
         unmap_full();
-        dvt_writer.header->last = read_anchor();
+        dvt_writer.header->last = dvt_read_anchor();
+        dvt_note_load(0);
         const struct timespec pause = {0, quiet < ROUNDS_TO_IDLE ? BUSY_NS : IDLE_NS};
         syscall(SYS_futex, &file.num_asked, FUTEX_WAIT_PRIVATE, seen, &pause, NULL, 0); /* wakes early if asked */
     }
@@ -232,18 +183,6 @@ static int create(const char* folder) {
     return file.lines < 0 ? errno : 0;
 }
 
-static int make_folders(const char* folder) {
-    char path[sizeof file.path];
-    if (snprintf(path, sizeof path, "%s", folder) >= (int)sizeof path) return ENAMETOOLONG;
-    for (char* c = path + 1; *c; ++c) {
-        if (*c != '/') continue;
-        *c = 0;
-        if (mkdir(path, 0777) && errno != EEXIST) return errno;
-        *c = '/';
-    }
-    return mkdir(path, 0777) && errno != EEXIST ? errno : 0;
-}
-
 static uint64_t wanted_bytes(uint64_t otherwise) {
     const char* text = getenv("DOVETAIL_TRACE_BUFFER");
     const unsigned long long bytes = text ? strtoull(text, NULL, 10) : 0;
@@ -260,6 +199,7 @@ static void set_sizes(int keep) {
     dvt_writer.mask = capacity - 1;
     file.segment_bytes = DVT_PAGE + capacity * sizeof(dvt_event);
     file.num_spares = keep == DVT_KEEP_NEWEST ? 2 : 6;
+    dvt_read_limit(DVT_PAGE + file.segment_bytes);
 }
 
 static void fill_header(dvt_header* header, int keep) {
@@ -274,13 +214,13 @@ static void fill_header(dvt_header* header, int keep) {
     gethostname(header->host, sizeof header->host - 1);
     const ssize_t length = readlink("/proc/self/exe", header->program, sizeof header->program - 1);
     header->program[length > 0 ? length : 0] = 0;
-    header->first = header->last = read_anchor();
+    header->first = header->last = dvt_read_anchor();
     header->state = DVT_OPEN;
 }
 
 /* Sets the longest pause between joined polls, in ticks, by the event clock's rate since the file was opened. */
 static void set_pause(void) {
-    const dvt_anchor first = dvt_writer.header->first, now = read_anchor();
+    const dvt_anchor first = dvt_writer.header->first, now = dvt_read_anchor();
     const double ticks = (double)(now.clock - first.clock), ns = (double)(now.raw_ns - first.raw_ns);
     dvt_writer.pause = ns > 0 && ticks > 0 ? (uint64_t)(PAUSE_NS * ticks / ns) : 0;
 }
@@ -288,7 +228,7 @@ static void set_pause(void) {
 static int map_header(int keep) {
     _Static_assert(sizeof(dvt_header) <= DVT_PAGE, "the header is one page");
     _Static_assert(offsetof(dvt_segment, events) == DVT_PAGE, "events begin on a page");
-    const int code = is_within_limit(DVT_PAGE) ? posix_fallocate(file.fd, 0, DVT_PAGE) : EFBIG;
+    const int code = dvt_is_within_limit(DVT_PAGE) ? posix_fallocate(file.fd, 0, DVT_PAGE) : EFBIG;
     if (code) return code;
     void* memory = mmap(NULL, DVT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
     if (memory == MAP_FAILED) return errno;
@@ -307,7 +247,7 @@ int dvt_open(const char* folder) {
     dvt_writer.header = &nowhere;
     dvt_choose_clock();
     set_sizes(keep);
-    int code = make_folders(folder);
+    int code = dvt_make_folders(folder);
     if (!code) code = create(folder);
     if (!code) code = map_header(keep);
     if (code) {
@@ -315,6 +255,7 @@ int dvt_open(const char* folder) {
         return code;
     }
     set_pause();
+    dvt_note_load(1);
     start_helper();
     return 0;
 }
@@ -349,7 +290,8 @@ void dvt_close(void) {
     }
     if (dvt_writer.header != &nowhere) {
         cut_spares();
-        dvt_writer.header->last = read_anchor();
+        dvt_note_load(1);
+        dvt_writer.header->last = dvt_read_anchor();
         dvt_writer.header->state = DVT_FINALIZED; /* it stays mapped: a late thread may count dropped events */
     }
     dvt_forget();
@@ -436,7 +378,10 @@ void dvt_line(const char* text) {
     if (!whole || file.lines < 0) return;
     memcpy(whole, text, length);
     whole[length] = '\n';
+    const int inside = dovetail_trace_inside;
+    dovetail_trace_inside = 1;
     ssize_t done = write(file.lines, whole, length + 1); /* one write: lines of threads do not mix */
     (void)done;                                          /* if the disk is full, the line is lost */
+    dovetail_trace_inside = inside;
     if (whole != line) free(whole);
 }

@@ -2,10 +2,13 @@
 #ifndef DOVETAIL_TRACE_WRITER_H
 #define DOVETAIL_TRACE_WRITER_H
 
+#include <sys/types.h>
+
 #include "clock.h"
 #include "dovetail_trace_file.h"
 
-enum { LEAST_EVENTS = 256 }; /* smallest capacity of a segment */
+enum { LEAST_EVENTS = 256 };          /* smallest capacity of a segment */
+#define DVT_LIMIT (UINT64_C(1) << 29) /* default of DOVETAIL_TRACE_LIMIT: 32 million events */
 
 /* Written when tracing begins, then only read. */
 extern __attribute__((visibility("hidden"))) struct dvt_writer {
@@ -18,7 +21,8 @@ extern __attribute__((visibility("hidden"))) struct dvt_writer {
     int has_clock;  /* whether `counter` has been set */
 } dvt_writer;
 
-void dvt_choose_clock(void); /* sets `counter`, once per process */
+void dvt_choose_clock(void);      /* sets `counter`, once per process */
+dvt_anchor dvt_read_anchor(void); /* reads all clocks several times; returns the reading that took least time */
 
 static inline uint64_t dvt_now(void) {
     return __builtin_expect(dvt_writer.counter, 1) ? dvt_counter() : (uint64_t)dvt_system_ns(CLOCK_MONOTONIC_RAW);
@@ -33,8 +37,18 @@ dvt_segment* dvt_wait(void);           /* as dvt_take, but waits for the helper 
 void dvt_give_back(dvt_segment* part); /* gives a segment with room to other threads */
 void dvt_discard(dvt_segment* full);   /* lets the helper unmap a full segment */
 
+/* Whether a file may be so long: beyond DOVETAIL_TRACE_LIMIT tracing ends, which a note says; beyond RLIMIT_FSIZE the
+   process would get a signal. */
+int dvt_is_within_limit(off_t end);
+void dvt_read_limit(uint64_t least);      /* reads DOVETAIL_TRACE_LIMIT; the limit is at least `least` bytes */
+int dvt_make_folders(const char* folder); /* makes it, and those that it lies in; returns 0 or an errno value */
+
 uint64_t dvt_lost(void); /* returns the number of events dropped so far */
 const char* dvt_path(void);
 void dvt_line(const char* text); /* writes a line to the file of names and notes */
+
+/* Writes a note of what the kernel counts for this process and its CPUs (load.c), unless the last note is recent;
+   `always`: even then. Calls do not overlap. */
+void dvt_note_load(int always);
 
 #endif

@@ -72,7 +72,7 @@ def _of(name: str) -> Any:
 def load_ipython_extension(shell: Any) -> None:
     """Show plans, tune results and timelines as tables and pictures in a notebook, after `%load_ext dovetail`."""
     shown = shell.display_formatter.formatters["text/html"]
-    for place in ("planner.plan.Plan", "tuner.tune.TuneResult", "timeline.timeline.Timeline"):
+    for place in ("planner.plan.Plan", "tuner.result.TuneResult", "timeline.timeline.Timeline"):
         module, _, name = f"dovetail.{place}".rpartition(".")
         shown.for_type_by_name(module, name, lambda what: import_module("dovetail.report.notebook").html(what))
 

@@ -67,7 +67,7 @@ from dovetail.stencil.operator import StencilOperator
 from dovetail.timeline.compare import compare as compare
 from dovetail.timeline.timeline import Timeline as Timeline
 from dovetail.tuner.machines import probe as probe
-from dovetail.tuner.tune import TuneResult as TuneResult
+from dovetail.tuner.result import TuneResult as TuneResult
 
 __version__: str
 

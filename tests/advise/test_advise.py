@@ -11,10 +11,12 @@ from replay_models import DELAYS, US, ModelBuilder
 from trace_calls import call, collective, sent, taken, trace_of
 from trace_files import NAMES, event, pair, write_process
 
-from dovetail.advise.advise import advise, advise_model, together
+from dovetail.advise.advise import Advice, Finding, advise, advise_model, together
 from dovetail.advise.remedy import dropped
 from dovetail.report.advice import advice_text
-from dovetail.trace.analysis.replay_model import FROM_ROOT, CollectiveCall, ReplayModel, Step, model_of
+from dovetail.trace.analysis.eager_limits import EagerLimit, EagerLimits
+from dovetail.trace.analysis.model_of_trace import model_of
+from dovetail.trace.analysis.replay_model import FROM_ROOT, CollectiveCall, ReplayModel, Step
 
 ROUNDS = 20
 
@@ -155,7 +157,8 @@ def modelled(name: str, repaired: bool) -> tuple[ModelBuilder, ReplayModel]:
 
 def advised(name: str, repaired: bool, eager_bytes: int | None = None):
     builder, model = modelled(name, repaired)
-    model = replace(model, delays=replace(model.delays, eager_bytes=eager_bytes))
+    limits = EagerLimits(of_way={True: EagerLimit(eager_bytes)})
+    model = replace(model, delays=replace(model.delays, limits=limits))
     return advise_model(
         model, lambda row: builder.sites.get(row, ""), lambda rows: builder.sites.get(rows[0], "") if rows else ""
     )
@@ -304,6 +307,14 @@ def test_savings_below_the_difference_of_runs_are_doubtful():
     assert together([advice, nothing, nothing]).findings == (), "one run of three shows it"
 
 
+@pytest.mark.parametrize(("most", "first"), [(1.5, "block"), (3.0, "overlap")])
+def test_what_may_be_impossible_counts_by_half_of_its_bound(most, first):
+    """Of what the trace does not show, each share from none to all is as likely."""
+    sure, unsure = Finding("block", "here", "", "", 1.0), Finding("overlap", "there", "", "", most, is_sure=False)
+    assert together([Advice((unsure, sure), 10.0, 10.0)]).findings[0].kind == first
+    assert ["at most" in advice_text(Advice((it,), 10.0, 10.0)) for it in (unsure, sure)] == [True, False]
+
+
 def test_tracing_overhead_of_removed_calls_does_not_count_as_saved(tmp_path):
     """100 consecutive sums of 10 us, 5 us of each for tracing: two clock readings and one more event."""
     for rank in range(2):
@@ -319,7 +330,7 @@ def test_advice_in_words_and_json():
     for words in ("1. merge: saves", "one MPI_Allreduce of all elements", "Replayed unchanged"):
         assert words in text
     told = {"kind", "where", "evidence", "action", "saves_s"}
-    why = {"cause", "root", "confidence", "bound_s", "instead_of"}
+    why = {"cause", "root", "confidence", "bound_s", "instead_of", "disturbed_s", "calls"}
     assert set(advice.to_json()["findings"][0]) == told | why
 
 

@@ -2,51 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 
 import numpy as np
 import plain_causes
 import pytest
-from trace_calls import call, collective, sent, taken, trace_of
+from late_ranks import Program
+from trace_calls import call, sent, taken, trace_of
 from trace_files import write_process
 
 from dovetail.advise import causes as causes_module
 from dovetail.advise.advise import advise
 from dovetail.advise.causes import Causes, causes, causes_of
 from dovetail.advise.rank_activity import rank_activity
+from dovetail.cli import main
 from dovetail.report.advice import advice_text
 from dovetail.trace import Trace
-
-
-class Program:
-    """Ranks with a clock each, in ms; the calls take 0.01 ms but for their waits."""
-
-    def __init__(self, num_ranks: int) -> None:
-        self.clock = [1.0] * num_ranks
-        self.events: list[list[tuple[int, int]]] = [[] for _ in self.clock]
-        self.all_reduce()
-
-    def work(self, rank: int, ms: float) -> None:
-        self.clock[rank] += ms
-
-    def _call(self, rank: int, name: int, end: float, *details) -> None:
-        self.events[rank] += call(name, self.clock[rank], end, *details)
-        self.clock[rank] = end
-
-    def all_reduce(self, name: int = 11) -> None:
-        end = max(self.clock) + 0.01
-        for rank in range(len(self.clock)):
-            self._call(rank, name, end, *collective())
-
-    def message(self, src: int, dst: int) -> None:
-        self._call(src, 1, self.clock[src] + 0.01, sent(dst))
-        self._call(dst, 2, max(self.clock[dst], self.clock[src]) + 0.01, *taken(src))
-
-    def trace(self, folder) -> Trace:
-        for rank, events in enumerate(self.events):
-            write_process(folder, rank, {1: events}, num_ranks=len(self.events))
-        return trace_of(folder)
 
 
 def by_place(found: Causes) -> dict[tuple[str, str], float]:
@@ -197,3 +170,29 @@ def test_findings_below_the_noise_of_a_run_are_apart(tmp_path):
     loud = replace(advice, spread_s=1.0)
     assert "Below what two runs differ by" in advice_text(loud)
     assert "Below what two runs differ by" not in advice_text(replace(advice, spread_s=0.0))
+
+
+def test_causes_in_words_and_json(tmp_path, capfd):
+    program = Program(2)
+    for _ in range(10):
+        program.work(0, 5)
+        program.work(1, 2)
+        program.all_reduce()
+    program.trace(tmp_path)
+    assert main(["trace", "causes", str(tmp_path)]) == 0
+    text = capfd.readouterr().out
+    assert "The ranks waited 30.0 ms in all, 29 % of their time." in text
+    row = text.splitlines()[-1].split()
+    assert (row[0], "rank 0 works longer" in text) == ("100", True)
+    assert main(["trace", "causes", str(tmp_path), "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert found["schema"] == "dovetail.causes/1"
+    assert found["waited_s"] == pytest.approx(30e-3, rel=0.02)
+    (cause,) = found["causes"]
+    assert (cause["cause"], cause["root"]["rank"], round(cause["share"], 6)) == ("work", 0, 1.0)
+
+
+def test_without_waits_nothing_is_listed(tmp_path, capfd):
+    write_process(tmp_path, 0, {1: call(8, 1, 2)}, num_ranks=1)
+    assert main(["trace", "causes", str(tmp_path)]) == 0
+    assert capfd.readouterr().out == "No rank waited for another.\n"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import needs
 import pytest
-from replay_models import ModelBuilder
+from replay_models import DELAYS, ModelBuilder
 from trace_calls import call, sent, taken, trace_of
 from trace_files import event, pair, write_process
 
-from dovetail.advise.replay import makespan_s, on_machine, replay
+from dovetail.advise.replay import changed_s, makespan_s, on_machine, replay
 from dovetail.cli import main
 from dovetail.core import MachineError, RunError, save_json
 from dovetail.cost import CostModel, Curve
@@ -22,7 +22,8 @@ from dovetail.ir import Kind
 from dovetail.machine import Machine
 from dovetail.prober import probe_calls
 from dovetail.run.mpi.executor import default_launch
-from dovetail.trace.analysis.replay_model import model_of
+from dovetail.trace.analysis.model_of_trace import model_of
+from dovetail.trace.analysis.replay_model import ReplayModel
 from dovetail.trace.to_program import to_program
 
 US, MS = 1e-6, 1e-3
@@ -52,6 +53,18 @@ def one_message(num_bytes: int, **about) -> ModelBuilder:
     builder.call(1, "recv", ("recv", number), ("received", number))
     builder.work(1, 10 * MS)
     return builder
+
+
+@pytest.mark.parametrize("rendezvous", [True, False])
+def test_a_change_by_which_ranks_wait_for_one_another_never_ends(rendezvous):
+    builder = ModelBuilder(2)
+    numbers = [builder.message(rank, 1 - rank, LARGE, rendezvous=rendezvous) for rank in (0, 1)]
+    for rank in (0, 1):
+        builder.call(rank, "send", ("send", numbers[rank]), ("sent", numbers[rank]))
+        builder.call(rank, "recv", ("recv", numbers[1 - rank]), ("received", numbers[1 - rank]))
+    steps = [builder.steps[0], builder.steps[1]]
+    model = ReplayModel(tuple(map(tuple, steps)), tuple(builder.messages), (), DELAYS, 0.0, ())
+    assert (changed_s(model) == float("inf")) == rendezvous
 
 
 def test_a_message_takes_the_machines_time():

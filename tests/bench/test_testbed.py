@@ -132,13 +132,30 @@ def test_quiet_passes_on_output_and_exit_code_and_reports_load():
     assert not list(Path("/sys/fs/cgroup").glob("**/dovetail-testbed-*"))
 
 
-@pytest.fixture
-def two_hosts():
-    """Two hosts at 100 Mbit/s, removed afterwards."""
+def begin_two_hosts() -> None:
     if (answer := testbed("up", 2, "100mbit")).returncode:
         pytest.skip(f"needs tc: {answer.stderr}")
+
+
+@pytest.fixture
+def two_hosts():
+    """Two hosts at 100 Mbit/s, which the test may change, removed afterwards."""
+    begin_two_hosts()
     yield
     done("down")
+
+
+@pytest.fixture(scope="module")
+def _down_in_the_end():
+    yield
+    done("down")
+
+
+@pytest.fixture
+def standing_hosts(_down_in_the_end):
+    """Two hosts at 100 Mbit/s, which other tests use, too."""
+    if not state_folder().exists():
+        begin_two_hosts()
 
 
 def run_on(mpi: needs.Mpi, *words: object, options: tuple = (), **settings):
@@ -169,14 +186,16 @@ class TestReal:
         assert not has_link_speed(mpi, 12.5)
 
     def test_tcp_paces_as_the_machine_or_as_asked(self, two_hosts, mpi):
-        shown = ("cat", "/proc/sys/net/ipv4/tcp_congestion_control")
-        here = Path(shown[1]).read_text().strip()
+        pacing = "/proc/sys/net/ipv4/tcp_congestion_control"
+        # Open MPI's daemons can wait forever for a rank that ends while they still start it.
+        shown = ("sh", "-c", f"cat {pacing}; sleep 0.5")
+        here = Path(pacing).read_text().strip()
         assert run_on(mpi, *shown, options=("-n", 2)).stdout.split() == [here] * 2
         other = "reno" if here != "reno" else "cubic"
         done("up", 2, "100mbit", "--tcp", other)
         assert run_on(mpi, *shown, options=("-n", 2)).stdout.split() == [other] * 2
 
-    def test_ranks_fill_hosts_in_blocks_and_are_pinned(self, two_hosts, mpi, tmp_path):
+    def test_ranks_fill_hosts_in_blocks_and_are_pinned(self, standing_hosts, mpi, tmp_path):
         program = tmp_path / "where.py"
         program.write_text(
             "import os, socket\nfrom mpi4py import MPI\n"
@@ -190,7 +209,7 @@ class TestReal:
         expected = [(i, host, [cpus[i % len(cpus)]], "seen") for i, host in enumerate(["h1", "h1", "h2"])]
         assert result.stdout == repr(expected), result.stderr
 
-    def test_executors_on_hosts_are_on_one_clock(self, two_hosts, mpi, tmp_path):
+    def test_executors_on_hosts_are_on_one_clock(self, standing_hosts, mpi, tmp_path):
         """Rank 1 is in a time namespace 1000 s ahead; its ops and MPI calls come out where they belong."""
         script, place = tmp_path / "ahead.sh", tmp_path / "trace"
         script.write_text(AHEAD.format(preload=build_wrappers(Library(mpi.name), mpi.bin), place=place))
@@ -212,22 +231,22 @@ class TestReal:
         assert reported["meta"]["clock_error_s"] > 0
         assert max(reported["columns"]["end_s"]) < 100, "not the thousand seconds of the clocks"
 
-    def test_exit_code_is_passed_on(self, two_hosts, mpi):
+    def test_exit_code_is_passed_on(self, standing_hosts, mpi):
         assert run_on(mpi, "sh", "-c", "exit 7").returncode == 7
         assert run_on(mpi, "sh", "-c", "kill -9 $$").returncode not in (0, 2)
 
-    def test_too_many_ranks_for_the_hosts(self, two_hosts, mpi):
+    def test_too_many_ranks_for_the_hosts(self, standing_hosts, mpi):
         result = run_on(mpi, "true", options=("-n", 5, "--ppn", 2))
         assert result.returncode == 2
         assert "5 ranks do not fit on 2 hosts" in result.stderr
 
-    def test_timeout_leaves_nothing_running(self, two_hosts, mpi):
+    def test_timeout_leaves_nothing_running(self, standing_hosts, mpi):
         result = run_on(mpi, "sleep", "98765", options=("--timeout", 1))
         assert result.returncode == 124
         assert not processes("sleep 98765")
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-    def test_stopping_the_run_leaves_nothing_running(self, two_hosts, mpi, number):
+    def test_stopping_the_run_leaves_nothing_running(self, standing_hosts, mpi, number):
         words = ["--name", NAME, "run", "--env-dir", mpi.bin.parent, "--", "sh", "-c", "setsid sleep 98764"]
         command = [sys.executable, FOLDER / "testbed", *words]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as running:

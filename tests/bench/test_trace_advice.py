@@ -12,6 +12,7 @@ BENCH = needs.ROOT / "bench"
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_a_replay_by_the_trace_and_by_a_machine(tmp_path):
     needs.need("mpich")
     words = ["--rounds", "1", "--only", "overlap", "--machine", "two-hosts-1gbit", "--out", tmp_path / "found.json"]

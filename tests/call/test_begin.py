@@ -9,7 +9,7 @@ RANKS = needs.RANKS / "begin_ranks.py"
 pytestmark = [pytest.mark.mpi, pytest.mark.usefixtures("own_cache")]
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_all_calls(mpi, ranks):
     done = mpi.run(ranks, "-m", "mpi4py", RANKS)
     assert "all the same" in done.stdout, done.stdout[-2000:] + done.stderr[-3000:]

@@ -38,6 +38,7 @@ def heat(u, steps):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 @pytest.mark.needs("mpich", "compiler")
 def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
     """A user's stencil: probed, planned, proved, measured and checked."""

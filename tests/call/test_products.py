@@ -5,7 +5,7 @@ import pytest
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, pytest.param(4, marks=pytest.mark.thorough)])
 @pytest.mark.usefixtures("own_cache")
 def test_products(mpi, ranks):
     done = mpi.run(ranks, needs.RANKS / "product_ranks.py", timeout_s=200)

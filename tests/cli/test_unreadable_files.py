@@ -25,6 +25,7 @@ VERBS = {
     "trace stats": ("trace", "stats", "{}"),
     "trace view": ("trace", "view", "{}"),
     "trace export": ("trace", "export", "{}", "--out", "{out}"),
+    "trace causes": ("trace", "causes", "{}"),
     "trace advise": ("trace", "advise", "{}"),
 }
 CONTENTS = {

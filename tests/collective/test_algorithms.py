@@ -58,12 +58,13 @@ def test_every_algorithm_is_proved_on_any_number_of_ranks(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("most", [32, pytest.param(64, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_is_proved_on_up_to_64_ranks(name: str) -> None:
+def test_every_algorithm_is_proved_on_many_ranks(name: str, most: int) -> None:
     """For each number of ranks one of the variants, in rotation; for the largest number all variants."""
-    for n in range(2, 65):
+    for n in range(2, most + 1):
         mine = [options for case, _, options in cases((n,)) if case == name]
-        for options in mine if n == 64 else mine[n // 2 % max(len(mine), 1) :][:1]:
+        for options in mine if n == most else mine[n // 2 % max(len(mine), 1) :][:1]:
             make_algorithm(name, n, **options).compile()
 
 

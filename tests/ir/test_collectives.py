@@ -153,6 +153,9 @@ NAMED = {
     "collective/algorithms/__init__.py": "an algorithm of that name",
     "collective/msccl/parts.py": "words of files that ask for nothing",
     "prober/baselines.py": "the names of libraries' settings",
+    "accelerate/counter.py": "the calls that are counted apart",
+    "torch/compiled/overlap_pass.py": "torch's functional collectives",
+    "torch/linear/kinds.py": "the layers, each named after the collective of its forward pass",
 }
 WORDS = {name for kind, traits in COLLECTIVES.items() for name in (kind, traits.nccl, *traits.mpi) if name}
 OTHER_USES = {*Kind.__members__, "barrier"}  # words that also name ops, or barriers of threads

@@ -71,7 +71,7 @@ PLACES = (
     Place("native/run/mpi_comm.c", "the library's call, blocking and not", lambda t: True, of_mpi),
     Place("native/run/comm.cpp", "the bytes of its arrays, in `sides`", lambda t: t.in_parts, of_c),
     Place("native/shm/transport.cpp", "messages through shared memory, in `plan`", lambda t: True, of_c),
-    Place("native/bind/comm.cpp", "the fast way to its arrays, in `part_of`", lambda t: t.chosen, of_c),
+    Place("native/bind/arrays.cpp", "the fast way to its arrays, in `part_of`", lambda t: t.chosen, of_c),
     Place("native/prober/baseline.c", "the call to be timed", lambda t: not t.even, of_c),
     Place("src/dovetail/prober/baselines.py", "the libraries' knobs", lambda t: t.moves and not t.even, as_knob),
     Place("src/dovetail/trace/recorder/mpi_calls.py", "the recorder's row of each MPI call", lambda t: t.mpi, of_trace),

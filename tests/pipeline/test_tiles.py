@@ -43,6 +43,9 @@ GRIDS = {
 }
 
 
+THOROUGH_RANKS = [pytest.param(ranks, marks=pytest.mark.thorough) for ranks in (2, 4)]
+
+
 def ways(operator, ranks):
     """Yield every way to cut and map."""
     return [way for mapped in operator.pipelined.mappable for way in operator._ways(ranks, mapped)]
@@ -50,7 +53,7 @@ def ways(operator, ranks):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize("ranks", [1, *THOROUGH_RANKS, 3])
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_shipped(name, ranks, overlapped):
     operator = operator_class(name)(*GRIDS[name])
@@ -824,6 +827,7 @@ def none(u):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 @pytest.mark.needs("mpich", "compiler")
 def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
     """A loop nest of the user is probed, planned, proved, measured and checked."""
@@ -845,7 +849,7 @@ def test_tuned_by_the_command_line(tmp_path, dovetail_with_links):
 
 @pytest.mark.mpi
 @pytest.mark.needs("compiler")
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.thorough), THOROUGH_RANKS[0], 3])
 @pytest.mark.usefixtures("own_cache")
 def test_on_communicators(mpi, ranks, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")

@@ -20,7 +20,7 @@ from dovetail.run.load import LIMIT, Load
 from dovetail.store.machines import costs_on, machine_item, recall_machine, save_machine
 from dovetail.tuner import machines, tune
 from dovetail.tuner.collectives import tune_collective
-from dovetail.tuner.tune import COMPUTE
+from dovetail.tuner.result import COMPUTE
 
 QUICK = Budget(each_s=0.02, most=12)
 OPERATOR = MatmulAllReduce(512, 96, 64)

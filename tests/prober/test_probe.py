@@ -16,7 +16,6 @@ from dovetail.planner import plan
 from dovetail.prober import probe_links, probe_operator, probe_shared, programs
 from dovetail.prober.links import MESSAGE_BYTES, pairs_of, spot_check
 from dovetail.prober.operator_costs import spot_check_operator
-from dovetail.prober.shared import _measurements as shared_measurements
 from dovetail.prober.take import Budget
 from dovetail.run.executor import Executor
 from dovetail.run.local import execute_local
@@ -236,11 +235,3 @@ def test_messages_through_shared_memory_have_costs_of_their_own():
         for key, tolerance in (("p2p:shm", 0.02), ("reduce", 0.2)):  # sums come after a first copy
             seconds = expected.seconds(key, num_bytes, extrapolate=True)
             assert float(shared.seconds(key, num_bytes)) == pytest.approx(float(seconds), rel=tolerance), key
-
-
-@pytest.mark.parametrize(("cores", "crowded"), [(2, False), (1, True), ([1, 2], False), ([1, 1], True)])
-def test_few_repeats_where_ranks_share_cores(cores, crowded):
-    """There a message may take as long as a turn of the scheduler."""
-    machine = Machine("bare", 2, (0, 0), facts={"cores": cores})
-    first, _ = next(shared_measurements(machine))
-    assert (first.variant.options.repeats < 10) is crowded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from browser import launched
+from late_ranks import Program
 from trace_files import event, pair, write_process
 
 from dovetail.report.trace_page import span_texts, trace_details, write_trace_page
@@ -91,6 +92,38 @@ def test_search_fades_other_spans_and_goes_from_match_to_match(browser, tmp_path
     assert "receive" in browser.run("legend.innerText")
 
 
+def test_a_click_on_a_finding_shows_its_calls(browser, tmp_path):
+    """Other spans fade; each click goes to the next call, and the click after the last shows all again."""
+    program = Program(2)
+    for step in range(6):
+        program.work(0, 5)
+        program.work(1, 2 + 0.1 * step)
+        program.all_reduce()
+    trace = program.trace(tmp_path)
+    browser.open(write_trace_page(tmp_path / "page.html", [exchange(tmp_path / "other"), trace], ["other", "late"]))
+    assert (browser.complaints, len(browser.requests)) == ([], 1)
+    assert "Causes of waits" in browser.run("document.body.innerText")
+    finding = "button.finding[data-timeline='1']"
+    calls = browser.run(f'JSON.parse(document.querySelector("{finding}").dataset.calls)')
+    longest_ms = [round((end - start) * 1e3, 2) for _, start, end in calls]
+    assert longest_ms[0] == pytest.approx(3.01, abs=0.02)
+    assert longest_ms == sorted(longest_ms, reverse=True)
+    seen = []
+    for _, start, end in calls:
+        browser.page.click(finding)
+        browser.page.wait_for_timeout(250)
+        t0, t1 = map(float, browser.run("view.dataset.window").split())
+        assert t0 <= start + 1e-9
+        assert t1 >= end - 1e-9
+        assert browser.run("legend.innerText").strip() == "collective"
+        seen.append(browser.run("detail.innerText"))
+    assert all("MPI_Allreduce" in text and "late" in text for text in seen)
+    assert len(set(seen)) == len(calls)
+    browser.page.click(finding)
+    assert browser.run(f'document.querySelector("{finding}").getAttribute("aria-pressed")') == "false"
+    assert "send" in browser.run("legend.innerText")
+
+
 def many(count: int) -> Trace:
     """Return a trace of `count` calls on four ranks, without messages."""
     columns = {name: np.zeros(count, dtype) for name, dtype in COLUMNS.items()} | {"kind": np.zeros(count, "u1")}
@@ -102,6 +135,7 @@ def many(count: int) -> Trace:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_million_calls_are_drawn_as_quickly_as_a_few_thousand(browser, tmp_path):
     def draw_ms(count):
         browser.open(write_trace_page(tmp_path / f"{count}.html", [many(count)], ["many"]))

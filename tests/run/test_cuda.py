@@ -48,7 +48,9 @@ def checks(pretended, chosen="", **settings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["TestMovement", "not TestMovement and not TestSeveralDevices"])
+@pytest.mark.parametrize(
+    "part", [pytest.param("TestMovement", marks=pytest.mark.thorough), "not TestMovement and not TestSeveralDevices"]
+)
 def test_all_that_must_hold_on_a_device(pretended, part):
     done = checks(pretended, part)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -151,6 +153,7 @@ MEASURE = ROOT / "bench" / "gpu" / "measure.py"
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_bench_measures_what_it_says(pretended, tmp_path):
     """Its smallest sizes; times of a pretended device mean nothing."""
     sections = ("device", "engines", "calls", "refusals", "checks", "corpus", "full_size", "families", "interpreter")

@@ -118,7 +118,7 @@ def shipped_cases(ranks: int):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_results_equal_the_reference(mpi, ranks, tmp_path):
     cases = tmp_path / "cases"
     cases.write_bytes(

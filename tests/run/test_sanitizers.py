@@ -23,10 +23,10 @@ from dovetail.run.arrays import allocate_buffer
 from dovetail.trace import merge
 
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
-SHARED = ("segment", "peers", "messages", "transport", "script", "loans", "neighbours")
+SHARED = ("segment", "peers", "messages", "transport", "extent", "script", "loans", "stalls", "neighbours")
 SOURCES = [*(f"run/{name}" for name in RUN), *(f"shm/{name}" for name in SHARED), "cuda/load"]
 PROGRAMS = ("run", "products", "collectives", "shared", "interpreter", "scripts")
-SANITIZERS = ("thread", "address,undefined")
+SANITIZERS = ("thread", pytest.param("address,undefined", marks=pytest.mark.thorough))
 EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
 
 
@@ -222,6 +222,7 @@ def test_a_wrong_element_is_noticed(binaries, tmp_path, name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_interpreter_in_random_timings(binaries, collectives):
     done = ran(binaries / "interpreter", collectives, 1)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
@@ -253,6 +254,7 @@ def clean(binaries: Path, *arguments: object) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.needs("shared")
 def test_the_interpreter_on_valid_files(binaries, valid_files, tmp_path):
     """Those of many threads by one protocol each; in full below."""

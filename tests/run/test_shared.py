@@ -307,7 +307,7 @@ def test_messages_are_matched_and_wrong_sizes_refused(tmp_path):
         World(calls)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.thorough)])
 def test_all_calls(ranks, tmp_path):
     code, said = run_shared(ranks, "comm_ranks.py", env={"DOVETAIL_SELECTION": str(tmp_path / "selection.json")})
     assert code == 0, said[-3000:]

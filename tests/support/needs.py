@@ -115,7 +115,7 @@ CAUSES: dict[str, Callable[[], str | None]] = {
     "mpich": lambda: _mpi_missing("mpich"),
     "openmpi": lambda: _mpi_missing("openmpi"),
     "shared": lambda: None if SHARED.is_dir() else "no ../shared folder",
-    **{name: partial(_module_missing, name) for name in ("torch", "cupy", "jax")},
+    **{name: partial(_module_missing, name) for name in ("torch", "expecttest", "cupy", "jax")},
     "chromium": lambda: None if shutil.which("chromium") else "no chromium command",
     "cuda": _cuda_missing,
     "no_gpu": lambda: "there is one" if shutil.which("nvidia-smi") else None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from dovetail.accelerate.contest import Ratio
+from dovetail.accelerate.learn import WON, Learned, recall_settings, save_settings, settings_item
 from dovetail.call.nest_operators import operator_of
 from dovetail.ir import Schedule
 from dovetail.loops.problems import jacobi2d
@@ -23,6 +25,10 @@ MACHINE = load("shared-memory-2")
 TABLE = Selection({"mpi": "X"}, rows_of("all_reduce", 2, 1, [(Choice(), Point(4096, 1e-5))]))
 RANKS = "MPICH 5", ["a", "a"]
 PLACE, COSTS = machine_item("mpiexec -n {ranks}", 2), costs_on(MACHINE, PRODUCT, 2)
+
+WORDS = ["mpiexec", "-n", "2", "program"]
+KNOBS = {"MPIR_CVAR_ALLTOALL_INTRA_ALGORITHM": "brucks"}
+LEARNED = Learned(WON, KNOBS, "MPICH 5", ("a",), 2, Ratio((0.9,) * 5), ("X=1",))
 
 
 class Door(NamedTuple):
@@ -50,4 +56,9 @@ DOORS = {
         (False, None),
     ),
     "selections": Door(lambda: save_selection(TABLE, *RANKS), lambda: recall_selection(*RANKS).warned(), TABLE),
+    "settings": Door(
+        lambda: save_settings(settings_item(WORDS, reorder=False), LEARNED, WORDS),
+        lambda: recall_settings(settings_item(WORDS, reorder=False)).warned(),
+        LEARNED,
+    ),
 }

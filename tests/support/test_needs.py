@@ -64,7 +64,7 @@ def test_missing_promised_thing_fails_at_collection(run):
 
 @pytest.mark.slow
 def test_unpromised_thing_may_be_missing(run):
-    run(MARKED.format("torch"), promised="mpich").assert_outcomes(skipped=1)
+    run(MARKED.format("jax"), promised="mpich").assert_outcomes(skipped=1)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from dovetail.advise.replay import makespan_s
 from dovetail.cli import main
 from dovetail.report.trace_page import span_texts
 from dovetail.trace import Trace, merge, open_trace
-from dovetail.trace.analysis.replay_model import model_of
+from dovetail.trace.analysis.model_of_trace import model_of
 from dovetail.trace.analysis.stats import stats
 from dovetail.trace.process_file import REPEAT_BITS
 from dovetail.trace.store import save_trace
@@ -27,6 +27,7 @@ from dovetail.trace.trace import COLUMNS
 
 PROGRAM = needs.RANKS / "trace_polls.c"
 MANY, FEW = 3000, 20  # as in that program
+PAUSE_NS = 5000  # as in native/trace/writer.c
 POLLS = """
 import ctypes, pathlib, sys, time
 from dovetail.trace.recorder.launch import trace_folder
@@ -47,20 +48,36 @@ def found(name):
 
 def polled(folder: Path, code: str) -> Trace:
     """The trace of a program that calls the recorder as the MPI wrappers do."""
-    subprocess.run([sys.executable, "-c", POLLS + code, str(folder)], check=True, env=os.environ)
-    return merge(folder).read()
+    return printed_by(folder, code)[1]
+
+
+def printed_by(folder: Path, code: str) -> tuple[str, Trace]:
+    """What such a program prints, and its trace."""
+    command = [sys.executable, "-c", POLLS + code, str(folder)]
+    done = subprocess.run(command, check=True, env=os.environ, stdout=subprocess.PIPE, text=True)
+    return done.stdout, merge(folder).read()
 
 
 def counts(trace: Trace) -> dict[str, int]:
     return {call.name: call.count for call in stats(trace).calls}
 
 
-def test_unsuccessful_polls_are_one_interval(tmp_path):
-    """Except after delays between polls. A successful call ends the interval, and the next begins a new one."""
-    trace = polled(tmp_path, "for i in range(1000): vain(test, 5, clock())\nfound(test); found(test)")
+def test_unsuccessful_polls_are_one_interval(tmp_path, monkeypatch):
+    """Except after delays between polls. A successful call ends the interval, and the next begins a new one.
+
+    Each poll ends between two readings of the clock. So the program tells how many polls certainly came, and how many
+    may have come, more than 5 us after the one before, however slow the machine is.
+    """
+    monkeypatch.setenv("DOVETAIL_TRACE_CLOCK", "system")
+    code = (
+        "for i in range(1000): begun = clock(); vain(test, 5, begun); print(begun, clock())\nfound(test); found(test)"
+    )
+    printed, trace = printed_by(tmp_path, code)
+    begun, over = np.array(printed.split(), "i8").reshape(-1, 2).T
+    surely, perhaps = (int(np.count_nonzero(begun[1:] - ends > PAUSE_NS)) for ends in (over[:-1], begun[:-1]))
     assert counts(trace) == {"MPI_Test": 1002}
     assert trace.num_events == 1002
-    assert 2 <= trace.num_rows < 100
+    assert surely + 2 <= trace.num_rows <= perhaps + 3
     col = trace.columns
     assert col["repeats"][-1] == 0
     assert np.all(col["start_s"][1:] >= col["end_s"][:-1])

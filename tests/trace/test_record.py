@@ -13,6 +13,7 @@ from trace_files import swapped
 
 from dovetail.core import DovetailError
 from dovetail.trace import merge
+from dovetail.trace.partial import partial_words
 from dovetail.trace.process_file import read_process
 
 SOURCES = [*ROOT.glob("native/trace/*.c"), ROOT / "native/test/trace.c"]
@@ -258,6 +259,23 @@ def test_events_lost_for_lack_of_space_are_counted(build, tmp_path):
     dropped = int(done.stdout.split()[0])
     assert dropped > 100000
     assert merge(tmp_path).meta["lost"] >= dropped
+
+
+def test_a_trace_that_reaches_its_limit_ends_there_and_says_so(build, tmp_path):
+    done = ran(build(PLAIN), tmp_path, 2, 200000, DOVETAIL_TRACE_LIMIT="4000000")
+    assert done.returncode == 0, done.stderr
+    assert next(tmp_path.glob("*.dvt")).stat().st_size <= 4000000
+    trace = merge(tmp_path)
+    partial, columns = trace.meta["partial"], trace.read().columns
+    assert (partial["limit_bytes"], trace.meta["lost"] > 100000) == (4000000, True)
+    assert len(columns["end_s"]) > 1000
+    assert columns["end_s"].max() <= partial["until_s"]
+    assert "reached its limit of 4000000 bytes" in next(partial_words(trace.meta))
+
+
+def test_a_trace_below_its_limit_is_whole(build, tmp_path):
+    assert ran(build(PLAIN), tmp_path, 2, 1000).returncode == 0
+    assert "partial" not in merge(tmp_path).meta
 
 
 def test_a_program_continues_if_no_trace_can_be_created(build, tmp_path):

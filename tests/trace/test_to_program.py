@@ -7,7 +7,7 @@ import pytest
 from traced_programs import SOURCE, compiled, traced
 
 from dovetail.sim import simulate
-from dovetail.trace.analysis.replay_model import model_of
+from dovetail.trace.analysis.model_of_trace import model_of
 from dovetail.trace.to_program import to_program
 
 pytestmark = pytest.mark.mpi

@@ -12,7 +12,7 @@ from dovetail.collective.operators import AllReduce
 from dovetail.prober.baselines import INSTALLED, MPICH, OPEN_MPI, Timing, knobs_of
 from dovetail.run.job import JobResult, Outcome
 from dovetail.tuner import baselines
-from dovetail.tuner.baselines import compare, level_note
+from dovetail.tuner.baselines import PLAIN, compare, level_note
 from dovetail.tuner.measure import Entry
 
 SIZES = (64, 4096)
@@ -100,7 +100,14 @@ def test_the_library_is_shown_at_its_best(monkeypatch):
 
 def test_knobs_that_gain_nothing_or_fail_are_not_named(monkeypatch):
     _, found, _ = compared(monkeypatch, recursive_doubling=3.99e-6, recexch=None)
-    assert {each.knobs == INSTALLED and each.best.median_s == 4e-6 for each in found.values()} == {True}
+    assert {each.setting == PLAIN and each.best.median_s == 4e-6 for each in found.values()} == {True}
+
+
+def test_the_library_at_its_best_may_ask_for_another_level(monkeypatch):
+    """MPICH's calls yield the core at MPI_THREAD_MULTIPLE only, which ranks that outnumber the cores need."""
+    _, found, _ = compared(monkeypatch, multiple=2e-6)
+    document = found[64].to_json()
+    assert (document["best_knobs_s"], document["knobs"]) == (2e-6, "MPI_THREAD_MULTIPLE")
 
 
 def test_a_level_that_costs_is_named_with_its_factor(monkeypatch):

@@ -25,18 +25,10 @@ from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load
 from dovetail.tuner import TuneResult, neighbourhood, tune
 from dovetail.tuner.contest import LEAST_GAIN_S, Judged, contest, fastest, judge
+from dovetail.tuner.losses import adjusted_ideals_s, stretch
 from dovetail.tuner.measure import Clock, Measurer
-from dovetail.tuner.tune import (
-    COMPUTE,
-    MESSAGES,
-    OWN,
-    adjusted_ideals_s,
-    beside_serial,
-    chosen,
-    entry_of,
-    fresh_seed,
-    stretch,
-)
+from dovetail.tuner.result import COMPUTE, MESSAGES, OWN
+from dovetail.tuner.tune import beside_serial, chosen, entry_of, fresh_seed
 
 OPERATOR = MatmulAllReduce(2048, 4096, 1024)
 FEW = {"align": 128, "max_tiles": 6}  # its search takes milliseconds

@@ -3,9 +3,12 @@
    the table of the entries in C: `dg_c_calls`, of length NUM_C_CALLS.
 
    The gate is not linked with an MPI library and calls none. If the process uses an unknown MPI, or there are no
-   wrappers, the entries call the process's own functions. Environment variables: DOVETAIL_TRACE_MPICH, _OPENMPI, _ABI:
-   paths of compiled wrappers. DOVETAIL_TRACE_BUILD: the Python that compiles other wrappers. DOVETAIL_TRACE_ONLY: the
-   only kind of library to trace, even if the library's name is unknown. */
+   wrappers, the entries call the process's own functions. Whoever includes this file defines:
+   DG_WHO, DG_DONE  the prefix of messages, and what is done to a process: "traced"
+   DG_ENV           the prefix of environment variables. DG_ENV MPICH, OPENMPI, ABI: paths of compiled wrappers. BUILD:
+   the Python that compiles other wrappers, by the module DG_BUILDER. DIR: the folder that processes write to. ONLY: the
+   only kind of library to wrap, even if the library's name is unknown. DG_ALONE         1: processes in which another
+   tool's library defines MPI calls are left to that tool. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -90,7 +93,7 @@ static const char* dg_soname(const struct link_map* map) {
 }
 
 static const char* dg_kind_of(const char* soname) {
-    const char* only = getenv("DOVETAIL_TRACE_ONLY");
+    const char* only = getenv(DG_ENV "ONLY");
     const char* kind = NULL;
     const int is_openmpi = dlsym(dg_mpi.library, "ompi_mpi_comm_world") != NULL;
     if (is_openmpi)
@@ -114,11 +117,12 @@ static void dg_find_library(void) {
     char* slash = strrchr(dg_mpi.folder, '/');
     if (slash) *slash = 0;
     dg_mpi.kind = dg_kind_of(dg_soname(map));
-    const char* only = getenv("DOVETAIL_TRACE_ONLY");
+    const char* only = getenv(DG_ENV "ONLY");
     if (!dg_mpi.kind && !(only && *only))
         fprintf(stderr,
-                "dovetail trace: this process is not traced: its MPI library %s is neither MPICH, Open MPI nor an "
-                "MPI ABI library; name the one that it is compatible with by `--mpi`\n",
+                DG_WHO ": this process is not " DG_DONE
+                       ": its MPI library %s is neither MPICH, Open MPI nor an "
+                       "MPI ABI library; name the one that it is compatible with by `--mpi`\n",
                 info.dli_fname);
 }
 
@@ -167,9 +171,9 @@ static int dg_ask(char* const* command) {
 /* Compiles the wrappers. Only the first process of a host does so; it writes their path to a file that others read. */
 static void dg_build(void) {
     char note[4096], host[64] = "host";
-    char* python = getenv("DOVETAIL_TRACE_BUILD");
-    const char* folder = getenv("DOVETAIL_TRACE_DIR");
-    const char* lines = getenv("DOVETAIL_TRACE_PYTHON");
+    char* python = getenv(DG_ENV "BUILD");
+    const char* folder = getenv(DG_ENV "DIR");
+    const char* lines = getenv(DG_ENV "PYTHON");
     if (!python || !folder) return;
     gethostname(host, sizeof host - 1);
     if (snprintf(note, sizeof note, "%s/.wrappers-%s-%s", folder, dg_mpi.kind, host) >= (int)sizeof note) return;
@@ -178,13 +182,9 @@ static void dg_build(void) {
     const ssize_t length = file >= 0 ? read(file, dg_mpi.path, sizeof dg_mpi.path - 1) : 0;
     dg_mpi.path[length > 0 ? length : 0] = 0;
     if (length <= 0) {
-        char* const command[] = {python,
-                                 "-m",
-                                 "dovetail.trace.recorder.launch",
-                                 (char*)dg_mpi.kind,
-                                 dg_mpi.folder,
-                                 (char*)(lines && *lines ? "python" : ""),
-                                 NULL};
+        char* const command[] = {
+            python, "-m", DG_BUILDER, (char*)dg_mpi.kind, dg_mpi.folder, (char*)(lines && *lines ? "python" : ""),
+            NULL};
         if (!dg_ask(command)) strcpy(dg_mpi.path, "none");
         const ssize_t done = file >= 0 ? pwrite(file, dg_mpi.path, strlen(dg_mpi.path), 0) : 0;
         (void)done;
@@ -193,9 +193,9 @@ static void dg_build(void) {
 }
 
 static void dg_load(void) {
-    const char* known = getenv(dg_mpi.kind[0] == 'm'   ? "DOVETAIL_TRACE_MPICH"
-                               : dg_mpi.kind[0] == 'o' ? "DOVETAIL_TRACE_OPENMPI"
-                                                       : "DOVETAIL_TRACE_ABI");
+    const char* known = getenv(dg_mpi.kind[0] == 'm'   ? DG_ENV "MPICH"
+                               : dg_mpi.kind[0] == 'o' ? DG_ENV "OPENMPI"
+                                                       : DG_ENV "ABI");
     if (known && *known)
         snprintf(dg_mpi.path, sizeof dg_mpi.path, "%s", known);
     else
@@ -203,11 +203,11 @@ static void dg_load(void) {
     if (*dg_mpi.path != '/') return; /* compilation failed; its messages were printed */
     dg_mpi.wrappers = dlopen(dg_mpi.path, RTLD_NOW | RTLD_LOCAL);
     if (!dg_mpi.wrappers) {
-        fprintf(stderr, "dovetail trace: this process is not traced: %s\n", dlerror());
+        fprintf(stderr, DG_WHO ": this process is not " DG_DONE ": %s\n", dlerror());
         return;
     }
     void (*use)(void*, void* (*)(const char*));
-    *(void**)&use = dlsym(dg_mpi.wrappers, "dovetail_trace_use_mpi");
+    *(void**)&use = dlsym(dg_mpi.wrappers, "dovetail_use_mpi");
     if (use) use(dg_mpi.library, dg_next);
 }
 
@@ -314,7 +314,19 @@ static void dg_hide_missing(void) {
     dl_iterate_phdr(dg_clear_all, NULL);
 }
 
-#include "gate_ends.h"
+/* ---- other tools ---- */
+
+/* Returns the path of a library that defines an MPI call in front of the process's MPI library; NULL if there is none.
+ */
+static const char* dg_other_tool(void) {
+    static Dl_info library, found;
+    if (!dladdr(dlsym(dg_mpi.library, "PMPI_Comm_rank"), &library)) return NULL;
+    for (int i = 0; i < NUM_C_CALLS; ++i) {
+        void* at = strncmp(dg_c_calls[i].name, "MPI_", 4) ? NULL : dlsym(RTLD_NEXT, dg_c_calls[i].name);
+        if (at && dladdr(at, &found) && found.dli_fbase != library.dli_fbase) return found.dli_fname;
+    }
+    return NULL;
+}
 
 /* ---- the first call ---- */
 
@@ -322,7 +334,9 @@ static void dg_decide(void) {
     const int before = errno;
     dg_find_library();
     if (dg_mpi.library) dg_hide_missing();
-    if (dg_mpi.kind) dg_load();
+    const char* other = DG_ALONE && dg_mpi.kind ? dg_other_tool() : NULL;
+    if (other) fprintf(stderr, DG_WHO ": this process is not " DG_DONE ": %s defines MPI calls, too\n", other);
+    if (dg_mpi.kind && !other) dg_load();
     errno = before;
 }
 
@@ -331,6 +345,6 @@ static void* dg_resolve(const char* name) {
     void* found = dg_mpi.wrappers ? dlsym(dg_mpi.wrappers, name) : NULL;
     if (!found) found = dg_next(name);
     if (found) return found;
-    fprintf(stderr, "dovetail trace: this program calls %s, which no library that it has loaded defines\n", name);
+    fprintf(stderr, DG_WHO ": this program calls %s, which no library that it has loaded defines\n", name);
     abort();
 }

@@ -92,10 +92,8 @@ static void dm_after_init(void) {
     if (dm_starts) dm_note_library();
     dm_define_comm(MPI_COMM_WORLD);
     dm_define_comm(MPI_COMM_SELF);
-    dm_inside = 1;
     real_Comm_dup(MPI_COMM_WORLD, &dm_own);
     dm_meet();
-    dm_inside = 0;
     dm_is_tracing = dm_starts;
 }
 
@@ -105,12 +103,13 @@ static void dm_after_session(void) {
 }
 
 static void dm_before_finalize(void) {
+    const int inside = dm_inside;
     if (!dm_has_world) return;
     dm_inside = 1;
     dm_meet();
     real_Comm_free(&dm_own);
     real_Group_free(&dm_world_group);
-    dm_inside = 0;
+    dm_inside = inside;
     dm_has_world = 0;
 }
 

@@ -16,89 +16,12 @@
 #include "dovetail_trace_file.h"
 #include "dovetail_trace_meet.h"
 
-#define DM_LIKELY(x) __builtin_expect(!!(x), 1)
-#define DM_SITE ((int64_t)(uintptr_t)__builtin_return_address(0))
-#define DM_HANDLE(x) ((uint64_t)(int64_t)(intptr_t)(x))
-#define DM_SUM(counts, n)                                                \
-    __extension__({                                                      \
-        int64_t dm_sum = 0;                                              \
-        for (int dm_i = 0; dm_i < (n); ++dm_i) dm_sum += (counts)[dm_i]; \
-        dm_sum;                                                          \
-    })
-#define DM_SUM_W(counts, types, n)                                                                         \
-    __extension__({                                                                                        \
-        int64_t dm_sum = 0;                                                                                \
-        for (int dm_i = 0; dm_i < (n); ++dm_i) dm_sum += dm_bytes((int64_t)(counts)[dm_i], (types)[dm_i]); \
-        dm_sum;                                                                                            \
-    })
-
-static int dm_is_ready, dm_is_tracing; /* the library is found; MPI is initialized */
+#define DM_WHO "dovetail trace"
+#define dm_inside dovetail_trace_inside
 static int dm_name[NUM_CALLS];
-static __thread int dm_inside __attribute__((tls_model("initial-exec"))); /* inside a call of the library or tracer */
-static pthread_mutex_t dm_lock = PTHREAD_MUTEX_INITIALIZER;
+static void dm_only_fortran(int number);
 
-/* ---- finding the library ---- */
-
-static int dm_try(struct dl_phdr_info* object, size_t size, void* found) {
-    (void)size;
-    void* handle = dlopen(object->dlpi_name, RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle) return 0;
-    if (!dlsym(handle, "PMPI_Comm_rank")) {
-        dlclose(handle);
-        return 0;
-    }
-    *(void**)found = handle;
-    return 1;
-}
-
-static void* dm_library;                      /* the MPI library that the gate has found */
-static void* (*dm_next_of)(const char* name); /* the gate's function that returns the process's own definition */
-
-__attribute__((visibility("default"))) void dovetail_trace_use_mpi(void* library, void* (*next)(const char*)) {
-    dm_library = library;
-    dm_next_of = next;
-}
-
-static inline void* dm_next(const char* name) { return dm_next_of ? dm_next_of(name) : dlsym(RTLD_NEXT, name); }
-
-/* Returns the address of a constant or function. A constant may lie in the program itself (copy relocation). */
-static void* dm_symbol(void* library, const char* name) {
-    if (strncmp(name, "PMPI_", 5)) {
-        void* found = dlsym(RTLD_DEFAULT, name);
-        return found || !library ? found : dlsym(library, name);
-    }
-    void* found = dm_library ? NULL : dlsym(RTLD_NEXT, name);
-    return found || !library ? found : dlsym(library, name);
-}
-
-static void dm_find(void) {
-    pthread_mutex_lock(&dm_lock);
-    if (!dm_is_ready) {
-        void* library = dm_library;
-        if (!library && !dlsym(RTLD_NEXT, "PMPI_Comm_rank")) dl_iterate_phdr(dm_try, &library);
-        for (size_t i = 0; i < sizeof dm_table / sizeof *dm_table; ++i)
-            *dm_table[i].real = dm_symbol(library, dm_table[i].name);
-        if (!real_Comm_rank) {
-            fprintf(stderr, "dovetail trace: this program calls MPI, but no MPI library is loaded\n");
-            abort();
-        }
-        __atomic_store_n(&dm_is_ready, 1, __ATOMIC_RELEASE);
-    }
-    pthread_mutex_unlock(&dm_lock);
-}
-
-/* Returns whether a call is not recorded: MPI is not being traced, or the library makes it within another call. */
-static inline int dm_leave_alone(void) {
-    if (DM_LIKELY(dm_is_tracing)) return dm_inside;
-    if (!__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE)) dm_find();
-    return 1;
-}
-
-/* ---- calls from Fortran ---- */
-
-/* In a call from Fortran: its call site, and whether the library has called the C function that implements it. */
-static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
-static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
+#include "mpi_data.h"
 
 #define DM_PROGRAM (dm_fortran_site ? (dm_came_to_c = 1, dm_fortran_site) : DM_SITE)
 #ifdef DM_PYTHON
@@ -111,25 +34,6 @@ static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
 static void dm_only_fortran(int number) {
     dovetail_trace_begin(dm_name[number], dm_fortran_site);
     dovetail_trace_end(dm_name[number], 0);
-}
-
-/* The entry of a call from Fortran: records its call site and calls the library, whose C function is then traced. */
-#define DM_FORTRAN(number, name, typed, args)                                     \
-    __attribute__((visibility("default"))) void name typed {                      \
-        static void(*real) typed;                                                 \
-        if (!real) *(void**)&real = dm_next(#name);                               \
-        const int64_t before = dm_fortran_site;                                   \
-        const int is_traced = dm_is_tracing && !dm_inside && !before;             \
-        if (!before) dm_fortran_site = DM_SITE, dm_came_to_c = 0;                 \
-        real args;                                                                \
-        if (is_traced && !dm_came_to_c && dm_is_tracing) dm_only_fortran(number); \
-        dm_fortran_site = before;                                                 \
-    }
-
-/* Returns whether a PMPI call comes from the library's Fortran functions, rather than from the program. */
-static inline int dm_in_fortran(void) {
-    if (!DM_LIKELY(__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE))) dm_find();
-    return dm_fortran_site && !dm_inside;
 }
 
 /* ---- communicators and windows, numbered in order of appearance ---- */
@@ -295,27 +199,6 @@ static void dm_forget_window(MPI_Win win) { dm_remove(dm_known.window, DM_HANDLE
 
 /* ---- data that calls move ---- */
 
-static __thread struct {
-    uint64_t type;
-    int size;
-} dm_sizes[8] __attribute__((tls_model("initial-exec"))); /* cache for predefined datatypes, which are never freed */
-
-__attribute__((noinline)) static int dm_ask_size(MPI_Datatype datatype, int slot) {
-    int size = 0, combiner = -1, unused[3];
-    real_Type_size(datatype, &size);
-    real_Type_get_envelope(datatype, &unused[0], &unused[1], &unused[2], &combiner);
-    if (combiner == MPI_COMBINER_NAMED) dm_sizes[slot].type = DM_HANDLE(datatype), dm_sizes[slot].size = size;
-    return size;
-}
-
-static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
-    if (count <= 0 || datatype == MPI_DATATYPE_NULL) return 0;
-    const int slot = (int)(DM_HANDLE(datatype) * 0x9E3779B97F4A7C15u >> 61);
-    const int is_known = dm_sizes[slot].type == DM_HANDLE(datatype);
-    const int size = DM_LIKELY(is_known) ? dm_sizes[slot].size : dm_ask_size(datatype, slot);
-    return size > 0 ? count * size : 0;
-}
-
 static inline uint64_t dm_pair(int high, int low) { return (uint64_t)(uint32_t)high << 32 | (uint32_t)low; }
 
 /* Returns a rank as recorded: -1 for any or none, -2 for MPI_PROC_NULL. */
@@ -359,47 +242,7 @@ static inline void dm_one_sided(int kind, int64_t num_bytes, int target, MPI_Win
     dovetail_trace_detail(kind, 0, dm_pair(dm_peer(target), dm_window(win)), num_bytes);
 }
 
-/* Returns the number of ranks that a collective on this communicator exchanges data with, this rank included. */
-static int dm_peers(MPI_Comm comm) {
-    int size = 0, joins_two = 0;
-    real_Comm_test_inter(comm, &joins_two);
-    if (joins_two)
-        real_Comm_remote_size(comm, &size);
-    else
-        real_Comm_size(comm, &size);
-    return size;
-}
-
-static int dm_group_size(MPI_Comm comm) {
-    int size = 0;
-    real_Comm_size(comm, &size);
-    return size;
-}
-
-static int dm_rank(MPI_Comm comm) {
-    int rank = 0;
-    real_Comm_rank(comm, &rank);
-    return rank;
-}
-
-/* Returns whether this rank is the root of a collective; on an intercommunicator the root passes MPI_ROOT. */
-static int dm_is_root(int root, MPI_Comm comm) { return root == MPI_ROOT || (root >= 0 && dm_rank(comm) == root); }
-
-/* Returns the number of neighbours that send to this rank (outwards 0), or that it sends to (1). */
-static int dm_degree(MPI_Comm comm, int outwards) {
-    int topology = 0, in = 0, out = 0, is_weighted;
-    real_Topo_test(comm, &topology);
-    if (topology == MPI_CART) {
-        real_Cartdim_get(comm, &in);
-        return 2 * in;
-    }
-    if (topology == MPI_GRAPH) {
-        real_Graph_neighbors_count(comm, dm_rank(comm), &in);
-        return in;
-    }
-    if (topology == MPI_DIST_GRAPH) real_Dist_graph_neighbors_count(comm, &in, &out, &is_weighted);
-    return outwards ? out : in;
-}
+static inline void dm_file(int64_t num_bytes) { dovetail_trace_detail(DVT_WINDOW, 0, dm_pair(-1, -1), num_bytes); }
 
 #ifdef DM_PYTHON
 #include "mpi_python.h"

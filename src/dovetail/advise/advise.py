@@ -4,42 +4,64 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from dovetail.advise import balance_remedies as remedies_balance
+from dovetail.advise import call_remedies as remedies_call
+from dovetail.advise import chain_remedies as remedies_chain
+from dovetail.advise import fence_remedies as remedies_fence
+from dovetail.advise import hand_remedies as remedies_hand
+from dovetail.advise import late_remedies as remedies_late
+from dovetail.advise import lock_remedies as remedies_lock
 from dovetail.advise import order_remedies as remedies_order
+from dovetail.advise import poll_remedies as remedies_poll
 from dovetail.advise import traffic_remedies as remedies_traffic
+from dovetail.advise import volume_remedies as remedies_volume
 from dovetail.advise import waiting_remedies as remedies_waiting
+from dovetail.advise.crowding import crowding, settled
+from dovetail.advise.disturbance import disturbance
+from dovetail.advise.flood_remedies import FloodCost, flood_cost
+from dovetail.advise.places import Places
 from dovetail.advise.remedy import KINDS, Remedy, Site, duration
-from dovetail.advise.replay import makespan_s, with_curve
+from dovetail.advise.replay import changed_s, makespan_s, with_curve
 from dovetail.advise.roots import Roots
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
+from dovetail.core.collector import paused
 from dovetail.machine import Machine
+from dovetail.run.load import Load
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.analysis.excerpts import excerpts
-from dovetail.trace.analysis.replay_model import ReplayModel, model_of, model_with
-from dovetail.trace.analysis.sites import call_sites
+from dovetail.trace.analysis.model_of_trace import model_of, model_with
+from dovetail.trace.analysis.replay_model import ReplayModel
+from dovetail.trace.partial import partial_words
 
 SCHEMA = "dovetail.advice/1"
 LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
-MOST_ROWS = 1 << 18  # a longer trace is represented by excerpts
-EXCERPTS, EXCERPT_ROWS = 8, 20_000  # number of excerpts, and rows of each
-UNSURE = 0.7  # weight, in the ranking, of changes of which the trace does not show whether they are possible
-UNSURE_KINDS = ("barrier", "seldom", "imbalance")
+MOST_ROWS = 1 << 16  # a longer trace is represented by excerpts: its replays would take more than 2 s
+EXCERPTS, EXCERPT_ROWS = 8, 8192  # number of excerpts, and rows of each
+SUMS = ("saves_s", "bound_s", "disturbed_s")  # fields of a finding that excerpts' sums give
 MOST_MAINS = 4  # findings with which later ones are compared, whether they save the same seconds
-MUCH_THE_SAME = 0.2  # savings that differ by less than this share are ranked by effort
+MUCH_THE_SAME = 0.2  # savings that differ by less are ranked by effort: two predictions may be off by a tenth each
 SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
     *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
     *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
     *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
     *(remedies_balance.balance, remedies_balance.slow_link),
-    *(remedies_order.barrier, remedies_order.any_order, remedies_order.standard, remedies_order.send_and_receive),
-    *(remedies_order.poll, remedies_order.seldom),
+    *(remedies_order.barrier, remedies_fence.fence, remedies_order.any_order, remedies_order.standard),
+    *(remedies_order.send_and_receive,),
+    *(remedies_poll.poll, remedies_order.seldom, remedies_lock.lock),
+    *(remedies_call.setup, remedies_call.probe, remedies_call.file_calls),
+    *(remedies_chain.pipeline, remedies_chain.dispatch, remedies_late.send_earlier),
+    *(
+        remedies_volume.gathered,
+        remedies_volume.collected,
+        remedies_volume.repeated,
+        remedies_hand.by_hand,
+        remedies_hand.in_two,
+    ),
 )
 
 
@@ -69,6 +91,12 @@ class Finding:
         The most that such a change saves. Equals `saves_s` unless the trace does not show how much is possible.
     instead_of : str
         Kind and place of a finding listed before, whose change saves the same seconds; empty: none.
+    disturbed_s : float
+        Seconds of the saving that other programs may have caused.
+    calls : tuple of (int, float, float)
+        Rank, start and end of the calls that it is about: the longest.
+    is_sure : bool
+        Whether the trace shows that the change is possible.
     """
 
     kind: str
@@ -81,11 +109,28 @@ class Finding:
     confidence: str = "high"
     bound_s: float = 0.0
     instead_of: str = ""
+    disturbed_s: float = 0.0
+    calls: tuple[tuple[int, float, float], ...] = ()
+    is_sure: bool = True
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Return whether other programs may have caused most of what the change saves."""
+        return self.disturbed_s > 0.5 * self.saves_s
+
+    @property
+    def expected_s(self) -> float:
+        """Return the seconds by which findings are ranked: half of those of a change that may be impossible.
+
+        If the trace does not show how much of a change is possible, each share from none to all is as likely.
+        """
+        return self.saves_s if self.is_sure else self.saves_s / 2
 
     def to_json(self) -> dict[str, Any]:
-        """Return all attributes by name."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**found, "root": {"rank": self.root[0], "place": self.root[1]}}
+        """Return all attributes by name, but `is_sure`, which `confidence` includes."""
+        found = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "is_sure"}
+        calls = [dict(zip(("rank", "start_s", "end_s"), call, strict=True)) for call in self.calls]
+        return {**found, "root": {"rank": self.root[0], "place": self.root[1]}, "calls": calls}
 
 
 @dataclass(frozen=True)
@@ -108,6 +153,12 @@ class Advice:
         Rows of the traces, and how many of them were replayed: fewer if excerpts represent a long trace.
     notes : tuple of str
         Further advice, whose effect no replay predicts.
+    load : Load
+        Shares of the ranks' cores that other programs and the hypervisor took, of the run that lost most.
+    disturbed : tuple of str
+        Sentences on these shares, if they are too large to trust times.
+    crowded : tuple of str
+        A sentence if there are more ranks than cores. Savings are then those with a core for each rank.
     """
 
     findings: tuple[Finding, ...]
@@ -119,6 +170,9 @@ class Advice:
     num_rows: int = 0
     read_rows: int = 0
     notes: tuple[str, ...] = ()
+    load: Load = field(default_factory=Load)
+    disturbed: tuple[str, ...] = ()
+    crowded: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field; findings as objects."""
@@ -126,7 +180,8 @@ class Advice:
         findings, doubtful = ([it.to_json() for it in those] for those in (self.findings, self.doubtful))
         rows = {"rows": self.num_rows, "replayed_rows": self.read_rows}
         found = {"findings": findings, "doubtful": doubtful, "notes": list(self.notes)}
-        return {"schema": SCHEMA, **times, "runs": self.num_runs, **rows, **found}
+        found |= {"crowded": list(self.crowded)}
+        return {"schema": SCHEMA, **times, "runs": self.num_runs, **rows, **self.load.to_json(), **found}
 
 
 def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequence[Trace | TraceFile] = ()) -> Advice:
@@ -151,8 +206,21 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     Unchanged messages and work keep their traced times. The tracer's overhead in calls that a remedy removes does not
     count as saved. A trace does not show whether work depends on a message; check this before moving work ahead of it.
     """
-    found = together([advise_run(run, machine) for run in (trace, *again)])
-    return replace(found, notes=level_notes(trace))
+    with paused():  # models are millions of tuples without cycles
+        found = together([advise_run(run, machine) for run in (trace, *again)])
+    lost = [it for run in (trace, *again) if (it := disturbance(run.meta, run.num_ranks))]
+    load, warnings = Load.worst([it.load for it in lost]), max((it.warnings for it in lost), key=len, default=())
+    crowds = [cores for run in (trace, *again) if (cores := crowding(run.meta, run.num_ranks)) is not None]
+    crowded = max((it.warnings for it in crowds), key=len, default=())
+    notes = (*(f"{text}." for text in partial_words(trace.meta)), *level_notes(trace), *io_notes(trace))
+    notes += max((it.notes for it in crowds), key=len, default=())
+    return replace(found, notes=notes, load=load, disturbed=warnings, crowded=crowded)
+
+
+def io_notes(trace: Trace | TraceFile) -> Iterator[str]:
+    """Yield a sentence if the trace does not show which work is I/O."""
+    if not all(about.get("has_io") for about in trace.meta.get("ranks", ({},))):
+        yield "Time in read, write and fsync is unknown: this trace was recorded without it, and it counts as work."
 
 
 def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advice:
@@ -162,25 +230,34 @@ def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advi
             return _from_excerpts(trace, machine)
         trace = trace.read()
     found = _advise_part(trace, model_of(trace), machine)
-    return replace(found, num_rows=trace.num_rows, read_rows=trace.num_rows)
+    return replace(_with_noise(found), num_rows=trace.num_rows, read_rows=trace.num_rows)
 
 
 def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None) -> Advice:
-    where = _Places(trace)
-    spread_s = chance_s(trace, model, where.site)
+    where = Places(trace)
+    lost = disturbance(trace.meta, trace.num_ranks)
+    lost_s = None if lost is None else model.makespan_s * float(lost.shares_lost().max())
+    spread_s = chance_s(trace, model, where.site, lost_s)
+    model, left = settled(model, crowding(trace.meta, trace.num_ranks), where.site)
     if machine is not None:
         model = with_curve(model, machine)
-    found = advise_model(model, where.site, where.of, Cost(trace), Roots(trace))
-    return replace(found, findings=tuple(_with_noise(it, spread_s) for it in found.findings), spread_s=spread_s)
+    found = advise_model(model, where.site, where.of, Cost(trace), Roots(trace, where.site, left))
+    return replace(found, spread_s=spread_s)
 
 
-def _with_noise(finding: Finding, spread_s: float) -> Finding:
-    return finding if finding.saves_s > spread_s else replace(finding, confidence="low")
+def _with_noise(advice: Advice) -> Advice:
+    """Return the advice with low confidence in findings that noise, or others, may have caused."""
+    return replace(advice, findings=tuple(_judged(it, advice.spread_s) for it in advice.findings))
+
+
+def _judged(finding: Finding, spread_s: float) -> Finding:
+    is_sure = finding.saves_s > spread_s and not finding.is_disturbed
+    return finding if is_sure else replace(finding, confidence="low")
 
 
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     """Advise by excerpts of a long trace; each excerpt's savings are scaled to the time that it represents."""
-    pieces = excerpts(file, EXCERPTS, EXCERPT_ROWS)
+    pieces, floods = excerpts(file, EXCERPTS, EXCERPT_ROWS)
     parts = [(it.trace.num_rows, _advise_part(it.trace, model_with(*it), machine)) for it in pieces]
     traced_s = max(c.end_s for c in file.chunks) - min(c.start_s for c in file.chunks)
     times = [(rows, part, traced_s / len(parts) / part.traced_s) for rows, part in parts if part.traced_s > 0]
@@ -189,18 +266,26 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
         for finding in part.findings:
             evidence = f"{finding.evidence} (in an excerpt of {duration(part.traced_s)})"
             saves_s, bound_s = finding.saves_s * factor, finding.bound_s * factor
-            whole = replace(finding, evidence=evidence, saves_s=saves_s, bound_s=bound_s)
+            disturbed_s = finding.disturbed_s * factor
+            whole = replace(finding, evidence=evidence, saves_s=saves_s, bound_s=bound_s, disturbed_s=disturbed_s)
             seen[finding.kind, finding.where].append(whole)
     most = [max(those, key=lambda it: it.saves_s) for those in seen.values()]
-    sums = {
-        key: [sum(getattr(x, name) for x in those) for name in ("saves_s", "bound_s")] for key, those in seen.items()
-    }
-    found = [replace(it, saves_s=s, bound_s=b) for it in most for s, b in [sums[it.kind, it.where]]]
-    replayed_s = sum(part.replayed_s * factor for _, part, factor in times)
+    sums = {key: [sum(getattr(x, name) for x in those) for name in SUMS] for key, those in seen.items()}
+    found = [replace(it, **dict(zip(SUMS, sums[it.kind, it.where], strict=True))) for it in most]
+    replayed_s = sum(part.replayed_s * factor for _, part, factor in times) or traced_s
+    if not any(it.kind == "block" for it in found) and (flood := flood_cost(file, floods)):
+        found.append(_of_flood(flood, min(replayed_s / traced_s, 1.0)))
     spread_s = sum(part.spread_s**2 * factor for _, part, factor in times) ** 0.5
     kept = tuple(_ranked([it for it in found if it.saves_s >= LEAST_SHARE * replayed_s]))
     rows = sum(rows for rows, _, _ in times)
-    return Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows)
+    return _with_noise(Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows))
+
+
+def _of_flood(it: FloodCost, share: float) -> Finding:
+    """Return the finding; `share`: of the traced time that replays have, without waits for cores."""
+    saves_s = share * it.saves_s
+    about = "block", it.place, it.evidence, "pack them into one message", saves_s
+    return Finding(*about, "calls", (it.rank, it.place), "medium", saves_s, is_sure=False)
 
 
 def advise_model(
@@ -219,12 +304,12 @@ def advise_model(
     cost = cost or Cost()
     for source in SOURCES:
         for remedy in source(model, site):
-            least_s = makespan_s(remedy.changed)
+            least_s = changed_s(remedy.changed)
             saved = replayed - least_s - cost.of_removed_s(model, remedy.changed)
             if saved >= LEAST_SHARE * replayed:
                 finding = _finding(remedy, where(remedy.rows), saved, roots)
                 if remedy.bound is not None:
-                    finding = replace(finding, bound_s=max(replayed - makespan_s(remedy.bound), saved))
+                    finding = replace(finding, bound_s=max(replayed - changed_s(remedy.bound), saved))
                 found[id(finding)] = _Weighed(finding, remedy, source, least_s)
     ranked = [found[id(finding)] for finding in _ranked([it.finding for it in found.values()])]
     return Advice(tuple(_with_alternatives(ranked, site)), model.makespan_s, replayed)
@@ -242,9 +327,12 @@ class _Weighed(NamedTuple):
 def _finding(remedy: Remedy, where: str, saved_s: float, roots: Roots | None) -> Finding:
     finding = Finding(remedy.kind, where, remedy.evidence, remedy.action, saved_s, bound_s=saved_s)
     if roots is not None:
-        root = roots.of(remedy.rows, where)
+        root = roots.of(remedy.rows, where) if remedy.kind != "poll" else roots.polling(remedy.rows, where)
+        calls = roots.calls(remedy.rows)
+        disturbed_s = roots.disturbed_s(calls, saved_s)
         finding = replace(finding, cause=root.kind, root=(root.rank, root.place))
-    return finding if remedy.is_sure else replace(finding, confidence="medium")
+        finding = replace(finding, calls=calls.longest(), disturbed_s=disturbed_s)
+    return finding if remedy.is_sure else replace(finding, confidence="medium", is_sure=False)
 
 
 def _with_alternatives(ranked: Sequence[_Weighed], site: Site) -> Iterator[Finding]:
@@ -265,7 +353,7 @@ def _saves_after(it: _Weighed, main: _Weighed, site: Site) -> float:
     """Return the seconds that a remedy still saves where an earlier one was followed."""
     rows = set(it.remedy.rows)
     again = (r for r in it.source(main.remedy.changed, site) if r.kind == it.remedy.kind and rows & set(r.rows))
-    return max((main.makespan_s - makespan_s(remedy.changed) for remedy in again), default=0.0)
+    return max((main.makespan_s - changed_s(remedy.changed) for remedy in again), default=0.0)
 
 
 def together(runs: Sequence[Advice]) -> Advice:
@@ -291,37 +379,16 @@ def _median_of(those: Sequence[Finding], saves_s: float) -> Finding:
     """Return one finding for several runs; a change that saves less than noise in most of them has low confidence."""
     levels = sorted((it.confidence for it in those), key=("low", "medium", "high").index)
     bound_s = max(median(it.bound_s for it in those), saves_s)
-    return replace(those[0], saves_s=saves_s, bound_s=bound_s, confidence=levels[len(levels) // 2])
+    disturbed_s = median(it.disturbed_s for it in those)
+    found = replace(those[0], saves_s=saves_s, bound_s=bound_s, disturbed_s=disturbed_s)
+    return replace(found, confidence=levels[len(levels) // 2])
 
 
 def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings, largest saving first; of findings with nearly equal savings, the least effort first.
-
-    A change of which the trace does not show whether it is possible counts with UNSURE of its saving.
-    """
-    worth = {id(finding): finding.saves_s * (UNSURE if finding.kind in UNSURE_KINDS else 1) for finding in found}
-    rest = sorted(found, key=lambda finding: -worth[id(finding)])
+    """Yield the findings, largest expected saving first; of nearly equal ones, the least effort first."""
+    rest = sorted(found, key=lambda finding: -finding.expected_s)
     while rest:
-        near = [finding for finding in rest if worth[id(finding)] >= (1 - MUCH_THE_SAME) * worth[id(rest[0])]]
+        near = [finding for finding in rest if finding.expected_s >= (1 - MUCH_THE_SAME) * rest[0].expected_s]
         best = min(near, key=lambda finding: KINDS.index(finding.kind))
         yield best
         rest.remove(best)
-
-
-class _Places:
-    """Call sites of all rows of a trace."""
-
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
-        rows = np.flatnonzero(trace.columns["part"] == 0)
-        self.sites = dict(zip(rows.tolist(), call_sites(trace, rows), strict=True))
-
-    def site(self, row: int) -> str:
-        return self.sites.get(row) or self.trace.names[int(self.trace.columns["name"][row])]
-
-    def of(self, rows: tuple[int, ...]) -> str:
-        """Return the sites and the names of some calls, at most three of each."""
-        known = [row for row in rows if row >= 0]
-        names = dict.fromkeys(self.trace.names[int(self.trace.columns["name"][row])] for row in known)
-        places = dict.fromkeys(place for row in known if (place := self.sites.get(row, "")))
-        return ", ".join([*list(places)[:3], *list(names)[:3]])

@@ -14,7 +14,10 @@ Array = NDArray[Any]
 MOSTLY = 0.8  # share of the waits, or of the times, that makes a pattern
 GROWS = 2.0  # waits of the last third over those of the first
 FEW = 6  # fewer times show no pattern in time
-DOING = {"work": "works", "io": "is in MPI I/O", "poll": "pauses between polls", "call": "is in MPI", "start": "starts"}
+DOING = {"work": "works", "io": "reads or writes files", "poll": "pauses between polls", "call": "is in MPI"}
+DOING |= {"start": "starts", "stolen": "loses its core to others", "crowded": "loses its core to other ranks"}
+SEVERAL = {"works": "work", "pauses": "pause", "starts": "start", " is ": " are "}
+SEVERAL |= {"reads or writes": "read or write", "loses its core": "lose their cores"}
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,9 @@ def pattern_of(ranks: RankActivity, which: int, cost_s: Array) -> Pattern:
     who = f"rank {leader}" if is_one else _several(by_rank) if not moves else "one rank at a time, not always the same,"
     every, grows = _period(at_time), _grows(at_time)
     words = f"{who} {DOING[kind]} longer"
-    words = (
-        words if is_one or moves else words.replace("works", "work").replace("pauses", "pause").replace(" is ", " are ")
-    )
+    if not (is_one or moves):
+        for one, several in SEVERAL.items():
+            words = words.replace(one, several)
     words += f", every {every}th time" if every > 1 else ""
     words += ", more and more" if grows else ""
     seen = int(np.count_nonzero(counts))

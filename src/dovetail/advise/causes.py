@@ -15,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.advise.cause_patterns import Pattern, pattern_of
+from dovetail.advise.disturbance import Disturbance
 from dovetail.advise.rank_activity import Activity, RankActivity, rank_activity
 from dovetail.trace import Trace, TraceFile
+from dovetail.trace.analysis.wait_rows import Waits
 
 Array = NDArray[Any]
+SCHEMA = "dovetail.causes/1"
 MOST_PASSES = 200  # waits are passed on along chains of at most this many
 LEFT_SHARE = 1e-4  # chains are followed until at most this share of all waits is not attributed
 LEAST_SHARE = 0.01  # causes of a smaller share of all waits are left out
@@ -62,7 +65,8 @@ class Causes:
     """All root causes of a trace, largest first.
 
     `waited_s`: seconds of all waits. `attributed_s`: seconds that reached a cause. `seconds`: from the first end of
-    MPI_Init to the last begin of MPI_Finalize.
+    MPI_Init to the last begin of MPI_Finalize. `disturbed`: sentences on what others took of the ranks' cores, if it is
+    too much to trust times. `crowded`: a sentence if there are more ranks than cores.
     """
 
     causes: tuple[Cause, ...]
@@ -70,6 +74,19 @@ class Causes:
     attributed_s: float
     seconds: float
     num_ranks: int
+    disturbed: tuple[str, ...] = ()
+    crowded: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field; times in seconds, causes as objects."""
+        names = ("waited_s", "attributed_s", "seconds", "num_ranks")
+        found = [{**it.to_json(), "share": it.seconds / self.attributed_s} for it in self.causes]
+        return {
+            "schema": SCHEMA,
+            **{name: getattr(self, name) for name in names},
+            "crowded": list(self.crowded),
+            "causes": found,
+        }
 
 
 def causes(trace: Trace | TraceFile) -> Causes:
@@ -102,7 +119,10 @@ def causes_of(ranks: RankActivity) -> Causes:
             break
         pattern = pattern_of(ranks, which, direct_s[which])
         found.append(Cause(ranks.activities[which], seconds, tuple(by_rank_s[which].tolist()), pattern))
-    return Causes(tuple(found), ranks.waited_s, float(total_s), ranks.seconds, ranks.num_ranks)
+    disturbed = ranks.lost.warnings if ranks.lost is not None else ()
+    return Causes(
+        tuple(found), ranks.waited_s, float(total_s), ranks.seconds, ranks.num_ranks, disturbed, ranks.crowded
+    )
 
 
 @dataclass(frozen=True)
@@ -141,10 +161,29 @@ def excesses(ranks: RankActivity) -> Shares:
         to_s[late] += base_s
         base_s += float(waited.before_s[-1])
     np.maximum(more, 0.0, out=more)
+    if ranks.lost is not None:
+        _put_down_to_lost_cores(ranks.lost, waits, more)
     own_s = np.where(to_s > from_s, np.maximum(own_s, 0.0), 0.0)
     total = more.sum(axis=0, dtype="f8") + own_s
     scale = np.divide(1.0, total, out=np.zeros(count), where=total > 0)
     return Shares((more * scale).astype("f4"), own_s * scale, from_s, to_s)
+
+
+def _put_down_to_lost_cores(lost: Disturbance, waits: Waits, more: Array) -> None:
+    """Put as much of the late ranks' excess down to others, and to other ranks, as these took of the ranks' cores.
+
+    Others are the last row but one, other ranks the last.
+
+    The kernel reports lost time by intervals, each longer than most waits. In an interval, others are the cause of the
+    same share of each wait for a rank: what the rank lost over what the ranks that waited for it most waited.
+    """
+    more[-2:] = 0.0
+    excess_s = more.sum(axis=0, dtype="f8")
+    about = waits.cause, waits.rank, waits.until_s, excess_s
+    shares = np.stack([lost.shares(lost_s, *about) for lost_s in (lost.lost_s, lost.crowded_s)])
+    shares /= np.maximum(shares.sum(axis=0), 1.0)
+    more *= (1.0 - shares.sum(axis=0)).astype("f4")
+    more[-2:] = shares * excess_s
 
 
 def _between(intervals: Any, from_s: Array, to_s: Array) -> Array:

@@ -7,36 +7,34 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
+from dovetail.advise.remedy import Remedy, Site, by_site, calls_each, dropped, may_need_barriers
+from dovetail.ir.collectives import kind_of_mpi, traits_of
+from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
+from dovetail.trace.analysis.replay_model import CollectiveCall, ReplayModel, Step
 
-from dovetail.advise.remedy import Remedy, Site, by_site, dropped, duration, gap_s
-from dovetail.trace.analysis.call_classes import IO, ONE_SIDED, class_of
-from dovetail.trace.analysis.replay_model import ReplayModel, Step
-
-SMALL_BYTES = 256  # a collective of at most this many bytes may carry a test of convergence
-SELDOM = 8  # a collective that is needed at some steps only: every 8th, say
-MANY = 16  # fewer calls are no loop
-NEGATIVE = -0.5  # correlation of two times that add up to the same
+SMALL_BYTES = 256  # a collective of at most this many bytes, some 32 numbers, may carry a test of convergence
+MANY = 16  # fewer calls are no loop: a program may make a few of them at its begin and end
 
 
 def barrier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies, by call site, that remove a barrier; not if files or windows may need it."""
-    if any(class_of(name) in (IO, ONE_SIDED) for name in model.names):
+    if may_need_barriers(model):
         return
     for place, found in by_site(model, site, ("join",)).items():
         numbers = {s.number for _, s in found if model.collectives[s.number].name == "MPI_Barrier"}
-        if not numbers or (not model.messages and _is_only_meeting(model, numbers)):
+        if not numbers or (not model.messages and _meet_in_barriers_only(model)):
             continue
         rows = tuple(s.row for _, s in found if s.number in numbers)
-        count = len({model.collectives[n].collective for n in numbers})
-        evidence = f"the ranks meet {count} times in MPI_Barrier at {place}; messages keep their order without it"
+        calls = calls_each([it for it in found if it[1].number in numbers], "MPI_Barrier")
+        evidence = f"{calls} at {place}; messages keep their order without it"
         action = "remove the barrier, if nothing else relies on it (files, other memory than MPI's, measuring)"
         yield Remedy("barrier", rows, evidence, action, _without(model, numbers), is_sure=False)
 
 
-def _is_only_meeting(model: ReplayModel, numbers: set[int]) -> bool:
-    """Return whether the ranks meet at these collectives only."""
-    return all(s.number in numbers for steps in model.steps for s in steps if s.kind == "join")
+def _meet_in_barriers_only(model: ReplayModel) -> bool:
+    """Return whether all collectives are barriers: then nothing else orders what the ranks do."""
+    joins = (s for steps in model.steps for s in steps if s.kind == "join")
+    return all(model.collectives[s.number].name == "MPI_Barrier" for s in joins)
 
 
 def _without(model: ReplayModel, numbers: set[int]) -> ReplayModel:
@@ -46,21 +44,26 @@ def _without(model: ReplayModel, numbers: set[int]) -> ReplayModel:
 
 
 def seldom(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield remedies, by call site, that call a small collective at every SELDOM-th step only."""
+    """Yield remedies, by call site, that call a reduction, or a small collective, less often; at most: never.
+
+    The trace does not show how often the result is needed.
+    """
     for place, found in by_site(model, site, ("join",)).items():
-        order = sorted({model.collectives[s.number].collective for _, s in found})
         its = [model.collectives[s.number] for _, s in found]
-        if len(order) < MANY or any(it.name == "MPI_Barrier" or it.num_bytes > SMALL_BYTES for it in its):
+        count = len({it.collective for it in its})
+        if count < MANY or not all(_may_be_seldom(it) for it in its):
             continue
-        kept = set(order[SELDOM - 1 :: SELDOM])
-        numbers = {s.number for _, s in found if model.collectives[s.number].collective not in kept}
-        evidence = f"{len(order)} calls of {its[0].name} at {place}, of up to {max(it.num_bytes for it in its)} bytes"
-        action = f"call it every {SELDOM}th time, if its result is looked at, or may be looked at, that seldom only"
+        evidence = f"{calls_each(found, its[0].name)} at {place}, of up to {max(it.num_bytes for it in its)} bytes"
+        action = "call it every k-th time, if its result is needed that seldom only (sums add up locally until then): "
+        action += "saves about (k - 1)/k of this"
         rows = tuple(s.row for _, s in found)
-        every = {s.number for _, s in found}
-        yield Remedy(
-            "seldom", rows, evidence, action, _without(model, numbers), is_sure=False, bound=_without(model, every)
-        )
+        yield Remedy("seldom", rows, evidence, action, _without(model, {s.number for _, s in found}), is_sure=False)
+
+
+def _may_be_seldom(it: CollectiveCall) -> bool:
+    if it.name == "MPI_Barrier" or it.name in WINDOW_CALLS:
+        return False
+    return it.num_bytes <= SMALL_BYTES or traits_of(kind_of_mpi(it.name.removeprefix("MPI_"))).reduces
 
 
 def any_order(model: ReplayModel, site: Site) -> Iterator[Remedy]:
@@ -86,19 +89,22 @@ def any_order(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
 
 def _taken_in_order(model: ReplayModel, steps: Sequence[Step], site: Site) -> Iterator[list[Step]]:
-    """Yield runs of receives of one call site from different ranks with nothing but own work between them."""
+    """Yield runs of receives of one call site, from different ranks or by tags, with only own work between them."""
     run: list[Step] = []
+    ways: set[tuple[int, int]] = set()
     for step in steps:
         if step.kind in ("own", "recv"):
             continue
-        src = model.messages[step.number].src if step.kind == "received" else -1
-        fits = src >= 0 and all(model.messages[s.number].src != src for s in run)
+        it = model.messages[step.number] if step.kind == "received" else None
+        way = None if it is None else (it.src, it.key)
+        fits = way is not None and way not in ways
         if run and not (fits and site(run[-1].row) == site(step.row)):
             if len({s.row for s in run}) > 1:
                 yield run
-            run = []
-        if src >= 0:
+            run, ways = [], set()
+        if way is not None:
             run.append(step)
+            ways.add(way)
     if len({s.row for s in run}) > 1:
         yield run
 
@@ -116,7 +122,9 @@ def standard(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         if not at:
             continue
         numbers = {s.number for s in at}
-        held = model.delays.is_rendezvous([model.messages[n].num_bytes for n in numbers])
+        those = [model.messages[n] for n in numbers]
+        sides = ([getattr(m, name) for m in those] for name in ("num_bytes", "src", "dst"))
+        held = model.delays.limits.is_rendezvous(*sides)
         free = [
             replace(m, rendezvous=False, synchronous=False) if n in numbers else m for n, m in enumerate(model.messages)
         ]
@@ -140,9 +148,7 @@ def send_and_receive(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         moved = sum(a != list(b) for a, b in zip(changed, model.steps, strict=True))
         if not moved:
             continue
-        evidence = (
-            f"{len(rows)} sends at {place} wait until their message is taken, before their rank takes its next one"
-        )
+        evidence = f"{len(rows)} sends at {place} wait until their message is taken, before their rank takes its next"
         action = "MPI_Sendrecv, or MPI_Irecv before the send: then no rank waits for the next in the chain"
         yield Remedy("rendezvous", tuple(rows), evidence, action, model.with_steps(changed))
 
@@ -162,52 +168,3 @@ def _after_receive(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
         if held and (after is None or step.kind not in ("recv",)):
             yield from (one._replace(row=step.row) for one in held)
             held = []
-
-
-def poll(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield remedies, by call site, that wait for a request instead of testing it between pauses.
-
-    Time between tests that is work, not a pause, would be done later: then what follows the test is the shorter the
-    longer the tests take.
-    """
-    at: dict[str, list[tuple[Step, float]]] = defaultdict(list)
-    for steps in model.steps:
-        for step, after_s in _tested(model, steps):
-            at[site(step.row)].append((step, after_s))
-    for place, found in at.items():
-        polled = np.array([model.polled_s[step.row] for step, _ in found])
-        after = np.array([value for _, value in found])
-        if _are_work(polled, after):
-            continue
-        rows = {step.row for step, _ in found}
-        changed = model.with_steps([_waiting(model, steps, rows) for steps in model.steps])
-        each = duration(float(polled.mean()))
-        evidence = f"{len(rows)} requests are tested at {place} for {each} each, with time outside MPI between tests"
-        action = "MPI_Wait instead of pauses between tests, if what lies between the tests is no work"
-        yield Remedy("poll", tuple(rows), evidence, action, changed)
-
-
-def _tested(model: ReplayModel, steps: Sequence[Step]) -> Iterator[tuple[Step, float]]:
-    """Yield the first step of each successful test, and the own time that follows its call."""
-    for i, step in enumerate(steps):
-        if step.row in model.polled_s and (i == 0 or steps[i - 1].row != step.row):
-            later = next((s for s in steps[i:] if s.row != step.row), step)
-            yield step, gap_s(later) if later is not step else 0.0
-
-
-def _are_work(polled: np.ndarray, after: np.ndarray) -> bool:
-    """Return whether the tests' time and the time that follows make up for each other: both are one piece of work."""
-    if len(polled) < 4 or not (np.ptp(polled) > 0 and np.ptp(after) > 0):
-        return bool(after.mean() > polled.mean())
-    return bool(np.corrcoef(polled, after)[0, 1] < NEGATIVE) or bool(after.mean() > 4 * polled.mean())
-
-
-def _waiting(model: ReplayModel, steps: Sequence[Step], rows: set[int]) -> list[Step]:
-    """Return the steps without the time of unsuccessful tests before the calls at these rows."""
-    found, before = [], -1
-    for step in steps:
-        if step.row in rows and step.row != before:
-            own_s = max(step.seconds - model.polled_s[step.row], 0.0)
-            step, before = step._replace(seconds=own_s, within_s=min(step.within_s, own_s)), step.row
-        found.append(step)
-    return found

@@ -11,11 +11,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dovetail.advise.crowding import crowding
+from dovetail.advise.disturbance import Disturbance, disturbance
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.analysis.call_classes import IO, SETUP, class_of
+from dovetail.trace.analysis.call_classes import IO, SETUP, SYSTEM_IO, class_of
 from dovetail.trace.analysis.collective_calls import CollectiveCalls, CollectiveMatcher
 from dovetail.trace.analysis.matching import Matcher, Messages, of_name
-from dovetail.trace.analysis.polls import POLLS, Polls
+from dovetail.trace.analysis.polls import LOOKS, POLLS, Polls
 from dovetail.trace.analysis.sites import call_sites
 from dovetail.trace.analysis.wait_rows import Waits, joined
 from dovetail.trace.analysis.waits import by_call, waits_of_collectives, waits_of_messages
@@ -23,22 +25,27 @@ from dovetail.trace.decode import KINDS
 from dovetail.trace.grown import Grown
 
 Array = NDArray[Any]
-Kind = Literal["work", "io", "poll", "call", "start"]
+Kind = Literal["work", "io", "poll", "call", "start", "stolen", "crowded"]
 MOST_ACTIVITIES = 16  # activities listed, those that take longest; the others count together
 MOST_WAITS = 1_000_000  # waits that are attributed: the longest
-_LOOKS = (*POLLS, "MPI_Iprobe", "MPI_Improbe", "MPI_Request_get_status")
 _POINT = KINDS.index("point")
 
 
 class Activity(NamedTuple):
     """What a rank does outside waits, named alike on all ranks.
 
-    `kind`: "work" between two calls; "io": calls of MPI_File; "poll": time between two unsuccessful tests; "call": time
-    within a call that does not wait; "start": before the rank has left MPI_Init. `place`: call sites.
+    `kind`: "work" between two MPI calls, without I/O; "io": MPI_File, or the C library's I/O; "poll": time between two
+    unsuccessful tests; "call": time within a call that does not wait; "start": before the rank has left MPI_Init;
+    "stolen": others had its cores, "crowded": other ranks had them (only if the trace has the kernel's counters).
+    `place`: call sites.
     """
 
     kind: Kind
     place: str
+
+
+STARTS, STOLEN = Activity("start", "MPI_Init"), Activity("stolen", "other programs, or the hypervisor")
+CROWDED = Activity("crowded", "other ranks of the job")
 
 
 class Intervals(NamedTuple):
@@ -64,12 +71,18 @@ class Intervals(NamedTuple):
 
 
 class _Calls(NamedTuple):
-    """MPI calls of the thread of each rank that makes most calls, by rank and start. `site`: index into `places`."""
+    """MPI calls, and I/O, of the thread of each rank that makes most calls, by rank and start.
+
+    `site`: index into `places`.
+    """
 
     rank: Array
     start_s: Array
     end_s: Array
     site: Array
+
+
+_KINDS = {"rank": "i4", "start_s": "f8", "end_s": "f8", "site": "i4"}  # of the columns of _Calls
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,8 @@ class RankActivity:
     Attributes
     ----------
     activities : tuple of Activity
-        The longest, then all other work, all other calls, and the time before the end of MPI_Init.
+        The longest, then all other work, all other calls, the time before the end of MPI_Init, and last, if `lost` is
+        known, the time that others, and other ranks, had the ranks' cores.
     waits : Waits
         One per call that waited; at most MOST_WAITS.
     met_s : array of float
@@ -98,6 +112,9 @@ class RankActivity:
     labels: Array = field(repr=False)  # by (site, next site): an activity
     own_labels: Array = field(repr=False)  # by site: the activity of the call itself
     starts_s: Array = field(repr=False)  # when each rank leaves MPI_Init
+    outer: tuple[Array, Array] = field(repr=False)  # by call: the sites before and after it, I/O left out
+    lost: Disturbance | None = field(default=None, repr=False)
+    crowded: tuple[str, ...] = ()  # a sentence if there are more ranks than cores
 
     @cached_property
     def _bounds(self) -> Array:
@@ -117,12 +134,15 @@ class RankActivity:
         reached_s = np.maximum.accumulate(end_s) if len(end_s) else end_s
         gap_s = np.concatenate([reached_s[:-1], call_s]) if len(end_s) else call_s
         stop_s = np.concatenate([start_s[1:], end_s]) if len(end_s) else end_s
-        label = np.concatenate([self.labels[site[:-1], site[1:]], self.own_labels[site]]) if len(end_s) else site
+        before, after = (sites[here] for sites in self.outer)
+        label = np.concatenate([self.labels[before[:-1], after[1:]], self.own_labels[site]]) if len(end_s) else site
         order = np.lexsort((gap_s, label))
         gap_s, stop_s, label = gap_s[order], stop_s[order], label[order]
         cuts = np.searchsorted(label, np.arange(len(self.activities) + 1))
         found = [Intervals.of(gap_s[a:b], stop_s[a:b]) for a, b in itertools.pairwise(cuts)]
-        found[-1] = Intervals.of(np.zeros(1), self.starts_s[rank : rank + 1])
+        found[self.activities.index(STARTS)] = Intervals.of(np.zeros(1), self.starts_s[rank : rank + 1])
+        if self.lost is not None:
+            found[-2] = found[-1] = Intervals.of(self.lost.times_s[:-1], self.lost.times_s[1:])
         return found, waits
 
 
@@ -195,15 +215,17 @@ class _CallReader:
     def __init__(self, trace: Trace | TraceFile) -> None:
         self.trace, self.kept = trace, Grown()
         self.is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
+        self.is_io = of_name(trace.names, lambda name: name.startswith(SYSTEM_IO))
         self.numbers: dict[tuple[int, int, int], int] = {}  # (rank, name, address) -> number of a call site
         self.counts: dict[tuple[int, int], int] = {}  # (rank, thread) -> calls
 
     def take(self, columns: dict[str, Array]) -> None:
         """Add rows."""
-        is_call = self.is_mpi[columns["name"]] & (columns["part"] == 0) & ~columns["is_open"]
+        is_call = (self.is_mpi | self.is_io)[columns["name"]] & (columns["part"] == 0) & ~columns["is_open"]
         at = np.flatnonzero(is_call & (columns["kind"] != _POINT))
         rank, thread = columns["rank"][at], columns["thread"][at]
-        both, count = np.unique(rank.astype("i8") << 32 | thread, return_counts=True)
+        calls_mpi = self.is_mpi[columns["name"][at]]
+        both, count = np.unique((rank.astype("i8") << 32 | thread)[calls_mpi], return_counts=True)
         for key, more in zip(both.tolist(), count.tolist(), strict=True):
             self.counts[divmod(key, 1 << 32)] = self.counts.get(divmod(key, 1 << 32), 0) + more
         about = {"rank": rank, "thread": thread, "site": self._sites(rank, columns["name"][at], columns["arg"][at])}
@@ -230,7 +252,7 @@ class _CallReader:
 
     def activity(self, main: Array, waits: Waits, met_s: Array, waited_s: float) -> RankActivity:
         """Return the activities of all ranks."""
-        rows = self.kept.give() if len(self.kept) else {name: np.zeros(0) for name in _Calls._fields}
+        rows = self.kept.give() if len(self.kept) else {name: np.zeros(0, kind) for name, kind in _KINDS.items()}
         texts, names = self._texts()
         is_setup = of_name([*names, ""], lambda name: class_of(name) == SETUP)[rows["site"].astype("i8")]
         of_main = rows.pop("thread") == main[rows["rank"].astype("i8")] if len(is_setup) else is_setup
@@ -248,9 +270,15 @@ class _CallReader:
         number = np.array([alike.setdefault(text, len(alike)) for text in texts], "i8")
         calls = calls._replace(start_s=begun_s, site=number[calls.site.astype("i8")] if len(texts) else calls.site)
         seconds = float(max(ends_s.max(initial=0.0) - starts_s.min(initial=0.0), 0.0))
-        labels, own, activities = _labels(calls, list(alike), dict(zip(texts, names, strict=True)))
+        name_of = dict(zip(texts, names, strict=True))
+        outer = _without_io(calls, np.array([class_of(name_of[text]) == IO for text in alike], bool))
+        labels, own, activities = _labels(calls, outer, list(alike), name_of)
+        lost = disturbance(self.trace.meta, num_ranks)
+        activities += (STOLEN, CROWDED) if lost is not None else ()
         head = num_ranks, activities, waits, np.fmax(met_s, 0.0), waited_s, seconds
-        return RankActivity(*head, calls, labels, own, starts_s)
+        crowds = crowding(self.trace.meta, num_ranks)
+        crowded = crowds.warnings if crowds is not None else ()
+        return RankActivity(*head, calls, labels, own, starts_s, outer, lost, crowded)
 
     def _texts(self) -> tuple[list[str], list[str]]:
         """Return the place of each call site, as `file.c:42 MPI_Send`, and the name of its call."""
@@ -267,19 +295,33 @@ def _is_init(name: str) -> bool:
     return class_of(name) == SETUP and "init" in name.lower()
 
 
-def _labels(calls: _Calls, places: Sequence[str], name_of: dict[str, str]) -> tuple[Array, Array, tuple[Activity, ...]]:
+def _without_io(calls: _Calls, is_io: Array) -> tuple[Array, Array]:
+    """Return for each call the site of the last, and of the next, call of its rank that is no I/O, itself included.
+
+    So I/O between two calls does not divide the work between them. At a rank's first or last calls: its own site.
+    """
+    at, is_outer = np.arange(len(calls.site)), ~is_io[calls.site]
+    before = np.maximum.accumulate(np.where(is_outer, at, 0))
+    after = np.minimum.accumulate(np.where(is_outer, at, len(at) - 1)[::-1])[::-1]
+    found = [np.where(calls.rank[there] == calls.rank, there, at) for there in (before, after)]
+    return calls.site[found[0]], calls.site[found[1]]
+
+
+def _labels(
+    calls: _Calls, outer: tuple[Array, Array], places: Sequence[str], name_of: dict[str, str]
+) -> tuple[Array, Array, tuple[Activity, ...]]:
     """Return the activity between each two call sites, of each call itself, and all activities."""
     count, site = len(places), calls.site
     follows = calls.rank[1:] == calls.rank[:-1] if len(site) else np.zeros(0, bool)
     gap_s = np.maximum(calls.start_s[1:] - calls.end_s[:-1], 0.0)[follows]
-    between = np.bincount((site[:-1] * count + site[1:])[follows], gap_s, count * count)
+    between = np.bincount((outer[0][:-1] * count + outer[1][1:])[follows], gap_s, count * count)
     own = np.bincount(site, np.maximum(calls.end_s - calls.start_s, 0.0), count)
     own[[class_of(name_of[text]) == SETUP for text in places]] = 0.0
     spent = np.concatenate([between, own])
     most = np.argsort(-spent, kind="stable")[:MOST_ACTIVITIES]
     most = most[spent[most] > 0]
     activities = [_activity(int(key), places, name_of) for key in most.tolist()]
-    activities += [Activity("work", "other work"), Activity("call", "other calls"), Activity("start", "MPI_Init")]
+    activities += [Activity("work", "other work"), Activity("call", "other calls"), STARTS]
     label = np.full(count * count + count, len(most), "i8")
     label[count * count :] += 1
     label[most] = np.arange(len(most))
@@ -292,6 +334,6 @@ def _activity(key: int, place: Sequence[str], name_of: dict[str, str]) -> Activi
         text = place[key - len(place) ** 2]
         return Activity("io" if class_of(name_of[text]) == IO else "call", text)
     before, after = (place[i] for i in divmod(key, len(place)))
-    if name_of[before] in _LOOKS and name_of[after] in _LOOKS:
+    if name_of[before] in LOOKS and name_of[after] in LOOKS:
         return Activity("poll", after)
     return Activity("work", f"{before} to {after}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from dovetail.trace.analysis.call_classes import IO, ONE_SIDED, class_of
+from dovetail.trace.analysis.floods import AT_ONCE_S
 from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
 
 # Order of remedies that save nearly the same time: little work for the user comes first. A remedy that always helps
 # comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
-    *("slow_link", "slow_rank", "poll", "progress", "eager", "post_earlier", "standard", "any_order", "merge", "block"),
-    *("rendezvous", "nonblocking", "overlap", "temporal_block", "barrier", "imbalance", "seldom"),
+    *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "post_earlier", "standard", "collective"),
+    *("any_order", "merge", "block", "io", "dispatch", "probe", "rendezvous", "send_earlier", "pipeline", "volume"),
+    *("nonblocking", "overlap", "temporal_block", "barrier", "imbalance", "seldom"),
 )
-GRAIN_S = 5e-6  # calls with less work than this between them count as consecutive
+GRAIN_S = AT_ONCE_S  # calls with less work than this between them count as consecutive
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,11 @@ def gap_s(step: Step) -> float:
     return max(step.seconds - step.within_s, 0.0)  # a changed model may have a little less
 
 
+def call_s(step: Step) -> float:
+    """Return the seconds within a call that waits for nobody, of its step of kind "own"."""
+    return step.within_s - step.after_s
+
+
 def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
     """Yield the steps without those at the indices `gone`.
 
@@ -65,8 +74,13 @@ def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
             own_s = within_s = 0.0
 
 
-def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step]:
-    """Yield the steps in a new order: waits for which `moved` is true come after the work that follows them."""
+def later(
+    steps: Sequence[Step], moved: Callable[[Step], bool], before: tuple[StepKind, ...] = ("end",)
+) -> Iterator[Step]:
+    """Yield the steps in a new order: waits for which `moved` is true come after the work that follows them.
+
+    Waits also end before the next step of a kind in `before`.
+    """
     held: list[Step] = []
     for step in steps:
         if moved(step):
@@ -75,7 +89,7 @@ def later(steps: Sequence[Step], moved: Callable[[Step], bool]) -> Iterator[Step
                 step = step._replace(seconds=0.0, within_s=0.0)
             held.append(step)
             continue
-        if held and (gap_s(step) > GRAIN_S or step.kind == "end"):
+        if held and (gap_s(step) > GRAIN_S or step.kind in before):
             yield held[0]._replace(seconds=step.seconds, within_s=step.within_s)
             yield from held[1:]
             held, step = [], step._replace(seconds=0.0, within_s=0.0)
@@ -110,6 +124,22 @@ def by_site(model: ReplayModel, site: Site, kinds: Sequence[StepKind]) -> dict[s
     return found
 
 
+def calls_each(found: Sequence[tuple[int, Step]], name: str) -> str:
+    """Describe how often ranks call a collective: a collective counts once for each of its ranks, not for all together.
+
+    `found`: steps as (rank, step).
+    """
+    counts = Counter(rank for rank, _ in {(rank, step.row) for rank, step in found})
+    most = max(counts.values())
+    is_same = most == min(counts.values())
+    return f"{most} calls of {name} on each rank" if is_same else f"up to {most} calls of {name} on a rank"
+
+
+def may_need_barriers(model: ReplayModel) -> bool:
+    """Return whether ranks use files or windows, whose order a barrier may keep."""
+    return any(name.startswith("MPI_") and class_of(name) in (IO, ONE_SIDED) for name in model.names)
+
+
 def places(rows: Sequence[int], site: Site) -> str:
     """Describe the call sites of these rows: the first, and the number of others."""
     found = list(dict.fromkeys(map(site, rows)))
@@ -125,3 +155,24 @@ def duration(value: float) -> str:
     """
     scale, unit = next(((s, u) for s, u in ((1, "s"), (1e-3, "ms"), (1e-6, "us")) if value >= s), (1e-9, "ns"))
     return f"{value / scale:.3g} {unit}" if value / scale >= 100 else f"{value / scale:.2f} {unit}"
+
+
+def crosses(model: ReplayModel, number: int) -> bool:
+    """Return whether a message belongs to an exchange: its ranks send to each other before they receive.
+
+    Compares with the last message in the opposite direction that its receiver sends before receiving this one. Messages
+    of MPI_Sendrecv belong to an exchange, also at the border of a grid, where a rank only sends, or receives.
+    """
+    if number in model.combined:
+        return True
+    it = model.messages[number]
+    back = last_sent(model, it.dst, it.src, model.places[it.dst].get(("received", number), -1))
+    mine = model.places[it.src]
+    return back >= 0 and mine.get(("received", back), -1) > mine.get(("send", number), -1)
+
+
+def last_sent(model: ReplayModel, rank: int, to: int, before: int) -> int:
+    """Return the last message that a rank sends to another before its step of this index; -1: none."""
+    at, numbers = model.sent_to.get((rank, to), ((), ()))
+    i = bisect_left(at, before)
+    return numbers[i - 1] if i else -1

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, inf, log2
 from typing import Any
 
 import numpy as np
 
-from dovetail.core import MachineError
+from dovetail.core import MachineError, ProgramError
 from dovetail.cost import CostModel
 from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.machine import Machine
 from dovetail.sim import simulate
 from dovetail.trace import Trace
 from dovetail.trace.analysis.delays import from_curve
-from dovetail.trace.analysis.replay_model import SYNCHRONOUS, CollectiveCall, Message, ReplayModel, model_of
+from dovetail.trace.analysis.model_of_trace import model_of
+from dovetail.trace.analysis.replay_model import SYNCHRONOUS, CollectiveCall, Message, ReplayModel
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
@@ -70,6 +71,14 @@ def replay(trace: Trace, machine: Machine | None = None) -> Replay:
 def makespan_s(model: ReplayModel) -> float:
     """Return the simulated makespan of a model, in seconds."""
     return simulate(*to_program(model)).makespan_s
+
+
+def changed_s(model: ReplayModel) -> float:
+    """Return the simulated makespan of a changed model, in seconds; infinity if its ranks wait for one another."""
+    try:
+        return makespan_s(model)
+    except ProgramError:
+        return inf
 
 
 def on_machine(model: ReplayModel, machine: Machine) -> ReplayModel:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dovetail.advise.causes import Shares, excesses, passed_on
 from dovetail.advise.rank_activity import RankActivity, rank_activity
 from dovetail.trace import Trace
+from dovetail.trace.analysis.call_classes import IO, SYSTEM_IO, class_of
+from dovetail.trace.analysis.matching import of_name
+
+MOST_CALLS = 100  # calls that a finding shows
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,55 @@ class Root:
     place: str
 
 
-class Roots:
-    """Finds roots of the waits of one trace."""
+class Calls(NamedTuple):
+    """Some calls of a trace: arrays of equal length, in order of time."""
 
-    def __init__(self, trace: Trace) -> None:
-        self.trace = trace
+    rank: Any
+    start_s: Any
+    end_s: Any
+
+    def longest(self) -> tuple[tuple[int, float, float], ...]:
+        """Return rank, start and end of the longest calls, in order of time."""
+        chosen = np.sort(np.argsort(self.start_s - self.end_s, kind="stable")[:MOST_CALLS])
+        return tuple(zip(*(column[chosen].tolist() for column in self), strict=True))
+
+
+class Roots:
+    """Finds roots of the waits of one trace.
+
+    `site`: names the call site of a row. `left`: share of the ranks' waits for cores that savings may include.
+    """
+
+    def __init__(self, trace: Trace, site: Callable[[int], str] | None = None, left: float = 1.0) -> None:
+        self.trace, self._site, self._left = trace, site, left
+
+    @cached_property
+    def _numbers(self) -> Any:
+        """By row, the number of its place (call and site), equal on all ranks; -1: neither a call of MPI nor I/O."""
+        col, numbers = self.trace.columns, dict[tuple[int, str], int]()
+        is_call = of_name(self.trace.names, lambda name: name.startswith(("MPI_", SYSTEM_IO)))[col["name"]]
+        found = np.full(self.trace.num_rows, -1)
+        for row in np.flatnonzero(is_call & (col["part"] == 0)).tolist():
+            key = int(col["name"][row]), self._site(row) if self._site else ""
+            found[row] = numbers.setdefault(key, len(numbers))
+        return found
+
+    def calls(self, rows: Sequence[int]) -> Calls:
+        """Return all calls, on every rank, at the places of these rows of the trace."""
+        col, at = self.trace.columns, np.array([row for row in rows if row >= 0], "i8")
+        places = self._numbers[at - col["part"][at]]
+        chosen = np.flatnonzero(np.isin(self._numbers, places[places >= 0]))
+        chosen = chosen[np.argsort(col["start_s"][chosen], kind="stable")]
+        return Calls(*(col[name][chosen] for name in Calls._fields))
+
+    def disturbed_s(self, calls: Calls, saves_s: float) -> float:
+        """Return how much of a saving in these calls others may have caused; 0 if the trace does not show it."""
+        lost = self._ranks.lost
+        if lost is None:
+            return 0.0
+        foreign, steal = lost.load.foreign or 0.0, lost.load.steal or 0.0
+        share = (self._left * foreign + steal) / max(foreign + steal, 1e-9)
+        return share * lost.caused_s(calls.start_s, calls.end_s, saves_s)
 
     @cached_property
     def _ranks(self) -> RankActivity:
@@ -43,14 +91,28 @@ class Roots:
         Without waits, the calls themselves cost the time: then the rank is that of the first, and the place `place`.
         """
         at, col = np.array([row for row in rows if row >= 0], "i8"), self.trace.columns
-        waits = self._ranks.waits
-        calls = set(zip(col["rank"][at].tolist(), col["start_s"][at].tolist(), strict=True))
-        pairs = zip(waits.rank.tolist(), waits.start_s.tolist(), strict=True)
-        weight = np.where([pair in calls for pair in pairs], waits.until_s - waits.start_s, 0.0)
-        call_s = float((col["end_s"][at] - col["start_s"][at]).sum())
-        if weight.sum() <= 0.1 * call_s:
+        calls = Calls(*(col[name][at] for name in Calls._fields))
+        if len(at) and class_of(self.trace.names[int(col["name"][at[0]])]) == IO:
+            return Root("io", int(np.argmax(np.bincount(calls.rank, calls.end_s - calls.start_s))), place)
+        weight = self._waited_s(calls)
+        if not weight.any():  # these are calls of the late rank: others wait for it in theirs
+            weight = self._waited_s(self.calls(rows))
+        if weight.sum() <= 0.1 * float((calls.end_s - calls.start_s).sum()):
             return Root("calls", int(col["rank"][at[0]]) if len(at) else -1, place)
         return self._largest(weight)
+
+    def polling(self, rows: Sequence[int], place: str) -> Root:
+        """Return the rank that polls most before these rows."""
+        return Root(
+            "poll", int(np.argmax(np.bincount(self.trace.columns["rank"][[row for row in rows if row >= 0]]))), place
+        )
+
+    def _waited_s(self, calls: Calls) -> Any:
+        """Return for each wait its seconds if it is in one of these calls, else 0."""
+        waits = self._ranks.waits
+        known = set(zip(calls.rank.tolist(), calls.start_s.tolist(), strict=True))
+        pairs = zip(waits.rank.tolist(), waits.start_s.tolist(), strict=True)
+        return np.where([pair in known for pair in pairs], waits.until_s - waits.start_s, 0.0)
 
     def _largest(self, weight: Any) -> Root:
         """Return the rank and activity with most of the weight, once each wait's share of waits is passed on."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import log2
+from typing import NamedTuple
 
-from dovetail.advise.remedy import GRAIN_S, Remedy, Site, dropped, duration, gap_s, places
-from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
+import numpy as np
+
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, dropped, duration, gap_s, places
+from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
+from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
 SHORT = 1.5  # a message is mostly latency if twice the bytes take less than this multiple of its time
+MOSTLY = 0.8  # share of a run's time in which messages travel, if what lies between them is no work
 LITTLE = 0.05  # no more steps are merged once exchanges take this share of the makespan
 MOST_STEPS = 8  # with more steps, the redundant work, which the model does not count, is too much
 
@@ -31,12 +37,13 @@ def _merged(model: ReplayModel, name: str, runs: Sequence[dict[int, list[int]]],
     rows: list[int] = []
     gone: list[set[int]] = [set() for _ in steps]
     calls: Counter[int] = Counter()
+    usual_s = _median_s(model, name)
     for run in runs:
         for rank, at in run.items():  # at: indices of the rank's steps that begin these collectives
             those = [model.collectives[steps[rank][i].number] for i in at]
             more = sum(it.num_bytes for it in those[1:]) * model.delays.slope * max(log2(len(those[0].group)), 1)
             kept = steps[rank][at[0]].number
-            collectives[kept] = replace(those[0], seconds=_median_s(model, those[0].name) + more)
+            collectives[kept] = replace(those[0], seconds=usual_s + more)
             gone[rank] |= {i for k in at[1:] for i in (k, k + 1)}
             rows += [steps[rank][i].row for i in at]
             calls[rank] += len(at)
@@ -63,13 +70,14 @@ def _collective_runs(model: ReplayModel) -> list[dict[int, list[int]]]:
         {model.collectives[s.number].collective: i for i, s in enumerate(steps) if s.kind == "join"}
         for steps in model.steps
     ]
+    usual_s = {name: _median_s(model, name) for name in {it.name for it in model.collectives}}
     runs: list[dict[int, list[int]]] = []
     for rank, steps in enumerate(model.steps):
         run: list[int] = []
         for i, step in enumerate(steps):
             if step.kind != "join" or min(model.collectives[step.number].group, default=-1) != rank:
                 continue
-            if run and not _follows(model, place, rank, run[-1], i):
+            if run and not _follows(model, place, rank, run[-1], i, usual_s):
                 runs += _whole(model, place, rank, run)
                 run = []
             run.append(i)
@@ -77,15 +85,21 @@ def _collective_runs(model: ReplayModel) -> list[dict[int, list[int]]]:
     return runs
 
 
-def _follows(model: ReplayModel, place: Sequence[dict[int, int]], rank: int, before: int, at: int) -> bool:
-    """Return whether one collective directly follows another of the same kind on every rank of the group."""
+def _follows(
+    model: ReplayModel, place: Sequence[dict[int, int]], rank: int, before: int, at: int, usual_s: Mapping[str, float]
+) -> bool:
+    """Return whether one collective directly follows another of the same kind on every rank of the group.
+
+    Work between them that takes longer than such a collective may make the next one's data from the result of the last.
+    """
     a, b = (model.collectives[model.steps[rank][i].number] for i in (before, at))
     alike = (a.name, a.group, a.root, a.way) == (b.name, b.group, b.root, b.way) and a.blocking and b.blocking
-    if not alike or a.name == "MPI_Barrier":
+    if not alike or a.name == "MPI_Barrier" or a.name in WINDOW_CALLS:
         return False
+    most_s = min(GRAIN_S, usual_s[a.name])
     for other in a.group:
         i, j = place[other].get(a.collective, -1), place[other].get(b.collective, -1)
-        if i < 0 or j != i + 2 or gap_s(model.steps[other][j]) > GRAIN_S:
+        if i < 0 or j != i + 2 or gap_s(model.steps[other][j]) > most_s:
             return False
     return True
 
@@ -102,16 +116,16 @@ def _whole(
 def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield a remedy that merges consecutive messages from one rank to another."""
     messages, gone = list(model.messages), [set[int]() for _ in model.steps]
-    where: list[dict[tuple[StepKind, int], int]]
-    where = [{(s.kind, s.number): i for i, s in enumerate(steps)} for steps in model.steps]
+    where = model.places
     rows: list[int] = []
-    runs = 0
+    runs, is_sure = 0, True
     for rank, steps in enumerate(model.steps):
-        for run in _send_runs(model, rank, where):
+        for run, _, has_receipts in send_runs(model, rank, site):
+            is_sure &= not has_receipts
             sizes = [model.messages[n].num_bytes for n in run]
             first = model.messages[run[0]]
             total = sum(sizes)
-            is_held = bool(model.delays.is_rendezvous(total)) and first.rendezvous
+            is_held = first.rendezvous and bool(model.delays.limits.is_rendezvous(total, first.src, first.dst))
             messages[run[0]] = replace(first, num_bytes=total, delay_s=_merged_s(model, run), rendezvous=is_held)
             runs += 1
             for n in run[1:]:
@@ -126,7 +140,8 @@ def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     evidence = f"{len(rows)} messages at {places(rows, site)} are sent in a row, {each:.3g} at a time on average, "
     evidence += "with no work between them"
     action = "pack them into one message"
-    yield Remedy("block", tuple(rows), evidence, action, model.with_steps(changed, messages=tuple(messages)))
+    merged = model.with_steps(changed, messages=tuple(messages))
+    yield Remedy("block", tuple(rows), evidence, action, merged, is_sure)
 
 
 def _merged_s(model: ReplayModel, run: Sequence[int]) -> float:
@@ -136,36 +151,90 @@ def _merged_s(model: ReplayModel, run: Sequence[int]) -> float:
     return least + sum(model.messages[n].num_bytes for n in run[1:]) * model.delays.slope
 
 
-def _send_runs(
-    model: ReplayModel, rank: int, where: Sequence[Mapping[tuple[StepKind, int], int]]
-) -> Iterator[list[int]]:
-    """Yield runs of messages to one rank that are consecutive on both the sender and the receiver."""
+def send_runs(model: ReplayModel, rank: int, site: Site) -> list[Run]:
+    """Return runs of messages to one rank that are consecutive on both the sender and the receiver.
+
+    Receives from that rank may lie between them, if that rank sent before it received (then they are no answers), and
+    if, in all such runs that begin at one call site, there is hardly any work between them: what was received is not
+    used for what is sent next.
+    """
+    runs = list(_runs(model, rank))
+    work_s, calls_s = Counter[str](), Counter[str]()
+    place = [site(model.steps[rank][model.places[rank]["send", it.numbers[0]]].row) for it in runs]
+    for at, it in zip(place, runs, strict=True):
+        work_s[at] += it.work_s  # type: ignore[assignment]
+        calls_s[at] += sum(_delay_s(model, n) for n in it.numbers)  # type: ignore[assignment]
+    fits = [
+        not it.has_receipts or calls_s[at] >= MOSTLY * (calls_s[at] + work_s[at])
+        for at, it in zip(place, runs, strict=True)
+    ]
+    return [it for it, fit in zip(runs, fits, strict=True) if fit]
+
+
+class Run(NamedTuple):
+    """Messages sent in a row; the sender's work between them; whether it received others between them."""
+
+    numbers: list[int]
+    work_s: float
+    has_receipts: bool
+
+
+def _runs(model: ReplayModel, rank: int) -> Iterator[Run]:
     run: list[int] = []
-    since_s = 0.0  # the sender's work since the last message of the run
+    since_s, work_s, receipts = 0.0, 0.0, [False, False]  # the sender's work since the last message of the run; …
     for step in model.steps[rank]:
         since_s += gap_s(step)
-        if step.kind == "recv" or (step.kind == "sent" and step.number in run):
+        if step.kind in ("recv", "own") or (step.kind == "sent" and step.number in run):
             continue
-        if step.kind == "send" and run and since_s <= GRAIN_S and _next(model, where, run[-1], step):
-            run.append(step.number)
-            since_s = 0.0
-            continue
+        if run and since_s <= GRAIN_S:
+            if step.kind == "send" and _next(model, run[-1], step):
+                run.append(step.number)
+                since_s, work_s, receipts = 0.0, work_s + since_s, [any(receipts), False]
+                continue
+            if step.kind == "received" and _is_beside(model, run[-1], step):
+                receipts[1] = True
+                continue
         if len(run) > 1:
-            yield run
+            yield Run(run, work_s, receipts[0])
         run, since_s = ([step.number], 0.0) if step.kind == "send" else ([], 0.0)
+        work_s, receipts = 0.0, [False, False]
     if len(run) > 1:
-        yield run
+        yield Run(run, work_s, receipts[0])
 
 
-def _next(model: ReplayModel, where: Sequence[Mapping[tuple[StepKind, int], int]], before: int, step: Step) -> bool:
+def _delay_s(model: ReplayModel, number: int) -> float:
+    message = model.messages[number]
+    return float(model.delays(message.num_bytes)) if message.delay_s is None else message.delay_s
+
+
+def _is_beside(model: ReplayModel, sent: int, step: Step) -> bool:
+    """Return whether a message was sent before its sender received the message `sent`: it is no answer to that."""
+    other = model.messages[sent].dst
+    if model.messages[step.number].src != other:
+        return False
+    if step.number in model.combined:
+        return True
+    places = model.places[other]
+    return places.get(("send", step.number), -1) < places.get(("received", sent), -1)
+
+
+def _next(model: ReplayModel, before: int, step: Step) -> bool:
+    """Return whether the receiver of message `before` takes the message of a step next, without work between them."""
     a, b = model.messages[before], model.messages[step.number]
     if a.dst != b.dst:
         return False
-    at, posted = where[a.dst].get(("received", before)), where[a.dst].get(("recv", step.number))
-    if at is None or posted is None or posted <= at:
-        return posted is not None and at is not None
-    between = model.steps[a.dst][at + 1 : posted + 1]
-    return all(gap_s(s) <= GRAIN_S for s in between) and len(between) <= 2
+    places = model.places[a.dst]
+    at, posted = places.get(("received", before)), places.get(("recv", step.number))
+    if at is None or posted is None:
+        return False
+    work_s = 0.0
+    for step in islice(model.steps[a.dst], at + 1, posted + 1):
+        work_s += gap_s(step)
+        if work_s > GRAIN_S or step.kind in ("join", "joined"):
+            return False
+        if step.kind != "own" and a.src not in (model.messages[step.number].src, model.messages[step.number].dst):
+            return False
+    return True
 
 
 def temporal_block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
@@ -184,6 +253,7 @@ def temporal_block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         for (src, dst, key), numbers in series.items()
         if len(numbers) in lengths[dst, src] and _is_halo(model, numbers)
     }
+    halo = {key: numbers for key, numbers in halo.items() if _is_each_step(model, numbers)}
     if not halo:
         return
     every = _steps_folded(model, list(halo.values()))
@@ -208,7 +278,8 @@ def temporal_block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         f"exchange a halo {every} times as wide every {every} steps, and compute its points on both ranks "
         "(if these are the borders of a grid)"
     )
-    yield Remedy("temporal_block", tuple(rows), evidence, action, model.with_steps(changed, messages=tuple(messages)))
+    folded = model.with_steps(changed, messages=tuple(messages))
+    yield Remedy("temporal_block", tuple(rows), evidence, action, folded, is_sure=False)
 
 
 def _growth(model: ReplayModel, size: int) -> str:
@@ -232,6 +303,16 @@ def _steps_folded(model: ReplayModel, halo: Sequence[Sequence[int]]) -> int:
             break
         steps *= 2
     return steps
+
+
+def _is_each_step(model: ReplayModel, numbers: Sequence[int]) -> bool:
+    """Return whether most of these messages belong to an exchange, and come after new work of their sender."""
+    src, few = model.messages[numbers[0]].src, len(numbers) // 2
+    done_s = np.cumsum([gap_s(step) for step in model.steps[src]])
+    sent_s = done_s[[model.places[src]["send", n] for n in numbers]]
+    least_s = min(GRAIN_S, float(model.delays(model.messages[numbers[0]].num_bytes)))
+    works = int(np.count_nonzero(np.diff(sent_s) > least_s))
+    return works > few - 1 and sum(crosses(model, n) for n in numbers) > few
 
 
 def _is_halo(model: ReplayModel, numbers: Sequence[int]) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, duration, gap_s, later, latest
-from dovetail.trace.analysis.replay_model import SYNCHRONOUS, ReplayModel, Step, StepKind
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, calls_each, duration, gap_s, later, latest
+from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
+from dovetail.trace.analysis.replay_model import SYNCHRONOUS, CollectiveCall, ReplayModel, Step, StepKind
 
 LEAST_WORK_S = 20e-6  # shorter work is not worth moving before a wait
 MOST_MOVED = 64  # a receive is moved ahead of at most this many waits
-SMALL_BYTES = 1 << 16  # largest message for which raising the library's eager limit is suggested
+SMALL_BYTES = 1 << 16  # largest message whose eager limit is to be raised: each sender gets a buffer of that size
 
 
 def overlap(model: ReplayModel, site: Site) -> Iterator[Remedy]:
@@ -25,7 +26,8 @@ def overlap(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         evidence = f"{len(rows)} calls at {place} wait for messages just before work of {follows}"
         begun = "" if _are_posted_before(model, rows) else "begin with MPI_Irecv, "
         action = f"{begun}do the work that needs no message first, then MPI_Wait"
-        yield Remedy("overlap", tuple(rows), evidence, f"{action} (dovetail.loops does so for stencils)", changed)
+        action = f"{action} (dovetail.loops does so for stencils)"
+        yield Remedy("overlap", tuple(rows), evidence, action, changed, is_sure=False)
 
 
 def _are_posted_before(model: ReplayModel, rows: set[int]) -> bool:
@@ -41,21 +43,36 @@ def _waiting_later(model: ReplayModel, rows: set[int], *kinds: StepKind) -> Repl
 
 
 def nonblocking(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield remedies that make a blocking collective non-blocking, and wait for it after the work that follows."""
-    calls: dict[tuple[str, str], list[Step]] = {}
+    """Yield remedies that make a blocking collective non-blocking, and wait for it after the work that follows.
+
+    A rank waits before its next collective at the latest: collectives that it has begun share its links, so that they
+    do not hide one another. What its CPU spends on a collective is added to its work. So a call hides no more than the
+    work that follows it.
+    """
+    calls: dict[tuple[str, str], list[tuple[int, Step]]] = {}
     for place, found in by_site(model, site, ("joined",)).items():
-        for _, step in found:
-            calls.setdefault((place, model.collectives[step.number].name), []).append(step)
-    for (place, name), steps in calls.items():
-        rows = {step.row for step in steps}
-        which = [model.collectives[step.number] for step in steps]
-        is_fit = name != "MPI_Barrier" and all(it.blocking and it.way == SYNCHRONOUS for it in which)
+        for rank, step in found:
+            calls.setdefault((place, model.collectives[step.number].name), []).append((rank, step))
+    for (place, name), at in calls.items():
+        rows = {step.row for _, step in at}
+        which = [model.collectives[step.number] for _, step in at]
+        is_fit = name != "MPI_Barrier" and name not in WINDOW_CALLS
+        is_fit &= all(it.blocking and it.way == SYNCHRONOUS for it in which)
         if not is_fit or not _work_follows(model, rows):
             continue
-        changed = _waiting_later(model, rows, "joined")
-        evidence = f"{len(rows)} calls of {name} at {place}, each before work of {duration(_follows_s(model, rows))}"
+        changed = _begun_only(model, rows)
+        evidence = f"{calls_each(at, name)} at {place}, each before work of {duration(_follows_s(model, rows))}"
         action = f"MPI_I{name.removeprefix('MPI_').lower()}, then the work that needs no result, then MPI_Wait"
-        yield Remedy("nonblocking", tuple(rows), evidence, action, changed)
+        yield Remedy("nonblocking", tuple(rows), evidence, action, changed, is_sure=False)
+
+
+def _begun_only(model: ReplayModel, rows: set[int]) -> ReplayModel:
+    """Return the model with the collectives of these rows begun only: their ranks wait after the work that follows."""
+    waits = (s for steps in model.steps for s in steps if s.row in rows and s.kind == "joined")
+    begun = {s.row: model.collectives[s.number] for s in waits}
+    freed, own_s = _in_background(model, begun)
+    moved = [later(steps, lambda s: s.row in rows and s.kind == "joined", ("join", "end")) for steps in model.steps]
+    return model.with_steps([[_with_work(s, own_s) for s in steps] for steps in moved], collectives=freed)
 
 
 def sends(model: ReplayModel, site: Site) -> Iterator[Remedy]:
@@ -72,8 +89,9 @@ def sends(model: ReplayModel, site: Site) -> Iterator[Remedy]:
             continue
         most = max(model.messages[n].num_bytes for n in blocked)
         evidence = f"{len(rows)} sends at {place}, of up to {most} bytes, wait for their receive"
-        is_full = most <= (model.delays.eager_bytes or 0)
-        evidence += ", although others of their size do not: buffers were full" if is_full else ""
+        full = {n for n in blocked if _is_eager(model, n)}
+        is_full = 2 * len(full) > len(blocked)
+        evidence += ", although others of their size between the same ranks do not: buffers were full" * is_full
         if most <= SMALL_BYTES and not is_full and not any(model.messages[n].synchronous for n in blocked):
             free = [replace(m, rendezvous=False) if n in blocked else m for n, m in enumerate(model.messages)]
             action = f"raise the library's eager limit above {most} bytes (docs/trace.md names the variables)"
@@ -81,6 +99,12 @@ def sends(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         changed = model.with_steps([latest(steps, rows) for steps in model.steps])
         action = "MPI_Isend from a separate buffer, and MPI_Wait before the rank next receives or calls a collective"
         yield Remedy("rendezvous", tuple(rows), evidence, action, changed)
+
+
+def _is_eager(model: ReplayModel, number: int) -> bool:
+    """Return whether messages of this one's size, between its ranks, mostly do not wait for their receive."""
+    it = model.messages[number]
+    return it.num_bytes <= (model.delays.limits.of(it.src, it.dst).eager_bytes or 0)
 
 
 def _are_blocking(model: ReplayModel, rows: set[int]) -> bool:
@@ -157,13 +181,8 @@ def collective_progress(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         quiet = {s.row: model.collectives[s.number] for _, s in found if model.collectives[s.number].stalls}
         if not quiet:
             continue
-        freed = {it.collective for it in quiet.values()}
-        own_s = {row: it.own_s for row, it in quiet.items()}
+        moved, own_s = _in_background(model, quiet)
         steps = [[_with_work(step, own_s) for step in each] for each in model.steps]
-        moved = tuple(
-            replace(it, stalls=False, seconds=it.seconds - it.own_s) if it.collective in freed else it
-            for it in model.collectives
-        )
         spent = max(it.seconds for it in quiet.values())
         names = ", ".join(sorted({it.name for it in quiet.values()}))
         evidence = (
@@ -172,6 +191,21 @@ def collective_progress(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         )
         action = f"call MPI_Test about every {duration(max(spent / 8, 1e-4))} during the work, or run a progress thread"
         yield Remedy("progress", tuple(quiet), evidence, action, model.with_steps(steps, collectives=moved))
+
+
+def _in_background(
+    model: ReplayModel, at: Mapping[int, CollectiveCall]
+) -> tuple[tuple[CollectiveCall, ...], dict[int, float]]:
+    """Return the collectives, those `at` rows without what CPUs spend on them, and this by row.
+
+    An earlier remedy may have left a collective shorter than what CPUs spent on it.
+    """
+    freed = {it.collective for it in at.values()}
+    found = (
+        replace(it, stalls=False, seconds=max(it.seconds - it.own_s, 0.0)) if it.collective in freed else it
+        for it in model.collectives
+    )
+    return tuple(found), {row: it.own_s for row, it in at.items()}
 
 
 def _with_work(step: Step, own_s: dict[int, float]) -> Step:

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from dovetail import __version__
 from dovetail.cli import output
+from dovetail.cli.accelerate import accelerate
 from dovetail.cli.bench import bench
 from dovetail.cli.cache import group as cache_group
 from dovetail.cli.characterise import characterise
@@ -29,6 +30,7 @@ from dovetail.cli.machines import machines
 from dovetail.cli.operators import HELP, Verb
 from dovetail.cli.plan import plan
 from dovetail.cli.probe import probe
+from dovetail.cli.reproduce import reproduce
 from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
@@ -46,7 +48,7 @@ OF_OPERATORS = (
     Verb(plan, limits=True, compares=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
-ORDER = (*RIVER, "launch", "trace", "show", "diff", "machines", "cache", "doctor")
+ORDER = (*RIVER, "launch", "trace", "accelerate", "show", "diff", "machines", "cache", "doctor", "reproduce")
 _ALLOCATIONS = 100_000  # between garbage collections; with Python's 700 they take a tenth of a short command's time
 _UsageError: Any = typer.BadParameter.__bases__[0]  # a class of typer or of click, depending on typer's version
 _ClickException: Any = _UsageError.__bases__[0]
@@ -68,9 +70,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings=HELP,
 )
-for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor):
+for _verb in (bench, simulate, verify, run, compare, compile, tile, show, diff, machines, doctor, reproduce):
     app.command(_verb.__name__)(_verb)
 app.command("launch", context_settings={**HELP, **PASSES_ON})(launch)
+app.command("accelerate", context_settings={**HELP, **PASSES_ON})(accelerate)
 for _group in OF_OPERATORS:
     app.add_typer(_group.group(), name=_group.name)
 app.add_typer(trace_group(), name="trace", no_args_is_help=True)

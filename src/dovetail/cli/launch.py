@@ -11,7 +11,7 @@ from dovetail.core import DovetailError
 
 
 def launch(
-    context: typer.Context, ranks: Annotated[int, typer.Option("--ranks", help="Ranks to start.", min=1)] = 2
+    context: typer.Context, ranks: Annotated[int, typer.Option("--ranks", "-n", help="Ranks to start.", min=1)] = 2
 ) -> int:
     """Start a command as ranks of this host, which meet by dovetail.world(); no MPI is needed.
 

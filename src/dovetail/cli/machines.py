@@ -1,4 +1,4 @@
-"""machines: `dovetail machines`: list preset and probed machines, or show one machine's cost curves."""
+"""machines: `dovetail machines`: list, show and plot machines, and import the topology files of other tools."""
 
 from __future__ import annotations
 
@@ -19,47 +19,82 @@ if TYPE_CHECKING:
     from dovetail.machine import Machine
 
 SCHEMA = "dovetail.machines/1"
+THIS = "this"
+
+
+ACTIONS = ("list", "show", "plot", "import")
 
 
 def machines(
-    name: Annotated[str | None, typer.Argument(help="A preset, a probed machine, or a machine's JSON file.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", help="Write the machine's curves to this HTML page.")] = None,
+    what: Annotated[
+        str, typer.Argument(help="list, show, plot, import; or the name of a machine, which is shown.")
+    ] = "list",
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A preset, a probed machine, `this` (the one probed last), or a machine's JSON file."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Write the machine's topology and curves to this HTML page.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="With import: write the machine to this JSON file.")] = None,
     json: Json = False,
 ) -> None:
-    """List the known machines; with a NAME, show its cost curves and their errors."""
-    if name is None:
-        if plot:
-            raise MachineError("--plot needs the name of a machine", hint="dovetail machines NAME --plot FILE.html")
+    """List the known machines; show one's cost curves; plot its topology and curves; import hwloc's or NCCL's XML."""
+    action, named = (what, name) if what in ACTIONS else ("show", what)
+    if action == "list":
+        if plot or named:
+            raise MachineError("a list has no page, and takes no name", hint="dovetail machines plot NAME")
         rows = list(known())
         output.emit({"schema": SCHEMA, "machines": rows}) if json else _list(rows)
         return
-    machine = find(name)
-    if plot:
-        write_plot(machine, plot)
+    if named is None or (what not in ACTIONS and name is not None):
+        raise MachineError(f"dovetail machines {what} needs one machine", hint=f"dovetail machines {action} NAME")
+    machine = _imported(named, out) if action == "import" else find(named)
+    page = plot or (Path(f"{machine.name}.html") if action == "plot" else None)
+    if page:
+        write_plot(machine, page)
     output.emit(machine.to_json()) if json else print(render(machine))
-    if plot and not json:
-        print(f"\n{plot}")
+    for path in filter(None, (out, page)):
+        output.note(f"\n{path}")
+
+
+def _imported(path: str, out: Path | None) -> Machine:
+    """Return the machine of a topology file; write it to `out`."""
+    from dovetail.machine.topology_xml import read_topology
+
+    machine = read_topology(path)
+    if out:
+        machine.save(out)
+    return machine
 
 
 def find(name: str) -> Machine:
-    """Return the machine with this name: a probed machine, a preset, or a machine's JSON file."""
+    """Return the machine with this name: a probed machine, `this`, a preset, or a machine's JSON file."""
     from dovetail.machine import load
     from dovetail.store.machines import saved_machines
 
-    for _, machine in saved_machines() if not name.endswith(".json") else ():
+    saved = list(saved_machines()) if not name.endswith(".json") else []
+    for _, machine in saved:
         if machine.name == name:
             return machine
+    if name == THIS:
+        if not saved:
+            raise MachineError("this machine was not probed yet", hint="dovetail probe links")
+        return max(saved, key=lambda each: each[0].stat().st_mtime)[1]
     return load(name)
 
 
 def known() -> Iterator[dict[str, Any]]:
-    """Yield a row for each machine: presets, then the machines probed here."""
+    """Yield a row for each machine: presets, families of them, then the machines probed here."""
     from dovetail.machine import load, presets
+    from dovetail.machine.presets import families
     from dovetail.store.machines import saved_machines
 
     for name in presets():
         machine = load(name)
         yield _row(machine, str(machine.provenance.get("label", "preset")), None)
+    for name in families():
+        yield _family(name)
     for path, machine in saved_machines():
         yield _row(machine, "measured", path)
 
@@ -86,15 +121,12 @@ def render(machine: Machine) -> str:
 
 
 def write_plot(machine: Machine, path: Path) -> Path:
-    """Write a page with a plot of each cost curve; return its path."""
-    from dovetail.cost import CostModel
-    from dovetail.report import Provenance, write_curves
+    """Write a page with the topology and a plot of each cost curve; return its path."""
+    from dovetail.report import Provenance
+    from dovetail.report.topology import write_machine
 
-    command = f"dovetail machines {shlex.quote(machine.name)} --plot {shlex.quote(str(path))}"
-    provenance = Provenance(command, machine.name, "")
-    return write_curves(
-        path, dict(CostModel.of(machine).curves), title=f"Costs of {machine.name}", provenance=provenance
-    )
+    command = f"dovetail machines plot {shlex.quote(machine.name)} --plot {shlex.quote(str(path))}"
+    return write_machine(path, machine, Provenance(command, machine.name, ""))
 
 
 def _curve_row(key: str, curve: Curve) -> list[str]:
@@ -115,8 +147,19 @@ def _unit(curve: Curve) -> str:
 
 
 def _list(rows: list[dict[str, Any]]) -> None:
-    cells = [[row["name"], str(row["ranks"]), str(row["nodes"]), row["origin"], row["about"]] for row in rows]
+    cells = [[row["name"], _count(row["ranks"]), _count(row["nodes"]), row["origin"], row["about"]] for row in rows]
     output.table(["machine", "ranks", "nodes", "origin", "about"], cells, ["left", "right", "right", "left", "left"])
+
+
+def _count(value: int | None) -> str:
+    return "–" if value is None else str(value)
+
+
+def _family(name: str) -> dict[str, Any]:
+    """Return the row of machines that are generated; how many ranks and nodes they have follows from the name."""
+    about = "generated: put numbers for the letters"
+    row = {"name": name, "ranks": None, "nodes": None, "origin": "preset, not measured here", "about": about}
+    return row | {"path": None}
 
 
 def _row(machine: Machine, origin: str, path: Path | None) -> dict[str, Any]:

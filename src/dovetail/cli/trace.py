@@ -118,6 +118,19 @@ def replay(
         print(replay_text(found))
 
 
+def causes(trace: TraceArgument, json: Json = False) -> None:
+    """List what made the ranks wait: who was late, doing what, where and when. Chains of waits lead to their roots."""
+    from dovetail.advise.causes import causes as found_in
+    from dovetail.report.causes import causes_text
+
+    with output.progress("following waits to their causes"):
+        found = found_in(_open(trace))
+    if json:
+        output.emit(found.to_json())
+    else:
+        print(causes_text(found, terminal=output.is_terminal(), width=output.width()))
+
+
 def advise(
     trace: TraceArgument,
     machine: Annotated[
@@ -243,14 +256,18 @@ def _merged(folder: Path) -> TraceFile:
 
 def _note_trace(trace: TraceFile) -> None:
     """Print how much a trace holds; warn of its faults."""
+    from dovetail.trace.partial import partial_words
+
     output.note(f"{trace.num_rows} rows of {trace.num_ranks} ranks; `dovetail trace stats {trace.path}` adds them up")
-    if lost := trace.meta.get("lost"):
+    for text in (cut := list(partial_words(trace.meta))):
+        output.warn(text)
+    if (lost := trace.meta.get("lost")) and not cut:
         output.warn(f"{lost} events were lost: the buffers were full, or newer events overwrote them")
     for fault in trace.meta.get("faults", ()):
         output.warn(fault)
 
 
-VERBS = ("run", "merge", "stats", "view", "replay", "advise", "export", "import")
+VERBS = ("run", "merge", "stats", "view", "replay", "causes", "advise", "export", "import")
 
 
 def group() -> typer.Typer:
@@ -258,7 +275,7 @@ def group() -> typer.Typer:
     about = "Trace an unmodified MPI program, and analyse what its ranks did."
     made = typer.Typer(cls=Verbs, help=about, context_settings=HELP)
     made.command("run", context_settings={**HELP, **PASSES_ON})(run)
-    for verb in (merge, stats, view, replay, advise):
+    for verb in (merge, stats, view, replay, causes, advise):
         made.command(verb.__name__)(verb)
     made.command("import")(take)
     return made

@@ -2,6 +2,7 @@
 
 from dovetail.cost.curve import Curve, Mode, Segment
 from dovetail.cost.fit import as_measured, fit, fit_factor
+from dovetail.cost.folded import price_folded
 from dovetail.cost.model import Accuracy, CostModel, rate_key
 from dovetail.cost.modes import EagerLimit, eager_limit, modes
 from dovetail.cost.price import price
@@ -25,6 +26,7 @@ __all__ = [
     "fit_factor",
     "modes",
     "price",
+    "price_folded",
     "price_protocol",
     "protocols",
     "rate_key",

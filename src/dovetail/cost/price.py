@@ -27,6 +27,7 @@ def price(
     *,
     extrapolate: bool = False,
     times: Ints | None = None,
+    routes: Routes | None = None,
 ) -> Prices:
     """Return the costs of each op of `program` on `machine`.
 
@@ -45,6 +46,8 @@ def price(
         Predict sizes beyond the measured range.
     times : ndarray of int, shape (num_ops,), optional
         Number of identical ops that each op stands for. Prices are those of one; the mean message counts all.
+    routes : Routes, optional
+        The links of each channel. Default: those of `machine`, which must have all ranks of the program.
 
     Returns
     -------
@@ -64,11 +67,11 @@ def price(
     beyond that (see `routes`). A get takes its latency twice. Copies, sums and collectives smaller than the measured
     ones cost as much as the smallest measured.
     """
-    _check(program, machine, contention)
+    _check(program, machine, contention, routed=routes is not None)
     model = CostModel.of(machine)
     sizes = _Sizes.of(program, workload)
     work_s = _work(program, model, workload, sizes, extrapolate)
-    routes = Routes.of(program, machine)
+    routes = routes or Routes.of(program, machine)
     wire_s, latency_s, rendezvous = _messages(program, model, sizes, routes, extrapolate)
     if contention is None:
         slow_by_net, slow_by_compute = _slow_downs(program, model, sizes, times)
@@ -90,8 +93,8 @@ def price(
     )
 
 
-def _check(program: Program, machine: Machine, contention: float | None) -> None:
-    if program.num_ranks > machine.ranks:
+def _check(program: Program, machine: Machine, contention: float | None, routed: bool) -> None:
+    if program.num_ranks > machine.ranks and not routed:
         raise CostError(
             f"program '{program.name}' needs {program.num_ranks} ranks",
             found=f"machine '{machine.name}' has {machine.ranks}",

@@ -33,6 +33,8 @@ class Protocol(NamedTuple):
         Least number of slices of a message.
     tile_bytes : int
         Bytes in one slot of the FIFO. For longer messages all lanes repeat their ops.
+    net_latency_s : float
+        The latency of a message between nodes, instead of `latency_s`.
     """
 
     latency_s: float
@@ -41,6 +43,7 @@ class Protocol(NamedTuple):
     sweep_bytes: int = 0
     slices: int = 1
     tile_bytes: int = 1 << 40
+    net_latency_s: float = 0.0
 
     def grain(self, num_bytes: float) -> float:
         """Return the bytes of a message's first piece.
@@ -85,27 +88,54 @@ def price_protocol(
     begins: NDArray[np.bool_] | bool = True,
     switch: int | None = None,
 ) -> Prices:
-    """Return the costs of each op if ranks are GPUs on one non-blocking switch.
+    """Return the costs of each op if the ranks of a node are GPUs on one non-blocking switch.
 
-    A message occupies its sender's port for bytes / (efficiency · `link_bytes_per_s`, a fact of the machine). The op
-    that receives it keeps its lane busy for bytes / `lane_bytes_per_s`, and `latency_s` more if `begins`: if the op
-    receives the first piece of a message. Local additions and copies cost what the machine's curves say. `num_bytes`:
-    bytes of each op, see `op_bytes`. Rank `switch` stands for a switch that reduces and multicasts messages
-    itself (NVLS): its lanes take no time, and its messages occupy the receiver's port. The time to launch a kernel
-    (fact `launch_s`) is not included.
+    A message occupies its sender's port for bytes / (efficiency · `link_bytes_per_s`, a fact of the machine); between
+    nodes it occupies its sender's network card instead, at `nic_bytes_per_s` (another fact). The op that receives it
+    keeps its lane busy for bytes / `lane_bytes_per_s`, and a latency more if `begins`: if the op receives the first
+    piece of a message. Local additions and copies cost what the machine's curves say. `num_bytes`: bytes of each op,
+    see `op_bytes`. Rank `switch` stands for a switch that reduces and multicasts messages itself (NVLS): its lanes take
+    no time, and its messages occupy the receiver's port. The time to launch a kernel (fact `launch_s`) is not included.
+
+    Raises CostError if the machine lacks one of those facts.
     """
-    if "link_bytes_per_s" not in machine.facts:
-        hint = "choose a preset of GPUs, such as a100-8"
-        raise CostError(f"machine '{machine.name}' has no fact 'link_bytes_per_s'", hint=hint)
-    wire_s = num_bytes / (protocol.efficiency * float(machine.facts["link_bytes_per_s"]))
-    receive_s = num_bytes / protocol.lane_bytes_per_s + np.where(begins, protocol.latency_s, 0.0)
+    ranks, across = program.num_ranks, _between_nodes(program, machine)
+    out, arrives = _of_channel(program, across, "chan_out"), _of_channel(program, across, "chan_in")
+    rate = np.where(out, _fact(machine, "nic_bytes_per_s") if across.any() else 1.0, _fact(machine, "link_bytes_per_s"))
+    latency_s = np.where(arrives, protocol.net_latency_s, protocol.latency_s)
+    wire_s = num_bytes / (protocol.efficiency * rate)
+    receive_s = num_bytes / protocol.lane_bytes_per_s + np.where(begins, latency_s, 0.0)
     work_s = np.where(np.isin(program.kind, list(RECVS)), receive_s, 0.0)
     for key, kind in (("copy", Kind.copy), ("reduce", Kind.reduce)):
         rows = program.kind == kind
         work_s[rows] = CostModel.of(machine).seconds(key, num_bytes[rows], extrapolate=True)
     if switch is not None:
         work_s[program.columns["rank"] == switch] = 0.0
-    ports = [program.num_ranks + c.dst if c.src == switch else c.src for c in program.channels]
-    routes = {"route_start": np.arange(len(ports) + 1), "route": ports, "num_links": 2 * program.num_ranks}
+    ports = [
+        2 * ranks + c.src if far else ranks + c.dst if c.src == switch else c.src
+        for c, far in zip(program.channels, across, strict=True)
+    ]
+    routes = {"route_start": np.arange(len(ports) + 1), "route": ports, "num_links": 3 * ranks}
     wire_s = np.where(program.chan_out >= 0, wire_s, 0.0)
     return Prices.plain(program, work_s, wire_s, num_bytes=np.rint(num_bytes), **routes)
+
+
+def _fact(machine: Machine, name: str) -> float:
+    if name not in machine.facts:
+        raise CostError(
+            f"machine '{machine.name}' has no fact '{name}'", hint="choose a preset of GPUs, such as a100-8"
+        )
+    return float(machine.facts[name])
+
+
+def _between_nodes(program: Program, machine: Machine) -> NDArray[np.bool_]:
+    """Return, for each channel, whether it leads from one node to another; the rank of a switch is on no node."""
+    nodes = dict(enumerate(machine.nodes))
+    ends = [(nodes.get(c.src), nodes.get(c.dst)) for c in program.channels]
+    return np.array([a != b and a is not None and b is not None for a, b in ends], dtype=np.bool_)
+
+
+def _of_channel(program: Program, across: NDArray[np.bool_], column: str) -> NDArray[np.bool_]:
+    """Return, for each op, whether the channel in `column` leads from one node to another; False if it has none."""
+    found: NDArray[np.bool_] = np.append(across, False)[program.columns[column]]
+    return found

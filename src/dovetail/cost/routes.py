@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,19 +31,39 @@ class Routes:
         """Return the routes of all channels of `program`. Raises MachineError if two nodes have no link."""
         routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
         ends = [(False, *link[:2]) for link in machine.links]  # (is within a node, nodes or ranks) of each link
+        ports = _Ports(machine, {})
         for src, dst, _, _ in program.channels:
             if (src, dst) not in routes:
                 kind, links = machine.route(src, dst)
                 if not links and src != dst:  # ranks of one node: each ordered pair has its own link
                     links = (len(ends),)
                     ends.append((True, src, dst))
-                routes[src, dst] = kind, links
+                routes[src, dst] = kind, tuple(ports.of(row, src, dst, ends) for row in links)
         lists = [routes[c.src, c.dst][1] for c in program.channels]
         start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         flat = np.array([link for links in lists for link in links], dtype=np.int64)
         kinds = tuple(routes[c.src, c.dst][0] for c in program.channels)
         ways = [{ends[link] for link in links} for links in lists]
         return Routes(start, flat, len(ends), kinds, _two_way(program, ways))
+
+
+class _Ports(NamedTuple):
+    """The ports of single ranks, for kinds of links of which every rank has its own: (row of the link, rank) → row."""
+
+    machine: Machine
+    rows: dict[tuple[int, int], int]
+
+    def of(self, row: int, src: int, dst: int, ends: list[tuple[bool, int, int]]) -> int:
+        """Return the row of the link that a message between two ranks occupies; add a rank's port to `ends` if new."""
+        link = self.machine.links[row] if row < len(self.machine.links) else None
+        if link is None or link.kind not in self.machine.facts.get("ports_per_rank", ()):
+            return row
+        rank = src if link.src >= 0 else dst
+        if (row, rank) not in self.rows:
+            self.rows[row, rank] = len(ends)
+            out, back = (-2 - rank, -1) if link.src >= 0 else (-1, -2 - rank)
+            ends.append((False, out, back))
+        return self.rows[row, rank]
 
 
 def carriers(program: Program) -> NDArray[np.int32]:

@@ -3,16 +3,20 @@
 from dovetail.ir.abilities import Heuristic, PublishedCase
 from dovetail.ir.build import Builder
 from dovetail.ir.compute_calls import Call, Calls, compute_calls, kernel_calls, op_works, work_keys
+from dovetail.ir.fold import fold
+from dovetail.ir.folded import Folded, Requirement
 from dovetail.ir.kernels import Agreement, CFunction, Gemm, KernelCall, KernelForm, Operand, Work
 from dovetail.ir.operator import LibraryCall, Operator, Option, Piece, Sample, Space
 from dovetail.ir.program import Program, check_columns
 from dovetail.ir.proof.certificate import Certificate, Check
+from dovetail.ir.proof.folded import verify_folded
 from dovetail.ir.proof.limits import TARGETS, Target
 from dovetail.ir.proof.sizes import sizes_fault, slot_classes, slot_sizes, uneven
 from dovetail.ir.proof.verify import judge_limits, verify, verify_reference
 from dovetail.ir.schedule import SERIAL, Progress, Schedule
 from dovetail.ir.slots import Slot, dtype_bytes
 from dovetail.ir.subject import Subject
+from dovetail.ir.symmetry import Symmetry
 from dovetail.ir.text.parse import parse
 from dovetail.ir.text.write import canonical, to_text
 from dovetail.ir.types import (
@@ -49,6 +53,7 @@ __all__ = [
     "Channel",
     "Check",
     "Collective",
+    "Folded",
     "Gemm",
     "Heuristic",
     "Kernel",
@@ -67,12 +72,14 @@ __all__ = [
     "Progress",
     "PublishedCase",
     "Region",
+    "Requirement",
     "Sample",
     "Schedule",
     "Sizes",
     "Slot",
     "Space",
     "Subject",
+    "Symmetry",
     "Target",
     "Term",
     "Work",
@@ -81,6 +88,7 @@ __all__ = [
     "check_columns",
     "compute_calls",
     "dtype_bytes",
+    "fold",
     "is_one_of",
     "judge_limits",
     "kernel_calls",
@@ -93,6 +101,7 @@ __all__ = [
     "to_text",
     "uneven",
     "verify",
+    "verify_folded",
     "verify_reference",
     "work_keys",
 ]

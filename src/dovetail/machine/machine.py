@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.core import MachineError, check_schema, load_document, save_json
-from dovetail.machine.presets import preset_document, presets
+from dovetail.machine.presets import families, generated_document, preset_document, presets
 
 SCHEMA = "dovetail.machine/1"
 CURVE_SCHEMA = "dovetail.curve/1"
@@ -43,7 +43,9 @@ _COST_KEY = re.compile(
 
 
 class Link(NamedTuple):
-    """One direction between two nodes, or between a node and the `SWITCH`. Two directions are two links.
+    """One direction between two nodes, or between a node and a switch. Two directions are two links.
+
+    Switches have negative numbers; where there is one, it is `SWITCH`.
 
     A link from a node to itself names the kind of links between ranks of that node (default: `shm`). Such ranks do not
     share a wire: every ordered pair has its own.
@@ -101,6 +103,8 @@ class Machine:
     - `eager_limit_bytes`: a number, or one for each link kind. Larger messages wait for their receive. 0: all wait.
     - `slice_bytes`: on this machine concurrent long messages interleave, unless they are sent in slices of this size;
       then they arrive one after another. Absent: messages do not interleave, or it is unknown.
+    - `ports_per_rank`: kinds of links of which every rank of a node has its own (network cards of GPUs), so that
+      messages of several ranks leave or enter the node at once.
     - `k_is_per_rank`: a matmul operator's k is that of each rank (as in seed 000), not the sum over ranks.
     - `dtype`: element type of the compute curves.
     - `contention_prior`: the factor on communication in seed 000's rule. Predictions use 1.0 by default.
@@ -221,16 +225,19 @@ class Machine:
 
         >>> Machine.load("atlas-a2-8").ranks
         8
-        >>> Machine.load("atlas-a2")
+        >>> Machine.load("atlas-a2")  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
         dovetail.core.errors.MachineError: no machine 'atlas-a2'
-          found       presets a100-8, atlas-a2-8, h100-8, mi300x-8, shared-memory-2, two-hosts-100mbit, two-hosts-1gbit
+          found       presets a100-8, atlas-a2-8, ...
           try         did you mean 'atlas-a2-8'? Or give the path of a machine's JSON file
         """
         name = str(name_or_path)
         if name in presets():
             return cls.from_json(preset_document(name))
+        generated = _generated(name)
+        if generated is not None:
+            return cls.from_json(generated)
         if isinstance(name_or_path, Path) or name.endswith(".json") or Path(name).is_file():
             if not Path(name).exists():
                 hint = "`dovetail machines` lists the known machines"
@@ -240,7 +247,7 @@ class Machine:
         hint = f"did you mean '{near[0]}'? Or give" if near else "give"
         raise MachineError(
             f"no machine '{name}'",
-            found=f"presets {', '.join(presets())}",
+            found=f"presets {', '.join((*presets(), *families()))}",
             hint=f"{hint} the path of a machine's JSON file",
         )
 
@@ -267,19 +274,35 @@ class Machine:
 def _shortest(rows: Mapping[tuple[int, int], int], start: int) -> dict[int, tuple[int, ...]]:
     """Return the shortest route (rows of links) from a node to every other, given the row of each link.
 
-    Of equally short routes, one through the switch is preferred, then one through nodes of small numbers.
+    Of equally short routes, one through a switch is preferred, then one through nodes of small numbers. Of several
+    switches that lead to the same place, destination d takes the (d mod count)-th, as in a fat tree whose routes are
+    static.
     """
     out: dict[int, list[int]] = {}
     for src, dst in rows:
         out.setdefault(src, []).append(dst)
-    ways: dict[int, tuple[int, ...]] = {start: ()}
-    reached = [start]
+    before: dict[int, list[int]] = {start: []}
+    distance, reached = {start: 0}, [start]
     for node in reached:
         for other in sorted(out.get(node, ())):
-            if other not in ways:
-                ways[other] = (*ways[node], rows[node, other])
+            if other not in distance:
+                distance[other] = distance[node] + 1
+                before[other] = [node]
                 reached.append(other)
-    return ways
+            elif distance[other] == distance[node] + 1:
+                before[other].append(node)
+    return {node: _way(rows, before, node) for node in reached}
+
+
+def _way(rows: Mapping[tuple[int, int], int], before: Mapping[int, list[int]], end: int) -> tuple[int, ...]:
+    """Return the rows of the links to `end`, given the nodes and switches before each one on shortest routes."""
+    way, here = [], end
+    while before[here]:
+        switches = [each for each in before[here] if each < 0]
+        last = switches[end % len(switches)] if switches and before[here][0] < 0 else before[here][0]
+        way.append(rows[last, here])
+        here = last
+    return tuple(reversed(way))
 
 
 def even_nodes(nodes: Sequence[Any]) -> int:
@@ -292,6 +315,13 @@ def even_nodes(nodes: Sequence[Any]) -> int:
     each = len(nodes) // max(count, 1)
     even = all(len(set(nodes[i * each : (i + 1) * each])) == 1 for i in range(count))
     return count if even and each * count == len(nodes) else 1
+
+
+def _generated(name: str) -> dict[str, Any] | None:
+    try:
+        return generated_document(name)
+    except ValueError as error:
+        raise MachineError(f"machine '{name}' cannot be generated", found=str(error)) from None
 
 
 def _link(row: Sequence[Any]) -> Link:
@@ -326,10 +356,10 @@ def _check_links(machine: Machine) -> None:
         if not isinstance(link.kind, str) or not link.kind:
             raise MachineError(f"{where}: a link needs a kind such as 'tcp'", found=repr(tuple(link)))
         for end in (link.src, link.dst):
-            if not _is_int(end) or (end != SWITCH and end not in nodes):
-                hint = f"nodes are {sorted(nodes)}; {SWITCH} is the switch"
+            if not _is_int(end) or (end >= 0 and end not in nodes):
+                hint = f"nodes are {sorted(nodes)}; {SWITCH} is the switch, and so is any other negative number"
                 raise MachineError(f"{where}: a link ends at node {end!r}, on which there is no rank", hint=hint)
-        if link.src == link.dst == SWITCH or (link.src, link.dst) in seen:
+        if link.src == link.dst < 0 or (link.src, link.dst) in seen:
             raise MachineError(f"{where}: link {link.src} -> {link.dst} is given twice, or joins a switch to itself")
         seen.add((link.src, link.dst))
     rows = {ends: row for row, ends in enumerate(seen)}

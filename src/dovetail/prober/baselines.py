@@ -101,20 +101,22 @@ def can_time(kind: str, dtype: str) -> bool:
 def knobs_of(library: str, kind: str) -> list[Environment]:
     """Return the settings of a library that may serve a collective better than its own choice.
 
-    MPICH: every algorithm between processes in place of those of shared memory; larger buffers of these. Open MPI:
-    its component of shared memory, which is off by default, and every algorithm of `coll_tuned`, which HAN hides.
+    MPICH: every algorithm between processes in place of those of shared memory; processes that yield their core, for
+    ranks that outnumber the cores; larger buffers in shared memory. Open MPI: its component of shared memory, which is
+    off by default, and every algorithm of `coll_tuned`, which HAN hides.
 
-    >>> [list(each) for each in knobs_of("MPICH Version: 5.0.2", "gather")]
-    [['MPIR_CVAR_GATHER_DEVICE_COLLECTIVE', 'MPIR_CVAR_GATHER_INTRA_ALGORITHM']]
+    >>> knobs_of("MPICH Version: 5.0.2", "gather")[1]
+    {'MPIR_CVAR_GATHER_DEVICE_COLLECTIVE': '0', 'MPIR_CVAR_POLLS_BEFORE_YIELD': '1'}
     >>> knobs_of("Open MPI v5.0.11", "broadcast")[0]
     {'OMPI_MCA_coll_han_priority': '0', 'OMPI_MCA_coll_sm_priority': '95'}
     """
     if library.startswith("Open MPI"):
         return _open_mpi(*OPEN_MPI[kind])
     word, algorithms = MPICH[kind]
-    found: list[Environment] = [
-        {f"MPIR_CVAR_{word}_DEVICE_COLLECTIVE": "0", f"MPIR_CVAR_{word}_INTRA_ALGORITHM": each} for each in algorithms
-    ]
+    messages = {f"MPIR_CVAR_{word}_DEVICE_COLLECTIVE": "0"}
+    found: list[Environment] = [messages | {f"MPIR_CVAR_{word}_INTRA_ALGORITHM": each} for each in algorithms]
+    if word:
+        found.append(messages | {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"})
     if word in (*BOTH, "ALLREDUCE"):
         found.insert(0, {f"MPIR_CVAR_{each}_INTRANODE_BUFFER_TOTAL_SIZE": str(1 << 20) for each in BOTH})
     return found

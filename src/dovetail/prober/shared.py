@@ -22,7 +22,6 @@ TRIPS = 7  # of a program: its messages fit the slots that a channel has
 EACH_S = 2e-3  # seconds of one timing
 MOST_REPEATS = 2000
 RATE, LEAST_S = 2e9, 2e-7  # bytes a second and seconds of a message, both poor: how often to repeat
-CROWDED_S = 1e-4  # seconds of a message between ranks that outnumber the cores
 
 
 def probe_shared(executor: Executor, machine: Machine) -> Machine:
@@ -60,17 +59,14 @@ def probe_shared(executor: Executor, machine: Machine) -> Machine:
 def _measurements(machine: Machine) -> Iterator[tuple[Measurement, int]]:
     """Yield what to run, and how many costs in a row one run takes."""
     ((kind, pair),) = pairs_of(machine).items()
-    cores = machine.facts.get("cores", machine.ranks)  # a list where ranks may use different numbers of them
-    is_crowded = machine.ranks > (max(cores) if isinstance(cores, list) else cores)
-    least_s = CROWDED_S if is_crowded else LEAST_S
     for size in SIZES:
-        yield _shared(programs.ping_pong(machine.ranks, pair, size, TRIPS, kind), least_s), 2 * TRIPS
-        yield _shared(programs.exchange(machine.ranks, pair, size, TRIPS, kind), least_s), TRIPS + 1
+        yield _shared(programs.ping_pong(machine.ranks, pair, size, TRIPS, kind)), 2 * TRIPS
+        yield _shared(programs.exchange(machine.ranks, pair, size, TRIPS, kind)), TRIPS + 1
         for local in (programs.reduce, programs.copy):  # after a first copy
-            yield _shared(local(machine.ranks, size, TRIPS), LEAST_S), TRIPS + 1
+            yield _shared(local(machine.ranks, size, TRIPS)), TRIPS + 1
 
 
-def _shared(made: Measurement, least_s: float) -> Measurement:
-    repeats = int(EACH_S / (TRIPS * (least_s + made.x / RATE)))
+def _shared(made: Measurement) -> Measurement:
+    repeats = int(EACH_S / (TRIPS * (LEAST_S + made.x / RATE)))
     options = replace(made.variant.options, transport=SHARED, spans=False, repeats=min(max(repeats, 1), MOST_REPEATS))
     return made._replace(variant=replace(made.variant, options=options))

@@ -3,40 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from dovetail.advise.advise import Advice, Finding
 from dovetail.advise.replay import Replay
 from dovetail.report.units import percent, seconds
 
 _DOING = {
-    "work": "was late, by work", "io": "was late, by MPI I/O", "poll": "was late, by pauses between tests",
-    "call": "was late, by its time in a call", "start": "began late",
+    "work": "was late, by work", "io": "read or wrote files",
+    "poll": "was late, by pauses between tests", "call": "was late, by its time in a call", "start": "began late",
+    "stolen": "was late, because it did not run", "crowded": "was late, because other ranks had its core",
 }  # fmt: skip
 
 
+class Part(NamedTuple):
+    """A paragraph of advice, and the finding that it is about; None: none."""
+
+    text: str
+    finding: Finding | None = None
+
+
 def advice_text(advice: Advice) -> str:
-    """Return the numbered findings, doubtful ones last, then how far replays can be trusted."""
-    firm = [it for it in advice.findings if advice.num_runs > 1 or it.saves_s > advice.spread_s]
-    faint = [it for it in advice.findings if it not in firm]
+    """Return disturbances of the run, the numbered findings, doubtful ones last, and how far replays can be trusted."""
+    return "\n\n".join(part.text for part in advice_parts(advice))
+
+
+def advice_parts(advice: Advice) -> list[Part]:
+    """Return the paragraphs of `advice_text`."""
+    shaken = [it for it in advice.findings if it.is_disturbed]
+    calm = [it for it in advice.findings if not it.is_disturbed]
+    firm = [it for it in calm if advice.num_runs > 1 or it.saves_s > advice.spread_s]
+    faint = [it for it in calm if it not in firm]
     mains = [it for it in firm if not it.instead_of or not any(_name(main) == it.instead_of for main in firm)]
-    parts = [_with_ways(number, it, advice, firm) for number, it in enumerate(mains, 1)]
-    if faint:
-        parts.append(f"Below what two runs differ by, {seconds(advice.spread_s)}; these may be chance:")
-        parts += [_finding(number, it, advice) for number, it in enumerate(faint, len(mains) + 1)]
-    if not parts:
-        parts = [f"Nothing to change would save {_least(advice)}."]
-    if advice.doubtful:
-        parts.append(f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:")
-        numbered = enumerate(advice.doubtful, len(advice.findings) + 1)
-        parts += [_finding(number, finding, advice) for number, finding in numbered]
+    groups = (
+        ("", mains),
+        ("Others took as much of the ranks' cores, at the same time, as these save; they may be the cause:", shaken),
+        (f"Below what two runs differ by, {seconds(advice.spread_s)}; these may be chance:", faint),
+        (f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:", advice.doubtful),
+    )
+    parts = [Part(text) for text in (*crowded_text(advice.crowded), *disturbed_text(advice.disturbed))]
+    if not advice.findings:
+        parts.append(Part(f"Nothing to change would save {_least(advice)}."))
+    number = 0
+    for heading, those in groups:
+        parts += [Part(heading)] if heading and those else []
+        for it in those:
+            number += 1
+            ways = firm if those is mains else ()
+            parts.append(Part(_with_ways(number, it, advice, ways), it))
+    return [*parts, *map(Part, _remarks(advice))]
+
+
+def _remarks(advice: Advice) -> Iterator[str]:
+    """Yield sentences on how far the findings can be trusted."""
     if advice.read_rows < advice.num_rows:
-        parts.append(
-            f"The replay used excerpts, {advice.read_rows} of {advice.num_rows} rows; savings are scaled to the whole."
-        )
+        rows = f"{advice.read_rows} of {advice.num_rows} rows"
+        yield f"The replay used excerpts, {rows}; savings are scaled to the whole."
     if advice.num_runs == 1:
         spread = seconds(advice.spread_s)
-        parts.append(f"By the spread of its calls, a second run may differ by {spread}; `--again` compares with one.")
-    return "\n\n".join([*parts, *advice.notes, replay_text(Replay(advice.traced_s, advice.replayed_s))])
+        yield f"By the spread of its calls, a second run may differ by {spread}; `--again` compares with one."
+    yield from advice.notes
+    yield replay_text(Replay(advice.traced_s, advice.replayed_s))
+
+
+def disturbed_text(warnings: Sequence[str]) -> list[str]:
+    """Return a paragraph that says by whom a traced run was disturbed; none if it was not."""
+    return [f"This run was disturbed. {'. '.join(warnings)}. Trace it again on a quiet machine."] if warnings else []
+
+
+AS_IF = "What follows is what the program would do with a core for each rank, as far as the trace shows it"
+
+
+def crowded_text(warnings: Sequence[str], said: str = AS_IF) -> list[str]:
+    """Return a paragraph that says how many ranks share cores; none if each has one."""
+    text = ". ".join([*warnings, *([said] if said else [])])
+    return [f"{text}. Start fewer ranks to see it on these cores."] if warnings else []
 
 
 def _least(advice: Advice) -> str:
@@ -59,7 +100,7 @@ def _name(finding: Finding) -> str:
 def _with_ways(number: int, finding: Finding, advice: Advice, others: Sequence[Finding]) -> str:
     """Return a finding, with the other changes that save the same seconds."""
     ways = [it for it in others if it is not finding and it.instead_of == _name(finding)]
-    lines = [f"   or        {it.kind.replace('_', ' ')}, {seconds(it.saves_s)}: {it.action}" for it in ways]
+    lines = [f"   or        {it.kind.replace('_', ' ')}, {_most(it)}{seconds(it.saves_s)}: {it.action}" for it in ways]
     return "\n".join([_finding(number, finding, advice), *lines])
 
 
@@ -67,7 +108,7 @@ def _finding(number: int, finding: Finding, advice: Advice) -> str:
     share = percent(finding.saves_s / advice.replayed_s) if advice.replayed_s else ""
     return "\n".join(
         [
-            f"{number}. {finding.kind.replace('_', ' ')}: saves {seconds(finding.saves_s)} of "
+            f"{number}. {finding.kind.replace('_', ' ')}: saves {_most(finding)}{seconds(finding.saves_s)} of "
             f"{seconds(advice.replayed_s)} ({share}), predicted",
             f"   where     {finding.where}",
             f"   evidence  {finding.evidence}",
@@ -75,6 +116,11 @@ def _finding(number: int, finding: Finding, advice: Advice) -> str:
             f"   do        {finding.action}",
         ]
     )
+
+
+def _most(finding: Finding) -> str:
+    """Return "at most " for a change of which the trace shows neither whether it is possible nor how much of it."""
+    return "" if finding.is_sure else "at most "
 
 
 def _cause(finding: Finding) -> Iterator[str]:

@@ -20,7 +20,7 @@ from dovetail.report.template import fill, part, programs_of, provenance_list
 from dovetail.report.units import ideal_share, second_unit, seconds, seconds_column, significant
 from dovetail.timeline import Label, Timeline
 
-SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "find.js", "main.js")
+SCRIPTS = ("data.js", "view.js", "draw.js", "over.js", "input.js", "find.js", "findings.js", "main.js")
 EMPTY = "<section><h2>Timeline</h2><p>Nothing ran: no spans.</p></section>"
 MEANINGS = {
     "dil": "pieces slower than the whole",

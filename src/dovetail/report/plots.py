@@ -45,11 +45,18 @@ def curves_page(
     provenance: Provenance | None = None,
 ) -> str:
     """Return a page with a plot for each named curve; `samples` by name replace those stored in a curve."""
+    figures, sections = curve_sections(curves, samples)
+    return figures_page(figures, sections, title=title, provenance=provenance)
+
+
+def curve_sections(
+    curves: Mapping[str, Curve], samples: Mapping[str, Samples] | None = None
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the figures of curves as plotly's JSON, and the HTML sections that they belong into."""
     own = {name: Samples.from_json(curve.samples) for name, curve in curves.items() if curve.samples}
     known = {**own, **(samples or {})}
     figures = [curve_figure(name, curve, known.get(name)) for name, curve in curves.items()]
-    sections = "".join(_section(name, curve) for name, curve in curves.items())
-    return figures_page(figures, sections, title=title, provenance=provenance)
+    return figures, "".join(_section(name, curve) for name, curve in curves.items())
 
 
 def figures_page(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
@@ -12,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.advise.advise import Advice, advise
-from dovetail.report.advice import advice_text
+from dovetail.advise.causes import Causes, causes
+from dovetail.report.advice import Part, advice_parts
+from dovetail.report.causes import causes_table, summary
 from dovetail.report.html import write_page
 from dovetail.report.op_details import OpDetails
 from dovetail.report.trace_tables import Table, remarks, tables
@@ -24,7 +27,7 @@ from dovetail.trace.analysis.call_classes import CLASSES, class_of
 from dovetail.trace.analysis.collective_calls import collective_calls
 from dovetail.trace.analysis.matching import messages
 from dovetail.trace.analysis.sites import call_sites
-from dovetail.trace.analysis.stats import Stats, stats
+from dovetail.trace.analysis.stats import stats
 from dovetail.trace.decode import KINDS
 from dovetail.trace.to_timeline import span_rows, to_timeline
 
@@ -37,8 +40,8 @@ def write_trace_page(path: str | Path, traces: Sequence[Trace | TraceFile], titl
     shown = [_shown(trace) for trace in traces]
     timelines = [_named(timeline, title) for (timeline, _, _), title in zip(shown, titles, strict=True)]
     further = "".join(
-        _section(title, stats(trace), advise(trace), note)
-        for title, trace, (_, _, note) in zip(titles, traces, shown, strict=True)
+        _section(title, trace, i, note)
+        for i, (title, trace, (_, _, note)) in enumerate(zip(titles, traces, shown, strict=True))
     )
     details = [details for _, details, _ in shown]
     return write_page(path, title=" and ".join(titles), timelines=timelines, program=details, further=further)
@@ -152,19 +155,56 @@ def _words(kind: str, peer: int, tag: int, size: int, arg: int, count: int) -> s
     return f" {arg}" if kind == "interval" and arg else more
 
 
-def _section(title: str, found: Stats, advice: Advice, note: str = "") -> str:
-    """Return what the timeline leaves out, the findings of `trace advise`, the tables of `trace stats`, and remarks."""
+def _section(title: str, trace: Trace | TraceFile, number: int, note: str) -> str:
+    """Return what the timeline leaves out, advice, causes of waits, statistics, and remarks.
+
+    `number`: of the trace's timeline on the page.
+    """
+    found = stats(trace)
     shown = "".join(_table(table) for table in tables(found))
     notes = "".join(f"<p>{escape(remark)}</p>" for remark in remarks(found))
     left_out = f"<p>{escape(note)}</p>" * bool(note)
-    head = f"<h2>{escape(title)}</h2>{left_out}{_advice(advice)}"
+    spans = Spans(trace) if not note else None
+    head = f"<h2>{escape(title)}</h2>{left_out}{_advice(advise(trace), number, spans)}{_causes(causes(trace))}"
     return f'<section class="notes">{head}<div class="sums">{shown}</div>{notes}</section>'
 
 
-def _advice(advice: Advice) -> str:
-    """Return the findings, the most useful first."""
-    paragraphs = (escape(text) for text in advice_text(advice).split("\n\n"))
-    return "<h2>What to change</h2>" + "".join(f'<p class="lines">{text}</p>' for text in paragraphs)
+def _causes(found: Causes) -> str:
+    """Return what made the ranks wait; empty if none waited."""
+    if not found.causes:
+        return ""
+    return f"<h2>Causes of waits</h2><p>{escape(summary(found))}</p>{_table(causes_table(found))}"
+
+
+def _advice(advice: Advice, number: int, spans: Spans | None) -> str:
+    """Return the findings, the most useful first, each a button that shows its calls."""
+    parts = "".join(_part(part, number, spans) for part in advice_parts(advice))
+    hint = "<p>A click on a finding shows its longest calls, one after the other.</p>" * bool(advice.findings)
+    return f"<h2>What to change</h2>{hint}{parts}"
+
+
+def _part(part: Part, number: int, spans: Spans | None) -> str:
+    text = f'<p class="lines">{escape(part.text)}</p>'
+    if part.finding is None or not part.finding.calls:
+        return text
+    longest = sorted(part.finding.calls, key=lambda call: call[1] - call[2])
+    calls = [[-1 if spans is None else spans.of(rank, start_s), start_s, end_s] for rank, start_s, end_s in longest]
+    about = f'data-timeline="{number}" data-calls="{escape(json.dumps(calls))}"'
+    return f'<button type="button" class="finding" aria-pressed="false" {about}>{text}</button>'
+
+
+class Spans:
+    """Finds the span of a call on the page's timeline."""
+
+    def __init__(self, trace: Trace | TraceFile) -> None:
+        trace = trace.read() if isinstance(trace, TraceFile) else trace
+        rows = span_rows(trace)
+        rank, start_s = (trace.columns[name][rows].tolist() for name in ("rank", "start_s"))
+        self._spans = {both: i for i, both in enumerate(zip(rank, start_s, strict=True))}
+
+    def of(self, rank: int, start_s: float) -> int:
+        """Return the number of the span of a rank's call that starts then; -1: none."""
+        return self._spans.get((rank, start_s), -1)
 
 
 def _table(table: Table) -> str:

@@ -11,6 +11,7 @@ from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes, percent, seconds
 from dovetail.trace.analysis.call_classes import SETUP, class_of
 from dovetail.trace.analysis.stats import Stats
+from dovetail.trace.partial import partial_words
 
 OVERLAP = {"hta": "HTA", "imb_nbc": "IMB-NBC", "imb": "IMB", "osu": "OSU"}
 MOST_CALLS, MOST_RANKS, MOST_PAIRS, BAR = 20, 16, 12, 30
@@ -58,7 +59,8 @@ def remarks(stats: Stats) -> Iterator[str]:
         yield f"{count} were received before they were sent, by up to {early}."
     if clocks.get("without_partner"):
         yield f"{clocks['without_partner']} sends and receives have no partner in the trace."
-    if meta.get("lost"):
+    yield from (f"{text}." for text in partial_words(meta))
+    if meta.get("lost") and not meta.get("partial"):
         yield (
             f"{meta['lost']} events were lost: the buffer was full, or newer events overwrote them. Counts lack "
             "them, and messages may be shown with a wrong partner or none."

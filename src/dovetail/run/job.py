@@ -14,6 +14,8 @@ from dovetail.run.load import Load
 from dovetail.run.options import LEVELS, Level, RunOptions
 from dovetail.timeline import Timeline
 
+EACH_S = 4e-3  # a timing repeats short runs for about this many seconds
+
 
 @dataclass(frozen=True)
 class Variant:

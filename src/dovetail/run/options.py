@@ -39,7 +39,8 @@ class RunOptions:
     stall_s : float
         Seconds without progress after which a run fails.
     repeats : int
-        Runs in a row without a barrier. A run's time is their total divided by their number; spans are the last run's.
+        Most runs in a row without a barrier: ranks take fewer if these last long (`job.EACH_S`). A run's time is their
+        total divided by their number; spans are the last run's.
     spans : bool
         Record start and end of each op.
     slice_bytes : int

@@ -9,10 +9,9 @@ from dovetail.ir import Buffer, Program, Schedule, Slot, Workload, dtype_bytes, 
 from dovetail.passes import two_sided
 from dovetail.run.engine import check_supported
 from dovetail.run.executor import Executor, executor_on
-from dovetail.run.job import Job, JobResult, Variant
+from dovetail.run.job import EACH_S, Job, JobResult, Variant
 from dovetail.run.options import RunOptions
 
-EACH_S = 4e-3  # a timing repeats short runs for about this many seconds
 MOST_REPEATS = 100
 USUAL, SLOWEST = 20e9, 1e9  # FLOP/s: expected of one rank; of all ranks together, below which a run counts as stalled
 TIMED, TRACED = "timed", "traced"

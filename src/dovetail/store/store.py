@@ -78,7 +78,8 @@ SCHEDULES = Kind("schedules", "tuned schedule", 4096)
 PROGRAMS = Kind("programs", "written program", 16, columns=True)
 PROOFS = Kind("proofs", "proof of a program", 1024)
 SELECTIONS = Kind("selections", "selection table", 256)
-KINDS = {kind.name: kind for kind in (MACHINES, COSTS, SCHEDULES, PROGRAMS, PROOFS, SELECTIONS)}
+SETTINGS = Kind("settings", "library settings of a program", 1024)
+KINDS = {kind.name: kind for kind in (MACHINES, COSTS, SCHEDULES, PROGRAMS, PROOFS, SELECTIONS, SETTINGS)}
 FOLDERS = (*KINDS, LIBRARIES)
 
 

@@ -18,6 +18,8 @@ from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
 from dovetail.trace.ended import Ends
 from dovetail.trace.jobs import ranked
+from dovetail.trace.load import load_of
+from dovetail.trace.partial import first_full, kept, partial_meta
 from dovetail.trace.process_file import MOST_UNSEEN, Piece, ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
 from dovetail.trace.store import TraceFile, TraceWriter
@@ -125,6 +127,7 @@ class _Merge:
         self.across = joined_jobs(_comms_by_job(self.processes))
         starts = [clock.line(process.first.clock) for process, clock in zip(self.processes, self.clocks, strict=True)]
         self.start_ns = min(starts)
+        self.full = first_full(self.processes, self.clocks)
         self.unmatched = 0
         self.requests, self.matcher, self.ends = Requests(), Matcher(), Ends(processes, self.names.rows)
         self.quickest: Quickest | None = None  # the quickest messages, if some arrived before they were sent
@@ -132,6 +135,7 @@ class _Merge:
     def write(self, target: Path) -> TraceFile:
         with TraceWriter(target) as writer:
             for batch in in_order(lane for index in range(len(self.processes)) for lane in self._lanes(index)):
+                batch = kept(batch, self.full, self.start_ns)
                 self.requests.settle(batch)
                 name_peers(batch, list(self.comms.rows))
                 self.matcher.take(batch)
@@ -146,9 +150,10 @@ class _Merge:
         found, strays = self.matcher.messages(tuple(self.names.rows), comms)
         checked = check(found, strays)
         self.quickest = quickest(found) if checked["received_before_sent"] else None
-        meta = {"ranks": [_about(*one) for one in processes], "clocks": checked}
+        meta = {"ranks": [_about(*one) | load_of(*one[:2], self.start_ns) for one in processes], "clocks": checked}
         return {
             **meta,
+            **partial_meta(self.full, self.start_ns),
             "lost": sum(p.lost for p in self.processes),
             "ends_without_begin": self.unmatched,
             "faults": [*self.faults, *self.ends.faults()],
@@ -209,6 +214,7 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
     }
     library = next((note for note in process.notes if "thread_level" in note), {})
     about |= {name: str(library[name]) for name in ("library", "thread_level") if name in library}
+    about |= {"has_io": True} if any("io" in note for note in process.notes) else {}
     return {**about, **clocks, "maps": maps, "lanes": {str(number): lane for lane, number in lanes.items()}}
 
 

@@ -76,7 +76,7 @@ class ProcessFile:
     names, lanes : dict
         Text by number of a name; lane by number of a name whose intervals lie in a lane beside the threads.
     notes : tuple of dict
-        Communicators, clock comparisons, memory maps and Python lines.
+        Communicators, clock comparisons, memory maps, Python lines, and the kernel's counters (native/trace/load.c).
     event_type : dtype
         Type of an event in the file.
     faults : tuple of str
@@ -268,6 +268,12 @@ def _check(note: dict[str, Any], num_ranks: int) -> None:
         _whole(note, "site"), _whole(note, "line"), str(note["file"])
     if "map" in note:
         _whole(note, "start"), _whole(note, "end"), _whole(note, "offset"), str(note["map"])
+    if "load" in note and (len(note["load"]) != 8 or not all(type(count) is int for count in note["load"])):
+        raise ValueError("invalid counters")
+    if "limit_bytes" in note:
+        _whole(note, "limit_bytes")
+    if "booted_ns" in note:
+        _whole(note, "booted_ns"), [_whole({"cpu": cpu}, "cpu") for cpu in note["cpus"]]
     if "clock" in note:
         for key in ("mine_ns", "peer_ns", "half_trip_ns"):
             _whole(note["clock"], key, 1 << 63)

@@ -9,7 +9,8 @@ import numpy as np
 
 from dovetail.cost.prices import Prices
 from dovetail.ir import Builder, Kind, Program
-from dovetail.trace.analysis.replay_model import FROM_ROOT, SYNCHRONOUS, ReplayModel, model_of
+from dovetail.trace.analysis.model_of_trace import model_of
+from dovetail.trace.analysis.replay_model import FROM_ROOT, SYNCHRONOUS, ReplayModel
 from dovetail.trace.trace import Trace
 
 

@@ -42,6 +42,9 @@ class Setting(NamedTuple):
     def __hash__(self) -> int:
         return hash((said(self.knobs), self.level))
 
+    def __str__(self) -> str:
+        return " ".join([*filter(None, [said(self.knobs)]), *(["MPI_THREAD_MULTIPLE"] if self == MULTIPLE else [])])
+
 
 PLAIN, MULTIPLE = Setting(INSTALLED), Setting(INSTALLED, "multiple")
 
@@ -57,9 +60,9 @@ class Compared:
     multiple : Timing
         The same in a program that asks for MPI_THREAD_MULTIPLE.
     best : Timing
-        `installed`, or the same program with the knobs that make it fastest.
-    knobs : mapping
-        Environment of `best`.
+        The fastest of these two, and of programs of MPI_Init with knobs of the library set.
+    setting : Setting
+        How the program of `best` is started.
     ours : Timing
         Our schedule, in jobs that choose nothing, at MPI_THREAD_SERIALIZED.
     is_alike : bool
@@ -69,7 +72,7 @@ class Compared:
     installed: Timing
     multiple: Timing
     best: Timing
-    knobs: Environment
+    setting: Setting
     ours: Timing
     is_alike: bool = True
 
@@ -85,7 +88,7 @@ class Compared:
         found |= {f"{name}_spread": each.spread for name, each in timings.items()}
         ours = {"ours_s": self.ours.median_s, "ours_spread": self.ours.spread, "speedup_of_best": self.speedup}
         apart = {"exchange_s": self.ours.apart_s, "is_alike": self.is_alike}
-        return {**found, **ours, "knobs": said(self.knobs), **apart}
+        return {**found, **ours, "knobs": str(self.setting), **apart}
 
 
 def compare(
@@ -248,10 +251,10 @@ def _row(size: int, ours: Timing, theirs: Mapping[Setting, Mapping[int, Timing]]
     like = alike([ours, *found.values()])
     ours, *others = like or [ours, *found.values()]
     found = dict(zip(found, others, strict=True))
-    best = min((setting for setting in found if setting != MULTIPLE), key=lambda setting: found[setting].median_s)
+    best = min(found, key=lambda setting: found[setting].median_s)
     if found[best].median_s > (1 - WORTH) * found[PLAIN].median_s:
         best = PLAIN
-    return Compared(found[PLAIN], found[MULTIPLE], found[best], best.knobs, ours, like is not None)
+    return Compared(found[PLAIN], found[MULTIPLE], found[best], best, ours, like is not None)
 
 
 def _pooled(launches: Sequence[Mapping[int, Timing]]) -> dict[int, Timing]:

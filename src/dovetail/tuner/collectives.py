@@ -180,6 +180,7 @@ def entries_of(
             predicted = {each.schedule: each.predicted_s for each in shortlist(ranked)}
             if shared and resolved.nodes == 1:
                 predicted |= through_memory(ranked, replace(costs, machine=machine.shared))
+                predicted = dict(sorted(predicted.items(), key=lambda pair: pair[1]))
             found[resolved.num_bytes] = Entry(resolved.title, resolved, ranks, resolved.serial(ranks), predicted)
     return list(found.values()), tuple(notes)
 

@@ -12,10 +12,9 @@ import numpy as np
 from dovetail.core import RunError
 from dovetail.ir import Kind, Operator, Program, Schedule
 from dovetail.run.executor import Executor
-from dovetail.run.job import Job, JobResult, Outcome, Variant
+from dovetail.run.job import EACH_S, Job, JobResult, Outcome, Variant
 from dovetail.run.options import RunOptions
 
-EACH_S = 4e-3  # seconds of one timing of runs without computation, which repeats short runs
 MOST_REPEATS = 5000  # runs per timing
 HOPE = 0.4  # assumed ratio of real to predicted time: too many runs per timing cost less than too few
 HEAT_ROUNDS = 4

@@ -5,25 +5,11 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dovetail.core import (
-    DovetailError,
-    EnvironmentFault,
-    OperatorError,
-    Say,
-    check_schema,
-    load_document,
-    parse_count,
-    reading,
-    save_json,
-    seconds_text,
-)
-from dovetail.cost import CostModel, price
+from dovetail.core import EnvironmentFault, OperatorError, Say, parse_count, save_json
 from dovetail.ir import SERIAL, Kind, Operator, Schedule
 from dovetail.ir.registry import checked_operator
 from dovetail.machine import Machine
@@ -35,197 +21,20 @@ from dovetail.planner.search import plan, with_schedule
 from dovetail.prober.take import Budget, probed_beside_load
 from dovetail.run.engine import needs_order
 from dovetail.run.executor import Executor, executor_on
-from dovetail.run.job import Job, Outcome, Variant
+from dovetail.run.job import Job, Variant
 from dovetail.run.options import RunOptions
 from dovetail.store.machines import costs_on, machine_item
 from dovetail.store.program_cache import save_program, save_proof
 from dovetail.store.tuned_schedules import save_schedule
-from dovetail.timeline import Alone, Timeline, attribute, on_the_wire
 from dovetail.tuner.contest import Contest, Judged, contest
 from dovetail.tuner.doubts import contradicted_whole, contradictions, note_doubts
+from dovetail.tuner.losses import adjusted_ideals_s, measured_losses, stretch
 from dovetail.tuner.machines import hosts_of, machine_for, machine_of
 from dovetail.tuner.measure import PATIENCE, Entry
+from dovetail.tuner.result import COMPUTE, MESSAGES, OWN, TuneResult
 
-SCHEMA = "dovetail.tune/2"
 RIVALS = 5  # number of the best predicted schedules that are measured
-COMPUTE, MESSAGES, OWN = "compute alone", "communication alone", "own messages alone"
 ENGINES = (COMPUTE, "compute"), (MESSAGES, "net")  # the engine whose ops each side keeps
-
-# Attributes that a tune document stores under their own names, and the type that reads each.
-FIELDS = {"facts": dict, "losses": dict, "adjusted_ideal_s": float, "shared_ideal_s": float, "seed": int}
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """Result of one tuning: the plan, the final measurement, and the machine that it was planned for.
-
-    Attributes
-    ----------
-    plan : Plan
-        The fastest schedule found, or serial.
-    judged : Judged
-        The final: serial, the plan, and computation and communication each in isolation.
-    facts : mapping
-        Facts of the hosts that ran it.
-    losses : dict
-        Cause → seconds of the measured run's excess over the ideal that it accounts for.
-    adjusted_ideal_s : float
-        Ideal seconds if contention slows computation and communication from begin to end.
-    shared_ideal_s : float
-        Ideal seconds if contention slows each of them only while the other is active.
-    machine : Machine
-        The probed machine.
-    seed : int
-        Seed of the inputs.
-    notes : tuple of str
-        Sentences for the user.
-    cil : (float, float)
-        Probed slowdown of computation by messages of the plan's size, and of these messages by computation.
-    report : Path or None
-        The HTML page, if one was written.
-    """
-
-    plan: Plan
-    judged: Judged
-    facts: Mapping[str, Any]
-    losses: dict[str, float]
-    adjusted_ideal_s: float
-    shared_ideal_s: float
-    machine: Machine
-    seed: int
-    notes: tuple[str, ...] = ()
-    cil: tuple[float, float] = (1.0, 1.0)
-    report: Path | None = None
-
-    def __repr__(self) -> str:
-        times = f"{seconds_text(self.planned.median_s)} measured, serial {seconds_text(self.serial.median_s)}"
-        return f"<TuneResult: {self.plan.operator.title} on {self.plan.ranks} ranks: {self.plan.schedule}; {times}>"
-
-    @property
-    def serial(self) -> Outcome:
-        """Return the measured outcome of the serial schedule."""
-        return self.judged.serial
-
-    @property
-    def planned(self) -> Outcome:
-        """Return the measured outcome of the schedule taken."""
-        return self.judged.taken
-
-    @property
-    def compute_s(self) -> float:
-        """Return the measured seconds of all computation in isolation."""
-        return self.judged.beside.get(COMPUTE, 0.0)
-
-    @property
-    def comm_s(self) -> float:
-        """Return the measured seconds of all communication in isolation."""
-        return self.judged.beside.get(MESSAGES, self.serial.median_s)
-
-    @property
-    def ideal_s(self) -> float:
-        """Return the seconds of perfect overlap: the larger of `compute_s` and `comm_s`."""
-        return max(self.compute_s, self.comm_s)
-
-    @property
-    def speedup(self) -> float:
-        """Return median seconds of serial over median seconds of the schedule taken."""
-        return self.judged.speedup
-
-    @property
-    def keeps_serial(self) -> bool:
-        """Return whether no schedule beat serial beyond the noise."""
-        return self.judged.keeps_serial
-
-    @property
-    def ideal_gain(self) -> float | None:
-        """Return the gain as a share of (serial - ideal); None if serial was kept."""
-        return self.gain_of(self.ideal_s)
-
-    def gain_of(self, ideal_s: float) -> float | None:
-        """Return the gain as a share of (serial - `ideal_s`), 0 if that is not positive; None if serial was kept."""
-        won_s, room_s = (self.serial.median_s - s for s in (self.planned.median_s, ideal_s))
-        return None if self.keeps_serial else max(won_s / room_s, 0.0) if room_s > 0 else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a document with a `schema` field: the plan's keys, and the figures measured in interleaved runs."""
-        document = self.plan.to_json()
-        del document["schema"], document["predicted"]
-        seconds = {"measured_s": self.planned.median_s, "serial_s": self.serial.median_s, "ideal_s": self.ideal_s}
-        plain = {name: vars(self)[name] for name in FIELDS} | {"facts": dict(self.facts)}
-        plain |= dict(zip(("cil_compute", "cil_net"), self.cil, strict=True))
-        sides = {"compute_s": self.compute_s, "comm_s": self.comm_s, "own_comm_s": self.judged.beside.get(OWN)}
-        predicted = {
-            "predicted_serial_s": self.plan.serial_s,
-            "predicted_ideal_s": self.plan.ideal_s,
-            "predicted_losses": dict(self.plan.losses),
-        }
-        gains = {
-            "ideal_gain": self.ideal_gain,
-            "adjusted_gain": self.gain_of(self.adjusted_ideal_s),
-            "shared_gain": self.gain_of(self.shared_ideal_s),
-            "speedup": self.speedup,
-        }
-        checks = {"max_rel_error": self.planned.max_rel_error, "tolerance": self.planned.tolerance}
-        spread = {"serial_spread": self.serial.spread, "measured_spread": self.planned.spread}
-        runs = {"rounds": self.judged.rounds, "disturbed": self.judged.disturbed}
-        head = {"schema": SCHEMA, **document, **seconds, **plain, **sides, **predicted}
-        notes = [*document["notes"], *self.notes]
-        about = {
-            **checks,
-            **spread,
-            **runs,
-            **self.judged.load.to_json(),
-            "report": str(self.report or ""),
-            "notes": notes,
-        }
-        return {**head, **gains, **about, "final": self.judged.to_json()}
-
-    def save(self, folder: str | Path) -> Path:
-        """Write the files that `load` and every verb of the command line read; return the path of `tune.json`.
-
-        The folder also gets `plan.json`, `machine.json`, and the timelines `predicted.json` and `measured.json`.
-        """
-        self.plan.save(Path(folder) / "plan.json")
-        return self._save_measured(Path(folder))
-
-    def _save_measured(self, folder: Path) -> Path:
-        """Write all but the plan."""
-        self.machine.save(folder / "machine.json")
-        save_json(folder / "predicted.json", self.plan.predicted.to_json())
-        if self.planned.timelines:
-            save_json(folder / "measured.json", self.planned.timelines[0].to_json())
-        return save_json(folder / "tune.json", self.to_json())
-
-    @staticmethod
-    def load(path: str | Path) -> TuneResult:
-        """Read a result from a folder that `save` or `dovetail tune` wrote, or from the path of its `tune.json`.
-
-        Raises
-        ------
-        DovetailError
-            If a file of the folder cannot be read, or holds something else; the error names the file.
-        ProgramError
-            If the plan's program cannot be proved.
-        """
-        folder = Path(path) if Path(path).is_dir() else Path(path).parent
-        measured, plan, machine = folder / "measured.json", Plan.load(folder), Machine.load(folder / "machine.json")
-        taken = load_document(measured, Timeline.from_json, "timeline") if measured.exists() else None
-        return load_document(path, lambda document: _result(document, plan, machine, taken), "tune")
-
-
-def _result(document: Mapping[str, Any], plan: Plan, machine: Machine, measured: Timeline | None) -> TuneResult:
-    """Read a result from its document, given the plan, machine and measured timeline of the same folder."""
-    check_schema(document, SCHEMA)
-    with reading("tune document"):
-        return TuneResult(
-            plan,
-            Judged.from_json(document["final"], plan.operator, plan.ranks, measured),
-            machine=machine,
-            notes=tuple(document["notes"][len(plan.notes) :]),
-            cil=(float(document["cil_compute"]), float(document["cil_net"])),
-            report=Path(document["report"]) if document["report"] else None,
-            **{name: read(document[name]) for name, read in FIELDS.items()},
-        )
 
 
 def tune(
@@ -418,48 +227,3 @@ def explained(best: Plan, ended: Contest, machine: Machine, out: Path, seed: int
     except EnvironmentFault as error:
         return replace(result, notes=(f"the report is incomplete: {error.what}, {error.found}", *result.notes))
     return result
-
-
-def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, float]:
-    """Attribute the measured run's excess over the ideal to causes, by the machine's costs; seconds by cause."""
-    if COMPUTE not in judged.beside:
-        return {}
-    try:
-        prices = price(
-            best.program, machine, best.operator.workload(best.program, best.schedule), 1.0, extrapolate=True
-        )
-        posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted early, so no send waits for one
-        columns = prices.work_s, prices.wire_s, prices.latency_s, posted
-        alone = Alone(*columns, judged.beside[COMPUTE], judged.beside[MESSAGES])
-        seen = on_the_wire(judged.taken.timelines[0], best.program)
-        return attribute(seen, best.program, alone).losses
-    except DovetailError:
-        return {}
-
-
-def stretch(best: Plan, machine: Machine) -> tuple[float, float]:
-    """Return the probed slowdowns of computation by messages of the plan's size, and of these by computation."""
-    longest = longest_message(best)
-    if best.ranks < 2 or not longest:
-        return 1.0, 1.0
-    model = CostModel.of(machine)
-    return float(model.factor("cil:compute", longest)), float(model.factor("cil:net", longest))
-
-
-def longest_message(best: Plan) -> int:
-    """Return the bytes of the plan's longest message or library call."""
-    predicted = best.predicted.columns
-    talks = ~np.isin(predicted["lane"], [i for i, lane in enumerate(best.program.lanes) if lane.engine == "compute"])
-    return int(predicted["num_bytes"][talks].max(initial=0))
-
-
-def adjusted_ideals_s(compute_s: float, comm_s: float, cil: tuple[float, float]) -> tuple[float, float]:
-    """Return ideal seconds if contention slows both sides from begin to end, and if only while both are active.
-
-    `cil`: slowdowns of computation and communication. While both are active, each side advances by 1 / its slowdown;
-    once the first has ended, the other advances at full speed.
-    """
-    work = zip((compute_s, comm_s), cil, strict=True)
-    (first_s, first), (last_s, last) = sorted(work, key=lambda side: side[0] * side[1])
-    both_s = first_s * first
-    return max(both_s, last_s * last), both_s + max(last_s - both_s / last, 0.0)

@@ -55,10 +55,13 @@ def bounds_fault(program: Program) -> Fault | None:
     return posts_fault(program)
 
 
-def op_fault(program: Program, op: Op) -> Fault | None:
-    """Return what is wrong with an op by itself, apart from the ops that it communicates with."""
-    checks = (_channels_fault, _call_fault, _shape_fault, _range_fault, _counts_fault, _deps_fault)
-    for check in checks:
+def op_fault(program: Program, op: Op, folded: bool = False) -> Fault | None:
+    """Return what is wrong with an op in isolation, apart from the ops that it communicates with.
+
+    `folded`: the program is one rank's part of a folded program, whose channels seem to lead back to their rank.
+    """
+    own = (_channels_fault,) if folded else (_channels_fault, _loop_fault)
+    for check in (*own, _call_fault, _shape_fault, _range_fault, _counts_fault, _deps_fault):
         text = check(program, op)
         if text:
             return Fault(f"{name_op(program, op.index)}: {text}", (op.index,))
@@ -78,6 +81,11 @@ def _channels_fault(program: Program, op: Op) -> str | None:
         end = channel.src if verb == "sends on" else channel.dst
         if end != op.rank:
             return f"it {verb} channel {channel.src}->{channel.dst}, which is not its own"
+    return None
+
+
+def _loop_fault(program: Program, op: Op) -> str | None:
+    for channel in (program.channels[row] for row in (op.chan_in, op.chan_out) if row >= 0):
         if channel.src == channel.dst:
             return f"channel {channel.src}->{channel.dst} leads back to its own rank; a copy does that"
     return None

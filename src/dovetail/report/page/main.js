@@ -76,6 +76,7 @@ radios("align", "align", (value) => { view.align = value; rebuild(false); });
 radios("group", "group", (value) => { view.grouping = value; rebuild(); });
 canvas("align").hidden = canvas("group").hidden = data.timelines.length < 2;
 listenFind(canvas("find"), canvas("found"), canvas("messages"));
+listenFindings(document.querySelectorAll("button.finding"));
 listen(canvas("view"), canvas("overlay"), canvas("minimap"));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
 new ResizeObserver(() => { if (canvas("view").clientWidth !== view.width) rebuild(); }).observe(canvas("view"));

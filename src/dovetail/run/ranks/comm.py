@@ -191,6 +191,11 @@ def world_of(comm: Any) -> World:
     return adopted(comm).world
 
 
+def world_aside(comm: Any) -> World:
+    """Return the ranks of the user's MPI communicator on a duplicate that nothing else uses. All of them call it."""
+    return World(shim(), _native.comm_adopt(shim().address, _fortran(comm)))
+
+
 def end_begun(bound: _native.Communicator) -> None:
     """Finish the calls that were begun on a communicator, before its ranks free it."""
     if made := known_by(bound):

@@ -28,7 +28,7 @@ from dovetail.run.ranks.comm import world_of
 from dovetail.run.ranks.library import Shim, build_shim
 from dovetail.run.ranks.together import common, is_common, words_of
 from dovetail.run.ranks.world import World
-from dovetail.run.shared.arrays import lent_memory
+from dovetail.run.shared.arrays import lent_memory, may_stay
 from dovetail.run.shared.environment import is_rank
 from dovetail.run.shared.world import world
 
@@ -74,7 +74,8 @@ class Embedded:
     def _allocate_scratch(self, shapes: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> dict[str, Array]:
         """Allocate scratch buffers, where other ranks can read them if messages may stay there."""
         ends = [0, *accumulate(math.prod(shape) * dtype.itemsize + PAGE for shape, dtype in shapes.values())]
-        memory = lent_memory(self.world, ends[-1]) if self.world else None
+        lends = self.world and self.world.lends and may_stay(self.program)
+        memory = lent_memory(self.world, ends[-1]) if self.world and lends else None
         parts = [None if memory is None else memory[start:end] for start, end in pairwise(ends)]
         places = enumerate(zip(shapes.items(), parts, strict=True))
         return {name: allocate_apart(*about, i, part) for i, ((name, about), part) in places}

@@ -55,7 +55,7 @@ class Calls:
     executor: ClassVar[str]
 
     def __init__(self, table: _Table) -> None:
-        self._table = table
+        self._table, self._functions = table, dict[str, Any]()
 
     @property
     def address(self) -> int:
@@ -75,8 +75,10 @@ class Calls:
 
     def call(self, name: str, *arguments: Any) -> int:
         """Call a function of the table. Raises RunError if it fails."""
-        returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
-        code = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))(*arguments)
+        if name not in self._functions:
+            returns = None if name in ("abort", "library", "error_text") else ctypes.c_int
+            self._functions[name] = ctypes.CFUNCTYPE(returns)(getattr(self._table, name))
+        code = self._functions[name](*arguments)
         if name not in ("rank", "size") and code:
             text = ctypes.create_string_buffer(512)
             self.call("error_text", code, text, 512)

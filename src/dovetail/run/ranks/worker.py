@@ -24,20 +24,22 @@ from dovetail.ir import Agreement, Buffer, Kind, Slot, kernel_calls, op_works
 from dovetail.run.arrays import Array, allocate, poison, random_slots
 from dovetail.run.check import check_results
 from dovetail.run.engine import allocate_rank, bind, bind_script, run_engines, timeline_of
-from dovetail.run.job import Job, JobResult, Outcome, Variant, run_rounds
+from dovetail.run.job import EACH_S, Job, JobResult, Outcome, Variant, run_rounds
 from dovetail.run.load import Meter
 from dovetail.run.options import LEVELS, SHARED, RunOptions
 from dovetail.run.ranks.exchange import Exchange
 from dovetail.run.ranks.heartbeat import Pulse
 from dovetail.run.ranks.world import World
 from dovetail.run.reduce import REDUCE_OPS
-from dovetail.run.shared.arrays import lent_memory
+from dovetail.run.shared.arrays import lent_memory, may_stay
 from dovetail.timeline import Timeline
 from dovetail.trace import init, interval
 from dovetail.trace.clocks import Line, RankClock, Reader, clocks_to_first
 
 SETUP_LIMIT_S = 120.0
 CHECK_LIMIT_S = 300.0
+GROWTH = 4  # factor by which repeats grow until they last EACH_S
+LONGEST = 10  # times EACH_S: repeats that last longer do not grow
 MOST_BY_REFERENCE = 2e9  # operations of a reference program: a few seconds by NumPy
 KEPT = 4  # inputs of other ranks that are cached while a product is checked: each is as large as a rank's own
 
@@ -134,7 +136,8 @@ class _Rank:
         count, slot = elements_of(variant, buffer, self.world.rank), Slot((), dtype_of(variant, buffer))
         made = self.began(variant, buffer, self.world.rank) if buffer.role == "input" else allocate(count, slot)
         computes = bool((variant.program.kind == Kind.compute).any())
-        memory = lent_memory(self.world, made.nbytes) if computes else None  # as arrays of `dovetail.empty`
+        lends = computes and self.world.lends and may_stay(variant.program)
+        memory = lent_memory(self.world, made.nbytes) if lends else None  # as arrays of `dovetail.empty`
         if memory is None:
             return made
         lent: Array = memory.view(made.dtype)
@@ -152,6 +155,7 @@ class _Rank:
         meter, apart_s = Meter(self.world, SETUP_LIMIT_S), list[float]()
         meets = self.world.size > 1 and meter.each_has_a_core
         exchange = Exchange(self.world, self.place / "exchange", SETUP_LIMIT_S) if meets else None
+        self.job = replace(self.job, variants=tuple(fitted(v, self.run_one) for v in self.job.variants))
 
         def disturbed() -> NDArray[np.bool_]:
             apart_s.append(exchange.seconds() if exchange else math.nan)
@@ -284,6 +288,33 @@ class _Rank:
             "cores": len(os.sched_getaffinity(0)),
             "blas_threads": os.environ.get("OPENBLAS_NUM_THREADS", ""),
         }
+
+
+def fitted(variant: Variant, run_one: Callable[[Variant, int], float]) -> Variant:
+    """Return the variant with only as many repeats as last EACH_S. `run_one`: returns seconds of a run.
+
+    Calls in a row may take a thousand times longer than one alone: ranks that outnumber the cores, and that spin
+    without yielding, wait for the scheduler. So repeats grow from 1. One call alone may take as long, because other
+    ranks still spin in the barrier before it: repeats go on growing while they cost little.
+
+    >>> asked = Variant("a", None, None, RunOptions(repeats=500))
+    >>> ways = (lambda n: 1e-6, lambda n: 1e-4, lambda n: 1.0, lambda n: 5e-3 if n == 1 else 0.1, lambda n: 5e-3 / n)
+    >>> [fitted(asked, lambda v, _: way(v.options.repeats)).options.repeats for way in ways]
+    [500, 64, 1, 1, 500]
+    >>> once = replace(asked, options=RunOptions())
+    >>> fitted(once, None) == once  # not run: its spans are counted by round
+    True
+    """
+    options = variant.options
+    most, count, spent_s = options.repeats, 0, 0.0
+    while 1 < most > count and spent_s < LONGEST * EACH_S:
+        more = min(GROWTH * count, most) if count else 1
+        found = replace(variant, options=replace(options, repeats=more, spans=False))
+        total_s = more * run_one(found, -1)
+        if spent_s >= EACH_S and total_s > spent_s * GROWTH / 2:
+            break
+        count, spent_s = more, total_s
+    return replace(variant, options=replace(options, repeats=max(count, 1)))
 
 
 def run_bound(bound: _native.Engine | _native.Script, options: RunOptions) -> str:

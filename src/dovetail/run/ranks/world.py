@@ -116,8 +116,8 @@ class World:
         """Send a picklable object; control traffic only."""
         data = pickle.dumps(payload)
         size = np.array([len(data)], np.int64)
-        self._finish(self._start("isend", size.ctypes.data, 8, dst, _ANYHOW), limit_s, dst)
-        self._finish(self._start("isend", data, len(data), dst, _ANYHOW), limit_s, dst)
+        self._finish(self._start("isend", size.ctypes.data, 8, dst), limit_s, dst)
+        self._finish(self._start("isend", data, len(data), dst), limit_s, dst)
 
     def recv(self, src: int, limit_s: float = 60.0) -> Any:
         """Receive an object from `src`. Raises RunError if none arrives in time; a later call may still receive it."""
@@ -222,26 +222,49 @@ class World:
             raise RunError(str(error), hint="look at that rank's output") from error
         return [found] if self.rank else []
 
-    def _start(self, name: str, data: Any, num_bytes: int, peer: int, *how: int) -> int:
-        handle = ctypes.c_int()
-        pointer = data if not isinstance(data, int) else ctypes.c_void_p(data)
-        self._call(name, pointer, ctypes.c_longlong(num_bytes), peer, CONTROL_TAG, *how, ctypes.byref(handle))
+    def begin(self, name: str, data: Any, num_bytes: int, peer: int, tag: int) -> int:
+        """Begin an "isend" or "irecv" of bytes at `data`, a pointer. Return its number, for `test` and `cancel`."""
+        handle, how = ctypes.c_int(), (_ANYHOW,) if name == "isend" else ()
+        self._call(name, data, ctypes.c_longlong(num_bytes), peer, tag, *how, ctypes.byref(handle))
         return handle.value
+
+    def test(self, handle: int) -> bool:
+        """Return whether a send or receive has ended. Raise RunError if it failed. After either it is no more."""
+        done = ctypes.c_int()
+        self._call("test", handle, ctypes.byref(done))
+        return bool(done.value)
+
+    def await_one(self, handles: list[int], waited_s: float, limit_s: float) -> tuple[int, RunError | None]:
+        """Poll sends and receives until one has ended. Return its index and its error; index -1: none within the limit.
+
+        `waited_s`: how long the caller has waited before: in a long wait this thread sleeps between polls. What has
+        ended is no more, as after `test`. Other threads run meanwhile; none may use these ranks.
+        """
+        index, fault = self.transport.await_one(handles, waited_s, limit_s)
+        if not fault:
+            return index, None
+        text = fault.removeprefix("MPI_Test failed: ")
+        return index, RunError(f"{self._calls.what} failed in test", found=text)
+
+    def cancel(self, handle: int) -> None:
+        """Cancel a send or receive that has not ended."""
+        self._call("cancel", handle)
+
+    def _start(self, name: str, data: Any, num_bytes: int, peer: int) -> int:
+        pointer = data if not isinstance(data, int) else ctypes.c_void_p(data)
+        return self.begin(name, pointer, num_bytes, peer, CONTROL_TAG)
 
     def _take(self, data: Any, num_bytes: int, src: int, limit_s: float) -> None:
         handle = self._start("irecv", data, num_bytes, src)
         try:
             self._finish(handle, limit_s, src)
         except BaseException:
-            self._call("cancel", handle)  # a late message would overwrite memory that is reused by then
+            self.cancel(handle)  # a late message would overwrite memory that is reused by then
             raise
 
     def _finish(self, handle: int, limit_s: float, peer: int | None) -> None:
-        begin, done = time.monotonic(), ctypes.c_int()
-        while True:
-            self._call("test", handle, ctypes.byref(done))
-            if done.value:
-                return
+        begin = time.monotonic()
+        while not self.test(handle):
             waited_s = time.monotonic() - begin
             if waited_s > limit_s:
                 who = f"rank {peer}" if peer is not None else "some rank"

@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from dovetail import _native
 from dovetail.core import EnvironmentFault, OperatorError
+from dovetail.ir import RECVS, Kind, Program, is_one_of
 from dovetail.run.arrays import Array
 from dovetail.run.ranks.comm import adopted
 from dovetail.run.ranks.library import SharedCalls
@@ -75,6 +76,24 @@ def _num_bytes(shape: Any, dtype: Any) -> int:
         raise OperatorError("no array with this shape and dtype can be shared", found=f"shape {shape}, dtype {kind}")
     num_bytes: int = prod(sides) * kind.itemsize
     return num_bytes
+
+
+def may_stay(program: Program) -> bool:
+    """Return whether a message of the program may stay with its sender until it has been read.
+
+    It may if it is part of a collective, if it is added to what its receiver has, or if it lands in scratch memory that
+    nothing else writes. Otherwise plain memory is better: the kernel maps long arrays in huge pages there.
+
+    >>> from dovetail.ir.shapes import ring_all_reduce
+    >>> may_stay(ring_all_reduce(2, 1))
+    True
+    """
+    columns = program.columns
+    if is_one_of(columns["kind"], {Kind.collective, *RECVS} - {Kind.recv, Kind.recv_copy_send}).any():
+        return True
+    kind, written = np.repeat(columns["kind"], np.diff(columns["write_start"])), columns["write_buffer"]
+    scratch = {row for row, buffer in enumerate(program.buffers) if buffer.role == "scratch"}
+    return bool(scratch & set(written[kind == Kind.recv].tolist()) - set(written[kind != Kind.recv].tolist()))
 
 
 def lent_memory(world: World, num_bytes: int) -> Array | None:

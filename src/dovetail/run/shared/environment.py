@@ -25,9 +25,10 @@ class Launcher(NamedTuple):
     on_host: tuple[str, ...] = ()
 
 
+TORCHRUN = Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_WORLD_SIZE",))
 LAUNCHERS = (
     Launcher("dovetail launch", "DOVETAIL_RANK", "DOVETAIL_RANKS"),
-    Launcher("torchrun", "RANK", "WORLD_SIZE", ("LOCAL_WORLD_SIZE",)),
+    TORCHRUN,
     Launcher("mpiexec of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", ("OMPI_COMM_WORLD_LOCAL_SIZE",)),
     Launcher("mpiexec of MPICH", "PMI_RANK", "PMI_SIZE", ("MPI_LOCALNRANKS",)),
     Launcher("srun", "SLURM_PROCID", "SLURM_NTASKS"),
@@ -50,7 +51,7 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place:
     EnvironmentFault
         If no launcher has started it, if the launcher's variables name no valid rank, or if ranks are on several hosts.
     """
-    for launcher in LAUNCHERS:
+    for launcher in _by_precedence(environ):
         if launcher.rank in environ and launcher.ranks in environ:
             rank, size = _number(environ, launcher.rank), _number(environ, launcher.ranks)
             if not rank < size:
@@ -59,6 +60,20 @@ def place_of(environ: Mapping[str, str] = os.environ) -> Place:
             _check_host(environ, launcher, size)
             return Place(rank, size, _store(environ, launcher, rank))
     raise EnvironmentFault("this process is no rank: no launcher has set its rank", hint=HINT)
+
+
+def _by_precedence(environ: Mapping[str, str]) -> list[Launcher]:
+    """Return the launchers. One of MPI comes before torchrun if torchrun's variables only repeat its own.
+
+    `dovetail.torch` sets torchrun's variables from those of MPI's launcher, in each process by itself.
+    """
+
+    def repeated(launcher: Launcher) -> bool:
+        pairs = (launcher.rank, TORCHRUN.rank), (launcher.ranks, TORCHRUN.ranks)
+        return launcher is not TORCHRUN and all(environ.get(its, "") == environ.get(name) for its, name in pairs)
+
+    first = [launcher for launcher in LAUNCHERS if launcher.name == "dovetail launch" or repeated(launcher)]
+    return [*first, *(launcher for launcher in LAUNCHERS if launcher not in first)]
 
 
 def is_rank(environ: Mapping[str, str] = os.environ) -> bool:

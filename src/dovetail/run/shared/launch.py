@@ -60,8 +60,7 @@ class Ranks:
         for rank, process in list(self._running.items()):
             if (code := process.poll()) is not None:
                 del self._running[rank]
-                with suppress(OSError):  # the folder is removed once all have met
-                    Path(self._meeting, f"{ENDED}.{rank}").touch(0o600)
+                self._tell(rank)
                 if code and self.first is None:
                     self.first = rank, code
         if not self._running and self.returncode is None:
@@ -70,6 +69,14 @@ class Ranks:
             self._guard.communicate()
             shutil.rmtree(self._meeting, ignore_errors=True)
         return self.returncode
+
+    def _tell(self, rank: int) -> None:
+        """Let ranks that still wait for others know of the first that has ended."""
+        place = Path(self._meeting, ENDED)
+        with suppress(OSError):  # the folder is removed once all have met
+            if not place.exists():
+                (part := place.with_suffix(".part")).write_text(str(rank))
+                part.replace(place)
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until all have ended. Raises subprocess.TimeoutExpired if they have not within `timeout` seconds."""

@@ -18,7 +18,7 @@ from dovetail.core import EnvironmentFault, RunError
 from dovetail.core.trust import folder_danger, read_own
 
 POLL_S = 0.005
-ENDED = "ended"  # with a rank: the key that a launcher sets once that rank has ended
+ENDED = "ended"  # the key to which a launcher sets the first rank that has ended
 CALL_S = 5.0  # seconds that one exchange with the socket of rank 0 may take
 
 
@@ -98,9 +98,8 @@ class Job:
         return self._get(f"{self._prefix}.{key}")
 
     def _get(self, key: str) -> str | None:
-        for rank in range(self._size if self._sees_ended else 0):
-            if self._store.get(f"{ENDED}.{rank}") is not None:
-                raise RunError(f"rank {rank} of {self._size} has ended before all ranks had met")
+        if self._sees_ended and (rank := self._store.get(ENDED)) is not None:
+            raise RunError(f"rank {rank} of {self._size} has ended before all ranks had met")
         return self._store.get(key)
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from dovetail import _native
 from dovetail.core import EnvironmentFault, OperatorError, RunError
+from dovetail.run.ranks.comm import known
 from dovetail.run.ranks.library import SharedCalls
 from dovetail.run.ranks.world import World
 from dovetail.run.shared.environment import place_of
@@ -107,6 +108,22 @@ class Comm:
             self.world.requests.drain()
             _native.shared_part(self._number)
             self._number = 0
+
+    def limit(self, seconds: float) -> None:
+        """Let collectives that Dovetail makes on it from now on fail after waiting `seconds` for a rank; 0: never."""
+        _native.shared_limit(self._number, seconds)
+
+    def rest(self, on: bool) -> None:
+        """Let collectives that Dovetail makes on it sleep between polls, or no longer: for this rank computes."""
+        if made := known(self):
+            made.world.transport.rests = on
+        _native.shared_rest(self._number, on)
+
+    def fail(self, why: str) -> None:
+        """Let collectives that Dovetail makes on it fail from now on, on all ranks: one failed, perhaps here only."""
+        if made := known(self):
+            made.bound.unshare()
+        _native.shared_fail(self._number, why)
 
     @property
     def _usable(self) -> World:

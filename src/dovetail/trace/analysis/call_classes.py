@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+SYSTEM_IO = "libc "  # names of intervals in the C library's I/O begin so
 CLASSES = (*("outside MPI", "send", "receive", "wait", "collective", "one-sided", "I/O", "init/finalize", "other MPI"),)
 OUTSIDE, SEND, RECEIVE, WAIT, COLLECTIVE, ONE_SIDED, IO, SETUP, OTHER = range(len(CLASSES))
 _PATTERNS = (
@@ -26,7 +27,11 @@ def class_of(name: str) -> int:
 
     >>> [CLASSES[class_of(name)] for name in ("MPI_Init", "MPI_Isend", "MPI_Waitall", "MPI_Ialltoallv", "work")]
     ['init/finalize', 'send', 'wait', 'collective', 'outside MPI']
+    >>> CLASSES[class_of("libc write")]
+    'I/O'
     """
+    if name.startswith(SYSTEM_IO):
+        return IO
     if not name.startswith("MPI_"):
         return OUTSIDE
     short = name.removeprefix("MPI_").removesuffix("_c").lower()

@@ -14,8 +14,9 @@ from dovetail.trace.grown import Grown
 from dovetail.trace.trace import Comm, Trace
 
 Array = NDArray[Any]
-COLLECTIVE = KINDS.index("collective")
-_USED = ("name", "rank", "thread", "comm", "peer", "start_s", "end_s", "num_bytes", "received_bytes", "request")
+COLLECTIVE, WINDOW = KINDS.index("collective"), KINDS.index("window")
+WINDOW_CALLS = ("MPI_Win_fence", "MPI_Win_free")  # they wait for all ranks of their window
+_USED = ("kind", "name", "rank", "thread", "comm", "peer", "start_s", "end_s", "num_bytes", "received_bytes", "request")
 
 
 _ENDS = ("request", "start_s", "end_s", "name", "thread")
@@ -55,7 +56,8 @@ class CollectiveMatcher:
 
     def take(self, columns: dict[str, Array]) -> None:
         """Add rows, ordered by end time."""
-        at = np.flatnonzero(columns["kind"] == COLLECTIVE)
+        of_window = (columns["kind"] == WINDOW) & (columns["peer"] < 0) & (columns["comm"] >= 0)
+        at = np.flatnonzero((columns["kind"] == COLLECTIVE) | of_window)
         if len(at):
             self._kept.add({name: columns[name][at] for name in _USED} | {"row": at + self._num_rows})
             asked = columns["request"][at]
@@ -74,7 +76,11 @@ class CollectiveMatcher:
             return CollectiveCalls(*no_columns(CollectiveCalls._fields))
         rows = self._kept.give()
         is_init = of_name(names, lambda name: name.endswith(("_init", "_init_c")))[rows["name"]]
-        rows = {name: column[~is_init] for name, column in rows.items()}
+        meets = of_name(names, lambda name: name in WINDOW_CALLS)[rows["name"]] | (rows["kind"] == COLLECTIVE)
+        rows = {name: column[~is_init & meets] for name, column in rows.items()}
+        rows["peer"] = np.where(rows["kind"] == WINDOW, -1, rows["peer"])
+        if not len(rows["kind"]):
+            return CollectiveCalls(*no_columns(CollectiveCalls._fields))
         comm = np.array(alike(comms), "i4")[rows["comm"]]
         order = np.lexsort((rows["start_s"], rows["rank"], comm))
         rows, comm = {name: column[order] for name, column in rows.items()}, comm[order]

@@ -1,15 +1,16 @@
-"""delays: estimate from a trace the message time by size, and the size from which sends wait for their receive."""
+"""delays: estimate from a trace the message time by size, and between which ranks sends wait for their receive."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dovetail.trace.analysis.eager_limits import EagerLimits, eager_limits
 from dovetail.trace.analysis.matching import Messages
 
 MANY = 8  # this many messages from one rank, received in one call, share the call's time
@@ -21,14 +22,12 @@ LEAST_HELD_S = 20e-6  # a shorter wait is no evidence of how a message progresse
 class Delays:
     """Message times in seconds by size, interpolated between the sizes that occur in a trace.
 
-    `eager_bytes`: largest message that did not wait for its receive. `rendezvous_bytes`: smallest that did. None: no
-    such message.
+    `limits`: between which ranks messages of which size wait for their receive.
     """
 
     num_bytes: NDArray[Any] = field(repr=False)
     seconds: NDArray[Any] = field(repr=False)
-    eager_bytes: int | None = None
-    rendezvous_bytes: int | None = None
+    limits: EagerLimits = field(default_factory=EagerLimits, repr=False)
 
     def __call__(self, num_bytes: ArrayLike) -> NDArray[np.float64]:
         """Return seconds for sizes in bytes. Beyond the largest size, `slope` continues the curve; without data, 0."""
@@ -56,13 +55,6 @@ class Delays:
     def latency_s(self) -> float:
         return float(self.seconds[0]) if len(self.seconds) else 0.0
 
-    def is_rendezvous(self, num_bytes: ArrayLike) -> NDArray[np.bool_]:
-        """Return whether messages of these sizes wait for their receive: those of `rendezvous_bytes` or more."""
-        sizes = np.asarray(num_bytes)
-        if self.rendezvous_bytes is None:
-            return np.zeros(sizes.shape, bool)
-        return sizes >= self.rendezvous_bytes
-
 
 def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, most: float, seen: Delays) -> Delays:
     """Return delays with the times of a machine's curve between two sizes, and the protocol limits of `seen`."""
@@ -70,12 +62,17 @@ def from_curve(seconds: Callable[[NDArray[Any]], NDArray[Any]], least: float, mo
     return replace(seen, num_bytes=sizes.astype("f8"), seconds=np.maximum.accumulate(seconds(sizes)))
 
 
-def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bool_] | None = None) -> Delays:
+def delays_of(
+    found: Messages,
+    plain: NDArray[np.bool_],
+    doubtful: NDArray[np.bool_] | None = None,
+    hosts: Sequence[str] = (),
+) -> Delays:
     """Fit a monotone curve of delay (s) against message size (bytes) through the mean of each size.
 
     Only messages that their receivers waited for count. `plain`: per message, whether its call only sends, and does not
     wait for the receive at every size. `doubtful`: per message, whether the receiving call may have waited for
-    something else.
+    something else. `hosts`: of each rank.
     """
     whole = found.received_row >= 0
     if doubtful is not None:
@@ -88,10 +85,9 @@ def delays_of(found: Messages, plain: NDArray[np.bool_], doubtful: NDArray[np.bo
     size, took = found.num_bytes[late], np.fmin(found.received_s - since_s, _shares_s(found))[late]
     sizes, means = of_sizes(size, took, _trimmed)
     shows = _shows(found, plain)
-    shown, held = of_sizes(found.num_bytes[shows], is_held(found, plain)[shows], lambda those: float(those.mean()))
-    least = int(shown[held > 0.5][0]) if (held > 0.5).any() else None
-    most = int(shown[held <= 0.5][-1]) if (held <= 0.5).any() else None
-    return Delays(sizes.astype("f8"), np.maximum.accumulate(means) if len(means) else means, most, least)
+    pairs, held = (found.src[shows], found.dst[shows]), is_held(found, plain)[shows]
+    limits = eager_limits(pairs, found.num_bytes[shows], held, hosts)
+    return Delays(sizes.astype("f8"), np.maximum.accumulate(means) if len(means) else means, limits)
 
 
 def _shares_s(found: Messages) -> NDArray[np.float64]:

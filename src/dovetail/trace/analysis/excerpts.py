@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dovetail.trace.analysis.collective_calls import CollectiveCalls, CollectiveMatcher
+from dovetail.trace.analysis.floods import Flood, floods_of
 from dovetail.trace.analysis.matching import Matcher, Messages
 from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
@@ -20,7 +21,14 @@ class Excerpt(NamedTuple):
     joins: CollectiveCalls
 
 
-def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
+class Excerpts(NamedTuple):
+    """Some excerpts of a trace, and the floods of messages of all of it."""
+
+    pieces: list[Excerpt]
+    floods: list[Flood]
+
+
+def excerpts(file: TraceFile, count: int, num_rows: int) -> Excerpts:
     """Return `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
     matcher, collectives_matcher = Matcher(), CollectiveMatcher()
     for part in file.parts():
@@ -33,9 +41,27 @@ def excerpts(file: TraceFile, count: int, num_rows: int) -> list[Excerpt]:
     calls = [_collective_calls(joins, first, first + trace.num_rows) for trace, first in parts]
     del joins
     found, _ = matcher.messages(file.names, file.comms)
-    return [
-        Excerpt(t, _messages(found, first, first + t.num_rows), m) for (t, first), m in zip(parts, calls, strict=True)
+    pieces = [
+        _trimmed(Excerpt(t, _messages(found, first, first + t.num_rows), m))
+        for (t, first), m in zip(parts, calls, strict=True)
     ]
+    return Excerpts(pieces, floods_of(found))
+
+
+def _trimmed(it: Excerpt) -> Excerpt:
+    """Return the excerpt without the calls before its first, and after its last, message or collective.
+
+    Those at its ends have lost their partners, so that their waits would count as work.
+    """
+    used = np.concatenate([it.found.sent_row, it.found.posted_row, it.found.received_row, it.joins.row])
+    if not len(used):
+        return it
+    begins = np.flatnonzero(it.trace.columns["part"] == 0)
+    first = int(begins[np.searchsorted(begins, used.min(), side="right") - 1])
+    after = int(np.searchsorted(begins, used.max(), side="right"))
+    last = int(begins[after]) if after < len(begins) else it.trace.num_rows
+    found = _messages(it.found, first, last)
+    return Excerpt(it.trace.rows(slice(first, last)), found, it.joins._replace(row=it.joins.row - first))
 
 
 def _messages(found: Messages, first: int, last: int) -> Messages:

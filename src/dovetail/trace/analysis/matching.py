@@ -113,7 +113,7 @@ def of_name(names: Sequence[str], test: Callable[[str], bool]) -> NDArray[np.boo
 def alike(comms: Sequence[Comm]) -> list[int]:
     """Return a number per communicator, equal for both sides of an intercommunicator; last, 0 for an unknown one."""
     numbers: dict[object, int] = {}
-    keys = [(*sorted((comm.ranks, comm.remote)), comm.number) for comm in comms]
+    keys = [(*sorted((comm.ranks, comm.remote)), comm.number, comm.is_window) for comm in comms]
     return [numbers.setdefault(key, len(numbers) + 1) for key in keys] + [0]
 
 

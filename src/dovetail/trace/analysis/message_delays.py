@@ -99,7 +99,8 @@ def message_delays(
 
 def is_rendezvous(found: Messages, usual: Delays, plain: Flags, synchronous: Flags) -> Flags:
     """Return whether the sender of each message waits for its receive."""
-    flags: Flags = usual.is_rendezvous(found.num_bytes) | is_held(found, plain) | synchronous
+    waits = usual.limits.is_rendezvous(found.num_bytes, found.src, found.dst)
+    flags: Flags = waits | is_held(found, plain) | synchronous
     return flags
 
 

@@ -11,6 +11,8 @@ from dovetail.trace.analysis.wait_rows import Waits
 
 Array = NDArray[Any]
 POLLS = ("MPI_Test", "MPI_Testall", "MPI_Testany", "MPI_Testsome")
+PROBES = ("MPI_Iprobe", "MPI_Improbe")
+LOOKS = (*POLLS, *PROBES, "MPI_Request_get_status")  # calls that say whether something is there, without waiting
 _USED = ("rank", "thread", "name", "start_s", "end_s", "pause_s")
 
 

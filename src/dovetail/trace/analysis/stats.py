@@ -30,7 +30,7 @@ from dovetail.trace.store import TraceFile
 from dovetail.trace.trace import Trace
 
 SCHEMA = "dovetail.trace_stats/1"
-_MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get")]
+_MOVES = [KINDS.index(kind) for kind in ("send", "done", "collective", "put", "get", "window")]
 _POINT, _PUT, _GET = (KINDS.index(kind) for kind in ("point", "put", "get"))
 
 

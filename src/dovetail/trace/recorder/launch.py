@@ -11,14 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from dovetail import _native
 from dovetail.core import EnvironmentFault, compile_c, find_tool
 from dovetail.trace.ended import ENDS
-from dovetail.trace.recorder.gate import HEADERS, build_gate
+from dovetail.trace.recorder.gate import HEADERS, TRACER, Gate, build_gate
 from dovetail.trace.recorder.mpi_wrappers import wrappers
 
 SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
@@ -44,10 +44,10 @@ def library_of(command: Sequence[str]) -> Library:
     Raises EnvironmentFault if there is none.
     """
     for word in command:
-        path = _executable(word)
-        if path is not None and (found := _used_by(path)) is not None:
+        path = executable(word)
+        if path is not None and (found := used_by(path)) is not None:
             return found
-    launcher = _executable(command[0])
+    launcher = executable(command[0])
     if launcher is None:
         raise EnvironmentFault(f"there is no command {command[0]}")
     mpicc = find_beside(launcher.parent, "mpicc")
@@ -59,24 +59,33 @@ def library_of(command: Sequence[str]) -> Library:
 
 
 def build_wrappers(library: Library, near: Path | None = None, *, python: bool = False) -> Path:
-    """Compile the wrappers for an MPI library with its mpicc, unless they are cached; return their path.
+    """Compile the tracer's wrappers for an MPI library with its mpicc, unless they are cached; return their path.
 
     `near`: another folder to look for the mpicc. `python`: record the Python lines of calls. Raises EnvironmentFault
     if there is no mpicc for the library, or if it fails.
     """
-    mpicc = compiler_for(library, near)
+    native = trace_folder()
+    flags = ["-DDM_PYTHON"] if python else []
+    flags += [f"-I{native}", f"-L{native}", "-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
+    sources = [*sorted(HEADERS.glob("mpi_*.h")), *sorted(native.glob("*.h"))]
+    return compile_wrappers(compiler_for(library, near), wrappers, "mpi_trace", sources, flags)
+
+
+def compile_wrappers(
+    mpicc: str, written: Callable[[str], str], name: str, headers: Sequence[Path], flags: Sequence[str]
+) -> Path:
+    """Compile the C source that `written` makes of the preprocessed mpi.h, unless it is cached; return its path.
+
+    `headers`: what the source includes. Raises EnvironmentFault if the mpicc fails.
+    """
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
-    native = trace_folder()
-    frames = sorted(HEADERS.glob("mpi_*.h"))
-    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", f"-I{HEADERS}", f"-I{native}", f"-L{native}"]
-    flags += ["-DDM_PYTHON"] if python else []
-    flags += ["-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
+    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", "-Werror=implicit-function-declaration", f"-I{HEADERS}", *flags]
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "mpi_wrappers.c"
-        source.write_text(wrappers(header), encoding="utf-8")
-        sources = [source, *frames, *sorted(native.glob("*.h"))]
-        return compile_c(mpicc, sources, "mpi_trace", "the wrappers of MPI calls", about="-show", flags=flags)
+        source.write_text(written(header), encoding="utf-8")
+        what = "the wrappers of MPI calls"
+        return compile_c(mpicc, [source, *headers], name, what, about="-show", flags=flags)
 
 
 def trace_folder() -> Path:
@@ -84,11 +93,13 @@ def trace_folder() -> Path:
     return Path(str(_native._core.__file__)).parent
 
 
-def environment(preloaded: Path, folder: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment in which processes load the library `preloaded` and write their traces to `folder`."""
+def environment(
+    preloaded: Path, folder: Path, base: Mapping[str, str] = os.environ, gate: Gate = TRACER
+) -> dict[str, str]:
+    """Return the environment in which processes load the library `preloaded` and write their records to `folder`."""
     before = base.get("LD_PRELOAD")
     preload = f"{preloaded}:{before}" if before else str(preloaded)
-    return {**base, "LD_PRELOAD": preload, "DOVETAIL_TRACE_DIR": str(folder.resolve())}
+    return {**base, "LD_PRELOAD": preload, f"{gate.prefix}DIR": str(folder.resolve())}
 
 
 def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mpi: str | None = None) -> int:
@@ -112,7 +123,8 @@ def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mp
     EnvironmentFault
         If the wrappers cannot be compiled, the folder cannot be made, or the command cannot be run.
     """
-    settings = _settings(command, python, mpi)
+    settings = settings_of(TRACER, command, mpi, lambda library, near: build_wrappers(library, near, python=python))
+    settings |= {"DOVETAIL_TRACE_PYTHON": "1"} if python else {}
     gate = build_gate(trace_folder())
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,20 +145,25 @@ def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mp
     return code if code >= 0 else 128 - code
 
 
-def _settings(command: Sequence[str], python: bool, mpi: str | None) -> dict[str, str]:
-    """Return the gate's environment variables: the wrappers compiled so far, and how to compile others."""
-    settings = {"DOVETAIL_TRACE_BUILD": sys.executable, **({"DOVETAIL_TRACE_PYTHON": "1"} if python else {})}
-    launcher = _executable(command[0])
+def settings_of(
+    gate: Gate, command: Sequence[str], mpi: str | None, build: Callable[[Library, Path | None], Path]
+) -> dict[str, str]:
+    """Return the gate's environment variables: the wrappers compiled so far, and how to compile others.
+
+    `mpi`: wrap only programs that use this library (see `run_traced`). `build`: compiles wrappers for a library, with
+    an mpicc beside it or in another folder.
+    """
+    settings = {f"{gate.prefix}BUILD": sys.executable}
+    launcher = executable(command[0])
     near = launcher.parent if launcher else None
     if mpi is not None:
         kind, beside = _chosen(mpi)
-        settings["DOVETAIL_TRACE_ONLY"] = kind
+        settings[f"{gate.prefix}ONLY"] = kind
         library: Library | None = Library(kind, beside)
     else:
-        library = next((found for word in command if (path := _executable(word)) and (found := _used_by(path))), None)
+        library = next((found for word in command if (path := executable(word)) and (found := used_by(path))), None)
     if library is not None:  # compile before the ranks start, so that an error starts none
-        built = build_wrappers(library, near, python=python)
-        settings[f"DOVETAIL_TRACE_{library.kind.upper()}"] = str(built)
+        settings[f"{gate.prefix}{library.kind.upper()}"] = str(build(library, near))
     return settings
 
 
@@ -154,7 +171,7 @@ def _chosen(mpi: str) -> tuple[str, Path | None]:
     """Return the kind of the library that a user names, and the folder of the library if an mpicc was given."""
     if mpi in TITLES:
         return mpi, None
-    path = _executable(mpi)
+    path = executable(mpi)
     kind = flavour(str(path)) if path else None
     if path is None or kind is None:
         hint = f"--mpi {', --mpi '.join(TITLES)}, or the path of an mpicc"
@@ -171,15 +188,15 @@ def note_end(folder: Path, pid: int, signal: int) -> None:
         file.write(line + "\n")
 
 
-def forwarded(command: Sequence[str], settings: Iterable[str] = ()) -> list[str]:
+def forwarded(command: Sequence[str], settings: Iterable[str] = (), gate: Gate = TRACER) -> list[str]:
     """Return the command with the options (-x) by which Open MPI's launcher passes variables to other hosts."""
-    launcher = _executable(command[0])
+    launcher = executable(command[0])
     if launcher is None or launcher.name not in ("mpirun", "mpiexec", "prterun"):
         return list(command)
     asked = subprocess.run([str(launcher), "--version"], capture_output=True, text=True, check=False)
     if "Open MPI" not in asked.stdout and "prte" not in asked.stdout.lower():
         return list(command)
-    names = ["LD_PRELOAD", "DOVETAIL_TRACE_DIR", *(name for name in os.environ if name.startswith("DOVETAIL_TRACE_"))]
+    names = ["LD_PRELOAD", f"{gate.prefix}DIR", *(name for name in os.environ if name.startswith(gate.prefix))]
     options = [word for name in dict.fromkeys([*names, *settings]) for word in ("-x", name)]
     return [command[0], *options, *command[1:]]
 
@@ -211,12 +228,12 @@ def compiler_for(library: Library, near: Path | None) -> str:
     raise EnvironmentFault(f"no mpicc for {TITLES[library.kind]}", found=tried, hint=hint)
 
 
-def _executable(word: str) -> Path | None:
+def executable(word: str) -> Path | None:
     path = shutil.which(word) if os.sep not in word else word
     return Path(path) if path and os.path.isfile(path) and os.access(path, os.X_OK) else None
 
 
-def _used_by(path: Path) -> Library | None:
+def used_by(path: Path) -> Library | None:
     """Return the MPI library that a program is linked with, or that mpi4py loads; None for other programs."""
     try:
         with path.open("rb") as file:
@@ -226,7 +243,7 @@ def _used_by(path: Path) -> Library | None:
     if start.startswith(b"#!"):
         words = start[2:].split(b"\n")[0].decode(errors="replace").split()
         words = words[1:] if words and Path(words[0]).name == "env" else words
-        interpreter = _executable(words[0]) if words else None
+        interpreter = executable(words[0]) if words else None
         return _of_python(interpreter) if interpreter and _is_python(interpreter) else None
     if not start.startswith(b"\x7fELF"):
         return None

@@ -211,6 +211,32 @@ ONE_SIDED = (
     Call("Win_create_dynamic", "info comm win", "", _NEW),
     Call("Win_free", "win", f"{_ALL_OF.replace('win)', '*win)')} dm_forget_window(*win);"),
 )  # fmt: skip
+_BYTES_OF, _FILE = "buf count datatype", "dm_file(dm_bytes(count, datatype));"
+FILES = (
+    Call("File_open", "comm filename amode info fh"),
+    Call("File_close", "fh"),
+    Call("File_delete", "filename info"),
+    Call("File_sync", "fh"),
+    *(Call(f"File_{name}", "fh size") for name in ("set_size", "preallocate")),
+    Call("File_set_view", "fh disp etype filetype datarep info"),
+    *(Call(f"File_{name}", "fh offset whence") for name in ("seek", "seek_shared")),
+    *(
+        Call(f"File_{how}{where}", f"fh {'offset ' * (where[:3] == '_at')}{_BYTES_OF} {last}", _FILE, made=made)
+        for verb in ("read", "write")
+        for how, last, made in ((verb, "status", ""), (f"i{verb}", "request", MADE))
+        for where in ("", "_at", "_all", "_at_all", "_shared")
+    ),
+    *(
+        Call(f"File_{verb}_{where}_{half}", f"fh {params}", _FILE if half == "begin" else "")
+        for verb in ("read", "write")
+        for where in ("all", "at_all", "ordered")
+        for half, params in (
+            ("begin", f"{'offset ' * (where == 'at_all')}{_BYTES_OF}"),
+            ("end", "buf status"),
+        )
+    ),
+    *(Call(f"File_{verb}_ordered", f"fh {_BYTES_OF} status", _FILE) for verb in ("read", "write")),
+)
 _MAKERS = {
     "Comm_dup": "comm newcomm",
     "Comm_dup_with_info": "comm info newcomm",
@@ -239,6 +265,22 @@ COMMUNICATORS = (
     Call("Comm_free", "comm", _FREED),
     Call("Comm_disconnect", "comm", _FREED),
 )
+_BLOCKS = "count array_of_blocklengths array_of_displacements"
+_GRID = "array_of_gsizes array_of_distribs array_of_dargs array_of_psizes order oldtype newtype"
+DATATYPES = (
+    *(Call(f"Type_{name}", f"{params} oldtype newtype".strip()) for name, params in {
+        "contiguous": "count", "vector": "count blocklength stride", "create_hvector": "count blocklength stride",
+        "indexed": _BLOCKS, "create_hindexed": _BLOCKS, "dup": "",
+        "create_indexed_block": "count blocklength array_of_displacements",
+        "create_hindexed_block": "count blocklength array_of_displacements",
+        "create_subarray": "ndims array_of_sizes array_of_subsizes array_of_starts order",
+    }.items()),
+    Call("Type_create_struct", f"{_BLOCKS} array_of_types newtype"),
+    Call("Type_create_darray", f"size rank ndims {_GRID}"),
+    Call("Type_create_resized", "oldtype lb extent newtype"),
+    Call("Type_commit", "datatype"),
+    Call("Type_free", "datatype"),
+)  # fmt: skip
 BOUNDS = (
     Call("Init", "argc argv"),
     Call("Init_thread", "argc argv required provided"),
@@ -266,4 +308,4 @@ def calls() -> Iterator[Call]:
         yield Call(kind.name, kind.params, before)
         yield Call(f"I{kind.name.lower()}", f"{kind.params} request", before, made=MADE)
         yield Call(f"{kind.name}_init", f"{kind.params} info request", before, made=MADE)
-    yield from (*ONE_SIDED, *COMMUNICATORS)
+    yield from (*ONE_SIDED, *COMMUNICATORS, *DATATYPES, *FILES)

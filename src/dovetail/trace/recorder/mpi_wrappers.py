@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from dovetail.core import EnvironmentFault
 from dovetail.trace.recorder.mpi_calls import HELPERS, Call, calls
 
+Body = Callable[[int, str, Call, str], list[str]]
 _PROTOTYPE = re.compile(r"\bint\s+MPI_(\w+)\s*\(([^()]*)\)")
 _PARAM = re.compile(r"^(.*?)(\w+)\s*((?:\[\s*\d*\s*\])*)$", re.DOTALL)
-_TEXTS = frozenset(("command", "port_name", "stringtag"))  # parameters that are strings
+_TEXTS = frozenset(("command", "port_name", "stringtag", "filename", "datarep"))  # parameters that are strings
 _GLOBALS = (
     *("ompi_mpi_comm_world", "ompi_mpi_comm_self", "ompi_mpi_comm_null", "ompi_mpi_byte", "ompi_mpi_datatype_null"),
     *("ompi_request_null", "ompi_message_null", "ompi_mpi_win_null"),
@@ -37,19 +38,27 @@ def prototypes(header: str) -> dict[str, list[str]]:
     return found
 
 
-def wrappers(header: str) -> str:
-    """Return the C source: a wrapper per call of the table that the header declares, large-count forms included."""
+def wrappers(
+    header: str, body: Body | None = None, frame: str = "mpi_frame.h", helpers: Iterable[str] = HELPERS
+) -> str:
+    """Return the C source: a wrapper per call of the table that the header declares, large-count forms included.
+
+    `body`: returns the lines of a wrapper, of its number, name, call, and the call of the library; default: the
+    tracer's. `frame`: the header of the functions that these lines call. `helpers`: functions of MPI that the header
+    calls, beside those of the table.
+    """
     declared = prototypes(header)
     if "Send" not in declared:
         raise EnvironmentFault("this mpi.h declares no MPI_Send", found=f"{len(declared)} calls")
     chosen = [(name, call) for call in calls() for name in (call.name, f"{call.name}_c") if name in declared]
-    made = [wrapper(i, name, call, declared[name]) for i, (name, call) in enumerate(chosen)]
+    made = [wrapper(i, name, call, declared[name], body) for i, (name, call) in enumerate(chosen)]
     made += [text for i, (name, call) in enumerate(chosen) for text in fortran_wrappers(i, name, call)]
-    return "\n".join([*_head([name for name, _ in chosen], [h for h in HELPERS if h in declared]), *made, ""])
+    helpers = [name for name in helpers if name in declared]
+    return "\n".join([*_head([name for name, _ in chosen], helpers, frame), *made, ""])
 
 
-def _head(names: list[str], helpers: list[str]) -> Iterator[str]:
-    """Yield pointers to the library's functions, the table that looks them up, and the include of mpi_frame.h."""
+def _head(names: list[str], helpers: list[str], frame: str) -> Iterator[str]:
+    """Yield pointers to the library's functions, the table that looks them up, and the include of `frame`."""
     yield "#define _GNU_SOURCE\n#include <mpi.h>\n#include <stdint.h>"
     needed = list(dict.fromkeys([*names, *helpers]))
     yield from (f"static __typeof__(&MPI_{name}) real_{name};" for name in needed)
@@ -62,20 +71,25 @@ def _head(names: list[str], helpers: list[str]) -> Iterator[str]:
     yield "#ifdef OPEN_MPI"
     yield from (f'    {{"{name}", (void**)&dm_{name}}},' for name in _GLOBALS)
     yield f"#endif\n}};\nenum {{ NUM_CALLS = {len(names)} }};"
-    yield '#include "mpi_frame.h"'
+    yield f'#include "{frame}"'
 
 
-def wrapper(number: int, name: str, call: Call, declared: list[str]) -> str:
+def wrapper(number: int, name: str, call: Call, declared: list[str], body: Body | None = None) -> str:
     """Return the wrapper of one call; its parameters have the header's types and the standard's names."""
     params = call.params.split()
     if len(params) != len(declared):
         raise EnvironmentFault(f"MPI_{name} has other parameters in this mpi.h", found=", ".join(declared))
     typed = ", ".join(_renamed(text, param) for text, param in zip(declared, params, strict=True))
     real = f"real_{name}({', '.join(params)})"
-    lines = [*_status_lines(call), *_begin_lines(number, call), f"const int code = {real};", *_ended(number, call)]
+    lines = (body or _traced)(number, name, call, real)
     head = f'__attribute__((visibility("default"))) int MPI_{name}({typed or "void"}) {{'
-    body = [head, *(f"    {line}" for line in _alone(call, real)), *(f"    {line}" for line in lines), "}"]
-    return "\n".join([*body, _for_fortran(name, typed, params)])
+    return "\n".join([head, *(f"    {line}" for line in lines), "}", _for_fortran(name, typed, params)])
+
+
+def _traced(number: int, name: str, call: Call, real: str) -> list[str]:
+    """Return the lines of a wrapper that records the call."""
+    begun = [*_status_lines(call), *_begin_lines(number, call)]
+    return [*_alone(call, real), *begun, f"const int code = {real};", *_ended(number, call)]
 
 
 def _for_fortran(name: str, typed: str, params: list[str]) -> str:
@@ -120,7 +134,7 @@ def _renamed(declared: str, name: str) -> str:
 def _alone(call: Call, real: str) -> list[str]:
     """Return the first lines of a wrapper, which pass calls that the library itself makes on to the library."""
     if call.name in _BEGIN:
-        return [_BEGIN[call.name]]
+        return [_BEGIN[call.name], "dm_inside = 1;"]
     if call.name == "Finalize":  # ranks that are not traced take part in the clock comparison, too
         return ["if (dm_leave_alone()) {", "    if (!dm_inside) dm_before_finalize();", f"    return {real};", "}",
                 "dm_inside = 1;"]  # fmt: skip
@@ -149,7 +163,7 @@ def _ended(number: int, call: Call) -> list[str]:
     lines = _end_of_test(number, call) if call.found else _done(number, call)
     if call.name in _END:
         lines.append(_END[call.name])
-    return [*lines, *([] if call.name in _BEGIN else ["dm_inside = 0;"]), "return code;"]
+    return [*lines, "dm_inside = 0;", "return code;"]
 
 
 def _done(number: int, call: Call) -> list[str]:

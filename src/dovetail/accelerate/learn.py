@@ -1,0 +1,227 @@
+"""learn: which knobs make a program faster: tried in whole runs, once, and kept in the store."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from shutil import which
+from statistics import median
+from typing import Any
+
+from dovetail.accelerate.contest import FASTER, FailedRun, Ratio, alternate
+from dovetail.accelerate.counts import Counts
+from dovetail.accelerate.knobs import PREFIXES, Candidate, promising
+from dovetail.accelerate.running import Command, Knobs, Ran
+from dovetail.core import EnvironmentFault, check_schema, reading
+from dovetail.store.store import SETTINGS, Item, Recalled, item, recall, save
+from dovetail.trace.recorder.launch import library_of
+
+SCHEMA = "dovetail.accelerate.learned/1"
+PAIRS = 5  # the least that gives a verdict
+HEATS = 2  # runs of each candidate, beside as many without, that choose the one for the final
+_WORD = re.compile(r"[\w.,:+-]+")
+MOST_HASHED = 1 << 28  # bytes; larger files are known by size and time
+NOTHING, LOST, WON = "nothing to try", "slower or unclear", FASTER
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What whole runs of a program have shown.
+
+    Attributes
+    ----------
+    verdict : str
+        WON: `knobs` are applied to later runs; LOST: none of the tried knobs is; NOTHING: no knob was worth a run.
+    knobs : mapping
+        Environment variables; empty unless they won.
+    library, hosts, ranks
+        Where it was measured.
+    ratio : Ratio or None
+        Of the final: time with the best candidate over time without.
+    tried, left_out : tuple of str
+        Candidates that ran, as a shell takes them; sentences about others.
+    """
+
+    verdict: str
+    knobs: Knobs
+    library: str
+    hosts: tuple[str, ...]
+    ranks: int
+    ratio: Ratio | None = None
+    tried: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def fits(self, counts: Counts) -> bool:
+        """Return whether a run was on the ranks, hosts and library that were measured."""
+        return (self.library, self.hosts, self.ranks) == (counts.library, counts.hosts, counts.ranks)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a document with a `schema` field and all attributes."""
+        lists = {name: list(getattr(self, name)) for name in ("hosts", "tried", "left_out")}
+        ratio = self.ratio.to_json() if self.ratio else None
+        return {"schema": SCHEMA, **vars(self), **lists, "knobs": dict(self.knobs), "ratio": ratio}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Learned:
+        """Return what `to_json` wrote. Raises DovetailError for any other document."""
+        check_schema(document, SCHEMA)
+        with reading("settings document", EnvironmentFault):
+            about = str(document["verdict"]), str(document["library"]), int(document["ranks"])
+            lists = {name: tuple(map(str, document[name])) for name in ("hosts", "tried", "left_out")}
+            ratio = Ratio(tuple(map(float, document["ratio"]["ratios"]))) if document["ratio"] else None
+            knobs = {str(name): str(value) for name, value in document["knobs"].items()}
+            if not all(name.startswith(PREFIXES) and _WORD.fullmatch(name + value) for name, value in knobs.items()):
+                raise EnvironmentFault("a variable of the settings configures no MPI library", found=said(knobs))
+            verdict, library, ranks = about
+            return cls(verdict, knobs, library, ranks=ranks, ratio=ratio, **lists)
+
+
+def settings_item(words: Sequence[str], *, reorder: bool, replace: bool = False) -> Item:
+    """Return the item for a command: by its words, the files they name, the MPI library, this host, what the user's
+    environment says to MPI libraries, and the options."""
+    files = [_identity(path) for word in words if (path := _file(word))]
+    own = {name: value for name, value in os.environ.items() if name.startswith((*PREFIXES, "SLURM_JOB_NODELIST"))}
+    host = [socket.gethostname(), platform.machine(), os.cpu_count()]
+    return item(SETTINGS, list(words), files, _library(words), host, own, reorder, *(["replace"] if replace else []))
+
+
+def recall_settings(place: Item) -> Recalled[Learned]:
+    """Return what was learned; None if nothing was."""
+    return recall(place, Learned.from_json)
+
+
+def learn(
+    command: Command, first: Ran, limit_s: float, *, reorder: bool, note: Callable[[str], None]
+) -> tuple[Learned | None, str]:
+    """Try knobs in whole runs of a command, whose output is discarded.
+
+    Parameters
+    ----------
+    command : Command
+        With counters.
+    first : Ran
+        Its run without knobs.
+    limit_s : float
+        Seconds that all further runs may take together, as the first run predicts.
+    reorder : bool
+        See `promising`.
+    note : callable
+        Prints a remark before the runs.
+
+    Returns
+    -------
+    Learned or None
+        None if there was no time to learn anything, or if the program failed without knobs.
+    str
+        The reason for None.
+    """
+    counts = first.counts[0]
+    found = promising(counts, command.words, reorder=reorder)
+    base = Learned(NOTHING, {}, counts.library, counts.hosts, counts.ranks, left_out=found.left_out)
+    if not found.candidates:
+        return base, ""
+    chosen = found.candidates[: _affordable(int(limit_s / first.seconds))]
+    if not chosen:
+        need_s = 2 * PAIRS * first.seconds
+        return None, f"{len(found.candidates)} settings are worth a try: --learn {need_s + 1:.0f}"
+    if left := len(found.candidates) - len(chosen):
+        base = replace(base, left_out=(*base.left_out, f"{left} settings, for want of time"))
+    runs = 2 * PAIRS + (HEATS * (len(chosen) + 1) if len(chosen) > 1 else 0)
+    note(f"trying {len(chosen)} settings in at most {runs} further runs, about {runs * first.seconds:.0f} s")
+    base = replace(base, verdict=LOST, tried=tuple(said(each.knobs) for each in chosen))
+    try:
+        best = _heats(command, chosen)
+        ratio = _final(command, best.knobs) if best else None
+    except FailedRun as failure:
+        return (base, "") if failure.with_knobs else (None, f"{failure}: it cannot be run again to learn")
+    if best and ratio and ratio.verdict == FASTER:
+        return replace(base, verdict=WON, knobs=best.knobs, ratio=ratio), ""
+    return replace(base, ratio=ratio), ""
+
+
+def _affordable(runs: int) -> int:
+    """Return how many candidates can be tried in this number of runs: one needs no heats.
+
+    >>> [_affordable(runs) for runs in (9, 10, 15, 16, 18, 30)]
+    [0, 1, 1, 2, 3, 9]
+    """
+    return max(int(runs >= 2 * PAIRS), (runs - 2 * PAIRS) // HEATS - 1)
+
+
+def save_settings(place: Item, learned: Learned, words: Sequence[str]) -> Path | None:
+    """Save what was learned; None, with a warning, if it cannot be written."""
+    about = f"{learned.verdict}: {' '.join(words)[:80]}, {learned.ranks} ranks, {learned.library}"
+    return save(place, about, learned.to_json())
+
+
+def said(knobs: Knobs) -> str:
+    """Return knobs as a shell takes them."""
+    from dovetail.prober.baselines import said as joined
+
+    return joined(knobs)
+
+
+def check(command: Command, knobs: Knobs, pairs: int) -> Ratio:
+    """Return the ratio of runs with the knobs and counters over runs of the command as it is.
+
+    Raises FailedRun if a run ends with another exit code than 0.
+    """
+    return _final(command, knobs, pairs)
+
+
+def _heats(command: Command, chosen: Sequence[Candidate]) -> Candidate | None:
+    """Return the candidate with the least median ratio to the runs without knobs; None if all of them fail."""
+    if len(chosen) == 1:
+        return chosen[0]
+    ratios: dict[int, list[float]] = {i: [] for i in range(len(chosen))}
+    for _ in range(HEATS):
+        usual = _seconds(command, {})
+        for i in list(ratios):
+            try:
+                ratios[i].append(_seconds(command, chosen[i].knobs) / usual)
+            except FailedRun:
+                del ratios[i]
+    return chosen[min(ratios, key=lambda i: median(ratios[i]))] if ratios else None
+
+
+def _final(command: Command, knobs: Knobs, pairs: int = PAIRS) -> Ratio:
+    def plain() -> float:
+        return _seconds(command, {}, counted=False)
+
+    return alternate(plain, lambda: _seconds(command, knobs), pairs)
+
+
+def _seconds(command: Command, knobs: Knobs, *, counted: bool = True) -> float:
+    ran = command.run(knobs, counted=counted, shown=False)
+    if ran.code:
+        raise FailedRun(ran.code, with_knobs=bool(knobs))
+    return ran.seconds
+
+
+def _file(word: str) -> Path | None:
+    path = Path(word if os.sep in word or Path(word).is_file() else which(word) or word)
+    return path if path.is_file() else None
+
+
+def _identity(path: Path) -> list[Any]:
+    """Return what tells a file from others: its bytes; for a large one that is no program, size and time."""
+    facts = path.stat()
+    if facts.st_size > MOST_HASHED:
+        return [facts.st_size, facts.st_mtime_ns]
+    return [sha256(path.read_bytes()).hexdigest()]
+
+
+def _library(words: Sequence[str]) -> list[Any]:
+    """Return what tells the command's MPI library from others: its kind, and the sizes and times of its files."""
+    try:
+        library = library_of(words)
+    except EnvironmentFault:
+        return []
+    found = sorted(library.folder.glob("libmpi*.so*")) if library.folder else []
+    return [library.kind, *([path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in found)]

@@ -1,0 +1,126 @@
+"""running: run the command of a user: as it is, or with counters and knobs in the environment of its processes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from dovetail.accelerate.counter import COUNTER, build_counter, build_counter_gate
+from dovetail.accelerate.counts import Counts, read_counts
+from dovetail.core import DovetailError, EnvironmentFault, cache_dir
+from dovetail.trace.recorder.launch import environment, executable, forwarded, settings_of, used_by
+
+Knobs = Mapping[str, str]
+REPLACE_VARIABLE, KNOBS_VARIABLE = f"{COUNTER.prefix}REPLACE", f"{COUNTER.prefix}KNOBS"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run: its exit code, wall seconds, and the counts of its jobs, the longest first."""
+
+    code: int
+    seconds: float
+    counts: tuple[Counts, ...] = ()
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command whose ranks can be counted. Made by `prepared`.
+
+    Attributes
+    ----------
+    words : tuple of str
+        The command line.
+    gate : path or None
+        The library that processes preload; None: the command runs as it is.
+    settings : mapping
+        The gate's environment variables.
+    why_not : str
+        Why there is no gate.
+    replace : str
+        Value of the variable REPLACE_VARIABLE: "" (off), "exact", or "reorder" (also where sums change their order).
+    """
+
+    words: tuple[str, ...]
+    gate: Path | None = None
+    settings: Knobs = field(default_factory=dict)
+    why_not: str = ""
+    replace: str = ""
+
+    def run(self, knobs: Knobs | None = None, *, counted: bool = True, shown: bool = True) -> Ran:
+        """Run the command once.
+
+        Parameters
+        ----------
+        knobs : mapping, optional
+            Environment variables that are set for its processes.
+        counted : bool
+            Load the counters.
+        shown : bool
+            Connect the command to this process's input and output; otherwise discard its output.
+
+        Raises
+        ------
+        EnvironmentFault
+            If the command cannot be started.
+        """
+        if self.gate is None or not counted:
+            return Ran(*_timed(self.words, os.environ | dict(knobs or {}), shown))
+        with tempfile.TemporaryDirectory(prefix="counts-", dir=cache_dir()) as place:  # where all hosts find it
+            ours = {REPLACE_VARIABLE: self.replace, KNOBS_VARIABLE: ",".join(knobs or {})}
+            env = environment(self.gate, Path(place), gate=COUNTER) | {**self.settings, **ours, **(knobs or {})}
+            names = [*self.settings, *ours, *(knobs or {})]
+            return Ran(*_timed(forwarded(self.words, names, COUNTER), env, shown), tuple(read_counts(Path(place))))
+
+
+def prepared(words: Sequence[str], mpi: str | None = None, replace: str = "") -> Command:
+    """Return the command with its counters compiled; if they cannot be, with the reason, so that it runs as it is.
+
+    `mpi`: count only programs of this library (see `trace.recorder.launch.run_traced`). `replace`: see `Command`.
+    """
+    try:
+        return Command(tuple(words), build_counter_gate(), settings_of(COUNTER, words, mpi, build_counter), "", replace)
+    except DovetailError as error:
+        return Command(tuple(words), why_not=error.what + (f" ({error.found})" if error.found else ""))
+
+
+def why_uncounted(words: Sequence[str], code: int) -> str:
+    """Return why a run may have left no counts."""
+    for path in filter(None, map(executable, words)):
+        try:
+            calls_mpi = b"MPI_Init" in path.read_bytes() and used_by(path) is None
+        except OSError:
+            continue
+        if calls_mpi:
+            return f"{path} is linked statically with MPI, where no library can be loaded in front of it"
+    if code:
+        return f"the command ended with exit code {code} before a rank of it called MPI_Finalize"
+    return "no process of the command called MPI_Init and MPI_Finalize of a known MPI library"
+
+
+def can_repeat() -> bool:
+    """Return whether further runs of the command see the input that the first one saw: none, or a terminal."""
+    try:
+        return stat.S_ISCHR(os.fstat(0).st_mode)
+    except OSError:
+        return True
+
+
+def _timed(words: Sequence[str], env: Mapping[str, str], shown: bool) -> tuple[int, float]:
+    """Return the exit code, as a shell reports it, and the wall seconds."""
+    discarded: dict[str, IO[Any] | int] = (
+        {} if shown else dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    )
+    begun = time.perf_counter()
+    try:
+        code = subprocess.run(list(words), env=env, check=False, **discarded).returncode  # type: ignore[call-overload]
+    except OSError as error:
+        raise EnvironmentFault(f"cannot run {words[0]}", found=error.strerror) from error
+    return (code if code >= 0 else 128 - code), time.perf_counter() - begun

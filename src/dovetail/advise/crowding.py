@@ -1,0 +1,175 @@
+"""crowding: what ranks waited for a core, by the kernel's counters, and the model of a run without these waits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dovetail.advise.remedy import GRAIN_S, Site, gap_s
+from dovetail.run.load import Place, domains
+from dovetail.trace.analysis.replay_model import ReplayModel, Step
+
+LEAST_WAITED = 0.01  # share of the run; less makes no finding, since those save at least as much (LEAST_SHARE)
+USUAL = 25  # percentile of a rank's like pieces of work that counts as undisturbed: most are shorter than a time slice
+QUICK = 10  # percentile of like messages, or collectives; each needs several ranks to run at one time
+Floats = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """How ranks share cores: of the group of ranks with the fewest cores each.
+
+    `waited`: by rank, the share of the run in which it waited for a core that others had, be it ranks of the job or
+    other programs; NaN: unknown. `sharing`: by rank, the number of its group, from 1, if this has fewer cores than
+    ranks, else 0.
+    """
+
+    num_ranks: int
+    num_cores: int
+    waited: Floats = field(repr=False)
+    sharing: tuple[int, ...] = field(repr=False)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Return whether there are more ranks than cores."""
+        return self.num_ranks > self.num_cores
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return a sentence if `settled` changes the model of this run."""
+        waits = np.isnan(self.waited).any() or float(self.waited.max()) > LEAST_WAITED
+        said = "Replays leave out what the ranks waited for a core, so that they are shorter than the trace."
+        return (said,) if waits and (self.is_crowded or not np.isnan(self.waited).any()) else ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return a sentence if there are more ranks than cores."""
+        if not self.is_crowded:
+            return ()
+        most = float(np.nanmax(self.waited)) if not np.isnan(self.waited).all() else 0.0
+        waits = f", for which a rank waits up to {most:.0%} of the time" if most > LEAST_WAITED else ""
+        cores = f"{self.num_cores} core{'s' * (self.num_cores > 1)}"
+        return (f"{self.num_ranks} ranks share {cores}{waits}",)
+
+
+def crowding(meta: Mapping[str, Any], num_ranks: int) -> Crowding | None:
+    """Return how the ranks of a traced run shared cores, from the trace's meta; None if the trace does not show it."""
+    abouts = sorted((a for a in meta.get("ranks", ()) if a.get("load", {}).get("cpus")), key=lambda a: int(a["rank"]))
+    if [int(about["rank"]) for about in abouts] != list(range(num_ranks)):
+        return None
+    places = [Place(a["load"]["booted_s"], a["host"], frozenset(a["load"]["cpus"]), {}) for a in abouts]
+    groups = domains(places)
+    worst = max(groups, key=lambda group: len(group.ranks) / len(group.cpus))
+    crowded = {
+        rank: i for i, group in enumerate(groups, 1) if len(group.ranks) > len(group.cpus) for rank in group.ranks
+    }
+    waited = np.array([_waited(about["load"]) for about in abouts])
+    return Crowding(len(worst.ranks), len(worst.cpus), waited, tuple(crowded.get(r, 0) for r in range(num_ranks)))
+
+
+def _waited(load: Mapping[str, Any]) -> float:
+    """Return the share of the run that a rank waited for a core."""
+    times_s, waited_s = load["time_s"], load["waited_s"]
+    if len(times_s) < 2 or None in waited_s or times_s[-1] <= times_s[0]:
+        return float("nan")
+    return min(float((waited_s[-1] - waited_s[0]) / (times_s[-1] - times_s[0])), 1.0)
+
+
+class Settled(NamedTuple):
+    """A model without waits for cores. `left`: the share of the ranks' seconds of such waits that it still has."""
+
+    model: ReplayModel
+    left: float = 1.0
+
+
+def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
+    """Return the model as if each rank had a core of its own, as far as the trace shows it.
+
+    The kernel counts how long a rank waited for a core, not when. These seconds are taken from its pieces of work that
+    took longer than its usual one between the same two calls, in proportion. Messages and collectives that took longer
+    than the quick ones of their size, since a rank did not run, lose at most what all ranks waited.
+    """
+    if found is None or not found.notes:
+        return Settled(model)
+    excess = _Excess(model, found.sharing, site)
+    waited = np.where(np.isnan(found.waited), 1.0, found.waited)  # crowded, and not counted: no bound is known
+    budget_s = waited * model.makespan_s
+    share = np.minimum(budget_s / np.maximum(excess.own_s, 1e-9), 1.0)
+    met = min(float(budget_s.sum()) / max(excess.met_s, 1e-9), 1.0)
+    steps = [
+        [_less(step, share[rank] * gap, share[rank] * call) for step, gap, call in zip(each, gaps, calls, strict=True)]
+        for rank, (each, gaps, calls) in enumerate(zip(model.steps, excess.gaps_s, excess.calls_s, strict=True))
+    ]
+    messages = tuple(
+        replace(it, delay_s=it.delay_s - met * more) if it.delay_s is not None and more > 0 else it
+        for it, more in zip(model.messages, excess.messages_s, strict=True)
+    )
+    collectives = tuple(
+        replace(it, seconds=it.seconds - met * more, own_s=min(it.own_s, it.seconds - met * more))
+        for it, more in zip(model.collectives, excess.collectives_s, strict=True)
+    )
+    left = 1.0 - float((share * excess.own_s).sum()) / max(float(budget_s.sum()), 1e-9)
+    return Settled(model.with_steps(steps, messages=messages, collectives=collectives), max(left, 0.0))
+
+
+def _less(step: Step, gap: float, call: float) -> Step:
+    after_s = max(step.after_s - call, 0.0)
+    within_s = max(step.within_s - call, 0.0)
+    return step._replace(seconds=max(step.seconds - gap - call, within_s), within_s=within_s, after_s=after_s)
+
+
+class _Excess:
+    """What pieces of a run took beyond their like. `own_s`: by rank, of its own time. `met_s`: of all that ranks share.
+
+    Messages between ranks that share cores are alike whichever of these ranks they join.
+    """
+
+    def __init__(self, model: ReplayModel, sharing: Sequence[int], site: Site) -> None:
+        self.gaps_s = [_of_steps(steps, site, gap_s, GRAIN_S) for steps in model.steps]
+        self.calls_s = [_of_steps(steps, site, lambda step: step.within_s) for steps in model.steps]
+        sizes = [(*_way(sharing, it.src, it.dst), it.num_bytes) for it in model.messages]
+        self.messages_s = _beyond(sizes, [it.delay_s or 0.0 for it in model.messages], QUICK)
+        kinds = [(it.name, it.group, it.num_bytes) for it in model.collectives]
+        self.collectives_s = _beyond(kinds, [it.seconds for it in model.collectives], QUICK)
+        self.own_s = np.array([sum(gaps) + sum(calls) for gaps, calls in zip(self.gaps_s, self.calls_s, strict=True)])
+        of_collective = {it.collective: more for it, more in zip(model.collectives, self.collectives_s, strict=True)}
+        self.met_s = sum(self.messages_s) + sum(of_collective.values())
+
+
+def _way(sharing: Sequence[int], src: int, dst: int) -> tuple[int, int]:
+    """Return the two ranks that a message joins; the number of their group twice if they share crowded cores."""
+    return (-sharing[src], -sharing[src]) if sharing[src] == sharing[dst] > 0 else (src, dst)
+
+
+def _of_steps(steps: Sequence[Step], site: Site, value: Callable[[Step], float], least: float = 0.0) -> list[float]:
+    """Return for each step its value beyond the usual one, of at least `least`, between the same two call sites."""
+    places = [site(step.row) if step.row >= 0 else "" for step in steps]
+    pairs = zip(["", *places], places, [step.kind for step in steps], strict=False)
+    return _beyond(pairs, [value(step) for step in steps], USUAL, least)
+
+
+def _beyond(keys: Iterable[Any], values: Sequence[float], percentile: int, least: float = 0.0) -> list[float]:
+    """Return by how much each value exceeds that percentile of the values with its key that are `least` or more.
+
+    Shorter pieces are no work, but lie between calls of a loop, after which work of the same two call sites may follow.
+
+    >>> _beyond("aabaaa", [1.0, 1.0, 7.0, 1.0, 4.0, 0.5], 25)
+    [0.0, 0.0, 0.0, 0.0, 3.0, 0.0]
+    >>> _beyond("aaaaaa", [0.1, 0.1, 0.1, 0.1, 4.0, 4.5], 25, 0.2)
+    [0.0, 0.0, 0.0, 0.0, 0.0, 0.375]
+    """
+    at: dict[Any, list[int]] = defaultdict(list)
+    for i, key in enumerate(keys):
+        if values[i] >= least:
+            at[key].append(i)
+    found = [0.0] * len(values)
+    for those in at.values():
+        low = float(np.percentile([values[i] for i in those], percentile))
+        for i in those:
+            found[i] = max(values[i] - low, 0.0)
+    return found

@@ -1,0 +1,137 @@
+"""late_remedies: a remedy for ranks that work before a send for which another rank waits: send first."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, duration, gap_s
+from dovetail.trace.analysis.replay_model import ReplayModel, Step
+
+_BEGINS = ("send", "recv", "own")  # steps that wait for nobody
+MOSTLY = 0.5  # more than this share of the work before a late send is more than another rank does before its own
+
+
+class _Burst(NamedTuple):
+    """Sends without work between them. `first`, `last`: indices of the first step and of the last send.
+
+    `work_s`: the work directly before them. `since_s`: the last work before them, perhaps with receives between.
+    """
+
+    rank: int
+    first: int
+    last: int
+    work_s: float
+    since_s: float
+    numbers: list[int]
+
+
+def send_earlier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
+    """Yield remedies, by call site, that send before the work that now precedes the sends.
+
+    Sends to ranks from which nothing comes back are left to `pipeline`. If ranks exchange messages, and both work as
+    long before they send, none of them is late by its order of work. The trace does not show how much of the work the
+    message needs: at most all of it is done later.
+    """
+    at: dict[str, list[_Burst]] = defaultdict(list)
+    bursts = [it for rank, steps in enumerate(model.steps) for it in _bursts(rank, steps)]
+    reached = {rank: _reached(model, rank) for rank in {dst for _, dst in model.sent_to}}
+    for it in _late(model, bursts):
+        if it.work_s > GRAIN_S and not _passes_on(model, it, reached):
+            at[site(model.steps[it.rank][it.last].row)].append(it)
+    for place, late in at.items():
+        of_rank: dict[int, dict[int, _Burst]] = defaultdict(dict)
+        for it in late:
+            of_rank[it.rank][it.first] = it
+        changed = [list(_sent_first(steps, of_rank.get(rank, {}))) for rank, steps in enumerate(model.steps)]
+        each = duration(sum(it.work_s for it in late) / len(late))
+        ranks = ", ".join(map(str, sorted(of_rank)[:4])) + (" and others" if len(of_rank) > 4 else "")
+        evidence = f"rank {ranks} works {each} before each of {len(late)} sends at {place}, for which others wait"
+        action = "send first what others wait for (MPI_Isend), then do the work that the message does not need"
+        taken = {n for it in late for n in it.numbers}
+        rows = tuple(s.row for steps in model.steps for s in steps if s.kind == "received" and s.number in taken)
+        yield Remedy("send_earlier", rows, evidence, action, model.with_steps(changed), is_sure=False)
+
+
+def _bursts(rank: int, steps: Sequence[Step]) -> Iterator[_Burst]:
+    """Yield the sends of a rank, with the work before them."""
+    first, last, since_s, numbers = 0, 0, 0.0, list[int]()
+    for i, step in enumerate((*steps, None)):
+        if step is None or gap_s(step) > GRAIN_S or step.kind not in _BEGINS:
+            if numbers:
+                yield _Burst(rank, first, last, gap_s(steps[first]), since_s, numbers)
+            numbers = []
+        if step is None:
+            return
+        if gap_s(step) > GRAIN_S:
+            since_s = gap_s(step)
+        if not numbers and (gap_s(step) > GRAIN_S or step.kind not in _BEGINS):
+            first = i + (step.kind not in _BEGINS)
+        if step.kind == "send":
+            last = i
+            numbers.append(step.number)
+
+
+def _late(model: ReplayModel, found: Sequence[_Burst]) -> list[_Burst]:
+    """Return the sends for which a rank works longer than their receivers do before theirs to that rank.
+
+    This holds for sends that no rank answers, too. In an exchange the work before the receivers' own sends counts: if
+    it is not mostly shorter, no rank is late by its order of work.
+    """
+    spent_s: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for it in found:
+        for n in it.numbers:
+            spent_s[it.rank, model.messages[n].dst].append(it.since_s)
+    mean_s = {pair: sum(those) / len(those) for pair, those in spent_s.items()}
+    late = []
+    for it in found:
+        crossed = [model.messages[n].dst for n in it.numbers if crosses(model, n)]
+        if all(mean_s.get((to, it.rank), 0.0) < (1 - MOSTLY) * mean_s[it.rank, to] for to in crossed):
+            late.append(it)
+    return late
+
+
+def _passes_on(model: ReplayModel, it: _Burst, reached: Mapping[int, set[int]]) -> bool:
+    """Return whether the work before these sends begins with a message that it may need.
+
+    Also whether nothing comes back from a receiver, over other ranks or directly: then it is the next in a chain.
+    """
+    receivers = {model.messages[n].dst for n in it.numbers}
+    if any(it.rank not in reached[rank] for rank in receivers):
+        return True
+    before = next((s for s in reversed(model.steps[it.rank][: it.first]) if s.kind not in ("own", "sent")), None)
+    if before is None or before.kind != "received":
+        return False
+    sender = model.messages[before.number].src
+    if sender not in receivers:
+        return True
+    if sender == it.rank or (it.rank, sender) not in model.sent_to:
+        return True
+    return not crosses(model, it.numbers[0]) and _first_s(model, sender, it.rank) < _first_s(model, it.rank, sender)
+
+
+def _reached(model: ReplayModel, rank: int) -> set[int]:
+    """Return the ranks to which messages of a rank come, over other ranks or directly."""
+    found, last = set[int](), {rank}
+    while last := {dst for src, dst in model.sent_to if src in last} - found:
+        found |= last
+    return found
+
+
+def _first_s(model: ReplayModel, src: int, dst: int) -> float:
+    """Return when the first message from one rank to another was sent."""
+    _, numbers = model.sent_to[src, dst]
+    return model.messages[numbers[0]].sent_s
+
+
+def _sent_first(steps: Sequence[Step], bursts: Mapping[int, _Burst]) -> Iterator[Step]:
+    """Yield a rank's steps with the work before these bursts after them."""
+    moved_s, last = 0.0, -1
+    for i, step in enumerate(steps):
+        if i in bursts:
+            moved_s, last = bursts[i].work_s, bursts[i].last
+            step = step._replace(seconds=step.seconds - moved_s)
+        elif moved_s > 0 and i > last:
+            step, moved_s = step._replace(seconds=step.seconds + moved_s), 0.0
+        yield step

@@ -1,0 +1,148 @@
+"""acceleration: the report of `dovetail accelerate`, in about ten lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dovetail.accelerate.contest import FASTER, SLOWER, Ratio
+from dovetail.accelerate.counts import Bucket, Counts, Replaced
+from dovetail.accelerate.learn import LOST, WON, Learned, said
+from dovetail.core import seconds_text, share_text
+from dovetail.report.units import num_bytes
+
+BUCKETS = 4  # lines of them
+REPLACED = 3
+LEFT = {
+    "watched": "too few to learn from",
+    "tried": "in a trial that the run's end cut short",
+    "slower": "no faster in shared memory",
+    "slower later": "no longer faster in shared memory",
+    "other bytes": "with other bytes than the library's",
+    "no memory": "without memory to share",
+    "left alone": "of ranks that share no memory",
+    "operation": "by operation or type",
+    "order": "sums whose order would change (--reorder)",
+    "long": "too long",
+    "communicator": "on communicators of one rank or joining two groups",
+}  # why calls are left to the library
+
+
+def counts_text(counts: Counts, others: int = 0) -> str:
+    """Return the lines about what the ranks spent; `others`: further jobs of the command, which are left out."""
+    known_s, skew_s = counts.known_skew
+    skew = f"{share_text(skew_s / counts.rank_s)} waiting for the last rank" if known_s else "skew unknown"
+    if known_s:
+        skew += f" (known for {share_text(known_s / max(counts.in_collectives_s, 1e-12))} of their time)"
+    more = f"; {counts.missing} ranks left no counts" if counts.missing else ""
+    more += f"; {others} further jobs are left out" if others else ""
+    where = f"{counts.ranks} ranks on {len(counts.hosts)} hosts, {_short(counts.library)}"
+    lines = [
+        f"{where}: {seconds_text(counts.elapsed_s)}{more}",
+        f"in MPI {share_text(counts.in_mpi_s / counts.rank_s)} of the ranks' time, in collectives "
+        f"{share_text(counts.in_collectives_s / counts.rank_s)}; {skew}",
+    ]
+    shown = BUCKETS if counts.replacing is None else BUCKETS // 2
+    lines += [f"  {_bucket(bucket, counts)}" for bucket in counts.buckets[:shown]]
+    return "\n".join(lines)
+
+
+def applied_text(knobs: Mapping[str, str], readback: Mapping[str, str] | None = None) -> str:
+    """Return the line about knobs in force; `readback`: what the library reported for them.
+
+    >>> applied_text({"A": "1", "B": "ring", "C": "0"}, {"A": "1", "B": "4", "C": ""})
+    'applied A=1 B=ring (the library reports A=1 B=4; it has no variable C, which is not applied)'
+    """
+    if not knobs:
+        return "applied no knobs"
+    found = {name: value for name, value in (readback or {}).items() if value}
+    missing = [name for name, value in (readback or {}).items() if not value]
+    reported = [f"the library reports {said(found)}"] if found else []
+    if missing:
+        reported.append(
+            f"{'it' if found else 'the library'} has no variable {', '.join(missing)}, which is not applied"
+        )
+    applied = {name: value for name, value in knobs.items() if name not in missing}
+    return f"applied {said(applied) or 'no knobs'}" + (f" ({'; '.join(reported)})" if reported else "")
+
+
+def replacing_text(counts: Counts) -> str:
+    """Return the lines about collectives that were replaced by exchanges in shared memory, and those that were not."""
+    replacing = counts.replacing
+    if replacing is None:
+        return ""
+    share, cost = replacing.saved_s / counts.rank_s, replacing.spent_s / counts.rank_s
+    lines = [f"  {_replaced(row)}" for row in replacing.rows if row.moved][:REPLACED]
+    moved, learning = sum(row.moved for row in replacing.rows), f"learning cost {share_text(cost)}"
+    saved = f"saved about {share_text(share)} of the ranks' time, by pairs of calls; " if moved else ""
+    lines.append(f"replaced {moved or 'no'} collectives: {saved}{learning}")
+    calls: dict[str, int] = {}
+    for row in replacing.rows:
+        if row.state in LEFT:
+            calls[LEFT[row.state]] = calls.get(LEFT[row.state], 0) + row.calls
+    calls |= {LEFT[why]: number for why, number in replacing.left.items() if number}
+    left = ", ".join(f"{number} {why}" for why, number in calls.items())
+    return "\n".join([*lines, *([f"left to the library: {left}"] if left else [])])
+
+
+def _replaced(row: Replaced) -> str:
+    what = f" of {row.dtype} {row.op}" if row.op else ""
+    size = f"{num_bytes(1 << row.log2_bytes)} and more" if row.log2_bytes >= 0 else "no bytes"
+    now = f"{seconds_text(row.was_s)} → {seconds_text(row.now_s)} (ratio {row.low:.2f} to {row.high:.2f})"
+    return f"MPI_{row.call}{what} on {row.comm_size} ranks, {size}: {now}, {row.moved} of {row.calls} calls"
+
+
+def verdict_text(learned: Learned | None, why_not: str = "", *, replaced: bool = False) -> str:
+    """Return the lines about what was learned; `replaced`: collectives were replaced, which knobs do not decide."""
+    nothing = "nothing to gain by knobs" if replaced else "nothing to gain here"
+    if learned is None:
+        return f"nothing learned: {why_not}"
+    lines = [f"left out: {each}" for each in learned.left_out]
+    if learned.verdict == WON and learned.ratio:
+        lines.append(f"later runs apply {said(learned.knobs)}")
+        lines.append(f"faster: {ratio_text(learned.ratio)}")
+    elif learned.verdict == LOST:
+        measured = f": {ratio_text(learned.ratio)}" if learned.ratio else ""
+        lines.append(f"{nothing}: {len(learned.tried)} settings tried, the best slower or unclear{measured}")
+    else:
+        lines.append(f"{nothing}: no known knob serves what this program spends its time in")
+    return "\n".join(lines)
+
+
+def check_text(ratio: Ratio, knobs: Mapping[str, str], *, replaces: bool = False) -> str:
+    """Return the verdict of alternating runs; `replaces`: the runs with knobs also replaced collectives."""
+    words = {FASTER: "faster", SLOWER: "slower"}
+    verdict = words.get(ratio.verdict, "unclear: no difference is shown")
+    if not knobs and not replaces:
+        return f"nothing to gain here: no knobs are chosen; with counters alone {ratio_text(ratio)}"
+    return f"{verdict}: {ratio_text(ratio)}"
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """Return a ratio with its interval.
+
+    >>> ratio_text(Ratio((0.9, 0.95, 0.92, 0.99, 0.91)))
+    'time with / without 0.920 (0.900 to 0.990, 94 % of 5 pairs of runs)'
+    """
+    low, high = ratio.interval
+    pairs = f"{len(ratio.ratios)} pair{'s' if len(ratio.ratios) > 1 else ''} of runs"
+    return f"time with / without {ratio.value:.3f} ({low:.3f} to {high:.3f}, {100 * ratio.coverage:.0f} % of {pairs})"
+
+
+def exports(knobs: Mapping[str, str], words: Sequence[str]) -> str:
+    """Return lines for a shell script that set the knobs, unless they are set."""
+    if not knobs:
+        return f"# dovetail accelerate: nothing to set for {' '.join(words)}"
+    return "\n".join(f'export {name}="${{{name}-{value}}}"' for name, value in knobs.items())
+
+
+def _bucket(bucket: Bucket, counts: Counts) -> str:
+    size = "no bytes" if bucket.log2_bytes < 0 else f"{num_bytes(1 << bucket.log2_bytes)} and more"
+    ranks = f" on {bucket.comm_size} ranks" if bucket.comm_size else ""
+    skew = f", {share_text(bucket.skew_s / bucket.seconds)} of it skew" if bucket.skew_s is not None else ""
+    each = seconds_text(bucket.seconds / max(bucket.calls, 1))
+    share = share_text(bucket.seconds / counts.rank_s)
+    return f"{share:>7} MPI_{bucket.call}{ranks}, {size}: {bucket.calls} calls of {each}{skew}"
+
+
+def _short(library: str) -> str:
+    return " ".join(library.replace(",", " ").split()[:3])

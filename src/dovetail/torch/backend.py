@@ -1,0 +1,28 @@
+"""backend: register the name "dovetail" with torch.distributed, and make the process group behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from dovetail.torch.group import DovetailGroup
+from dovetail.torch.launchers import fill_in
+from dovetail.torch.private import before_env_rendezvous, has_backend
+from dovetail.torch.rendezvous import fill_in_address
+
+NAME = "dovetail"
+
+
+def register() -> None:
+    """Let `init_process_group("dovetail")` and `new_group(backend="dovetail")` make groups of CPU tensors."""
+    if not has_backend(NAME):
+        fill_in()
+        before_env_rendezvous(fill_in_address)
+        dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu"])
+
+
+def _make(options: Any, _: Any) -> DovetailGroup:
+    return DovetailGroup(
+        options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group
+    )

@@ -1,0 +1,115 @@
+"""case: the shapes of one call of an operator, and the schedules that may carry it out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from dovetail.core import ProgramError
+from dovetail.ir import Program, Schedule, verify
+from dovetail.matmul.all_gather import AllGatherMatmul
+from dovetail.matmul.all_gather_columns import AllGatherColumnsMatmul
+from dovetail.matmul.all_reduce import MatmulAllReduce
+from dovetail.matmul.families import usual_align
+from dovetail.matmul.gather import even_tiles
+from dovetail.matmul.optimum import optimal
+from dovetail.matmul.reduce_scatter import MatmulReduceScatter
+from dovetail.matmul.tiles import Seconds
+from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
+
+TILES = (1, 2, 3, 4, 6, 8, 12, 16)  # numbers of equal tiles that are considered
+
+
+class Case(NamedTuple):
+    """A call's shapes, on this rank.
+
+    `kind`: the collective. `rows`: of this rank's input, all leading axes joined. `depths`: k of each product.
+    `widths`: n of each product. `gathered`: whether the gathered input is a result. `later`: products of weight
+    gradients, each of the shapes of one product, which may be computed while the last messages travel.
+    """
+
+    kind: str
+    ranks: int
+    rows: int
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    dtype: str
+    op: str = "sum"
+    gathered: bool = False
+    later: bool = False
+
+    @property
+    def tiled_rows(self) -> int:
+        """The rows that tiles cut: of a rank's part, where the collective moves parts."""
+        return self.rows // self.ranks if self.kind == SCATTER else self.rows
+
+    @property
+    def title(self) -> str:
+        """The shapes in words."""
+        depths, widths = ("+".join(map(str, each)) for each in (self.depths, self.widths))
+        more = " and weight gradients" if self.later else ""
+        return f"{self.kind} of {self.rows} × {depths} by {widths} columns{more}, {self.dtype}, {self.ranks} ranks"
+
+    @property
+    def number(self) -> int:
+        """A hash that is equal on ranks whose calls fit: each rank may have other columns, or other slices of k."""
+        shared = self._replace(widths=()) if self.kind in GATHERS else self._replace(depths=())
+        return int.from_bytes(sha256(repr(shared).encode()).digest()[:8], "little", signed=True)
+
+    def schedules(self) -> Iterator[Schedule]:
+        """Yield schedules with tiles of equal length: of the product, each overlapped with the collective of another.
+
+        The first is serial: each collective is waited for at once.
+        """
+        serial = Schedule.of(
+            "serial", tiles=(self.tiled_rows,), by="library", own_block="together", fused=self.kind != COLUMNS
+        )
+        yield replace(serial, blocking=True)
+        if self.later:
+            yield serial
+        for count in TILES[0 if self.kind in GATHERS else 1 :]:
+            if count <= self.tiled_rows:
+                yield self.tiled("uniform", even_tiles(self.tiled_rows, count))
+
+    def tiled(self, family: str, tiles: Sequence[int]) -> Schedule:
+        """Return the schedule with these tiles, each multiplied while the collective of another is under way."""
+        own = "first" if self.kind in GATHERS else "last"
+        return Schedule.of(family, tiles=tuple(tiles), by="library", own_block=own, fused=False)
+
+    def best_tiled(self, product_s: Seconds, wire_s: Seconds, least: int) -> Schedule:
+        """Return the schedule whose tiles, of any lengths from `least` rows on, are best by these costs.
+
+        `product_s`, `wire_s`: seconds of one product of n rows, and of a collective of n rows of what a rank gives.
+        """
+        others = self.ranks - 1 if self.kind in GATHERS else self.ranks if self.kind == SCATTER else 1
+        each = len(self.widths) * others
+        given = self.ranks if self.kind == SCATTER else 1
+        compute: Seconds = lambda rows: each * product_s(rows)  # noqa: E731
+        comm: Seconds = lambda rows: wire_s(rows * given)  # noqa: E731
+        first, second = (comm, compute) if self.kind in GATHERS else (compute, comm)
+        about = {"align": usual_align(self.tiled_rows), "floor": least, "max_count": TILES[-1]}
+        return self.tiled("optimal", optimal(self.tiled_rows, first, second, **about).tiles)
+
+    def program(self, schedule: Schedule) -> Program:
+        """Return the proved Program of a schedule. Raises ProgramError if the proof fails."""
+        return _proved(self.kind, self.ranks, self.tiled_rows, len(self.widths), self.gathered, schedule)
+
+
+@lru_cache(maxsize=512)
+def _proved(kind: str, ranks: int, rows: int, several: int, gathered: bool, schedule: Schedule) -> Program:
+    """Columns and k are arbitrary here: no op of the Program depends on them."""
+    operator: Any = MatmulAllReduce(rows, ranks, 1)
+    if kind == GATHER:
+        operator = AllGatherMatmul(rows * ranks, 1, ranks, several=several, gathered=gathered)
+    elif kind == COLUMNS:
+        operator = AllGatherColumnsMatmul(rows, ranks, 1, several=several, gathered=gathered)
+    elif kind == SCATTER:
+        operator = MatmulReduceScatter(rows * ranks, ranks, 1)
+    made: Program = operator.program(schedule, ranks)
+    proof = verify(made)
+    if not proof.ok:
+        raise ProgramError(f"{operator.title}: the schedule {schedule} cannot be proved", found=str(proof))
+    return made

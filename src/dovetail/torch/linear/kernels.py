@@ -1,0 +1,282 @@
+"""kernels: the operators on CPU tensors: check, agree, run the plan's lanes, and lay the results out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.nn.functional import linear
+
+from dovetail.core import OperatorError
+from dovetail.torch.linear.case import Case
+from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
+from dovetail.torch.linear.plans import Call, is_warming, ready
+from dovetail.torch.linear.serial import Made
+from dovetail.torch.linear.warming import choose, wants_plan
+from dovetail.torch.linear.wire import Wire
+
+OPS = ("sum", "avg")
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+Rows = Sequence[Any]
+
+
+def rows_of(tensor: Any, dim: int | None) -> Any:
+    """Return a matrix of the rows of a tensor, axis `dim` outermost; None: in the tensor's order."""
+    if dim:
+        tensor = tensor.movedim(dim, 0)
+    return tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() != 2 else tensor
+
+
+def shaped(matrix: Any, like: Any, dim: int, length: int) -> Any:
+    """Return a matrix of rows as a tensor like another, but with `length` on axis `dim`, which lies outermost."""
+    if like.dim() == 2:
+        return matrix
+    others = [size for axis, size in enumerate(like.shape[:-1]) if axis != dim]
+    return matrix.view(length, *others, matrix.shape[-1]).movedim(0, dim)
+
+
+def linear_all_reduce(inputs: Rows, weights: Rows, bias: Any, op: str, group_name: str, row: Any = None) -> Any:
+    """Return `Σ over ranks and i of inputs[i] · weights[i]ᵀ`, plus the bias, on every rank.
+
+    `row`: added to this rank's products, before the sum.
+    """
+    key = ("all_reduce", op, _key(inputs, weights, (bias, row)))
+    build = partial(_reducing, "all_reduce", inputs, weights, bias, op, None, row=row)
+    group, call = ready(group_name, key, build)
+    matrices = [rows_of(each, None) for each in inputs]
+    _, (out,), _ = _run(call, group, matrices, [each.t() for each in weights], [row])
+    if bias is not None:
+        out.add_(bias)
+    return out if inputs[0].dim() == 2 else out.view(*inputs[0].shape[:-1], out.shape[-1])
+
+
+def linear_reduce_scatter(
+    inputs: Rows, weights: Rows, bias: Any, op: str, dim: int, group_name: str, row: Any = None
+) -> Any:
+    """Return this rank's part along `dim` of `Σ over ranks and i of inputs[i] · weights[i]ᵀ`, plus the bias.
+
+    `row`: added to this rank's products, before the sum.
+    """
+    key = ("reduce_scatter", op, dim, _key(inputs, weights, (bias, row)))
+    build = partial(_reducing, "reduce_scatter", inputs, weights, bias, op, dim, row=row)
+    group, call = ready(group_name, key, build)
+    dim %= inputs[0].dim()
+    matrices = [rows_of(each, dim) for each in inputs]
+    _, (out,), _ = _run(call, group, matrices, [each.t() for each in weights], [row])
+    if bias is not None:
+        out.add_(bias)
+    return shaped(out, inputs[0], dim, inputs[0].shape[dim] // group.size()).contiguous()
+
+
+def all_gather_linear(
+    tensor: Any, weights: Rows, biases: Rows, dim: int, gathered: bool, group_name: str
+) -> tuple[Any, list[Any]]:
+    """Return the tensor gathered along `dim` (None unless `gathered`), and its product with each weight."""
+    key = ("all_gather", dim, gathered, _key((tensor,), weights, biases))
+    group, call = ready(group_name, key, partial(_gathering, tensor, weights, biases, dim, gathered))
+    dim %= tensor.dim()
+    matrix = rows_of(tensor, dim)
+    matrix = matrix if matrix.is_contiguous() else matrix.contiguous()
+    whole, outs, _ = _run(call, group, [matrix], [each.t() for each in weights], biases)
+    length = tensor.shape[dim] * group.size()
+    results = [shaped(each, tensor, dim, length) for each in outs]
+    return shaped(whole, tensor, dim, length) if gathered else None, results
+
+
+def gather_columns_linear(tensor: Any, weights: Rows, gathered: bool, group_name: str) -> tuple[Any, list[Any]]:
+    """Return a matrix (m, k) gathered along its columns (None unless `gathered`), and its product with each weight."""
+    key = ("all_gather_columns", gathered, _key((tensor,), weights, ()))
+    group, call = ready(group_name, key, partial(_gathering_columns, tensor, weights, gathered))
+    whole, outs, _ = _run(call, group, [tensor.contiguous()], [each.t() for each in weights], [None] * len(weights))
+    return whole if gathered else None, outs
+
+
+def linear_of_replicated(tensor: Any, weights: Any, biases: Any, group: str) -> list[Any]:
+    """Return a replicated input's product with each weight. No data move but for its gradient's."""
+    return [linear(tensor, each, bias) for each, bias in zip(weights, biases, strict=True)]
+
+
+def linear_gradients(
+    grads: Rows, weights: Rows, tensor: Any, op: str, dim: int | None, group_name: str
+) -> tuple[Any, list[Any]]:
+    """Return the gradients of a gathered (`dim`) or replicated (None) input of products, and those of the weights.
+
+    `tensor`: the whole input. The weight gradients are computed while the input's gradient is reduced.
+    """
+    kind = "all_reduce" if dim is None else "reduce_scatter"
+    key = ("gradients", kind, op, dim, _key(grads, weights, (tensor,)))
+
+    def build(group: Any) -> Case:
+        return _reducing(kind, grads, [each.t() for each in weights], None, op, dim, group, later=True)
+
+    group, call = ready(group_name, key, build)
+    place = None if dim is None else dim % grads[0].dim()
+    matrices, whole = [rows_of(each, place) for each in grads], rows_of(tensor, place)
+
+    def later() -> list[Any]:
+        return [each.t().mm(whole) for each in matrices]
+
+    _, (out,), found = _run(call, group, matrices, weights, [None], later)
+    if place is None:
+        return out.view(tensor.shape), found
+    return shaped(out, grads[0], place, grads[0].shape[place] // group.size()).contiguous(), found
+
+
+def _run(
+    call: Call, group: Any, matrices: Rows, weights: Rows, biases: Rows, later: Callable[[], Any] | None = None
+) -> Made:
+    """Run a call by its plan; inside `warm_up`, choose the plan first."""
+    if is_warming() and wants_plan(call):
+        again = lambda lanes, wire: lanes.run(group, wire, matrices, weights, biases, later)  # noqa: E731
+        choose(call, group, again, _timed(call, group, matrices, weights, biases, later))
+    begin = perf_counter()
+    found: Made = call.lanes.run(group, call.wire, matrices, weights, biases, later)
+    call.calls += 1
+    call.total_s += perf_counter() - begin
+    return found
+
+
+def _pairs(case: Case, matrices: Rows, weights: Rows, biases: Rows) -> Any:
+    if case.kind == COLUMNS:
+        return [(matrices[0], by[: matrices[0].shape[1]], None) for by in weights]
+    if case.kind in GATHERS:
+        return [(matrices[0], by, row) for by, row in zip(weights, biases, strict=True)]
+    return [(a, by, None) for a, by in zip(matrices, weights, strict=True)]
+
+
+def _timed(call: Call, group: Any, matrices: Rows, weights: Rows, biases: Rows, later: Any) -> Any:
+    """Return what measures a product of n rows, the weight gradients, and a collective of n rows, on scratch."""
+    case, width = call.case, max(by.shape[1] for by in weights)
+    whole = matrices[0] if case.kind not in GATHERS else matrices[0].repeat(case.ranks, 1)
+    out = torch.empty(len(whole), width, dtype=whole.dtype)
+    wires = [Wire(case.op, whole.dtype, case.ranks, is_async=each) for each in (False, True)]
+
+    def product(rows: int) -> None:
+        for a, by, row in _pairs(case, matrices, weights, biases):
+            part, into = (whole if case.kind in GATHERS else a)[:rows], out[:rows, : by.shape[1]]
+            torch.mm(part, by, out=into) if row is None else torch.addmm(row, part, by, out=into)
+
+    def collective(is_async: bool, rows: int) -> None:
+        wire = wires[is_async]
+        if case.kind in GATHERS:
+            part = whole[: rows * case.ranks]
+            wire.begin(group, GATHER, torch.empty_like(part), matrices[0][:rows]).wait()
+        elif case.kind == SCATTER:
+            wire.begin(group, case.kind, torch.empty(rows // case.ranks, width, dtype=whole.dtype), out[:rows]).wait()
+        else:
+            wire.begin(group, case.kind, out[:rows], out[:rows]).wait()
+
+    return product, later, collective
+
+
+def _key(inputs: Rows, weights: Rows, others: Rows) -> tuple[Any, ...]:
+    return tuple([None if each is None else (each.shape, each.dtype) for each in (*inputs, *weights, *others)])
+
+
+def _reducing(
+    kind: str,
+    inputs: Rows,
+    weights: Rows,
+    bias: Any,
+    op: str,
+    dim: int | None,
+    group: Any,
+    *,
+    row: Any = None,
+    later: bool = False,
+) -> Case:
+    """Return the case of a reduction of products. Raises OperatorError if the arguments are invalid."""
+    if op not in OPS:
+        raise OperatorError(f"no reduction '{op}'", hint=f"one of {', '.join(OPS)}")
+    if not inputs or len(inputs) != len(weights):
+        raise OperatorError(f"{len(inputs)} inputs and {len(weights)} weights", hint="a weight for each input")
+    for tensor, weight in zip(inputs, weights, strict=True):
+        _check_pair(tensor, weight)
+        if tensor.shape[:-1] != inputs[0].shape[:-1] or weight.shape[0] != weights[0].shape[0]:
+            found = f"inputs {_shapes(inputs)}, weights {_shapes(weights)}"
+            raise OperatorError("products that cannot be added up", found=found)
+        _check_dtype(tensor, inputs[0])
+    for each in (bias, row):
+        _check_bias(each, weights[0], inputs[0])
+    length = 0
+    if dim is not None:
+        length = inputs[0].shape[_axis(inputs[0], dim)]
+        if length % group.size():
+            found = f"shape {list(inputs[0].shape)}, dim {dim}, {group.size()} ranks"
+            raise OperatorError("reduce_scatter needs a number of rows that the ranks divide evenly", found=found)
+    rows = inputs[0].numel() // inputs[0].shape[-1] if inputs[0].shape[-1] else inputs[0].shape[:-1].numel()
+    depths, widths = tuple([each.shape[-1] for each in inputs]), (weights[0].shape[0],)
+    return Case(kind, group.size(), rows, depths, widths, _name(inputs[0]), op, later=later)
+
+
+def _gathering(tensor: Any, weights: Rows, biases: Rows, dim: int, gathered: bool, group: Any) -> Case:
+    """Return the case of products of a gathered input. Raises OperatorError if the arguments are invalid."""
+    if not weights or len(weights) != len(biases):
+        raise OperatorError(f"{len(weights)} weights and {len(biases)} biases", hint="a bias, or None, for each weight")
+    for weight, bias in zip(weights, biases, strict=True):
+        _check_pair(tensor, weight)
+        _check_bias(bias, weight, tensor)
+    _axis(tensor, dim)
+    rows = tensor.shape[:-1].numel()
+    widths = tuple([each.shape[0] for each in weights])
+    about = _name(tensor), "sum", gathered
+    return Case("all_gather", group.size(), rows, (tensor.shape[-1],), widths, *about)
+
+
+def _gathering_columns(tensor: Any, weights: Rows, gathered: bool, group: Any) -> Case:
+    """Return the case of products of a matrix gathered by columns. Raises OperatorError if arguments are invalid."""
+    ranks = group.size()
+    for weight in weights:
+        if tensor.dim() != 2 or weight.dim() != 2 or weight.shape[1] != ranks * tensor.shape[1]:
+            found = f"input {list(tensor.shape)}, weight {list(weight.shape)}, {ranks} ranks"
+            raise OperatorError("columns (m, k) of each rank are multiplied by a weight (n, ranks · k)", found=found)
+        _check_kind(tensor)
+        _check_dtype(weight, tensor)
+    depths, widths = (tensor.shape[1],), tuple([each.shape[0] for each in weights])
+    return Case(COLUMNS, ranks, tensor.shape[0], depths, widths, _name(tensor), "sum", gathered)
+
+
+def _check_pair(tensor: Any, weight: Any) -> None:
+    if tensor.dim() not in (2, 3) or weight.dim() != 2 or tensor.shape[-1] != weight.shape[1]:
+        found = f"input {list(tensor.shape)}, weight {list(weight.shape)}"
+        raise OperatorError("an input (…, k) of 2 or 3 axes is multiplied by a weight (n, k)", found=found)
+    _check_kind(tensor)
+    _check_dtype(weight, tensor)
+
+
+def _check_kind(tensor: Any) -> None:
+    if tensor.dtype not in DTYPES:
+        takes = ", ".join(str(each).removeprefix("torch.") for each in DTYPES)
+        raise OperatorError(f"products of {_name(tensor)} are not served", hint=f"one of {takes}")
+
+
+def _check_dtype(tensor: Any, like: Any) -> None:
+    if tensor.dtype != like.dtype:
+        found = f"{_name(like)} and {_name(tensor)}"
+        raise OperatorError("tensors of different dtypes", found=found, hint="torch.autocast, or tensor.to(…)")
+
+
+def _check_bias(bias: Any, weight: Any, tensor: Any) -> None:
+    if bias is not None:
+        if bias.shape != weight.shape[:1]:
+            found = f"bias {list(bias.shape)}, weight {list(weight.shape)}"
+            raise OperatorError("a bias has as many elements as its weight has rows", found=found)
+        _check_dtype(bias, tensor)
+
+
+def _axis(tensor: Any, dim: int) -> int:
+    if not -tensor.dim() <= dim < tensor.dim() or dim % tensor.dim() == tensor.dim() - 1:
+        hint = "one of the axes before the last, which the product sums over"
+        raise OperatorError(f"dim {dim} of shape {list(tensor.shape)}", hint=hint)
+    return dim % int(tensor.dim())
+
+
+def _shapes(tensors: Rows) -> str:
+    return ", ".join(str(list(each.shape)) for each in tensors)
+
+
+def _name(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

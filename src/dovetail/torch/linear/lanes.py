@@ -1,0 +1,185 @@
+"""lanes: a proved Program as steps of one rank: products by torch, collectives begun on the process group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from dovetail.ir import Kind, Op, Program, Region
+from dovetail.torch.linear.kinds import GATHER, REDUCE
+from dovetail.torch.linear.serial import Made
+from dovetail.torch.linear.wire import Wire, advance
+
+PRODUCT, COPY, BEGIN, WAIT, LATER = range(5)
+IN_PLACE = {"P": "C"}  # an all-reduce's products are made where its result is reduced
+
+
+class Part(NamedTuple):
+    """Rows of a buffer. `rows` 0: all of them."""
+
+    buffer: str
+    start: int
+    rows: int
+
+    def of(self, buffers: dict[str, Any]) -> Any:
+        """Return the rows."""
+        whole = buffers[self.buffer]
+        return whole[self.start : self.start + self.rows] if self.rows else whole
+
+
+class Step(NamedTuple):
+    """A step: of `reads` to `writes`. `number`: the weight of a product, or the collective that is begun or awaited."""
+
+    what: int
+    number: int = 0
+    reads: Any = None
+    writes: Any = None
+    rows: int = 0
+
+
+class Lanes:
+    """The ops of one rank of a Program with a compute lane and a net lane, in the order in which the rank makes them.
+
+    A collective is begun as soon as what it reads has been computed. The rank waits for it before the first product
+    that reads its result, or at the end.
+    """
+
+    def __init__(self, program: Program, rank: int, kind: str) -> None:
+        self.kind = kind
+        self.rows = {buffer.name: buffer.slots[rank] for buffer in program.buffers}
+        self.same = self._shared(program, rank)
+        self.results = [name for name in self.rows if name.startswith("C")]
+        self.steps = tuple(self._steps(program, rank))
+        self.makes = tuple(
+            (buffer.name, buffer.slots[rank])
+            for buffer in program.buffers
+            if buffer.role != "input" and buffer.name not in self.same
+        )
+
+    def run(
+        self,
+        group: Any,
+        wire: Wire,
+        inputs: Sequence[Any],
+        weights: Sequence[Any],
+        first: Sequence[Any],
+        later: Callable[[], Any] | None = None,
+    ) -> Made:
+        """Return the gathered input if it is wanted, a result for each weight, and what `later` returns.
+
+        Parameters
+        ----------
+        group, wire : ProcessGroup, Wire
+            Make the collectives.
+        inputs : sequence of Tensor
+            Matrices (rows, k). A reduction adds up the products of several, each by its own weights.
+        weights : sequence of Tensor
+            Matrices (k, n).
+        first : sequence of Tensor or None
+            What is added to the products by each weight: a row (n,).
+        later : callable, optional
+            Computation that needs no result of the collectives, made once all are begun.
+        """
+        buffers: dict[str, Any] = {"A": inputs[0]}
+        for name, rows in self.makes:
+            width = inputs[0].shape[1] if name[0] in "Gg" else weights[int(name[1:] or 0)].shape[1]
+            buffers[name] = inputs[0].new_empty((rows, width))
+        for name, other in self.same.items():
+            buffers[name] = buffers[other]
+        works: list[Any] = []
+        found = None
+        more = tuple(zip(inputs[1:], weights[1:], strict=True)) if self.kind != GATHER else ()
+        for what, number, reads, writes, rows in self.steps:
+            if what == PRODUCT:
+                a, c, row = reads.of(buffers), writes.of(buffers), first[number]
+                if row is None:
+                    torch.mm(a, weights[number], out=c)
+                else:
+                    torch.addmm(row, a, weights[number], out=c)
+                for other, by in more:
+                    torch.addmm(c, other[reads.start : reads.start + rows], by, out=c)
+            elif what == BEGIN:
+                if works:
+                    advance(works[-1])
+                works.append(wire.begin(group, self.kind, writes.of(buffers), reads.of(buffers)))
+            elif what == WAIT:
+                works[number].wait()
+            elif what == COPY:
+                writes.of(buffers).copy_(reads.of(buffers))
+            elif later is not None:
+                found = later()
+        return buffers.get("gathered"), [buffers[name] for name in self.results], found
+
+    def _shared(self, program: Program, rank: int) -> dict[str, str]:
+        """Return buffers that are another one: equal rows at equal places, so that copies fall away."""
+        if self.kind == REDUCE:
+            return IN_PLACE
+        copies = [op for op in _ops(program, rank) if op.kind == Kind.copy and op.writes[0].buffer == "gathered"]
+        return {"gathered": "G"} if copies and all(o.reads[0].offset == o.writes[0].offset for o in copies) else {}
+
+    def _part(self, region: Region) -> Part:
+        is_whole = region.offset == 0 and region.count == self.rows[region.buffer]
+        return Part(region.buffer, region.offset, 0 if is_whole else region.count)
+
+    def _steps(self, program: Program, rank: int) -> Iterator[Step]:
+        ops = list(_ops(program, rank))
+        queue = [op for op in ops if op.kind == Kind.collective]
+        numbers = {op.index: number for number, op in enumerate(queue)}
+        is_made, begun, waited = set[int](), 0, 0
+        for op in [op for op in ops if op.kind != Kind.collective]:
+            while begun < len(queue) and is_made.issuperset(set(queue[begun].after) - numbers.keys()):
+                yield self._begin(queue[begun], begun)
+                begun += 1
+            needed = 1 + max((numbers[each] for each in op.after if each in numbers), default=-1)
+            while waited < needed:
+                yield Step(WAIT, waited)
+                waited += 1
+            if op.kind == Kind.compute:
+                yield self._product(op)
+            elif op.writes[0].buffer not in self.same:
+                yield self._copy(op)
+            is_made.add(op.index)
+        for number in range(begun, len(queue)):
+            yield self._begin(queue[number], number)
+        yield Step(LATER)
+        for number in range(waited, len(queue)):
+            yield Step(WAIT, number)
+
+    def _product(self, op: Op) -> Step:
+        about = self._part(op.reads[0]), self._part(op.writes[0]), op.reads[0].count
+        return Step(PRODUCT, int(op.reads[1].buffer[1:] or 0), *about)
+
+    def _copy(self, op: Op) -> Step:
+        return Step(COPY, 0, self._part(op.reads[0]), self._part(op.writes[0]), op.reads[0].count)
+
+    def _begin(self, op: Op, number: int) -> Step:
+        reads, writes = self._part(op.reads[0]), self._part(op.writes[0])
+        return Step(BEGIN, number, reads, writes, op.reads[0].count)
+
+
+def _ops(program: Program, rank: int) -> Iterator[Op]:
+    return (op for op in program.ops() if op.rank == rank)
+
+
+def predicted_s(
+    lanes: Lanes, product_s: Callable[[int], float], wire_s: Callable[[int], float], later_s: float
+) -> float:
+    """Return the time of the steps, given the cost of a product and a collective by rows; copies count nothing.
+
+    Products run one after another, as do collectives; both run at once.
+    """
+    clock = free = 0.0
+    ends: list[float] = []
+    for step in lanes.steps:
+        if step.what == PRODUCT:
+            clock += product_s(step.rows)
+        elif step.what == BEGIN:
+            free = max(clock, free) + wire_s(step.rows)
+            ends.append(free)
+        elif step.what == LATER:
+            clock += later_s
+        elif step.what == WAIT:
+            clock = max(clock, ends[step.number])
+    return clock

@@ -1,0 +1,188 @@
+"""plans: what is known of each call of a group: its case, its plan, and the times that were seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from dovetail.core import DovetailError, check_schema, warn_once
+from dovetail.ir import Schedule
+from dovetail.store.store import SCHEDULES, Item, item, recall, save
+from dovetail.torch.linear.agreement import agree, check_backend, named, words_of
+from dovetail.torch.linear.case import Case
+from dovetail.torch.linear.columns import lanes_of
+from dovetail.torch.linear.lanes import Lanes
+from dovetail.torch.linear.serial import Alone, Serial
+from dovetail.torch.linear.wire import Wire
+
+SCHEMA = "dovetail.torch_plan/1"
+NO_PLAN = "no plan is known for these shapes: run the model once inside dovetail.torch.warm_up()"
+SKIPPED = tuple(
+    os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(os.path.dirname(__file__)))
+)  # no users' code
+
+
+@dataclass
+class Plan:
+    """The schedule of a call, the same on all ranks, with the figures that it was chosen by.
+
+    `predicted_s`, `measured_s`, `serial_s`: seconds of the schedule, predicted and measured, and of the serial one.
+    `why`: why serial was kept. `origin`: "measured" here, "saved" by another run, or "none".
+    """
+
+    schedule: Schedule
+    origin: str
+    predicted_s: float = 0.0
+    measured_s: float = 0.0
+    serial_s: float = 0.0
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields."""
+        return {"schema": SCHEMA, **vars(self), "schedule": self.schedule.to_json()}
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Plan:
+        """Return the plan of a document."""
+        check_schema(document, SCHEMA)
+        about = {name: value for name, value in document.items() if name != "schema"}
+        return cls(**about | {"schedule": Schedule.from_json(document["schedule"])})
+
+
+@dataclass
+class Call:
+    """A call of a group with given shapes: what runs it, and what was seen of it."""
+
+    case: Case
+    site: str
+    number: int = field(init=False)
+    plan: Plan | None = None
+    lanes: Any = None
+    wire: Any = None
+    says: Callable[[], str] = str
+    calls: int = 0
+    total_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.number = self.case.number
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no data move: the group has one rank, or there are no rows."""
+        return self.case.ranks == 1 or not self.case.rows
+
+    def use(self, plan: Plan, group: Any) -> None:
+        """Run by this plan from now on."""
+        self.plan, self.calls, self.total_s = plan, 0, 0.0
+        self.lanes, self.wire = bound(self.case, plan.schedule, group)
+
+
+def bound(case: Case, schedule: Schedule, group: Any) -> tuple[Serial | Lanes | Alone, Wire]:
+    """Return what runs a schedule on this rank of a group. Raises ProgramError if the proof fails."""
+    wire = Wire(case.op, getattr(torch, case.dtype), case.ranks, is_async=not is_serial(schedule))
+    if case.ranks == 1 or not case.rows:
+        return Alone(case.kind, case.ranks), wire
+    if is_serial(schedule):
+        return Serial(case.kind, case.ranks), wire
+    return lanes_of(case.program(schedule), group.rank(), case.kind), wire
+
+
+def is_serial(schedule: Schedule) -> bool:
+    """Return whether nothing overlaps."""
+    return schedule.blocking
+
+
+tables: WeakKeyDictionary[Any, dict[Any, Call]] = WeakKeyDictionary()
+_warming: list[bool] = []  # not empty inside `warm_up`; its last item says whether saved plans are measured anew
+
+
+def is_warming() -> bool:
+    """Return whether the program is inside `warm_up`."""
+    return bool(_warming)
+
+
+def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any, Call]:
+    """Return the group and this call's entry, once all ranks have agreed that their calls fit.
+
+    Raises OperatorError on every rank, before data move, if some rank's arguments are invalid or do not fit.
+    """
+    group = named(group_name)
+    table = tables.get(group)
+    if table is None:
+        check_backend(group)
+        table = tables[group] = {}
+    call = table.get(key)
+    if call is None:
+        try:
+            call = Call(build(group), _site())
+        except (DovetailError, ValueError, TypeError) as error:
+            agree(group, 0, str, fault=str(error))
+            raise
+        call.says = partial(_said, call)
+    agree(group, call.number ^ 1 if _warming else call.number, call.says)
+    if call.plan is None:
+        table[key] = call
+        _settle(call, group)
+    return group, call
+
+
+def _said(call: Call) -> str:
+    return f"{call.case.title}{', inside warm_up' if _warming else ''}"
+
+
+def _settle(call: Call, group: Any) -> None:
+    """Find the plan of a call that is new on all ranks: rank 0 looks into the store, and all use what it has found."""
+    schedules = list(call.case.schedules())
+    if call.is_alone:
+        call.use(Plan(schedules[0], "alone", why="no data move"), group)
+        return
+    said = words_of(group, _saved(call.case, group) if group.rank() == 0 else "")[0]
+    call.use(replace(Plan.from_json(json.loads(said)), origin="saved") if said else _unknown(schedules[0]), group)
+
+
+def _unknown(serial: Schedule) -> Plan:
+    return Plan(serial, "none", why=NO_PLAN)
+
+
+def _saved(case: Case, group: Any) -> str:
+    """Return the plan in the store as text; empty if there is none that can be used."""
+    plan = recall(place_of(case, group), Plan.from_json).warned()
+    if plan is None:
+        return ""
+    try:
+        bound(case, plan.schedule, group)
+    except (DovetailError, LookupError, TypeError, ValueError) as error:
+        warn_once(f"the saved plan of {case.title} is not used: {error}")
+        return ""
+    return json.dumps(plan.to_json())
+
+
+def keep(call: Call, group: Any) -> None:
+    """Save the plan that was measured, for later runs; rank 0 does."""
+    assert call.plan is not None
+    if group.rank() == 0:
+        save(place_of(call.case, group), call.case.title, call.plan.to_json())
+
+
+def place_of(case: Case, group: Any) -> Item:
+    """Return where the store has the plan: by shapes, torch, its threads, and rank 0's host."""
+    where = [torch.__version__, torch.get_num_threads(), platform.node(), len(os.sched_getaffinity(0))]
+    return item(SCHEDULES, SCHEMA, list(case), *where)
+
+
+def _site() -> str:
+    """Return the file and line outside torch and this package that makes the call."""
+    frame: Any = sys._getframe(1)
+    skipped = (*SKIPPED, os.environ.get("TORCHINDUCTOR_CACHE_DIR", SKIPPED[0]))  # torch sets it: code that it generated
+    while frame is not None and frame.f_code.co_filename.startswith(skipped):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}" if frame is not None else "backward"

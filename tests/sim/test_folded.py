@@ -1,0 +1,104 @@
+"""Folded simulation: its times are those of the whole program, exactly, or it refuses."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from dovetail.collective.folded import FOLDED, build_folded
+from dovetail.core import CostError, MachineError, ProgramError
+from dovetail.cost import price
+from dovetail.ir import Builder, Folded, Kind, Region, Requirement, Slot, Symmetry, Workload, verify_folded
+from dovetail.machine import Machine, Rails
+from dovetail.planner.scale import plan_folded
+from dovetail.sim import simulate
+from dovetail.sim.folded import simulate_folded
+
+
+def line(base_s: float, per_byte_s: float) -> dict[str, object]:
+    segments = [[0, base_s, per_byte_s, 0.0]]
+    return {"schema": "dovetail.curve/1", "x_unit": "bytes", "segments": segments, "low": 0.0, "high": None}
+
+
+COSTS = {
+    "p2p:nvlink": line(3.4e-6, 2.2e-12),
+    "p2p:ib": line(14e-6, 2e-11),
+    "reduce": line(0, 1e-10),
+    "copy": line(0, 8e-11),
+}
+
+
+def machine(servers: int, devices: int) -> Rails:
+    return Rails("rails", servers, devices, "nvlink", "ib", COSTS)
+
+
+@cache
+def every_rank(servers: int, devices: int) -> Machine:
+    return machine(servers, devices).expand()
+
+
+SHAPES = ((2, 2), (8, 8), (4, 1), (32, 8))  # servers, devices of each
+CASES = [(name, *shape) for name in FOLDED for shape in SHAPES if shape[1] > 1 or not name.startswith("hierarchical")]
+
+
+@pytest.mark.parametrize(("name", "servers", "devices"), CASES)
+def test_times_are_those_of_all_ranks(name: str, servers: int, devices: int) -> None:
+    whole = machine(servers, devices)
+    folded, slot = build_folded(name, whole.ranks, nodes=servers), Slot((1000,), "float32")
+    found = simulate_folded(folded, whole, slot)
+    program = folded.expand()
+    workload = Workload({buffer.name: (slot,) * whole.ranks for buffer in program.buffers})
+    every = simulate(program, price(program, every_rank(servers, devices), workload))
+    for column in ("start_s", "end_s"):
+        wanted = every.columns[column].reshape(servers, -1)
+        assert np.array_equal(wanted, np.broadcast_to(found.columns[column], wanted.shape)), column
+
+
+def spread(ranks: int) -> Folded:
+    """A direct all_gather: every rank sends to all others at once, from lanes of their own."""
+    b = Builder("spread", 1)
+    b.buffer("input", "input", 1)
+    b.buffer("output", "output", ranks)
+    lanes = [b.lane(f"tb{number}", "net") for number in range(ranks - 1)]
+    own = Region("output", 0, 1)
+    first = b.add(Kind.copy, 0, lanes[0], reads=[Region("input", 0, 1)], writes=[own])
+    for number, lane in enumerate(lanes):
+        b.add(Kind.send, 0, lane, reads=[own], chan_out=b.channel(0, 0, number, 2), after=[first])
+    for number, lane in enumerate(lanes):
+        b.add(Kind.recv, 0, lane, writes=[Region("output", ranks - 1 - number, 1)], chan_in=number)
+    symmetry = Symmetry((ranks,), {"input": (), "output": ((ranks, 0),)})
+    ahead = tuple(range(1, ranks))
+    return Folded(symmetry, b.build(), ahead, (0,) * len(ahead), Requirement("all_gather", 1))
+
+
+def test_messages_that_reach_a_link_at_once_are_refused() -> None:
+    assert verify_folded(spread(4)).ok
+    with pytest.raises(ProgramError, match="at the same time"):
+        simulate_folded(spread(4), machine(4, 1), Slot((8,), "float32"))
+
+
+def test_machines_without_the_symmetry_are_refused() -> None:
+    with pytest.raises(CostError, match="does not fit"):
+        simulate_folded(build_folded("ring_all_reduce", 6), machine(2, 2), Slot((8,), "float32"))
+    with pytest.raises(MachineError, match="exchange"):
+        Rails("rails", 2, 2, "nvlink", "ib", {**COSTS, "exchange:ib": line(1e-6, 1e-12)})
+    with pytest.raises(ProgramError, match="repeat"):
+        build_folded("ring_all_reduce", 6).quotient(4)
+
+
+def test_routes_are_those_of_the_whole_machine() -> None:
+    rails = machine(3, 2)
+    whole = rails.expand()
+    assert isinstance(whole, Machine)
+    for src in range(6):
+        for dst in set(range(6)) - {src}:
+            kind, hops = rails.route(src, dst)
+            wanted, rows = whole.route(src, dst)
+            assert (kind, [tuple(hop) for hop in hops]) == (wanted, [whole.links[row][:2] for row in rows])
+
+
+def test_plan_proves_and_orders_candidates() -> None:
+    found = plan_folded("all_reduce", machine(64, 8), 1 << 26)
+    assert [each.seconds for each in found] == sorted(each.seconds for each in found)
+    assert len(found) == 4
+    assert all(each.certificate.ok for each in found)

@@ -1,0 +1,33 @@
+"""The linear layers of dovetail.torch: their values, gradients, registration, errors and plans on 2 and 3 ranks."""
+
+import needs
+import pytest
+from forked_ranks import Job, by_check, checks_of, ranks_of, run_jobs
+
+pytestmark = pytest.mark.needs("torch")
+PROGRAM = needs.RANKS / "torch_linear_ranks.py"
+CHECKS = checks_of(PROGRAM)
+ON_TWO = {"check_strides_of_fake_tensors_and_the_registry", "check_compiled"}  # seconds long, alike on more ranks
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    """All checks on 2 and on 3 ranks: {number of ranks: how they `Ended`}."""
+    jobs = {}
+    for size in (2, 3):
+        folder = str(tmp_path_factory.mktemp("ranks"))
+        names = [name for name in CHECKS if size == 2 or name not in ON_TWO]
+        jobs[size] = Job([PROGRAM, folder, *names], ranks_of(size, DOVETAIL_CACHE=folder))
+    found = run_jobs(jobs.values(), limit_s=250, modules=["torch._dynamo", "torch.testing._internal.optests"])
+    return dict(zip(jobs, found, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "check"), [(2, each) for each in CHECKS] + [(3, each) for each in CHECKS if each not in ON_TWO]
+)
+def test_operators(ended, ranks, check):
+    printed, codes = ended[ranks]
+    texts = by_check(printed)[check]
+    assert set(texts) == set(range(ranks)), printed[-3000:]
+    assert set(texts.values()) == {"passed"}, "\n".join(texts.values())
+    assert codes == [0] * ranks, printed[-3000:]
