@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import sys
 import threading
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -26,6 +27,7 @@ THREAD_MULTIPLE = LEVELS.index("multiple")  # as MPICH and Open MPI number it
 IDLE_S = 1.0  # seconds without calls after which the thread ends
 SAID_S = 2.0  # seconds after which a process that waits at its end prints why
 EXIT_S = 600.0  # seconds that a process waits at its end for begun calls; then it ends the job
+READ_S = 0.5  # seconds in which the launcher can read what was printed: it drops the rest when the job ends
 
 
 class Request(Generic[R]):
@@ -194,6 +196,7 @@ class RequestQueue:
         finally:
             if self._requests:
                 _print("it ends with calls that were begun, and with it the job")
+                time.sleep(READ_S)
                 self._abort(1)
         self._print_error()
         with self._changed:
