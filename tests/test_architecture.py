@@ -181,3 +181,10 @@ def test_every_document_is_reported_of():
     assert set(re.findall(r'"(dovetail\.[a-z_.]+/\d+)"', sources)) == set(
         re.findall(r"`(dovetail\.[a-z_.]+/\d+)`", reported)
     )
+
+
+def test_tests_that_start_ranks_are_one_group(request):
+    """Two at once would take each other's cores. pytest-xdist 3.8 cannot group the tests of pytest 9.2."""
+    ranks = [item for item in request.session.items if any(map(item.get_closest_marker, ("mpi", "testbed")))]
+    if request.config.getoption("loadgroup", False):
+        assert all(item.nodeid.endswith("@ranks") for item in ranks)

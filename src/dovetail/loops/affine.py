@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -29,6 +30,7 @@ def _is_users(frame: FrameType) -> bool:
     return not (is_ours(code.co_filename) or written or module.partition(".")[0] == "numpy")
 
 
+@cache  # called for each frame of each access of a recording
 def is_ours(file: str) -> bool:
     """Return whether a file belongs to `dovetail.loops`, except to its `problems`."""
     return _HERE in (parents := Path(file).parents) and _HERE / "problems" not in parents

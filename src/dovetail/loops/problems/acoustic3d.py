@@ -38,8 +38,17 @@ def acoustic3d_of(order: int) -> Nest:
                             around = around + weight * (pairs + u[t, i, j, k - d] + u[t, i, j, k + d])
                         u[t + 1, i, j, k] = 2 * u[t, i, j, k] - u[t - 1, i, j, k] + c[i, j, k] * around
 
-    acoustic3d.__name__ = "acoustic3d" if order == 2 else f"acoustic3d_{order}"
+    acoustic3d.__name__ = _name(order)
     return nest(u=array("n", "m", "l", time=True, boundary="fixed"), c=array("n", "m", "l"))(acoustic3d)
 
 
-acoustic3d, acoustic3d_4, acoustic3d_6, acoustic3d_8 = map(acoustic3d_of, WEIGHTS)
+def __getattr__(name: str) -> Nest:
+    """Return `acoustic3d`, `acoustic3d_4`, `_6` or `_8`, which is recorded when it is first named."""
+    for order in WEIGHTS:
+        if name == _name(order):
+            return acoustic3d_of(order)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _name(order: int) -> str:
+    return "acoustic3d" if order == 2 else f"acoustic3d_{order}"
