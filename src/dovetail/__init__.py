@@ -14,7 +14,7 @@ Classes are operators (`dt.MatmulAllReduce(m, k, n)`), functions act on arrays (
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Name -> room; a room is imported when a name of it is first used. The names of collectives follow from their table.
 _FACE = {

@@ -635,6 +635,17 @@ def test_doctor_names_what_is_broken(document, call, monkeypatch):
     assert "pip install" in call("doctor")[1]
 
 
+@pytest.mark.mpi
+def test_doctor_without_any_mpi(document, call, monkeypatch):
+    """Ranks of one host need none: what is absent is named, with how to get it, and all is well."""
+    for room in ("dovetail.run.ranks.library", "dovetail.run.mpi.executor", "dovetail.core"):
+        monkeypatch.setattr(f"{room}.find_tool", lambda *names: None)
+    monkeypatch.delenv("DOVETAIL_LAUNCH", raising=False)
+    found = document("doctor")
+    absent = [check["name"] for check in found["checks"] if not check["ok"] and "pip install" in check["hint"]]
+    assert absent == ["mpicc", "launcher", "executor mpi", "MPI thread level"]
+
+
 @pytest.mark.needs("mpich")
 @pytest.mark.mpi
 def test_doctor_if_everything_works(document):

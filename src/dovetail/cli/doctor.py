@@ -38,7 +38,10 @@ class Finding:
 
 
 def doctor(launch: Launch = None, json: Json = False) -> int:
-    """Try every executor and what it needs. Exit code 0 if everything that Dovetail needs works, else 2."""
+    """Try every executor and what it needs. Exit code 0 if everything that Dovetail needs works, else 2.
+
+    An MPI must work where there is one; without any, the ranks of one host do.
+    """
     with output.progress("checking") as say:
         findings = list(examine(launch, say))
     ok = all(finding.ok for finding in findings if finding.needed)
@@ -53,16 +56,18 @@ def doctor(launch: Launch = None, json: Json = False) -> int:
 
 
 def examine(launch: str | None, say: Say) -> Iterator[Finding]:
-    """Run all checks; a check comes after those it depends on."""
+    """Run all checks; a check comes after those it depends on. MPI is needed where there is one: ranks of one host
+    need none."""
+    mpi = has_mpi(launch)
     steps = [
         ("native engine", True, native),
         ("BLAS", True, blas),
         ("cache folder", True, cache),
         ("executor local", True, local),
         ("executor shared", True, lambda: on_ranks("shared")),
-        ("mpicc", True, mpicc),
-        ("launcher", True, lambda: launcher(launch)),
-        ("executor mpi", True, lambda: on_ranks("mpi", launch)),
+        ("mpicc", mpi, mpicc),
+        ("launcher", mpi, lambda: launcher(launch)),
+        ("executor mpi", mpi, lambda: on_ranks("mpi", launch)),
         ("MPI thread level", False, lambda: level(launch)),
         ("executor cuda", False, cuda),
         ("testbed (root, ip, tc)", False, testbed),
@@ -123,6 +128,13 @@ def local() -> str:
     spent = time.perf_counter() - begin
     raise_if_bad(check_outputs(program, workload, inputs, outputs))
     return f"2 ranks as threads, result checked, {_ms(spent)}"
+
+
+def has_mpi(launch: str | None) -> bool:
+    """Return whether there is anything of an MPI here, or the user names a launcher."""
+    from dovetail.core import find_tool
+
+    return bool(launch or os.environ.get("DOVETAIL_LAUNCH") or find_tool("mpicc", "mpiexec", "mpirun"))
 
 
 def mpicc() -> str:
