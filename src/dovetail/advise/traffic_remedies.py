@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from math import log2
 from typing import NamedTuple
 
@@ -13,9 +13,18 @@ import numpy as np
 
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, dropped, duration, gap_s, places
 from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
-from dovetail.trace.analysis.replay_model import ReplayModel, Step
+from dovetail.trace.analysis.replay_model import SYNCHRONOUS, ReplayModel, Step
 
 SHORT = 1.5  # a message is mostly latency if twice the bytes take less than this multiple of its time
+LOOP, MANY_GAPS = 3.0, 16  # a loop takes at most this multiple of the least time between calls, of at least so many
+_BY_ALL = {  # calls in a row, each with another rank as root: the one call that does the same
+    "MPI_Bcast": "MPI_Allgatherv",
+    "MPI_Reduce": "MPI_Reduce_scatter",
+    "MPI_Gather": "MPI_Alltoall",
+    "MPI_Gatherv": "MPI_Alltoallv",
+    "MPI_Scatter": "MPI_Alltoall",
+    "MPI_Scatterv": "MPI_Alltoallv",
+}
 MOSTLY = 0.8  # share of a run's time in which messages travel, if what lies between them is no work
 LITTLE = 0.05  # no more steps are merged once exchanges take this share of the makespan
 MOST_STEPS = 8  # with more steps, the redundant work, which the model does not count, is too much
@@ -37,13 +46,15 @@ def _merged(model: ReplayModel, name: str, runs: Sequence[dict[int, list[int]]],
     rows: list[int] = []
     gone: list[set[int]] = [set() for _ in steps]
     calls: Counter[int] = Counter()
-    usual_s = _median_s(model, name)
+    usual_s, roots = _median_s(model, name), set[int]()
     for run in runs:
         for rank, at in run.items():  # at: indices of the rank's steps that begin these collectives
             those = [model.collectives[steps[rank][i].number] for i in at]
             more = sum(it.num_bytes for it in those[1:]) * model.delays.slope * max(log2(len(those[0].group)), 1)
             kept = steps[rank][at[0]].number
-            collectives[kept] = replace(those[0], seconds=usual_s + more)
+            one = replace(those[0], seconds=usual_s + more)
+            roots |= {it.root for it in those}
+            collectives[kept] = replace(one, way=SYNCHRONOUS, root=-1) if len({it.root for it in those}) > 1 else one
             gone[rank] |= {i for k in at[1:] for i in (k, k + 1)}
             rows += [steps[rank][i].row for i in at]
             calls[rank] += len(at)
@@ -55,7 +66,8 @@ def _merged(model: ReplayModel, name: str, runs: Sequence[dict[int, list[int]]],
     evidence = (
         f"{counts.total()} calls of {name} on rank {rank} ({shown}), {each:.3g} in a row, with no work between them"
     )
-    action = f"one {name} of all elements; or dovetail.all_reduce and similar, which choose the algorithm by size"
+    one_call = _BY_ALL.get(name.removesuffix("_c"), name) if len(roots) > 1 else name
+    action = f"one {one_call} of all elements; or dovetail.all_reduce and similar, which choose the algorithm by size"
     return Remedy("merge", tuple(rows), evidence, action, model.with_steps(changed, collectives=tuple(collectives)))
 
 
@@ -70,7 +82,8 @@ def _collective_runs(model: ReplayModel) -> list[dict[int, list[int]]]:
         {model.collectives[s.number].collective: i for i, s in enumerate(steps) if s.kind == "join"}
         for steps in model.steps
     ]
-    usual_s = {name: _median_s(model, name) for name in {it.name for it in model.collectives}}
+    quick_s = LOOP * least_gap_s(model)
+    usual_s = {name: max(_median_s(model, name), quick_s) for name in {it.name for it in model.collectives}}
     runs: list[dict[int, list[int]]] = []
     for rank, steps in enumerate(model.steps):
         run: list[int] = []
@@ -90,10 +103,12 @@ def _follows(
 ) -> bool:
     """Return whether one collective directly follows another of the same kind on every rank of the group.
 
-    Work between them that takes longer than such a collective may make the next one's data from the result of the last.
+    Work between them that takes longer than such a collective, or than a loop's own, may make the next one's data from
+    the result of the last.
     """
     a, b = (model.collectives[model.steps[rank][i].number] for i in (before, at))
-    alike = (a.name, a.group, a.root, a.way) == (b.name, b.group, b.root, b.way) and a.blocking and b.blocking
+    alike = (a.name, a.group, a.way) == (b.name, b.group, b.way) and a.blocking and b.blocking
+    alike &= a.root == b.root or a.name.removesuffix("_c") in _BY_ALL
     if not alike or a.name == "MPI_Barrier" or a.name in WINDOW_CALLS:
         return False
     most_s = min(GRAIN_S, usual_s[a.name])
@@ -102,6 +117,16 @@ def _follows(
         if i < 0 or j != i + 2 or gap_s(model.steps[other][j]) > most_s:
             return False
     return True
+
+
+def least_gap_s(model: ReplayModel) -> float:
+    """Return what the program takes from one call to the next at the least: the lower decile of GRAIN_S and less.
+
+    A compiled program takes less than 0.1 us, one in Python some us.
+    """
+    gaps = [gap_s(step) for steps in model.steps for before, step in pairwise(steps) if before.row != step.row]
+    short = [seconds for seconds in gaps if 0 < seconds <= GRAIN_S]
+    return float(np.percentile(short, 10)) if len(short) >= MANY_GAPS else 0.0
 
 
 def _whole(
@@ -114,8 +139,13 @@ def _whole(
 
 
 def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield a remedy that merges consecutive messages from one rank to another."""
+    """Yield a remedy that merges consecutive messages from one rank to another.
+
+    The sender sends where it sent the last, after the work between them, but where it sent the first if it receives
+    others between them, which may wait for that one. The receiver receives where it did the first.
+    """
     messages, gone = list(model.messages), [set[int]() for _ in model.steps]
+    first_of: dict[int, int] = {}  # last message of a run -> first
     where = model.places
     rows: list[int] = []
     runs, is_sure = 0, True
@@ -126,16 +156,19 @@ def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
             first = model.messages[run[0]]
             total = sum(sizes)
             is_held = first.rendezvous and bool(model.delays.limits.is_rendezvous(total, first.src, first.dst))
-            messages[run[0]] = replace(first, num_bytes=total, delay_s=_merged_s(model, run), rendezvous=is_held)
+            messages[run[0]] = replace(first, num_bytes=total, delay_s=merged_s(model, run), rendezvous=is_held)
             runs += 1
-            for n in run[1:]:
-                gone[rank] |= {where[rank][key] for key in (("send", n), ("sent", n)) if key in where[rank]}
+            if not has_receipts:
+                first_of[run[-1]] = run[0]
+            for before, n in pairwise(run):
+                mine = ((kind, n if has_receipts else before) for kind in ("send", "sent"))
+                gone[rank] |= {where[rank][key] for key in mine if key in where[rank]}
                 taken = where[first.dst]
                 gone[first.dst] |= {taken[key] for key in (("recv", n), ("received", n)) if key in taken}
             rows += [steps[where[rank]["send", n]].row for n in run]
     if not runs:
         return
-    changed = [list(dropped(s, g)) for s, g in zip(model.steps, gone, strict=True)]
+    changed = [list(dropped(_without_loop(s, g, first_of), g)) for s, g in zip(model.steps, gone, strict=True)]
     each = len(rows) / runs
     evidence = f"{len(rows)} messages at {places(rows, site)} are sent in a row, {each:.3g} at a time on average, "
     evidence += "with no work between them"
@@ -144,7 +177,28 @@ def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     yield Remedy("block", tuple(rows), evidence, action, merged, is_sure)
 
 
-def _merged_s(model: ReplayModel, run: Sequence[int]) -> float:
+def renumbered(steps: Sequence[Step], first_of: Mapping[int, int]) -> list[Step]:
+    """Return a rank's steps with its sends of last messages as those of the first of their run."""
+    kinds = ("send", "sent")
+    return [s._replace(number=first_of[s.number]) if s.kind in kinds and s.number in first_of else s for s in steps]
+
+
+def _without_loop(steps: Sequence[Step], gone: set[int], first_of: Mapping[int, int]) -> list[Step]:
+    """Return the renumbered steps, without what one more call costs its loop before each later call of a run.
+
+    That is at most the median of these times; the rest, as for packing, stays. A loop in Python costs some us.
+    """
+    found = renumbered(steps, first_of)
+    later = [i for i, s in enumerate(steps) if i in gone and s.kind == "recv"]
+    sends = [i for i, s in enumerate(steps) if s.kind == "send" and (i in gone or s.number in first_of)]
+    later += [i for before, i in pairwise(sends) if before in gone]
+    each_s = float(np.median([gap_s(steps[i]) for i in later])) if later else 0.0
+    for i in later:
+        found[i] = found[i]._replace(seconds=found[i].seconds - min(gap_s(found[i]), each_s))
+    return found
+
+
+def merged_s(model: ReplayModel, run: Sequence[int]) -> float:
     """Return the seconds of one message with all bytes: of the fastest message, plus slope times the other bytes."""
     usual_s = float(model.delays(model.messages[run[0]].num_bytes))
     least = min(usual_s, *(model.messages[n].delay_s or 0.0 for n in run))
