@@ -16,7 +16,6 @@ from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
 from dovetail.trace.analysis.replay_model import SYNCHRONOUS, ReplayModel, Step
 
 SHORT = 1.5  # a message is mostly latency if twice the bytes take less than this multiple of its time
-LOOP, MANY_GAPS = 3.0, 16  # a loop takes at most this multiple of the least time between calls, of at least so many
 _BY_ALL = {  # calls in a row, each with another rank as root: the one call that does the same
     "MPI_Bcast": "MPI_Allgatherv",
     "MPI_Reduce": "MPI_Reduce_scatter",
@@ -33,7 +32,7 @@ MOST_STEPS = 8  # with more steps, the redundant work, which the model does not 
 def merge(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies that merge consecutive collectives of one kind, per call site."""
     groups: dict[tuple[str, str], list[dict[int, list[int]]]] = defaultdict(list)
-    for run in _collective_runs(model):
+    for run in _collective_runs(model, site):
         rank, at = next(iter(run.items()))
         first = model.steps[rank][at[0]]
         groups[model.collectives[first.number].name, site(first.row)].append(run)
@@ -76,21 +75,21 @@ def _median_s(model: ReplayModel, name: str) -> float:
     return seconds[len(seconds) // 2]
 
 
-def _collective_runs(model: ReplayModel) -> list[dict[int, list[int]]]:
+def _collective_runs(model: ReplayModel, site: Site) -> list[dict[int, list[int]]]:
     """Return runs of equal, consecutive blocking collectives, as indices of steps by rank of the group."""
     place = [
         {model.collectives[s.number].collective: i for i, s in enumerate(steps) if s.kind == "join"}
         for steps in model.steps
     ]
-    quick_s = LOOP * least_gap_s(model)
-    usual_s = {name: max(_median_s(model, name), quick_s) for name in {it.name for it in model.collectives}}
+    usual_s = {name: _median_s(model, name) for name in {it.name for it in model.collectives}}
     runs: list[dict[int, list[int]]] = []
     for rank, steps in enumerate(model.steps):
         run: list[int] = []
         for i, step in enumerate(steps):
             if step.kind != "join" or min(model.collectives[step.number].group, default=-1) != rank:
                 continue
-            if run and not _follows(model, place, rank, run[-1], i, usual_s):
+            usual = {model.collectives[step.number].name: GRAIN_S} if ".py:" in site(step.row) else usual_s
+            if run and not _follows(model, place, rank, run[-1], i, usual):
                 runs += _whole(model, place, rank, run)
                 run = []
             run.append(i)
@@ -103,30 +102,20 @@ def _follows(
 ) -> bool:
     """Return whether one collective directly follows another of the same kind on every rank of the group.
 
-    Work between them that takes longer than such a collective, or than a loop's own, may make the next one's data from
-    the result of the last.
+    Work between them that takes longer than such a collective may make the next one's data from the result of the last.
+    In Python the loop itself takes some us.
     """
     a, b = (model.collectives[model.steps[rank][i].number] for i in (before, at))
     alike = (a.name, a.group, a.way) == (b.name, b.group, b.way) and a.blocking and b.blocking
     alike &= a.root == b.root or a.name.removesuffix("_c") in _BY_ALL
     if not alike or a.name == "MPI_Barrier" or a.name in WINDOW_CALLS:
         return False
-    most_s = min(GRAIN_S, usual_s[a.name])
+    most_s = min(GRAIN_S, usual_s.get(a.name, 0.0))
     for other in a.group:
         i, j = place[other].get(a.collective, -1), place[other].get(b.collective, -1)
         if i < 0 or j != i + 2 or gap_s(model.steps[other][j]) > most_s:
             return False
     return True
-
-
-def least_gap_s(model: ReplayModel) -> float:
-    """Return what the program takes from one call to the next at the least: the lower decile of GRAIN_S and less.
-
-    A compiled program takes less than 0.1 us, one in Python some us.
-    """
-    gaps = [gap_s(step) for steps in model.steps for before, step in pairwise(steps) if before.row != step.row]
-    short = [seconds for seconds in gaps if 0 < seconds <= GRAIN_S]
-    return float(np.percentile(short, 10)) if len(short) >= MANY_GAPS else 0.0
 
 
 def _whole(
@@ -186,13 +175,13 @@ def renumbered(steps: Sequence[Step], first_of: Mapping[int, int]) -> list[Step]
 def _without_loop(steps: Sequence[Step], gone: set[int], first_of: Mapping[int, int]) -> list[Step]:
     """Return the renumbered steps, without what one more call costs its loop before each later call of a run.
 
-    That is at most the median of these times; the rest, as for packing, stays. A loop in Python costs some us.
+    That is at most the lower quartile of these times; the rest, as for packing, stays. A loop in Python costs some us.
     """
     found = renumbered(steps, first_of)
     later = [i for i, s in enumerate(steps) if i in gone and s.kind == "recv"]
     sends = [i for i, s in enumerate(steps) if s.kind == "send" and (i in gone or s.number in first_of)]
     later += [i for before, i in pairwise(sends) if before in gone]
-    each_s = float(np.median([gap_s(steps[i]) for i in later])) if later else 0.0
+    each_s = float(np.percentile([gap_s(steps[i]) for i in later], 25)) if later else 0.0
     for i in later:
         found[i] = found[i]._replace(seconds=found[i].seconds - min(gap_s(found[i]), each_s))
     return found

@@ -78,7 +78,7 @@ def _is_small(model: ReplayModel, step: Step) -> bool:
 
 def _without(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
     """Yield a rank's steps without these calls, and without what one more call costs its loop."""
-    each_s = float(np.median([gap_s(steps[i]) for i in gone])) if gone else 0.0
+    each_s = float(np.percentile([gap_s(steps[i]) for i in gone], 25)) if gone else 0.0
     own_s = within_s = 0.0
     for i, step in enumerate(steps):
         if i in gone:
