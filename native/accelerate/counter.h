@@ -50,6 +50,8 @@ static inline void dc_collective(dc_call* call, int64_t sent, int64_t received, 
 #define dm_one_sided(kind, num_bytes, target, win) dc_moves(&call, num_bytes)
 #define dm_collective(sent, received, comm) dc_collective(&call, sent, received, comm)
 #define dm_root(root) (void)(root)
+#define dm_sample(from, count, datatype) (void)(from)
+#define dm_sample_sent(from, count, datatype) (void)(from)
 #define dm_define_window(win) (void)(win)
 #define dm_forget_window(win) (void)(win)
 

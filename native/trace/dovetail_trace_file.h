@@ -26,11 +26,12 @@ enum dvt_kind {
     DVT_POINT,      /* word: clock; field: name; arg: the user's number */
     DVT_BEGIN,      /* as POINT; for an MPI call, arg is the return address */
     DVT_END,        /* as POINT; for an MPI call, arg is the request that it created, or 0 */
-    DVT_SEND,       /* word: destination << 32 | tag; field: communicator; arg: bytes */
+    DVT_SEND,       /* word: destination << 32 | tag; field: communicator; arg: checksum (7 bits) << 40 | bytes */
     DVT_RECV,       /* a posted receive; word: source << 32 | tag; field: communicator; arg: bytes of the buffer */
     DVT_DONE,       /* a request or the call completed; word: source << 32 | tag; field: position; arg: bytes */
     DVT_REQUEST,    /* word: a request that the call starts, waits for or frees; field: position */
-    DVT_COLLECTIVE, /* word: bytes that this rank receives; field: communicator; arg: bytes that it sends */
+    DVT_COLLECTIVE, /* word: checksum of what this rank sends << 40 (0: unknown) | bytes that it receives;
+                       field: communicator; arg: bytes that it sends */
     DVT_ROOT,       /* word: root of the collective in the next event */
     DVT_PUT,        /* word: target << 32 | window; arg: bytes */
     DVT_GET,        /* as PUT */

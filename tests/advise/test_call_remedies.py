@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from replay_models import US, ModelBuilder
+from replay_models import US, Calls
 from trace_calls import call, collective, sent, taken, trace_of
 from trace_files import NAMES, write_process
 
@@ -13,27 +13,8 @@ from dovetail.advise.advise import Advice, advise_model
 from dovetail.advise.call_remedies import setup
 from dovetail.advise.remedy import own_s
 from dovetail.trace.analysis.model_of_trace import model_of
-from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
 ROUNDS = 20
-
-
-class Calls(ModelBuilder):
-    """A model with calls that wait for nobody."""
-
-    def __init__(self, num_ranks: int) -> None:
-        super().__init__(num_ranks)
-        self.calls: dict[int, tuple[str, int]] = {}
-
-    def alone(self, rank: int, site: str, name: str, us: float, num_bytes: int = 0) -> None:
-        row = self.row(site)
-        self.calls[row] = name, num_bytes
-        within = self.within[rank]
-        self.steps[rank].append(Step(self.own[rank] + within + us * US, "own", -1, row, within + us * US, within))
-        self.own[rank] = self.within[rank] = 0.0
-
-    def model(self) -> ReplayModel:
-        return replace(super().model(), calls=self.calls)
 
 
 def advised(builder: Calls) -> Advice:
@@ -60,6 +41,20 @@ def test_what_is_made_in_each_step_is_made_once(name, thing):
     if thing:
         assert advice.findings[0].kind == "setup"
         assert f"the {thing} once" in advice.findings[0].action
+
+
+def test_calls_that_free_a_window_meet_and_go_too():
+    """Each rank makes a window in 500 us, and frees it in a call that waits for all ranks, for 60 us."""
+    builder = Calls(2)
+    for _ in range(ROUNDS):
+        for rank in (0, 1):
+            builder.alone(rank, "make", "MPI_Win_create", 500)
+            builder.work(rank, 1000 * US)
+        builder.all_reduce("free")
+        builder.collectives[-1] = replace(builder.collectives[-1], name="MPI_Win_free")
+    advice = advised(builder)
+    assert saving(advice, "setup") == pytest.approx((ROUNDS - 1) * 560 * US, rel=0.01)
+    assert f"{2 * (ROUNDS - 1)} calls of MPI_Win_free" in advice.findings[0].evidence
 
 
 def test_work_between_removed_calls_stays():

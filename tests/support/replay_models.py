@@ -72,3 +72,21 @@ class ModelBuilder:
             tuple(map(tuple, self.steps)), tuple(self.messages), tuple(self.collectives), DELAYS, 0.0, ()
         )
         return replace(empty, makespan_s=makespan_s(empty))
+
+
+class Calls(ModelBuilder):
+    """A model with calls that wait for nobody."""
+
+    def __init__(self, num_ranks: int) -> None:
+        super().__init__(num_ranks)
+        self.calls: dict[int, tuple[str, int]] = {}
+
+    def alone(self, rank: int, site: str, name: str, us: float, num_bytes: int = 0) -> None:
+        row = self.row(site)
+        self.calls[row] = name, num_bytes
+        within = self.within[rank]
+        self.steps[rank].append(Step(self.own[rank] + within + us * US, "own", -1, row, within + us * US, within))
+        self.own[rank] = self.within[rank] = 0.0
+
+    def model(self) -> ReplayModel:
+        return replace(super().model(), calls=self.calls)

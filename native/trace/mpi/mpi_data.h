@@ -35,4 +35,10 @@ static inline int64_t dm_bytes(int64_t count, MPI_Datatype datatype) {
     return size > 0 ? count * size : 0;
 }
 
+/* Returns whether a datatype is one of the library's own, whose elements lie one after another. Its size was asked for
+   directly before. */
+static inline int dm_is_named(MPI_Datatype datatype) {
+    return dm_sizes[DM_HANDLE(datatype) * 0x9E3779B97F4A7C15u >> 61].type == DM_HANDLE(datatype);
+}
+
 #include "mpi_groups.h"

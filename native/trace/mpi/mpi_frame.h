@@ -22,6 +22,7 @@ static int dm_name[NUM_CALLS];
 static void dm_only_fortran(int number);
 
 #include "mpi_data.h"
+#include "mpi_payload.h"
 
 #define DM_PROGRAM (dm_fortran_site ? (dm_came_to_c = 1, dm_fortran_site) : DM_SITE)
 #ifdef DM_PYTHON
@@ -207,7 +208,8 @@ static inline int dm_peer(int rank) { return rank >= 0 ? rank : rank == MPI_PROC
 static inline int dm_tag(int tag) { return tag == MPI_ANY_TAG ? -1 : tag; }
 
 static inline void dm_send(int64_t num_bytes, int dest, int tag, MPI_Comm comm) {
-    dovetail_trace_detail(DVT_SEND, dm_comm(comm), dm_pair(dm_peer(dest), tag), num_bytes);
+    const int64_t arg = dm_sent_with_checksum(num_bytes);
+    dovetail_trace_detail(DVT_SEND, dm_comm(comm), dm_pair(dm_peer(dest), tag), arg);
 }
 
 static inline void dm_recv(int64_t num_bytes, int source, int tag, MPI_Comm comm) {
@@ -231,7 +233,8 @@ static inline int64_t dm_made_message(MPI_Message message) {
 static inline void dm_message(uint64_t handle) { dovetail_trace_detail(DVT_REQUEST, 0, handle, 0); }
 
 static inline void dm_collective(int64_t sent, int64_t received, MPI_Comm comm) {
-    dovetail_trace_detail(DVT_COLLECTIVE, dm_comm(comm), (uint64_t)received, sent);
+    const uint64_t word = dm_with_checksum(received);
+    dovetail_trace_detail(DVT_COLLECTIVE, dm_comm(comm), word, sent);
 }
 
 static inline void dm_root(int root) {

@@ -1,5 +1,5 @@
-/* The file and line from which a Python program makes an MPI call: its innermost frame. Included only by wrappers that
-   are compiled with DM_PYTHON.
+/* The file and line from which a Python program makes an MPI call: its innermost frame; and the time that mpi4py takes
+   to pickle objects. Included only by wrappers that are compiled with DM_PYTHON.
 
    mpi4py releases the interpreter's lock while it is in MPI, so the wrapper takes the lock, by PyGILState_Ensure. Each
    source line gets a number n and, at its first call, a note; its calls are recorded with call site -n. */
@@ -14,7 +14,14 @@ static struct {
     void* (*code)(void*);
     void* (*attribute)(void*, const char*);
     const char* (*text)(void*);
+    void (*keep)(void*);
     void (*forget)(void*);
+    void* (*dict)(void);
+    void* (*builtins)(void);
+    int (*set)(void*, const char*, void*);
+    void* (*string)(const char*);
+    void* (*run)(const char*, int, void*, void*);
+    void (*clear)(void);
 } dm_python;
 
 static struct {
@@ -37,7 +44,14 @@ static void dm_find_python(void) {
         {&dm_python.code, "PyFrame_GetCode"},
         {&dm_python.attribute, "PyObject_GetAttrString"},
         {&dm_python.text, "PyUnicode_AsUTF8"},
+        {&dm_python.keep, "Py_IncRef"},
         {&dm_python.forget, "Py_DecRef"},
+        {&dm_python.dict, "PyDict_New"},
+        {&dm_python.builtins, "PyEval_GetBuiltins"},
+        {&dm_python.set, "PyDict_SetItemString"},
+        {&dm_python.string, "PyUnicode_FromString"},
+        {&dm_python.run, "PyRun_String"},
+        {&dm_python.clear, "PyErr_Clear"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; ++i) {
         *(void**)table[i].call = dlsym(RTLD_DEFAULT, table[i].name);
@@ -58,10 +72,8 @@ static void dm_note_line(void* code, int line, int number) {
     if (file) dm_python.forget(file);
 }
 
-/* Returns the number of a frame's current line; 0 if there are too many lines. */
-static int dm_line_number(void* frame) {
-    void* code = dm_python.code(frame);
-    const int line = dm_python.line(frame);
+/* Returns the number of a line; 0 if there are too many lines. Takes over a reference to `code`. */
+static int dm_number_of(void* code, int line) {
     uint64_t at = ((uint64_t)(uintptr_t)code ^ (uint64_t)line << 40) * 0x9E3779B97F4A7C15u >> 51;
     for (; dm_lines[at].code; at = (at + 1) % DM_SLOTS) {
         if (dm_lines[at].code != code || dm_lines[at].line != line) continue;
@@ -77,12 +89,88 @@ static int dm_line_number(void* frame) {
     return dm_num_lines;
 }
 
+/* ---- pickling: mpi4py's calls with small letters turn any object into bytes, and back ---- */
+
+enum { DM_PICKLES = 3, DM_TRIES = 64, DM_FILE_INPUT = 257 };
+static const char* const dm_pickle_title[DM_PICKLES] = {"pickle dumps", "pickle dumps array", "pickle loads"};
+static int dm_pickle_name[DM_PICKLES];
+static int dm_pickle_tries; /* protected by the interpreter's lock */
+
+/* Replaces the functions by which mpi4py pickles with timed ones, unless the program has set its own: those could not
+   be told from ours later. A program that sets its own afterwards replaces the timed ones. */
+static const char dm_pickle_hook[] =
+    "import ctypes, itertools, pickle as standard, sys\n"
+    "def is_own(pickle):\n"
+    "    try:\n"
+    "        if pickle.dumps((1, 'a')) != standard.dumps((1, 'a'), pickle.PROTOCOL): return True\n"
+    "        pickle.dumps(lambda: 0)\n"
+    "        return True\n"
+    "    except Exception:\n"
+    "        return False\n"
+    "def hook(path):\n"
+    "    pickle = getattr(sys.modules.get('mpi4py.MPI'), 'pickle', None)\n"
+    "    if pickle is None: return\n"
+    "    library = ctypes.PyDLL(path)\n"
+    "    begin, end, frame = library.dovetail_pickle_begin, library.dovetail_pickle_end, sys._getframe\n"
+    "    begin.argtypes, begin.restype = (ctypes.c_int, ctypes.py_object, ctypes.c_int), ctypes.c_int\n"
+    "    end.argtypes, end.restype = (ctypes.c_int,), None\n"
+    "    def has_array(it):\n"
+    "        some = it.values() if isinstance(it, dict) else it if isinstance(it, (list, tuple)) else ()\n"
+    "        return any(hasattr(i, '__array_interface__') and i.ndim for i in (it, *itertools.islice(some, 8)))\n"
+    "    def timed(call, is_dumps):\n"
+    "        def run(*args, **named):\n"
+    "            which = int(has_array(args[0])) if is_dumps else 2\n"
+    "            at = frame(1)\n"
+    "            if not begin(which, at.f_code, at.f_lineno): return call(*args, **named)\n"
+    "            try:\n"
+    "                return call(*args, **named)\n"
+    "            finally:\n"
+    "                end(which)\n"
+    "        return run\n"
+    "    library.dovetail_pickle_hooked()\n"
+    "    if not is_own(pickle):\n"
+    "        pickle.__init__(timed(standard.dumps, True), timed(standard.loads, False), pickle.PROTOCOL)\n"
+    "hook(path)\n";
+
+__attribute__((visibility("default"))) void dovetail_pickle_hooked(void) { dm_pickle_tries = DM_TRIES; }
+
+/* Begins an interval, if this thread is traced and outside MPI; returns whether it did. */
+__attribute__((visibility("default"))) int dovetail_pickle_begin(int which, void* code, int line) {
+    if (!dm_is_tracing || dm_inside) return 0;
+    dm_python.keep(code);
+    dovetail_trace_begin(dm_pickle_name[which], -(int64_t)dm_number_of(code, line));
+    return 1;
+}
+
+__attribute__((visibility("default"))) void dovetail_pickle_end(int which) {
+    dovetail_trace_end(dm_pickle_name[which], 0);
+}
+
+/* Called with the interpreter's lock, until mpi4py has its functions, or DM_TRIES times. */
+static void dm_hook_pickle(void) {
+    Dl_info about;
+    ++dm_pickle_tries;
+    if (!dladdr((void*)&dovetail_pickle_begin, &about)) return;
+    for (int i = 0; i < DM_PICKLES; ++i) dm_pickle_name[i] = dovetail_trace_name(dm_pickle_title[i]);
+    void* names = dm_python.dict();
+    void* path = dm_python.string(about.dli_fname);
+    if (names && path && !dm_python.set(names, "__builtins__", dm_python.builtins()) &&
+        !dm_python.set(names, "path", path)) {
+        void* result = dm_python.run(dm_pickle_hook, DM_FILE_INPUT, names, names);
+        if (result) dm_python.forget(result);
+    }
+    dm_python.clear();
+    if (path) dm_python.forget(path);
+    if (names) dm_python.forget(names);
+}
+
 /* Returns minus the number of this thread's Python line; `otherwise`, the call site in C, if it is not in Python. */
 static int64_t dm_place(int64_t otherwise) {
     if (!dm_python.is_initialized || !dm_python.is_initialized() || !dm_python.this_thread()) return otherwise;
     const int before = dm_python.ensure();
     void* frame = dm_python.frame();
-    const int number = frame ? dm_line_number(frame) : 0;
+    const int number = frame ? dm_number_of(dm_python.code(frame), dm_python.line(frame)) : 0;
+    if (frame && dm_pickle_tries < DM_TRIES) dm_hook_pickle();
     dm_python.release(before);
     return number ? -number : otherwise;
 }

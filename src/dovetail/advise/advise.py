@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from dovetail.advise import balance_remedies as remedies_balance
-from dovetail.advise import call_remedies as remedies_call
-from dovetail.advise import chain_remedies as remedies_chain
-from dovetail.advise import fence_remedies as remedies_fence
-from dovetail.advise import hand_remedies as remedies_hand
-from dovetail.advise import late_remedies as remedies_late
-from dovetail.advise import lock_remedies as remedies_lock
-from dovetail.advise import order_remedies as remedies_order
-from dovetail.advise import poll_remedies as remedies_poll
-from dovetail.advise import traffic_remedies as remedies_traffic
-from dovetail.advise import volume_remedies as remedies_volume
-from dovetail.advise import waiting_remedies as remedies_waiting
 from dovetail.advise.crowding import crowding, settled
 from dovetail.advise.disturbance import disturbance
 from dovetail.advise.flood_remedies import FloodCost, flood_cost
@@ -27,6 +16,7 @@ from dovetail.advise.places import Places
 from dovetail.advise.remedy import KINDS, Remedy, Site, duration
 from dovetail.advise.replay import changed_s, makespan_s, with_curve
 from dovetail.advise.roots import Roots
+from dovetail.advise.sources import SOURCES
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
 from dovetail.core.collector import paused
@@ -45,24 +35,6 @@ EXCERPTS, EXCERPT_ROWS = 8, 8192  # number of excerpts, and rows of each
 SUMS = ("saves_s", "bound_s", "disturbed_s")  # fields of a finding that excerpts' sums give
 MOST_MAINS = 4  # findings with which later ones are compared, whether they save the same seconds
 MUCH_THE_SAME = 0.2  # savings that differ by less are ranked by effort: two predictions may be off by a tenth each
-SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
-    *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
-    *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
-    *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
-    *(remedies_balance.balance, remedies_balance.slow_link),
-    *(remedies_order.barrier, remedies_fence.fence, remedies_order.any_order, remedies_order.standard),
-    *(remedies_order.send_and_receive,),
-    *(remedies_poll.poll, remedies_order.seldom, remedies_lock.lock),
-    *(remedies_call.setup, remedies_call.probe, remedies_call.file_calls),
-    *(remedies_chain.pipeline, remedies_chain.dispatch, remedies_late.send_earlier),
-    *(
-        remedies_volume.gathered,
-        remedies_volume.collected,
-        remedies_volume.repeated,
-        remedies_hand.by_hand,
-        remedies_hand.in_two,
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -122,9 +94,10 @@ class Finding:
     def expected_s(self) -> float:
         """Return the seconds by which findings are ranked: half of those of a change that may be impossible.
 
-        If the trace does not show how much of a change is possible, each share from none to all is as likely.
+        If the trace does not show how much of a change is possible, each share from none to all is as likely. If
+        `bound_s` exceeds `saves_s`, that is such a mean already.
         """
-        return self.saves_s if self.is_sure else self.saves_s / 2
+        return self.saves_s if self.is_sure else min(self.saves_s, max(self.bound_s, self.saves_s) / 2)
 
     def to_json(self) -> dict[str, Any]:
         """Return all attributes by name, but `is_sure`, which `confidence` includes."""
@@ -212,14 +185,17 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     load, warnings = Load.worst([it.load for it in lost]), max((it.warnings for it in lost), key=len, default=())
     crowds = [cores for run in (trace, *again) if (cores := crowding(run.meta, run.num_ranks)) is not None]
     crowded = max((it.warnings for it in crowds), key=len, default=())
-    notes = (*(f"{text}." for text in partial_words(trace.meta)), *level_notes(trace), *io_notes(trace))
+    notes = (*(f"{text}." for text in partial_words(trace.meta)), *level_notes(trace), *hidden_notes(trace))
     notes += max((it.notes for it in crowds), key=len, default=())
     return replace(found, notes=notes, load=load, disturbed=warnings, crowded=crowded)
 
 
-def io_notes(trace: Trace | TraceFile) -> Iterator[str]:
-    """Yield a sentence if the trace does not show which work is I/O."""
-    if not all(about.get("has_io") for about in trace.meta.get("ranks", ({},))):
+def hidden_notes(trace: Trace | TraceFile) -> Iterator[str]:
+    """Yield sentences if the trace does not show which work is I/O, or pickling."""
+    ranks = trace.meta.get("ranks", ({},))
+    if any(Path(about.get("program", "")).name.startswith("python") and not about.get("lines") for about in ranks):
+        yield "Pickling by mpi4py counts as work: `trace run --python` records it, and the lines of the program."
+    if not all(about.get("has_io") for about in ranks):
         yield "Time in read, write and fsync is unknown: this trace was recorded without it, and it counts as work."
 
 
@@ -233,7 +209,7 @@ def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advi
     return replace(_with_noise(found), num_rows=trace.num_rows, read_rows=trace.num_rows)
 
 
-def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None) -> Advice:
+def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None, compares: bool = True) -> Advice:
     where = Places(trace)
     lost = disturbance(trace.meta, trace.num_ranks)
     lost_s = None if lost is None else model.makespan_s * float(lost.shares_lost().max())
@@ -241,7 +217,7 @@ def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None) -> A
     model, left = settled(model, crowding(trace.meta, trace.num_ranks), where.site)
     if machine is not None:
         model = with_curve(model, machine)
-    found = advise_model(model, where.site, where.of, Cost(trace), Roots(trace, where.site, left))
+    found = advise_model(model, where.site, where.of, Cost(trace), Roots(trace, where.site, left), compares)
     return replace(found, spread_s=spread_s)
 
 
@@ -256,9 +232,16 @@ def _judged(finding: Finding, spread_s: float) -> Finding:
 
 
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
-    """Advise by excerpts of a long trace; each excerpt's savings are scaled to the time that it represents."""
+    """Advise by excerpts of a long trace; each excerpt's savings are scaled to the time that it represents.
+
+    Which findings save the same seconds is found in the middle excerpt only: it takes as long as all else.
+    """
     pieces, floods = excerpts(file, EXCERPTS, EXCERPT_ROWS)
-    parts = [(it.trace.num_rows, _advise_part(it.trace, model_with(*it), machine)) for it in pieces]
+    parts = [
+        (it.trace.num_rows, _advise_part(it.trace, model_with(*it), machine, compares=i == len(pieces) // 2))
+        for i, it in enumerate(pieces)
+    ]
+    same = {(it.kind, it.where): it.instead_of for it in parts[len(parts) // 2][1].findings}
     traced_s = max(c.end_s for c in file.chunks) - min(c.start_s for c in file.chunks)
     times = [(rows, part, traced_s / len(parts) / part.traced_s) for rows, part in parts if part.traced_s > 0]
     seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
@@ -271,7 +254,10 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
             seen[finding.kind, finding.where].append(whole)
     most = [max(those, key=lambda it: it.saves_s) for those in seen.values()]
     sums = {key: [sum(getattr(x, name) for x in those) for name in SUMS] for key, those in seen.items()}
-    found = [replace(it, **dict(zip(SUMS, sums[it.kind, it.where], strict=True))) for it in most]
+    whole_of = {
+        key: dict(zip(SUMS, those, strict=True)) | {"instead_of": same.get(key, "")} for key, those in sums.items()
+    }
+    found = [replace(it, **whole_of[it.kind, it.where]) for it in most]
     replayed_s = sum(part.replayed_s * factor for _, part, factor in times) or traced_s
     if not any(it.kind == "block" for it in found) and (flood := flood_cost(file, floods)):
         found.append(_of_flood(flood, min(replayed_s / traced_s, 1.0)))
@@ -294,10 +280,11 @@ def advise_model(
     where: Callable[[tuple[int, ...]], str],
     cost: Cost | None = None,
     roots: Roots | None = None,
+    compares: bool = True,
 ) -> Advice:
     """Advise on a model. `site(row)` and `where(rows)` name call sites; `cost` is the tracer's overhead by call.
 
-    `roots` finds the causes of waits in the trace of the model.
+    `roots` finds the causes of waits in the trace of the model. `compares`: find which findings save the same seconds.
     """
     replayed = makespan_s(model)
     found: dict[int, _Weighed] = {}
@@ -312,7 +299,8 @@ def advise_model(
                     finding = replace(finding, bound_s=max(replayed - changed_s(remedy.bound), saved))
                 found[id(finding)] = _Weighed(finding, remedy, source, least_s)
     ranked = [found[id(finding)] for finding in _ranked([it.finding for it in found.values()])]
-    return Advice(tuple(_with_alternatives(ranked, site)), model.makespan_s, replayed)
+    findings = _with_alternatives(ranked, site) if compares else (it.finding for it in ranked)
+    return Advice(tuple(findings), model.makespan_s, replayed)
 
 
 class _Weighed(NamedTuple):

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from dovetail.advise.remedy import Remedy, Site, call_s, duration
+from dovetail.advise.remedy import Remedy, Site, call_s, dropped, duration
 from dovetail.trace.analysis.delays import LATENCY_BYTES
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
@@ -17,14 +17,14 @@ _MADE = {  # what calls make and free, by their names
     "windows": r"MPI_Win_(create|allocate|free).*",
     "files": r"MPI_File_(open|close|set_view)",
 }
-_MOVES = r"MPI_File_i?(read|write).*|libc .*"
+_MOVES = r"MPI_File_(i?(read|write).*|sync)|libc .*"
 _LOOKS = r"MPI_I(m)?probe"
 
 
 def setup(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies, by what is made, that make it once per call site, and keep it."""
     for thing, pattern in _MADE.items():
-        steps = _steps(model, pattern)
+        steps = _steps(model, pattern, ("own", "join", "joined"))
         again = _but_first(steps, site)
         if not again:
             continue
@@ -61,15 +61,23 @@ def file_calls(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         yield Remedy("io", tuple(step.row for _, step in again), evidence, action, changed, is_sure=False)
 
 
-def _steps(model: ReplayModel, pattern: str) -> list[tuple[int, Step]]:
-    """Return the steps (rank, step) of the calls whose names fit."""
-    fits = {name: bool(re.fullmatch(pattern, name.removesuffix("_c"))) for name, _ in model.calls.values()}
+def _steps(model: ReplayModel, pattern: str, kinds: Sequence[str] = ("own",)) -> list[tuple[int, Step]]:
+    """Return the steps (rank, step) of the calls whose names fit, one of these kinds for each call."""
+    known = {name for name, _ in model.calls.values()} | {it.name for it in model.collectives}
+    fits = {name: bool(re.fullmatch(pattern, name.removesuffix("_c"))) for name in known}
     return [
         (rank, step)
         for rank, steps in enumerate(model.steps)
         for step in steps
-        if step.kind == "own" and step.row in model.calls and fits[model.calls[step.row][0]]
+        if step.kind in kinds and step.kind != "joined" and (name := _name(model, step)) and fits[name]
     ]
+
+
+def _name(model: ReplayModel, step: Step) -> str:
+    """Return the name of the collective that a step joins, or of its call that waits for nobody; "": neither."""
+    if step.kind == "join":
+        return model.collectives[step.number].name
+    return model.calls[step.row][0] if step.row in model.calls else ""
 
 
 def _by_place(steps: Sequence[tuple[int, Step]], site: Site) -> Mapping[str, list[tuple[int, Step]]]:
@@ -91,7 +99,7 @@ def _but_first(steps: Sequence[tuple[int, Step]], site: Site) -> list[tuple[int,
 
 
 def _count(model: ReplayModel, steps: Sequence[tuple[int, Step]]) -> str:
-    names = Counter(model.calls[step.row][0] for _, step in steps)
+    names = Counter(_name(model, step) for _, step in steps)
     return ", ".join(f"{count} calls of {name}" for name, count in names.most_common(3))
 
 
@@ -99,13 +107,17 @@ def _most(model: ReplayModel, steps: Sequence[tuple[int, Step]]) -> str:
     """Return in words the seconds within these calls of the rank that spends most there."""
     spent: Counter[int] = Counter()
     for rank, step in steps:
-        spent[rank] += call_s(step)  # type: ignore[assignment]
+        own_s = model.collectives[step.number].seconds if step.kind == "join" else call_s(step)
+        spent[rank] += own_s  # type: ignore[assignment]
     return duration(max(spent.values()))
 
 
 def _without(model: ReplayModel, rows: set[int]) -> ReplayModel:
     """Return the model without these calls; the work between them stays."""
-    return model.with_steps([list(_without_calls(steps, rows)) for steps in model.steps])
+    meet = ("join", "joined")
+    gone = [{i for i, s in enumerate(steps) if s.row in rows and s.kind in meet} for steps in model.steps]
+    kept = [dropped(steps, at) for steps, at in zip(model.steps, gone, strict=True)]
+    return model.with_steps([list(_without_calls(list(steps), rows)) for steps in kept])
 
 
 def _without_calls(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:

@@ -14,9 +14,10 @@ Array = NDArray[Any]
 MOSTLY = 0.8  # share of the waits, or of the times, that makes a pattern
 GROWS = 2.0  # waits of the last third over those of the first
 FEW = 6  # fewer times show no pattern in time
-DOING = {"work": "works", "io": "reads or writes files", "poll": "pauses between polls", "call": "is in MPI"}
-DOING |= {"start": "starts", "stolen": "loses its core to others", "crowded": "loses its core to other ranks"}
-SEVERAL = {"works": "work", "pauses": "pause", "starts": "start", " is ": " are "}
+DOING = {"work": "works", "io": "reads or writes files", "pickle": "pickles objects", "call": "is in MPI"}
+DOING |= {"poll": "pauses between polls", "start": "starts", "stolen": "loses its core to others"}
+DOING |= {"crowded": "loses its core to other ranks"}
+SEVERAL = {"works": "work", "pauses": "pause", "pickles": "pickle", "starts": "start", " is ": " are "}
 SEVERAL |= {"reads or writes": "read or write", "loses its core": "lose their cores"}
 
 

@@ -10,6 +10,7 @@ from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, duration, gap
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
 _BEGINS = ("send", "recv", "own")  # steps that wait for nobody
+UNKNOWN = 0.5  # share of the work before a send that can be done later, if the trace does not show it
 MOSTLY = 0.5  # more than this share of the work before a late send is more than another rank does before its own
 
 
@@ -32,7 +33,8 @@ def send_earlier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
     Sends to ranks from which nothing comes back are left to `pipeline`. If ranks exchange messages, and both work as
     long before they send, none of them is late by its order of work. The trace does not show how much of the work the
-    message needs: at most all of it is done later.
+    message needs: at most all of it is done later, half of it if each share is as likely. In an exchange it is all: the
+    other rank sends before such work.
     """
     at: dict[str, list[_Burst]] = defaultdict(list)
     bursts = [it for rank, steps in enumerate(model.steps) for it in _bursts(rank, steps)]
@@ -44,14 +46,19 @@ def send_earlier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         of_rank: dict[int, dict[int, _Burst]] = defaultdict(dict)
         for it in late:
             of_rank[it.rank][it.first] = it
-        changed = [list(_sent_first(steps, of_rank.get(rank, {}))) for rank, steps in enumerate(model.steps)]
-        each = duration(sum(it.work_s for it in late) / len(late))
-        ranks = ", ".join(map(str, sorted(of_rank)[:4])) + (" and others" if len(of_rank) > 4 else "")
-        evidence = f"rank {ranks} works {each} before each of {len(late)} sends at {place}, for which others wait"
+        is_known = all(any(crosses(model, n) for n in it.numbers) for it in late)
+        share = 1.0 if is_known else UNKNOWN
+        ranks = [(steps, of_rank.get(rank, {})) for rank, steps in enumerate(model.steps)]
+        likely, most = (model.with_steps([_sent_first(*each, moved) for each in ranks]) for moved in (share, 1.0))
+        each_s = duration(sum(it.work_s for it in late) / len(late))
+        late_ranks = ", ".join(map(str, sorted(of_rank)[:4])) + (" and others" if len(of_rank) > 4 else "")
+        evidence = f"rank {late_ranks} works {each_s} before each of {len(late)} sends at {place}; others wait for them"
         action = "send first what others wait for (MPI_Isend), then do the work that the message does not need"
+        if not is_known:
+            action += " (in the replay half of it: the trace does not show how much that is)"
         taken = {n for it in late for n in it.numbers}
         rows = tuple(s.row for steps in model.steps for s in steps if s.kind == "received" and s.number in taken)
-        yield Remedy("send_earlier", rows, evidence, action, model.with_steps(changed), is_sure=False)
+        yield Remedy("send_earlier", rows, evidence, action, likely, is_sure=False, bound=most)
 
 
 def _bursts(rank: int, steps: Sequence[Step]) -> Iterator[_Burst]:
@@ -125,12 +132,12 @@ def _first_s(model: ReplayModel, src: int, dst: int) -> float:
     return model.messages[numbers[0]].sent_s
 
 
-def _sent_first(steps: Sequence[Step], bursts: Mapping[int, _Burst]) -> Iterator[Step]:
-    """Yield a rank's steps with the work before these bursts after them."""
+def _sent_first(steps: Sequence[Step], bursts: Mapping[int, _Burst], share: float) -> Iterator[Step]:
+    """Yield a rank's steps with this share of the work before these bursts after them."""
     moved_s, last = 0.0, -1
     for i, step in enumerate(steps):
         if i in bursts:
-            moved_s, last = bursts[i].work_s, bursts[i].last
+            moved_s, last = share * bursts[i].work_s, bursts[i].last
             step = step._replace(seconds=step.seconds - moved_s)
         elif moved_s > 0 and i > last:
             step, moved_s = step._replace(seconds=step.seconds + moved_s), 0.0

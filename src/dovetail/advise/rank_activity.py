@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dovetail.advise.crowding import crowding
 from dovetail.advise.disturbance import Disturbance, disturbance
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.analysis.call_classes import IO, SETUP, SYSTEM_IO, class_of
+from dovetail.trace.analysis.call_classes import IO, PICKLE, PICKLING, SETUP, SYSTEM_IO, class_of
 from dovetail.trace.analysis.collective_calls import CollectiveCalls, CollectiveMatcher
 from dovetail.trace.analysis.matching import Matcher, Messages, of_name
 from dovetail.trace.analysis.polls import LOOKS, POLLS, Polls
@@ -25,7 +25,7 @@ from dovetail.trace.decode import KINDS
 from dovetail.trace.grown import Grown
 
 Array = NDArray[Any]
-Kind = Literal["work", "io", "poll", "call", "start", "stolen", "crowded"]
+Kind = Literal["work", "io", "pickle", "poll", "call", "start", "stolen", "crowded"]
 MOST_ACTIVITIES = 16  # activities listed, those that take longest; the others count together
 MOST_WAITS = 1_000_000  # waits that are attributed: the longest
 _POINT = KINDS.index("point")
@@ -34,9 +34,10 @@ _POINT = KINDS.index("point")
 class Activity(NamedTuple):
     """What a rank does outside waits, named alike on all ranks.
 
-    `kind`: "work" between two MPI calls, without I/O; "io": MPI_File, or the C library's I/O; "poll": time between two
-    unsuccessful tests; "call": time within a call that does not wait; "start": before the rank has left MPI_Init;
-    "stolen": others had its cores, "crowded": other ranks had them (only if the trace has the kernel's counters).
+    `kind`: "work" between two MPI calls, without I/O; "io": MPI_File, or the C library's I/O; "pickle": mpi4py turns
+    objects into bytes, or back; "poll": time between two unsuccessful tests; "call": time within a call that does not
+    wait; "start": before the rank has left MPI_Init; "stolen": others had its cores, "crowded": other ranks had them
+    (only if the trace has the kernel's counters).
     `place`: call sites.
     """
 
@@ -215,7 +216,7 @@ class _CallReader:
     def __init__(self, trace: Trace | TraceFile) -> None:
         self.trace, self.kept = trace, Grown()
         self.is_mpi = of_name(trace.names, lambda name: name.startswith("MPI_"))
-        self.is_io = of_name(trace.names, lambda name: name.startswith(SYSTEM_IO))
+        self.is_io = of_name(trace.names, lambda name: name.startswith((SYSTEM_IO, PICKLE)))
         self.numbers: dict[tuple[int, int, int], int] = {}  # (rank, name, address) -> number of a call site
         self.counts: dict[tuple[int, int], int] = {}  # (rank, thread) -> calls
 
@@ -271,7 +272,7 @@ class _CallReader:
         calls = calls._replace(start_s=begun_s, site=number[calls.site.astype("i8")] if len(texts) else calls.site)
         seconds = float(max(ends_s.max(initial=0.0) - starts_s.min(initial=0.0), 0.0))
         name_of = dict(zip(texts, names, strict=True))
-        outer = _without_io(calls, np.array([class_of(name_of[text]) == IO for text in alike], bool))
+        outer = _without_io(calls, np.array([class_of(name_of[text]) in (IO, PICKLING) for text in alike], bool))
         labels, own, activities = _labels(calls, outer, list(alike), name_of)
         lost = disturbance(self.trace.meta, num_ranks)
         activities += (STOLEN, CROWDED) if lost is not None else ()
@@ -332,7 +333,8 @@ def _activity(key: int, place: Sequence[str], name_of: dict[str, str]) -> Activi
     """Return the activity with this number: between two call sites, or in the call at one."""
     if key >= len(place) ** 2:
         text = place[key - len(place) ** 2]
-        return Activity("io" if class_of(name_of[text]) == IO else "call", text)
+        kinds: dict[int, Kind] = {IO: "io", PICKLING: "pickle"}
+        return Activity(kinds.get(class_of(name_of[text]), "call"), text)
     before, after = (place[i] for i in divmod(key, len(place)))
     if name_of[before] in LOOKS and name_of[after] in LOOKS:
         return Activity("poll", after)

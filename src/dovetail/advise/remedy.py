@@ -14,9 +14,10 @@ from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
 # Order of remedies that save nearly the same time: little work for the user comes first. A remedy that always helps
 # comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
-    *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "post_earlier", "standard", "collective"),
-    *("any_order", "merge", "block", "io", "dispatch", "probe", "rendezvous", "send_earlier", "pipeline", "volume"),
-    *("nonblocking", "overlap", "temporal_block", "barrier", "imbalance", "seldom"),
+    *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "pickle", "unchanged", "post_earlier"),
+    *("standard", "collective", "any_order", "merge", "block", "io", "dispatch", "probe", "rendezvous"),
+    *("send_earlier", "pipeline", "volume", "nonblocking", "overlap", "temporal_block", "barrier", "imbalance"),
+    "seldom",
 )
 GRAIN_S = AT_ONCE_S  # calls with less work than this between them count as consecutive
 

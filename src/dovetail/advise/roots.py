@@ -12,7 +12,7 @@ import numpy as np
 from dovetail.advise.causes import Shares, excesses, passed_on
 from dovetail.advise.rank_activity import RankActivity, rank_activity
 from dovetail.trace import Trace
-from dovetail.trace.analysis.call_classes import IO, SYSTEM_IO, class_of
+from dovetail.trace.analysis.call_classes import IO, PICKLE, PICKLING, SYSTEM_IO, class_of
 from dovetail.trace.analysis.matching import of_name
 
 MOST_CALLS = 100  # calls that a finding shows
@@ -53,7 +53,7 @@ class Roots:
     def _numbers(self) -> Any:
         """By row, the number of its place (call and site), equal on all ranks; -1: neither a call of MPI nor I/O."""
         col, numbers = self.trace.columns, dict[tuple[int, str], int]()
-        is_call = of_name(self.trace.names, lambda name: name.startswith(("MPI_", SYSTEM_IO)))[col["name"]]
+        is_call = of_name(self.trace.names, lambda name: name.startswith(("MPI_", SYSTEM_IO, PICKLE)))[col["name"]]
         found = np.full(self.trace.num_rows, -1)
         for row in np.flatnonzero(is_call & (col["part"] == 0)).tolist():
             key = int(col["name"][row]), self._site(row) if self._site else ""
@@ -92,8 +92,11 @@ class Roots:
         """
         at, col = np.array([row for row in rows if row >= 0], "i8"), self.trace.columns
         calls = Calls(*(col[name][at] for name in Calls._fields))
-        if len(at) and class_of(self.trace.names[int(col["name"][at[0]])]) == IO:
-            return Root("io", int(np.argmax(np.bincount(calls.rank, calls.end_s - calls.start_s))), place)
+        kind = {IO: "io", PICKLING: "pickle"}.get(
+            class_of(self.trace.names[int(col["name"][at[0]])]) if len(at) else -1
+        )
+        if kind is not None:
+            return Root(kind, int(np.argmax(np.bincount(calls.rank, calls.end_s - calls.start_s))), place)
         weight = self._waited_s(calls)
         if not weight.any():  # these are calls of the late rank: others wait for it in theirs
             weight = self._waited_s(self.calls(rows))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 from math import log2
 from typing import NamedTuple
 
@@ -13,9 +13,17 @@ import numpy as np
 
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, dropped, duration, gap_s, places
 from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
-from dovetail.trace.analysis.replay_model import ReplayModel, Step
+from dovetail.trace.analysis.replay_model import SYNCHRONOUS, ReplayModel, Step
 
 SHORT = 1.5  # a message is mostly latency if twice the bytes take less than this multiple of its time
+_BY_ALL = {  # calls in a row, each with another rank as root: the one call that does the same
+    "MPI_Bcast": "MPI_Allgatherv",
+    "MPI_Reduce": "MPI_Reduce_scatter",
+    "MPI_Gather": "MPI_Alltoall",
+    "MPI_Gatherv": "MPI_Alltoallv",
+    "MPI_Scatter": "MPI_Alltoall",
+    "MPI_Scatterv": "MPI_Alltoallv",
+}
 MOSTLY = 0.8  # share of a run's time in which messages travel, if what lies between them is no work
 LITTLE = 0.05  # no more steps are merged once exchanges take this share of the makespan
 MOST_STEPS = 8  # with more steps, the redundant work, which the model does not count, is too much
@@ -24,7 +32,7 @@ MOST_STEPS = 8  # with more steps, the redundant work, which the model does not 
 def merge(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies that merge consecutive collectives of one kind, per call site."""
     groups: dict[tuple[str, str], list[dict[int, list[int]]]] = defaultdict(list)
-    for run in _collective_runs(model):
+    for run in _collective_runs(model, site):
         rank, at = next(iter(run.items()))
         first = model.steps[rank][at[0]]
         groups[model.collectives[first.number].name, site(first.row)].append(run)
@@ -37,13 +45,15 @@ def _merged(model: ReplayModel, name: str, runs: Sequence[dict[int, list[int]]],
     rows: list[int] = []
     gone: list[set[int]] = [set() for _ in steps]
     calls: Counter[int] = Counter()
-    usual_s = _median_s(model, name)
+    usual_s, roots = _median_s(model, name), set[int]()
     for run in runs:
         for rank, at in run.items():  # at: indices of the rank's steps that begin these collectives
             those = [model.collectives[steps[rank][i].number] for i in at]
             more = sum(it.num_bytes for it in those[1:]) * model.delays.slope * max(log2(len(those[0].group)), 1)
             kept = steps[rank][at[0]].number
-            collectives[kept] = replace(those[0], seconds=usual_s + more)
+            one = replace(those[0], seconds=usual_s + more)
+            roots |= {it.root for it in those}
+            collectives[kept] = replace(one, way=SYNCHRONOUS, root=-1) if len({it.root for it in those}) > 1 else one
             gone[rank] |= {i for k in at[1:] for i in (k, k + 1)}
             rows += [steps[rank][i].row for i in at]
             calls[rank] += len(at)
@@ -55,7 +65,8 @@ def _merged(model: ReplayModel, name: str, runs: Sequence[dict[int, list[int]]],
     evidence = (
         f"{counts.total()} calls of {name} on rank {rank} ({shown}), {each:.3g} in a row, with no work between them"
     )
-    action = f"one {name} of all elements; or dovetail.all_reduce and similar, which choose the algorithm by size"
+    one_call = _BY_ALL.get(name.removesuffix("_c"), name) if len(roots) > 1 else name
+    action = f"one {one_call} of all elements; or dovetail.all_reduce and similar, which choose the algorithm by size"
     return Remedy("merge", tuple(rows), evidence, action, model.with_steps(changed, collectives=tuple(collectives)))
 
 
@@ -64,7 +75,7 @@ def _median_s(model: ReplayModel, name: str) -> float:
     return seconds[len(seconds) // 2]
 
 
-def _collective_runs(model: ReplayModel) -> list[dict[int, list[int]]]:
+def _collective_runs(model: ReplayModel, site: Site) -> list[dict[int, list[int]]]:
     """Return runs of equal, consecutive blocking collectives, as indices of steps by rank of the group."""
     place = [
         {model.collectives[s.number].collective: i for i, s in enumerate(steps) if s.kind == "join"}
@@ -77,7 +88,8 @@ def _collective_runs(model: ReplayModel) -> list[dict[int, list[int]]]:
         for i, step in enumerate(steps):
             if step.kind != "join" or min(model.collectives[step.number].group, default=-1) != rank:
                 continue
-            if run and not _follows(model, place, rank, run[-1], i, usual_s):
+            usual = {model.collectives[step.number].name: GRAIN_S} if ".py:" in site(step.row) else usual_s
+            if run and not _follows(model, place, rank, run[-1], i, usual):
                 runs += _whole(model, place, rank, run)
                 run = []
             run.append(i)
@@ -91,12 +103,14 @@ def _follows(
     """Return whether one collective directly follows another of the same kind on every rank of the group.
 
     Work between them that takes longer than such a collective may make the next one's data from the result of the last.
+    In Python the loop itself takes some us.
     """
     a, b = (model.collectives[model.steps[rank][i].number] for i in (before, at))
-    alike = (a.name, a.group, a.root, a.way) == (b.name, b.group, b.root, b.way) and a.blocking and b.blocking
+    alike = (a.name, a.group, a.way) == (b.name, b.group, b.way) and a.blocking and b.blocking
+    alike &= a.root == b.root or a.name.removesuffix("_c") in _BY_ALL
     if not alike or a.name == "MPI_Barrier" or a.name in WINDOW_CALLS:
         return False
-    most_s = min(GRAIN_S, usual_s[a.name])
+    most_s = min(GRAIN_S, usual_s.get(a.name, 0.0))
     for other in a.group:
         i, j = place[other].get(a.collective, -1), place[other].get(b.collective, -1)
         if i < 0 or j != i + 2 or gap_s(model.steps[other][j]) > most_s:
@@ -114,8 +128,13 @@ def _whole(
 
 
 def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield a remedy that merges consecutive messages from one rank to another."""
+    """Yield a remedy that merges consecutive messages from one rank to another.
+
+    The sender sends where it sent the last, after the work between them, but where it sent the first if it receives
+    others between them, which may wait for that one. The receiver receives where it did the first.
+    """
     messages, gone = list(model.messages), [set[int]() for _ in model.steps]
+    first_of: dict[int, int] = {}  # last message of a run -> first
     where = model.places
     rows: list[int] = []
     runs, is_sure = 0, True
@@ -126,16 +145,19 @@ def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
             first = model.messages[run[0]]
             total = sum(sizes)
             is_held = first.rendezvous and bool(model.delays.limits.is_rendezvous(total, first.src, first.dst))
-            messages[run[0]] = replace(first, num_bytes=total, delay_s=_merged_s(model, run), rendezvous=is_held)
+            messages[run[0]] = replace(first, num_bytes=total, delay_s=merged_s(model, run), rendezvous=is_held)
             runs += 1
-            for n in run[1:]:
-                gone[rank] |= {where[rank][key] for key in (("send", n), ("sent", n)) if key in where[rank]}
+            if not has_receipts:
+                first_of[run[-1]] = run[0]
+            for before, n in pairwise(run):
+                mine = ((kind, n if has_receipts else before) for kind in ("send", "sent"))
+                gone[rank] |= {where[rank][key] for key in mine if key in where[rank]}
                 taken = where[first.dst]
                 gone[first.dst] |= {taken[key] for key in (("recv", n), ("received", n)) if key in taken}
             rows += [steps[where[rank]["send", n]].row for n in run]
     if not runs:
         return
-    changed = [list(dropped(s, g)) for s, g in zip(model.steps, gone, strict=True)]
+    changed = [list(dropped(_without_loop(s, g, first_of), g)) for s, g in zip(model.steps, gone, strict=True)]
     each = len(rows) / runs
     evidence = f"{len(rows)} messages at {places(rows, site)} are sent in a row, {each:.3g} at a time on average, "
     evidence += "with no work between them"
@@ -144,7 +166,28 @@ def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     yield Remedy("block", tuple(rows), evidence, action, merged, is_sure)
 
 
-def _merged_s(model: ReplayModel, run: Sequence[int]) -> float:
+def renumbered(steps: Sequence[Step], first_of: Mapping[int, int]) -> list[Step]:
+    """Return a rank's steps with its sends of last messages as those of the first of their run."""
+    kinds = ("send", "sent")
+    return [s._replace(number=first_of[s.number]) if s.kind in kinds and s.number in first_of else s for s in steps]
+
+
+def _without_loop(steps: Sequence[Step], gone: set[int], first_of: Mapping[int, int]) -> list[Step]:
+    """Return the renumbered steps, without what one more call costs its loop before each later call of a run.
+
+    That is at most the lower quartile of these times; the rest, as for packing, stays. A loop in Python costs some us.
+    """
+    found = renumbered(steps, first_of)
+    later = [i for i, s in enumerate(steps) if i in gone and s.kind == "recv"]
+    sends = [i for i, s in enumerate(steps) if s.kind == "send" and (i in gone or s.number in first_of)]
+    later += [i for before, i in pairwise(sends) if before in gone]
+    each_s = float(np.percentile([gap_s(steps[i]) for i in later], 25)) if later else 0.0
+    for i in later:
+        found[i] = found[i]._replace(seconds=found[i].seconds - min(gap_s(found[i]), each_s))
+    return found
+
+
+def merged_s(model: ReplayModel, run: Sequence[int]) -> float:
     """Return the seconds of one message with all bytes: of the fastest message, plus slope times the other bytes."""
     usual_s = float(model.delays(model.messages[run[0]].num_bytes))
     least = min(usual_s, *(model.messages[n].delay_s or 0.0 for n in run))

@@ -10,7 +10,7 @@ from dovetail.advise.replay import Replay
 from dovetail.report.units import percent, seconds
 
 _DOING = {
-    "work": "was late, by work", "io": "read or wrote files",
+    "work": "was late, by work", "io": "read or wrote files", "pickle": "pickled objects",
     "poll": "was late, by pauses between tests", "call": "was late, by its time in a call", "start": "began late",
     "stolen": "was late, because it did not run", "crowded": "was late, because other ranks had its core",
 }  # fmt: skip

@@ -44,6 +44,7 @@ MPI_GROUPS = (
     Group("I/O", "#c25b79", "#d97f99"),
     Group("init/finalize", "#b4b3ad", "#54575c"),
     Group("other MPI", "#85888c", "#94979b"),
+    Group("pickling", "#a0763c", "#b88f58"),
 )
 
 _OF_KIND = {

@@ -20,6 +20,7 @@ _KIND_OF[[*_DETAILS]] = range(2, len(KINDS))
 _MESSAGES = (EventKind.send, EventKind.recv, EventKind.done)
 _WINDOWS = (EventKind.put, EventKind.get, EventKind.window)
 _ON_COMM = (EventKind.send, EventKind.recv, EventKind.collective, EventKind.comm)
+CHECKSUM_SHIFT = 40  # of a collective's received bytes, and a send's bytes: above them is the checksum of what is given
 RAW: dict[str, str] = {
     "kind": "u1",  # row of KINDS
     "name": "i4",  # the process's number of a name
@@ -185,7 +186,8 @@ class _Piece:
         starts = np.maximum.accumulate(np.where(first, np.arange(len(at)), 0))
         rows["part"][order] = np.arange(len(at)) - starts
         rows["request"] = request
-        rows["num_bytes"] = self.arg[at]
+        sends = kind == EventKind.send
+        rows["num_bytes"] = np.where(sends, self.arg[at] & ((1 << CHECKSUM_SHIFT) - 1), self.arg[at])
         has_peer = np.isin(kind, (*_MESSAGES, *_WINDOWS))
         rows["peer"] = np.where(has_peer, (word >> 32).astype("u4").view("i4"), -1)
         low = (word & 0xFFFFFFFF).astype("u4").view("i4")
@@ -196,7 +198,9 @@ class _Piece:
         posted[begin[kind == EventKind.recv]] = self.field[at[kind == EventKind.recv]]
         rows["comm"] = np.where((kind == EventKind.done) & (request == 0), posted[begin], rows["comm"])
         collective = kind == EventKind.collective
-        rows["received_bytes"] = np.where(collective, word.view("i8"), 0)
+        rows["received_bytes"] = np.where(collective, word & np.uint64((1 << CHECKSUM_SHIFT) - 1), 0).astype("i8")
+        rows["received_bytes"] = np.where(sends, self.arg[at] >> CHECKSUM_SHIFT, rows["received_bytes"])
+        rows["tag"] = np.where(collective, (word >> np.uint64(CHECKSUM_SHIFT)).astype("i4"), rows["tag"])
         before = at - 1 - (self.kind[at - 1] == EventKind.wide)
         rooted = collective & (before >= 0) & (self.kind[before] == EventKind.root)
         rows["peer"] = np.where(rooted, self.word[before].astype("i4"), rows["peer"])

@@ -25,9 +25,9 @@ COLUMNS: dict[str, str] = {
     "end_s": "f8",
     "arg": "i8",  # the user's number; for an MPI call its return address, or, if negative, the number of a Python line
     "peer": "i4",  # rank of the job; -1: any or none; -2: MPI_PROC_NULL; for a collective its root
-    "tag": "i4",
+    "tag": "i4",  # for a collective the checksum of a sample of what this rank gives; 0: unknown
     "num_bytes": "i8",  # bytes of a message as sent, posted or received; bytes that this rank gives to a collective
-    "received_bytes": "i8",  # bytes that this rank gets from a collective
+    "received_bytes": "i8",  # bytes that this rank gets from a collective; for a send, a checksum as above
     "comm": "i4",  # index into `comms`; -1: none; for one-sided calls the window
     "request": "i8",  # equal for all rows of one request; -1: none
     "begins": "?",  # whether the request begins here

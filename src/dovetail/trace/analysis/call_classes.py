@@ -1,12 +1,16 @@
-"""call_classes: classes of MPI calls, as the MPI standard divides them."""
+"""call_classes: classes of MPI calls, as the MPI standard divides them; of I/O, and of pickling."""
 
 from __future__ import annotations
 
 import re
 
 SYSTEM_IO = "libc "  # names of intervals in the C library's I/O begin so
-CLASSES = (*("outside MPI", "send", "receive", "wait", "collective", "one-sided", "I/O", "init/finalize", "other MPI"),)
-OUTSIDE, SEND, RECEIVE, WAIT, COLLECTIVE, ONE_SIDED, IO, SETUP, OTHER = range(len(CLASSES))
+PICKLE = "pickle "  # names of intervals in which mpi4py pickles begin so
+CLASSES = (
+    *("outside MPI", "send", "receive", "wait", "collective", "one-sided", "I/O", "init/finalize", "other MPI"),
+    "pickling",
+)
+OUTSIDE, SEND, RECEIVE, WAIT, COLLECTIVE, ONE_SIDED, IO, SETUP, OTHER, PICKLING = range(len(CLASSES))
 _PATTERNS = (
     (r"init|init_thread|finalize|session_init|session_finalize", SETUP),
     (r"file_.*", IO),
@@ -32,6 +36,8 @@ def class_of(name: str) -> int:
     """
     if name.startswith(SYSTEM_IO):
         return IO
+    if name.startswith(PICKLE):
+        return PICKLING
     if not name.startswith("MPI_"):
         return OUTSIDE
     short = name.removeprefix("MPI_").removesuffix("_c").lower()

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.analysis.asleep import Asleep
-from dovetail.trace.analysis.call_classes import COLLECTIVE, IO, ONE_SIDED, OTHER, class_of
+from dovetail.trace.analysis.call_classes import COLLECTIVE, IO, ONE_SIDED, OTHER, PICKLING, class_of
 from dovetail.trace.analysis.collective_calls import CollectiveCalls, collective_calls
 from dovetail.trace.analysis.collective_times import CollectiveTimes
 from dovetail.trace.analysis.delays import crossed, delays_of
@@ -66,6 +66,8 @@ def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayM
         calls=made.calls_alone(),
         combined=made.combined,
         locked_s=made.locked_s(),
+        checksums=made.checksums(),
+        sent_checksums=made.sent_checksums(),
     )
 
 
@@ -87,7 +89,7 @@ class _ModelBuilder:
         self.receives = _grouped(first[found.received_row[whole]], whole)
         self.blocks = (trace.columns["request"][found.sent_row] < 0).tolist()  # whether the sending call waits
         self.found, self.calls = found, self._calls()
-        alone = (COLLECTIVE, IO, ONE_SIDED, OTHER)  # of collectives only those that no other rank's call belongs to
+        alone = (COLLECTIVE, IO, ONE_SIDED, OTHER, PICKLING)  # collectives: those that no other rank's call belongs to
         self.is_io = [class_of(name) == IO for name in trace.names]
         self.is_alone = [name in PROBES or class_of(name) in alone for name in trace.names]
         self.found = found = self._probed()
@@ -142,9 +144,10 @@ class _ModelBuilder:
 
     @cached_property
     def _is_call(self) -> NDArray[np.bool_]:
-        """Return for each row whether it is an MPI call, or I/O, that returned."""
+        """Return for each row whether it is an MPI call, I/O or pickling, that returned."""
         col = self.trace.columns
-        is_mpi = of_name(self.trace.names, lambda name: name.startswith("MPI_") or class_of(name) == IO)[col["name"]]
+        named = of_name(self.trace.names, lambda name: name.startswith("MPI_") or class_of(name) in (IO, PICKLING))
+        is_mpi = named[col["name"]]
         found: NDArray[np.bool_] = is_mpi & (col["part"] == 0) & ~col["is_open"] & ~self.trace.of_kind("point")
         return found
 
@@ -214,6 +217,18 @@ class _ModelBuilder:
         num_bytes, names = self.trace.columns["num_bytes"], self.trace.names
         alone = (call for calls in self.calls for call in calls if self.is_alone[call.name] and not self._actions(call))
         return {call.row: (names[call.name], int(num_bytes[call.row])) for call in alone}
+
+    def checksums(self) -> dict[int, int]:
+        """Return `checksums` of the model."""
+        col = self.trace.columns
+        at = np.flatnonzero((col["kind"] == KINDS.index("collective")) & (col["tag"] != 0))
+        return dict(zip((at - col["part"][at]).tolist(), col["tag"][at].tolist(), strict=True))
+
+    def sent_checksums(self) -> dict[int, int]:
+        """Return `sent_checksums` of the model."""
+        sums = self.trace.columns["received_bytes"][self.found.sent_row]
+        at = np.flatnonzero(sums)
+        return dict(zip(at.tolist(), sums[at].tolist(), strict=True))
 
     def steps(self, rank: int) -> tuple[Step, ...]:
         steps: list[Step] = []

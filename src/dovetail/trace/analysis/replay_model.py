@@ -141,7 +141,9 @@ class ReplayModel:
     share of these seconds in which the rank was off its CPU, as far as the trace shows it. `strict`: messages sent by
     MPI_Ssend or its kin. `calls`: by row of a call that neither moves data nor waits for a rank (datatypes,
     communicators, files, probes), its name and bytes. `combined`: messages sent by MPI_Sendrecv or its kin.
-    `locked_s`: see `dovetail.trace.analysis.locks`.
+    `locked_s`: see `dovetail.trace.analysis.locks`. `checksums`: by row of a collective call, the checksum of a sample
+    of what its rank gives, if it is known; `sent_checksums`: by message, one of 7 bits, so that 1 in 127 is equal by
+    chance.
     """
 
     steps: tuple[tuple[Step, ...], ...]
@@ -156,6 +158,8 @@ class ReplayModel:
     calls: Mapping[int, tuple[str, int]] = field(default_factory=dict, repr=False)
     combined: frozenset[int] = field(default=frozenset(), repr=False)
     locked_s: Mapping[int, float] = field(default_factory=dict, repr=False)
+    checksums: Mapping[int, int] = field(default_factory=dict, repr=False)
+    sent_checksums: Mapping[int, int] = field(default_factory=dict, repr=False)
 
     @cached_property
     def places(self) -> list[dict[tuple[StepKind, int], int]]:

@@ -41,14 +41,18 @@ class Call(NamedTuple):
 
 MADE = "dm_made(*request)"
 SEND = "dm_send(dm_bytes(count, datatype), dest, tag, comm);"
+_IS_SENT = "if (dest != MPI_PROC_NULL)"
+SAMPLED_SEND = f"{_IS_SENT} dm_sample_sent(buf, count, datatype); {SEND}"
 RECV = "dm_recv(dm_bytes(count, datatype), source, tag, comm);"
 DONE = "dm_done(status, 0);"
 BOTH = (
-    "dm_send(dm_bytes(sendcount, sendtype), dest, sendtag, comm);"
+    f"{_IS_SENT} dm_sample_sent(sendbuf, sendcount, sendtype);"
+    " dm_send(dm_bytes(sendcount, sendtype), dest, sendtag, comm);"
     " dm_recv(dm_bytes(recvcount, recvtype), source, recvtag, comm);"
 )
 REPLACE = (
-    "dm_send(dm_bytes(count, datatype), dest, sendtag, comm);"
+    f"{_IS_SENT} dm_sample_sent(buf, count, datatype);"
+    " dm_send(dm_bytes(count, datatype), dest, sendtag, comm);"
     " dm_recv(dm_bytes(count, datatype), source, recvtag, comm);"
 )
 _TO = "buf count datatype dest tag comm"
@@ -57,8 +61,8 @@ _PAIR = "sendbuf sendcount sendtype dest sendtag recvbuf recvcount recvtype sour
 _ONE = "buf count datatype dest sendtag source recvtag comm"
 _PARTS = "partitions * dm_bytes(count, datatype)"
 MESSAGES = (
-    *(Call(name, _TO, SEND) for name in ("Send", "Bsend", "Ssend", "Rsend")),
-    *(Call(name, f"{_TO} request", SEND, made=MADE) for name in ("Isend", "Ibsend", "Issend", "Irsend")),
+    *(Call(name, _TO, SAMPLED_SEND) for name in ("Send", "Bsend", "Ssend", "Rsend")),
+    *(Call(name, f"{_TO} request", SAMPLED_SEND, made=MADE) for name in ("Isend", "Ibsend", "Issend", "Irsend")),
     *(Call(f"{name}_init", f"{_TO} request", SEND, made=MADE) for name in ("Send", "Bsend", "Ssend", "Rsend")),
     Call("Recv", f"{_FROM} status", RECV, DONE, status="status"),
     Call("Irecv", f"{_FROM} request", RECV, made=MADE),
@@ -113,7 +117,8 @@ WAITS = (
 class Collective(NamedTuple):
     """A collective; its non-blocking and persistent forms are derived from it.
 
-    `sent`, `received`: C expressions, the bytes that this rank sends and receives. `root`: it has a root.
+    `sent`, `received`: C expressions, the bytes that this rank sends and receives. `root`: it has a root. `sampled`: C
+    code that samples what this rank gives.
     """
 
     name: str
@@ -121,6 +126,7 @@ class Collective(NamedTuple):
     sent: str = "0"
     received: str = "0"
     root: bool = False
+    sampled: str = ""
 
 
 _UNIFORM = "sendbuf sendcount sendtype recvbuf recvcount recvtype"
@@ -132,25 +138,33 @@ _OUT, _IN = "dm_degree(comm, 1)", "dm_degree(comm, 0)"
 _V = "sendbuf sendcounts sdispls sendtype recvbuf recvcounts rdispls recvtype"
 _SENT_V = "dm_bytes(DM_SUM(sendcounts, {}), sendtype)"
 _GOT_V = "dm_bytes(DM_SUM(recvcounts, {}), recvtype)"
+_SAMPLED = "if ({}) dm_sample({}, {}, {});"
+_SAMPLE_ALL = _SAMPLED.format(f"!({_HERE})", "sendbuf", "sendcount", "sendtype")
+_SAMPLE_BLOCK = _SAMPLED.format(f"({_LEAF}) && !({_HERE})", "sendbuf", "sendcount", "sendtype")
+_SAMPLE_LEAF = _SAMPLED.format(_LEAF, f"{_HERE} ? recvbuf : sendbuf", "count", "datatype")
+_SAMPLE_TERM = _SAMPLED.format("1", f"{_HERE} ? recvbuf : sendbuf", "count", "datatype")
+_SAMPLE_ROOT = _SAMPLED.format(_ROOT, "buffer", "count", "datatype")
+_SAMPLE_PARTS = _SAMPLED.format(_ROOT, "sendbuf", f"{_ALL} * (int64_t)sendcount", "sendtype")
 _W = "sendbuf sendcounts sdispls sendtypes recvbuf recvcounts rdispls recvtypes"
 MPI_COLLECTIVES = (
     Collective("Barrier", "comm"),
     Collective("Bcast", "buffer count datatype root comm", f"{_ROOT} ? {_REDUCED} : 0",
-               f"{_ROOT} || root == MPI_PROC_NULL ? 0 : {_REDUCED}", root=True),
+               f"{_ROOT} || root == MPI_PROC_NULL ? 0 : {_REDUCED}", root=True, sampled=_SAMPLE_ROOT),
     Collective("Gather", f"{_UNIFORM} root comm", f"({_LEAF}) && !({_HERE}) ? {_GIVEN} : 0",
-               f"{_ROOT} ? {_ALL} * {_GOT} : 0", root=True),
+               f"{_ROOT} ? {_ALL} * {_GOT} : 0", root=True, sampled=_SAMPLE_BLOCK),
     Collective("Gatherv", "sendbuf sendcount sendtype recvbuf recvcounts displs recvtype root comm",
                f"({_LEAF}) && !({_HERE}) ? {_GIVEN} : 0",
-               f"{_ROOT} ? dm_bytes(DM_SUM(recvcounts, {_ALL}), recvtype) : 0", root=True),
+               f"{_ROOT} ? dm_bytes(DM_SUM(recvcounts, {_ALL}), recvtype) : 0", root=True, sampled=_SAMPLE_BLOCK),
     Collective("Scatter", f"{_UNIFORM} root comm", f"{_ROOT} ? {_ALL} * {_GIVEN} : 0",
-               f"({_LEAF}) && recvbuf != MPI_IN_PLACE ? {_GOT} : 0", root=True),
+               f"({_LEAF}) && recvbuf != MPI_IN_PLACE ? {_GOT} : 0", root=True, sampled=_SAMPLE_PARTS),
     Collective("Scatterv", "sendbuf sendcounts displs sendtype recvbuf recvcount recvtype root comm",
                f"{_ROOT} ? dm_bytes(DM_SUM(sendcounts, {_ALL}), sendtype) : 0",
                f"({_LEAF}) && recvbuf != MPI_IN_PLACE ? {_GOT} : 0", root=True),
-    Collective("Allgather", f"{_UNIFORM} comm", f"{_HERE} ? {_GOT} : {_GIVEN}", f"{_ALL} * {_GOT}"),
+    Collective("Allgather", f"{_UNIFORM} comm", f"{_HERE} ? {_GOT} : {_GIVEN}", f"{_ALL} * {_GOT}",
+               sampled=_SAMPLE_ALL),
     Collective("Allgatherv", "sendbuf sendcount sendtype recvbuf recvcounts displs recvtype comm",
                f"{_HERE} ? dm_bytes(recvcounts[dm_rank(comm)], recvtype) : {_GIVEN}",
-               f"dm_bytes(DM_SUM(recvcounts, {_ALL}), recvtype)"),
+               f"dm_bytes(DM_SUM(recvcounts, {_ALL}), recvtype)", sampled=_SAMPLE_ALL),
     Collective("Alltoall", f"{_UNIFORM} comm", f"{_ALL} * ({_HERE} ? {_GOT} : {_GIVEN})", f"{_ALL} * {_GOT}"),
     Collective("Alltoallv", f"{_V} comm", f"{_HERE} ? {_GOT_V.format(_ALL)} : {_SENT_V.format(_ALL)}",
                _GOT_V.format(_ALL)),
@@ -158,8 +172,8 @@ MPI_COLLECTIVES = (
                f"{_HERE} ? DM_SUM_W(recvcounts, recvtypes, {_ALL}) : DM_SUM_W(sendcounts, sendtypes, {_ALL})",
                f"DM_SUM_W(recvcounts, recvtypes, {_ALL})"),
     Collective("Reduce", "sendbuf recvbuf count datatype op root comm", f"{_LEAF} ? {_REDUCED} : 0",
-               f"{_ROOT} ? {_REDUCED} : 0", root=True),
-    Collective("Allreduce", "sendbuf recvbuf count datatype op comm", _REDUCED, _REDUCED),
+               f"{_ROOT} ? {_REDUCED} : 0", root=True, sampled=_SAMPLE_LEAF),
+    Collective("Allreduce", "sendbuf recvbuf count datatype op comm", _REDUCED, _REDUCED, sampled=_SAMPLE_TERM),
     Collective("Scan", "sendbuf recvbuf count datatype op comm", _REDUCED, _REDUCED),
     Collective("Exscan", "sendbuf recvbuf count datatype op comm", _REDUCED, _REDUCED),
     Collective("Reduce_scatter", "sendbuf recvbuf recvcounts datatype op comm",
@@ -304,8 +318,9 @@ def calls() -> Iterator[Call]:
     yield from (*BOUNDS, *MESSAGES, *WAITS)
     for kind in MPI_COLLECTIVES:
         detail = f"dm_collective({kind.sent}, {kind.received}, comm);"
-        before = f"dm_root(root); {detail}" if kind.root else detail
-        yield Call(kind.name, kind.params, before)
-        yield Call(f"I{kind.name.lower()}", f"{kind.params} request", before, made=MADE)
+        root = "dm_root(root);" if kind.root else ""
+        before, sampled = (" ".join(filter(None, (root, more, detail))) for more in ("", kind.sampled))
+        yield Call(kind.name, kind.params, sampled)
+        yield Call(f"I{kind.name.lower()}", f"{kind.params} request", sampled, made=MADE)
         yield Call(f"{kind.name}_init", f"{kind.params} info request", before, made=MADE)
     yield from (*ONE_SIDED, *COMMUNICATORS, *DATATYPES, *FILES)
