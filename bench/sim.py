@@ -1,8 +1,8 @@
 """Simulator speed: ops per second of one core on a 64-rank ring all_reduce of 10^4, 10^5 and 10^6 ops.
 
-`python bench/sim.py [--json]`. `plain` has nothing to slow; `contention` lets compute and traffic slow each other (the
-fluid model); `jitter` gives every op a duration of its own, so that no two events meet. Times are CPU seconds of the
-whole call, checks and Timeline included.
+`python bench/sim.py [--json]`. `plain` has nothing to slow; `contention` has a second lane that computes, and lets
+compute and traffic slow each other (the fluid model); `jitter` gives every op a duration of its own, so that no two
+events meet. Times are CPU seconds of the whole call, checks and Timeline included.
 """
 
 from __future__ import annotations
@@ -13,36 +13,48 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from dovetail.cost import Prices
-from dovetail.ir import Program
+from dovetail.ir import Lane, Program
 from dovetail.ir.shapes import ring_all_reduce
 from dovetail.sim import simulate
 
 RANKS, REPEATS = 64, 7
 
 
-def ring(num_ops: int) -> Program:
-    """The ring all_reduce whose number of ops is nearest to `num_ops`, all of it on one lane of each rank."""
-    return ring_all_reduce(RANKS, max(1, round(num_ops / (4 * (RANKS - 1) * RANKS))))
+def ring(num_ops: int, lanes: int = 1) -> Program:
+    """The ring all_reduce whose number of ops is nearest to `num_ops`, on so many lanes of each rank.
+
+    The second lane is a compute lane.
+    """
+    chunks = max(1, round(num_ops / (4 * (RANKS - 1) * RANKS * lanes)))
+    program = ring_all_reduce(RANKS, chunks, lanes)
+    return replace(program, lanes=(*program.lanes[:1], *(Lane(lane.name, "compute") for lane in program.lanes[1:])))
 
 
-def cases(program: Program) -> dict[str, Prices]:
+def cases(num_ops: int) -> Iterator[tuple[str, Program, Prices]]:
+    """Yield (name, program, prices) of each case."""
+    program, both = ring(num_ops), ring(num_ops, lanes=2)
+    plain, beside = costs(program), costs(both)
+    slow = np.full(both.num_ops, 1.5)
+    rng = np.random.default_rng(0)
+    jitter = {name: getattr(plain, name) * (0.5 + rng.random(program.num_ops)) for name in ("work_s", "wire_s")}
+    yield "plain", program, plain
+    yield "contention", both, beside.with_columns(slow_by_net=slow, slow_by_compute=slow)
+    yield "jitter", program, plain.with_columns(**jitter)
+
+
+def costs(program: Program) -> Prices:
     """A message of 5 us behind 2 us of latency, a reduction of 1 us; out and in ports of each rank are links."""
     channels = np.arange(len(program.channels))
     routes = {"route_start": 2 * np.arange(len(channels) + 1), "num_links": 2 * RANKS}
-    routes["route"] = np.stack([channels, RANKS + (channels + 1) % RANKS], axis=1).ravel()
-    plain = Prices.plain(program, 1e-6, 5e-6, latency_s=2e-6, **routes)
-    rng = np.random.default_rng(0)
-    jitter = {name: getattr(plain, name) * (0.5 + rng.random(program.num_ops)) for name in ("work_s", "wire_s")}
-    slow = np.full(program.num_ops, 1.5)
-    return {
-        "plain": plain,
-        "contention": plain.with_columns(slow_by_net=slow, slow_by_compute=slow),
-        "jitter": plain.with_columns(**jitter),
-    }
+    ends = np.array([channel[:2] for channel in program.channels])
+    routes["route"] = (ends + np.array([0, RANKS])).ravel()
+    return Prices.plain(program, 1e-6, 5e-6, latency_s=2e-6, **routes)
 
 
 def measure(program: Program, prices: Prices) -> list[float]:
@@ -59,8 +71,7 @@ def main() -> None:
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     rows = []
     for power in (4, 5, 6):
-        program = ring(10**power)
-        for case, prices in cases(program).items():
+        for case, program, prices in cases(10**power):
             rates = [program.num_ops / seconds for seconds in measure(program, prices)]
             row = {"case": case, "ops": program.num_ops, "ops_per_s": statistics.median(rates)}
             rows.append(row | {"min_ops_per_s": min(rates), "max_ops_per_s": max(rates)})

@@ -62,8 +62,9 @@ void bind_sim(nb::module_& m) {
             const dovetail::sim::Tables input = read_tables(tables);
             const dovetail::sim::Result result{span(start_s), span(end_s), span(state)};
             const nb::gil_scoped_release release;
-            dovetail::sim::simulate(input, result);
+            return dovetail::sim::simulate(input, result);
         },
         "tables"_a, "start_s"_a.noconvert(), "end_s"_a.noconvert(), "state"_a.noconvert(),
-        "Simulate a dovetail.sim.tables.Tables; fills the three columns, as reference.run returns them.");
+        "Simulate a dovetail.sim.tables.Tables; fills the three columns, as reference.run returns them. Returns False, "
+        "without that, if the columns of ops do not fit the other tables.");
 }

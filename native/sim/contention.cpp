@@ -5,13 +5,35 @@
 
 namespace dovetail::sim {
 
-Contention::Contention(Clock& clock, bool fluid, std::int32_t num_ranks, std::int32_t num_ops)
-    : clock_(clock), fluid_(fluid) {
-    if (!fluid) return;
-    clock.keep_due(num_ops);
-    slot_.assign(num_ops, -1);
-    sides_.resize(num_ranks);
-    touched_.assign(num_ranks, false);
+namespace {
+
+bool slows_any(std::span<const double> factors) {
+    return std::ranges::any_of(factors, [](double factor) { return factor > 1.0; });
+}
+
+// Per rank, whether it has ops on compute lanes, and either others or the end of a channel.
+std::vector<bool> both_sides(const Tables& t) {
+    std::vector<bool> computes(t.num_ranks, false), others(t.num_ranks, false), both(t.num_ranks);
+    for (std::int32_t op = 0; op < t.num_ops(); ++op) {
+        const auto rank = static_cast<std::uint32_t>(t.rank[op]), lane = static_cast<std::uint32_t>(t.lane[op]);
+        if (rank < both.size() && lane < t.computes.size()) (t.computes[lane] ? computes : others)[rank] = true;
+    }
+    for (const auto& ends : {t.chan_src, t.chan_dst})
+        for (const std::int32_t rank : ends) others[rank] = true;
+    for (std::size_t rank = 0; rank < both.size(); ++rank) both[rank] = computes[rank] && others[rank];
+    return both;
+}
+
+}  // namespace
+
+Contention::Contention(Clock& clock, const Tables& t)
+    : clock_(clock), fluid_(slows_any(t.slow_by_net) || slows_any(t.slow_by_compute)) {
+    if (!fluid_) return;
+    both_ = both_sides(t);
+    clock.keep_due(t.num_ops());
+    slot_.assign(t.num_ops(), -1);
+    sides_.resize(t.num_ranks);
+    touched_.assign(t.num_ranks, false);
 }
 
 void Contention::start_fluid(std::int32_t op, double seconds, double slow, std::span<const std::int32_t> ranks,

@@ -7,19 +7,22 @@
 #include <vector>
 
 #include "sim/clock.hpp"
+#include "sim/simulate.hpp"
 
 namespace dovetail::sim {
 
 class Contention {
   public:
-    // `fluid`: whether any op can be slowed; if false, nothing is counted.
-    Contention(Clock& clock, bool fluid, std::int32_t num_ranks, std::int32_t num_ops);
+    Contention(Clock& clock, const Tables& tables);
+
+    // Whether any op can be slowed; if not, nothing is counted.
+    bool is_fluid() const { return fluid_; }
 
     // Starts `op`, which computes (or communicates) on `ranks`, for `seconds` if not slowed; `ranks` must outlive it.
     void start(std::int32_t op, double seconds, double slow, std::span<const std::int32_t> ranks, bool computing) {
         if (seconds <= 0) {
             clock_.at_once(op);
-        } else if (!fluid_) {
+        } else if (!fluid_ || is_alone(seconds, ranks)) {
             clock_.at(op, clock_.now + seconds);
         } else {
             start_fluid(op, seconds, slow, ranks, computing);
@@ -48,6 +51,13 @@ class Contention {
         std::vector<std::int32_t> watchers;  // activities that this side can slow
     };
 
+    // Whether nothing on these ranks is of the other side. Work too short for the clock waits for the instant's end.
+    bool is_alone(double seconds, std::span<const std::int32_t> ranks) const {
+        for (const std::int32_t rank : ranks)
+            if (both_[rank]) return false;
+        return clock_.now + seconds > clock_.now;
+    }
+
     void start_fluid(std::int32_t op, double seconds, double slow, std::span<const std::int32_t> ranks, bool computing);
     void stop_fluid(std::int32_t op);
     void count(std::span<const std::int32_t> ranks, bool computing, int by);
@@ -56,6 +66,7 @@ class Contention {
 
     Clock& clock_;
     bool fluid_, changed_ = false;
+    std::vector<bool> both_;  // per rank, whether it computes and has other work; elsewhere nothing slows anything
     std::vector<std::int32_t> slot_;  // per op: its activity, -1 for none
     std::vector<Activity> activities_;
     std::vector<std::int32_t> free_;

@@ -4,59 +4,19 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <memory>
 #include <numeric>
 #include <unordered_map>
 #include <vector>
 
 #include "sim/clock.hpp"
 #include "sim/contention.hpp"
+#include "sim/queues.hpp"
 
 namespace dovetail::sim {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-// A first-in, first-out list of ops; an op is in one list at a time, so that all lists share one `next` column.
-struct List {
-    std::int32_t head = -1, tail = -1;
-
-    bool empty() const { return head < 0; }
-
-    void push(std::vector<std::int32_t>& next, std::int32_t op) {
-        (empty() ? head : next[tail]) = op;
-        next[op] = -1;
-        tail = op;
-    }
-
-    std::int32_t pop(const std::vector<std::int32_t>& next) {
-        const std::int32_t op = head;
-        head = next[op];
-        return op;
-    }
-};
-
-// Messages in order: a send waits for a place, then is in flight until received; a receive waits for the oldest one.
-struct Channel {
-    List posted, senders, flying, signals, waiters;
-    std::int32_t held = 0, depth = 0;
-    std::int64_t num_posted = 0, num_sent = 0;
-    std::span<const std::int64_t> route;
-    std::span<const std::int32_t> ends;  // its ranks; one if both are the same
-};
-
-struct LinkQueue {
-    std::vector<std::int32_t> ops;
-    std::size_t first = 0;
-
-    bool empty() const { return first == ops.size(); }
-    std::int32_t front() const { return ops[first]; }
-
-    void pop() {
-        if (++first < ops.size()) return;
-        ops.clear();
-        first = 0;
-    }
-};
 
 struct Meetings {  // the calls of one collective
     std::span<const std::int32_t> group;
@@ -69,26 +29,25 @@ class Simulation {
   public:
     Simulation(const Tables& tables, const Result& result)
         : t_(tables),
-          start_s_(result.start_s),
-          end_s_(result.end_s),
-          state_(result.state),
-          contention_(clock_, has_contention(tables), tables.num_ranks, tables.num_ops()) {
-        const std::int32_t n = t_.num_ops();
-        std::ranges::fill(start_s_, kNaN);
-        std::ranges::fill(end_s_, kNaN);
-        std::ranges::fill(state_, kQueued);
-        list_next_.resize(n);
-        blocked_.resize(n);
-        links_.resize(t_.num_links);
+          start_s_(result.start_s.data()),
+          end_s_(result.end_s.data()),
+          contention_(clock_, tables),
+          is_fluid_(contention_.is_fluid()),
+          storage_(std::make_unique_for_overwrite<Op[]>(tables.num_ops())),
+          ops_(storage_.get()),
+          links_(tables.num_links) {
         set_channels();
         set_meetings();
-        set_followers();
+        set_ops();
+        if (!malformed_) set_followers();
     }
+
+    bool is_malformed() const { return malformed_; }
 
     void run() {
         std::vector<std::int32_t> first;
-        for (std::int32_t op = 0; op < t_.num_ops(); ++op)
-            if (missing_[op] == 0) first.push_back(op);
+        for (const std::int32_t op : heads_)
+            if (ops_[op].missing == 0) first.push_back(op);
         for (const std::int32_t op : first) begin(op);
         for (;;) {
             if (const std::int32_t op = clock_.next_instant(); op >= 0) {
@@ -103,21 +62,27 @@ class Simulation {
         }
     }
 
-  private:
-    static bool has_contention(const Tables& t) {
-        const auto slows = [](double factor) { return factor > 1.0; };
-        return std::ranges::any_of(t.slow_by_net, slows) || std::ranges::any_of(t.slow_by_compute, slows);
+    // Writes the state of each op, and NaN for the times of those that never started or ended.
+    void report(std::span<std::uint8_t> state) const {
+        if (num_ended_ == t_.num_ops()) {
+            std::ranges::fill(state, kEnded);
+            return;
+        }
+        for (std::int32_t op = 0; op < t_.num_ops(); ++op) {
+            state[op] = ops_[op].state;
+            if (state[op] == kQueued) start_s_[op] = kNaN;
+            if (state[op] != kEnded) end_s_[op] = kNaN;
+        }
     }
 
+  private:
     void set_channels() {
         channels_.resize(t_.depth.size());
         ends_.reserve(2 * channels_.size());
         for (std::size_t c = 0; c < channels_.size(); ++c) {
             ends_.insert(ends_.end(), {t_.chan_src[c], t_.chan_dst[c]});
-            Channel& channel = channels_[c];
-            channel.depth = t_.depth[c];
-            channel.ends = {ends_.data() + 2 * c, t_.chan_src[c] == t_.chan_dst[c] ? 1u : 2u};
-            channel.route = t_.route.subspan(t_.route_start[c], t_.route_start[c + 1] - t_.route_start[c]);
+            channels_[c].room = t_.depth[c];
+            channels_[c].route = t_.route.subspan(t_.route_start[c], t_.route_start[c + 1] - t_.route_start[c]);
         }
     }
 
@@ -127,21 +92,56 @@ class Simulation {
             meetings_[c].group = t_.group.subspan(t_.group_start[c], t_.group_start[c + 1] - t_.group_start[c]);
     }
 
-    // Sets the followers of each op: the next op of its queue first, then the ops that are `after` it, by row.
-    void set_followers() {
-        const std::int32_t n = t_.num_ops();
-        queue_next_.assign(n, -1);
-        missing_.assign(n, 0);
+    // Sets every op, and which are the first of their queues.
+    void set_ops() {
         std::vector<std::int32_t> last(static_cast<std::size_t>(t_.num_ranks) * t_.num_lanes, -1);
-        for (std::int32_t op = 0; op < n; ++op) {
-            std::int32_t& previous = last[static_cast<std::size_t>(t_.rank[op]) * t_.num_lanes + t_.lane[op]];
-            if (previous >= 0) {
-                queue_next_[previous] = op;
-                missing_[op] = 1;
+        for (std::int32_t op = 0; op < t_.num_ops(); ++op) {
+            if (!fits(op)) {
+                malformed_ = true;
+                return;
             }
+            std::int32_t& previous = last[static_cast<std::size_t>(t_.rank[op]) * t_.num_lanes + t_.lane[op]];
+            (previous < 0 ? heads_.emplace_back() : ops_[previous].queue_next) = op;
+            ops_[op] = {t_.chan_in[op], t_.chan_out[op], -1, previous >= 0, -1, 0, Task{t_.task[op]}, kQueued, 0.0};
             previous = op;
         }
+    }
+
+    // Whether `op` has a rank, a lane, and a channel that leads to or from its rank, or a group.
+    bool fits(std::int32_t op) const {
+        constexpr auto below = [](std::int32_t value, std::size_t most) {
+            return static_cast<std::uint32_t>(value) < most;
+        };
+        const std::int32_t rank = t_.rank[op], in = t_.chan_in[op], out = t_.chan_out[op];
+        if (!below(rank, t_.num_ranks) || !below(t_.lane[op], t_.num_lanes)) return false;
+        switch (t_.task[op]) {
+            case kWork:
+                return true;
+            case kRecv:
+            case kWait:
+                return below(in, channels_.size()) && t_.chan_dst[in] == rank;
+            case kSend:
+            case kSignal:
+                return below(out, channels_.size()) && t_.chan_src[out] == rank;
+            case kPut:
+                return below(out, channels_.size());
+            case kRecvSend:
+                return below(in, channels_.size()) && t_.chan_dst[in] == rank && below(out, channels_.size()) &&
+                       t_.chan_src[out] == rank;
+            default:
+                return below(t_.call[op], meetings_.size());
+        }
+    }
+
+    // Sets the ops that are `after` each op, by row.
+    void set_followers() {
         if (t_.dep.empty()) return;
+        const std::int32_t n = t_.num_ops();
+        const auto outside = [n](std::int64_t before) { return before < 0 || before >= n; };
+        const auto& start = t_.dep_start;
+        malformed_ = start.front() != 0 || start.back() != static_cast<std::int64_t>(t_.dep.size()) ||
+                     !std::ranges::is_sorted(start) || std::ranges::any_of(t_.dep, outside);
+        if (malformed_) return;
         follower_start_.assign(n + 1, 0);
         for (const std::int64_t before : t_.dep) ++follower_start_[before + 1];
         std::partial_sum(follower_start_.begin(), follower_start_.end(), follower_start_.begin());
@@ -149,21 +149,24 @@ class Simulation {
         followers_.resize(t_.dep.size());
         for (std::int32_t op = 0; op < n; ++op) {
             for (std::int64_t i = t_.dep_start[op]; i < t_.dep_start[op + 1]; ++i) followers_[at[t_.dep[i]]++] = op;
-            missing_[op] += static_cast<std::int32_t>(t_.dep_start[op + 1] - t_.dep_start[op]);
+            ops_[op].missing += static_cast<std::int32_t>(t_.dep_start[op + 1] - t_.dep_start[op]);
         }
     }
 
     // Starts `op`: all that it waits for within its rank has ended.
     void begin(std::int32_t op) {
         start_s_[op] = clock_.now;
-        switch (t_.task[op]) {
+        Op& it = ops_[op];
+        fetch(it.queue_next);
+        switch (it.task) {
             case kRecv:
             case kRecvSend: {
-                state_[op] = kPartner;
-                Channel& channel = channels_[t_.chan_in[op]];
-                channel.posted.push(list_next_, op);
-                ++channel.num_posted;
-                give_places(channel);  // a send may have waited for this receive (rendezvous)
+                it.state = kPartner;
+                Channel& channel = channels_[it.chan_in];
+                ++channel.spare;
+                channel.posted.push(ops_, op);
+                if (!channel.senders.empty())
+                    give_places(channel);  // one may have waited for this receive (rendezvous)
                 match(channel);
                 return;
             }
@@ -174,9 +177,9 @@ class Simulation {
             case kSignal:
                 return signal(op);
             case kWait:
-                state_[op] = kPartner;
-                channels_[t_.chan_in[op]].waiters.push(list_next_, op);
-                return match_signals(channels_[t_.chan_in[op]]);
+                it.state = kPartner;
+                channels_[it.chan_in].waiters.push(ops_, op);
+                return match_signals(channels_[it.chan_in]);
             case kCollective:
                 return meet(op);
             default:
@@ -184,19 +187,31 @@ class Simulation {
         }
     }
 
+    // Loads what a step of this op will need into the cache: it is next on its lane, and its turn is far off.
+    void fetch(std::int32_t op) const {
+        if (op < 0) return;
+        __builtin_prefetch(ops_ + op, 1);
+        __builtin_prefetch(start_s_ + op, 1);
+        __builtin_prefetch(end_s_ + op, 1);
+        __builtin_prefetch(t_.work_s.data() + op);
+        __builtin_prefetch(t_.wire_s.data() + op);
+        __builtin_prefetch(t_.latency_s.data() + op);
+    }
+
     // Goes on with `op` after its current activity has ended.
     void advance(std::int32_t op) {
-        switch (state_[op]) {
+        const Op& it = ops_[op];
+        switch (it.state) {
             case kTaking:
-                if (t_.task[op] != kWait) {
-                    Channel& channel = channels_[t_.chan_in[op]];
-                    --channel.held;
-                    give_places(channel);
+                if (it.task != kWait) {
+                    Channel& channel = channels_[it.chan_in];
+                    ++channel.room;
+                    if (!channel.senders.empty()) give_places(channel);
                 }
                 return work(op);
             case kWorking:
                 contention_.stop(op);
-                return t_.task[op] == kRecvSend ? ask_place(op) : end(op);
+                return it.task == kRecvSend ? ask_place(op) : end(op);
             case kWire:
                 return leave_wire(op);
             case kMeeting: {
@@ -211,108 +226,127 @@ class Simulation {
     }
 
     void end(std::int32_t op) {
-        state_[op] = kEnded;
+        Op& it = ops_[op];
+        it.state = kEnded;
         end_s_[op] = clock_.now;
-        if (const std::int32_t next = queue_next_[op]; next >= 0) release(next);
+        ++num_ended_;
+        if (it.queue_next >= 0) release(it.queue_next);
         if (followers_.empty()) return;
         for (std::int64_t i = follower_start_[op]; i < follower_start_[op + 1]; ++i) release(followers_[i]);
     }
 
     void release(std::int32_t follower) {
-        if (--missing_[follower] == 0) begin(follower);
+        if (--ops_[follower].missing == 0) begin(follower);
     }
 
     void work(std::int32_t op) {
-        state_[op] = kWorking;
+        ops_[op].state = kWorking;
+        const double seconds = t_.work_s[op];
+        if (!is_fluid_) return occupy(op, seconds);
         const bool computing = t_.computes[t_.lane[op]];
         const double slow = computing ? t_.slow_by_net[op] : t_.slow_by_compute[op];
-        contention_.start(op, t_.work_s[op], slow, t_.rank.subspan(op, 1), computing);
+        contention_.start(op, seconds, slow, t_.rank.subspan(op, 1), computing);
+    }
+
+    // Ends the current activity of `op` in `seconds`; nothing slows it.
+    void occupy(std::int32_t op, double seconds) {
+        seconds > 0 ? clock_.at(op, clock_.now + seconds) : clock_.at_once(op);
     }
 
     void ask_place(std::int32_t op) {
-        state_[op] = kPlace;
-        Channel& channel = channels_[t_.chan_out[op]];
-        channel.senders.push(list_next_, op);
+        ops_[op].state = kPlace;
+        Channel& channel = channels_[ops_[op].chan_out];
+        if (channel.senders.empty() && channel.room > 0 && (channel.spare > 0 || !t_.rendezvous[op])) {
+            return give_place(channel, op);
+        }
+        channel.senders.push(ops_, op);
         give_places(channel);
+    }
+
+    void give_place(Channel& channel, std::int32_t op) {
+        channel.flying.push(ops_, op);
+        --channel.room;
+        --channel.spare;
+        ask_links(op);
     }
 
     // Starts waiting sends, oldest first, while there is room (and, by rendezvous, a posted receive for each).
     void give_places(Channel& channel) {
-        while (!channel.senders.empty() && channel.held < channel.depth) {
+        while (!channel.senders.empty() && channel.room > 0) {
             const std::int32_t op = channel.senders.head;
-            if (t_.rendezvous[op] && channel.num_posted <= channel.num_sent) return;
-            channel.senders.pop(list_next_);
-            channel.flying.push(list_next_, op);
-            ++channel.held;
-            ++channel.num_sent;
-            ask_links(op);
+            if (channel.spare <= 0 && t_.rendezvous[op]) return;
+            channel.senders.pop(ops_);
+            give_place(channel, op);
         }
     }
 
     // Adds `op` to the queues of all links of its route; when it is first in all of them, it occupies the links.
     void ask_links(std::int32_t op) {
-        state_[op] = kLinks;
-        for (const std::int64_t link : channels_[t_.chan_out[op]].route) {
-            blocked_[op] += !links_[link].empty();
-            links_[link].ops.push_back(op);
-        }
-        if (blocked_[op] == 0) enter_wire(op);
+        Op& it = ops_[op];
+        it.state = kLinks;
+        for (const std::int64_t link : channels_[it.chan_out].route) it.blocked += links_[link].push(op);
+        if (it.blocked == 0) enter_wire(op);
     }
 
     void enter_wire(std::int32_t op) {
-        state_[op] = kWire;
-        contention_.start(op, t_.wire_s[op], t_.slow_by_compute[op], channels_[t_.chan_out[op]].ends, false);
+        Op& it = ops_[op];
+        it.state = kWire;
+        const double seconds = t_.wire_s[op];
+        if (!is_fluid_) return occupy(op, seconds);
+        const std::size_t first = 2 * static_cast<std::size_t>(it.chan_out);
+        const std::span<const std::int32_t> ends{&ends_[first], ends_[first] == ends_[first + 1] ? 1u : 2u};
+        contention_.start(op, seconds, t_.slow_by_compute[op], ends, false);
     }
 
     void leave_wire(std::int32_t op) {
         contention_.stop(op);
-        Channel& channel = channels_[t_.chan_out[op]];
+        Op& it = ops_[op];
+        Channel& channel = channels_[it.chan_out];
         for (const std::int64_t link : channel.route) {
-            LinkQueue& queue = links_[link];
-            queue.pop();
-            if (!queue.empty() && --blocked_[queue.front()] == 0) enter_wire(queue.front());
+            const std::int32_t next = links_[link].pop();
+            if (next >= 0 && --ops_[next].blocked == 0) enter_wire(next);
         }
-        if (t_.task[op] == kPut) {
-            state_[op] = kFlight;
-            clock_.at_once_or_at(op, clock_.now + t_.latency_s[op]);
+        it.arrival_s = clock_.now + t_.latency_s[op];
+        if (it.task == kPut) {
+            it.state = kFlight;
+            clock_.at_once_or_at(op, it.arrival_s);
             return;
         }
-        state_[op] = kEnded;  // `match` reads from this that the links are free
-        end_s_[op] = clock_.now;
+        it.state = kEnded;  // `match` reads from this that the links are free
         match(channel);
         end(op);
     }
 
     // Gives each posted receive its message, in order, once that has left the links.
     void match(Channel& channel) {
-        while (!channel.posted.empty() && !channel.flying.empty() && state_[channel.flying.head] == kEnded) {
-            const std::int32_t message = channel.flying.pop(list_next_);
-            const std::int32_t op = channel.posted.pop(list_next_);
-            state_[op] = kTaking;
-            clock_.at_once_or_at(op, end_s_[message] + t_.latency_s[message]);
+        while (!channel.posted.empty() && !channel.flying.empty() && ops_[channel.flying.head].state == kEnded) {
+            const std::int32_t message = channel.flying.pop(ops_), op = channel.posted.pop(ops_);
+            ops_[op].state = kTaking;
+            clock_.at_once_or_at(op, ops_[message].arrival_s);
         }
     }
 
     void signal(std::int32_t op) {
-        Channel& channel = channels_[t_.chan_out[op]];
-        channel.signals.push(list_next_, op);
+        Op& it = ops_[op];
+        it.arrival_s = clock_.now + t_.latency_s[op];
+        Channel& channel = channels_[it.chan_out];
+        channel.signals.push(ops_, op);
         match_signals(channel);
-        state_[op] = kFlight;
+        it.state = kFlight;
         clock_.at_once(op);
     }
 
     void match_signals(Channel& channel) {
         while (!channel.waiters.empty() && !channel.signals.empty()) {
-            const std::int32_t message = channel.signals.pop(list_next_);
-            const std::int32_t op = channel.waiters.pop(list_next_);
-            state_[op] = kTaking;
-            clock_.at_once_or_at(op, start_s_[message] + t_.latency_s[message]);
+            const std::int32_t message = channel.signals.pop(ops_), op = channel.waiters.pop(ops_);
+            ops_[op].state = kTaking;
+            clock_.at_once_or_at(op, ops_[message].arrival_s);
         }
     }
 
     // Joins the k-th call of the collective, where k counts this rank's calls; the last member to come starts it.
     void meet(std::int32_t op) {
-        state_[op] = kPartner;
+        ops_[op].state = kPartner;
         Meetings& meetings = meetings_[t_.call[op]];
         const auto k = static_cast<std::size_t>(meetings.num_calls[t_.rank[op]]++ - meetings.first);
         if (k >= meetings.open.size()) meetings.open.resize(k + 1);
@@ -320,7 +354,7 @@ class Simulation {
         if (meetings.open[k].size() < meetings.group.size()) return;
         double seconds = 0.0, slow = 1.0;
         for (const std::int32_t member : meetings.open[k]) {
-            state_[member] = kMeeting;
+            ops_[member].state = kMeeting;
             seconds = std::max(seconds, t_.work_s[member]);
             slow = std::max(slow, t_.slow_by_compute[member]);
         }
@@ -331,21 +365,31 @@ class Simulation {
     }
 
     const Tables& t_;
-    std::span<double> start_s_, end_s_;
-    std::span<std::uint8_t> state_;
+    double *start_s_, *end_s_;
     Clock clock_;
     Contention contention_;
+    bool is_fluid_;
+    std::unique_ptr<Op[]> storage_;
+    Op* ops_;
+    std::int32_t num_ended_ = 0;
+    bool malformed_ = false;
     std::vector<Channel> channels_;
-    std::vector<std::int32_t> ends_;
+    std::vector<std::int32_t> ends_;  // per channel: its source and destination
     std::vector<LinkQueue> links_;
     std::vector<Meetings> meetings_;
     std::unordered_map<std::int32_t, std::vector<std::int32_t>> met_;  // last member to call -> all members
-    std::vector<std::int32_t> queue_next_, missing_, list_next_, blocked_, followers_;
+    std::vector<std::int32_t> heads_, followers_;
     std::vector<std::int64_t> follower_start_;
 };
 
 }  // namespace
 
-void simulate(const Tables& tables, const Result& result) { Simulation(tables, result).run(); }
+bool simulate(const Tables& tables, const Result& result) {
+    Simulation simulation(tables, result);
+    if (simulation.is_malformed()) return false;
+    simulation.run();
+    simulation.report(result.state);
+    return true;
+}
 
 }  // namespace dovetail::sim

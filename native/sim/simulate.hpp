@@ -21,7 +21,8 @@ enum State : std::uint8_t {
 
 enum Task : std::uint8_t { kWork, kRecv, kSend, kRecvSend, kPut, kSignal, kWait, kCollective };
 
-// Columns of dovetail.sim.tables.Tables, already checked there. One entry per op unless noted.
+// Columns of dovetail.sim.tables.Tables: those of channels and groups are checked there, those of ops here. One entry
+// per op unless noted.
 struct Tables {
     std::int32_t num_ranks = 0, num_lanes = 0, num_links = 0;
     std::span<const std::uint8_t> task;
@@ -45,6 +46,7 @@ struct Result {
     std::span<std::uint8_t> state;
 };
 
-void simulate(const Tables& tables, const Result& result);
+// Returns false, having done nothing, if the columns of ops do not fit the other tables.
+bool simulate(const Tables& tables, const Result& result);
 
 }  // namespace dovetail::sim

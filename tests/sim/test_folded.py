@@ -9,7 +9,7 @@ from dovetail.collective.folded import FOLDED, build_folded
 from dovetail.core import CostError, MachineError, ProgramError
 from dovetail.cost import price
 from dovetail.ir import Builder, Folded, Kind, Region, Requirement, Slot, Symmetry, Workload, verify_folded
-from dovetail.machine import Machine, Rails
+from dovetail.machine import Machine, Rails, load
 from dovetail.planner.scale import plan_folded
 from dovetail.sim import simulate
 from dovetail.sim.folded import simulate_folded
@@ -97,8 +97,27 @@ def test_routes_are_those_of_the_whole_machine() -> None:
             assert (kind, [tuple(hop) for hop in hops]) == (wanted, [whole.links[row][:2] for row in rows])
 
 
-def test_plan_proves_and_orders_candidates() -> None:
-    found = plan_folded("all_reduce", machine(64, 8), 1 << 26)
-    assert [each.seconds for each in found] == sorted(each.seconds for each in found)
-    assert len(found) == 4
-    assert all(each.certificate.ok for each in found)
+def test_plan_orders_candidates_and_proves_the_fastest() -> None:
+    small, large = plan_folded("all_reduce", machine(64, 8), [1 << 10, 1 << 26])
+    for choice in (small, large):
+        seconds = [each.seconds for each in choice.candidates]
+        assert seconds == sorted(seconds)
+        assert len(seconds) == 4
+        assert choice.certificate.ok
+        assert choice.certificate.program == choice.candidates[0].folded.name
+    assert small.candidates[0].folded.name != large.candidates[0].folded.name
+
+
+@pytest.mark.parametrize("name", ["ring_all_reduce", "hierarchical_all_reduce", "recursive_doubling_all_gather"])
+def test_a_preset_folded_is_the_preset_with_every_rank(name: str) -> None:
+    whole = load("h100-8x4")
+    rails = Rails.of(whole)
+    assert rails is not None
+    folded, slot = build_folded(name, whole.ranks, nodes=4), Slot((1000,), "float32")
+    found = simulate_folded(folded, rails, slot)
+    program = folded.expand()
+    slots = Workload({buffer.name: (slot,) * whole.ranks for buffer in program.buffers})
+    every = simulate(program, price(program, whole, slots))
+    for column in ("start_s", "end_s"):
+        wanted = every.columns[column].reshape(4, -1)
+        assert np.array_equal(wanted, np.broadcast_to(found.columns[column], wanted.shape)), column

@@ -43,9 +43,9 @@ from dovetail.core import DovetailError, PlanError, ProgramError
 
 DONE, NO, MISUSE, INTERRUPTED = 0, 1, 2, 130
 OF_OPERATORS = (
-    Verb(tune, limits=True, balances=True),
+    Verb(tune, limits=True, balances=True, by_size=True),
     Verb(probe, alone="links", of_subjects=characterise),
-    Verb(plan, limits=True, compares=True),
+    Verb(plan, limits=True, by_size=True, compares=True),
 )
 RIVER = ("tune", "bench", "probe", "plan", "simulate", "verify", "run", "compare", "compile", "tile")
 ORDER = (*RIVER, "launch", "trace", "accelerate", "show", "diff", "machines", "cache", "doctor", "reproduce")

@@ -69,8 +69,17 @@ def _imported(path: str, out: Path | None) -> Machine:
 
 
 def find(name: str) -> Machine:
-    """Return the machine with this name: a probed machine, `this`, a preset, or a machine's JSON file."""
+    """Return the machine with this name: a probed machine, `this`, a preset, or a machine's JSON file.
+
+    `NAME without rank:5, link:3-4`: what is left of that machine.
+    """
     from dovetail.machine import load
+
+    return load(name, _find)
+
+
+def _find(name: str) -> Machine:
+    from dovetail.machine import Machine
     from dovetail.store.machines import saved_machines
 
     saved = list(saved_machines()) if not name.endswith(".json") else []
@@ -81,7 +90,7 @@ def find(name: str) -> Machine:
         if not saved:
             raise MachineError("this machine was not probed yet", hint="dovetail probe links")
         return max(saved, key=lambda each: each[0].stat().st_mtime)[1]
-    return load(name)
+    return Machine.load(name)
 
 
 def known() -> Iterator[dict[str, Any]]:

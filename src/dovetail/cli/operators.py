@@ -117,6 +117,8 @@ class Verb:
         The verb finds sizes itself if none are given.
     alone : str, optional
         Name of the command without an operator, if there is one.
+    by_size : bool
+        The verb takes operators that have a schedule for each size (collectives).
     compares : bool
         The verb has its own scenarios if no sizes are given.
     of_subjects : callable, optional
@@ -127,6 +129,7 @@ class Verb:
     limits: bool = False
     balances: bool = False
     alone: str | None = None
+    by_size: bool = False
     compares: bool = False
     of_subjects: Callable[..., Any] | None = None
 
@@ -138,7 +141,7 @@ class Verb:
         """Return the names of all commands: the one without an operator, the subjects, the operators."""
         from dovetail.ir.registry import OPERATORS, operator_class
 
-        known = [name for name in OPERATORS.usable if self.balances or not operator_class(name).by_size]
+        known = [name for name in OPERATORS.usable if self.by_size or not operator_class(name).by_size]
         return [*([self.alone] if self.alone else []), *self.subjects(), *known]
 
     def subjects(self) -> list[str]:

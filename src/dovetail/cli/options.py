@@ -76,6 +76,10 @@ Least = Annotated[
 Most = Annotated[str | None, _option("--max", help="Largest size of a collective. Default: 16M.")]
 Factor = Annotated[float | None, _option("--factor", help="Ratio of each size to the one before. Default: 4.")]
 Ranks = Annotated[int | None, _option("--ranks", help="Number of ranks. Default: all of the machine.", min=1)]
+AlgorithmRanks = Annotated[int | None, _option("--ranks", help="For an algorithm's name: number of ranks.", min=1)]
+AlgorithmNodes = Annotated[
+    int | None, _option("--nodes", help="For an algorithm's name: nodes that the ranks share evenly.", min=1)
+]
 Dtype = Annotated[
     str | None,
     _option(
@@ -85,7 +89,12 @@ Dtype = Annotated[
     ),
 ]
 MachineName = Annotated[
-    str | None, _option("--machine", help="A preset, a machine's JSON file, or (default) the probed machine.")
+    str | None,
+    _option(
+        "--machine",
+        help="A preset, a machine's JSON file, or (default) the probed machine. 'NAME without rank:5, link:3-4': what "
+        "is left of one.",
+    ),
 ]
 Contention = Annotated[
     float | None, _option("--contention", help="One slowdown of communication instead of the measured ones.")

@@ -29,13 +29,20 @@ def plan(
     scenarios: opt.Scenarios = 0,
     seed: opt.Seed = None,
 ) -> None:
-    """Predict every schedule on a machine, prove the best, and show which others it beats and why. Runs nothing."""
+    """Predict every schedule on a machine, prove the best, and show which others it beats and why. Runs nothing.
+
+    A collective is planned at each size from --min to --max, on up to 16,384 ranks and more.
+    """
+    from dovetail.cli.by_size import plan_sizes
     from dovetail.cli.choices import compare_choices
     from dovetail.cli.machines import find
     from dovetail.planner import plan as search
     from dovetail.report.explain import write_plan
 
     chosen = None if machine is None else find(machine)
+    if request.kind.by_size and not compare_heuristics:
+        plan_sizes(request, chosen, ranks, launch, out, json=json, contention=contention, extrapolate=extrapolate)
+        return
     if compare_heuristics:
         compare_choices(request, chosen, ranks, scenarios, seed, json)
         return

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dovetail.cli import files, output
-from dovetail.cli.options import Contention, Extrapolate, Json
+from dovetail.cli import algorithms, failures, files, output, replays, sources
+from dovetail.cli.options import AlgorithmNodes, AlgorithmRanks, Contention, Extrapolate, Json
 from dovetail.core import CostError, OperatorError, parse_bytes, save_json
 
 if TYPE_CHECKING:
@@ -20,7 +20,13 @@ SAME = 0.01  # relative difference below which times count as equal
 
 
 def simulate(
-    file: Annotated[str, typer.Argument(help="A plan, or a program (JSON or text); - for stdin.")],
+    file: Annotated[
+        str,
+        typer.Argument(
+            help="A plan, or a program (JSON or text); - for stdin; the name of a shipped algorithm, or FILE.py; a "
+            "GOAL schedule (.goal), or one of the Chakra traces of all ranks (NAME.0.et)."
+        ),
+    ],
     machine: Annotated[
         str | None,
         typer.Option(
@@ -31,33 +37,69 @@ def simulate(
         list[str] | None,
         typer.Option("--slot", help="For programs: bytes of a slot, 64K for all buffers or A=64K for buffer A."),
     ] = None,
+    num_bytes: Annotated[
+        str | None,
+        typer.Option("--bytes", help="For algorithms: bytes of the larger of a rank's input and output, as in 256M."),
+    ] = None,
+    ranks: AlgorithmRanks = None,
+    nodes: AlgorithmNodes = None,
+    fail: Annotated[
+        str | None,
+        typer.Option("--fail", help="What fails, and when: rank:5@2ms, or link:3-4@2ms with the numbers of nodes."),
+    ] = None,
     contention: Contention = None,
     extrapolate: Extrapolate = False,
     json: Json = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write the timeline to this file, too.")] = None,
-) -> None:
+) -> int:
     """Predict by simulation when each op starts and ends on a machine; default: the machine that the plan was made for.
 
     That machine is found by name among presets and probed machines; sizes outside its measured range are extrapolated,
-    as in the plan.
+    as in the plan. An algorithm takes all ranks of the machine, if --ranks does not say otherwise; with more than 64 on
+    equal servers, those of one server are simulated, and stand for all. With --fail, exit code 1 says that ops hang.
     """
-    from dovetail.cost import price
     from dovetail.sim import simulate as run
 
+    if replay := replays.read(file):
+        case = replays.case(file, replay, machine, contention, extrapolate)
+    elif sources.is_source(file):
+        size = algorithms.Size(machine, slot, num_bytes, ranks, nodes)
+        if fail is None and contention is None and (folded := algorithms.folded(file, size)):
+            return _deliver(folded, out, json)
+        case = algorithms.case(file, size, contention, extrapolate)
+    else:
+        sources.refuse_counts(file, ranks, nodes)
+        case = _case(file, machine, slot or [], contention, extrapolate)
+    if fail is not None:
+        return failures.show(case, fail, out, json)
+    timeline = run(case.program, case.prices, case.machine.name)
+    if case.plan is not None and contention is None:
+        _note_changes(case.plan, timeline)
+    return _deliver(timeline, out, json)
+
+
+def _case(
+    file: str, machine: str | None, slots: list[str], contention: float | None, extrapolate: bool
+) -> algorithms.Case:
+    """Return the program in a file, with its costs on a machine; default: the one that the plan was made for."""
+    from dovetail.cost import price
+
     kind, program, content = files.program_of(file)
-    workload = _workload(kind, program, content, slot or [])
+    workload = _workload(kind, program, content, slots)
     own = machine is None and kind in files.PLANNED
     chosen = _machine(machine, kind, content, file)
     try:
         prices = price(program, chosen, workload, contention, extrapolate=extrapolate or own)
     except CostError as error:
         raise _with_hint(error, content) if own else error from error
-    timeline = run(program, prices, chosen.name)
-    if own and contention is None:
-        _note_changes(content, timeline)
+    return algorithms.Case(program, prices, chosen, content if own else None)
+
+
+def _deliver(timeline: Timeline, out: Path | None, json: bool) -> int:
     if out is not None:
         save_json(out, timeline.to_json())
     output.emit(timeline.to_json()) if json else print(render(timeline))
+    return 0
 
 
 def _machine(name: str | None, kind: str, content: Any, place: str) -> Machine:
@@ -102,7 +144,9 @@ def render(timeline: Timeline) -> str:
     cells = seconds_column([s for _, _, s in busy])
     rows = [[str(r), lane, c, percent(s / makespan)] for (r, lane, s), c in zip(busy, cells, strict=True)]
     name = timeline.meta.get("program") or timeline.meta.get("variant") or "timeline"
-    head = f"{name}: {seconds(makespan)} {timeline.label}, {timeline.num_ranks} ranks, {timeline.num_spans} spans"
+    all_ranks = timeline.meta.get("stands_for_ranks")
+    ranks = f"{timeline.num_ranks} ranks" + (f" that stand for {all_ranks}" if all_ranks else "")
+    head = f"{name}: {seconds(makespan)} {timeline.label}, {ranks}, {timeline.num_spans} spans"
     aligns: list[Any] = ["right", "left", "right", "right"]
     table = render_table(["rank", "lane", "busy", "share"], rows, aligns, terminal=output.is_terminal())
     return f"{head}\n\n{table}" if rows else head

@@ -17,7 +17,9 @@ from dovetail.core import DovetailError, OperatorError
 
 if TYPE_CHECKING:
     from dovetail.collective import Algorithm
-    from dovetail.ir import Program
+    from dovetail.ir import Folded, Program
+
+MOST_EXPANDED = 1024  # ranks up to which an algorithm's ops are written out, rank by rank
 
 
 def is_source(place: str) -> bool:
@@ -53,6 +55,38 @@ def written(place: str, ranks: int | None, options: Mapping[str, Any]) -> Algori
         what = f"{found.__name__} in {file} returned {type(made).__name__}"
         raise DovetailError(what, hint="return an Algorithm, or a Program")
     return _of(ranks, made, f"what {found.__name__} in {file} returned")
+
+
+def folded(place: str, ranks: int | None, nodes: int | None) -> Folded | None:
+    """Return a shipped algorithm folded to the ops of rank 0; None if it has no such form, or its ranks are few."""
+    from dovetail.collective.folded import FOLDED, FOLDED_FROM, build_folded
+
+    if place not in FOLDED or ranks is None or ranks < FOLDED_FROM:
+        return None
+    return build_folded(place, ranks, nodes=nodes or 1)
+
+
+def expanded(place: str, ranks: int | None, nodes: int | None) -> Program:
+    """Return the compiled Program of what `place` defines (see `written`), with the ops of every rank.
+
+    Raises OperatorError for more ranks than MOST_EXPANDED.
+    """
+    from dovetail.collective.folded import FOLDED
+    from dovetail.ir import Program
+
+    if ranks is not None and ranks > MOST_EXPANDED:
+        what = f"{place} of {ranks} ranks is too large to write out rank by rank"
+        hint = f"at most {MOST_EXPANDED} ranks; larger programs are folded, by {', '.join(FOLDED)}"
+        raise OperatorError(what, hint=hint)
+    made = written(place, ranks, {} if nodes is None else {"nodes": nodes})
+    return made if isinstance(made, Program) else made.compile()
+
+
+def refuse_counts(place: str, ranks: int | None, nodes: int | None) -> None:
+    """Raise OperatorError if --ranks or --nodes is given for a program's file."""
+    for flag, value in (("--ranks", ranks), ("--nodes", nodes)):
+        if value is not None:
+            raise OperatorError(f"{flag} is for algorithms", found=f"{place} is a file, which has its own ranks")
 
 
 def settings(words: Sequence[str]) -> dict[str, Any]:

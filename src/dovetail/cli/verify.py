@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dovetail.cli import files, output
-from dovetail.cli.options import Json, nearest
+from dovetail.cli import files, output, sources
+from dovetail.cli.options import AlgorithmNodes, AlgorithmRanks, Json, nearest
 from dovetail.core import FileError
 from dovetail.core.collector import paused
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 def verify(
     file: Annotated[
-        str, typer.Argument(help="A program (JSON or text), MSCCL XML, an MSCCL++ plan, a plan, or - for stdin.")
+        str,
+        typer.Argument(
+            help="A program (JSON or text), MSCCL XML, an MSCCL++ plan, a plan, or - for stdin; or the name of a "
+            "shipped algorithm, or FILE.py."
+        ),
     ],
     target: Annotated[
         str | None, typer.Option("--target", help="Also check the limits of this runtime: msccl, azure or rccl.")
@@ -29,6 +33,8 @@ def verify(
             "--fifo-depth", help="Messages that each channel holds; overrides the program.", min=1, max=(1 << 31) - 1
         ),
     ] = None,
+    ranks: AlgorithmRanks = None,
+    nodes: AlgorithmNodes = None,
     json: Json = False,
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder for a page with the counterexample.", file_okay=False)
@@ -36,13 +42,18 @@ def verify(
 ) -> int:
     """Prove a program: bounds, deadlock, races, result, limits. Exit code 0 if proved, 1 if not, 2 if unreadable.
 
+    A shipped algorithm of more than 64 ranks is proved folded, if it can be: from the ops of rank 0, for all ranks.
     For an MSCCL++ plan, `reuse` warns if a caller must wait before overwriting a buffer; the exit code stays 0.
     """
     from dovetail.ir import TARGETS
 
     name = None if target is None else nearest(target, TARGETS, "target")
     try:
-        programs, certificate = proved(file, name, fifo_depth)
+        if sources.is_source(file):
+            programs, certificate = proved_algorithm(file, ranks, nodes, name, fifo_depth)
+        else:
+            sources.refuse_counts(file, ranks, nodes)
+            programs, certificate = proved(file, name, fifo_depth)
     except FileError as error:
         if json:
             output.emit(unreadable(file, error, name).to_json())
@@ -53,6 +64,25 @@ def verify(
     else:
         print(render(certificate) + (f"\n\n{page}" if page else ""))
     return 0 if certificate.ok else 1
+
+
+@paused()
+def proved_algorithm(
+    place: str, ranks: int | None, nodes: int | None, target: str | None, fifo_depth: int | None
+) -> tuple[list[Program], Certificate]:
+    """Prove a shipped algorithm, or that of a user's Python file; return what `proved` returns.
+
+    Ops of a folded program are those of rank 0. A target's limits, and a FIFO depth, are checked on every rank.
+    """
+    from dovetail.ir import verify as prove
+    from dovetail.ir import verify_folded
+
+    folded = sources.folded(place, ranks, nodes) if target is None and fifo_depth is None else None
+    if folded is not None:
+        return [folded.one], verify_folded(folded)
+    program = sources.expanded(place, ranks, nodes)
+    program = program if fifo_depth is None else program.with_depth(fifo_depth)
+    return [program], prove(program, target)
 
 
 @paused()

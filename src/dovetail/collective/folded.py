@@ -14,6 +14,7 @@ from dovetail.ir.symmetry import Layout
 from dovetail.ir.types import Role
 
 DEPTH = 2  # of channels: that of the protocol Simple
+FOLDED_FROM = 65  # ranks from which the verbs fold programs; the rules equal `build` op for op at up to 64
 
 
 class _Rank0:

@@ -140,6 +140,8 @@ class Program(Rewrites):
         """Return (names, rows): op i is shown as `names[rows[i]]`, the name of its kernel, collective, or kind."""
         col, kinds, kernels = self.columns, len(Kind), len(self.kernels)
         names = (*(k.name for k in Kind), *(k.name for k in self.kernels), *(c.kind for c in self.collectives))
+        if len(names) == kinds:
+            return names, col["kind"].astype(np.int32)
         row, called = col["kind"].astype(np.int32), col["call"] >= 0
         compute, collective = called & (row == Kind.compute), called & (row == Kind.collective)
         row[compute] = kinds + col["call"][compute]
@@ -247,15 +249,9 @@ def _frozen(column: NDArray[Any], dtype: Any) -> NDArray[Any]:
 
 def check_columns(program: Program) -> None:
     """Raise ProgramError if lengths or rows of tables and columns do not fit together. C++ relies on this check."""
-    _check_tables(program)
-    for name, dtype in COLUMNS.items():
-        column = program.columns.get(name)
-        good = column is not None and column.ndim == 1 and column.dtype == np.dtype(dtype)
-        _require(good, f"column '{name}' is not a flat array of {np.dtype(dtype)}")
+    check_tables(program)
+    check_types(program)
     col, n = program.columns, program.num_ops
-    _require(n < 1 << 31, f"{n} ops are more than a program may have")
-    for name in ("rank", "lane", "chan_in", "chan_out", "call", "line"):
-        _require(len(col[name]) == n, f"column '{name}' has {len(col[name])} rows, not {n}")
     for side in ("read", "write", "dep"):
         start, first = col[f"{side}_start"], "dep" if side == "dep" else f"{side}_buffer"
         size = len(col[first])
@@ -265,7 +261,6 @@ def check_columns(program: Program) -> None:
         sizes = {len(col[f"{side}_{part}"]) for part in ("buffer", "offset", "count", "stride", "blocks")}
         _require(len(sizes) == 1, f"the {side}_* columns differ in length")
     limits = (
-        ("kind", 0, len(Kind)),
         ("rank", 0, program.num_ranks),
         ("lane", 0, len(program.lanes)),
         ("chan_in", -1, len(program.channels)),
@@ -282,7 +277,21 @@ def check_columns(program: Program) -> None:
         _require(_within(calls, -1, len(table)), f"column 'call' of a {kind.name} has values outside its table")
 
 
-def _check_tables(program: Program) -> None:
+def check_types(program: Program) -> None:
+    """Raise ProgramError if a column has another type or length than it should, or a kind is unknown."""
+    for name, dtype in COLUMNS.items():
+        column = program.columns.get(name)
+        good = column is not None and column.ndim == 1 and column.dtype == np.dtype(dtype)
+        _require(good, f"column '{name}' is not a flat array of {np.dtype(dtype)}")
+    col, n = program.columns, program.num_ops
+    _require(n < 1 << 31, f"{n} ops are more than a program may have")
+    for name in ("rank", "lane", "chan_in", "chan_out", "call", "line"):
+        _require(len(col[name]) == n, f"column '{name}' has {len(col[name])} rows, not {n}")
+    _require(len(col["dep_start"]) == n + 1, "column 'dep_start' does not index 'dep'")
+    _require(_within(col["kind"], 0, len(Kind)), "column 'kind' has values outside its table")
+
+
+def check_tables(program: Program) -> None:
     """Check the tables that columns refer to: names are unique, keywords known, ranks exist, sizes are valid."""
     ranks, buffers = range(program.num_ranks), {buffer.name for buffer in program.buffers}
     _require(program.num_ranks >= 1, f"num_ranks is {program.num_ranks}, not at least 1")

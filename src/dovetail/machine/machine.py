@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dovetail.core import MachineError, check_schema, load_document, save_json
+from dovetail.machine.paths import shortest, unlinked
 from dovetail.machine.presets import families, generated_document, preset_document, presets
 
 SCHEMA = "dovetail.machine/1"
@@ -181,7 +182,7 @@ class Machine:
         a, b = self.nodes[src], self.nodes[dst]
         if a == b:
             return self.kind_within(a), ()
-        hops = self._ways(a).get(b)
+        hops = (self._rows[a, b],) if (a, b) in self._rows else self._ways(a).get(b)
         if hops is None:
             raise MachineError(f"machine '{self.name}' has no link from node {a} to node {b}")
         return self.links[hops[0]].kind, hops
@@ -189,7 +190,7 @@ class Machine:
     def _ways(self, start: int) -> dict[int, tuple[int, ...]]:
         """Return the rows of the links from a node to each other node."""
         if start not in self._known_ways:
-            self._known_ways[start] = _shortest(self._rows, start)
+            self._known_ways[start] = shortest(self._rows, start)
         return self._known_ways[start]
 
     @cached_property
@@ -271,40 +272,6 @@ class Machine:
         return cls(name, ranks, nodes, links, costs, facts, provenance)
 
 
-def _shortest(rows: Mapping[tuple[int, int], int], start: int) -> dict[int, tuple[int, ...]]:
-    """Return the shortest route (rows of links) from a node to every other, given the row of each link.
-
-    Of equally short routes, one through a switch is preferred, then one through nodes of small numbers. Of several
-    switches that lead to the same place, destination d takes the (d mod count)-th, as in a fat tree whose routes are
-    static.
-    """
-    out: dict[int, list[int]] = {}
-    for src, dst in rows:
-        out.setdefault(src, []).append(dst)
-    before: dict[int, list[int]] = {start: []}
-    distance, reached = {start: 0}, [start]
-    for node in reached:
-        for other in sorted(out.get(node, ())):
-            if other not in distance:
-                distance[other] = distance[node] + 1
-                before[other] = [node]
-                reached.append(other)
-            elif distance[other] == distance[node] + 1:
-                before[other].append(node)
-    return {node: _way(rows, before, node) for node in reached}
-
-
-def _way(rows: Mapping[tuple[int, int], int], before: Mapping[int, list[int]], end: int) -> tuple[int, ...]:
-    """Return the rows of the links to `end`, given the nodes and switches before each one on shortest routes."""
-    way, here = [], end
-    while before[here]:
-        switches = [each for each in before[here] if each < 0]
-        last = switches[end % len(switches)] if switches and before[here][0] < 0 else before[here][0]
-        way.append(rows[last, here])
-        here = last
-    return tuple(reversed(way))
-
-
 def even_nodes(nodes: Sequence[Any]) -> int:
     """Return the number of nodes if all hold equally many consecutive ranks, else 1. `nodes[r]`: node of rank r.
 
@@ -362,13 +329,11 @@ def _check_links(machine: Machine) -> None:
         if link.src == link.dst < 0 or (link.src, link.dst) in seen:
             raise MachineError(f"{where}: link {link.src} -> {link.dst} is given twice, or joins a switch to itself")
         seen.add((link.src, link.dst))
-    rows = {ends: row for row, ends in enumerate(seen)}
-    for a in nodes:
-        reached = _shortest(rows, a)
-        for b in nodes - {a}:
-            if b not in reached:
-                hint = f'add [{a}, {b}, "tcp"], or [{a}, {SWITCH}, "tcp"] and [{SWITCH}, {b}, "tcp"]'
-                raise MachineError(f"{where}: no links lead from node {a} to node {b}", hint=hint)
+    pair = unlinked(nodes, seen)
+    if pair:
+        a, b = pair
+        hint = f'add [{a}, {b}, "tcp"], or [{a}, {SWITCH}, "tcp"] and [{SWITCH}, {b}, "tcp"]'
+        raise MachineError(f"{where}: no links lead from node {a} to node {b}", hint=hint)
 
 
 def _check_costs(machine: Machine) -> None:

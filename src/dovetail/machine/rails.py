@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dovetail.core import MachineError
-from dovetail.machine.machine import SWITCH, Link, Machine
+from dovetail.machine.machine import SWITCH, Link, Machine, even_nodes
 
 
 class Hop(NamedTuple):
@@ -35,6 +35,8 @@ class Rails:
         Kinds of links.
     costs : dict
         Cost curves as in Machine: `p2p:<kind>` of both kinds, `reduce`, `copy`.
+    facts : dict
+        Facts as in Machine, for prices: `eager_limit_bytes`.
 
     >>> Rails("two", 2, 2, "nvlink", "ib").route(0, 3)
     ('ib', (Hop(src=0, dst=-1), Hop(src=-1, dst=3)))
@@ -46,6 +48,7 @@ class Rails:
     inside: str
     outside: str
     costs: Mapping[str, dict[str, Any]] = field(default_factory=dict, repr=False)
+    facts: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.servers < 1 or self.devices < 1 or self.inside == self.outside:
@@ -55,6 +58,28 @@ class Rails:
         if curves:
             hint = "these depend on all traffic of a rank; give p2p, reduce and copy curves"
             raise MachineError(f"machine '{self.name}' cannot have the cost '{curves[0]}'", hint=hint)
+
+    @classmethod
+    def of(cls, machine: Machine) -> Rails | None:
+        """Return a machine as Rails; None if it is no such machine, or the cost of a message depends on others.
+
+        >>> from dovetail.machine import load
+        >>> Rails.of(load("h100-8x4")).devices, Rails.of(load("torus-4x4"))
+        (8, None)
+        """
+        servers = even_nodes(machine.nodes)
+        devices, ends = machine.ranks // servers, {(link.src, link.dst): link.kind for link in machine.links}
+        nodes = machine.nodes[::devices]
+        inside = {machine.kind_within(node) for node in nodes}
+        outside = {ends.pop(way, "") for node in nodes for way in ((node, SWITCH), (SWITCH, node))}
+        ports = machine.facts.get("ports_per_rank", ())
+        own_ports = devices == 1 or outside <= set(ports)
+        is_star = servers == machine.num_nodes > 1 and all(src == dst for src, dst in ends)
+        if not is_star or not own_ports or len(inside | outside) != 2 or "" in outside:
+            return None
+        if any(key.startswith(("exchange:", "cil:")) for key in machine.costs):
+            return None
+        return cls(machine.name, servers, devices, inside.pop(), outside.pop(), machine.costs, machine.facts)
 
     @property
     def ranks(self) -> int:
@@ -68,7 +93,7 @@ class Rails:
 
     def curves(self) -> Machine:
         """Return the cost curves as a Machine of one rank, to price ops whose routes are known."""
-        return Machine(self.name, 1, (0,), (), dict(self.costs))
+        return Machine(self.name, 1, (0,), (), dict(self.costs), dict(self.facts))
 
     def expand(self) -> Machine:
         """Return the Machine with every rank, a node of its own, and every link: for hundreds of ranks at most."""
@@ -76,4 +101,5 @@ class Rails:
         servers = [range(first, first + size) for first in ranks[::size]]
         links = [Link(a, b, self.inside) for server in servers for a in server for b in server if a != b]
         links += [Link(rank, SWITCH, self.outside) for rank in ranks] + [Link(SWITCH, r, self.outside) for r in ranks]
-        return Machine(self.name, self.ranks, tuple(ranks), tuple(links), dict(self.costs))
+        facts = {key: value for key, value in self.facts.items() if key != "ports_per_rank"}
+        return Machine(self.name, self.ranks, tuple(ranks), tuple(links), dict(self.costs), facts)

@@ -1,7 +1,8 @@
-"""scale: choose a collective's algorithm for thousands of ranks: proved and simulated folded, never expanded."""
+"""scale: choose a collective's algorithm for thousands of ranks: simulated and proved folded, never expanded."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dovetail.collective.folded import FOLDED, build_folded
@@ -14,10 +15,9 @@ from dovetail.timeline import Timeline
 
 @dataclass(frozen=True)
 class Candidate:
-    """An algorithm for a collective on a machine: folded, proved, and its predicted Timeline on one server's ranks."""
+    """An algorithm for a collective on a machine: folded, and its predicted Timeline on one server's ranks."""
 
     folded: Folded
-    certificate: Certificate
     predicted: Timeline
 
     @property
@@ -26,8 +26,19 @@ class Candidate:
         return float(self.predicted.columns["end_s"].max())
 
 
-def plan_folded(kind: str, machine: Rails, num_bytes: int, dtype: str = "float32") -> list[Candidate]:
-    """Return every folded algorithm for a collective on a machine, proved and simulated; the fastest first.
+@dataclass(frozen=True)
+class Choice:
+    """The candidates for one size, the fastest first, and the proof of that one. `num_bytes`: as in `plan_folded`."""
+
+    num_bytes: int
+    candidates: tuple[Candidate, ...]
+    certificate: Certificate
+
+
+def plan_folded(
+    kind: str, machine: Rails, sizes: Sequence[int], dtype: str = "float32", *, nodes: int | None = None
+) -> list[Choice]:
+    """Choose among the folded algorithms of a collective at each size. Each is built once; those chosen are proved.
 
     Parameters
     ----------
@@ -35,22 +46,36 @@ def plan_folded(kind: str, machine: Rails, num_bytes: int, dtype: str = "float32
         all_reduce, all_gather or reduce_scatter.
     machine : Rails
         The machine; all its ranks take part.
-    num_bytes : int
+    sizes : sequence of int
         Bytes of the larger one of a rank's input and output. Slots are rounded up to whole elements of `dtype`.
+    dtype : str
+        Type of the elements.
+    nodes : int, optional
+        Number of nodes for hierarchical algorithms. Default: the machine's servers.
 
     Raises
     ------
     OperatorError
         If no folded algorithm does this with so many ranks.
     ProgramError
-        If an algorithm cannot be proved, or its ranks cannot be simulated folded.
+        If the fastest cannot be proved, or an algorithm's ranks cannot be simulated folded.
     """
     names = folded_names(kind, machine)
     if not names:
         hint = f"known: {', '.join(FOLDED)}"
         raise OperatorError(f"no folded algorithm for {kind} of {machine.ranks} ranks", hint=hint)
-    found = [_candidate(name, machine, num_bytes, dtype) for name in names]
-    return sorted(found, key=lambda candidate: candidate.seconds)
+    built = [build_folded(name, machine.ranks, nodes=nodes or machine.servers) for name in names]
+    proofs: dict[str, Certificate] = {}
+    found = []
+    for size in sizes:
+        tried = [Candidate(each, simulate_folded(each, machine, slot_of(each, size, dtype))) for each in built]
+        tried.sort(key=lambda candidate: candidate.seconds)
+        best = tried[0].folded
+        if best.name not in proofs:
+            proofs[best.name] = verify_folded(best)
+            proofs[best.name].raise_if_bad()
+        found.append(Choice(size, tuple(tried), proofs[best.name]))
+    return found
 
 
 def folded_names(kind: str, machine: Rails) -> list[str]:
@@ -64,10 +89,7 @@ def _fits(name: str, machine: Rails) -> bool:
     return not name.startswith("hierarchical") or (machine.servers > 1 and machine.devices > 1)
 
 
-def _candidate(name: str, machine: Rails, num_bytes: int, dtype: str) -> Candidate:
-    folded = build_folded(name, machine.ranks, nodes=machine.servers)
-    certificate = verify_folded(folded)
-    certificate.raise_if_bad()
+def slot_of(folded: Folded, num_bytes: int, dtype: str) -> Slot:
+    """Return the slot with which the larger one of a rank's input and output has at least `num_bytes` bytes."""
     slots = max(buffer.slots[0] for buffer in folded.one.buffers)
-    slot = Slot((max(1, -(-num_bytes // (slots * dtype_bytes(dtype)))),), dtype)
-    return Candidate(folded, certificate, simulate_folded(folded, machine, slot))
+    return Slot((max(1, -(-num_bytes // (slots * dtype_bytes(dtype)))),), dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dovetail.core import ProgramError
@@ -39,7 +41,7 @@ def simulate_folded(folded: Folded, machine: Rails, slot: Slot) -> Timeline:
     program, prices = price_folded(folded, machine, slot, machine.devices)
     found = simulate(program, prices, machine.name)
     _check_turns(program, prices, found)
-    return found
+    return replace(found, meta={**found.meta, "stands_for_ranks": folded.num_ranks})
 
 
 def _check_turns(program: Program, prices: Prices, timeline: Timeline) -> None:

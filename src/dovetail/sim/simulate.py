@@ -42,8 +42,10 @@ def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeli
     >>> simulate(ping, Prices.plain(ping, wire_s=3.0, latency_s=1.0)).columns["end_s"].tolist()
     [3.0, 4.0]
     """
-    tables = Tables.of(program, prices)
-    result = run(tables)
+    tables = Tables.unchecked(program, prices)
+    result = _run(tables) if tables.is_plain else None
+    if result is None:
+        result = run(Tables.of(program, prices))  # if a column is at fault, `of` names the op
     if np.any(result.state != State.ended):
         raise stuck(program, tables, result.state)
     return _timeline(program, prices, result.start_s, result.end_s, machine_name)
@@ -51,10 +53,16 @@ def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeli
 
 def run(tables: Tables) -> Result:
     """Return what `reference.run` returns, computed in C++ with the GIL released."""
+    result = _run(tables)
+    assert result is not None, "tables that were checked fit together"
+    return result
+
+
+def _run(tables: Tables) -> Result | None:
+    """Return the result; None if the columns of ops do not fit the other tables."""
     n = len(tables.task)
     result = Result(np.empty(n), np.empty(n), np.empty(n, np.uint8))
-    _native.simulate(tables, *result)
-    return result
+    return result if _native.simulate(tables, *result) else None
 
 
 def _timeline(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dovetail.core import ProgramError
 from dovetail.cost.prices import Prices
 from dovetail.ir import RECVS, SENDS, Kind, Program
-from dovetail.ir.program import check_columns
+from dovetail.ir.program import check_columns, check_tables, check_types
 
 
 class State(IntEnum):
@@ -85,28 +85,39 @@ class Tables:
 
     @classmethod
     def of(cls, program: Program, prices: Prices) -> Tables:
-        """Return the tables.
+        """Return the tables, checked.
 
         Raises
         ------
         ProgramError
             If a channel is missing or belongs to other ranks, or a rank is outside its group.
-
         """
         check_columns(program)
+        tables = cls.unchecked(program, prices)
+        tables.check(program)
+        return tables
+
+    @classmethod
+    def unchecked(cls, program: Program, prices: Prices) -> Tables:
+        """Return the tables; of the columns of ops, only types and lengths are checked."""
+        check_tables(program)
+        check_types(program)
         prices.check_fit(program)
-        col = program.columns
+        col, kind = program.columns, program.columns["kind"]
         chan = np.array([c[:4] for c in program.channels], dtype=np.int32).reshape(-1, 4)
         groups = [c.group for c in program.collectives]
-        tables = cls(
+        gets = kind == Kind.get
+        return cls(
             num_ranks=program.num_ranks,
             num_lanes=len(program.lanes),
             num_links=prices.num_links,
-            task=TASK_OF_KIND[col["kind"]],
+            task=TASK_OF_KIND[kind],
             rank=np.ascontiguousarray(col["rank"], np.int32),
             lane=np.ascontiguousarray(col["lane"], np.int32),
             chan_in=np.ascontiguousarray(col["chan_in"], np.int32),
-            chan_out=np.where(col["kind"] == Kind.get, col["chan_in"], col["chan_out"]).astype(np.int32),
+            chan_out=np.ascontiguousarray(
+                np.where(gets, col["chan_in"], col["chan_out"]) if gets.any() else col["chan_out"], np.int32
+            ),
             call=np.ascontiguousarray(col["call"], np.int32),
             dep_start=np.ascontiguousarray(col["dep_start"], np.int64),
             dep=np.ascontiguousarray(col["dep"], np.int64),
@@ -118,9 +129,16 @@ class Tables:
             group=np.array([rank for group in groups for rank in group], dtype=np.int32),
             prices=prices,
         )
-        _check_channels(program, tables)
-        _check_collectives(program, tables)
-        return tables
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are no puts, gets and collectives, whose ranks only `check` compares with their channels."""
+        return not bool(((self.task == Task.put) | (self.task == Task.collective)).any())
+
+    def check(self, program: Program) -> None:
+        """Raise ProgramError if an op has no channel to or from its rank, or is in no group of its rank."""
+        _check_channels(program, self)
+        _check_collectives(program, self)
 
 
 def _check_channels(program: Program, tables: Tables) -> None:

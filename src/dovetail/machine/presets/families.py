@@ -14,7 +14,7 @@ SWITCH = -1
 NET_LATENCY_S = {"LL": 2.7e-6, "LL128": 4.0e-6, "Simple": 9.6e-6}
 NET_SOURCE = "latencies between nodes: NCCL's own constants (microsoft/msccl@b23e9cd: src/graph/tuning.cc, ring, NET)"
 NDV4 = "seed 002, Experimental Setup: one HDR InfiniBand card of 25 GB/s for each of 8 A100"
-NDV5 = "Azure's page of its H100 v5 series: one NDR card of 400 Gbit/s for each of 8 H100"
+NDV5 = "Azure's page of its H100 v5 series: one NDR card of 400 Gbit/s for each of 8 H100 (unchecked)"
 GENERATED = "no hardware: a topology with the rates of a 100 Gbit/s InfiniBand, 12.5 GB/s and 1.5 µs assumed"
 
 
