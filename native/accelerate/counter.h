@@ -35,14 +35,23 @@ static struct {
 
 /* ---- what a call moves: the words of the table of calls ---- */
 
+/* MPI_COMM_WORLD's ranks are known: no call asks for them. */
+static inline int dc_size_of(MPI_Comm comm) { return comm == MPI_COMM_WORLD ? dc.size : dm_group_size(comm); }
+static inline int dc_peers(MPI_Comm comm) { return comm == MPI_COMM_WORLD ? dc.size : dm_peers(comm); }
+static inline int dc_is_root(int root, MPI_Comm comm) {
+    return comm == MPI_COMM_WORLD ? dc.rank == root : dm_is_root(root, comm);
+}
+#define dm_peers dc_peers
+#define dm_is_root dc_is_root
+
 static inline void dc_moves(dc_call* call, int64_t num_bytes) {
     if (num_bytes > call->num_bytes) call->num_bytes = num_bytes;
 }
 
 static inline void dc_collective(dc_call* call, int64_t sent, int64_t received, MPI_Comm comm) {
     dc_moves(call, sent), dc_moves(call, received);
-    call->comm_size = dm_group_size(comm);
     call->is_world = comm == MPI_COMM_WORLD;
+    call->comm_size = dc_size_of(comm);
 }
 
 #define dm_send(num_bytes, dest, tag, comm) dc_moves(&call, num_bytes)
@@ -136,7 +145,7 @@ static void dc_after_init(void) {
     MPI_Comm parent = MPI_COMM_NULL;
     real_Comm_get_parent(&parent);
     if (parent == MPI_COMM_NULL) da_begin(dc.size); /* spawned ranks have other parents' numbers */
-    if (dx_begin()) da_join(dc.rank);
+    if (dx_begin()) da_join(dc.rank, getenv("DOVETAIL_ACCELERATE_REPLACE"), getenv("DOVETAIL_ACCELERATE_START"));
     dk_begin();
     dc.begun = da_clock(), dc.begun_ns = dvt_system_ns(CLOCK_MONOTONIC);
     dm_is_tracing = 1;
@@ -168,7 +177,7 @@ static void dc_write(const char* library) {
         return;
     }
     const double elapsed_s = 1e-9 * (double)(dc.ended_ns - dc.begun_ns);
-    fprintf(file, "{\"schema\": \"dovetail.accelerate.counts/2\", \"library\": \"");
+    fprintf(file, "{\"schema\": \"dovetail.accelerate.counts/3\", \"library\": \"");
     dc_text(file, library);
     fprintf(file, "\", \"host\": \"");
     dc_text(file, host);

@@ -1,8 +1,8 @@
 /* The exchange: collectives of ranks of one host, through memory that they share. Included once.
 
    A step: each rank stores a piece of its data, then the number of the step beside it; then it waits for the pieces of
-   all others. Two places a rank are enough, used alternately: a rank that stores step k + 2 has seen all others' step k +
-   1, and each of them had read all of step k before it stored that one. So no rank leaves a step before all have
+   all others. Two places a rank are enough, used alternately: a rank that stores step k + 2 has seen all others' step k
+   + 1, and each of them had read all of step k before it stored that one. So no rank leaves a step before all have
    entered.
 
    A rank that waits for long drives MPI, since the rank it waits for may wait for a message from it. */

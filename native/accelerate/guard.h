@@ -1,31 +1,28 @@
-/* The guard: replaces a bucket's calls only while measurements say that it is faster. Included once.
+/* The guard: replaces a bucket's calls only while the program as a whole gets on faster with them. Included once.
 
    WATCH: the library's calls are counted. Now and then the ranks agree whether a trial fits into the budget: all of
    learning may cost DX_BUDGET of the time since MPI_Init. CHECK: one call is made both ways, and the bytes compared.
-   TRIAL: the ways alternate by call; a bucket that loses may try again when its calls have doubled. RUN: ours, but for
-   one call in DX_AGAIN that is the library's; if these show that ours has become slower, the library's are used for the
-   rest of the run. A call lasts from the entry of the last rank to the exit of the last rank. */
+   TRIAL: blocks of calls alternate between the ways; a bucket that does not win may try again when its calls have
+   doubled, with longer blocks. RUN: ours, but for about one block in DX_AGAIN that is the library's; if these show that
+   ours has become slower, the library's are used, until a new trial when the calls have doubled.
 
-enum { DX_FIRST = 16, DX_AGAIN = 64, DX_EARLY = 2, DX_WINS = 13 };
-static const double dx_budget = 0.005, dx_gain = 0.95; /* the least gain: ours takes 0.95 of the library's time */
-static const int64_t dx_share_ns = 500000, dx_agree_ns = 20000, dx_trial_calls = 24;
+   A block is timed from one exit of the last rank to another, so that it contains all that the program does between its
+   calls. The time of a call alone does not decide: what one call saves may come out as waiting in the next one, in
+   messages that nobody drives, or in caches. Before each timed block some calls go the same way untimed, since the
+   first calls after a change are slower, the library's above all. One bucket of a communicator is tried at a time. */
 
-static inline dx_bucket* dx_bucket_of(dx_comm* on, const dx_call* call) {
-    const uint32_t key = 1u << 31 | (uint32_t)call->kind << 24 | (uint32_t)(call->class + 1) << 16 |
-                         (uint32_t)(call->op + 1) << 8 | (uint32_t)(dc_log2(call->num_bytes) + 1);
-    int at = (int)(key * 0x9E3779B1u >> 26);
-    for (int i = 0; i < DX_BUCKETS; ++i, at = (at + 1) % DX_BUCKETS) {
-        if (DM_LIKELY(on->bucket[at].key == key)) return &on->bucket[at];
-        if (!on->bucket[at].key) return on->bucket[at].key = key, &on->bucket[at];
-    }
-    return NULL;
+enum { DX_AGAIN = 64, DX_EARLY = 2, DX_WINS = 13, DX_BUSY = 64, DX_MOST_BLOCK = 1 << 14 };
+enum { DX_FEW_CALLS = 2, DX_SOME_CALLS = 24 }; /* least calls of a block: of those that fill the time, and of others */
+static const double dx_budget = 0.005, dx_gain = 0.99, dx_far = 1.5; /* ratios of ours to the library's time */
+static const int64_t dx_share_ns = 500000, dx_agree_ns = 20000, dx_block_ns = 100000;
+static const double dx_trial_calls =
+    3.6; /* calls of a block that a trial may lose: two of DX_EARLY, a tenth of others */
+
+static inline void dx_restart(dx_bucket* bucket, dx_state state) {
+    bucket->state = state, bucket->num_stamps = 0, bucket->left = 0;
 }
 
-/* Returns the time of pair `i`'s call of one way. */
-static inline double dx_lasted(const dx_bucket* bucket, int is_ours, int i) {
-    const double took = (double)(bucket->stamp[is_ours][1][i] - bucket->stamp[is_ours][0][i]);
-    return took > 1 ? took : 1;
-}
+/* ---- what blocks show ---- */
 
 static int dx_compare(const void* a, const void* b) {
     const double x = *(const double*)a, y = *(const double*)b;
@@ -37,32 +34,188 @@ static double dx_middle(double* values, int count) {
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
-/* The ranks agree on the entry and exit of the last rank of each call of the pairs so far. */
+/* Returns whether pair `i` begins with our block: two pairs in a row have both orders, which first is by chance. */
+static inline int dx_begins_ours(const dx_bucket* bucket, int i) {
+    const uint64_t chance = (bucket->salt + (uint64_t)(i / 2)) * 0x9E3779B97F4A7C15u;
+    return (int)(chance >> 63) ^ (i & 1);
+}
+
+/* Returns the time of pair `i`'s block of one way. */
+static inline double dx_lasted(const dx_bucket* bucket, int is_ours, int i) {
+    const int which = bucket->is_kept ? is_ours : is_ours ^ dx_begins_ours(bucket, i);
+    const double took = (double)(bucket->stamp[i][2 * which + 1] - bucket->stamp[i][2 * which]);
+    return took > 1 ? took : 1;
+}
+
+/* The ranks agree on the last rank's exits. */
 static int dx_agree_stamps(dx_comm* on, dx_bucket* bucket) {
     const uint64_t begun = da_clock();
-    const int code = dx_agree(on->group.comm, &bucket->stamp[0][0][0], 4 * DX_PAIRS);
+    const int code = dx_agree(on->group.comm, &bucket->stamp[0][0], DX_STAMPS * DX_PAIRS);
     dx.spent += da_clock() - begun;
     return code;
 }
 
-/* Computes what the pairs show; returns in how many of them ours was faster. */
-static int dx_judge(dx_bucket* bucket) {
+/* Computes what `pairs` pairs show, of one call; returns in how many of them ours was faster. */
+static int dx_judge(dx_bucket* bucket, int pairs) {
     double ratio[DX_PAIRS], was[DX_PAIRS], now[DX_PAIRS];
     int wins = 0;
-    for (int i = 0; i < DX_PAIRS; ++i) {
-        was[i] = dx_lasted(bucket, 0, i), now[i] = dx_lasted(bucket, 1, i);
+    for (int i = 0; i < pairs; ++i) {
+        was[i] = dx_lasted(bucket, 0, i) / bucket->block, now[i] = dx_lasted(bucket, 1, i) / bucket->block;
         ratio[i] = now[i] / was[i];
         wins += ratio[i] < 1;
     }
-    bucket->was = dx_middle(was, DX_PAIRS), bucket->now = dx_middle(now, DX_PAIRS);
-    dx_middle(ratio, DX_PAIRS);
-    bucket->low = ratio[DX_PAIRS / 4], bucket->high = ratio[DX_PAIRS - 1 - DX_PAIRS / 4];
+    bucket->was = dx_middle(was, pairs), bucket->now = dx_middle(now, pairs);
+    bucket->ratio = dx_middle(ratio, pairs);
+    bucket->low = ratio[pairs / 4], bucket->high = ratio[pairs - 1 - pairs / 4];
     return wins;
 }
 
-static void dx_restart(dx_bucket* bucket, dx_state state) {
-    bucket->state = state, bucket->num_stamps = 0;
+/* ---- blocks ---- */
+
+static inline void dx_stamp(dx_bucket* bucket) {
+    const int at = bucket->num_stamps++;
+    bucket->stamp[at / DX_STAMPS][at % DX_STAMPS] = (int64_t)da_clock();
+}
+
+/* Begins `length` calls of one way. */
+static inline void dx_begin_block(dx_bucket* bucket, int is_ours, uint64_t length) {
+    bucket->is_ours = is_ours, bucket->left = length;
+}
+
+/* Begins the untimed calls before a timed block. */
+static inline void dx_lead_in(dx_bucket* bucket, int is_ours) {
+    dx_begin_block(bucket, is_ours, 1 + bucket->block / 4);
+}
+
+static void dx_begin_trial(dx_comm* on, dx_bucket* bucket) {
+    dx_restart(bucket, DX_TRIAL);
     memset(bucket->stamp, 0, sizeof bucket->stamp);
+    bucket->salt = bucket->calls, bucket->is_kept = 0;
+    on->tried = bucket;
+    dx_lead_in(bucket, dx_begins_ours(bucket, 0));
+}
+
+/* Ours, for about as many blocks that the library's are 1 in DX_AGAIN; how many is by chance, so that two buckets do
+   not turn to the library at the same time again and again. */
+static void dx_begin_run(dx_bucket* bucket) {
+    const uint64_t chance = (bucket->calls * 0x9E3779B97F4A7C15u) >> 58;
+    bucket->is_after_run = 0;
+    dx_begin_block(bucket, 1, (DX_AGAIN / 2 + chance) * bucket->block);
+}
+
+static void dx_run(dx_bucket* bucket) {
+    dx_restart(bucket, DX_RUN);
+    memset(bucket->stamp, 0, sizeof bucket->stamp);
+    bucket->is_kept = 1;
+    dx_begin_run(bucket);
+}
+
+/* After a trial that was not won: longer blocks show smaller differences. */
+static void dx_lose(dx_bucket* bucket) {
+    dx_restart(bucket, DX_SLOWER);
+    if (bucket->block < DX_MOST_BLOCK) bucket->block *= 2;
+    bucket->next = 2 * bucket->calls;
+}
+
+static void dx_end_trial(dx_comm* on, dx_bucket* bucket) {
+    const int is_known = !dx_agree_stamps(on, bucket);
+    const int wins = dx_judge(bucket, DX_PAIRS);
+    const double lost = (bucket->now - bucket->was) * (double)(bucket->block * DX_PAIRS);
+    if (lost > 0) dx.spent += (uint64_t)lost;
+    on->tried = NULL;
+    if (is_known && wins >= DX_WINS && bucket->ratio < dx_gain)
+        dx_run(bucket);
+    else
+        dx_lose(bucket);
+}
+
+/* Returns whether the first pairs show that ours is far slower. */
+static int dx_is_far_slower(dx_comm* on, dx_bucket* bucket) {
+    int is_slow = !dx_agree_stamps(on, bucket);
+    dx_judge(bucket, DX_EARLY);
+    for (int i = 0; i < DX_EARLY; ++i) is_slow = is_slow && dx_lasted(bucket, 1, i) > dx_far * dx_lasted(bucket, 0, i);
+    return is_slow;
+}
+
+/* A pair is complete. */
+static void dx_go_on_trying(dx_comm* on, dx_bucket* bucket, int pairs) {
+    if (pairs == DX_PAIRS) {
+        dx_end_trial(on, bucket);
+    } else if (pairs == DX_EARLY && dx_is_far_slower(on, bucket)) {
+        dx.spent += (uint64_t)((bucket->now - bucket->was) * (double)(bucket->block * DX_EARLY));
+        on->tried = NULL;
+        dx_lose(bucket);
+    } else {
+        dx_lead_in(bucket, dx_begins_ours(bucket, pairs));
+    }
+}
+
+/* A pair is complete. */
+static void dx_go_on_running(dx_comm* on, dx_bucket* bucket, int pairs) {
+    const int is_done = pairs == DX_PAIRS;
+    int is_slower = 0;
+    if (is_done || pairs == DX_PAIRS / 2) {
+        const int is_known = !dx_agree_stamps(on, bucket);
+        const int wins = dx_judge(bucket, pairs);
+        is_slower = is_done ? !is_known || 2 * wins < pairs || bucket->ratio >= 1 : is_known && !wins;
+    }
+    if (is_slower)
+        dx_restart(bucket, DX_LATER), bucket->next = 2 * bucket->calls;
+    else if (is_done)
+        dx_run(bucket);
+    else
+        dx_begin_run(bucket);
+}
+
+/* The calls of a block, of a lead-in, or of a long run of ours have been made. */
+__attribute__((noinline)) static void dx_end_block(dx_comm* on, dx_bucket* bucket) {
+    const int is_trial = bucket->state == DX_TRIAL, is_long = !is_trial && !bucket->is_after_run;
+    bucket->is_after_run = 1;
+    if (is_long) { /* what comes next is the library's half of a pair */
+        dx_lead_in(bucket, 0);
+        return;
+    }
+    dx_stamp(bucket);
+    const int at = bucket->num_stamps % DX_STAMPS, pairs = bucket->num_stamps / DX_STAMPS;
+    if (at % 2) /* after a lead-in */
+        dx_begin_block(bucket, bucket->is_ours, bucket->block);
+    else if (at)
+        dx_lead_in(bucket, !bucket->is_ours);
+    else if (is_trial)
+        dx_go_on_trying(on, bucket, pairs);
+    else
+        dx_go_on_running(on, bucket, pairs);
+}
+
+/* ---- before a trial ---- */
+
+/* Sets the length of blocks; `each_ns`: from one call to the next, `lasted_ns`: of that in the call. */
+static void dx_choose_block(dx_bucket* bucket, double each_ns, double lasted_ns) {
+    uint64_t block = 2 * lasted_ns > each_ns ? DX_FEW_CALLS : DX_SOME_CALLS;
+    while ((double)block * each_ns < (double)dx_block_ns && block < DX_MOST_BLOCK) block *= 2;
+    if (bucket->block < block) bucket->block = block;
+}
+
+/* Returns the number of calls until the ranks agree again, when `lacking_ns` of the budget have probably been added. */
+static uint64_t dx_pause(uint64_t calls, double lacking_ns, double each_ns) {
+    const double wait = lacking_ns / dx_budget / (each_ns + 1);
+    return wait<(double)calls / 8 ? calls / 8 + 1 : wait>(double) calls ? calls : (uint64_t)wait;
+}
+
+/* Returns whether another bucket of the communicator is being tried. One that was not called while this one made
+   DX_BUSY calls is tried no longer. */
+static int dx_is_busy(dx_comm* on, dx_bucket* bucket) {
+    dx_bucket* other = on->tried;
+    if (!other) return 0;
+    if (bucket->seen == other->calls) {
+        dx_restart(other, DX_WATCH);
+        other->next = 2 * other->calls;
+        on->tried = NULL;
+        return 0;
+    }
+    bucket->seen = other->calls;
+    bucket->next = bucket->calls + DX_BUSY;
+    return 1;
 }
 
 /* The ranks agree whether there is time for a trial; `lasted`: of the library's call just made. */
@@ -71,17 +224,23 @@ __attribute__((noinline)) static void dx_consult(dx_comm* on, dx_bucket* bucket,
         on->is_left_alone = 1;
         return;
     }
+    if (!bucket->is_known && dx_is_busy(on, bucket)) return;
     const uint64_t begun = da_clock();
     const double elapsed = (double)(begun - dc.begun);
-    const double elapsed_ns = (double)(dvt_system_ns(CLOCK_MONOTONIC) - dc.begun_ns);
+    const double elapsed_ns = (double)(dvt_system_ns(CLOCK_MONOTONIC) - dc.begun_ns), ns = elapsed_ns / (elapsed + 1);
     const double fixed_ns = (double)(dx_agree_ns + (on->is_shared ? 0 : dx_share_ns));
-    const double left = dx_budget * elapsed - (double)dx.spent - fixed_ns * elapsed / (elapsed_ns + 1);
-    int64_t values[2] = {-(int64_t)left, -(int64_t)lasted};
-    const int code = dx_agree(on->group.comm, values, 2);
-    const int is_affordable = !code && -values[0] > dx_trial_calls * -values[1];
-    if (is_affordable && !on->is_shared && !dx_share(on)) bucket->state = DX_NO_MEMORY, on->is_left_alone = 1;
+    const double left_ns = dx_budget * elapsed_ns - (double)dx.spent * ns - fixed_ns;
+    const double each_ns = (double)(begun - bucket->begun) * ns / (double)(bucket->calls - bucket->counted + 1);
+    int64_t values[3] = {-(int64_t)left_ns, (int64_t)((double)lasted * ns), (int64_t)each_ns};
+    const int code = dx_agree(on->group.comm, values, 3);
+    if (!code) dx_choose_block(bucket, (double)values[2], (double)values[1]);
+    const double cost_ns = dx_trial_calls * (double)(bucket->block * (uint64_t)values[1]);
+    const int may_begin = !code && (bucket->is_known || (double)-values[0] > cost_ns);
+    bucket->begun = begun, bucket->counted = bucket->calls;
+    bucket->next = bucket->calls + dx_pause(bucket->calls, cost_ns + (double)values[0], (double)values[2]);
+    if (may_begin && !on->is_shared && !dx_share(on)) bucket->state = DX_NO_MEMORY, on->is_left_alone = 1;
     dx.spent += da_clock() - begun;
-    if (is_affordable && on->is_shared && !on->is_left_alone) dx_restart(bucket, DX_CHECK);
+    if (may_begin && on->is_shared && !on->is_left_alone) dx_restart(bucket, DX_CHECK), bucket->next = 0;
 }
 
 /* Makes a call both ways; `own` bytes of result are compared. */
@@ -111,53 +270,14 @@ __attribute__((noinline)) static int dx_checked(dx_comm* on, dx_bucket* bucket, 
     free(ours);
     if (!is_reduced) free(theirs);
     dx.spent += da_clock() - begun - lasted;
-    if (on->group.num_doubtful == doubtful)
-        dx_restart(bucket, failed == 2 ? DX_DIFFERS : failed ? DX_NO_MEMORY : DX_TRIAL);
-    return code;
-}
-
-/* Makes a timed call of a pair. Returns an error code of MPI. */
-static int dx_timed(dx_comm* on, dx_bucket* bucket, const dx_call* call, int is_ours) {
-    const int pair = bucket->num_stamps++ / 2;
-    const int64_t begun = (int64_t)da_clock();
-    const int code = is_ours ? dx_shared(on, call, NULL) : dx_library(call);
-    bucket->stamp[is_ours][0][pair] = begun, bucket->stamp[is_ours][1][pair] = (int64_t)da_clock();
-    bucket->moved += (uint64_t)is_ours;
-    return code;
-}
-
-__attribute__((noinline)) static int dx_tried(dx_comm* on, dx_bucket* bucket, const dx_call* call) {
-    const int i = bucket->num_stamps;
-    const int code = dx_timed(on, bucket, call, (i & 1) ^ (i >> 1 & 1));
-    if (bucket->num_stamps == 2 * DX_EARLY) { /* far slower: stop */
-        int is_slow = !dx_agree_stamps(on, bucket);
-        for (int k = 0; k < DX_EARLY; ++k) is_slow = is_slow && dx_lasted(bucket, 1, k) > 2 * dx_lasted(bucket, 0, k);
-        bucket->was = dx_lasted(bucket, 0, 0), bucket->now = dx_lasted(bucket, 1, 0);
-        if (is_slow) bucket->state = DX_SLOWER;
-    }
-    if (bucket->num_stamps < 2 * DX_PAIRS) return code;
-    const int is_known = !dx_agree_stamps(on, bucket);
-    const int wins = dx_judge(bucket);
-    for (int k = 0; k < DX_PAIRS; ++k) {
-        const double lost = dx_lasted(bucket, 1, k) - dx_lasted(bucket, 0, k);
-        if (lost > 0) dx.spent += (uint64_t)lost;
-    }
-    const int is_faster = is_known && wins >= DX_WINS && bucket->now < dx_gain * bucket->was;
-    dx_restart(bucket, is_faster ? DX_RUN : DX_SLOWER);
-    return code;
-}
-
-/* The library's call in between, and the one of ours after it. */
-__attribute__((noinline)) static int dx_again(dx_comm* on, dx_bucket* bucket, const dx_call* call, int is_ours) {
-    if (bucket->num_stamps % 2 != is_ours) {
-        bucket->moved += (uint64_t)is_ours;
-        return is_ours ? dx_shared(on, call, NULL) : dx_library(call);
-    }
-    const int code = dx_timed(on, bucket, call, is_ours);
-    if (bucket->num_stamps < 2 * DX_PAIRS) return code;
-    const int is_known = !dx_agree_stamps(on, bucket);
-    const int wins = dx_judge(bucket);
-    dx_restart(bucket, is_known && 2 * wins >= DX_PAIRS && bucket->now < bucket->was ? DX_RUN : DX_LATER);
+    if (failed)
+        dx_restart(bucket, failed == 2 ? DX_DIFFERS : DX_NO_MEMORY);
+    else if (on->group.num_doubtful != doubtful) /* the bytes say nothing: check again later */
+        bucket->next = 2 * bucket->calls;
+    else if (bucket->is_known)
+        dx_run(bucket);
+    else if (!dx_is_busy(on, bucket))
+        dx_begin_trial(on, bucket);
     return code;
 }
 
@@ -169,24 +289,30 @@ __attribute__((noinline)) static int dx_forced(dx_comm* on, dx_bucket* bucket, c
     return !on->is_left_alone ? dx_shared(on, call, NULL) : dx_library(call);
 }
 
-static inline int dx_guarded(dx_comm* on, const dx_call* call) {
-    dx_bucket* bucket = dx_bucket_of(on, call);
-    if (!bucket) return dx_library(call);
-    const uint64_t number = bucket->calls++;
+/* A call outside of blocks. */
+__attribute__((noinline)) static int dx_outside(dx_comm* on, dx_bucket* bucket, const dx_call* call) {
     if (dx.is_forced) return dx_forced(on, bucket, call);
-    if (DM_LIKELY(bucket->state == DX_RUN)) {
-        const unsigned turn = number % DX_AGAIN;
-        if (turn < 2) return dx_again(on, bucket, call, (int)turn);
-        ++bucket->moved;
-        return dx_shared(on, call, NULL);
-    }
     if (bucket->state == DX_CHECK) return dx_checked(on, bucket, call);
-    if (bucket->state == DX_TRIAL) return dx_tried(on, bucket, call);
-    const int may_try = bucket->state == DX_WATCH || bucket->state == DX_SLOWER;
-    const int is_consulted = may_try && number >= DX_FIRST && !(number & (number - 1));
-    if (DM_LIKELY(!is_consulted)) return dx_library(call);
+    if (bucket->state == DX_DIFFERS || bucket->state == DX_NO_MEMORY) bucket->next = UINT64_MAX;
+    if (bucket->calls < bucket->next) return dx_library(call);
     const uint64_t begun = da_clock();
     const int code = dx_library(call);
-    dx_consult(on, bucket, da_clock() - begun);
+    if (bucket->next != UINT64_MAX) dx_consult(on, bucket, da_clock() - begun);
     return code;
+}
+
+static inline int dx_guarded(dx_comm* on, const dx_call* call) {
+    const uint32_t key = 1u << 31 | (uint32_t)call->kind << 24 | (uint32_t)(call->class + 1) << 16 |
+                         (uint32_t)(call->op + 1) << 8 | (uint32_t)(dc_log2(call->num_bytes) + 1);
+    dx_bucket* bucket = dx_find_bucket(on->bucket, key, on->group.size);
+    if (!bucket) return dx_library(call);
+    ++bucket->calls;
+    if (bucket->left) {
+        const int code = bucket->is_ours ? dx_shared(on, call, NULL) : dx_library(call);
+        bucket->moved += (uint64_t)bucket->is_ours;
+        if (DM_LIKELY(--bucket->left)) return code;
+        dx_end_block(on, bucket);
+        return code;
+    }
+    return bucket->calls < bucket->next ? dx_library(call) : dx_outside(on, bucket, call);
 }

@@ -8,7 +8,7 @@
 #include "exchange.h"
 
 typedef enum { DX_ALLREDUCE, DX_ALLGATHER, DX_ALLTOALL, DX_BARRIER } dx_kind;
-enum { DX_BUCKETS = 64, DX_CHAINS = 64, DX_PAIRS = 16 };
+enum { DX_CHAINS = 64 };
 static const int64_t dx_most_bytes = 1 << 24;
 
 /* One call. in, out, incount, intype, outcount, outtype: as the program passes them. */
@@ -23,23 +23,14 @@ typedef struct {
     int64_t num_bytes; /* of a block */
 } dx_call;
 
-typedef enum { DX_WATCH, DX_CHECK, DX_TRIAL, DX_RUN, DX_SLOWER, DX_LATER, DX_DIFFERS, DX_NO_MEMORY } dx_state;
-
-/* Calls of one kind, operation, type and log2 of the bytes, on one communicator. */
-typedef struct {
-    uint32_t key; /* 0: free */
-    dx_state state;
-    int num_stamps;
-    uint64_t calls, moved;         /* moved: through shared memory */
-    int64_t stamp[2][2][DX_PAIRS]; /* entry and exit of the library's calls (0) and ours (1) */
-    double was, now, low, high;    /* ticks; quartiles of the ratio of now to was */
-} dx_bucket;
+#include "buckets.h"
 
 typedef struct dx_comm {
     struct dx_comm *next, *next_freed; /* a freed one keeps `next`: another thread may be at it */
     dx_group group;
     int is_left_alone, is_shared; /* is_shared: the group has its memory */
     void* scratch;                /* for data that are not contiguous */
+    dx_bucket* tried;             /* the bucket whose trial is under way */
     dx_bucket bucket[DX_BUCKETS];
 } dx_comm;
 
@@ -136,6 +127,19 @@ static int dx_agree(MPI_Comm comm, int64_t* values, int count) {
     return real_Allreduce(MPI_IN_PLACE, values, count, dx.int64, dx_ops[DX_MAX], comm);
 }
 
+/* Returns whether a communicator's ranks may use a core each: a launcher may have bound each of them to its own. */
+static int dx_has_cores(const dx_group* group) {
+    union {
+        cpu_set_t cores;
+        int64_t words[sizeof(cpu_set_t) / sizeof(int64_t)];
+    } any;
+    memset(&any, 0, sizeof any);
+    if (sched_getaffinity(0, sizeof any.cores, &any.cores)) CPU_ZERO(&any.cores);
+    const int count = sizeof any.words / sizeof *any.words;
+    if (real_Allreduce(MPI_IN_PLACE, any.words, count, dx.int64, dx_ops[DX_BOR], group->comm)) return 0;
+    return CPU_COUNT(&any.cores) >= group->size;
+}
+
 /* Gives a communicator's ranks memory in common. All of them call it in the same collective. */
 static int dx_share(dx_comm* on) {
     static int64_t number;
@@ -155,9 +159,7 @@ static int dx_share(dx_comm* on) {
     if (cuda) dlclose(cuda);
     const int code = dx_agree(group->comm, &failed, 1);
     if (!group->rank) unlink(path);
-    cpu_set_t cores;
-    const int num_cores = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
-    group->polls = num_cores >= group->size ? DX_POLLS : DX_POLLS_SHARED;
+    group->polls = dx_has_cores(group) ? DX_POLLS : DX_POLLS_SHARED;
     group->place = place;
     on->is_shared = place != NULL;
     return !code && !failed;
@@ -240,11 +242,26 @@ static inline int dx_Barrier(MPI_Comm comm) {
     return dx_replaced(&call);
 }
 
+/* The reduction that this thread has called last. */
+typedef struct {
+    MPI_Datatype type;
+    MPI_Op op;
+    int is_set, class, number, is_known;
+} dx_reduction;
+static __thread dx_reduction dx_last __attribute__((tls_model("initial-exec")));
+
+__attribute__((noinline)) static void dx_recognize(dx_reduction* made, MPI_Datatype type, MPI_Op op) {
+    made->class = dx_class_of(type), made->number = dx_op_of(op);
+    made->is_known = made->class >= 0 && made->number >= 0 && dx_functions[made->class][made->number];
+    made->type = type, made->op = op, made->is_set = 1;
+}
+
 static inline int dx_Allreduce(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
     if (DM_LIKELY(!dx.is_on) || count <= 0 || comm == MPI_COMM_NULL)
         return real_Allreduce(in, out, count, type, op, comm);
-    const int class = dx_class_of(type), number = dx_op_of(op);
-    const int is_known = class >= 0 && number >= 0 && dx_functions[class][number];
+    dx_reduction* last = &dx_last;
+    if (last->type != type || last->op != op || !last->is_set) dx_recognize(last, type, op);
+    const int class = last->class, number = last->number, is_known = last->is_known;
     const int64_t num_bytes = is_known ? count * (int64_t)dx_sizes[class] : 0;
     const int is_ordered = class >= DX_F32 && (number == DX_MAX || number == DX_MIN);
     if (!is_known || num_bytes > (is_ordered ? DX_PIECE : dx_most_bytes)) {
@@ -256,7 +273,7 @@ static inline int dx_Allreduce(const void* in, void* out, int count, MPI_Datatyp
 }
 
 static inline int dx_blocks(const dx_call* call) {
-    const int blocks = call->comm == MPI_COMM_NULL ? 0 : call->kind == DX_ALLTOALL ? dm_group_size(call->comm) : 1;
+    const int blocks = call->comm == MPI_COMM_NULL ? 0 : call->kind == DX_ALLTOALL ? dc_size_of(call->comm) : 1;
     if (call->num_bytes <= 0 || !blocks) return dx_library(call);
     if (blocks * call->num_bytes > DX_PIECE) {
         ++dx.left_long;
@@ -289,6 +306,8 @@ static int dx_begin(void) {
     dx_learn_types(), dx_learn_ops();
     dx.int64 = DX_CONSTANT(MPI_Datatype, MPI_INT64_T, "int64_t");
     dx.reorders = strcmp(asked, "reorder") == 0, dx.is_forced = strcmp(asked, "always") == 0;
+    if (dx.is_forced) dx_first = 0;
+    dx_read_known(getenv("DOVETAIL_ACCELERATE_START"));
     dx.is_on = real_Comm_create_keyval(dx_no_copy, dx_forget, &dx.keyval, NULL) == MPI_SUCCESS;
     return dx.is_on;
 }

@@ -12,12 +12,13 @@ static const char* dx_write_comm(FILE* file, const dx_comm* on, double tick_s, c
     for (int i = 0; i < DX_BUCKETS; ++i) {
         const dx_bucket* bucket = &on->bucket[i];
         if (!bucket->key) continue;
-        fprintf(file, "%s\n  [\"%s\", %d, %d, \"%s\", \"%s\", \"%s\", %llu, %llu, %.9g, %.9g, %.4f, %.4f]", comma,
-                dx_kind_name[bucket->key >> 24 & 127], on->group.size, (int)(bucket->key & 255) - 1,
+        fprintf(file,
+                "%s\n  [\"%s\", %d, %d, \"%s\", \"%s\", \"%s\", %llu, %llu, %.9g, %.9g, %.4f, %.4f, %.4f, %u, %llu]",
+                comma, dx_kind_name[bucket->key >> 24 & 127], on->group.size, (int)(bucket->key & 255) - 1,
                 dx_class_name[bucket->key >> 16 & 255], dx_op_name[bucket->key >> 8 & 255],
                 on->is_left_alone ? "left alone" : dx_state_name[bucket->state], (unsigned long long)bucket->calls,
                 (unsigned long long)bucket->moved, bucket->was * tick_s, bucket->now * tick_s, bucket->low,
-                bucket->high);
+                bucket->high, bucket->ratio, bucket->key, (unsigned long long)bucket->block);
         comma = ",";
     }
     return comma;

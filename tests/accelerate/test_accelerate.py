@@ -14,16 +14,6 @@ PLAIN = """
 int MPI_Init(int* argc, char*** argv) { return argc && argv ? 0 : 1; }
 int main(int argc, char** argv) { MPI_Init(&argc, &argv); puts("ran"); return 7; }
 """
-TOOL = """
-#include <mpi.h>
-#include <stdio.h>
-static int calls;
-int MPI_Allreduce(const void* in, void* out, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm) {
-    ++calls;
-    return PMPI_Allreduce(in, out, count, type, op, comm);
-}
-int MPI_Finalize(void) { fprintf(stderr, "tool saw %d Allreduce\\n", calls); return PMPI_Finalize(); }
-"""
 KILLED = """
 #include <mpi.h>
 #include <signal.h>
@@ -39,15 +29,6 @@ int main(int argc, char** argv) {
 """
 KNOBS = {"mpich": "MPIR_CVAR_ALLTOALL_INTRA_ALGORITHM", "openmpi": "OMPI_MCA_coll_han_priority"}
 VALUES, OWN = {"mpich": "pairwise", "openmpi": "0"}, {"mpich": "scattered", "openmpi": "1"}
-
-
-@pytest.fixture
-def tool(mpi, tmp_path):
-    """Return the path of a library that defines two MPI calls, as profilers do."""
-    (tmp_path / "tool.c").write_text(TOOL)
-    library = tmp_path / "libtool.so"
-    subprocess.run([mpi.mpicc, "-shared", "-fPIC", tmp_path / "tool.c", "-o", library], check=True, env=mpi.env)
-    return library
 
 
 @pytest.mark.mpi
@@ -93,29 +74,6 @@ def test_chosen_knobs_reach_the_ranks_but_not_over_the_users(mpi, compiled, acce
     checked = accelerate(mpi, "--check", "1", "--", *words)
     assert "unclear: no difference is shown: time with / without " in checked.stdout
     assert "1 pair of runs)" in checked.stdout
-
-
-@pytest.mark.mpi
-def test_a_tool_that_is_preloaded_keeps_its_calls(mpi, accelerate, tool, compiled):
-    passed = ["-x", "LD_PRELOAD"] if mpi.name == "openmpi" else []
-    words = [*mpi.mpiexec(2), *passed, compiled(mpi, "accelerate_calls.c"), "NONE"]
-    done = accelerate(mpi, "--", *words, LD_PRELOAD=str(tool))
-    assert (done.returncode, done.stdout) == (0, "unset\n"), done.stderr
-    assert done.stderr.count("tool saw 11 Allreduce\n") == 2
-    assert f"this process is not counted: {tool} defines MPI calls, too" in done.stderr
-
-
-@pytest.mark.mpi
-def test_a_tool_that_the_program_is_linked_with_keeps_its_calls(mpi, accelerate, tool, compiled, tmp_path):
-    linked = tmp_path / "linked"
-    program = needs.RANKS / "accelerate_calls.c"
-    command = [mpi.mpicc, program, tool, f"-Wl,-rpath,{tool.parent}", "-o", linked]
-    subprocess.run(command, check=True, env=mpi.env)
-    done = accelerate(mpi, "--", *mpi.mpiexec(2), linked, "NONE")
-    assert (done.returncode, done.stdout) == (0, "unset\n")
-    assert done.stderr.count("tool saw 11 Allreduce\n") == 2
-    assert f"this process is not counted: {tool} defines MPI calls, too" in done.stderr
-    assert "Warning: nothing is counted or changed: " in done.stderr
 
 
 @pytest.mark.mpi

@@ -7,17 +7,21 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dovetail.accelerate.counts import Bucket, Counts
+from dovetail.accelerate.contest import Ratio
+from dovetail.accelerate.counts import Bucket, Counts, Replaced, Replacing
 from dovetail.accelerate.learn import (
     LOST,
+    NOT_TRIED,
     NOTHING,
     WON,
+    Learned,
     learn,
     recall_settings,
     said,
     save_settings,
     settings_item,
 )
+from dovetail.accelerate.replacement import judge_replacing, judged
 from dovetail.accelerate.running import Ran
 
 pytestmark = pytest.mark.usefixtures("own_cache")
@@ -104,6 +108,57 @@ def test_saved_and_read_again(tmp_path, monkeypatch):
     program.write_bytes(b"2")
     others.append(settings_item(words, reorder=False))
     assert len({place.key, *(other.key for other in others)}) == 5
+
+
+@dataclass(frozen=True)
+class Replacer:
+    """A command that takes a second; with its collectives replaced, `replaced` seconds, or exit code `code`."""
+
+    replaced: float
+    code: int = 0
+    start: tuple[str, ...] = ()
+
+    def run(self, knobs=None, *, counted=True, shown=True):
+        return Ran(self.code, self.replaced, (REPLACED,)) if counted else Ran(0, 1.0)
+
+
+ROWS = (
+    Replaced("Allreduce", 2, 3, "float64", "SUM", "replaced", 1000, 900, 3e-5, 1e-5, key=0x800A0104, block=24),
+    Replaced("Allreduce", 2, 4, "float64", "SUM", "replaced", 20, 10, 3e-5, 1e-5, key=0x800A0105, block=24),
+    Replaced("Barrier", 2, -1, "", "", "slower", 1000, 90, 1e-5, 2e-5, key=0x83000000, block=48),
+)
+REPLACED = Counts("MPICH Version: 5.0.2", ("a",), 2, 1.0, 2.0, (), replacing=Replacing(ROWS, {}, 0.0))
+NOTHING_TRIED = Learned(NOT_TRIED, {}, REPLACED.library, REPLACED.hosts, REPLACED.ranks)
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(0.9, WON), (1.0, LOST), (1.1, LOST)])
+def test_whole_runs_judge_replaced_collectives(seconds, verdict):
+    found, why_not = judge_replacing(Replacer(seconds), NOTHING_TRIED, Ran(0, 1.0, (REPLACED,)), 100.0, print)
+    assert (found.replacing, found.start, why_not) == (verdict, ("800a0104@2:24",), "")
+    assert found.replaced.value == pytest.approx(seconds)
+    place = settings_item(["mpiexec", "a"], reorder=False, replace=True)
+    save_settings(place, found, ["mpiexec", "a"])
+    assert recall_settings(place).value == found
+
+
+def test_replaced_collectives_under_which_the_program_fails_are_not_used_again():
+    found, _ = judge_replacing(Replacer(0.5, code=3), NOTHING_TRIED, Ran(0, 1.0, (REPLACED,)), 100.0, print)
+    assert (found.replacing, found.replaced) == (LOST, None)
+    found, why_not = judge_replacing(Replacer(0.5), NOTHING_TRIED, Ran(0, 1.0, (REPLACED,)), 9.0, print)
+    assert (found.replacing, "--learn 11" in why_not) == ("", True)
+
+
+def test_a_check_decides_what_later_runs_apply():
+    """Too few pairs decide nothing; without a gain neither knobs nor replaced collectives are applied any more."""
+    ran, tuned = Ran(0, 1.0, (REPLACED,)), Learned(WON, {"FI_A": "1"}, REPLACED.library, ("a",), 2)
+    assert judged(None, Ratio((0.5,) * 4), ran, replaces=True) is None
+    faster = judged(None, Ratio((0.5,) * 5), ran, replaces=True)
+    assert (faster.verdict, faster.replacing, faster.start) == (NOT_TRIED, WON, ("800a0104@2:24",))
+    slower = judged(tuned, Ratio((1.1,) * 5), ran, replaces=True)
+    assert (slower.verdict, slower.knobs, slower.replacing) == (LOST, {}, LOST)
+    assert judged(tuned, Ratio((0.9,) * 5), ran, replaces=False) == tuned
+    elsewhere = Learned(WON, {"FI_A": "1"}, REPLACED.library, ("b",), 2)
+    assert judged(elsewhere, Ratio((0.9,) * 5), ran, replaces=True).verdict == NOT_TRIED
 
 
 @pytest.mark.parametrize("knobs", [{"LD_PRELOAD": "x.so"}, {"FI_PROVIDER": "$(rm x)"}])

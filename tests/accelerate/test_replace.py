@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 
 import needs
 import pytest
@@ -72,7 +73,7 @@ def test_sums_of_three_ranks_are_left_to_the_library(fuzz, capfd):
 
 
 @pytest.mark.mpi
-def test_the_guard_decides_by_pairs_of_calls(mpi, compiled, own_cache, monkeypatch):
+def test_the_guard_decides_by_blocks_of_calls(mpi, compiled, own_cache, monkeypatch):
     """Whatever it decides: all sums are right, few calls are tried, and the times of both ways are known if it did."""
     for name, value in mpi.env.items():
         monkeypatch.setenv(name, value)
@@ -90,6 +91,20 @@ def test_the_guard_decides_by_pairs_of_calls(mpi, compiled, own_cache, monkeypat
     assert "learning cost " in text
 
 
+@pytest.mark.mpi
+def test_what_an_earlier_run_has_shown_is_replaced_from_the_start(mpi, compiled, own_cache, monkeypatch):
+    """0x800a0104: Allreduce of float64 SUM, 8 bytes. A script between launcher and program changes nothing."""
+    for name, value in mpi.env.items():
+        monkeypatch.setenv(name, value)
+    script = f"{compiled(mpi, 'steady.c', STEADY)}; exit $?"
+    command = prepared([*mpi.mpiexec(2), "sh", "-c", script], mpi.name, "exact")
+    ran = replace(command, start=("800a0104@3:24", "800a0104@2:24")).run()
+    assert ran.code == 0
+    (row,) = ran.counts[0].replacing.rows
+    assert row.key == 0x800A0104
+    assert row.moved > 10000
+
+
 def test_the_report_names_what_was_replaced_and_what_was_left():
     rows = (
         Replaced("Allreduce", 2, 3, "float64", "SUM", "replaced", 1000, 900, 1e-6, 2.5e-7, 0.2, 0.3),
@@ -101,7 +116,7 @@ def test_the_report_names_what_was_replaced_and_what_was_left():
     counts = Counts("X 1", ("a",), 2, 0.01, 0.02, buckets, 0, replacing)
     assert replacing_text(counts).splitlines() == [
         "  MPI_Allreduce of float64 SUM on 2 ranks, 8 B and more: "
-        "1 µs → 0.25 µs (ratio 0.20 to 0.30), 900 of 1000 calls",
-        "replaced 900 collectives: saved about 3.4 % of the ranks' time, by pairs of calls; learning cost 0.1 %",
+        "1 µs → 0.25 µs from call to call (ratio 0.20 to 0.30), 900 of 1000 calls",
+        "replaced 900 collectives: saved about 3.4 % of the ranks' time, by blocks of calls; learning cost 0.1 %",
         "left to the library: 40 too few to learn from, 7 with other bytes than the library's, 3 by operation or type",
     ]

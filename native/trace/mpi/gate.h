@@ -7,8 +7,8 @@
    DG_WHO, DG_DONE  the prefix of messages, and what is done to a process: "traced"
    DG_ENV           the prefix of environment variables. DG_ENV MPICH, OPENMPI, ABI: paths of compiled wrappers. BUILD:
    the Python that compiles other wrappers, by the module DG_BUILDER. DIR: the folder that processes write to. ONLY: the
-   only kind of library to wrap, even if the library's name is unknown. DG_ALONE         1: processes in which another
-   tool's library defines MPI calls are left to that tool. */
+   only kind of library to wrap, even if the library's name is unknown. DG_BELOW         1: where another tool defines
+   MPI calls, too, it sees a call first, and the gate wraps what it calls by PMPI. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <errno.h>
@@ -38,8 +38,12 @@
         return dg_at_##name args;                                 \
     }
 
+DG_PUBLIC const int dovetail_mpi_gate = 1; /* by which gates recognize each other */
+
 static struct {
     void *library, *wrappers; /* handles of the process's MPI library and of its wrappers; or NULL */
+    void* below;              /* handle of the gate after this one; or NULL */
+    int is_below;             /* another tool sees calls first */
     const char* kind;         /* NULL: unknown */
     char path[4096], folder[4096];
 } dg_mpi;
@@ -52,12 +56,25 @@ static int dg_is_own(void* address) {
     return dladdr(address, &theirs) && dladdr((void*)dg_is_own, &ours) && theirs.dli_fbase == ours.dli_fbase;
 }
 
+/* Returns the base address of the object that a symbol or function lies in; NULL if it is unknown. */
+static void* dg_base_of(const void* address) {
+    Dl_info info;
+    return address && dladdr(address, &info) ? info.dli_fbase : NULL;
+}
+
+static int dg_is_any_gates(void* address) {
+    void* other = dg_base_of(dlsym(RTLD_NEXT, "dovetail_mpi_gate"));
+    void* first = dg_base_of(dlsym(RTLD_DEFAULT, "dovetail_mpi_gate"));
+    void* base = dg_base_of(address);
+    return dg_is_own(address) || (base && (base == other || base == first));
+}
+
 typedef struct {
     const char* name;
     void* found;
 } dg_search;
 
-/* Finds a symbol that an object, or a library that it needs, defines, unless it is the gate's. */
+/* Finds a symbol that an object, or a library that it needs, defines, unless it is a gate's. */
 static int dg_look(struct dl_phdr_info* object, size_t size, void* asked) {
     dg_search* search = asked;
     (void)size;
@@ -65,7 +82,7 @@ static int dg_look(struct dl_phdr_info* object, size_t size, void* asked) {
     if (!handle) return 0;
     void* at = dlsym(handle, search->name);
     dlclose(handle);
-    if (!at || dg_is_own(at)) return 0;
+    if (!at || dg_is_any_gates(at)) return 0;
     search->found = at;
     return 1;
 }
@@ -110,6 +127,11 @@ static void dg_find_library(void) {
     Dl_info info;
     struct link_map* map = NULL;
     void* call = dg_next("PMPI_Comm_rank");
+    if (call && dg_is_any_gates(call)) {
+        dg_search search = {"PMPI_Comm_rank", NULL};
+        dl_iterate_phdr(dg_look, &search);
+        call = search.found;
+    }
     if (!call || !dladdr(call, &info)) return;
     dg_mpi.library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (!dg_mpi.library || dlinfo(dg_mpi.library, RTLD_DI_LINKMAP, &map)) return;
@@ -206,9 +228,9 @@ static void dg_load(void) {
         fprintf(stderr, DG_WHO ": this process is not " DG_DONE ": %s\n", dlerror());
         return;
     }
-    void (*use)(void*, void* (*)(const char*));
+    void (*use)(void*, void* (*)(const char*), void*, int);
     *(void**)&use = dlsym(dg_mpi.wrappers, "dovetail_use_mpi");
-    if (use) use(dg_mpi.library, dg_next);
+    if (use) use(dg_mpi.library, dg_next, DG_BELOW ? NULL : dg_mpi.below, dg_mpi.is_below);
 }
 
 /* ---- calls that the process's MPI lacks ---- */
@@ -316,33 +338,42 @@ static void dg_hide_missing(void) {
 
 /* ---- other tools ---- */
 
-/* Returns the path of a library that defines an MPI call in front of the process's MPI library; NULL if there is none.
- */
-static const char* dg_other_tool(void) {
-    static Dl_info library, found;
-    if (!dladdr(dlsym(dg_mpi.library, "PMPI_Comm_rank"), &library)) return NULL;
+/* Returns another tool's definition of an MPI call that comes after the gate; NULL if there is none. */
+static void* dg_tools(const char* name) {
+    void* at = strncmp(name, "MPI_", 4) ? NULL : dlsym(RTLD_NEXT, name);
+    void* base = dg_base_of(at);
+    return at && base != dg_base_of(dlsym(dg_mpi.library, "PMPI_Comm_rank")) && !dg_is_any_gates(at) ? at : NULL;
+}
+
+/* Returns whether a library, or the program, defines an MPI call in front of the process's MPI library. */
+static int dg_has_tool(void) {
     for (int i = 0; i < NUM_C_CALLS; ++i) {
-        void* at = strncmp(dg_c_calls[i].name, "MPI_", 4) ? NULL : dlsym(RTLD_NEXT, dg_c_calls[i].name);
-        if (at && dladdr(at, &found) && found.dli_fbase != library.dli_fbase) return found.dli_fname;
+        const char* name = dg_c_calls[i].name;
+        if (strncmp(name, "MPI_", 4) || dg_c_calls[i].is_missing) continue;
+        void* first = dlsym(RTLD_DEFAULT, name);
+        if ((first && !dg_is_own(first)) || dg_tools(name)) return 1;
     }
-    return NULL;
+    return 0;
 }
 
 /* ---- the first call ---- */
 
 static void dg_decide(void) {
     const int before = errno;
+    Dl_info info;
     dg_find_library();
     if (dg_mpi.library) dg_hide_missing();
-    const char* other = DG_ALONE && dg_mpi.kind ? dg_other_tool() : NULL;
-    if (other) fprintf(stderr, DG_WHO ": this process is not " DG_DONE ": %s defines MPI calls, too\n", other);
-    if (dg_mpi.kind && !other) dg_load();
+    void* below = dlsym(RTLD_NEXT, "dovetail_mpi_gate");
+    if (below && dladdr(below, &info)) dg_mpi.below = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    dg_mpi.is_below = DG_BELOW && dg_mpi.kind && dg_has_tool();
+    if (dg_mpi.kind) dg_load();
     errno = before;
 }
 
 static void* dg_resolve(const char* name) {
     pthread_once(&dg_once, dg_decide);
-    void* found = dg_mpi.wrappers ? dlsym(dg_mpi.wrappers, name) : NULL;
+    void* found = dg_mpi.is_below ? dg_tools(name) : NULL;
+    if (!found && dg_mpi.wrappers) found = dlsym(dg_mpi.wrappers, name);
     if (!found) found = dg_next(name);
     if (found) return found;
     fprintf(stderr, DG_WHO ": this program calls %s, which no library that it has loaded defines\n", name);

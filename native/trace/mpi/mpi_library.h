@@ -36,10 +36,13 @@ static int dm_try(struct dl_phdr_info* object, size_t size, void* found) {
 
 static void* dm_library;                      /* the MPI library that the gate has found */
 static void* (*dm_next_of)(const char* name); /* the gate's function that returns the process's own definition */
+static void* dm_below;                        /* another tool's gate, whose PMPI_X are called; NULL: the library's */
+static int dm_is_below; /* another tool sees calls first, and calls PMPI_X, which is wrapped, too */
 
-__attribute__((visibility("default"))) void dovetail_use_mpi(void* library, void* (*next)(const char*)) {
-    dm_library = library;
-    dm_next_of = next;
+__attribute__((visibility("default"))) void dovetail_use_mpi(void* library, void* (*next)(const char*), void* below,
+                                                             int is_below) {
+    dm_library = library, dm_next_of = next;
+    dm_below = below, dm_is_below = is_below;
 }
 
 static inline void* dm_next(const char* name) { return dm_next_of ? dm_next_of(name) : dlsym(RTLD_NEXT, name); }
@@ -50,7 +53,7 @@ static void* dm_symbol(void* library, const char* name) {
         void* found = dlsym(RTLD_DEFAULT, name);
         return found || !library ? found : dlsym(library, name);
     }
-    void* found = dm_library ? NULL : dlsym(RTLD_NEXT, name);
+    void* found = dm_below ? dlsym(dm_below, name) : dm_library ? NULL : dlsym(RTLD_NEXT, name);
     return found || !library ? found : dlsym(library, name);
 }
 
@@ -96,10 +99,10 @@ static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
         dm_fortran_site = before;                                                 \
     }
 
-/* Returns whether a PMPI call comes from the library's Fortran functions, rather than from the program. */
-static inline int dm_in_fortran(void) {
+/* Returns whether a PMPI call is wrapped: it comes from the library's Fortran functions, or from a tool above. */
+static inline int dm_wraps_pmpi(void) {
     if (!DM_LIKELY(__atomic_load_n(&dm_is_ready, __ATOMIC_ACQUIRE))) dm_find();
-    return dm_fortran_site && !dm_inside;
+    return (dm_fortran_site || dm_is_below) && !dm_inside;
 }
 
 #endif

@@ -20,7 +20,7 @@ COUNTER = Gate(
     "counted",
     "DOVETAIL_ACCELERATE_",
     "dovetail.accelerate.counter",
-    yields=True,
+    is_below=True,
 )
 REPLACED = ("Barrier", "Allreduce", "Allgather", "Alltoall")  # calls with an entry in replace.h
 _HELPERS = (

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dovetail.trace.recorder.mpi_calls import MPI_COLLECTIVES
 
-RANK_SCHEMA = "dovetail.accelerate.counts/2"  # of one process, as counter.h writes it
+RANK_SCHEMA = "dovetail.accelerate.counts/3"  # of one process, as counter.h writes it
 _COLLECTIVES = {
     form: kind.name for kind in MPI_COLLECTIVES for form in (kind.name, f"I{kind.name.lower()}", f"{kind.name}_init")
 }
@@ -76,10 +76,12 @@ class Replaced(NamedTuple):
     calls, moved : int
         Calls, and how many of them went through shared memory.
     was_s, now_s : float
-        Median seconds of the library's calls and of ours, from the last rank's entry to the last rank's exit; 0 if
-        unknown.
-    low, high : float
-        Quartiles of ours over the library's time, of pairs of calls.
+        Median seconds from one call to the next, in blocks of the library's calls and of ours: with all that the
+        program does in between; 0 if unknown.
+    low, high, ratio : float
+        Quartiles and median of ours over the library's time, of pairs of blocks.
+    key, block : int
+        What the library in C calls the bucket; calls of a block.
     """
 
     call: str
@@ -94,6 +96,9 @@ class Replaced(NamedTuple):
     now_s: float = 0.0
     low: float = 0.0
     high: float = 0.0
+    ratio: float = 0.0
+    key: int = 0
+    block: int = 0
 
     @property
     def saved_s(self) -> float:

@@ -22,12 +22,13 @@ from dovetail.core import EnvironmentFault, check_schema, reading
 from dovetail.store.store import SETTINGS, Item, Recalled, item, recall, save
 from dovetail.trace.recorder.launch import library_of
 
-SCHEMA = "dovetail.accelerate.learned/1"
+SCHEMA = "dovetail.accelerate.learned/2"
 PAIRS = 5  # the least that gives a verdict
 HEATS = 2  # runs of each candidate, beside as many without, that choose the one for the final
-_WORD = re.compile(r"[\w.,:+-]+")
+_WORD, _BUCKET = re.compile(r"[\w.,:+-]+"), re.compile(r"[0-9a-f]{8}@\d+:\d+")
+_LISTS, _RATIOS = ("hosts", "tried", "left_out", "start"), ("ratio", "replaced")
 MOST_HASHED = 1 << 28  # bytes; larger files are known by size and time
-NOTHING, LOST, WON = "nothing to try", "slower or unclear", FASTER
+NOT_TRIED, NOTHING, LOST, WON = "not tried", "nothing to try", "slower or unclear", FASTER
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Learned:
     Attributes
     ----------
     verdict : str
-        WON: `knobs` are applied to later runs; LOST: none of the tried knobs is; NOTHING: no knob was worth a run.
+        WON: `knobs` are applied to later runs; LOST: none of the tried knobs is; NOTHING: no knob was worth a run;
+        NOT_TRIED: no knob was considered.
     knobs : mapping
         Environment variables; empty unless they won.
     library, hosts, ranks
@@ -46,6 +48,12 @@ class Learned:
         Of the final: time with the best candidate over time without.
     tried, left_out : tuple of str
         Candidates that ran, as a shell takes them; sentences about others.
+    replacing : str
+        WON or LOST: whether whole runs were faster with replaced collectives; "": unknown.
+    replaced : Ratio or None
+        Time with replaced collectives over time without, with `knobs` in both.
+    start : tuple of str
+        Buckets of collectives that are replaced from the first call on (see `replacement.start_words`).
     """
 
     verdict: str
@@ -56,16 +64,25 @@ class Learned:
     ratio: Ratio | None = None
     tried: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    replacing: str = ""
+    replaced: Ratio | None = None
+    start: tuple[str, ...] = ()
 
     def fits(self, counts: Counts) -> bool:
         """Return whether a run was on the ranks, hosts and library that were measured."""
         return (self.library, self.hosts, self.ranks) == (counts.library, counts.hosts, counts.ranks)
 
+    def with_judgement_of(self, other: Learned | None) -> Learned:
+        """Return this one with what `other` knows of replaced collectives."""
+        if other is None:
+            return self
+        return replace(self, replacing=other.replacing, replaced=other.replaced, start=other.start)
+
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field and all attributes."""
-        lists = {name: list(getattr(self, name)) for name in ("hosts", "tried", "left_out")}
-        ratio = self.ratio.to_json() if self.ratio else None
-        return {"schema": SCHEMA, **vars(self), **lists, "knobs": dict(self.knobs), "ratio": ratio}
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        ratios = {name: found.to_json() if (found := getattr(self, name)) else None for name in _RATIOS}
+        return {"schema": SCHEMA, **vars(self), **lists, **ratios, "knobs": dict(self.knobs)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Learned:
@@ -73,13 +90,15 @@ class Learned:
         check_schema(document, SCHEMA)
         with reading("settings document", EnvironmentFault):
             about = str(document["verdict"]), str(document["library"]), int(document["ranks"])
-            lists = {name: tuple(map(str, document[name])) for name in ("hosts", "tried", "left_out")}
-            ratio = Ratio(tuple(map(float, document["ratio"]["ratios"]))) if document["ratio"] else None
+            lists = {name: tuple(map(str, document[name])) for name in _LISTS}
+            ratios = {name: _ratio(document[name]) for name in _RATIOS}
             knobs = {str(name): str(value) for name, value in document["knobs"].items()}
             if not all(name.startswith(PREFIXES) and _WORD.fullmatch(name + value) for name, value in knobs.items()):
                 raise EnvironmentFault("a variable of the settings configures no MPI library", found=said(knobs))
+            if not all(map(_BUCKET.fullmatch, lists["start"])):
+                raise EnvironmentFault("a bucket of the settings cannot be read", found=", ".join(lists["start"]))
             verdict, library, ranks = about
-            return cls(verdict, knobs, library, ranks=ranks, ratio=ratio, **lists)
+            return cls(verdict, knobs, library, ranks=ranks, replacing=str(document["replacing"]), **ratios, **lists)
 
 
 def settings_item(words: Sequence[str], *, reorder: bool, replace: bool = False) -> Item:
@@ -167,12 +186,18 @@ def said(knobs: Knobs) -> str:
     return joined(knobs)
 
 
-def check(command: Command, knobs: Knobs, pairs: int) -> Ratio:
-    """Return the ratio of runs with the knobs and counters over runs of the command as it is.
+def check(command: Command, knobs: Knobs, pairs: int) -> tuple[Ratio, Ran]:
+    """Return the ratio of runs with the knobs and counters over runs of the command as it is, and the last counted run.
 
     Raises FailedRun if a run ends with another exit code than 0.
     """
-    return _final(command, knobs, pairs)
+    seen: list[Ran] = []
+
+    def accelerated() -> float:
+        seen.append(silent_run(command, knobs))
+        return seen[-1].seconds
+
+    return alternate(lambda: silent_run(command, {}, counted=False).seconds, accelerated, pairs), seen[-1]
 
 
 def _heats(command: Command, chosen: Sequence[Candidate]) -> Candidate | None:
@@ -181,27 +206,31 @@ def _heats(command: Command, chosen: Sequence[Candidate]) -> Candidate | None:
         return chosen[0]
     ratios: dict[int, list[float]] = {i: [] for i in range(len(chosen))}
     for _ in range(HEATS):
-        usual = _seconds(command, {})
+        usual = silent_run(command, {}, counted=False).seconds
         for i in list(ratios):
             try:
-                ratios[i].append(_seconds(command, chosen[i].knobs) / usual)
+                ratios[i].append(silent_run(command, chosen[i].knobs).seconds / usual)
             except FailedRun:
                 del ratios[i]
     return chosen[min(ratios, key=lambda i: median(ratios[i]))] if ratios else None
 
 
 def _final(command: Command, knobs: Knobs, pairs: int = PAIRS) -> Ratio:
-    def plain() -> float:
-        return _seconds(command, {}, counted=False)
+    return alternate(
+        lambda: silent_run(command, {}, counted=False).seconds, lambda: silent_run(command, knobs).seconds, pairs
+    )
 
-    return alternate(plain, lambda: _seconds(command, knobs), pairs)
+
+def _ratio(document: Mapping[str, Any] | None) -> Ratio | None:
+    return Ratio(tuple(map(float, document["ratios"]))) if document else None
 
 
-def _seconds(command: Command, knobs: Knobs, *, counted: bool = True) -> float:
+def silent_run(command: Command, knobs: Knobs, *, counted: bool = True) -> Ran:
+    """Run a command with its output discarded. Raises FailedRun if its exit code is not 0."""
     ran = command.run(knobs, counted=counted, shown=False)
     if ran.code:
-        raise FailedRun(ran.code, with_knobs=bool(knobs))
-    return ran.seconds
+        raise FailedRun(ran.code, with_knobs=counted)
+    return ran
 
 
 def _file(word: str) -> Path | None:

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +18,7 @@ from dovetail.core import DovetailError, EnvironmentFault, cache_dir
 from dovetail.trace.recorder.launch import environment, executable, forwarded, settings_of, used_by
 
 Knobs = Mapping[str, str]
-REPLACE_VARIABLE, KNOBS_VARIABLE = f"{COUNTER.prefix}REPLACE", f"{COUNTER.prefix}KNOBS"
+REPLACE_VARIABLE, START_VARIABLE, KNOBS_VARIABLE = (f"{COUNTER.prefix}{name}" for name in ("REPLACE", "START", "KNOBS"))
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ class Command:
     settings: Knobs = field(default_factory=dict)
     why_not: str = ""
     replace: str = ""
+    start: tuple[str, ...] = ()
 
     def run(self, knobs: Knobs | None = None, *, counted: bool = True, shown: bool = True) -> Ran:
         """Run the command once.
@@ -75,9 +76,14 @@ class Command:
             return Ran(*_timed(self.words, os.environ | dict(knobs or {}), shown))
         with tempfile.TemporaryDirectory(prefix="counts-", dir=cache_dir()) as place:  # where all hosts find it
             ours = {REPLACE_VARIABLE: self.replace, KNOBS_VARIABLE: ",".join(knobs or {})}
+            ours[START_VARIABLE] = ",".join(self.start)
             env = environment(self.gate, Path(place), gate=COUNTER) | {**self.settings, **ours, **(knobs or {})}
             names = [*self.settings, *ours, *(knobs or {})]
             return Ran(*_timed(forwarded(self.words, names, COUNTER), env, shown), tuple(read_counts(Path(place))))
+
+    def without_replacing(self) -> Command:
+        """Return the command with its counters, but none of its collectives replaced."""
+        return replace(self, replace="", start=())
 
 
 def prepared(words: Sequence[str], mpi: str | None = None, replace: str = "") -> Command:

@@ -44,7 +44,7 @@ def accelerate(
 
     The command follows `--`; its output and exit code stay unchanged, and the report goes to stderr. After a first run
     the command is run again, without output, to try knobs: only if enough runs fit into `--learn` seconds. The result
-    is kept, and applied to later runs of the same command.
+    is kept, and applied to later runs of the same command. So is the verdict on replaced collectives.
     """
     from dovetail.accelerate.learn import recall_settings, settings_item
     from dovetail.accelerate.running import prepared
@@ -63,28 +63,49 @@ def accelerate(
         output.warn(f"nothing is counted or changed: {command.why_not}")
         return command.run().code
     if check:
-        return _check(command, known, check)
+        return _check(command, place, known, check)
+    command = _as_learned(command, known)
     ran = command.run(known.knobs if known else {})
     if not ran.counts:
         from dovetail.accelerate.running import why_uncounted
 
         output.warn(f"nothing is counted or changed: {why_uncounted(words, ran.code)}")
         return ran.code
-    _report(ran, known)
-    if known is None or not known.fits(ran.counts[0]):
+    fits = known is not None and known.fits(ran.counts[0])
+    _report(ran, known, asked=replace)
+    if known is not None and not fits:  # this run may have had knobs
+        place.path.unlink(missing_ok=True)
+        output.note("these knobs were chosen on other ranks, hosts or another library: the next run learns again")
+    else:
         _learn(command, place, ran, known, learn, reorder)
     return ran.code
 
 
-def _report(ran: Ran, known: Learned | None) -> None:
-    from dovetail.report.acceleration import applied_text, counts_text, replacing_text, verdict_text
+def _as_learned(command: Command, known: Learned | None) -> Command:
+    """Return the command with what is known of its replaced collectives: where to start, or that none is replaced."""
+    from dataclasses import replace
+
+    from dovetail.accelerate.learn import LOST
+
+    if known is None:
+        return command
+    return command.without_replacing() if known.replacing == LOST else replace(command, start=known.start)
+
+
+def _report(ran: Ran, known: Learned | None, *, asked: bool) -> None:
+    from dovetail.accelerate.learn import NOT_TRIED
+    from dovetail.report.acceleration import applied_text, counts_text, judged_text, replacing_text, verdict_text
 
     output.note(f"dovetail accelerate: {counts_text(ran.counts[0], len(ran.counts) - 1)}")
     if ran.counts[0].replacing:
         output.note(replacing_text(ran.counts[0]))
     output.note(applied_text(known.knobs if known else {}, ran.counts[0].readback))
-    if known and known.fits(ran.counts[0]):
+    if known is None or not known.fits(ran.counts[0]):
+        return
+    if known.verdict != NOT_TRIED:
         output.note(verdict_text(known, replaced=_has_replaced(ran)))
+    if asked and known.replacing:
+        output.note(judged_text(known))
 
 
 def _has_replaced(ran: Ran) -> bool:
@@ -93,30 +114,41 @@ def _has_replaced(ran: Ran) -> bool:
 
 
 def _learn(command: Command, place: Item, ran: Ran, known: Learned | None, limit_s: float, reorder: bool) -> None:
-    """Learn which knobs make the command faster, and save the result."""
-    from dovetail.accelerate.learn import learn, save_settings
+    """Learn what is not known yet: which knobs make the command faster, and whether replaced collectives do."""
+    from dovetail.accelerate.learn import NOT_TRIED, learn, save_settings
+    from dovetail.accelerate.replacement import judge_replacing
     from dovetail.accelerate.running import can_repeat
-    from dovetail.report.acceleration import verdict_text
+    from dovetail.report.acceleration import judged_text, verdict_text
 
-    if known is not None:  # this run may have had knobs
-        place.path.unlink(missing_ok=True)
-        output.note("these knobs were chosen on other ranks, hosts or another library: the next run learns again")
-    elif ran.code or not can_repeat():
+    tries = known is None or known.verdict == NOT_TRIED
+    judges = _has_replaced(ran) and not (known and known.replacing)
+    if not tries and not judges:
+        return
+    if ran.code or not can_repeat():
         why = (
             f"exit code {ran.code}" if ran.code else "the command's input is a file or a pipe, which further runs lack"
         )
         output.note(verdict_text(None, why))
-    else:
-        learned, why_not = learn(command, ran, limit_s, reorder=reorder, note=output.note)
-        if learned:
-            save_settings(place, learned, command.words)
-        output.note(verdict_text(learned, why_not, replaced=_has_replaced(ran)))
+        return
+    learned, why_not = known, ""
+    if tries:
+        found, why_not = learn(command.without_replacing(), ran, limit_s, reorder=reorder, note=output.note)
+        learned = found.with_judgement_of(known) if found else None
+        output.note(verdict_text(found, why_not, replaced=_has_replaced(ran)))
+    if learned and judges:
+        learned, why_not = judge_replacing(command, learned, ran, limit_s, output.note)
+        output.note(why_not or judged_text(learned))
+    if learned:
+        save_settings(place, learned, command.words)
 
 
-def _check(command: Command, known: Learned | None, pairs: int) -> int:
-    """Run the command alternately with the chosen knobs and as it is; print the ratio and the verdict."""
+def _check(command: Command, place: Item, known: Learned | None, pairs: int) -> int:
+    """Run the command alternately with the chosen knobs and as it is; print the ratio and the verdict; save it."""
+    from dataclasses import replace
+
     from dovetail.accelerate.contest import FailedRun
-    from dovetail.accelerate.learn import check
+    from dovetail.accelerate.learn import check, save_settings
+    from dovetail.accelerate.replacement import judged
     from dovetail.accelerate.running import can_repeat
     from dovetail.report.acceleration import applied_text, check_text
 
@@ -124,10 +156,13 @@ def _check(command: Command, known: Learned | None, pairs: int) -> int:
         raise DovetailError("--check runs the command several times", found="its input is a file or a pipe")
     knobs = known.knobs if known else {}
     try:
-        ratio = check(command, knobs, pairs)
+        ratio, ran = check(replace(command, start=known.start if known else ()), knobs, pairs)
     except FailedRun as failure:
         output.warn(str(failure))
         return failure.code
     print(applied_text(knobs))
     print(check_text(ratio, knobs, replaces=bool(command.replace)))
+    learned = judged(known, ratio, ran, replaces=_has_replaced(ran)) if knobs or command.replace else None
+    if learned:
+        save_settings(place, learned, command.words)
     return 0

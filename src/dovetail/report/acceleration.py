@@ -73,7 +73,7 @@ def replacing_text(counts: Counts) -> str:
     share, cost = replacing.saved_s / counts.rank_s, replacing.spent_s / counts.rank_s
     lines = [f"  {_replaced(row)}" for row in replacing.rows if row.moved][:REPLACED]
     moved, learning = sum(row.moved for row in replacing.rows), f"learning cost {share_text(cost)}"
-    saved = f"saved about {share_text(share)} of the ranks' time, by pairs of calls; " if moved else ""
+    saved = f"saved about {share_text(share)} of the ranks' time, by blocks of calls; " if moved else ""
     lines.append(f"replaced {moved or 'no'} collectives: {saved}{learning}")
     calls: dict[str, int] = {}
     for row in replacing.rows:
@@ -84,10 +84,26 @@ def replacing_text(counts: Counts) -> str:
     return "\n".join([*lines, *([f"left to the library: {left}"] if left else [])])
 
 
+def judged_text(learned: Learned) -> str:
+    """Return the line about what whole runs have shown of replaced collectives.
+
+    >>> judged_text(Learned("nothing to try", {}, "X", ("a",), 2, replacing="slower or unclear"))
+    'collectives are left to the library: whole runs that replaced them failed'
+    """
+    if learned.replacing == WON and learned.replaced:
+        return f"replaced collectives make whole runs faster: {ratio_text(learned.replaced)}"
+    if learned.replaced is None:
+        return "collectives are left to the library: whole runs that replaced them failed"
+    return f"collectives are left to the library: replacing them is slower or unclear: {ratio_text(learned.replaced)}"
+
+
 def _replaced(row: Replaced) -> str:
     what = f" of {row.dtype} {row.op}" if row.op else ""
     size = f"{num_bytes(1 << row.log2_bytes)} and more" if row.log2_bytes >= 0 else "no bytes"
-    now = f"{seconds_text(row.was_s)} → {seconds_text(row.now_s)} (ratio {row.low:.2f} to {row.high:.2f})"
+    times = f"{seconds_text(row.was_s)} → {seconds_text(row.now_s)}"
+    now = f"{times} from call to call (ratio {row.low:.2f} to {row.high:.2f})"
+    if not row.was_s:
+        now = "as an earlier run has shown"
     return f"MPI_{row.call}{what} on {row.comm_size} ranks, {size}: {now}, {row.moved} of {row.calls} calls"
 
 

@@ -30,8 +30,8 @@ class Gate:
         Module that compiles wrappers in a process that needs others; it prints their path.
     includes : sequence of str
         Headers with further entries.
-    yields : bool
-        Leave processes alone in which another tool defines MPI calls.
+    is_below : bool
+        Where another tool defines MPI calls, let the tool see them first, and wrap what it calls by PMPI.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Gate:
     prefix: str
     builder: str
     includes: tuple[str, ...] = ()
-    yields: bool = False
+    is_below: bool = False
 
 
 TRACER = Gate(
@@ -61,7 +61,7 @@ def gate_source(gate: Gate = TRACER) -> str:
     """
     entries = dict(_entries())
     names = [name for name in entries if name.startswith(("MPI_", "PMPI_"))]
-    head = ["#define _GNU_SOURCE", "#include <stddef.h>", f"#define DG_ALONE {int(gate.yields)}"]
+    head = ["#define _GNU_SOURCE", "#include <stddef.h>", f"#define DG_BELOW {int(gate.is_below)}"]
     words = {"WHO": gate.who, "DONE": gate.done, "ENV": gate.prefix, "BUILDER": gate.builder}
     head += [f'#define DG_{name} "{text}"' for name, text in words.items()]
     head += [f"long {name}({_typed(entries[name])});" for name in names]

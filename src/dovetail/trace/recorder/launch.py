@@ -96,9 +96,13 @@ def trace_folder() -> Path:
 def environment(
     preloaded: Path, folder: Path, base: Mapping[str, str] = os.environ, gate: Gate = TRACER
 ) -> dict[str, str]:
-    """Return the environment in which processes load the library `preloaded` and write their records to `folder`."""
+    """Return the environment in which processes load the library `preloaded` and write their records to `folder`.
+
+    It comes before the libraries that the user preloads; a gate that stands below other tools comes after them.
+    """
     before = base.get("LD_PRELOAD")
-    preload = f"{preloaded}:{before}" if before else str(preloaded)
+    both = (before, str(preloaded)) if gate.is_below else (str(preloaded), before)
+    preload = ":".join(filter(None, both))
     return {**base, "LD_PRELOAD": preload, f"{gate.prefix}DIR": str(folder.resolve())}
 
 

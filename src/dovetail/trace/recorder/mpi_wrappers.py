@@ -93,10 +93,10 @@ def _traced(number: int, name: str, call: Call, real: str) -> list[str]:
 
 
 def _for_fortran(name: str, typed: str, params: list[str]) -> str:
-    """Return the wrapper of the PMPI form, which some libraries' Fortran functions call: it traces those calls."""
+    """Return the wrapper of the PMPI form, which some libraries' Fortran functions and other tools call."""
     args = ", ".join(params)
     head = f'__attribute__((visibility("default"))) int PMPI_{name}({typed or "void"}) {{'
-    return f"{head}\n    return dm_in_fortran() ? MPI_{name}({args}) : real_{name}({args});\n}}"
+    return f"{head}\n    return dm_wraps_pmpi() ? MPI_{name}({args}) : real_{name}({args});\n}}"
 
 
 def fortran_wrappers(number: int, name: str, call: Call) -> Iterator[str]:
