@@ -6,7 +6,8 @@ Each row is one operator with given shapes, forward, or a step of a tensor-paral
 the planned operator run: a product and a collective one after the other, on gloo and on Dovetail's group; and a rival
 that cuts the rows into chunks and begins gloo's collective of each while it multiplies the next (the best of 2, 4 and
 8 chunks). Rank 0 prints medians of rounds, the plan, and times of the others over the operator's: above 1 the operator
-is faster. On several hosts set GLOO_SOCKET_IFNAME, and start it with mpiexec. `--overhead`
+is faster. The product and the collective of Dovetail's group alone give the ideal: the longer of the two. Its share of the
+gain is what the operator saves over what serial takes beyond it. On several hosts set GLOO_SOCKET_IFNAME, and start it with mpiexec. `--overhead`
 compares the operators on tiny tensors with the same calls on the same group.
 """
 
@@ -63,16 +64,28 @@ def row(name, count, width, dtype, groups):
     made |= {"seconds": {key: statistics.quantiles(values, n=4) for key, values in found.items()}}
     said = [line.strip() for line in dt.explain(groups["dovetail"]).split("\n")]
     made["plan"] = next(line for line in reversed(said) if line.startswith("plan: "))
+    made["share"] = share(middle)
     if dist.get_rank() == 0:
         shown = "  ".join(
             f"{key} {1e3 * each:8.2f} ms" for key, each in middle.items() if key in (*against, "operator")
         )
         ratios = "  ".join(f"{key} {each[1]:5.2f} ×" for key, each in against.items())
+        if made["share"] is not None:
+            shown += f"  product {1e3 * middle['product']:.2f}, collective {1e3 * middle['collective']:.2f} ms alone"
+            ratios += f", {made['share']:.0%} of the ideal gain"
         print(
             f"{name:22} {count:5} rows {made['dtype']:9} {shown}  over the operator: {ratios}, {made['plan']}",
             flush=True,
         )
     return made
+
+
+def share(middle):
+    """Return the share of the ideal gain, of medians: serial's time beyond the longer of its two parts. None: no part."""
+    if "product" not in middle:
+        return None
+    ideal = middle["serial"] - max(middle["product"], middle["collective"])
+    return (middle["serial"] - middle["operator"]) / ideal if ideal > 0 else None
 
 
 def measured(calls, times=1):
@@ -115,7 +128,8 @@ def all_reduce_calls(count, width, dtype, groups):
         for work in works:
             work.wait()
 
-    return contest(serial, chunked, partial(dt.linear_all_reduce, x, w, group=groups["dovetail"]), groups)
+    parts = partial(linear, x, w), partial(dist.all_reduce, torch.empty(count, width, dtype=dtype))
+    return contest(serial, chunked, partial(dt.linear_all_reduce, x, w, group=groups["dovetail"]), groups, parts)
 
 
 def reduce_scatter_calls(count, width, dtype, groups):
@@ -136,7 +150,9 @@ def reduce_scatter_calls(count, width, dtype, groups):
         for work in works:
             work.wait()
 
-    return contest(serial, chunked, partial(dt.linear_reduce_scatter, x, w, group=groups["dovetail"]), groups)
+    own, whole = torch.empty(count // ranks, width, dtype=dtype), torch.empty(count, width, dtype=dtype)
+    parts = partial(linear, x, w), partial(dist.reduce_scatter_single, own, whole)
+    return contest(serial, chunked, partial(dt.linear_reduce_scatter, x, w, group=groups["dovetail"]), groups, parts)
 
 
 def all_gather_calls(count, width, dtype, groups):
@@ -161,11 +177,14 @@ def all_gather_calls(count, width, dtype, groups):
             for rank, rows in enumerate(each.chunk(ranks)):
                 torch.mm(rows, w.t(), out=out[rank * own :][part])
 
-    return contest(serial, chunked, partial(dt.all_gather_linear, x, w, group=groups["dovetail"]), groups)
+    whole = torch.empty(count, width, dtype=dtype)
+    parts = partial(linear, whole, w), partial(dist.all_gather_single, whole, x)
+    return contest(serial, chunked, partial(dt.all_gather_linear, x, w, group=groups["dovetail"]), groups, parts)
 
 
-def contest(serial, chunked, operator, groups):
+def contest(serial, chunked, operator, groups, parts):
     calls = {"gloo": partial(serial, groups["gloo"]), "serial": partial(serial, groups["dovetail"])}
+    calls |= dict(zip(("product", "collective"), parts, strict=True))
     return calls | {f"rival of {chunks}": partial(chunked, chunks) for chunks in CHUNKS} | {"operator": operator}
 
 

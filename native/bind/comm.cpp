@@ -8,7 +8,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -16,6 +18,8 @@
 
 #include "bind/arrays.hpp"
 #include "run/bound.hpp"
+#include "run/door.h"
+#include "shm/transport.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -29,8 +33,9 @@ struct Bound {
     Bound(const dt_mpi_table* mpi, int fortran, void (*ends)(void*), void (*freed)(void*))
         : comm(mpi, fortran, ends, freed) {}
     Communicator comm;
-    bool freed = false, busy = false;
+    std::atomic<bool> freed{false}, busy{false};
     bool has_begun = false;  // calls that were begun come before all others
+    dt_door door{};
 };
 using Shared = std::shared_ptr<Bound>;
 
@@ -114,31 +119,70 @@ std::string of_rank(const Bound& bound, const std::string& failure) {
     throw std::logic_error("raise_fault returned");
 }
 
-// False where an engine has to be added first. MPI may wait long: other threads go on meanwhile.
-bool run(Bound& bound, const Call& call) {
-    if (bound.freed) raise_run_error("the communicator was freed");
-    if (std::exchange(bound.busy, true)) raise_run_error("another thread is in a collective on this communicator");
-    std::string failure;
-    bool done = true, other_failed = false;
-    {
-        const nb::gil_scoped_release release;
-        try {
-            done = bound.comm.run(call);
-        } catch (const OtherRankFailed&) {
-            other_failed = true;
-        } catch (const TransportError& error) {
-            failure = error.message;
-        } catch (const std::exception& error) {
-            failure = error.what();
-        }
+// Makes a call, and returns what became of it (door.h). `failure` gets the cause.
+int attempt(Bound& bound, const Call& call, std::string& failure, bool by_library = false) {
+    if (bound.freed) return failure = "the communicator was freed", DT_CALL_FAILED;
+    if (bound.busy.exchange(true))
+        return failure = "another thread is in a collective on this communicator", DT_CALL_FAILED;
+    int outcome = DT_CALL_DONE;
+    try {
+        if (by_library)
+            bound.comm.library(call);
+        else if (!bound.comm.run(call))
+            outcome = DT_CALL_NEEDS_ENGINE;
+    } catch (const OtherRankFailed&) {
+        outcome = DT_CALL_OTHER_FAILED;
+    } catch (const TransportError& error) {
+        outcome = DT_CALL_FAILED;
+        failure = of_rank(bound, error.message);
+    } catch (const std::exception& error) {
+        outcome = DT_CALL_FAILED;
+        failure = of_rank(bound, error.what());
     }
     bound.busy = false;
-    if (other_failed) raise_fault(bound);
-    if (!failure.empty())
-        raise_run_error(of_rank(bound, failure),
-                        "look at the output of the rank that failed; with DOVETAIL_CHECK_CALLS=1 ranks compare their "
-                        "arguments first");
-    return done;
+    return outcome;
+}
+
+// False where an engine has to be added first. MPI may wait long: other threads go on meanwhile.
+bool run(Bound& bound, const Call& call) {
+    std::string failure;
+    int outcome = DT_CALL_DONE;
+    {
+        const nb::gil_scoped_release release;
+        outcome = attempt(bound, call, failure);
+    }
+    if (outcome == DT_CALL_OTHER_FAILED) raise_fault(bound);
+    constexpr auto hint =
+        "look at the output of the rank that failed; with DOVETAIL_CHECK_CALLS=1 ranks compare their arguments first";
+    if (outcome == DT_CALL_FAILED) raise_run_error(failure, failure.starts_with("rank ") ? hint : nullptr);
+    return outcome == DT_CALL_DONE;
+}
+
+int call_through_door(void* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
+                      long long num_bytes, char* text, int size) {
+    Call asked;
+    asked.kind = kind;
+    asked.src = static_cast<const std::byte*>(src);
+    asked.dst = static_cast<std::byte*>(dst);
+    asked.count = count;
+    asked.dtype = dtype;
+    asked.op = op;
+    asked.root = root;
+    asked.num_bytes = num_bytes;
+    std::string failure;
+    const int outcome = attempt(*static_cast<Bound*>(comm), asked, failure, kind == DT_BARRIER);
+    std::snprintf(text, static_cast<std::size_t>(size), "%s", failure.c_str());
+    return outcome;
+}
+
+void rest_through_door(void* comm, int number, int on) {
+    static_cast<Bound*>(comm)->comm.transport()->rests = on != 0;
+    if (number >= 0) dovetail::shm::rest(number, on != 0);
+}
+
+std::uintptr_t door_of(Bound& bound, int number) {
+    bound.door = {DT_DOOR_VERSION, &bound, number, call_through_door, rest_through_door};
+    return reinterpret_cast<std::uintptr_t>(&bound.door);
 }
 
 // The whole of a plain call. False where something is amiss, new or rare: the caller then looks closer.
@@ -300,7 +344,7 @@ void bind_comm(nb::module_& m) {
         .def_prop_ro("address", [](const Bound& b) { return reinterpret_cast<std::uintptr_t>(b.comm.comm()); })
         .def_prop_ro("rank", [](const Bound& b) { return b.comm.rank(); })
         .def_prop_ro("size", [](const Bound& b) { return b.comm.size(); })
-        .def_prop_ro("freed", [](const Bound& b) { return b.freed; })
+        .def_prop_ro("freed", [](const Bound& b) { return b.freed.load(); })
         .def_prop_ro("num_engines", [](const Bound& b) { return b.comm.num_engines(); })
         .def(
             "keep",
@@ -354,6 +398,8 @@ void bind_comm(nb::module_& m) {
         .def_rw("has_begun", &Bound::has_begun,
                 "Whether calls were begun that have not ended: `comm_call` leaves all to others.")
         .def("acknowledge", [](Bound& b) { board_of(b).acknowledge(); })
+        .def("door", &door_of, "number"_a = -1,
+             "Address of a `dt_door` (run/door.h), valid as long as this. `number`: of the communicator of one host.")
         .def("library", &by_library, "kind"_a, "src"_a, "dst"_a, "num_bytes"_a, "By the library, without rules.")
         .def("run", &run_words, "kind"_a, "src"_a, "dst"_a, "count"_a, "dtype"_a, "op"_a, "root"_a, "num_bytes"_a,
              "counts"_a, "all_counts"_a, "Returns False if the caller must add an engine first.")

@@ -64,6 +64,15 @@ def ranks_of(size, **common):
     return [common | {"DOVETAIL_RANKS": str(size), "DOVETAIL_RANK": str(rank)} for rank in range(size)]
 
 
+def cache_in(folder):
+    """Return the environment of a cache in `folder`, with the usual one's compiled libraries: one takes half a minute."""
+    from dovetail.core import LIBRARIES, cache_dir
+
+    with suppress(FileExistsError):
+        Path(folder, LIBRARIES).symlink_to(cache_dir(LIBRARIES))
+    return {"DOVETAIL_CACHE": str(folder)}
+
+
 def checks_of(program):
     """Return the names of a program's checks, in its order."""
     functions = [each for each in ast.parse(Path(program).read_text()).body if isinstance(each, ast.FunctionDef)]

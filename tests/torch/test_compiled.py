@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import needs
 import pytest
+from forked_ranks import cache_in
 from shared_ranks import run_shared
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.slow]
@@ -24,7 +25,7 @@ def results(folder):
     """Run all checks on 2 ranks; return {check: {rank: "passed" or a traceback}}."""
     found = defaultdict(dict)
     names = [name for name in CHECKS if name != "check_inductor" or needs.missing("compiler") is None]
-    env = {"DOVETAIL_CACHE": folder, "TORCHINDUCTOR_CACHE_DIR": f"{folder}/code"}
+    env = cache_in(folder) | {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/code"}
     code, printed = run_shared(2, PROGRAM.name, folder, *names, limit_s=240, env=env)
     for line in printed.splitlines():
         if line.startswith('["check_'):

@@ -44,8 +44,12 @@ CASES = (  # of torch's DistributedTest: of each kind that runs on CPUs
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """All checks on 2 and on 3 ranks: {number of ranks: how they `Ended`}."""
-    jobs = {size: Job([PROGRAM, tmp_path_factory.mktemp("ranks")], ranks_of(size)) for size in (2, 3)}
+    """All checks on 2 ranks in Python, and on 3 of the native group: {number of ranks: how they `Ended`}."""
+    forms = {2: "0", 3: ""}
+    jobs = {
+        size: Job([PROGRAM, tmp_path_factory.mktemp("ranks")], ranks_of(size, DOVETAIL_TORCH_NATIVE=form))
+        for size, form in forms.items()
+    }
     return dict(zip(jobs, run_jobs(jobs.values(), limit_s=200), strict=True))
 
 

@@ -2,7 +2,7 @@
 
 import needs
 import pytest
-from forked_ranks import Job, by_check, checks_of, ranks_of, run_jobs
+from forked_ranks import Job, by_check, cache_in, checks_of, ranks_of, run_jobs
 
 pytestmark = pytest.mark.needs("torch")
 PROGRAM = needs.RANKS / "torch_linear_ranks.py"
@@ -17,7 +17,7 @@ def ended(tmp_path_factory):
     for size in (2, 3):
         folder = str(tmp_path_factory.mktemp("ranks"))
         names = [name for name in CHECKS if size == 2 or name not in ON_TWO]
-        jobs[size] = Job([PROGRAM, folder, *names], ranks_of(size, DOVETAIL_CACHE=folder))
+        jobs[size] = Job([PROGRAM, folder, *names], ranks_of(size, **cache_in(folder)))
     found = run_jobs(jobs.values(), limit_s=250, modules=["torch._dynamo", "torch.testing._internal.optests"])
     return dict(zip(jobs, found, strict=True))
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import needs
 import pytest
+from forked_ranks import cache_in
 from shared_ranks import run_shared
 
 pytestmark = pytest.mark.needs("torch")
@@ -26,7 +27,7 @@ def results():
     """Run all checks on the ranks; return {check: {rank: "passed" or a traceback}}."""
     found = defaultdict(dict)
     folder = subprocess.run(["mktemp", "-d"], capture_output=True, text=True, check=True).stdout.strip()
-    code, printed = run_shared(RANKS, PROGRAM.name, folder, *CHECKS, limit_s=200, env={"DOVETAIL_CACHE": folder})
+    code, printed = run_shared(RANKS, PROGRAM.name, folder, *CHECKS, limit_s=200, env=cache_in(folder))
     for line in printed.splitlines():
         if line.startswith('["check_'):
             for row in line.replace("][", "]\n[").splitlines():

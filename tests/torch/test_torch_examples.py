@@ -1,5 +1,6 @@
 """Example programs of examples/torch, and the program of docs/torch_compile.md, on 2 ranks under torchrun."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import textwrap
 
 import needs
 import pytest
+from forked_ranks import cache_in
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.slow]
 EXAMPLES = needs.ROOT / "examples" / "torch"
@@ -14,7 +16,7 @@ EXAMPLES = needs.ROOT / "examples" / "torch"
 
 def torchrun(cache, *words, limit_s=240):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *map(str, words)]
-    caches = {"DOVETAIL_CACHE": str(cache), "TORCHINDUCTOR_CACHE_DIR": str(cache / "code")}
+    caches = cache_in(cache) | {"TORCHINDUCTOR_CACHE_DIR": str(cache / "code")}
     env = os.environ | {"OMP_NUM_THREADS": "1"} | caches
     found = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=env, check=False)
     assert found.returncode == 0, found.stderr[-3000:]
@@ -34,6 +36,18 @@ def test_decoder_compares_its_variants(tmp_path):
         rows = [line for line in lines if line.startswith(f"{phase} ")]
         names = [line[9:30].strip() for line in rows]
         assert names == ["gloo", "by name", "tp_plan", "tp_plan by name", "operator"], rows
+
+
+def test_advice_on_a_profile_names_the_late_rank(tmp_path, capfd):
+    from dovetail.cli import main
+
+    assert "on 2 ranks, dovetail" in torchrun(tmp_path, EXAMPLES / "profiled.py", tmp_path)
+    files = [str(tmp_path / f"rank{rank}.json") for rank in range(2)]
+    assert main(["trace", "import", *files, "-o", str(tmp_path / "steps.dovetail")]) == 0
+    capfd.readouterr()
+    assert main(["trace", "advise", str(tmp_path / "steps.dovetail"), "--json"]) == 0
+    (first, *_) = [it for it in json.loads(capfd.readouterr().out)["findings"] if it["kind"] == "imbalance"]
+    assert first["root"]["rank"] == 1
 
 
 @pytest.mark.thorough

@@ -19,6 +19,7 @@ from dovetail.advise.roots import Roots
 from dovetail.advise.sources import SOURCES
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
+from dovetail.advise.words import in_words
 from dovetail.core.collector import paused
 from dovetail.machine import Machine
 from dovetail.run.load import Load
@@ -187,7 +188,9 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     crowded = max((it.warnings for it in crowds), key=len, default=())
     notes = (*(f"{text}." for text in partial_words(trace.meta)), *level_notes(trace), *hidden_notes(trace))
     notes += max((it.notes for it in crowds), key=len, default=())
-    return replace(found, notes=notes, load=load, disturbed=warnings, crowded=crowded)
+    found = replace(found, notes=notes, load=load, disturbed=warnings, crowded=crowded)
+    named: Advice = in_words(found, trace.meta.get("words", {}))
+    return named
 
 
 def hidden_notes(trace: Trace | TraceFile) -> Iterator[str]:

@@ -51,14 +51,14 @@ def compile_c(
     about: str = "--version",
     flags: Sequence[str] = ("-O2",),
 ) -> Path:
-    """Compile C sources to a shared library, unless it is cached; return its path.
+    """Compile C or C++ sources to a shared library, unless it is cached; return its path.
 
     Parameters
     ----------
     compiler : str
         Path of the compiler.
     sources : sequence of path
-        C files, which are compiled, and the headers they include.
+        C or C++ files, which are compiled, and the headers they include.
     name : str
         Name of the library in the cache; a hash of sources, flags, compiler and `about`'s output is added.
     what : str
@@ -89,7 +89,7 @@ def compile_c(
 def _compile(compiler: str, sources: Sequence[Path], flags: Sequence[str], target: Path, what: str) -> None:
     """Run the compiler; write the library to `target`, whose mode stays. Raise EnvironmentFault if it fails."""
     mode = target.stat().st_mode
-    units = [str(source) for source in sources if source.suffix == ".c"]
+    units = [str(source) for source in sources if source.suffix in (".c", ".cpp")]
     command = [compiler, "-shared", "-fPIC", "-o", str(target), *units, *flags, "-lm"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:

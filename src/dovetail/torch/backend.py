@@ -8,6 +8,7 @@ import torch.distributed as dist
 
 from dovetail.torch.group import DovetailGroup
 from dovetail.torch.launchers import fill_in
+from dovetail.torch.native import native_group
 from dovetail.torch.private import before_env_rendezvous, has_backend
 from dovetail.torch.rendezvous import fill_in_address
 
@@ -22,7 +23,15 @@ def register() -> None:
         dist.Backend.register_backend(NAME, _make, extended_api=True, devices=["cpu"])
 
 
+class PythonGroup(DovetailGroup, dist.ProcessGroup):  # type: ignore[misc]
+    """The process group where PyTorch's headers cannot be compiled."""
+
+    turn = 0
+
+
 def _make(options: Any, _: Any) -> DovetailGroup:
-    return DovetailGroup(
+    kind = native_group() or PythonGroup
+    found: DovetailGroup = kind(
         options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group
     )
+    return found

@@ -7,13 +7,16 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 import torch.distributed as dist
 
 from dovetail.call.selection_rules import checks_calls
 from dovetail.core import OperatorError, RunError
-from dovetail.torch import private
+from dovetail.run.faults import raise_fault
+from dovetail.run.ranks.comm import KINDS
+from dovetail.store.selection import LIBRARY
+from dovetail.torch import private, spans
 from dovetail.torch.calls import Calls
 from dovetail.torch.messages import MessageWork
 from dovetail.torch.ranks import meet
@@ -22,6 +25,7 @@ from dovetail.torch.work import Ended, GroupError, Worker
 
 FAREWELL_S = 5.0  # seconds that `shutdown` waits for calls under way
 DONE = Ended()
+NEEDS_ENGINE, OTHER_FAILED = 1, 2  # of native/run/door.h
 _open_groups: WeakSet[Any] = WeakSet()
 
 
@@ -31,21 +35,29 @@ def _let_all_go() -> None:
         group._let_go()
 
 
-class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
-    """A process group without its collectives: see DovetailGroup."""
+class GroupBase:
+    """A process group without its collectives: see DovetailGroup. Its classes derive from torch's `ProcessGroup` too."""
+
+    turn: int  # how many collectives were called
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, global_ranks: Sequence[int] = ()) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._global_ranks = list(global_ranks)
         self._name = self._description = ""
         self._ranks: Any = meet(store, rank, size, timeout.total_seconds())
+        own = ref(self)
+        self._ranks.count = lambda: found.turn if (found := own()) is not None else 0
         is_detail = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
         self._calls = Calls(self._ranks.made, checks_calls() or is_detail)
-        self._worker = Worker(f"dovetail group of {size}", self._ranks.rest)
+        self._worker = self._new_worker()
         self._gloo: Any = None
-        self._turn, self._is_open = 0, True
+        self._is_open = True
         _open_groups.add(self)
+
+    def _new_worker(self) -> Any:
+        """Return what makes calls in their order."""
+        return Worker(f"dovetail group of {self._size}", self._ranks.rest)
 
     # Names and sizes
 
@@ -92,10 +104,10 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         return self._store
 
     def _set_sequence_number_for_group(self) -> None:
-        self._turn = 0
+        self.turn = 0
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._turn
+        return self.turn
 
     # Messages
 
@@ -152,11 +164,12 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
         """Do a call now, or later on the group's thread if the caller does not wait for it."""
         if not self._is_open:
             raise GroupError(f"{name} failed: the process group was destroyed")
-        self._turn += 1
-        self._ranks.num_calls += 1
+        self.turn += 1
+        title = self._title(name, results) if spans.are_on() else ""
         if not opts.asyncOp:
             try:
-                self._worker.now(call)
+                with spans.shown(title):
+                    self._worker.now(call)
             except RunError as error:
                 raise self._failed(name, error) from None
             return DONE
@@ -167,7 +180,28 @@ class GroupBase(dist.ProcessGroup):  # type: ignore[misc]
             except RunError as error:
                 raise self._failed(name, error) from None
 
-        return self._worker.later(explained, results)
+        return self._worker.later(explained, results, title)
+
+    def _title(self, name: str, results: Sequence[Any]) -> str:
+        times = self._size if name in ("reduce_scatter", "scatter") else 1
+        return self.title_of(name, times * sum(each.nbytes for each in results))
+
+    def title_of(self, name: str, num_bytes: int) -> str:
+        """Return the name of a call in profiles. `num_bytes`: of the larger of a rank's input and output."""
+        choice = self._calls.made.choice(name, num_bytes) if name in KINDS else None
+        return spans.title(name, num_bytes, self._name, choice.algorithm if choice else LIBRARY)
+
+    def finish_call(self, name: str, outcome: int, text: str, *arguments: Any) -> None:
+        """Make a call for which native code needs an engine, or raise its error. `outcome`: as in native/run/door.h."""
+        try:
+            if outcome == NEEDS_ENGINE:
+                self._calls.one(*arguments)
+            elif outcome == OTHER_FAILED:
+                raise_fault(self._calls.made.bound)
+            else:
+                raise RunError(text)
+        except RunError as error:
+            raise self._failed(name, error) from None
 
     def _failed(self, name: str, error: RunError) -> Any:
         """Let all ranks' calls fail from now on: other ranks may have ended this one. Return the error to raise."""

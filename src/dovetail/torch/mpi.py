@@ -149,14 +149,15 @@ class MpiRanks:
     ----------
     made : Communicator
         For collectives.
-    num_calls : int
-        That this rank has made, for errors of ranks that wait for it.
+    count : callable
+        Returns how many collectives this rank has called, for errors of ranks that wait for it.
     """
 
     def __init__(self, job: MpiJob, members: Sequence[int], key: str, limit_s: float) -> None:
         from mpi4py import MPI
 
-        self._job, self._members, self._key, self.num_calls = job, list(members), key, 0
+        self._job, self._members, self._key = job, list(members), key
+        self.count: Callable[[], int] = lambda: 0
         self._answers: dict[int, int] = {}  # by rank, the calls it has made
         group = MPI.COMM_WORLD.Get_group().Incl(self._members)
         self._comm = MPI.COMM_WORLD.Create_group(group, zlib.crc32(key.encode()) % MOST_TAG)
@@ -182,7 +183,7 @@ class MpiRanks:
         elif "fails" in message:
             self.made.world.transport.fail(message["fails"])
         elif "asks" in message:
-            self._job.watch.send(group=self._key, rank=self.made.rank, calls=self.num_calls)
+            self._job.watch.send(group=self._key, rank=self.made.rank, calls=self.count())
         elif "calls" in message:
             self._answers[message["rank"]] = message["calls"]
 
@@ -195,6 +196,10 @@ class MpiRanks:
     def rest(self, on: bool) -> None:
         """Let collectives sleep between polls, or no longer: the program computes meanwhile."""
         self.made.world.transport.rests = on
+
+    def door(self) -> int:
+        """Return the address of the collectives as C functions (native/run/door.h)."""
+        return int(self.made.bound.door())
 
     def fail(self, why: str) -> None:
         """Let collectives fail from now on, on all ranks."""
@@ -224,7 +229,7 @@ class MpiRanks:
         """Return the ranks that have made fewer calls than this one, or do not answer."""
         self._answers = {}
         self._job.watch.send(group=self._key, asks=self.made.rank)
-        until, own = time.monotonic() + ANSWER_S, self.num_calls
+        until, own = time.monotonic() + ANSWER_S, self.count()
         while len(self._answers) < self.made.size and time.monotonic() < until:
             time.sleep(0.02)
         return [rank for rank in range(self.made.size) if self._answers.get(rank, -1) < own and rank != self.made.rank]

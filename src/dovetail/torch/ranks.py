@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
@@ -48,12 +49,13 @@ class SharedRanks:
     ----------
     made : Communicator
         For collectives.
-    num_calls : int
-        That this rank has made.
+    count : callable
+        Returns how many collectives this rank has called.
     """
 
     def __init__(self, comm: Comm, limit_s: float) -> None:
-        self._comm, self.num_calls = comm, 0
+        self._comm = comm
+        self.count: Callable[[], int] = lambda: 0
         self.made = communicator(comm)
         comm.limit(limit_s)
 
@@ -65,6 +67,10 @@ class SharedRanks:
     def rest(self, on: bool) -> None:
         """Let collectives sleep between polls, or no longer: the program computes meanwhile."""
         self._comm.rest(on)
+
+    def door(self) -> int:
+        """Return the address of the collectives as C functions (native/run/door.h)."""
+        return int(self.made.bound.door(self._comm.py2f()))
 
     def fail(self, why: str) -> None:
         """Let collectives fail from now on, on all ranks."""

@@ -175,8 +175,8 @@ class Worker:
         self.later(lambda: found.append(call()), ()).wait()
         return found[0]
 
-    def later(self, call: Callable[[], Any], results: Sequence[Any]) -> Work:
-        """Let the thread do a call after all earlier ones. Return at once."""
+    def later(self, call: Callable[[], Any], results: Sequence[Any], title: str = "") -> Work:
+        """Let the thread do a call after all earlier ones. Return at once. Profiles do not show it."""
         work = Work(results, self)
         is_short = sum(each.nbytes for each in results) <= SHORT_BYTES
         with self._giving:

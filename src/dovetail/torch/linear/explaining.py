@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dovetail.torch.linear.kinds import GATHERS
 from dovetail.torch.linear.layers import noted
-from dovetail.torch.linear.plans import Call, is_serial, tables
+from dovetail.torch.linear.plans import Call, tables
 
 
 def explain(group: Any = None) -> str:
@@ -39,7 +38,7 @@ def _paragraph(call: Call, group: Any) -> str:
     assert plan is not None
     if plan.origin == "alone":
         return f"{head}\n  computed alone: no data move"
-    lines = [head, f"  plan: {_words(call)} ({plan.origin})"]
+    lines = [head, f"  plan: {call.words} ({plan.origin})"]
     if plan.predicted_s:
         measured = f", measured {_ms(plan.measured_s)} beside {_ms(plan.serial_s)} of serial" if plan.measured_s else ""
         lines.append(f"  predicted {_ms(plan.predicted_s)}{measured}")
@@ -48,18 +47,6 @@ def _paragraph(call: Call, group: Any) -> str:
     if call.calls:
         lines.append(f"  seen: {call.calls} calls, {_ms(call.total_s / call.calls)} on average")
     return "\n".join(lines)
-
-
-def _words(call: Call) -> str:
-    assert call.plan is not None
-    schedule = call.plan.schedule
-    if is_serial(schedule):
-        return "serial"
-    tiles = schedule["tiles"]
-    own = ", own rows first" if call.case.kind in GATHERS else ""
-    lengths = str(tiles[0]) if len(set(tiles)) == 1 else f"{min(tiles)} to {max(tiles)}"
-    count = "1 tile" if len(tiles) == 1 else f"{len(tiles)} tiles"
-    return f"{count} of {lengths} rows{own}"
 
 
 def _ms(seconds: float) -> str:

@@ -11,8 +11,9 @@ import torch
 from torch.nn.functional import linear
 
 from dovetail.core import OperatorError
+from dovetail.torch import spans
 from dovetail.torch.linear.case import Case
-from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
+from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTER
 from dovetail.torch.linear.plans import Call, is_warming, ready
 from dovetail.torch.linear.serial import Made
 from dovetail.torch.linear.warming import choose, wants_plan
@@ -20,6 +21,7 @@ from dovetail.torch.linear.wire import Wire
 
 OPS = ("sum", "avg")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+NAMES = {REDUCE: "linear_all_reduce", SCATTER: "linear_reduce_scatter"}  # of operators in profiles, by collective
 Rows = Sequence[Any]
 
 
@@ -133,10 +135,19 @@ def _run(
         again = lambda lanes, wire: lanes.run(group, wire, matrices, weights, biases, later)  # noqa: E731
         choose(call, group, again, _timed(call, group, matrices, weights, biases, later))
     begin = perf_counter()
-    found: Made = call.lanes.run(group, call.wire, matrices, weights, biases, later)
+    with spans.shown(_title(call, group) if spans.are_on() else ""):
+        found: Made = call.lanes.run(group, call.wire, matrices, weights, biases, later)
     call.calls += 1
     call.total_s += perf_counter() - begin
     return found
+
+
+def _title(call: Call, group: Any) -> str:
+    """Return the name of a call in profiles, with the bytes that its collective moves to or from this rank."""
+    case = call.case
+    moved = case.ranks * case.rows * case.depths[0] if case.kind in GATHERS else case.rows * case.widths[0]
+    what = NAMES.get(case.kind, "all_gather_linear")
+    return spans.title(what, moved * getattr(torch, case.dtype).itemsize, group.group_name, call.words)
 
 
 def _pairs(case: Case, matrices: Rows, weights: Rows, biases: Rows) -> Any:

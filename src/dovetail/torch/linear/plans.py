@@ -20,6 +20,7 @@ from dovetail.store.store import SCHEDULES, Item, item, recall, save
 from dovetail.torch.linear.agreement import agree, check_backend, named, words_of
 from dovetail.torch.linear.case import Case
 from dovetail.torch.linear.columns import lanes_of
+from dovetail.torch.linear.kinds import GATHERS
 from dovetail.torch.linear.lanes import Lanes
 from dovetail.torch.linear.serial import Alone, Serial
 from dovetail.torch.linear.wire import Wire
@@ -79,6 +80,19 @@ class Call:
     def is_alone(self) -> bool:
         """Whether no data move: the group has one rank, or there are no rows."""
         return self.case.ranks == 1 or not self.case.rows
+
+    @property
+    def words(self) -> str:
+        """Its plan in words."""
+        assert self.plan is not None
+        schedule = self.plan.schedule
+        if is_serial(schedule):
+            return "serial"
+        tiles = schedule["tiles"]
+        own = ", own rows first" if self.case.kind in GATHERS else ""
+        lengths = str(tiles[0]) if len(set(tiles)) == 1 else f"{min(tiles)} to {max(tiles)}"
+        count = "1 tile" if len(tiles) == 1 else f"{len(tiles)} tiles"
+        return f"{count} of {lengths} rows{own}"
 
     def use(self, plan: Plan, group: Any) -> None:
         """Run by this plan from now on."""

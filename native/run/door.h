@@ -1,0 +1,26 @@
+/* A communicator's collectives as C functions, for code that is compiled where it is used. No call needs Python's lock. */
+#ifndef DOVETAIL_DOOR_H
+#define DOVETAIL_DOOR_H
+
+#define DT_DOOR_VERSION 1
+
+enum {
+    DT_CALL_DONE,
+    DT_CALL_NEEDS_ENGINE, /* the caller adds an engine, and calls again: `Communicator.run` of run/ranks/comm.py */
+    DT_CALL_OTHER_FAILED, /* another rank failed before data moved: `raise_fault` raises its error */
+    DT_CALL_FAILED        /* `text` has the cause */
+};
+
+typedef struct {
+    int version;
+    void* comm;
+    int number; /* of the communicator of one host, for `rest`; -1: of several hosts */
+    /* Makes a blocking collective; arguments as those of Communicator::run (native/run/comm.hpp). A barrier goes by the
+       library. */
+    int (*call)(void* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
+                long long num_bytes, char* text, int size);
+    /* Lets calls sleep between polls, because this rank computes, or no longer. Any thread may call it. */
+    void (*rest)(void* comm, int number, int on);
+} dt_door;
+
+#endif

@@ -1,0 +1,254 @@
+// Group: a process group whose frequent collectives on tensors without gaps need no Python. Others are made in Python.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/PyProcessGroup.hpp>
+
+#include <array>
+#include <string>
+
+#include "run/door.h"
+#include "run/mpi_table.h"
+#include "worker.hpp"
+
+namespace dovetail::torch_group {
+
+// The transport's type and operation for a reduction of torch's; type -1: it has none.
+struct Reduction {
+    int dtype = -1, op = 0;
+};
+
+// The type by which elements are moved, and how many of it make one element: as `mover` of torch/tensors.py.
+struct Mover {
+    int dtype, width;
+};
+
+// One call, as dt_door::call takes it. `name`: torch's.
+struct Asked {
+    const char* name;
+    int kind;
+    const void* src;
+    void* dst;
+    long long count;
+    int dtype, op, root;
+    long long num_bytes;
+};
+
+// The members named `try_…` begin a call, or return null if Python has to make it. The Python class that inherits has
+// all collectives as methods: `slow_NAME` for those that are here.
+class Group : public c10d::ProcessGroup {
+  public:
+    using Work = c10::intrusive_ptr<c10d::Work>;
+    using Tensors = std::vector<at::Tensor>;
+    using Lists = std::vector<Tensors>;
+    using Counts = std::vector<std::int64_t>;
+
+    Group(int rank, int size) : ProcessGroup(rank, size) {}
+
+    // Makes calls by a door from now on, until it is shut.
+    void open(const dt_door* door, std::shared_ptr<Worker> worker) {
+        worker_ = std::move(worker);
+        door_ = door;
+    }
+    void shut() { door_ = nullptr; }
+    void reduces(at::ScalarType dtype, int op, Reduction by) { table_[index(dtype, op)] = by; }
+    std::atomic<long long> turn{0};  // how many collectives were called
+
+    Work try_allreduce(const Tensors& tensors, const c10d::AllreduceOptions& opts) {
+        if (tensors.size() != 1 || !is_plain(tensors[0])) return {};
+        const at::Tensor& one = tensors[0];
+        const Reduction by = reduction(one, opts.reduceOp);
+        void* at = one.data_ptr();
+        return by.dtype < 0 ? Work()
+                            : begin({"all_reduce", DT_ALL_REDUCE, at, at, one.numel(), by.dtype,
+                                     by.op, 0, bytes(one)},
+                                    tensors, opts.asyncOp);
+    }
+    Work try_broadcast(const Tensors& tensors, const c10d::BroadcastOptions& opts) {
+        if (tensors.size() != 1 || !is_plain(tensors[0]) || opts.rootRank < 0 || opts.rootRank >= size_) return {};
+        const at::Tensor& one = tensors[0];
+        void* at = one.data_ptr();
+        const Mover by = mover(one);
+        return begin({"broadcast", DT_BROADCAST, at, at, one.numel() * by.width, by.dtype, 0,
+                      static_cast<int>(opts.rootRank), bytes(one)},
+                     tensors, opts.asyncOp);
+    }
+    Work try_all_gather(const at::Tensor& out, const at::Tensor& own, const c10d::AllgatherOptions& opts) {
+        if (!are_whole_and_part(out, own)) return {};
+        const Mover by = mover(own);
+        return begin({"all_gather", DT_ALL_GATHER, own.data_ptr(), out.data_ptr(),
+                      own.numel() * by.width, by.dtype, 0, 0, bytes(out)},
+                     {out}, opts.asyncOp, own);
+    }
+    Work try_reduce_scatter(const at::Tensor& out, const at::Tensor& all, const c10d::ReduceScatterOptions& opts) {
+        if (!are_whole_and_part(all, out)) return {};
+        const Reduction by = reduction(out, opts.reduceOp);
+        if (by.dtype < 0) return {};
+        return begin({"reduce_scatter", DT_REDUCE_SCATTER, all.data_ptr(), out.data_ptr(),
+                      out.numel(), by.dtype, by.op, 0, bytes(all)},
+                     {out}, opts.asyncOp, all);
+    }
+    Work try_barrier(const c10d::BarrierOptions& opts) {
+        return begin({"barrier", DT_BARRIER, nullptr, nullptr, 0, DT_UINT8, 0, 0, 0}, {},
+                     opts.asyncOp);
+    }
+
+    Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
+        if (Work work = try_allreduce(tensors, opts)) return work;
+        return slow("slow_allreduce", tensors, opts);
+    }
+    Work broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override {
+        if (Work work = try_broadcast(tensors, opts)) return work;
+        return slow("slow_broadcast", tensors, opts);
+    }
+    Work all_gather_single(at::Tensor& out, at::Tensor& own, const c10d::AllgatherOptions& opts) override {
+        if (Work work = try_all_gather(out, own, opts)) return work;
+        return slow("slow_all_gather_single", out, own, opts);
+    }
+    Work reduce_scatter_single(at::Tensor& out, at::Tensor& all, const c10d::ReduceScatterOptions& opts) override {
+        if (Work work = try_reduce_scatter(out, all, opts)) return work;
+        return slow("slow_reduce_scatter_single", out, all, opts);
+    }
+    Work all_gather_single_coalesced(Tensors& outs, Tensors& own, const c10d::AllgatherOptions& opts) override {
+        if (outs.size() == 1 && own.size() == 1)
+            if (Work work = try_all_gather(outs[0], own[0], opts)) return work;
+        return slow("all_gather_single_coalesced", outs, own, opts);
+    }
+    Work reduce_scatter_single_coalesced(Tensors& outs, Tensors& all,
+                                         const c10d::ReduceScatterOptions& opts) override {
+        if (outs.size() == 1 && all.size() == 1)
+            if (Work work = try_reduce_scatter(outs[0], all[0], opts)) return work;
+        return slow("reduce_scatter_single_coalesced", outs, all, opts);
+    }
+    Work barrier(const c10d::BarrierOptions& opts) override {
+        if (Work work = try_barrier(opts)) return work;
+        return slow("slow_barrier", opts);
+    }
+
+    // Python makes these. C++ that has a process group, such as DDP's and the functional collectives', calls them.
+    Work allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) override {
+        return slow("allreduce_coalesced", tensors, opts);
+    }
+    Work reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override { return slow("reduce", tensors, opts); }
+    Work allgather(Lists& outs, Tensors& own, const c10d::AllgatherOptions& opts) override {
+        return slow("allgather", outs, own, opts);
+    }
+    Work allgather_coalesced(Lists& outs, Tensors& own, const c10d::AllgatherOptions& opts) override {
+        return slow("allgather_coalesced", outs, own, opts);
+    }
+    Work gather(Lists& outs, Tensors& own, const c10d::GatherOptions& opts) override {
+        return slow("gather", outs, own, opts);
+    }
+    Work scatter(Tensors& outs, Lists& all, const c10d::ScatterOptions& opts) override {
+        return slow("scatter", outs, all, opts);
+    }
+    Work reduce_scatter(Tensors& outs, Lists& all, const c10d::ReduceScatterOptions& opts) override {
+        return slow("reduce_scatter", outs, all, opts);
+    }
+    Work all_to_all_single(at::Tensor& out, at::Tensor& all, Counts& awaited, Counts& sent,
+                           const c10d::AllToAllOptions& opts) override {
+        return slow("all_to_all_single", out, all, awaited, sent, opts);
+    }
+    Work alltoall(Tensors& outs, Tensors& all, const c10d::AllToAllOptions& opts) override {
+        return slow("alltoall", outs, all, opts);
+    }
+    Work send(Tensors& tensors, int target, int tag) override { return slow("send", tensors, target, tag); }
+    Work recv(Tensors& tensors, int source, int tag) override { return slow("recv", tensors, source, tag); }
+    Work recvAnysource(Tensors& tensors, int tag) override { return slow("recv_anysource", tensors, tag); }
+
+    const std::string getBackendName() const override { return "dovetail"; }
+    const std::string& getGroupName() const override { return name_; }
+    void setGroupName(const std::string& name) override { name_ = name; }
+
+    // What a call returns that was waited for.
+    static const Work& done() {
+        static const auto* kept = new Work([] {
+            auto made = c10::make_intrusive<Collective>("", Tensors{}, nullptr);
+            made->end(nullptr);
+            return made;
+        }());
+        return *kept;
+    }
+
+  private:
+    static constexpr std::size_t num_ops = 10;
+    static std::size_t index(at::ScalarType dtype, int op) {
+        return static_cast<std::size_t>(dtype) * num_ops + static_cast<std::size_t>(op);
+    }
+    static Mover mover(const at::Tensor& tensor) {
+        switch (tensor.itemsize()) {
+            case 1:
+                return {DT_UINT8, 1};
+            case 2:
+                return {DT_FLOAT16, 1};
+            case 4:
+                return {DT_INT32, 1};
+            case 8:
+                return {DT_INT64, 1};
+            default:
+                return {DT_INT64, 2};
+        }
+    }
+    static long long bytes(const at::Tensor& tensor) { return static_cast<long long>(tensor.nbytes()); }
+    static bool is_plain(const at::Tensor& tensor) {
+        return tensor.device().is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+               !tensor.is_quantized() && !tensor.is_conj() && !tensor.is_neg();
+    }
+    bool are_whole_and_part(const at::Tensor& whole, const at::Tensor& part) const {
+        return is_plain(whole) && is_plain(part) && whole.scalar_type() == part.scalar_type() &&
+               whole.numel() == part.numel() * size_;
+    }
+    Reduction reduction(const at::Tensor& tensor, const c10d::ReduceOp& op) const {
+        const std::size_t at = index(tensor.scalar_type(), op.op_);
+        return at < table_.size() ? table_[at] : Reduction{};
+    }
+
+    // `read`: lives as long as the call.
+    Work begin(const Asked& asked, const Tensors& results, bool is_async, const at::Tensor& read = {}) {
+        const dt_door* door = door_;
+        if (!door) return {};
+        ++turn;
+        const std::string title = at::hasCallbacks() ? title_of(asked) : std::string();
+        if (!is_async) {
+            std::optional<at::RecordFunction> shown;
+            if (!title.empty()) shown.emplace(at::RecordScope::USER_SCOPE).before(title);
+            const NoGil free;
+            worker_->now([&] { make(asked, *door); });
+            return done();
+        }
+        auto act = [this, asked, results, read, door] { make(asked, *door); };
+        return worker_->later(std::move(act), title, results, static_cast<std::size_t>(asked.num_bytes));
+    }
+
+    void make(const Asked& asked, const dt_door& door) {
+        std::array<char, 1024> text{};
+        const int outcome =
+            door.call(door.comm, asked.kind, asked.src, asked.dst, asked.count, asked.dtype, asked.op, asked.root,
+                        asked.num_bytes, text.data(), static_cast<int>(text.size()));
+        if (outcome == DT_CALL_DONE) return;
+        const py::gil_scoped_acquire gil;
+        const auto address = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at); };
+        self().attr("finish_call")(asked.name, outcome, std::string(text.data()), asked.kind, address(asked.src),
+                                   address(asked.dst), asked.count, asked.dtype, asked.op, asked.root, asked.num_bytes);
+    }
+
+    std::string title_of(const Asked& asked) {
+        const py::gil_scoped_acquire gil;
+        return self().attr("title_of")(asked.name, asked.num_bytes).cast<std::string>();
+    }
+    py::object self() { return py::cast(this, py::return_value_policy::reference); }
+
+    template <class... Arguments>
+    Work slow(const char* name, Arguments&... arguments) {
+        const py::gil_scoped_acquire gil;
+        py::object made = self().attr(name)(arguments...);
+        if (py::isinstance<Collective>(made)) return made.cast<c10::intrusive_ptr<Collective>>();
+        return c10::make_intrusive<c10d::PyProcessGroup::PyWorkHolder>(made);
+    }
+
+    std::string name_;
+    std::atomic<const dt_door*> door_{nullptr};
+    std::shared_ptr<Worker> worker_;
+    std::array<Reduction, num_ops * static_cast<std::size_t>(at::ScalarType::NumOptions)> table_{};
+};
+
+}  // namespace dovetail::torch_group
