@@ -69,7 +69,9 @@ def _algorithm(out: Path, name: str, kind: str) -> str:
     about = inspect.getdoc(function) or ""
     machine = TWO_NODES if several else ONE_NODE
     drawn = _run(program, machine, DRAWN)
-    (out / f"{name}.svg").write_text(svg([drawn], program, title=f"{name}, {num_bytes(DRAWN)}", width=WIDTH), encoding="utf-8")
+    (out / f"{name}.svg").write_text(
+        svg([drawn], program, title=f"{name}, {num_bytes(DRAWN)}", width=WIDTH), encoding="utf-8"
+    )
     certificate = verify(program)
     facts = [
         ("ranks", f"{ranks}, on {options['nodes']} nodes" if several else str(ranks)),
@@ -81,7 +83,12 @@ def _algorithm(out: Path, name: str, kind: str) -> str:
         ("FIFO depth needed", str(certificate.min_fifo_depth)),
         ("proved", ", ".join(check for check, found in certificate.checks.items() if found.ok)),
     ]
-    text = [f"# {name}\n", f"An algorithm of `{kind}`, here on {ranks} ranks. S is the larger of a rank's input and output.\n", about, ""]
+    text = [
+        f"# {name}\n",
+        f"An algorithm of `{kind}`, here on {ranks} ranks. S is the larger of a rank's input and output.\n",
+        about,
+        "",
+    ]
     text += ["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in facts), ""]
     text += [_picture(f"{name}.svg", f"{name} of {num_bytes(DRAWN)}, predicted on {machine}"), ""]
     text += ["## Predicted time\n", *_times(program, machine), "", "## The algorithm\n"]
