@@ -1,7 +1,7 @@
 """Soak: random collectives on random executors, and ranks that die: `python tools/soak.py --minutes 20`.
 
 Fails on a job that does not end, a wrong number, an error that does not name the dead rank, or a leak: memory and open
-files of this process, names in /dev/shm, processes left over. Prints the seed of each job that failed; `--seed` repeats it.
+files of this process, names in /dev/shm. Prints the seed of each job that failed; `--seed` repeats it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ def soak(seconds: float, seed: int) -> int:
     gc.collect()
     after = held()
     grown = after[0] - before[0]
-    for what, leaked in (("memory", grown > MOST_GROWTH), ("files", after[1] > before[1] + 2), ("/dev/shm", after[2] > before[2])):
+    for what, leaked in (
+        ("memory", grown > MOST_GROWTH),
+        ("files", after[1] > before[1] + 2),
+        ("/dev/shm", after[2] > before[2]),
+    ):
         failed += leaked
         print(f"{what}: {before} -> {after}" if leaked else f"{what}: no leak")
     print(", ".join(f"{count} {what}" for what, count in done.items()), f"{grown >> 20} MiB more", sep="; ")

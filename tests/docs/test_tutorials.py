@@ -1,7 +1,7 @@
 """The tutorials and migration pages, to the letter: programs are written, commands run, exact output is compared.
 
-A block with `title=` is a file. Of `sh` blocks, `setup` is not run (it installs), `fails` must end with exit code 1, and
-`torch` needs PyTorch. A `text` block is what the commands before it print, in some order of lines.
+A block with `title=` is a file. Of `sh` blocks, `setup` is not run (it installs), `fails` must end with exit code 1,
+and `torch` needs PyTorch. A `text` block is what the commands before it print, in some order of lines.
 """
 
 from __future__ import annotations

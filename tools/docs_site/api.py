@@ -20,8 +20,8 @@ ROOMS = (  # in the order in which a reader meets them
 )
 HEAD = """# The Python API
 
-Made from the docstrings. `import dovetail as dt` offers the first page; the other pages are the rooms behind it. Importing a
-room loads neither MPI nor PyTorch nor CUDA.
+Made from the docstrings. `import dovetail as dt` offers the first page; the other pages are the rooms behind it.
+Importing a room loads neither MPI nor PyTorch nor CUDA.
 
 """
 

@@ -26,6 +26,7 @@ from dovetail.timeline import Timeline
 ONE_NODE, TWO_NODES, ETHERNET = "h100-8", "ndv4-a100-8x2", "fast-ethernet-16"
 SIZES = (1 << 10, 1 << 15, 1 << 20, 1 << 25)
 DRAWN = 1 << 20  # bytes of the run in the picture
+WIDTH = 820  # pixels of a picture
 FLOP_PER_S, BYTES_PER_S = 2e9, 5e9  # assumed speed of one rank's loops
 PRODUCT, DTYPE = (4096, 4096, 4096), "float16"
 SMALL = ("100000", "256x256", "96x96x96")  # grids: a nest takes the one of as many axes as it has
@@ -68,7 +69,9 @@ def _algorithm(out: Path, name: str, kind: str) -> str:
     about = inspect.getdoc(function) or ""
     machine = TWO_NODES if several else ONE_NODE
     drawn = _run(program, machine, DRAWN)
-    (out / f"{name}.svg").write_text(svg([drawn], program, title=f"{name}, {num_bytes(DRAWN)}"), encoding="utf-8")
+    (out / f"{name}.svg").write_text(
+        svg([drawn], program, title=f"{name}, {num_bytes(DRAWN)}", width=WIDTH), encoding="utf-8"
+    )
     certificate = verify(program)
     facts = [
         ("ranks", f"{ranks}, on {options['nodes']} nodes" if several else str(ranks)),
@@ -80,7 +83,12 @@ def _algorithm(out: Path, name: str, kind: str) -> str:
         ("FIFO depth needed", str(certificate.min_fifo_depth)),
         ("proved", ", ".join(check for check, found in certificate.checks.items() if found.ok)),
     ]
-    text = [f"# {name}\n", f"A {kind} on {ranks} ranks. S is the larger of a rank's input and output.\n", about, ""]
+    text = [
+        f"# {name}\n",
+        f"An algorithm of `{kind}`, here on {ranks} ranks. S is the larger of a rank's input and output.\n",
+        about,
+        "",
+    ]
     text += ["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in facts), ""]
     text += [_picture(f"{name}.svg", f"{name} of {num_bytes(DRAWN)}, predicted on {machine}"), ""]
     text += ["## Predicted time\n", *_times(program, machine), "", "## The algorithm\n"]
@@ -154,12 +162,13 @@ def _case(name: str, kind: Any) -> tuple[Any, Machine, int, str]:
     operator, machine, ranks = _on_grid(kind), Machine.load("opteron-gbe-4"), 4
     machine = machine.with_costs(_speeds(operator, ranks))
     grid = " × ".join(map(str, operator.grid))
-    where = f"{ranks} ranks of `opteron-gbe-4`, where a rank's loops are assumed to do {FLOP_PER_S / 1e9:.0f} GFLOP/s, {BYTES_PER_S / 1e9:.0f} GB/s"
+    speeds = f"{FLOP_PER_S / 1e9:.0f} GFLOP/s, {BYTES_PER_S / 1e9:.0f} GB/s"
+    where = f"{ranks} ranks of `opteron-gbe-4`, where a rank's loops are assumed to do {speeds}"
     return operator, machine, ranks, f"Of {grid} points and {operator.steps} steps on {where}."
 
 
 def _on_grid(kind: Any) -> Any:
-    """Return the operator of a nest on a small grid of as many axes as it has; nests without a time axis take one step."""
+    """Return the operator of a nest on a small grid of as many axes as it has; one step, if it has no time axis."""
     for grid in SMALL:
         for steps in (2, 1):
             try:
@@ -191,7 +200,7 @@ def _family(out: Path, operator: Any, machine: Machine, ranks: int, family: str)
     picture = f"operator_{operator.name}_{family.replace(' ', '_')}.svg"
     program = made.program if made.predicted.num_spans == made.program.num_ops else None  # else a part was simulated
     title = f"{operator.name}, {family}: ranks 0 and 1 of {ranks}"
-    (out / picture).write_text(svg([_first(made.predicted, 2)], program, title=title), encoding="utf-8")
+    (out / picture).write_text(svg([_first(made.predicted, 2)], program, title=title, width=WIDTH), encoding="utf-8")
     workload = made.operator.workload(made.program, made.schedule)
     sent = int(op_bytes(made.program, workload)[is_one_of(made.program.kind, SENDS)].sum())
     calls = int((made.program.kind == Kind.collective).sum()) // ranks
@@ -208,4 +217,4 @@ def _first(timeline: Timeline, ranks: int) -> Timeline:
 
 
 def _picture(path: str, words: str) -> str:
-    return f"```{{image}} {path}\n:alt: {words}\n:class: picture\n```"
+    return f"```{{figure}} {path}\n:alt: {words}\n:figclass: picture\n\n{words}\n```"

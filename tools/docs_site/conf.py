@@ -1,4 +1,9 @@
-"""Sphinx's settings for the site. No page asks the network for anything: no fonts, scripts or pictures from elsewhere."""
+"""Sphinx's settings for the site. No page asks the network for anything: fonts, scripts and pictures are its own."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
 
 import dovetail
 
@@ -33,4 +38,24 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the NumPy sections name the types in words
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 88
-nitpicky = False
+suppress_warnings = ["ref.python"]  # a class stands on the first page and in its room
+
+
+def tables(_app: Any, _what: str, _name: str, _found: Any, _options: Any, lines: list[str]) -> None:
+    """Turn the Markdown tables of a docstring into tables of Sphinx."""
+    made: list[str] = []
+    for is_table, group in groupby(lines, lambda line: line.startswith("|") and line.rstrip().endswith("|")):
+        rows = list(group)
+        made += _list_table(rows) if is_table and len(rows) > 2 else rows
+    lines[:] = made
+
+
+def _list_table(rows: list[str]) -> list[str]:
+    """Return the directive for the rows of a Markdown table."""
+    cells = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in rows if not set(row) <= set("|- ")]
+    head = ["", ".. list-table::", "   :header-rows: 1", ""]
+    return [*head, *(f"   {'*' if i == 0 else ' '} - {cell}" for row in cells for i, cell in enumerate(row)), ""]
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", tables)

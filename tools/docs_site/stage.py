@@ -1,4 +1,4 @@
-"""Stage the pages: copy docs/ and the files that it links to into one folder, where every link stays inside the site."""
+"""Stage the pages: copy docs/ and the files that it links to into one folder; every link stays inside the site."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from inspect import getdoc
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -359,7 +360,7 @@ def pipeline_operator(
     unneeded = {"steps"} - {*nest.parameters} | {"dtype"} - {"dtype" for a in nest.arrays.values() if a.dtype is None}
     needed = [option for option in options if option.name not in unneeded]
     body = {"name": name or nest.name, "nest": nest, "pipelined": found, "options": tuple(needed)}
-    return type(class_name(nest.name), (kind,), body | {"__doc__": f"{about}\n\n{(kind.__doc__ or '').strip()}"})
+    return type(class_name(nest.name), (kind,), body | {"__doc__": f"{about}\n\n{getdoc(kind)}"})
 
 
 def _tiles_of(cutting: Cutting, grain: int) -> Schedule:

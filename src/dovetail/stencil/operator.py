@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from inspect import getdoc
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -369,7 +370,7 @@ def stencil_operator(nest: Nest, name: str = "") -> type[StencilOperator]:
     """
     if others := [name for name in nest.parameters if name != "steps"]:
         raise OperatorError(f"{nest.name} has a parameter '{others[0]}'", hint="a stencil on ranks has `steps` only")
-    found, doc = stencil_of(nest), f"{nest.about}\n\n{(StencilOperator.__doc__ or '').strip()}"
+    found, doc = stencil_of(nest), f"{nest.about}\n\n{getdoc(StencilOperator)}"
     body = {"name": name or nest.name, "nest": nest, "stencil": found, "__doc__": doc}
     return type(class_name(nest.name), (StencilOperator,), body)
 
