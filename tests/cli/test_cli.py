@@ -303,7 +303,7 @@ def test_debug_shows_the_traceback(call):
 
 
 def test_a_bug_of_dovetail_is_reported_as_a_bug(call, monkeypatch):
-    monkeypatch.setattr("dovetail.machine.load", lambda name: 1 / 0)
+    monkeypatch.setattr("dovetail.machine.load", lambda *name: 1 / 0)
     code, out, err = call("machines", "x")
     assert (code, out) == (2, "")
     assert "ZeroDivisionError" in err

@@ -10,9 +10,10 @@ from dovetail.cli.operators import OperatorRequest, listed
 from dovetail.core import OperatorError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from dovetail.collective.operators import CollectiveOperator
+    from dovetail.ir import Operator
     from dovetail.machine import Machine
     from dovetail.planner.by_size import PlanBySize
 
@@ -21,22 +22,20 @@ ALIGNS: list[Literal["left", "right"]] = ["right", "left", "right", "left", "rig
 
 def plan_sizes(
     request: OperatorRequest,
-    machine: Machine | None,
+    machine_for: Callable[[Operator], Machine],
     ranks: int | None,
-    launch: str | None,
     out: Path | None,
     *,
     json: bool,
     **how: Any,
 ) -> None:
     """Choose the algorithm at each size, and print the table. `how`: options of `plan_by_size`."""
-    from dovetail.cli.plan import probed
     from dovetail.planner.by_size import plan_by_size
 
     if out is not None:
         raise OperatorError("--out: a plan by size has no page", hint="--json prints one document")
     points = cast("Sequence[CollectiveOperator]", request.kind.points(**request.given))
-    found = plan_by_size(points, machine or probed(points[0], ranks, launch), ranks=ranks, **how)
+    found = plan_by_size(points, machine_for(points[0]), ranks=ranks, **how)
     output.emit(found.to_json()) if json else print(render(found))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dovetail.cli import options as opt
 from dovetail.cli import output
@@ -41,7 +41,8 @@ def plan(
 
     chosen = None if machine is None else find(machine)
     if request.kind.by_size and not compare_heuristics:
-        plan_sizes(request, chosen, ranks, launch, out, json=json, contention=contention, extrapolate=extrapolate)
+        how: Any = {"contention": contention, "extrapolate": extrapolate}
+        plan_sizes(request, lambda point: chosen or probed(point, ranks, launch), ranks, out, json=json, **how)
         return
     if compare_heuristics:
         compare_choices(request, chosen, ranks, scenarios, seed, json)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from typing import Any, cast
 
 from dovetail.collective import Algorithm, build
 from dovetail.collective.algorithm import Protocol as ProtocolName
 from dovetail.collective.ref import Ref
+from dovetail.cost import protocols
 from dovetail.ir import Program
-from dovetail.reproduce.gpu_ways import GPUS
+from dovetail.machine import Machine, load
+from dovetail.reproduce.gpu_ways import GPUS, NCCL_CHANNELS, Way, channels_worth, seconds, shipped
 
 
 @cache
@@ -105,3 +108,36 @@ def on_nodes(name: str, nodes: int, instances: int, protocol: str) -> Program:
     levels: dict[str, Any] = {} if name.startswith("direct") else {"nodes": nodes}
     known = cast("ProtocolName", protocol)
     return build(name, nodes * GPUS, instances=instances, protocol=known, **levels)
+
+
+def composed_s(machine: Machine, nodes: int, num_bytes: int, names: Sequence[str]) -> float:
+    """Return the seconds of a hierarchical all_reduce as three calls of NCCL, each by the best of protocols `names`.
+
+    Reduce_scatter within the nodes, all_reduce between the GPUs of one place on each node, each by a network card of
+    its own, and all_gather within the nodes. Each call starts a kernel.
+    """
+    inside, apart = load("a100-8"), replace(machine, ranks=nodes, nodes=tuple(range(nodes)))
+    most = NCCL_CHANNELS[inside.name]
+    steps: list[tuple[Callable[[int, str], Program], int, Machine]] = [
+        (
+            lambda size, name: shipped("ring_reduce_scatter", 1, channels_worth(size, name, most), name),
+            num_bytes,
+            inside,
+        ),
+        (lambda size, name: _ring_of_nodes(nodes, name), num_bytes // GPUS, apart),
+        (lambda size, name: shipped("ring_all_gather", 1, channels_worth(size, name, most), name), num_bytes, inside),
+    ]
+    return sum(
+        min(seconds(Way(partial(_swapped, make, name), name), size, where, protocols(where)[name]) for name in names)
+        for make, size, where in steps
+    )
+
+
+def _swapped(make: Callable[[int, str], Program], name: str, size: int) -> Program:
+    return make(size, name)
+
+
+@cache
+def _ring_of_nodes(nodes: int, protocol: str) -> Program:
+    """Return NCCL's ring with one rank on each node; 8 channels fill one network card."""
+    return build("ring_all_reduce", nodes, instances=8, protocol=cast("ProtocolName", protocol))
