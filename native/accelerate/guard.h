@@ -281,12 +281,16 @@ __attribute__((noinline)) static int dx_checked(dx_comm* on, dx_bucket* bucket, 
     return code;
 }
 
-/* Without a guard, for tests: every call in shared memory. */
+/* Without a guard, for tests: every call in shared memory, but for the first, after which all ranks have joined. */
 __attribute__((noinline)) static int dx_forced(dx_comm* on, dx_bucket* bucket, const dx_call* call) {
-    if (!on->is_shared && !(dx_all_joined(on->group.comm, on->group.size) && dx_share(on))) on->is_left_alone = 1;
-    bucket->moved += !on->is_left_alone;
+    if (!on->is_shared) {
+        const int code = dx_library(call);
+        on->is_left_alone = !(dx_all_joined(on->group.comm, on->group.size) && dx_share(on));
+        return code;
+    }
+    ++bucket->moved;
     bucket->state = DX_RUN;
-    return !on->is_left_alone ? dx_shared(on, call, NULL) : dx_library(call);
+    return dx_shared(on, call, NULL);
 }
 
 /* A call outside of blocks. */

@@ -62,9 +62,17 @@ static void* dg_base_of(const void* address) {
     return address && dladdr(address, &info) ? info.dli_fbase : NULL;
 }
 
+/* Returns what the program's own references to a symbol lead to. (RTLD_DEFAULT is no such look-up: it begins in this
+   library, which is linked with -Bsymbolic.) */
+static void* dg_first(const char* name) {
+    static void* program;
+    if (!program) program = dlopen(NULL, RTLD_LAZY);
+    return program ? dlsym(program, name) : NULL;
+}
+
 static int dg_is_any_gates(void* address) {
     void* other = dg_base_of(dlsym(RTLD_NEXT, "dovetail_mpi_gate"));
-    void* first = dg_base_of(dlsym(RTLD_DEFAULT, "dovetail_mpi_gate"));
+    void* first = dg_base_of(dg_first("dovetail_mpi_gate"));
     void* base = dg_base_of(address);
     return dg_is_own(address) || (base && (base == other || base == first));
 }
@@ -350,7 +358,7 @@ static int dg_has_tool(void) {
     for (int i = 0; i < NUM_C_CALLS; ++i) {
         const char* name = dg_c_calls[i].name;
         if (strncmp(name, "MPI_", 4) || dg_c_calls[i].is_missing) continue;
-        void* first = dlsym(RTLD_DEFAULT, name);
+        void* first = dg_first(name);
         if ((first && !dg_is_own(first)) || dg_tools(name)) return 1;
     }
     return 0;

@@ -72,15 +72,16 @@ def build_wrappers(library: Library, near: Path | None = None, *, python: bool =
 
 
 def compile_wrappers(
-    mpicc: str, written: Callable[[str], str], name: str, headers: Sequence[Path], flags: Sequence[str]
+    mpicc: str, written: Callable[[str], str], name: str, headers: Sequence[Path], more: Sequence[str]
 ) -> Path:
     """Compile the C source that `written` makes of the preprocessed mpi.h, unless it is cached; return its path.
 
-    `headers`: what the source includes. Raises EnvironmentFault if the mpicc fails.
+    `headers`: what the source includes. `more`: flags of the compiler. Raises EnvironmentFault if the mpicc fails.
     """
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
-    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", "-Werror=implicit-function-declaration", f"-I{HEADERS}", *flags]
+    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", "-Werror=implicit-function-declaration", f"-I{HEADERS}"]
+    flags += ["-Wl,-Bsymbolic-functions", *more]  # a wrapper's call of another wrapper must not reach another tool
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "mpi_wrappers.c"
         source.write_text(written(header), encoding="utf-8")
