@@ -45,8 +45,10 @@ def _direct(model: ReplayModel, pair: tuple[str, str], trips: Sequence[Trip]) ->
     both = {calls[a.number].collective: (calls[a.number], calls[b.number]) for a, b in trips}
     one = {number: (a.seconds + b.seconds) / len(group) for number, (a, b) in both.items()}  # each rank moves its share
     second = {calls[b.number].collective for _, b in trips}
-    all_to_all = {n: {"way": SYNCHRONOUS, "root": -1, "seconds": seconds} for n, seconds in one.items()}
-    direct = tuple(replace(it, **all_to_all.get(it.collective, {})) for it in calls)
+    direct = tuple(
+        replace(it, way=SYNCHRONOUS, root=-1, seconds=one[it.collective]) if it.collective in one else it
+        for it in calls
+    )
     meet = ("join", "joined")
     gone = [
         {i for i, s in enumerate(steps) if s.kind in meet and calls[s.number].collective in second}

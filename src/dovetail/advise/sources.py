@@ -8,7 +8,6 @@ from dovetail.advise import balance_remedies as remedies_balance
 from dovetail.advise import call_remedies as remedies_call
 from dovetail.advise import chain_remedies as remedies_chain
 from dovetail.advise import fence_remedies as remedies_fence
-from dovetail.advise import grain_remedies as remedies_grain
 from dovetail.advise import hand_remedies as remedies_hand
 from dovetail.advise import late_remedies as remedies_late
 from dovetail.advise import lock_remedies as remedies_lock
@@ -43,7 +42,6 @@ SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
         remedies_unchanged.unchanged,
         remedies_unchanged.sent_again,
         remedies_pickle.pickled,
-        remedies_grain.coarser,
         remedies_hand.by_hand,
         remedies_hand.in_two,
     ),

@@ -145,7 +145,7 @@ def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
             first = model.messages[run[0]]
             total = sum(sizes)
             is_held = first.rendezvous and bool(model.delays.limits.is_rendezvous(total, first.src, first.dst))
-            messages[run[0]] = replace(first, num_bytes=total, delay_s=merged_s(model, run), rendezvous=is_held)
+            messages[run[0]] = replace(first, num_bytes=total, delay_s=_merged_s(model, run), rendezvous=is_held)
             runs += 1
             if not has_receipts:
                 first_of[run[-1]] = run[0]
@@ -166,7 +166,7 @@ def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     yield Remedy("block", tuple(rows), evidence, action, merged, is_sure)
 
 
-def renumbered(steps: Sequence[Step], first_of: Mapping[int, int]) -> list[Step]:
+def _renumbered(steps: Sequence[Step], first_of: Mapping[int, int]) -> list[Step]:
     """Return a rank's steps with its sends of last messages as those of the first of their run."""
     kinds = ("send", "sent")
     return [s._replace(number=first_of[s.number]) if s.kind in kinds and s.number in first_of else s for s in steps]
@@ -177,7 +177,7 @@ def _without_loop(steps: Sequence[Step], gone: set[int], first_of: Mapping[int, 
 
     That is at most the lower quartile of these times; the rest, as for packing, stays. A loop in Python costs some us.
     """
-    found = renumbered(steps, first_of)
+    found = _renumbered(steps, first_of)
     later = [i for i, s in enumerate(steps) if i in gone and s.kind == "recv"]
     sends = [i for i, s in enumerate(steps) if s.kind == "send" and (i in gone or s.number in first_of)]
     later += [i for before, i in pairwise(sends) if before in gone]
@@ -187,7 +187,7 @@ def _without_loop(steps: Sequence[Step], gone: set[int], first_of: Mapping[int, 
     return found
 
 
-def merged_s(model: ReplayModel, run: Sequence[int]) -> float:
+def _merged_s(model: ReplayModel, run: Sequence[int]) -> float:
     """Return the seconds of one message with all bytes: of the fastest message, plus slope times the other bytes."""
     usual_s = float(model.delays(model.messages[run[0]].num_bytes))
     least = min(usual_s, *(model.messages[n].delay_s or 0.0 for n in run))
