@@ -232,7 +232,7 @@ def _two_step() -> Iterator[Row | Curves]:
         "the text says 10s to 100s of nodes, and prints neither their number nor what a send by InfiniBand costs beside"
     )
     why += f" its latency. Ours is of {STEP_NODES} nodes, where a send costs its latency and its bytes only: the"
-    why += f" {GPUS * (STEP_NODES - 1)} lanes of direct sends fill a GPU's card, {STEP_NODES - 1} of one instance do not"
+    why += f" {GPUS * (STEP_NODES - 1)} lanes of direct sends fill a card, the {STEP_NODES - 1} of one instance do not"
     yield cannot(TWO_STEP, "over NCCL, from 512 MB", 1.2, why, ours=line[-1], unit="x", basis="predicted")
     most = max(line)
     yield cannot(TWO_STEP, "over NCCL, at any size: up to", "over 1", why, ours=most, unit="x", basis="predicted")
