@@ -40,7 +40,7 @@ def test_calls_are_replaced_where_the_program_is_faster(guard):
     assert 0.84 < time < 0.9  # 600 of 4000 ns are saved
 
 
-def test_calls_that_are_slower_are_the_librarys(guard):
+def test_calls_that_are_slower_are_left_to_the_library(guard):
     rows, time = guard("slower")
     assert rows[16][0] in (WATCH, SLOWER)
     assert time < 1.006
@@ -72,7 +72,7 @@ def test_a_kind_that_is_called_no_more_blocks_no_other(guard):
     assert rows[8][1] > 0.5
 
 
-def test_what_becomes_slower_is_the_librarys_again(guard):
+def test_what_becomes_slower_goes_back_to_the_library(guard):
     rows, time = guard("later")
     assert rows[8][0] == LATER
     assert time < 1

@@ -90,8 +90,8 @@ class Learned:
         check_schema(document, SCHEMA)
         with reading("settings document", EnvironmentFault):
             about = str(document["verdict"]), str(document["library"]), int(document["ranks"])
-            lists = {name: tuple(map(str, document[name])) for name in _LISTS}
-            ratios = {name: _ratio(document[name]) for name in _RATIOS}
+            lists: dict[str, Any] = {name: tuple(map(str, document[name])) for name in _LISTS}
+            ratios: dict[str, Any] = {name: _ratio(document[name]) for name in _RATIOS}
             knobs = {str(name): str(value) for name, value in document["knobs"].items()}
             if not all(name.startswith(PREFIXES) and _WORD.fullmatch(name + value) for name, value in knobs.items()):
                 raise EnvironmentFault("a variable of the settings configures no MPI library", found=said(knobs))
