@@ -6,9 +6,10 @@ Each row is one operator with given shapes, forward, or a step of a tensor-paral
 the planned operator run: a product and a collective one after the other, on gloo and on Dovetail's group; and a rival
 that cuts the rows into chunks and begins gloo's collective of each while it multiplies the next (the best of 2, 4 and
 8 chunks). Rank 0 prints medians of rounds, the plan, and times of the others over the operator's: above 1 the operator
-is faster. The product and the collective of Dovetail's group alone give the ideal: the longer of the two. Its share of the
-gain is what the operator saves over what serial takes beyond it. On several hosts set GLOO_SOCKET_IFNAME, and start it with mpiexec. `--overhead`
-compares the operators on tiny tensors with the same calls on the same group.
+is faster. The ideal is the longer of the product and of the group's collective, each alone; the share of the ideal
+gain is what the operator saves over serial, of what serial takes beyond the ideal. On several hosts set
+GLOO_SOCKET_IFNAME, and start it with mpiexec. `--overhead` compares the operators on tiny tensors with the same calls
+on the same group.
 """
 
 import argparse
@@ -81,7 +82,7 @@ def row(name, count, width, dtype, groups):
 
 
 def share(middle):
-    """Return the share of the ideal gain, of medians: serial's time beyond the longer of its two parts. None: no part."""
+    """Return the share of the ideal gain, of medians; None if the two parts were not measured, or gain nothing."""
     if "product" not in middle:
         return None
     ideal = middle["serial"] - max(middle["product"], middle["collective"])

@@ -1,4 +1,5 @@
-/* A communicator's collectives as C functions, for code that is compiled where it is used. No call needs Python's lock. */
+/* A communicator's collectives as C functions, for code that is compiled where it is used. No call needs Python's lock.
+ */
 #ifndef DOVETAIL_DOOR_H
 #define DOVETAIL_DOOR_H
 

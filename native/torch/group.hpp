@@ -1,10 +1,9 @@
 // Group: a process group whose frequent collectives on tensors without gaps need no Python. Others are made in Python.
 #pragma once
 
-#include <torch/csrc/distributed/c10d/PyProcessGroup.hpp>
-
 #include <array>
 #include <string>
+#include <torch/csrc/distributed/c10d/PyProcessGroup.hpp>
 
 #include "run/door.h"
 #include "run/mpi_table.h"
@@ -59,8 +58,7 @@ class Group : public c10d::ProcessGroup {
         const Reduction by = reduction(one, opts.reduceOp);
         void* at = one.data_ptr();
         return by.dtype < 0 ? Work()
-                            : begin({"all_reduce", DT_ALL_REDUCE, at, at, one.numel(), by.dtype,
-                                     by.op, 0, bytes(one)},
+                            : begin({"all_reduce", DT_ALL_REDUCE, at, at, one.numel(), by.dtype, by.op, 0, bytes(one)},
                                     tensors, opts.asyncOp);
     }
     Work try_broadcast(const Tensors& tensors, const c10d::BroadcastOptions& opts) {
@@ -75,21 +73,20 @@ class Group : public c10d::ProcessGroup {
     Work try_all_gather(const at::Tensor& out, const at::Tensor& own, const c10d::AllgatherOptions& opts) {
         if (!are_whole_and_part(out, own)) return {};
         const Mover by = mover(own);
-        return begin({"all_gather", DT_ALL_GATHER, own.data_ptr(), out.data_ptr(),
-                      own.numel() * by.width, by.dtype, 0, 0, bytes(out)},
+        return begin({"all_gather", DT_ALL_GATHER, own.data_ptr(), out.data_ptr(), own.numel() * by.width, by.dtype, 0,
+                      0, bytes(out)},
                      {out}, opts.asyncOp, own);
     }
     Work try_reduce_scatter(const at::Tensor& out, const at::Tensor& all, const c10d::ReduceScatterOptions& opts) {
         if (!are_whole_and_part(all, out)) return {};
         const Reduction by = reduction(out, opts.reduceOp);
         if (by.dtype < 0) return {};
-        return begin({"reduce_scatter", DT_REDUCE_SCATTER, all.data_ptr(), out.data_ptr(),
-                      out.numel(), by.dtype, by.op, 0, bytes(all)},
+        return begin({"reduce_scatter", DT_REDUCE_SCATTER, all.data_ptr(), out.data_ptr(), out.numel(), by.dtype, by.op,
+                      0, bytes(all)},
                      {out}, opts.asyncOp, all);
     }
     Work try_barrier(const c10d::BarrierOptions& opts) {
-        return begin({"barrier", DT_BARRIER, nullptr, nullptr, 0, DT_UINT8, 0, 0, 0}, {},
-                     opts.asyncOp);
+        return begin({"barrier", DT_BARRIER, nullptr, nullptr, 0, DT_UINT8, 0, 0, 0}, {}, opts.asyncOp);
     }
 
     Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
@@ -113,8 +110,7 @@ class Group : public c10d::ProcessGroup {
             if (Work work = try_all_gather(outs[0], own[0], opts)) return work;
         return slow("all_gather_single_coalesced", outs, own, opts);
     }
-    Work reduce_scatter_single_coalesced(Tensors& outs, Tensors& all,
-                                         const c10d::ReduceScatterOptions& opts) override {
+    Work reduce_scatter_single_coalesced(Tensors& outs, Tensors& all, const c10d::ReduceScatterOptions& opts) override {
         if (outs.size() == 1 && all.size() == 1)
             if (Work work = try_reduce_scatter(outs[0], all[0], opts)) return work;
         return slow("reduce_scatter_single_coalesced", outs, all, opts);
@@ -221,9 +217,8 @@ class Group : public c10d::ProcessGroup {
 
     void make(const Asked& asked, const dt_door& door) {
         std::array<char, 1024> text{};
-        const int outcome =
-            door.call(door.comm, asked.kind, asked.src, asked.dst, asked.count, asked.dtype, asked.op, asked.root,
-                        asked.num_bytes, text.data(), static_cast<int>(text.size()));
+        const int outcome = door.call(door.comm, asked.kind, asked.src, asked.dst, asked.count, asked.dtype, asked.op,
+                                      asked.root, asked.num_bytes, text.data(), static_cast<int>(text.size()));
         if (outcome == DT_CALL_DONE) return;
         const py::gil_scoped_acquire gil;
         const auto address = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at); };
@@ -248,7 +243,7 @@ class Group : public c10d::ProcessGroup {
     std::string name_;
     std::atomic<const dt_door*> door_{nullptr};
     std::shared_ptr<Worker> worker_;
-    std::array<Reduction, num_ops * static_cast<std::size_t>(at::ScalarType::NumOptions)> table_{};
+    std::array<Reduction, num_ops* static_cast<std::size_t>(at::ScalarType::NumOptions)> table_{};
 };
 
 }  // namespace dovetail::torch_group

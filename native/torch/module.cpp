@@ -111,7 +111,8 @@ PYBIND11_MODULE(dovetail_torch, m) {
     group.def("barrier", [](Group& g, const distributed::BarrierOptions& opts) {
         return made(g, "slow_barrier", &Group::try_barrier, opts);
     });
-    for (const auto& [name, slow] : {std::pair("allreduce", "slow_allreduce"), {"broadcast", "slow_broadcast"},
+    for (const auto& [name, slow] : {std::pair("allreduce", "slow_allreduce"),
+                                     {"broadcast", "slow_broadcast"},
                                      {"all_gather_single", "slow_all_gather_single"},
                                      {"_allgather_base", "slow_all_gather_single"},
                                      {"reduce_scatter_single", "slow_reduce_scatter_single"},

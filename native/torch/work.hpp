@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/record_function.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/utils/pybind.h>
 
 #include <atomic>
@@ -11,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 #include <vector>
 

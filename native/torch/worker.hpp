@@ -82,8 +82,8 @@ class Worker : public std::enable_shared_from_this<Worker> {
         for (;;) {
             if (num_waiting_) {
                 std::unique_lock turn(turn_);
-                rest_(true);                         // the program computes,
-                if (num_expecting_) rest_(false);    // until it waits
+                rest_(true);                       // the program computes,
+                if (num_expecting_) rest_(false);  // until it waits
                 if (do_next(turn)) worked = Clock::now();
                 rest_(false);
                 continue;
@@ -145,7 +145,8 @@ inline bool Collective::wait(std::chrono::milliseconds limit) {
         worker_->hasten(*this, !is_limited);
         std::unique_lock held(lock_);
         const auto has_ended = [this] { return ended_.load(); };
-        const bool in_time = is_limited ? changed_.wait_for(held, limit, has_ended) : (changed_.wait(held, has_ended), true);
+        const bool in_time =
+            is_limited ? changed_.wait_for(held, limit, has_ended) : (changed_.wait(held, has_ended), true);
         worker_->expect(-1);
         TORCH_CHECK(in_time, "the collective did not end within ", static_cast<double>(limit.count()) / 1e3, " s");
     }

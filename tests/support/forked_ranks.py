@@ -65,7 +65,7 @@ def ranks_of(size, **common):
 
 
 def cache_in(folder):
-    """Return the environment of a cache in `folder`, with the usual one's compiled libraries: one takes half a minute."""
+    """Return the environment of a cache in `folder`, with the compiled libraries of the usual one."""
     from dovetail.core import LIBRARIES, cache_dir
 
     with suppress(FileExistsError):

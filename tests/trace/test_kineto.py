@@ -18,7 +18,7 @@ def event(name, start, end, cat="cpu_op", tid=1, **args):
     return found | {"args": args} if args else found
 
 
-def reduced(start, end, num_bytes=4096, call_s=5):
+def reduced(start, end, num_bytes=4096):
     """An all_reduce of Dovetail's, from its call to its end."""
     return event(f"dovetail::all_reduce {num_bytes} B, group 0, by library", start, end, "user_annotation")
 
@@ -55,7 +55,12 @@ def test_a_call_without_work_beside_it_is_blocking(tmp_path):
 
 
 def test_a_call_beside_work_is_begun_and_awaited(tmp_path):
-    events = [event("step", 0, 200, "user_annotation"), *gloo(60, 190), event("aten::mm", 70, 150), reduced(195, 199, 8)]
+    events = [
+        event("step", 0, 200, "user_annotation"),
+        *gloo(60, 190),
+        event("aten::mm", 70, 150),
+        reduced(195, 199, 8),
+    ]
     trace = read_chrome(written(tmp_path, events, events))
     assert [it for it in calls(trace) if it[0] == 0] == [
         (0, "MPI_Iallreduce", 60, 60, 4000),
@@ -110,7 +115,11 @@ def test_files_that_begin_apart(tmp_path):
     spans = [Span("all_reduce", float(i), i + 0.5, num_bytes, 8, (0, 1), 1) for i, num_bytes in enumerate(range(9))]
     assert shift_of(spans, spans[3:]) == 3
     assert shift_of(spans[2:], spans) == -2
-    ours = [e for size in range(1, 9) for e in [event("aten::mm", 9 * size, 9 * size + 4), reduced(9 * size + 4, 9 * size + 8, size)]]
+    ours = [
+        e
+        for size in range(1, 9)
+        for e in [event("aten::mm", 9 * size, 9 * size + 4), reduced(9 * size + 4, 9 * size + 8, size)]
+    ]
     trace = read_chrome(written(tmp_path, ours, ours[6:]))
     assert len([it for it in calls(trace) if it[0] == 0]) == len([it for it in calls(trace) if it[0] == 1]) == 5
     assert trace.names.count("all_reduce") == 1

@@ -36,7 +36,7 @@ def _let_all_go() -> None:
 
 
 class GroupBase:
-    """A process group without its collectives: see DovetailGroup. Its classes derive from torch's `ProcessGroup` too."""
+    """A process group without its collectives: see DovetailGroup. Its classes also derive from `ProcessGroup`."""
 
     turn: int  # how many collectives were called
 

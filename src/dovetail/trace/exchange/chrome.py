@@ -17,8 +17,9 @@ from dovetail.trace.exchange.kineto import WORDS, Span, calls_of, offsets, spans
 from dovetail.trace.trace import COLUMNS, Comm, Trace, check_ranks
 
 _RANK = "distributedInfo must give the rank of each file, counted from 0"
-FIELDS = ("kind", "name", "rank", "thread", "start_s", "end_s", "num_bytes", "received_bytes", "comm")
-FIELDS += ("request", "begins")
+FIELDS = (
+    *("kind", "name", "rank", "thread", "start_s", "end_s", "num_bytes", "received_bytes", "comm", "request", "begins"),
+)
 _MOST_RANKS, _MOST_US = 1 << 16, 1e16  # ranks of a group; microseconds whose nanoseconds fit 64 bits
 _NUM_BYTES = {"Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Double": 8, "Long": 8, "Char": 1, "Byte": 1}
 
