@@ -74,9 +74,18 @@ def decoded(*events: Event, lost: int = 0) -> dict[str, list]:
 
 
 def test_a_send_has_its_destination_and_bytes():
-    rows = decoded(event("begin", 1, 1, 0x1234), event("send", pair(3, 7), 2, 1 << 40), event("end", 5, 1, 99))
+    rows = decoded(event("begin", 1, 1, 0x1234), event("send", pair(3, 7), 2, (1 << 40) - 1), event("end", 5, 1, 99))
     reported = ("kind", "peer", "tag", "comm", "num_bytes", "arg", "request", "begins", "start", "end")
-    assert [rows[name][0] for name in reported] == [KINDS.index("send"), 3, 7, 2, 1 << 40, 0x1234, 99, True, 1, 5]
+    assert [rows[name][0] for name in reported] == [KINDS.index("send"), 3, 7, 2, (1 << 40) - 1, 0x1234, 99, True, 1, 5]
+
+
+def test_what_is_given_has_a_checksum_above_its_bytes():
+    """Of a message 7 bits, of a collective 24; 0 where it is unknown."""
+    send, call = event("send", pair(3, 7), 2, 5 << 40 | 100), event("collective", 9 << 40 | 64, 2, 32)
+    for detail, checksum, column in ((send, 5, "received_bytes"), (call, 9, "tag")):
+        rows = decoded(event("begin", 1, 1, 0x1234), detail, event("end", 5, 1, 0))
+        assert rows[column][0] == checksum
+        assert (rows["num_bytes"][0], rows["received_bytes"][0]) == ((100, 5) if detail is send else (32, 64))
 
 
 def test_a_wait_has_the_rows_of_its_completed_requests():
