@@ -1,6 +1,6 @@
 """kineto: the collectives in files of PyTorch's profiler on CPUs, as MPI's calls, and the clocks of the files.
 
-Spans of gloo and of Dovetail last from a collective's call to its end. If their thread meanwhile runs operators, the
+Spans of gloo and of Dovetail last to a collective's end. If their thread meanwhile runs operators, the
 collective was begun, and the thread waits from its last operator on: two calls, as MPI_Iallreduce and MPI_Wait. Else it
 is one call. Under these names all analyses of a trace, and its advice, know them.
 """
@@ -17,7 +17,9 @@ from dovetail.ir.collectives import COLLECTIVES, traits_of
 
 _OURS = re.compile(r"dovetail::(\w+) (\d+) B, group (\S+), by ")
 _GLOO = re.compile(r"(?:gloo|nccl|mpi|ucc):_?(\w+?)(?:_base|_coalesced|_sparse|_tensor)?$")
-_NAMES = {"allgather": "all_gather", "all_gather_into": "all_gather", "all_to_all": "all_to_all"}
+_ISSUE = re.compile(r"c10d::_?(\w+?)(?:_base|_into_tensor|_tensor|_coalesced)*_?$")
+_NAMES = {"allgather": "all_gather", "all_gather_into": "all_gather"}
+_NAMES |= {"allreduce": "all_reduce", "alltoall": "all_to_all"}
 _BYTES = {"float": 4, "double": 8, "int": 4, "long int": 8, "long": 8, "short": 2, "signed char": 1, "unsigned char": 1}
 _BYTES |= {"c10::BFloat16": 2, "c10::Half": 2, "bool": 1, "c10::complex<float>": 8, "c10::complex<double>": 16}
 _NO_WORK = ("python_function", "user_annotation", "Trace")  # categories of events that only enclose others
@@ -69,18 +71,41 @@ def spans_of(events: Sequence[Any], about: Mapping[str, Any]) -> tuple[list[Span
     """
     groups = {str(it.get("pg_name", "")): tuple(it.get("ranks", ())) for it in about.get("pg_config", ())}
     everyone = tuple(range(int(about.get("world_size", 0))))
-    found, places = [], set[int]()
+    found, others, places = list[Span](), list[Span](), set[int]()
     for place, event in enumerate(events):
         seen = _seen(event, groups, everyone) if event.get("ph") == "X" else None
         if seen is not None:
             kind, sent, got, ranks = seen
             start = float(event["ts"])
             end, thread = start + float(event.get("dur", 0.0)), (event.get("pid"), event.get("tid"))
-            found.append(Span(kind, start, end, sent, got, ranks, thread))
+            into = found if _OURS.match(event["name"]) else others
+            into.append(Span(kind, start, end, sent, got, ranks, thread))
             places.add(place)
+    found += _issued(others, events)
     work = _work(events, places)
     spans = sorted((_with_wait(span, work[span.thread]) for span in found), key=lambda span: span.start)
     return spans, [e for i, e in enumerate(events) if i not in places and not (found and _calls_one(e))]
+
+
+def _issued(found: Sequence[Span], events: Sequence[Any]) -> list[Span]:
+    """Return the collectives from their calls on. Gloo's own spans begin later, on threads of its own.
+
+    Each belongs to the first operator of c10d of its kind, not after it, that no other belongs to.
+    """
+    calls: dict[str, list[tuple[float, Any]]] = defaultdict(list)
+    for event in events:
+        if event.get("ph") == "X" and (issue := _ISSUE.match(str(event.get("name", "")))):
+            calls[_NAMES.get(issue[1], issue[1])].append((float(event["ts"]), (event.get("pid"), event.get("tid"))))
+    made = []
+    for queue in calls.values():
+        queue.sort(key=lambda call: call[0])
+    for span in sorted(found, key=lambda span: span.start):
+        queue = calls[span.kind]
+        if queue and queue[0][0] <= span.start:
+            start, thread = queue.pop(0)
+            span = span._replace(start=start, thread=thread)
+        made.append(span)
+    return made
 
 
 def _calls_one(event: Mapping[str, Any]) -> bool:
