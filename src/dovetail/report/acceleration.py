@@ -70,7 +70,7 @@ def replacing_text(counts: Counts) -> str:
     replacing = counts.replacing
     if replacing is None:
         return ""
-    share, cost = replacing.saved_s / counts.rank_s, replacing.spent_s / counts.rank_s
+    share, cost = replacing.saved_s / (counts.rank_s + replacing.saved_s), replacing.spent_s / counts.rank_s
     lines = [f"  {_replaced(row)}" for row in replacing.rows if row.moved][:REPLACED]
     moved, learning = sum(row.moved for row in replacing.rows), f"learning cost {share_text(cost)}"
     saved = f"saved about {share_text(share)} of the ranks' time, by blocks of calls; " if moved else ""
