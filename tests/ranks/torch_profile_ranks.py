@@ -55,6 +55,8 @@ def main():
     global MATRIX
     torch.set_num_threads(1)
     MATRIX = torch.rand(150, 150)
+    with profile(activities=[ProfilerActivity.CPU]):
+        work(1)  # the first profile of a process begins late
     for backend in ("gloo", "dovetail"):
         where, limit = f"file://{FOLDER}/{backend}.store", timedelta(seconds=60)
         dist.init_process_group(backend, init_method=where, rank=RANK, world_size=RANKS, timeout=limit)
