@@ -315,6 +315,33 @@ def test_what_may_be_impossible_counts_by_half_of_its_bound(most, first):
     assert ["at most" in advice_text(Advice((it,), 10.0, 10.0)) for it in (unsure, sure)] == [True, False]
 
 
+def test_what_a_replay_that_is_too_long_shows_is_doubtful():
+    """It lets ranks wait that did not: a saving below that may be of such waits."""
+    small, large = (
+        Finding(kind, "here", "", "", saved, bound_s=saved) for kind, saved in (("imbalance", 4.0), ("merge", 7.0))
+    )
+    run = Advice((large, small), 10.0, 15.0, excess_s=5.0)
+    apart = together([run, run])
+    assert [[it.kind for it in those] for those in (apart.findings, apart.doubtful)] == [["merge"], ["imbalance"]]
+    for advice in (apart, run):
+        below = advice_text(advice).partition("lets ranks wait that did not")[2]
+        assert ("2. imbalance" in below, "1. merge" in below) == (True, False)
+    assert len(together([replace(run, excess_s=0.0)] * 2).findings) == 2
+
+
+def test_ranks_that_did_not_wait_for_one_another(tmp_path):
+    """Each is late in every other step, and none waits, as in a collective of neighbours: 40 ms; replayed, 60."""
+    for rank in range(2):
+        events, now = list[tuple[int, int]](), 0.0
+        for i in range(20):
+            now += 3.0 if (i + rank) % 2 else 1.0
+            events += call(11, now - 0.01, now, *collective())
+        write_process(tmp_path, rank, {1: events})
+    advice = advise(trace_of(tmp_path))
+    assert advice.excess_s == pytest.approx(0.02, rel=0.2)
+    assert advice.findings == (), advice_text(advice)
+
+
 def test_tracing_overhead_of_removed_calls_does_not_count_as_saved(tmp_path):
     """100 consecutive sums of 10 us, 5 us of each for tracing: two clock readings and one more event."""
     for rank in range(2):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from dovetail.advise.roots import Roots
 from dovetail.advise.sources import SOURCES
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
-from dovetail.advise.words import in_words
+from dovetail.advise.words import hidden_notes, in_words
 from dovetail.core.collector import paused
 from dovetail.machine import Machine
 from dovetail.run.load import Load
@@ -35,6 +34,7 @@ MOST_ROWS = 1 << 16  # a longer trace is represented by excerpts: its replays wo
 EXCERPTS, EXCERPT_ROWS = 8, 8192  # number of excerpts, and rows of each
 SUMS = ("saves_s", "bound_s", "disturbed_s")  # fields of a finding that excerpts' sums give
 MOST_MAINS = 4  # findings with which later ones are compared, whether they save the same seconds
+MODEL_ERROR = 0.1  # share of a trace's time by which its replay may be longer, and savings are still counted from that
 MUCH_THE_SAME = 0.2  # savings that differ by less are ranked by effort: two predictions may be off by a tenth each
 
 
@@ -118,9 +118,12 @@ class Advice:
     traced_s, replayed_s : float
         Makespan of the trace, and of a replay of the unmodified trace. For several runs: medians.
     doubtful : tuple of Finding
-        Changes that save less than the difference between the given runs.
+        Changes that save less than the difference between the given runs, or than `excess_s`.
     spread_s : float
         Run-to-run spread: between the given runs, or estimated from a single run (`advise.spread`).
+    excess_s : float
+        Seconds by which the replay of the unmodified trace takes longer than the trace: the model then lets ranks wait
+        that did not. Findings that save less may be about those waits.
     num_runs : int
         Number of given runs.
     num_rows, read_rows : int
@@ -141,6 +144,7 @@ class Advice:
     doubtful: tuple[Finding, ...] = ()
     spread_s: float = 0.0
     num_runs: int = 1
+    excess_s: float = 0.0
     num_rows: int = 0
     read_rows: int = 0
     notes: tuple[str, ...] = ()
@@ -148,9 +152,15 @@ class Advice:
     disturbed: tuple[str, ...] = ()
     crowded: tuple[str, ...] = ()
 
+    @property
+    def least_s(self) -> float:
+        """Seconds up to which savings are uncertain."""
+        return max(self.spread_s, self.excess_s)
+
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field; findings as objects."""
         times = {"traced_s": self.traced_s, "replayed_s": self.replayed_s, "spread_s": self.spread_s}
+        times |= {"excess_s": self.excess_s}
         findings, doubtful = ([it.to_json() for it in those] for those in (self.findings, self.doubtful))
         rows = {"rows": self.num_rows, "replayed_rows": self.read_rows}
         found = {"findings": findings, "doubtful": doubtful, "notes": list(self.notes)}
@@ -193,15 +203,6 @@ def advise(trace: Trace | TraceFile, machine: Machine | None = None, again: Sequ
     return named
 
 
-def hidden_notes(trace: Trace | TraceFile) -> Iterator[str]:
-    """Yield sentences if the trace does not show which work is I/O, or pickling."""
-    ranks = trace.meta.get("ranks", ({},))
-    if any(Path(about.get("program", "")).name.startswith("python") and not about.get("lines") for about in ranks):
-        yield "Pickling by mpi4py counts as work: `trace run --python` records it, and the lines of the program."
-    if not all(about.get("has_io") for about in ranks):
-        yield "Time in read, write and fsync is unknown: this trace was recorded without it, and it counts as work."
-
-
 def advise_run(trace: Trace | TraceFile, machine: Machine | None = None) -> Advice:
     """Advise on one run, with its estimated run-to-run spread."""
     if isinstance(trace, TraceFile):
@@ -221,16 +222,24 @@ def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None, comp
     if machine is not None:
         model = with_curve(model, machine)
     found = advise_model(model, where.site, where.of, Cost(trace), Roots(trace, where.site, left), compares)
-    return replace(found, spread_s=spread_s)
+    excess_s = max(found.replayed_s - found.traced_s, 0.0) if machine is None else 0.0
+    return replace(_from_trace(found, excess_s), spread_s=spread_s)
+
+
+def _from_trace(advice: Advice, excess_s: float) -> Advice:
+    """Return the advice with `excess_s`. If that is large, count savings from the trace's time; bounds stay."""
+    less_s = excess_s if excess_s > MODEL_ERROR * advice.traced_s else 0.0
+    findings = (replace(it, saves_s=max(it.saves_s - less_s, 0.0)) for it in advice.findings)
+    return replace(advice, findings=tuple(findings), excess_s=excess_s)
 
 
 def _with_noise(advice: Advice) -> Advice:
     """Return the advice with low confidence in findings that noise, or others, may have caused."""
-    return replace(advice, findings=tuple(_judged(it, advice.spread_s) for it in advice.findings))
+    return replace(advice, findings=tuple(_judged(it, advice.least_s) for it in advice.findings))
 
 
-def _judged(finding: Finding, spread_s: float) -> Finding:
-    is_sure = finding.saves_s > spread_s and not finding.is_disturbed
+def _judged(finding: Finding, least_s: float) -> Finding:
+    is_sure = finding.saves_s > least_s and not finding.is_disturbed
     return finding if is_sure else replace(finding, confidence="low")
 
 
@@ -267,7 +276,9 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     spread_s = sum(part.spread_s**2 * factor for _, part, factor in times) ** 0.5
     kept = tuple(_ranked([it for it in found if it.saves_s >= LEAST_SHARE * replayed_s]))
     rows = sum(rows for rows, _, _ in times)
-    return _with_noise(Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows))
+    advice = Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows)
+    excess_s = sum(part.excess_s * factor for _, part, factor in times)
+    return _with_noise(replace(advice, excess_s=excess_s))
 
 
 def _of_flood(it: FloodCost, share: float) -> Finding:
@@ -360,10 +371,11 @@ def together(runs: Sequence[Advice]) -> Advice:
     saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
     all_of = [_median_of(those, saves[key]) for key, those in seen.items()]
     ranked = [it for it in _ranked(all_of) if it.saves_s >= LEAST_SHARE * replayed_s]
-    least_s = spread_s if len(runs) > 1 else 0.0  # the spread estimated from one run is too uncertain to hide findings
+    excess_s = median(run.excess_s for run in runs)
+    least_s = max(spread_s, excess_s) if len(runs) > 1 else 0.0  # one run's estimate is too uncertain to hide findings
     sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
     rows = sum(run.num_rows for run in runs), sum(run.read_rows for run in runs)
-    return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), *rows)
+    return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), excess_s, *rows)
 
 
 def _median_of(those: Sequence[Finding], saves_s: float) -> Finding:

@@ -1,11 +1,14 @@
-"""words: name calls in advice as the traced program does."""
+"""words: name calls in advice as the traced program does; say what its trace does not show."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+from dovetail.trace import Trace, TraceFile
 
 
 def renaming(words: Mapping[str, str]) -> Callable[[str], str]:
@@ -30,3 +33,12 @@ def in_words(advice: Any, words: Mapping[str, str]) -> Any:
 
     findings, doubtful = (tuple(map(said, those)) for those in (advice.findings, advice.doubtful))
     return replace(advice, findings=findings, doubtful=doubtful, notes=tuple(map(say, advice.notes)))
+
+
+def hidden_notes(trace: Trace | TraceFile) -> Iterator[str]:
+    """Yield sentences if the trace does not show which work is I/O, or pickling."""
+    ranks = trace.meta.get("ranks", ({},))
+    if any(Path(about.get("program", "")).name.startswith("python") and not about.get("lines") for about in ranks):
+        yield "Pickling by mpi4py counts as work: `trace run --python` records it, and the lines of the program."
+    if not all(about.get("has_io") for about in ranks):
+        yield "Time in read, write and fsync is unknown: this trace was recorded without it, and it counts as work."

@@ -32,14 +32,17 @@ def advice_parts(advice: Advice) -> list[Part]:
     """Return the paragraphs of `advice_text`."""
     shaken = [it for it in advice.findings if it.is_disturbed]
     calm = [it for it in advice.findings if not it.is_disturbed]
-    firm = [it for it in calm if advice.num_runs > 1 or it.saves_s > advice.spread_s]
+    firm = [it for it in calm if advice.num_runs > 1 or it.saves_s > advice.least_s]
     faint = [it for it in calm if it not in firm]
     mains = [it for it in firm if not it.instead_of or not any(_name(main) == it.instead_of for main in firm)]
     groups = (
         ("", mains),
         ("Others took as much of the ranks' cores, at the same time, as these save; they may be the cause:", shaken),
-        (f"Below what two runs differ by, {seconds(advice.spread_s)}; these may be chance:", faint),
-        (f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:", advice.doubtful),
+        (_doubt(advice, f"Below what two runs differ by, {seconds(advice.spread_s)}; these may be chance:"), faint),
+        (
+            _doubt(advice, f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:"),
+            advice.doubtful,
+        ),
     )
     parts = [Part(text) for text in (*crowded_text(advice.crowded), *disturbed_text(advice.disturbed))]
     if not advice.findings:
@@ -52,6 +55,14 @@ def advice_parts(advice: Advice) -> list[Part]:
             ways = firm if those is mains else ()
             parts.append(Part(_with_ways(number, it, advice, ways), it))
     return [*parts, *map(Part, _remarks(advice))]
+
+
+def _doubt(advice: Advice, by_spread: str) -> str:
+    """Return the heading of findings that are uncertain."""
+    if advice.excess_s <= advice.spread_s:
+        return by_spread
+    longer = f"The replay takes {seconds(advice.excess_s)} longer than the trace: it lets ranks wait that did not"
+    return f"{longer}. These save less:"
 
 
 def _remarks(advice: Advice) -> Iterator[str]:
