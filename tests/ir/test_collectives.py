@@ -155,6 +155,10 @@ NAMED = {
     "prober/baselines.py": "the names of libraries' settings",
     "accelerate/counter.py": "the calls that are counted apart",
     "torch/compiled/overlap_pass.py": "torch's functional collectives",
+    "torch/base.py": "the methods of torch's process groups",
+    "torch/native.py": "those of them that are made in C++",
+    "trace/exchange/kineto.py": "PyTorch's names in profiles",
+    "trace/schedules/chakra.py": "the numbers of Chakra's enumeration",
     "torch/linear/kinds.py": "the layers, each named after the collective of its forward pass",
 }
 WORDS = {name for kind, traits in COLLECTIVES.items() for name in (kind, traits.nccl, *traits.mpi) if name}
