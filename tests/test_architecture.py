@@ -188,3 +188,10 @@ def test_tests_that_start_ranks_are_one_group(request):
     ranks = [item for item in request.session.items if any(map(item.get_closest_marker, ("mpi", "testbed")))]
     if request.config.getoption("loadgroup", False):
         assert all(item.nodeid.endswith("@ranks") for item in ranks)
+
+
+def test_torch_is_asked_for_by_name():
+    """Where PyTorch is missing, the import names what to install."""
+    code = "import sys; sys.modules['torch'] = None; import dovetail.torch"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].endswith("dovetail.torch needs PyTorch: pip install 'dovetail[torch]'")

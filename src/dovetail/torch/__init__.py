@@ -6,6 +6,7 @@ mpiexec or srun the import sets RANK and WORLD_SIZE from the launcher's variable
 It also registers the operators `torch.ops.dovetail`, which `all_gather_linear` and its like call.
 """
 
+from dovetail.torch import needed as needed
 from dovetail.torch import symm
 from dovetail.torch.backend import register
 from dovetail.torch.group import DovetailGroup
