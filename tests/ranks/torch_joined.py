@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 import dovetail.torch
-from dovetail.torch import ranks
+from dovetail.torch import mpi, ranks
 
 WHAT, OPTIONS = sys.argv[1], sys.argv[2:]
 
@@ -85,6 +85,10 @@ def groups_in_turn():
 
 
 def refused_arguments():
+    """One rank refuses before the other has made the group."""
+    if dist.get_rank() == 0:
+        made = mpi.Messages
+        mpi.Messages = lambda world: time.sleep(0.5) or made(world)
     group = dist.new_group(backend="dovetail")
     tensor = torch.ones(3, device="meta" if dist.get_rank() == 1 else "cpu")
     fails("takes CPU tensors", lambda: dist.all_reduce(tensor, group=group))

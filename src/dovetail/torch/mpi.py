@@ -38,10 +38,13 @@ class MpiJob:
     def __init__(self, key: str, world: World, watch: Watch, server: Server | None) -> None:
         self.key, self.world, self.watch, self._server = key, world, watch, server
         self.groups: WeakSet[MpiRanks] = WeakSet()
+        self.failed: dict[str, str] = {}  # why, by key of the group: another rank may fail before it is made here
         atexit.register(self._end)
 
     def on_message(self, message: Mapping[str, Any]) -> None:
         """Pass a message of the watch on to all groups."""
+        if "fails" in message:
+            self.failed.setdefault(message["group"], message["fails"])
         for group in list(self.groups):
             group.on_message(message)
 
@@ -171,6 +174,8 @@ class MpiRanks:
         job.groups.add(self)
         for rank, why in list(job.watch.gone.items()):
             self._lose(rank, why)
+        if key in job.failed:
+            transport.fail(job.failed[key])
 
     def on_message(self, message: Mapping[str, Any]) -> None:
         """Hear a message of the watch."""
