@@ -27,7 +27,7 @@ RANKS, REPEATS = 64, 7
 
 
 def ring(num_ops: int, lanes: int = 1) -> Program:
-    """The ring all_reduce whose number of ops is nearest to `num_ops`, on so many lanes of each rank.
+    """The ring all_reduce whose number of ops is nearest to `num_ops`, on `lanes` lanes of each rank.
 
     The second lane is a compute lane.
     """

@@ -1,4 +1,4 @@
-"""The library that counts: each call once, in its bucket; waiting for a late rank told apart; programs undisturbed."""
+"""The library that counts: each call once, in its bucket; waits for a late rank apart; programs undisturbed."""
 
 import os
 import subprocess

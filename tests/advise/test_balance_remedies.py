@@ -1,4 +1,4 @@
-"""Imbalance told from chance, on models whose repair is known."""
+"""Imbalance distinguished from chance, on models whose repair is known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends that come after work which the message does not need, told from chains and from imbalance."""
+"""Sends that come after work which the message does not need, distinguished from chains and from imbalance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Polls with pauses between them, told from polls with work between them."""
+"""Polls with pauses between them, distinguished from polls with work between them."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ static int dm_pickle_name[DM_PICKLES];
 static int dm_pickle_tries; /* protected by the interpreter's lock */
 
 /* Replaces the functions by which mpi4py pickles with timed ones, unless the program has set its own: those could not
-   be told from ours later. A program that sets its own afterwards replaces the timed ones. */
+   be distinguished from ours later. A program that sets its own afterwards replaces the timed ones. */
 static const char dm_pickle_hook[] =
     "import ctypes, itertools, pickle as standard, sys\n"
     "def is_own(pickle):\n"

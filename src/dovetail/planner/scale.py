@@ -56,7 +56,7 @@ def plan_folded(
     Raises
     ------
     OperatorError
-        If no folded algorithm does this with so many ranks.
+        If no folded algorithm does this with the machine's number of ranks.
     ProgramError
         If the fastest cannot be proved, or an algorithm's ranks cannot be simulated folded.
     """

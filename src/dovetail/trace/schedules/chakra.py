@@ -17,19 +17,12 @@ GROUPS = "comm_group.json"  # beside the traces: process group -> its ranks
 # Numbers of the schema et_def.proto, version 0.0.4 (mlcommons/chakra).
 LOAD, STORE, COMPUTE, SENDS, RECEIVES, COLLECTIVE = 2, 3, 4, 5, 6, 7
 COLLECTIVES = {0: "all_reduce", 2: "all_gather", 5: "broadcast", 6: "all_to_all", 7: "reduce_scatter", 9: "barrier"}
-BARRIER_BYTES = 8  # a barrier is replayed as an all_reduce of so much
+BARRIER_BYTES = 8  # a barrier is replayed as an all_reduce of this size
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NAME = re.compile(r"(?P<head>.*\.)(?P<rank>\d+)\.et")
 _DOUBLE, _FLOAT, _BOOL, _STRING = 3, 5, 27, 29  # fields of an attribute's value; other scalars are varints
 _ZIGZAG = (15, 17)
-_OTHERS = (
-    *range(4, 33, 2),
-    19,
-    21,
-    23,
-    25,
-    31,
-)  # lists, numbers of fixed width, bytes: no attribute read here has them
+_OTHERS = (*range(4, 33, 2), 19, 21, 23, 25, 31)  # lists, fixed widths, bytes: no attribute read here has these
 Fields = list[tuple[int, Any]]
 
 
