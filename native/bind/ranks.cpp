@@ -1,4 +1,4 @@
-// Python bindings of native/shm: communicators without MPI.
+// Python bindings of native/shm and native/tcp: communicators without MPI.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -6,14 +6,17 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <stdexcept>
 
 #include "shm/neighbours.hpp"
+#include "shm/ring_messages.hpp"
 #include "shm/transport.hpp"
+#include "tcp/host_messages.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using dovetail::shm::Lease;
-using dovetail::shm::Messages;
+using dovetail::shm::RingMessages;
 using dovetail::shm::Region;
 using dovetail::shm::Segment;
 
@@ -27,6 +30,19 @@ Bytes bytes_of(nb::handle self, int rank) {
     return Bytes(region.part(rank), {region.length(rank)}, self);
 }
 
+std::unique_ptr<RingMessages> rings_of(int number) {
+    auto taken = dovetail::shm::taken(number);
+    if (auto* rings = dynamic_cast<RingMessages*>(taken.get())) return taken.release(), std::unique_ptr<RingMessages>(rings);
+    throw std::runtime_error("no communicator of one host");
+}
+
+int join_hosts(int near, int spare, const std::vector<int>& here, int rank, const std::vector<int>& files) {
+    const auto size = static_cast<int>(files.size());
+    auto far = std::make_shared<dovetail::tcp::Sockets>(rank, files);
+    return dovetail::shm::join(std::make_unique<dovetail::tcp::HostMessages>(rank, here, rings_of(near), rings_of(spare),
+                                                                             std::move(far), size));
+}
+
 }  // namespace
 
 void bind_ranks(nb::module_& m) {
@@ -35,15 +51,22 @@ void bind_ranks(nb::module_& m) {
         "Address of the table of calls between the ranks of a host, without MPI.");
     m.def(
         "shared_bytes",
-        [](int size, std::size_t budget) { return Messages::bytes(size, Messages::ring_bytes(size, budget)); },
+        [](int size, std::size_t budget) { return RingMessages::bytes(size, RingMessages::ring_bytes(size, budget)); },
         "size"_a, "budget"_a = std::size_t{32} << 20,
         "Bytes of the memory that `size` ranks share. `budget`: most bytes of its rings.");
     m.def(
         "shared_join",
         [](Segment& memory, int rank, int size) {
-            return dovetail::shm::join(std::make_shared<Segment>(std::move(memory)), rank, size);
+            return dovetail::shm::join(
+                std::make_unique<RingMessages>(std::make_shared<Segment>(std::move(memory)), rank, size));
         },
         "memory"_a, "rank"_a, "size"_a, "Takes the memory. The number of the communicator, which all ranks join.");
+    m.def(
+        "hosts_table", [] { return reinterpret_cast<std::uintptr_t>(&dovetail::shm::hosts_table); },
+        "Address of the table of calls between the ranks of several hosts, without MPI.");
+    m.def("hosts_join", &join_hosts, "near"_a, "spare"_a, "here"_a, "rank"_a, "files"_a,
+          "Takes two communicators of the ranks of this host, `here`, and connected sockets, by rank; -1: none. The "
+          "number of the communicator, which all ranks join.");
     m.def(
         "shared_communicator",
         [](int number) { return reinterpret_cast<std::uintptr_t>(dovetail::shm::communicator(number)); }, "number"_a,

@@ -1,25 +1,22 @@
-// Messages between the ranks of a host through rings in shared memory, matched by source, context and tag in the order
-// in which they were sent.
+// Messages: what collectives between ranks without MPI need of the messages below them.
 #pragma once
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <list>
 #include <memory>
 #include <string>
-#include <vector>
+#include <thread>
 
 #include "shm/peers.hpp"
 #include "shm/region.hpp"
-#include "shm/ring.hpp"
-#include "shm/segment.hpp"
 
 namespace dovetail::shm {
 
 // The code of a request that failed because of a rank's state. 0: no failure; -1 is DT_OTHER_SIZE of mpi_table.h.
 int code_of(State state, int rank);
+int rank_of(int code);
+State state_of(int code);
 std::string text_of(int code);
 
 struct Label {
@@ -28,110 +25,35 @@ struct Label {
     bool operator==(const Label&) const = default;
 };
 
-// Used by one thread at a time. A short message is copied into the ring at once: then its send is complete. For a long
-// or a `matched` one, the sender asks, the receiver grants, and the data are sent in pieces: the receiver
-// takes one while the sender writes the next. A message in a region is lent: the receiver copies it from there, or
-// reads it there until it gives it back; until then the send has not ended.
+// Matched by source, context and tag, in the order in which they were sent. Used by one thread at a time.
 class Messages {
   public:
-    static std::size_t bytes(int size, std::size_t ring_bytes);  // of the segment
-    // Bytes of a ring between two of `size` ranks, a power of two; all rings together stay within the budget.
-    static std::size_t ring_bytes(int size, std::size_t budget = std::size_t{32} << 20);
-
-    Messages(std::shared_ptr<Segment> memory, int rank, int size);
-    ~Messages() { leave(State::left); }
+    virtual ~Messages() = default;
+    Messages() = default;
     Messages(const Messages&) = delete;
     Messages& operator=(const Messages&) = delete;
 
-    int rank() const { return rank_; }
-    int size() const { return size_; }
-    int isend(const void* data, long long num_bytes, int dst, Label label, bool matched);
+    virtual int rank() const = 0;
+    virtual int size() const = 0;
+    virtual int isend(const void* data, long long num_bytes, int dst, Label label, bool matched) = 0;
     // `lent`: a message in a region stays there until it is given back: see run::Transport::borrow.
-    int irecv(void* data, long long num_bytes, int src, Label label, const std::byte** lent = nullptr);
-    bool give_back(int handle);  // whether there was room to say so; the request is then gone
+    virtual int irecv(void* data, long long num_bytes, int src, Label label, const std::byte** lent = nullptr) = 0;
+    virtual bool give_back(int) { return true; }  // whether there was room to say so; the request is then gone
     // Whether the request has ended. It is freed then, unless it is lent, and `code` is its result.
-    bool test(int handle, int& code);
-    int peer_of(int handle) const { return requests_[static_cast<std::size_t>(handle)].peer; }
-    void cancel(int handle);  // of a receive that is no longer awaited; a send is freed once it has ended
-    void add(std::shared_ptr<Region> region) { regions_.add(std::move(region)); }  // on all ranks
-    void hide() { memory_->hide(); }
-    void leave(State how);  // first sends what is still to send, unless this rank has failed
+    virtual bool test(int handle, int& code) = 0;
+    virtual int peer_of(int handle) const = 0;
+    virtual void cancel(int handle) = 0;  // of a receive that is no longer awaited; a send is freed once it has ended
+    // Other ranks wait for this one no longer: it has `left`, after sending what is still to send, or `failed`, for
+    // this reason.
+    virtual void leave(State how, const std::string& why = "") = 0;
 
-    static constexpr std::size_t longest_short = 8192;  // bytes of a message that is copied at once
-
-  private:
-    enum class Kind : std::uint32_t { whole, ask, lend, grant, data, taken };
-    struct Head {
-        Kind kind;
-        std::uint32_t request;  // of the sender: ask, lend, grant, taken; of the receiver: data
-        // Tag of a grant: the receiver's request. Of data: how they were stored, and whether that is timed.
-        std::uint64_t context, tag;
-        std::uint64_t num_bytes;  // of the message; of data: of this piece
-    };
-    struct Lent {  // follows the head of `lend`: the message's place in the sender's part
-        Loan loan;
-        std::byte unused[grain - sizeof(Loan)];
-    };
-    struct Request {
-        enum class Use : std::uint8_t { none, send, receive } use = Use::none;
-        bool done = false, forgotten = false, matched = false;
-        int code = 0, peer = -1;
-        std::uint32_t other = 0;  // the receiver's number for a send
-        Label label;
-        std::byte* data = nullptr;
-        const std::byte** lent = nullptr;  // of a receive that may leave the message where it lies: where that is
-        bool is_lent() const { return lent && *lent; }
-        long long num_bytes = 0, moved = 0, total = 0;  // total: bytes sent, which may be more than fit
-    };
-    struct Early {  // a message that arrived before its receive
-        Label label;
-        std::uint32_t from;
-        bool asks;
-        long long num_bytes;
-        Loan loan;
-        std::vector<std::byte> data;
-    };
-    struct Peer {
-        RingWriter out;
-        RingReader in;
-        std::deque<Head> answers;        // to write: grants, and notices that a message was taken
-        std::deque<int> heads, streams;  // sends whose head is to be written, in order; sends that were granted
-        std::list<int> posted;           // receives without a message so far
-        std::list<Early> early;
-        int code = 0;  // of a rank that has ended
-    };
-
-    int make(Request::Use use, void* data, long long num_bytes, int peer, Label label);
-    Request& at(std::size_t handle) { return requests_[handle]; }
-    Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
-    void end(Request& request, int handle, int code = 0);
-    bool is_over(const Request& request);
-    void free(int handle);
-    void progress();
-    void read(int src);
-    void write(Peer& to);
-    bool write_head(Peer& to, int handle);
-    bool write_pieces(Peer& to, int handle);
-    void arrived(int src, const Head& head);
-    void take_piece(Peer& from, const Head& head);
-    void take_whole(int handle, long long num_bytes, const std::byte* data, RingReader* ring);
-    void answer(int handle, std::uint32_t from, long long num_bytes, const Loan& loan);
-    Loan loan_of(const Request& sent) const;
-    void send_to_self(int handle);
-    void move_to_self(int sent, int taken);
-    bool look();  // whether some rank has ended
-    bool has_to_send() const;
-
-    const int rank_, size_;
-    std::shared_ptr<Segment> memory_;
-    Peers states_;
-    std::vector<Peer> peers_;
-    std::deque<Request> requests_;
-    std::vector<int> unused_;
-    Regions regions_;
-    int misses_ = 0, broken_ = 0;  // broken: the code of a rank that has failed, for all requests
-    std::chrono::steady_clock::time_point looked_;
-    bool has_left_ = false;
+    virtual void add(std::shared_ptr<Region>) {}  // on all ranks: see Region
+    virtual void hide() {}                        // its memory, if that has a name
+    virtual void nap() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }  // of a rank that waits long
+    virtual std::string text(int code) const { return text_of(code); }
+    virtual long long whole_bytes() const = 0;  // longest array that an all_reduce sends whole to every rank
+    // Messages between the same ranks that another thread may use; null: the caller makes them.
+    virtual std::unique_ptr<Messages> another() { return nullptr; }
 };
 
 }  // namespace dovetail::shm

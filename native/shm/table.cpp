@@ -1,4 +1,4 @@
-// shared_table: the functions of mpi_table.h over SharedTransport; and the communicators of this process by number.
+// shared_table: the functions of mpi_table.h over MessageTransport; and the communicators of this process by number.
 #include <pthread.h>
 #include <unistd.h>
 
@@ -9,12 +9,12 @@
 #include <mutex>
 #include <stdexcept>
 
+#include "shm/ring_messages.hpp"
 #include "shm/transport.hpp"
 
 struct dt_comm {
-    dt_comm(std::shared_ptr<dovetail::shm::Segment> memory, int rank, int size)
-        : transport(std::move(memory), rank, size) {}
-    dovetail::shm::SharedTransport transport;
+    explicit dt_comm(std::unique_ptr<dovetail::shm::Messages> messages) : transport(std::move(messages)) {}
+    dovetail::shm::MessageTransport transport;
     void* owner = nullptr;
     void (*ends)(void*) = nullptr;
     void (*freed)(void*) = nullptr;
@@ -61,8 +61,8 @@ int guarded(Act act) {
     }
 }
 
-dt_comm* make(std::shared_ptr<Segment> memory, int rank, int size) {
-    auto* made = new dt_comm(std::move(memory), rank, size);
+dt_comm* make(std::unique_ptr<Messages> messages) {
+    auto* made = new dt_comm(std::move(messages));
     const std::lock_guard guard(registry().lock);
     registry().all.push_back(made);
     return made;
@@ -77,15 +77,15 @@ void release(dt_comm* comm) {
 }
 
 // Makes and opens memory of one kind for all ranks of `on`; null if some rank cannot.
-dt_comm* shared_by_all(SharedTransport& on, Segment::Kind kind) {
+dt_comm* shared_by_all(MessageTransport& on, Segment::Kind kind) {
     const int rank = on.rank(), size = on.size();
     std::array<char, most_name> name{};
     std::shared_ptr<Segment> memory;
     dt_comm* made = nullptr;
     if (rank == 0) try {
             const std::size_t ring =
-                kind == Segment::Kind::named ? Messages::ring_bytes(size, named_budget) : Messages::ring_bytes(size);
-            memory = std::make_shared<Segment>(Segment::make(Messages::bytes(size, ring), kind));
+                kind == Segment::Kind::named ? RingMessages::ring_bytes(size, named_budget) : RingMessages::ring_bytes(size);
+            memory = std::make_shared<Segment>(Segment::make(RingMessages::bytes(size, ring), kind));
             std::copy_n(memory->name().c_str(), std::min(memory->name().size(), most_name - 1), name.data());
         } catch (const std::runtime_error& error) {
             last_fault() = error.what();
@@ -93,7 +93,7 @@ dt_comm* shared_by_all(SharedTransport& on, Segment::Kind kind) {
     on.collective({DT_BROADCAST, name.data(), name.data(), most_name, nullptr, DT_UINT8});
     try {
         if (rank && name[0]) memory = std::make_shared<Segment>(Segment::open(name.data()));
-        if (memory) made = make(std::move(memory), rank, size);
+        if (memory) made = make(std::make_unique<RingMessages>(std::move(memory), rank, size));
     } catch (const std::runtime_error& error) {
         last_fault() = error.what();
     }
@@ -105,7 +105,8 @@ dt_comm* shared_by_all(SharedTransport& on, Segment::Kind kind) {
     return nullptr;
 }
 
-dt_comm* duplicate(SharedTransport& on) {
+dt_comm* duplicate(MessageTransport& on) {
+    if (auto messages = on.messages().another()) return make(std::move(messages));
     dt_comm* made = shared_by_all(on, Segment::Kind::anonymous);
     if (!made) made = shared_by_all(on, Segment::Kind::named);
     if (!made) throw std::runtime_error("the ranks cannot share memory: " + last_fault());
@@ -170,12 +171,19 @@ int group(dt_comm* comm, const int* ranks, int num_ranks, int* made) {
     return 0;
 }
 
+// Keeps what the code of a failed request means on this communicator, for `error_text`.
+int said(dt_comm* comm, int code) {
+    if (code <= 0) return code;
+    last_fault() = comm->transport.messages().text(code);
+    return other_fault;
+}
+
 int begin(dt_comm* comm, const run::LibraryCall& call, int* handle) {
     return guarded([&] { return *handle = comm->transport.icollective(call), 0; });
 }
 
 int finish(dt_comm* comm, const run::LibraryCall& call) {
-    return guarded([&] { return comm->transport.wait(comm->transport.icollective(call)); });
+    return guarded([&] { return said(comm, comm->transport.wait(comm->transport.icollective(call))); });
 }
 
 int icollective(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
@@ -202,7 +210,7 @@ int test(dt_comm* comm, int handle, int* done) {
     return guarded([&] {
         int code = 0;
         *done = comm->transport.test(handle, code);
-        return code;
+        return said(comm, code);
     });
 }
 
@@ -221,18 +229,62 @@ void library(char* text, int size) {
     std::snprintf(text, static_cast<std::size_t>(size), "shared memory of one host, without MPI");
 }
 
+void hosts_library(char* text, int size) {
+    std::snprintf(text, static_cast<std::size_t>(size), "sockets between hosts, without MPI");
+}
+
 void error_text(int code, char* text, int size) {
     const std::string found = code == other_fault ? last_fault() : text_of(code);
     std::snprintf(text, static_cast<std::size_t>(size), "%s", found.c_str());
 }
 
+constexpr dt_mpi_table table_of(void (*library)(char*, int)) {
+    return {
+        .version = DOVETAIL_MPI_TABLE_VERSION,
+        .init = init,
+        .finalize = finalize,
+        .setup = setup,
+        .adopt = adopt,
+        .find = find,
+        .release = release,
+        .rank = rank,
+        .size = size,
+        .isend = isend,
+        .irecv = irecv,
+        .borrow = borrow,
+        .give_back = give_back,
+        .group = group,
+        .icollective = icollective,
+        .icollective_v = icollective_v,
+        .collective = collective,
+        .collective_v = collective_v,
+        .test = test,
+        .cancel = cancel,
+        .abort = abort_all,
+        .library = library,
+        .error_text = error_text,
+    };
+}
+
 }  // namespace
 
-int join(std::shared_ptr<Segment> memory, int rank, int size) {
-    dt_comm* made = make(std::move(memory), rank, size);
+int join(std::unique_ptr<Messages> messages) {
+    dt_comm* made = make(std::move(messages));
     const std::lock_guard guard(registry().lock);
     registry().numbers[registry().next] = made;
     return registry().next++;
+}
+
+std::unique_ptr<Messages> taken(int number) {
+    dt_comm* comm = communicator(number);
+    if (!comm) throw std::runtime_error("the communicator was freed");
+    auto messages = comm->transport.take_messages();
+    {
+        const std::lock_guard guard(registry().lock);
+        registry().numbers.erase(number);
+    }
+    release(comm);
+    return messages;
 }
 
 dt_comm* communicator(int number) {
@@ -283,30 +335,7 @@ void leave_all() {
     for (dt_comm* comm : registry().all) comm->transport.leave(State::left);
 }
 
-const dt_mpi_table shared_table = {
-    .version = DOVETAIL_MPI_TABLE_VERSION,
-    .init = init,
-    .finalize = finalize,
-    .setup = setup,
-    .adopt = adopt,
-    .find = find,
-    .release = release,
-    .rank = rank,
-    .size = size,
-    .isend = isend,
-    .irecv = irecv,
-    .borrow = borrow,
-    .give_back = give_back,
-    .group = group,
-    .icollective = icollective,
-    .icollective_v = icollective_v,
-    .collective = collective,
-    .collective_v = collective_v,
-    .test = test,
-    .cancel = cancel,
-    .abort = abort_all,
-    .library = library,
-    .error_text = error_text,
-};
+const dt_mpi_table shared_table = table_of(library), hosts_table = table_of(hosts_library);
+
 
 }  // namespace dovetail::shm

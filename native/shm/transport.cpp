@@ -1,4 +1,4 @@
-// SharedTransport: see transport.hpp. Its collectives send each part to the ranks that need it. Reductions add in
+// MessageTransport: see transport.hpp. Its collectives send each part to the ranks that need it. Reductions add in
 // the order of ranks, so that all ranks get the same bits.
 #include "shm/transport.hpp"
 
@@ -22,9 +22,6 @@ namespace {
 
 using run::LibraryCall;
 
-// An all_reduce of at most this many bytes sends each rank's whole input to every other rank: one step instead of two.
-// The limit is the longest message that is copied into the ring at once.
-constexpr long long whole_bytes = static_cast<long long>(Messages::longest_short);
 constexpr int spins = 2000;  // polls, about 50 us, before a rank yields its core
 constexpr int polls_per_clock = 256;
 constexpr int polls_before_nap = 100;  // a few microseconds
@@ -33,12 +30,6 @@ void relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif
-}
-
-// About as long as a piece of a message takes.
-void nap() {
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-    std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
 int cores() {
@@ -75,7 +66,7 @@ std::uint64_t context_of(const std::vector<int>& ranks, int turn) {
 
 }  // namespace
 
-std::byte* SharedTransport::Collective::aside(std::size_t num_bytes) {
+std::byte* MessageTransport::Collective::aside(std::size_t num_bytes) {
     if (room_bytes < num_bytes) {
         room.reset();
         room = std::make_unique_for_overwrite<std::byte[]>(num_bytes);
@@ -84,17 +75,17 @@ std::byte* SharedTransport::Collective::aside(std::size_t num_bytes) {
     return room.get();
 }
 
-SharedTransport::SharedTransport(std::shared_ptr<Segment> memory, int rank, int size)
-    : messages_(std::move(memory), rank, size), has_core_each_(cores() >= size) {
+MessageTransport::MessageTransport(std::unique_ptr<Messages> messages)
+    : messages_(std::move(messages)), has_core_each_(cores() >= messages_->size()) {
     Group all;
-    all.ranks.resize(static_cast<std::size_t>(size));
+    all.ranks.resize(static_cast<std::size_t>(size()));
     std::iota(all.ranks.begin(), all.ranks.end(), 0);
-    all.own = rank;
+    all.own = rank();
     all.context = 1;
     groups_.push_back(std::move(all));
 }
 
-int SharedTransport::group(const std::vector<int>& ranks, int turn) {
+int MessageTransport::group(const std::vector<int>& ranks, int turn) {
     if (turn == 0 && ranks == groups_.front().ranks) return -1;
     const auto known = known_.find({ranks, turn});
     if (known != known_.end()) return known->second;
@@ -106,15 +97,15 @@ int SharedTransport::group(const std::vector<int>& ranks, int turn) {
     return known_[{ranks, turn}] = static_cast<int>(groups_.size()) - 1;
 }
 
-bool SharedTransport::test(int handle) {
+bool MessageTransport::test(int handle) {
     int code = 0;
     const bool done = test(handle, code);
-    if (done && code) throw run::TransportError{text_of(code)};
+    if (done && code) throw run::TransportError{messages_->text(code)};
     return done;
 }
 
-bool SharedTransport::test(int handle, int& code) {
-    if (handle % 2 == 0) return messages_.test(handle / 2, code);
+bool MessageTransport::test(int handle, int& code) {
+    if (handle % 2 == 0) return messages_->test(handle / 2, code);
     Collective& call = collectives_[static_cast<std::size_t>(handle / 2)];
     if (!advance(call, code)) return false;
     call.steps.clear();
@@ -122,17 +113,17 @@ bool SharedTransport::test(int handle, int& code) {
     return true;
 }
 
-void SharedTransport::cancel(int handle) {
-    if (handle % 2 == 0) messages_.cancel(handle / 2);
+void MessageTransport::cancel(int handle) {
+    if (handle % 2 == 0) messages_->cancel(handle / 2);
 }
 
-int SharedTransport::wait(int handle) {
+int MessageTransport::wait(int handle) {
     using Clock = std::chrono::steady_clock;
     int code = 0;
     Clock::time_point until;
     for (int polls = 1; !test(handle, code); ++polls) {
         if (rests && polls > polls_before_nap) {
-            nap();
+            messages_->nap();
         } else {
             has_core_each_&& polls < spins ? relax() : static_cast<void>(sched_yield());
         }
@@ -147,25 +138,25 @@ int SharedTransport::wait(int handle) {
 
 // Messages of the call may still arrive, for memory that its caller uses for other things from now on: no call of this
 // transport moves messages any more.
-void SharedTransport::give_up(int handle) {
+void MessageTransport::give_up(int handle) {
     std::ostringstream text;
     text << "timeout after " << limit_s << " s";
     const Collective& call = collectives_[static_cast<std::size_t>(handle / 2)];
-    if (handle % 2 && !call.waits.empty()) text << ", waiting for rank " << messages_.peer_of(call.waits.back());
+    if (handle % 2 && !call.waits.empty()) text << ", waiting for rank " << messages_->peer_of(call.waits.back());
     fail(text.str());
     throw std::runtime_error(broken_);
 }
 
-void SharedTransport::fail(const std::string& why) {
+void MessageTransport::fail(const std::string& why) {
     if (broken_.empty()) broken_ = why;
-    messages_.leave(State::failed);
+    messages_->leave(State::failed, why);
 }
 
-void SharedTransport::collective(const LibraryCall& call) {
-    if (const int code = wait(icollective(call))) throw run::TransportError{text_of(code)};
+void MessageTransport::collective(const LibraryCall& call) {
+    if (const int code = wait(icollective(call))) throw run::TransportError{messages_->text(code)};
 }
 
-int SharedTransport::icollective(const LibraryCall& call) {
+int MessageTransport::icollective(const LibraryCall& call) {
     if (!broken_.empty()) throw std::runtime_error("an earlier call failed: " + broken_);
     if (unused_.empty()) {
         unused_.push_back(static_cast<int>(collectives_.size()));
@@ -182,18 +173,18 @@ int SharedTransport::icollective(const LibraryCall& call) {
     return 2 * place + 1;
 }
 
-SharedTransport::Parts SharedTransport::equal_parts(const void* data, long long length, const Collective& made) {
+MessageTransport::Parts MessageTransport::equal_parts(const void* data, long long length, const Collective& made) {
     Parts parts{bytes_of(data), {}, {}};
     for (int member = 0; member < made.size(); ++member) parts.add(length);
     return parts;
 }
 
-SharedTransport::Parts SharedTransport::whole_parts(const void* data, long long length, const Collective& made) {
+MessageTransport::Parts MessageTransport::whole_parts(const void* data, long long length, const Collective& made) {
     const auto n = static_cast<std::size_t>(made.size());
     return {bytes_of(data), std::vector<long long>(n, 0), std::vector<long long>(n, length)};
 }
 
-void SharedTransport::plan(Collective& made, const LibraryCall& call) {
+void MessageTransport::plan(Collective& made, const LibraryCall& call) {
     const long long one = run::dtype_bytes(call.dtype), num_bytes = call.count * one;
     const auto parts_of = [&](const void* data, const long long* counts) {
         if (!counts) return equal_parts(data, num_bytes, made);
@@ -228,7 +219,7 @@ void SharedTransport::plan(Collective& made, const LibraryCall& call) {
     }
 }
 
-void SharedTransport::move_rooted(Collective& made, const LibraryCall& call, long long num_bytes) {
+void MessageTransport::move_rooted(Collective& made, const LibraryCall& call, long long num_bytes) {
     const bool is_root = made.own() == call.root;
     switch (call.kind) {
         case DT_BROADCAST:
@@ -249,32 +240,32 @@ void SharedTransport::move_rooted(Collective& made, const LibraryCall& call, lon
     }
 }
 
-void SharedTransport::send(Collective& made, const void* data, long long num_bytes, int member) {
+void MessageTransport::send(Collective& made, const void* data, long long num_bytes, int member) {
     const int to = made.group->ranks[static_cast<std::size_t>(member)];
-    made.waits.push_back(messages_.isend(data, num_bytes, to, made.label, false));
+    made.waits.push_back(messages_->isend(data, num_bytes, to, made.label, false));
 }
 
-void SharedTransport::receive(Collective& made, void* data, long long num_bytes, int member) {
+void MessageTransport::receive(Collective& made, void* data, long long num_bytes, int member) {
     const int from = made.group->ranks[static_cast<std::size_t>(member)];
-    made.waits.push_back(messages_.irecv(data, num_bytes, from, made.label));
+    made.waits.push_back(messages_->irecv(data, num_bytes, from, made.label));
 }
 
 // Each member begins with the next one, so that not all send to the same one first.
-void SharedTransport::send_parts(Collective& made, const Parts& parts) {
+void MessageTransport::send_parts(Collective& made, const Parts& parts) {
     for (int away = 1; away < made.size(); ++away) {
         const int to = (made.own() + away) % made.size();
         send(made, parts.at(to), parts.length(to), to);
     }
 }
 
-void SharedTransport::receive_parts(Collective& made, const Parts& parts) {
+void MessageTransport::receive_parts(Collective& made, const Parts& parts) {
     for (int away = 1; away < made.size(); ++away) {
         const int from = (made.own() + made.size() - away) % made.size();
         receive(made, parts.at(from), parts.length(from), from);
     }
 }
 
-void SharedTransport::exchange(Collective& made, const Parts& out, const Parts& in) {
+void MessageTransport::exchange(Collective& made, const Parts& out, const Parts& in) {
     receive_parts(made, in);
     send_parts(made, out);
     move_bytes(in.at(made.own()), out.at(made.own()), out.length(made.own()));
@@ -282,7 +273,7 @@ void SharedTransport::exchange(Collective& made, const Parts& out, const Parts& 
 
 // Reduces this rank's part of all members' `parts`, into `result`; null: into the place of this rank's part in
 // `room`. If not `sends`, only this rank reduces.
-void SharedTransport::reduce_part(Collective& made, const LibraryCall& call, const Parts& parts, std::byte* result,
+void MessageTransport::reduce_part(Collective& made, const LibraryCall& call, const Parts& parts, std::byte* result,
                                   bool sends) {
     const int own = made.own(), n = made.size(), dtype = call.dtype, op = call.op;
     const long long length = parts.length(own);
@@ -304,11 +295,11 @@ void SharedTransport::reduce_part(Collective& made, const LibraryCall& call, con
 
 // An all_reduce or reduce. Of a short array, each rank with a result receives all arrays whole. Of a longer one, every
 // member reduces a part, and then sends it to the ranks with a result.
-void SharedTransport::reduce_array(Collective& made, const LibraryCall& call) {
+void MessageTransport::reduce_array(Collective& made, const LibraryCall& call) {
     const long long one = run::dtype_bytes(call.dtype), num_bytes = call.count * one;
     const bool is_rooted = call.kind == DT_REDUCE, has_result = !is_rooted || made.own() == call.root;
     std::byte* const dst = bytes_of(call.dst);
-    if (num_bytes <= whole_bytes || made.size() == 1) {
+    if (num_bytes <= messages_->whole_bytes() || made.size() == 1) {
         if (!has_result) return send(made, call.src, num_bytes, call.root);
         return reduce_part(made, call, whole_parts(call.src, num_bytes, made), dst, !is_rooted);
     }
@@ -328,13 +319,13 @@ void SharedTransport::reduce_array(Collective& made, const LibraryCall& call) {
 }
 
 // Returns whether it has ended; `code`: its result.
-bool SharedTransport::advance(Collective& call, int& code) {
+bool MessageTransport::advance(Collective& call, int& code) {
     while (true) {
         while (!call.waits.empty()) {
-            if (!messages_.test(call.waits.back(), code)) return false;
+            if (!messages_->test(call.waits.back(), code)) return false;
             call.waits.pop_back();
             if (!code) continue;
-            for (const int other : call.waits) messages_.cancel(other);
+            for (const int other : call.waits) messages_->cancel(other);
             call.waits.clear();
             return true;
         }

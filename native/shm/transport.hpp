@@ -1,5 +1,5 @@
-// SharedTransport: the functions of mpi_table.h between the ranks of a host, without MPI: messages,
-// collectives of flat algorithms, groups. `shared_table` has them, so that all code for MPI runs on it.
+// MessageTransport: the functions of mpi_table.h between ranks without MPI, over Messages: collectives of flat
+// algorithms, groups. `shared_table` has them, so that all code for MPI runs on it.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,22 @@ namespace dovetail::shm {
 
 // Handles are even for messages and odd for collectives. One thread at a time uses it; several threads can each have
 // a transport.
-class SharedTransport final : public run::Transport {
+class MessageTransport final : public run::Transport {
   public:
-    SharedTransport(std::shared_ptr<Segment> memory, int rank, int size);
+    explicit MessageTransport(std::unique_ptr<Messages> messages);
 
-    int rank() const override { return messages_.rank(); }
-    int size() const override { return messages_.size(); }
+    int rank() const override { return messages_->rank(); }
+    int size() const override { return messages_->size(); }
     int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) override {
-        return 2 * messages_.isend(data, num_bytes, dst, {0, static_cast<std::uint32_t>(tag)}, matched);
+        return 2 * messages_->isend(data, num_bytes, dst, {0, static_cast<std::uint32_t>(tag)}, matched);
     }
     int irecv(void* data, long long num_bytes, int src, int tag) override {
-        return 2 * messages_.irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)});
+        return 2 * messages_->irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)});
     }
     int borrow(void* data, long long num_bytes, int src, int tag, const std::byte** lent) override {
-        return 2 * messages_.irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)}, lent);
+        return 2 * messages_->irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)}, lent);
     }
-    bool give_back(int handle) override { return messages_.give_back(handle / 2); }
+    bool give_back(int handle) override { return messages_->give_back(handle / 2); }
     int icollective(const run::LibraryCall& call) override;
     void collective(const run::LibraryCall& call) override;
     int group(const std::vector<int>& ranks, int turn) override;
@@ -42,9 +42,11 @@ class SharedTransport final : public run::Transport {
 
     bool test(int handle, int& code);  // whether it has ended; `code`: its result
     int wait(int handle);              // its code; throws std::runtime_error after `limit_s`, and in all later calls
-    void leave(State how) { messages_.leave(how); }
-    void add(std::shared_ptr<Region> region) { messages_.add(std::move(region)); }
-    void hide() { messages_.hide(); }   // the memory: all ranks have it open
+    void leave(State how) { messages_->leave(how); }
+    Messages& messages() { return *messages_; }
+    std::unique_ptr<Messages> take_messages() { return std::move(messages_); }  // it can then only be deleted
+    void add(std::shared_ptr<Region> region) { messages_->add(std::move(region)); }
+    void hide() { messages_->hide(); }   // the memory: all ranks have it open
     void fail(const std::string& why);  // calls of all ranks fail from now on
     double limit_s = 0.0;               // seconds that a collective waits for another rank; 0: as long as it lives
 
@@ -92,7 +94,7 @@ class SharedTransport final : public run::Transport {
     bool advance(Collective& call, int& code);
     [[noreturn]] void give_up(int handle);
 
-    Messages messages_;
+    std::unique_ptr<Messages> messages_;
     std::deque<Group> groups_;                               // the first one: all ranks
     std::map<std::pair<std::vector<int>, int>, int> known_;  // groups, by ranks and turn
     std::deque<Collective> collectives_;
@@ -101,9 +103,9 @@ class SharedTransport final : public run::Transport {
     std::string broken_;  // why no collective can begin any more
 };
 
-// Makes a communicator of processes that have found each other, in memory of `Messages::bytes` that all have opened.
-// Returns its number for `adopt` and `find`, which for MPI take the number in Fortran.
-int join(std::shared_ptr<Segment> memory, int rank, int size);
+// Makes a communicator of processes that have found each other. Returns its number for `adopt` and `find`, which for MPI take the number in Fortran.
+int join(std::unique_ptr<Messages> messages);
+std::unique_ptr<Messages> taken(int number);   // the messages of a communicator, which is then no more
 dt_comm* communicator(int number);              // null if there is none
 void hide(int number);                          // its memory: all ranks have joined
 void limit(int number, double seconds);         // that collectives on it and on its duplicate wait for another rank
@@ -113,6 +115,6 @@ void part(int number);                          // frees it and its duplicate: c
 void add_region(dt_comm* comm, std::shared_ptr<Region> region);  // all ranks: see Messages::add
 void leave_all();                                                // when the process ends
 
-extern const dt_mpi_table shared_table;
+extern const dt_mpi_table shared_table, hosts_table;  // hosts_table: the same by another name, for HostMessages
 
 }  // namespace dovetail::shm

@@ -1,6 +1,8 @@
-// Messages and collectives in shared memory, between ranks that are threads; for sanitizers.
-// Usage: shared RANKS ROUNDS SEED. All ranks draw the same calls from the seed, and know what must come of them.
+// Messages and collectives in shared memory and by sockets, between ranks that are threads; for sanitizers.
+// Usage: shared RANKS ROUNDS SEED HOSTS. All ranks draw the same calls from the seed, and know what must come of them.
+// HOSTS 0: all share memory. Else only the ranks of one host do; other messages go by sockets.
 #include <sched.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -13,15 +15,17 @@
 #include <vector>
 
 #include "run/mpi_table.h"
+#include "shm/ring_messages.hpp"
 #include "shm/transport.hpp"
+#include "tcp/host_messages.hpp"
 
 namespace {
 
 using dovetail::run::LibraryCall;
-using dovetail::shm::Messages;
+using dovetail::shm::RingMessages;
 using dovetail::shm::Region;
 using dovetail::shm::Segment;
-using dovetail::shm::SharedTransport;
+using dovetail::shm::MessageTransport;
 using Values = std::vector<std::int64_t>;
 
 // What rank `rank` has at place `at` of its `turn`-th array.
@@ -39,7 +43,7 @@ std::int64_t sum(int turn, const std::vector<int>& ranks, long long at) {
 }
 
 struct Rank {
-    SharedTransport& on;
+    MessageTransport& on;
     std::minstd_rand random;  // the same on all ranks
     std::minstd_rand own;     // this rank's delays
     std::shared_ptr<Region> region;
@@ -162,13 +166,55 @@ struct Rank {
     }
 };
 
-bool fails(int size, int rounds, unsigned seed) {
-    const auto memory = std::make_shared<Segment>(
-        Segment::make(Messages::bytes(size, Messages::ring_bytes(size, std::size_t{1} << 18))));
+using Memory = std::shared_ptr<Segment>;
+using Transports = std::vector<std::unique_ptr<MessageTransport>>;
+
+Memory rings(int size) {
+    const std::size_t each = RingMessages::ring_bytes(size, std::size_t{1} << 18);
+    return std::make_shared<Segment>(Segment::make(RingMessages::bytes(size, each)));
+}
+
+Transports on_one_host(int size) {
+    Transports made;
+    const Memory memory = rings(size);
+    for (int rank = 0; rank < size; ++rank)
+        made.push_back(std::make_unique<MessageTransport>(std::make_unique<RingMessages>(memory, rank, size)));
+    return made;
+}
+
+// Rank r is on host r % hosts.
+Transports on_hosts(int size, int hosts) {
+    using dovetail::tcp::HostMessages;
+    std::vector<std::vector<int>> files(static_cast<std::size_t>(size), std::vector<int>(static_cast<std::size_t>(size), -1));
+    for (std::size_t a = 0; a < files.size(); ++a)
+        for (std::size_t b = 0; b < a; ++b) {
+            int ends[2];
+            if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) std::abort();
+            files[a][b] = ends[0], files[b][a] = ends[1];
+        }
+    std::vector<std::vector<int>> members(static_cast<std::size_t>(hosts));
+    for (int rank = 0; rank < size; ++rank) members[static_cast<std::size_t>(rank % hosts)].push_back(rank);
+    std::vector<Memory> near, spare;
+    for (const auto& here : members) {
+        near.push_back(rings(static_cast<int>(here.size())));
+        spare.push_back(rings(static_cast<int>(here.size())));
+    }
+    Transports made;
+    for (int rank = 0; rank < size; ++rank) {
+        const auto host = static_cast<std::size_t>(rank % hosts);
+        const int own = rank / hosts, count = static_cast<int>(members[host].size());
+        HostMessages first(rank, members[host], std::make_unique<RingMessages>(near[host], own, count),
+                           std::make_unique<RingMessages>(spare[host], own, count),
+                           std::make_shared<dovetail::tcp::Sockets>(rank, files[static_cast<std::size_t>(rank)]), size);
+        made.push_back(std::make_unique<MessageTransport>(first.another()));
+    }
+    return made;
+}
+
+bool fails(int size, int rounds, unsigned seed, int hosts) {
     const std::vector<std::size_t> lengths(static_cast<std::size_t>(size), std::size_t{8} * 40000);
     const auto lendable = std::make_shared<Segment>(Segment::make(Region::bytes(lengths)));
-    std::vector<std::unique_ptr<SharedTransport>> transports;
-    for (int rank = 0; rank < size; ++rank) transports.push_back(std::make_unique<SharedTransport>(memory, rank, size));
+    const Transports transports = hosts ? on_hosts(size, hosts) : on_one_host(size);
     std::vector<int> right(static_cast<std::size_t>(size));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank)
@@ -190,10 +236,10 @@ bool fails(int size, int rounds, unsigned seed) {
 bool says_late(bool borrows) {
     constexpr int most = 5000;
     constexpr std::size_t count = 3000, room = std::size_t{1} << 16;
-    const auto memory = std::make_shared<Segment>(Segment::make(Messages::bytes(2, Messages::ring_bytes(2, room))));
+    const auto memory = std::make_shared<Segment>(Segment::make(RingMessages::bytes(2, RingMessages::ring_bytes(2, room))));
     const std::vector<std::size_t> lengths(2, 8 * count);
     const auto lendable = std::make_shared<Segment>(Segment::make(Region::bytes(lengths)));
-    SharedTransport taker(memory, 0, 2), sender(memory, 1, 2);
+    MessageTransport taker(std::make_unique<RingMessages>(memory, 0, 2)), sender(std::make_unique<RingMessages>(memory, 1, 2));
     const auto region = std::make_shared<Region>(lendable, 1, lengths);
     taker.add(std::make_shared<Region>(lendable, 0, lengths)), sender.add(region);
     Values into(count);
@@ -216,9 +262,9 @@ bool says_late(bool borrows) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 4) return 2;
+    if (argc != 5) return 2;
     if (says_late(false) || says_late(true)) return 1;
-    if (fails(std::atoi(argv[1]), std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])))) return 1;
+    if (fails(std::atoi(argv[1]), std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])), std::atoi(argv[4]))) return 1;
     std::puts("all as expected");
     return 0;
 }

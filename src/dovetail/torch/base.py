@@ -19,7 +19,7 @@ from dovetail.store.selection import LIBRARY
 from dovetail.torch import private, spans
 from dovetail.torch.calls import Calls
 from dovetail.torch.messages import MessageWork
-from dovetail.torch.ranks import meet
+from dovetail.torch.ranks import SharedRanks, meet
 from dovetail.torch.tensors import check, given, taken
 from dovetail.torch.work import Ended, GroupError, Worker
 
@@ -32,6 +32,8 @@ _open_groups: WeakSet[Any] = WeakSet()
 @atexit.register
 def _let_all_go() -> None:
     for group in list(_open_groups):
+        if isinstance(group._ranks, SharedRanks):
+            group._ranks.close_messages()
         group._let_go()
 
 

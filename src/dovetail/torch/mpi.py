@@ -21,8 +21,9 @@ from dovetail.run.ranks.messages import Messages
 from dovetail.run.ranks.together import words_of
 from dovetail.run.ranks.world import World
 from dovetail.run.requests import THREAD_MULTIPLE
+from dovetail.run.shared.hosts import Exchange
 from dovetail.torch.launchers import is_mpi_launched
-from dovetail.torch.pmi import Exchange, Server
+from dovetail.torch.pmi import Server
 from dovetail.torch.watch import Watch
 
 FAREWELL_S = 5.0  # seconds that a process waits at its end for the other ranks; MPI is finalized if all end

@@ -12,12 +12,12 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from dovetail.core import RunError
+from dovetail.run.shared.hosts import Exchange
 
-Exchange = Callable[[str, str], list[str]]  # (name of the exchange, own text) -> all ranks' texts; collective
 LAUNCHERS_PREFIXES = ("PMI", "HYDI_", "HYDRA_", "MPI_LOCAL")  # of variables by which a launcher leads MPI to it
 LIMITS = "kvsname_max=256 keylen_max=64 vallen_max=1024"
 

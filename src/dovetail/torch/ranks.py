@@ -1,4 +1,4 @@
-"""ranks: the ranks of a process group, which meet in torch's store: of one host in shared memory, of several by MPI."""
+"""ranks: the ranks of a process group, which meet in torch's store: on one host, or on several."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.call.selection_rules import communicator
-from dovetail.core import DovetailError, RunError
+from dovetail.core import DovetailError, EnvironmentFault, RunError
 from dovetail.run.faults import report
 from dovetail.run.ranks.messages import Messages
+from dovetail.run.ranks.together import words_of
+from dovetail.run.shared.hosts import Exchange, join_hosts
 from dovetail.run.shared.stores import Job, wait_for
 from dovetail.run.shared.world import Comm, join
 from dovetail.torch import mpi
+from dovetail.torch.launchers import is_mpi_launched
 from dovetail.torch.mpi import MpiRanks
+
+TRANSPORTS = ("sockets", "mpi")
 
 
 class TorchStore:
@@ -43,7 +48,7 @@ class TorchStore:
 
 
 class SharedRanks:
-    """The ranks of one group, processes of one host. They create it together.
+    """The ranks of one group without MPI. They create it together.
 
     Attributes
     ----------
@@ -81,15 +86,27 @@ class SharedRanks:
         report(self.made, error)
 
     def explained(self, error: RunError) -> RunError:
-        """Return the error of a failed call: here it names the rank that has caused it."""
-        return error
+        """Return the error of a failed call, which names the rank that has caused it."""
+        return RunError(error.found) if (error.found or "").startswith("rank ") else error
 
     def close(self) -> None:
         """Give back the memory. Other ranks no longer wait for this one."""
-        if "messages" in vars(self):
-            self.messages.close()
+        self.close_messages()
         with suppress(DovetailError):
             self._comm.Free()
+
+    def close_messages(self) -> None:
+        """End sends and receives: their thread must not outlive native code."""
+        if "messages" in vars(self):
+            self.messages.close()
+
+
+class HostRanks(SharedRanks):
+    """The ranks of one group on several hosts, connected by sockets. They create it together."""
+
+    def refuse(self, error: Exception) -> None:
+        """Let the other ranks fail for an error of this rank's arguments: they may be in a call that it cannot join."""
+        self.fail(f"rank {self.made.rank} refuses its arguments: {words_of(error)}")
 
 
 def meet(store: Any, rank: int, size: int, limit_s: float) -> SharedRanks | MpiRanks:
@@ -98,7 +115,7 @@ def meet(store: Any, rank: int, size: int, limit_s: float) -> SharedRanks | MpiR
     Raises
     ------
     EnvironmentFault
-        On every rank, if ranks cannot share memory, or are on several hosts without an MPI that can begin.
+        On every rank, if ranks cannot share memory, or cannot be connected.
     RunError
         If a rank does not come in time. The error names the rank.
     """
@@ -106,8 +123,27 @@ def meet(store: Any, rank: int, size: int, limit_s: float) -> SharedRanks | MpiR
     exchange = partial(_exchange, job, rank, size, limit_s)
     hosts = exchange("host", host())
     if len(set(hosts)) > 1:
-        return mpi.join(rank, size, hosts, exchange, limit_s)
+        if _transport(exchange) == "mpi":
+            return mpi.join(rank, size, hosts, exchange, limit_s)
+        prefer = os.environ.get("MASTER_ADDR", "")
+        return HostRanks(join_hosts(job, exchange, rank, hosts, limit_s, prefer), limit_s)
     return SharedRanks(Comm(join(job, rank, size, limit_s)), limit_s)
+
+
+def _transport(exchange: Exchange) -> str:
+    """Return what connects ranks of several hosts: MPI, if its launcher has started them, else sockets.
+
+    $DOVETAIL_TORCH_TRANSPORT says otherwise.
+    """
+    asked = os.environ.get("DOVETAIL_TORCH_TRANSPORT") or ("mpi" if is_mpi_launched() else "sockets")
+    found = exchange("transport", asked)
+    if len(set(found)) > 1 or asked not in TRANSPORTS:
+        raise EnvironmentFault(
+            "the ranks do not agree how hosts are connected" if asked in TRANSPORTS else f"no transport '{asked}'",
+            found=", ".join(f"rank {rank}: {each}" for rank, each in enumerate(found)),
+            hint=f"DOVETAIL_TORCH_TRANSPORT={' or '.join(TRANSPORTS)} on all ranks, or nowhere",
+        )
+    return asked
 
 
 def host() -> str:

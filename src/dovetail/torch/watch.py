@@ -7,13 +7,10 @@ host that disappears is noticed by the keep-alive messages of TCP.
 
 from __future__ import annotations
 
-import fcntl
-import hmac
 import json
 import secrets
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,11 +18,9 @@ from contextlib import suppress
 from typing import Any
 
 from dovetail.core import RunError
+from dovetail.run.ranks.lines import CONNECT_S, listener, own_addresses, rank_at, reached
 
-CONNECT_S = 5.0  # seconds that a rank tries one address of rank 0
 KEEPALIVE = {"TCP_KEEPIDLE": 2, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": 5}  # a host that is gone counts as dead after 7 s
-_GET_ADDRESS = 0x8915  # SIOCGIFADDR
-WELCOME = b"welcome\n"
 OnMessage = Callable[[Mapping[str, Any]], None]
 
 
@@ -66,31 +61,25 @@ class Watch:
         threading.Thread(target=self._listen, name="dovetail watch", daemon=True).start()
 
     def _accept_all(self, share: Callable[[str], str], prefer: str) -> None:
-        token, dual = secrets.token_hex(16), socket.has_dualstack_ipv6()
-        family = socket.AF_INET6 if dual else socket.AF_INET
-        with socket.create_server(("", 0), family=family, dualstack_ipv6=dual, backlog=self.size) as listener:
+        token = secrets.token_hex(16)
+        with listener(self.size) as listens:
             self.address = prefer or next(iter(own_addresses()), "127.0.0.1")
-            share(json.dumps([token, listener.getsockname()[1], own_addresses()]))
-            listener.settimeout(CONNECT_S * self.size)
+            share(json.dumps([token, listens.getsockname()[1], own_addresses()]))
+            listens.settimeout(CONNECT_S * self.size)
             while len(self._lines) < self.size - 1:
                 try:
-                    line, _ = listener.accept()
+                    line, _ = listens.accept()
                 except TimeoutError:
                     absent = min(set(range(1, self.size)) - set(self._lines))
                     raise RunError(f"rank {absent} does not reach rank 0", hint="look at its output") from None
-                if (rank := _rank_at(line, token)) is not None:
+                if (rank := rank_at(line, token)) is not None:
                     self._lines[rank] = line
 
     def _connect(self, found: Sequence[Any], prefer: str) -> None:
         token, port, addresses = found
-        for address in [*filter(None, [prefer]), *addresses]:
-            with suppress(OSError, ValueError):
-                line = socket.create_connection((address, port), CONNECT_S)
-                line.sendall(json.dumps([token, self.rank]).encode() + b"\n")
-                if line.recv(len(WELCOME)) != WELCOME:
-                    continue
-                self._lines[0], self.address = line, address
-                return
+        if (found_line := reached([*filter(None, [prefer]), *addresses], port, token, self.rank)) is not None:
+            self._lines[0], self.address = found_line
+            return
         tried = ", ".join(addresses) or "no address"
         raise RunError(f"rank {self.rank} does not reach rank 0", found=f"tried {tried}, port {port}")
 
@@ -162,33 +151,6 @@ class Watch:
             self._spread(message) if self.rank == 0 else self._hear(message)
 
 
-def own_addresses() -> list[str]:
-    """Return the IPv4 addresses of this host's networks, but for the loopback.
-
-    >>> all(address.count(".") == 3 for address in own_addresses())
-    True
-    """
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # without such an address
-                answer = fcntl.ioctl(asked, _GET_ADDRESS, struct.pack("256s", name.encode()[:15]))
-                found.append(socket.inet_ntoa(answer[20:24]))
-    return [address for address in found if not address.startswith("127.")]
-
-
-def _rank_at(line: socket.socket, token: str) -> int | None:
-    """Return the rank that has connected, and welcome it. Close the connection of a process that is no rank."""
-    with suppress(OSError, ValueError, TypeError):
-        line.settimeout(CONNECT_S)
-        given, rank = json.loads(_line_of(line))
-        if hmac.compare_digest(given, token):
-            line.sendall(WELCOME)
-            return int(rank)
-    line.close()
-    return None
-
-
 def _keep_alive(line: socket.socket) -> None:
     line.settimeout(None)
     line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -196,14 +158,3 @@ def _keep_alive(line: socket.socket) -> None:
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
             line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _line_of(line: socket.socket) -> bytes:
-    """Return the bytes received up to the end of a line, which nothing follows so far."""
-    found = b""
-    while not found.endswith(b"\n"):
-        part = line.recv(4096)
-        if not part or len(found) > 1 << 12:
-            raise ValueError("no line")
-        found += part
-    return found

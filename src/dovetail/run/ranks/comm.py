@@ -20,7 +20,7 @@ from dovetail.machine import even_nodes
 from dovetail.run.arrays import Array
 from dovetail.run.engine import DTYPES
 from dovetail.run.options import LEVELS
-from dovetail.run.ranks.library import Calls, SharedCalls, Shim, build_shim
+from dovetail.run.ranks.library import Calls, HostCalls, SharedCalls, Shim, build_shim
 from dovetail.run.ranks.together import common, of_all
 from dovetail.run.ranks.world import MOST_SHARED, World
 from dovetail.run.reduce import REDUCE_OPS
@@ -221,7 +221,7 @@ def adopted(comm: Any, *, begins: bool = False) -> Communicator:
     memory = _SharedMemory(comm)
     try:
         hosts, names = zip(*of_all(comm, lambda: (platform.node(), memory.made()), fault), strict=True)
-        one_host = len(set(hosts)) == 1 and comm.Get_size() > 1
+        one_host = len(set(hosts)) == 1 and comm.Get_size() > 1 and not isinstance(calls, HostCalls)
         assert calls is not None
         bound = _native.comm_adopt(calls.address, fortran) if bound is None else bound
         try:

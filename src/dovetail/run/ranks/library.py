@@ -105,5 +105,19 @@ class SharedCalls(Calls):
 
     what, executor = "shared memory", "shared"
 
+    def __init__(self, table: int = 0) -> None:
+        super().__init__(_Table.from_address(table or _native.shared_table()))
+
+
+class HostCalls(SharedCalls):
+    """Dovetail's calls between the ranks of several hosts, by sockets, without MPI."""
+
+    what = "the connection of the hosts"
+
     def __init__(self) -> None:
-        super().__init__(_Table.from_address(_native.shared_table()))
+        super().__init__(_native.hosts_table())
+
+    @property
+    def lends(self) -> bool:
+        """False: a message has to reach the other host."""
+        return False

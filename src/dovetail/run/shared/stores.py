@@ -16,6 +16,7 @@ from typing import Protocol
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.core.trust import folder_danger, read_own
+from dovetail.run.ranks.lines import line_of
 
 POLL_S = 0.005
 ENDED = "ended"  # the key to which a launcher sets the first rank that has ended
@@ -194,7 +195,7 @@ class SocketStore:
                 line, _ = listener.accept()
                 with suppress(OSError, ValueError, KeyError, TypeError), line:  # from a process that is no rank
                     line.settimeout(CALL_S)
-                    line.sendall(self._answer(json.loads(_line_of(line))).encode() + b"\n")
+                    line.sendall(self._answer(json.loads(line_of(line))).encode() + b"\n")
 
     def _answer(self, asked: dict[str, str]) -> str:
         if not hmac.compare_digest(asked["token"], self._token):
@@ -208,7 +209,7 @@ class SocketStore:
         token = self._given or self.tokens.get(self._key)
         with suppress(OSError, ValueError), socket.create_connection(self.address, CALL_S) as line:
             line.sendall(json.dumps({"token": token or "", **asked}).encode() + b"\n")
-            value: str | None = json.loads(_line_of(line)).get("value")
+            value: str | None = json.loads(line_of(line)).get("value")
             return value
         return None
 
@@ -230,14 +231,3 @@ class SocketStore:
                 self._listener.shutdown(socket.SHUT_RDWR)
             self._listener.close()
             self.tokens.close()
-
-
-def _line_of(line: socket.socket) -> bytes:
-    """Return the bytes received up to the end of a line."""
-    found = b""
-    while not found.endswith(b"\n"):
-        part = line.recv(4096)
-        if not part or len(found) > 1 << 16:
-            raise ValueError("no line")
-        found += part
-    return found

@@ -32,8 +32,11 @@ class Comm:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self.calls = calls()
+        self.calls = self._new_calls()
         self.world = World(self.calls, address=_native.shared_communicator(number))
+
+    def _new_calls(self) -> SharedCalls:
+        return calls()
 
     @property
     def rank(self) -> int:

@@ -1,5 +1,5 @@
-// Messages: see messages.hpp.
-#include "shm/messages.hpp"
+// RingMessages: see ring_messages.hpp.
+#include "shm/ring_messages.hpp"
 
 #include <sched.h>
 
@@ -25,11 +25,13 @@ std::size_t padded(std::size_t num_bytes) { return (num_bytes + grain - 1) / gra
 }  // namespace
 
 int code_of(State state, int rank) { return static_cast<int>(state) * codes_per_state + rank; }
+int rank_of(int code) { return code % codes_per_state; }
+State state_of(int code) { return static_cast<State>(code / codes_per_state); }
 
 std::string text_of(int code) {
     if (code == DT_OTHER_SIZE) return "the message has another size than its receive";
-    const std::string rank = "rank " + std::to_string(code % codes_per_state);
-    switch (static_cast<State>(code / codes_per_state)) {
+    const std::string rank = "rank " + std::to_string(rank_of(code));
+    switch (state_of(code)) {
         case State::left:
             return rank + " has ended, and was waited for";
         case State::failed:
@@ -41,17 +43,17 @@ std::string text_of(int code) {
     }
 }
 
-std::size_t Messages::ring_bytes(int size, std::size_t budget) {
+std::size_t RingMessages::ring_bytes(int size, std::size_t budget) {
     std::size_t found = most_ring;
     while (found > least_ring && found * pairs(size) > budget) found /= 2;
     return found;
 }
 
-std::size_t Messages::bytes(int size, std::size_t ring_bytes) {
+std::size_t RingMessages::bytes(int size, std::size_t ring_bytes) {
     return line + Peers::bytes(size) + pairs(size) * (sizeof(RingHead) + ring_bytes);
 }
 
-Messages::Messages(std::shared_ptr<Segment> memory, int rank, int size)
+RingMessages::RingMessages(std::shared_ptr<Segment> memory, int rank, int size)
     : rank_(rank),
       size_(size),
       memory_(std::move(memory)),
@@ -73,7 +75,7 @@ Messages::Messages(std::shared_ptr<Segment> memory, int rank, int size)
     states_.arrive();
 }
 
-int Messages::make(Request::Use use, void* data, long long num_bytes, int peer, Label label) {
+int RingMessages::make(Request::Use use, void* data, long long num_bytes, int peer, Label label) {
     if (unused_.empty()) {
         unused_.push_back(static_cast<int>(requests_.size()));
         requests_.emplace_back();
@@ -89,18 +91,18 @@ int Messages::make(Request::Use use, void* data, long long num_bytes, int peer, 
     return handle;
 }
 
-void Messages::free(int handle) {
+void RingMessages::free(int handle) {
     at(static_cast<std::size_t>(handle)).use = Request::Use::none;
     unused_.push_back(handle);
 }
 
-void Messages::end(Request& request, int handle, int code) {
+void RingMessages::end(Request& request, int handle, int code) {
     request.done = true;
     request.code = code;
     if (request.forgotten) free(handle);
 }
 
-int Messages::isend(const void* data, long long num_bytes, int dst, Label label, bool matched) {
+int RingMessages::isend(const void* data, long long num_bytes, int dst, Label label, bool matched) {
     const int handle = make(Request::Use::send, const_cast<void*>(data), num_bytes, dst, label);
     Request& sent = at(static_cast<std::size_t>(handle));
     sent.matched = matched || num_bytes > static_cast<long long>(longest_short);
@@ -110,7 +112,7 @@ int Messages::isend(const void* data, long long num_bytes, int dst, Label label,
     return handle;
 }
 
-int Messages::irecv(void* data, long long num_bytes, int src, Label label, const std::byte** lent) {
+int RingMessages::irecv(void* data, long long num_bytes, int src, Label label, const std::byte** lent) {
     const int handle = make(Request::Use::receive, data, num_bytes, src, label);
     at(static_cast<std::size_t>(handle)).lent = lent;
     if (lent) *lent = nullptr;
@@ -128,7 +130,7 @@ int Messages::irecv(void* data, long long num_bytes, int src, Label label, const
     return handle;
 }
 
-void Messages::send_to_self(int handle) {
+void RingMessages::send_to_self(int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     Peer& own = peer(rank_);
     const auto found = std::find_if(own.posted.begin(), own.posted.end(),
@@ -146,19 +148,19 @@ void Messages::send_to_self(int handle) {
     own.early.push_back(std::move(early));
 }
 
-void Messages::move_to_self(int sent, int taken) {
+void RingMessages::move_to_self(int sent, int taken) {
     Request& from = at(static_cast<std::size_t>(sent));
     take_whole(taken, from.num_bytes, from.data, nullptr);
     end(from, sent);
 }
 
 // Of a receive, once its sender can see that it was taken: this rank may not look at its messages again for long.
-bool Messages::is_over(const Request& request) {
+bool RingMessages::is_over(const Request& request) {
     const Peer& with = peer(request.peer);
     return request.done && (request.use == Request::Use::send || with.answers.empty() || with.code);
 }
 
-bool Messages::test(int handle, int& code) {
+bool RingMessages::test(int handle, int& code) {
     Request& request = at(static_cast<std::size_t>(handle));
     if (!is_over(request)) progress();
     if (!is_over(request) && ++misses_ % misses_per_look == 0) look();
@@ -177,7 +179,7 @@ bool Messages::test(int handle, int& code) {
     return true;
 }
 
-bool Messages::give_back(int handle) {
+bool RingMessages::give_back(int handle) {
     const Request& taken = at(static_cast<std::size_t>(handle));
     Peer& to = peer(taken.peer);
     if (!to.out.has_room(sizeof(Head))) progress(), look();
@@ -191,7 +193,7 @@ bool Messages::give_back(int handle) {
     return true;
 }
 
-bool Messages::look() {
+bool RingMessages::look() {
     const auto now = std::chrono::steady_clock::now();
     if (now - looked_ < look_every && !broken_) return false;
     looked_ = now;
@@ -209,7 +211,12 @@ bool Messages::look() {
     return found;
 }
 
-void Messages::cancel(int handle) {
+int RingMessages::broken() {
+    if (!broken_) look();
+    return broken_;
+}
+
+void RingMessages::cancel(int handle) {
     Request& request = at(static_cast<std::size_t>(handle));
     if (request.done && request.is_lent() && give_back(handle)) return;
     if (request.done) return free(handle);
@@ -225,7 +232,7 @@ void Messages::cancel(int handle) {
     if (request.use == Request::Use::send) queued(with.streams);
 }
 
-void Messages::progress() {
+void RingMessages::progress() {
     for (int r = 0; r < size_; ++r) {
         if (r == rank_) continue;
         Peer& each = peer(r);
@@ -234,7 +241,7 @@ void Messages::progress() {
     }
 }
 
-void Messages::read(int src) {
+void RingMessages::read(int src) {
     Peer& from = peer(src);
     do {
         const Head head = from.in.head<Head>();
@@ -256,7 +263,7 @@ void Messages::read(int src) {
     } while (from.in.has_record());
 }
 
-void Messages::arrived(int src, const Head& head) {
+void RingMessages::arrived(int src, const Head& head) {
     Peer& from = peer(src);
     const Label label{head.context, head.tag};
     const auto num_bytes = static_cast<long long>(head.num_bytes);
@@ -278,7 +285,7 @@ void Messages::arrived(int src, const Head& head) {
 }
 
 // Takes a whole message, from memory or from a ring.
-void Messages::take_whole(int handle, long long num_bytes, const std::byte* data, RingReader* ring) {
+void RingMessages::take_whole(int handle, long long num_bytes, const std::byte* data, RingReader* ring) {
     Request& taken = at(static_cast<std::size_t>(handle));
     const auto all = static_cast<std::size_t>(num_bytes);
     const auto fits = static_cast<std::size_t>(std::min(num_bytes, taken.num_bytes));
@@ -292,7 +299,7 @@ void Messages::take_whole(int handle, long long num_bytes, const std::byte* data
 }
 
 // Answers a sender that asked: with a grant, or that the message was copied from its array.
-void Messages::answer(int handle, std::uint32_t from, long long num_bytes, const Loan& loan) {
+void RingMessages::answer(int handle, std::uint32_t from, long long num_bytes, const Loan& loan) {
     Request& taken = at(static_cast<std::size_t>(handle));
     Peer& to = peer(taken.peer);
     if (loan.is_one) {
@@ -312,7 +319,7 @@ void Messages::answer(int handle, std::uint32_t from, long long num_bytes, const
     if (num_bytes == 0) end(taken, handle, taken.num_bytes == 0 ? 0 : DT_OTHER_SIZE);
 }
 
-void Messages::take_piece(Peer& from, const Head& head) {
+void RingMessages::take_piece(Peer& from, const Head& head) {
     const int handle = static_cast<int>(head.request);
     Request& taken = at(head.request);
     const auto all = static_cast<long long>(head.num_bytes);
@@ -324,7 +331,7 @@ void Messages::take_piece(Peer& from, const Head& head) {
     if (taken.moved == taken.total) end(taken, handle, taken.total == taken.num_bytes ? 0 : DT_OTHER_SIZE);
 }
 
-void Messages::write(Peer& to) {
+void RingMessages::write(Peer& to) {
     for (; !to.answers.empty() && to.out.has_room(sizeof(Head)); to.answers.pop_front()) {
         to.out.put(&to.answers.front(), sizeof(Head));
         to.out.publish();
@@ -334,7 +341,7 @@ void Messages::write(Peer& to) {
 }
 
 // Returns whether there was room.
-bool Messages::write_head(Peer& to, int handle) {
+bool RingMessages::write_head(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     const Loan loan = loan_of(sent);
     const auto here = sent.matched ? std::size_t{0} : static_cast<std::size_t>(sent.num_bytes);
@@ -351,7 +358,7 @@ bool Messages::write_head(Peer& to, int handle) {
 }
 
 // Returns whether all of the message is written.
-bool Messages::write_pieces(Peer& to, int handle) {
+bool RingMessages::write_pieces(Peer& to, int handle) {
     Request& sent = at(static_cast<std::size_t>(handle));
     while (sent.moved < sent.num_bytes) {
         const auto here = std::min(piece, static_cast<std::size_t>(sent.num_bytes - sent.moved));
@@ -367,17 +374,17 @@ bool Messages::write_pieces(Peer& to, int handle) {
     return true;
 }
 
-Loan Messages::loan_of(const Request& sent) const {
+Loan RingMessages::loan_of(const Request& sent) const {
     return sent.matched ? regions_.find(sent.data, static_cast<std::size_t>(sent.num_bytes), rank_) : Loan{};
 }
 
-bool Messages::has_to_send() const {
+bool RingMessages::has_to_send() const {
     return std::any_of(peers_.begin(), peers_.end(), [](const Peer& each) {
         return !each.code && (!each.answers.empty() || !each.heads.empty() || !each.streams.empty());
     });
 }
 
-void Messages::leave(State how) {
+void RingMessages::leave(State how, const std::string&) {
     if (has_left_) return;
     has_left_ = true;
     const auto until = std::chrono::steady_clock::now() + longest_farewell;
