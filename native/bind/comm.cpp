@@ -119,17 +119,16 @@ std::string of_rank(const Bound& bound, const std::string& failure) {
     throw std::logic_error("raise_fault returned");
 }
 
-// Makes a call, and returns what became of it (door.h). `failure` gets the cause.
-int attempt(Bound& bound, const Call& call, std::string& failure, bool by_library = false) {
+// Makes a call by `make`, which is false where an engine is needed, and returns what became of it (door.h). `failure`
+// gets the cause.
+template <class Make>
+int attempt(Bound& bound, std::string& failure, Make make) {
     if (bound.freed) return failure = "the communicator was freed", DT_CALL_FAILED;
     if (bound.busy.exchange(true))
         return failure = "another thread is in a collective on this communicator", DT_CALL_FAILED;
     int outcome = DT_CALL_DONE;
     try {
-        if (by_library)
-            bound.comm.library(call);
-        else if (!bound.comm.run(call))
-            outcome = DT_CALL_NEEDS_ENGINE;
+        if (!make(bound.comm)) outcome = DT_CALL_NEEDS_ENGINE;
     } catch (const OtherRankFailed&) {
         outcome = DT_CALL_OTHER_FAILED;
     } catch (const TransportError& error) {
@@ -149,7 +148,7 @@ bool run(Bound& bound, const Call& call) {
     int outcome = DT_CALL_DONE;
     {
         const nb::gil_scoped_release release;
-        outcome = attempt(bound, call, failure);
+        outcome = attempt(bound, failure, [&](Communicator& on) { return on.run(call); });
     }
     if (outcome == DT_CALL_OTHER_FAILED) raise_fault(bound);
     constexpr auto hint =
@@ -158,19 +157,44 @@ bool run(Bound& bound, const Call& call) {
     return outcome == DT_CALL_DONE;
 }
 
-int call_through_door(void* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
-                      long long num_bytes, char* text, int size) {
-    Call asked;
-    asked.kind = kind;
-    asked.src = static_cast<const std::byte*>(src);
-    asked.dst = static_cast<std::byte*>(dst);
-    asked.count = count;
-    asked.dtype = dtype;
-    asked.op = op;
-    asked.root = root;
-    asked.num_bytes = num_bytes;
+Call call_of(const dt_asked& asked) {
+    Call call;
+    call.kind = asked.kind;
+    call.src = static_cast<const std::byte*>(asked.src);
+    call.dst = static_cast<std::byte*>(asked.dst);
+    call.count = asked.count;
+    call.dtype = asked.dtype;
+    call.op = asked.op;
+    call.root = asked.root;
+    call.num_bytes = asked.num_bytes;
+    return call;
+}
+
+int call_through_door(void* comm, const dt_asked* asked, char* text, int size) {
     std::string failure;
-    const int outcome = attempt(*static_cast<Bound*>(comm), asked, failure, kind == DT_BARRIER);
+    const int outcome = attempt(*static_cast<Bound*>(comm), failure, [&](Communicator& on) {
+        return asked->kind == DT_BARRIER ? (on.library(call_of(*asked)), true) : on.run(call_of(*asked));
+    });
+    std::snprintf(text, static_cast<std::size_t>(size), "%s", failure.c_str());
+    return outcome;
+}
+
+// A call that cannot begin is made later, and then says why it fails.
+int begin_through_door(void* comm, const dt_asked* asked) {
+    auto& bound = *static_cast<Bound*>(comm);
+    try {
+        return bound.freed ? -1 : bound.comm.begin(call_of(*asked));
+    } catch (const std::exception&) {
+        return -1;
+    } catch (const TransportError&) {
+        return -1;
+    }
+}
+
+int finish_through_door(void* comm, const dt_asked* asked, int handle, char* text, int size) {
+    std::string failure;
+    const int outcome = attempt(*static_cast<Bound*>(comm), failure,
+                                [&](Communicator& on) { return on.finish(call_of(*asked), handle), true; });
     std::snprintf(text, static_cast<std::size_t>(size), "%s", failure.c_str());
     return outcome;
 }
@@ -181,7 +205,8 @@ void rest_through_door(void* comm, int number, int on) {
 }
 
 std::uintptr_t door_of(Bound& bound, int number) {
-    bound.door = {DT_DOOR_VERSION, &bound, number, call_through_door, rest_through_door};
+    bound.door = {DT_DOOR_VERSION,     &bound,           number, call_through_door, begin_through_door,
+                  finish_through_door, rest_through_door};
     return reinterpret_cast<std::uintptr_t>(&bound.door);
 }
 

@@ -16,8 +16,8 @@
 namespace nb = nanobind;
 using namespace nb::literals;
 using dovetail::shm::Lease;
-using dovetail::shm::RingMessages;
 using dovetail::shm::Region;
+using dovetail::shm::RingMessages;
 using dovetail::shm::Segment;
 
 namespace {
@@ -32,15 +32,16 @@ Bytes bytes_of(nb::handle self, int rank) {
 
 std::unique_ptr<RingMessages> rings_of(int number) {
     auto taken = dovetail::shm::taken(number);
-    if (auto* rings = dynamic_cast<RingMessages*>(taken.get())) return taken.release(), std::unique_ptr<RingMessages>(rings);
+    if (auto* rings = dynamic_cast<RingMessages*>(taken.get()))
+        return taken.release(), std::unique_ptr<RingMessages>(rings);
     throw std::runtime_error("no communicator of one host");
 }
 
 int join_hosts(int near, int spare, const std::vector<int>& here, int rank, const std::vector<int>& files) {
     const auto size = static_cast<int>(files.size());
     auto far = std::make_shared<dovetail::tcp::Sockets>(rank, files);
-    return dovetail::shm::join(std::make_unique<dovetail::tcp::HostMessages>(rank, here, rings_of(near), rings_of(spare),
-                                                                             std::move(far), size));
+    return dovetail::shm::join(std::make_unique<dovetail::tcp::HostMessages>(rank, here, rings_of(near),
+                                                                             rings_of(spare), std::move(far), size));
 }
 
 }  // namespace

@@ -155,6 +155,21 @@ void Communicator::library(const Call& call, bool by_rules) {
     leave();
 }
 
+int Communicator::begin(const Call& call) {
+    const bool by_rules = choice(call.kind, call.num_bytes, call.dtype) >= 0 && call.dtype < DT_COMPLEX64;
+    if (board || by_rules || call.num_bytes == 0 || !transport_->waits()) return -1;
+    const auto [src_bytes, dst_bytes] = sides(call);
+    const bool has_room = is_in_place(call) || !overlap(call.src, src_bytes, call.dst, dst_bytes);
+    if (!has_room || !call.counts.empty() || call.kind == DT_ALL_TO_NEXT) return -1;
+    return transport_->icollective(
+        {call.kind, call.src, call.dst, call.count, nullptr, call.dtype, call.op, -1, call.root});
+}
+
+void Communicator::finish(const Call& call, int handle) {
+    await(handle);
+    average(call);
+}
+
 void Communicator::add(const Call& call, Service service) {
     service.added = true;
     service.num_bytes = call.num_bytes;
@@ -226,18 +241,26 @@ long long Communicator::own_part(const Call& call) const {
 // ranks that have other arrays for source and result.
 void Communicator::transfer(const Call& call) {
     const auto [src_bytes, dst_bytes] = sides(call);
-    const bool gathers = call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V;
-    const bool may = gathers || call.kind == DT_ALL_REDUCE || call.kind == DT_REDUCE;
-    const bool in_place = call.kind == DT_BROADCAST || (may && call.src == call.dst + own_part(call));
     const std::byte* src = call.src;
-    if (!in_place && overlap(src, src_bytes, call.dst, dst_bytes)) {
+    if (!is_in_place(call) && overlap(src, src_bytes, call.dst, dst_bytes)) {
         std::byte* aside = room(static_cast<std::size_t>(src_bytes));
         copy(aside, src, src_bytes);
         src = aside;
     }
     const long long* counts = call.counts.empty() ? nullptr : call.counts.data();
     call_library({call.kind, src, call.dst, call.count, counts, call.dtype, call.op, -1, call.root});
-    if (call.op == DT_AVG && call.dst) divide(call.dtype, call.dst, dst_bytes / dtype_bytes(call.dtype), size());
+    average(call);
+}
+
+bool Communicator::is_in_place(const Call& call) const {
+    const bool gathers = call.kind == DT_ALL_GATHER || call.kind == DT_ALL_GATHER_V;
+    const bool may = gathers || call.kind == DT_ALL_REDUCE || call.kind == DT_REDUCE;
+    return call.kind == DT_BROADCAST || (may && call.src == call.dst + own_part(call));
+}
+
+void Communicator::average(const Call& call) const {
+    if (call.op == DT_AVG && call.dst)
+        divide(call.dtype, call.dst, sides(call).second / dtype_bytes(call.dtype), size());
 }
 
 void Communicator::call_library(const LibraryCall& asked) {
@@ -258,6 +281,7 @@ void Communicator::to_next(const LibraryCall& asked, long long num_bytes) {
 // Only these polls advance the call, and each costs the computing thread more than it takes itself. So while that
 // computes, pauses grow with the time waited so far, and delay the end by that share at most.
 void Communicator::await(int handle) {
+    if (transport_->waits()) return transport_->wait(handle);
     constexpr double share = 1.0 / 8, shortest_s = 50e-6, longest_s = 1e-3;
     constexpr int polls_per_clock = 256;
     const double limit_s = transport_->limit_s;

@@ -76,6 +76,10 @@ class Communicator {
     // first such call goes to the library, so that sizes which are not repeated cost nothing. Throws TransportError if
     // the call fails, OtherRankFailed if `board` has a fault to raise, unless this rank is `standing_in`.
     bool run(const Call& call);
+    // Begins a call that the library makes, so that later ones can begin before it ends; -1: it has to be made whole.
+    // Another thread may do so while this one finishes earlier calls, in their order. Only for ranks on several hosts.
+    int begin(const Call& call);
+    void finish(const Call& call, int handle);
     void library(const Call& call, bool by_rules = false);  // by the library, whatever the rules are
     void add(const Call& call, Service service);            // without an engine: by the library from now on
     void clear();                                           // forgets all engines
@@ -108,6 +112,8 @@ class Communicator {
     void enter(const Call& call, bool by_rules);
     void leave() const;
     void transfer(const Call& call);
+    bool is_in_place(const Call& call) const;
+    void average(const Call& call) const;
     void call_library(const LibraryCall& asked);
     void to_next(const LibraryCall& asked, long long num_bytes);
     void await(int handle);

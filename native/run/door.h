@@ -3,7 +3,7 @@
 #ifndef DOVETAIL_DOOR_H
 #define DOVETAIL_DOOR_H
 
-#define DT_DOOR_VERSION 1
+#define DT_DOOR_VERSION 2
 
 enum {
     DT_CALL_DONE,
@@ -12,14 +12,23 @@ enum {
     DT_CALL_FAILED        /* `text` has the cause */
 };
 
+typedef struct { /* a collective: as `Call` of native/run/comm.hpp */
+    int kind;
+    const void* src;
+    void* dst;
+    long long count;
+    int dtype, op, root;
+    long long num_bytes;
+} dt_asked;
+
 typedef struct {
     int version;
     void* comm;
     int number; /* of the communicator of one host, for `rest`; -1: of several hosts */
-    /* Makes a blocking collective; arguments as those of Communicator::run (native/run/comm.hpp). A barrier goes by the
-       library. */
-    int (*call)(void* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
-                long long num_bytes, char* text, int size);
+    int (*call)(void* comm, const dt_asked* asked, char* text, int size); /* A barrier goes by the library. */
+    /* As Communicator::begin and Communicator::finish. */
+    int (*begin)(void* comm, const dt_asked* asked);
+    int (*finish)(void* comm, const dt_asked* asked, int handle, char* text, int size);
     /* Lets calls sleep between polls, because this rank computes, or no longer. Any thread may call it. */
     void (*rest)(void* comm, int number, int on);
 } dt_door;

@@ -77,6 +77,12 @@ class MpiTransport final : public Transport {
         return done != 0;
     }
 
+    bool waits() const override { return mpi_->wait != nullptr; }
+    void wait(int handle) override {
+        check_fault();
+        check(mpi_->wait(comm_, handle), "the collective");
+    }
+
     void cancel(int handle) override { mpi_->cancel(comm_, handle); }
 
     void fail(const std::string& why) override {

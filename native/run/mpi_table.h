@@ -2,7 +2,7 @@
 #ifndef DOVETAIL_MPI_TABLE_H
 #define DOVETAIL_MPI_TABLE_H
 
-#define DOVETAIL_MPI_TABLE_VERSION 9
+#define DOVETAIL_MPI_TABLE_VERSION 10
 #define DT_OTHER_SIZE (-1) /* a message shorter than its receive, which is no error in MPI */
 
 enum {
@@ -90,6 +90,7 @@ typedef struct {
     int (*collective_v)(dt_comm* comm, int kind, const void* src, void* dst, const long long* counts, int dtype, int op,
                         int group);
     int (*test)(dt_comm* comm, int handle, int* done);
+    int (*wait)(dt_comm* comm, int handle);   /* for a collective, while another thread may begin one; NULL: test it */
     int (*cancel)(dt_comm* comm, int handle); /* of a receive; frees the handle */
     void (*abort)(int code);
     void (*library)(char* text, int size);

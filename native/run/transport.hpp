@@ -41,7 +41,10 @@ struct Transport {
     // All members call it with the same arguments. Calls of different `turn` on the same ranks make different groups.
     virtual int group(const std::vector<int>& ranks, int turn) = 0;
     virtual bool test(int handle) = 0;  // true once complete, and frees the handle then
-    virtual void cancel(int) {}         // of a receive that is no longer awaited: its memory will be freed
+    // Whether `wait` waits for a collective that was begun, as `collective` would; else the caller tests it.
+    virtual bool waits() const { return false; }
+    virtual void wait(int) {}
+    virtual void cancel(int) {}  // of a receive that is no longer awaited: its memory will be freed
 
     // If ranks share a process: whether this rank computes; whether any rank does; make all others fail.
     virtual void busy(bool) {}

@@ -50,6 +50,8 @@ class Messages {
     virtual void add(std::shared_ptr<Region>) {}  // on all ranks: see Region
     virtual void hide() {}                        // its memory, if that has a name
     virtual void nap() { std::this_thread::sleep_for(std::chrono::microseconds(20)); }  // of a rank that waits long
+    virtual bool are_ahead() const { return false; }   // several collectives are under way at once, begun by any thread
+    virtual bool move_alone() const { return false; }  // also while no rank tests them: then `nap` ends with a message
     virtual std::string text(int code) const { return text_of(code); }
     virtual long long whole_bytes() const = 0;  // longest array that an all_reduce sends whole to every rank
     // Messages between the same ranks that another thread may use; null: the caller makes them.

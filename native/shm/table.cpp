@@ -83,8 +83,8 @@ dt_comm* shared_by_all(MessageTransport& on, Segment::Kind kind) {
     std::shared_ptr<Segment> memory;
     dt_comm* made = nullptr;
     if (rank == 0) try {
-            const std::size_t ring =
-                kind == Segment::Kind::named ? RingMessages::ring_bytes(size, named_budget) : RingMessages::ring_bytes(size);
+            const std::size_t ring = kind == Segment::Kind::named ? RingMessages::ring_bytes(size, named_budget)
+                                                                  : RingMessages::ring_bytes(size);
             memory = std::make_shared<Segment>(Segment::make(RingMessages::bytes(size, ring), kind));
             std::copy_n(memory->name().c_str(), std::min(memory->name().size(), most_name - 1), name.data());
         } catch (const std::runtime_error& error) {
@@ -183,7 +183,7 @@ int begin(dt_comm* comm, const run::LibraryCall& call, int* handle) {
 }
 
 int finish(dt_comm* comm, const run::LibraryCall& call) {
-    return guarded([&] { return said(comm, comm->transport.wait(comm->transport.icollective(call))); });
+    return guarded([&] { return said(comm, comm->transport.result(comm->transport.icollective(call))); });
 }
 
 int icollective(dt_comm* comm, int kind, const void* src, void* dst, long long count, int dtype, int op, int root,
@@ -214,6 +214,10 @@ int test(dt_comm* comm, int handle, int* done) {
     });
 }
 
+int wait(dt_comm* comm, int handle) {
+    return guarded([&] { return said(comm, comm->transport.result(handle)); });
+}
+
 int cancel(dt_comm* comm, int handle) {
     comm->transport.cancel(handle);
     return 0;
@@ -238,7 +242,7 @@ void error_text(int code, char* text, int size) {
     std::snprintf(text, static_cast<std::size_t>(size), "%s", found.c_str());
 }
 
-constexpr dt_mpi_table table_of(void (*library)(char*, int)) {
+constexpr dt_mpi_table table_of(void (*library)(char*, int), int (*wait)(dt_comm*, int)) {
     return {
         .version = DOVETAIL_MPI_TABLE_VERSION,
         .init = init,
@@ -259,6 +263,7 @@ constexpr dt_mpi_table table_of(void (*library)(char*, int)) {
         .collective = collective,
         .collective_v = collective_v,
         .test = test,
+        .wait = wait,
         .cancel = cancel,
         .abort = abort_all,
         .library = library,
@@ -335,7 +340,6 @@ void leave_all() {
     for (dt_comm* comm : registry().all) comm->transport.leave(State::left);
 }
 
-const dt_mpi_table shared_table = table_of(library), hosts_table = table_of(hosts_library);
-
+const dt_mpi_table shared_table = table_of(library, nullptr), hosts_table = table_of(hosts_library, wait);
 
 }  // namespace dovetail::shm

@@ -76,7 +76,7 @@ std::byte* MessageTransport::Collective::aside(std::size_t num_bytes) {
 }
 
 MessageTransport::MessageTransport(std::unique_ptr<Messages> messages)
-    : messages_(std::move(messages)), has_core_each_(cores() >= messages_->size()) {
+    : messages_(std::move(messages)), is_shared_(messages_->are_ahead()), has_core_each_(cores() >= messages_->size()) {
     Group all;
     all.ranks.resize(static_cast<std::size_t>(size()));
     std::iota(all.ranks.begin(), all.ranks.end(), 0);
@@ -86,6 +86,7 @@ MessageTransport::MessageTransport(std::unique_ptr<Messages> messages)
 }
 
 int MessageTransport::group(const std::vector<int>& ranks, int turn) {
+    const auto guard = locked();
     if (turn == 0 && ranks == groups_.front().ranks) return -1;
     const auto known = known_.find({ranks, turn});
     if (known != known_.end()) return known->second;
@@ -105,6 +106,7 @@ bool MessageTransport::test(int handle) {
 }
 
 bool MessageTransport::test(int handle, int& code) {
+    const auto guard = locked();
     if (handle % 2 == 0) return messages_->test(handle / 2, code);
     Collective& call = collectives_[static_cast<std::size_t>(handle / 2)];
     if (!advance(call, code)) return false;
@@ -114,20 +116,22 @@ bool MessageTransport::test(int handle, int& code) {
 }
 
 void MessageTransport::cancel(int handle) {
+    const auto guard = locked();
     if (handle % 2 == 0) messages_->cancel(handle / 2);
 }
 
-int MessageTransport::wait(int handle) {
+int MessageTransport::result(int handle) {
     using Clock = std::chrono::steady_clock;
     int code = 0;
     Clock::time_point until;
     for (int polls = 1; !test(handle, code); ++polls) {
-        if (rests && polls > polls_before_nap) {
+        const bool naps = polls > (rests ? polls_before_nap : spins) && (rests || messages_->move_alone());
+        if (naps) {
             messages_->nap();
         } else {
             has_core_each_&& polls < spins ? relax() : static_cast<void>(sched_yield());
         }
-        if (limit_s <= 0.0 || polls % polls_per_clock) continue;
+        if (limit_s <= 0.0 || (!naps && polls % polls_per_clock)) continue;
         const auto now = Clock::now();
         if (until == Clock::time_point())
             until = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(limit_s));
@@ -148,15 +152,17 @@ void MessageTransport::give_up(int handle) {
 }
 
 void MessageTransport::fail(const std::string& why) {
+    const auto guard = locked();
     if (broken_.empty()) broken_ = why;
     messages_->leave(State::failed, why);
 }
 
 void MessageTransport::collective(const LibraryCall& call) {
-    if (const int code = wait(icollective(call))) throw run::TransportError{messages_->text(code)};
+    if (const int code = result(icollective(call))) throw run::TransportError{messages_->text(code)};
 }
 
 int MessageTransport::icollective(const LibraryCall& call) {
+    const auto guard = locked();
     if (!broken_.empty()) throw std::runtime_error("an earlier call failed: " + broken_);
     if (unused_.empty()) {
         unused_.push_back(static_cast<int>(collectives_.size()));
@@ -274,7 +280,7 @@ void MessageTransport::exchange(Collective& made, const Parts& out, const Parts&
 // Reduces this rank's part of all members' `parts`, into `result`; null: into the place of this rank's part in
 // `room`. If not `sends`, only this rank reduces.
 void MessageTransport::reduce_part(Collective& made, const LibraryCall& call, const Parts& parts, std::byte* result,
-                                  bool sends) {
+                                   bool sends) {
     const int own = made.own(), n = made.size(), dtype = call.dtype, op = call.op;
     const long long length = parts.length(own);
     if (n == 1) return move_bytes(result, parts.at(0), length);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,8 @@
 
 namespace dovetail::shm {
 
-// Handles are even for messages and odd for collectives. One thread at a time uses it; several threads can each have
-// a transport.
+// Handles are even for messages and odd for collectives. One thread at a time uses it, unless messages are `are_ahead`;
+// several threads can each have a transport.
 class MessageTransport final : public run::Transport {
   public:
     explicit MessageTransport(std::unique_ptr<Messages> messages);
@@ -25,12 +26,15 @@ class MessageTransport final : public run::Transport {
     int rank() const override { return messages_->rank(); }
     int size() const override { return messages_->size(); }
     int isend(const void* data, long long num_bytes, int dst, int tag, bool matched) override {
+        const auto guard = locked();
         return 2 * messages_->isend(data, num_bytes, dst, {0, static_cast<std::uint32_t>(tag)}, matched);
     }
     int irecv(void* data, long long num_bytes, int src, int tag) override {
+        const auto guard = locked();
         return 2 * messages_->irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)});
     }
     int borrow(void* data, long long num_bytes, int src, int tag, const std::byte** lent) override {
+        const auto guard = locked();
         return 2 * messages_->irecv(data, num_bytes, src, {0, static_cast<std::uint32_t>(tag)}, lent);
     }
     bool give_back(int handle) override { return messages_->give_back(handle / 2); }
@@ -41,12 +45,12 @@ class MessageTransport final : public run::Transport {
     void cancel(int handle) override;
 
     bool test(int handle, int& code);  // whether it has ended; `code`: its result
-    int wait(int handle);              // its code; throws std::runtime_error after `limit_s`, and in all later calls
+    int result(int handle);  // waits for its code; throws std::runtime_error after `limit_s`, and in all later calls
     void leave(State how) { messages_->leave(how); }
     Messages& messages() { return *messages_; }
     std::unique_ptr<Messages> take_messages() { return std::move(messages_); }  // it can then only be deleted
     void add(std::shared_ptr<Region> region) { messages_->add(std::move(region)); }
-    void hide() { messages_->hide(); }   // the memory: all ranks have it open
+    void hide() { messages_->hide(); }  // the memory: all ranks have it open
     void fail(const std::string& why);  // calls of all ranks fail from now on
     double limit_s = 0.0;               // seconds that a collective waits for another rank; 0: as long as it lives
 
@@ -94,7 +98,13 @@ class MessageTransport final : public run::Transport {
     bool advance(Collective& call, int& code);
     [[noreturn]] void give_up(int handle);
 
+    std::unique_lock<std::mutex> locked() {
+        return is_shared_ ? std::unique_lock(lock_) : std::unique_lock<std::mutex>();
+    }
+
     std::unique_ptr<Messages> messages_;
+    std::mutex lock_;  // of all that follows, if `is_shared_`
+    bool is_shared_ = false;
     std::deque<Group> groups_;                               // the first one: all ranks
     std::map<std::pair<std::vector<int>, int>, int> known_;  // groups, by ranks and turn
     std::deque<Collective> collectives_;
@@ -103,9 +113,10 @@ class MessageTransport final : public run::Transport {
     std::string broken_;  // why no collective can begin any more
 };
 
-// Makes a communicator of processes that have found each other. Returns its number for `adopt` and `find`, which for MPI take the number in Fortran.
+// Makes a communicator of processes that have found each other. Returns its number for `adopt` and `find`, which for
+// MPI take the number in Fortran.
 int join(std::unique_ptr<Messages> messages);
-std::unique_ptr<Messages> taken(int number);   // the messages of a communicator, which is then no more
+std::unique_ptr<Messages> taken(int number);    // the messages of a communicator, which is then no more
 dt_comm* communicator(int number);              // null if there is none
 void hide(int number);                          // its memory: all ranks have joined
 void limit(int number, double seconds);         // that collectives on it and on its duplicate wait for another rank

@@ -21,8 +21,7 @@ HostMessages::HostMessages(int rank, std::vector<int> here, std::unique_ptr<Ring
       near_(std::move(near)),
       spare_(std::move(spare)),
       far_(std::move(far)) {
-    for (std::size_t i = 0; i < here_.size(); ++i)
-        near_rank_[static_cast<std::size_t>(here_[i])] = static_cast<int>(i);
+    for (std::size_t i = 0; i < here_.size(); ++i) near_rank_[static_cast<std::size_t>(here_[i])] = static_cast<int>(i);
 }
 
 std::unique_ptr<Messages> HostMessages::another() {

@@ -29,6 +29,8 @@ class HostMessages final : public Messages {
     void cancel(int handle) override;
     void leave(State how, const std::string& why = "") override;
     void nap() override;
+    bool are_ahead() const override { return true; }
+    bool move_alone() const override { return here_.size() == 1; }
     std::string text(int code) const override;
     long long whole_bytes() const override { return size() == 2 ? longest_whole : longest_short; }
     std::unique_ptr<Messages> another() override;

@@ -2,9 +2,9 @@
 #include "tcp/sockets.hpp"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -126,8 +126,8 @@ int Sockets::isend(int channel, const void* data, long long num_bytes, int dst, 
     Peer& to = peer(dst);
     if (!to.is_open) return handle;
     const bool is_long = num_bytes > longest_short;
-    Head head{Kind::whole, static_cast<std::uint16_t>(channel), static_cast<std::uint32_t>(handle), label.context,
-              label.tag, static_cast<std::uint64_t>(num_bytes)};
+    Head head{Kind::whole, static_cast<std::uint16_t>(channel),  static_cast<std::uint32_t>(handle), label.context,
+              label.tag,   static_cast<std::uint64_t>(num_bytes)};
     if (matched || (is_long && to.unanswered + num_bytes > credit)) {
         head.kind = Kind::ask;
         put(to, head);
@@ -257,8 +257,8 @@ void Sockets::leave(int channel, State how, const std::string& why) {
     Lock lock(lock_);
     const auto number = static_cast<std::size_t>(channel);
     if (std::exchange(has_left_[number], true)) return;
-    const Head head{how == State::left ? Kind::left : Kind::failed, static_cast<std::uint16_t>(channel), 0, 0, 0,
-                    why.size()};
+    const Head head{
+        how == State::left ? Kind::left : Kind::failed, static_cast<std::uint16_t>(channel), 0, 0, 0, why.size()};
     for (Peer& each : peers_) {
         put(each, head, why.data(), static_cast<long long>(why.size()));
         if (!each.out.empty() && each.out.back().head.kind == head.kind) keep(each.out.back());

@@ -56,7 +56,7 @@ class Sockets {
     struct Head {
         Kind kind;
         std::uint16_t channel;
-        std::uint32_t request;  // of the sender: ask, grant; of the receiver: data
+        std::uint32_t request;       // of the sender: ask, grant; of the receiver: data
         std::uint64_t context, tag;  // tag of a grant: the receiver's request
         std::uint64_t num_bytes;
     };

@@ -58,7 +58,8 @@ bool Sockets::write_some(Peer& to) {
             parts[used++] = {reinterpret_cast<char*>(&frame.head) + sent_of_head,
                              sizeof(Head) - static_cast<std::size_t>(sent_of_head)};
         if (sent < frame.num_bytes)
-            parts[used++] = {const_cast<std::byte*>(frame.data) + sent, static_cast<std::size_t>(frame.num_bytes - sent)};
+            parts[used++] = {const_cast<std::byte*>(frame.data) + sent,
+                             static_cast<std::size_t>(frame.num_bytes - sent)};
     }
     msghdr message{};
     message.msg_iov = parts.data();
@@ -190,7 +191,11 @@ void Sockets::end_payload(int src) {
         case Kind::grant: {
             const int sent = static_cast<int>(head.request);
             const Request& request = at(sent);
-            const Head about{Kind::data, head.channel, static_cast<std::uint32_t>(head.tag), 0, 0,
+            const Head about{Kind::data,
+                             head.channel,
+                             static_cast<std::uint32_t>(head.tag),
+                             0,
+                             0,
                              static_cast<std::uint64_t>(request.data ? request.num_bytes : 0)};
             return put(from, about, request.data, static_cast<long long>(about.num_bytes), sent);
         }

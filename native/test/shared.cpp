@@ -22,10 +22,10 @@
 namespace {
 
 using dovetail::run::LibraryCall;
-using dovetail::shm::RingMessages;
-using dovetail::shm::Region;
-using dovetail::shm::Segment;
 using dovetail::shm::MessageTransport;
+using dovetail::shm::Region;
+using dovetail::shm::RingMessages;
+using dovetail::shm::Segment;
 using Values = std::vector<std::int64_t>;
 
 // What rank `rank` has at place `at` of its `turn`-th array.
@@ -185,7 +185,8 @@ Transports on_one_host(int size) {
 // Rank r is on host r % hosts.
 Transports on_hosts(int size, int hosts) {
     using dovetail::tcp::HostMessages;
-    std::vector<std::vector<int>> files(static_cast<std::size_t>(size), std::vector<int>(static_cast<std::size_t>(size), -1));
+    std::vector<std::vector<int>> files(static_cast<std::size_t>(size),
+                                        std::vector<int>(static_cast<std::size_t>(size), -1));
     for (std::size_t a = 0; a < files.size(); ++a)
         for (std::size_t b = 0; b < a; ++b) {
             int ends[2];
@@ -236,10 +237,12 @@ bool fails(int size, int rounds, unsigned seed, int hosts) {
 bool says_late(bool borrows) {
     constexpr int most = 5000;
     constexpr std::size_t count = 3000, room = std::size_t{1} << 16;
-    const auto memory = std::make_shared<Segment>(Segment::make(RingMessages::bytes(2, RingMessages::ring_bytes(2, room))));
+    const auto memory =
+        std::make_shared<Segment>(Segment::make(RingMessages::bytes(2, RingMessages::ring_bytes(2, room))));
     const std::vector<std::size_t> lengths(2, 8 * count);
     const auto lendable = std::make_shared<Segment>(Segment::make(Region::bytes(lengths)));
-    MessageTransport taker(std::make_unique<RingMessages>(memory, 0, 2)), sender(std::make_unique<RingMessages>(memory, 1, 2));
+    MessageTransport taker(std::make_unique<RingMessages>(memory, 0, 2)),
+        sender(std::make_unique<RingMessages>(memory, 1, 2));
     const auto region = std::make_shared<Region>(lendable, 1, lengths);
     taker.add(std::make_shared<Region>(lendable, 0, lengths)), sender.add(region);
     Values into(count);
@@ -264,7 +267,8 @@ bool says_late(bool borrows) {
 int main(int argc, char** argv) {
     if (argc != 5) return 2;
     if (says_late(false) || says_late(true)) return 1;
-    if (fails(std::atoi(argv[1]), std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])), std::atoi(argv[4]))) return 1;
+    if (fails(std::atoi(argv[1]), std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])), std::atoi(argv[4])))
+        return 1;
     std::puts("all as expected");
     return 0;
 }

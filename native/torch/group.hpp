@@ -21,15 +21,11 @@ struct Mover {
     int dtype, width;
 };
 
-// One call, as dt_door::call takes it. `name`: torch's.
+// One call. `name`: torch's. `handle`: of the call if it has begun.
 struct Asked {
     const char* name;
-    int kind;
-    const void* src;
-    void* dst;
-    long long count;
-    int dtype, op, root;
-    long long num_bytes;
+    dt_asked by;
+    int handle = -1;
 };
 
 // The members named `try_…` begin a call, or return null if Python has to make it. The Python class that inherits has
@@ -57,36 +53,39 @@ class Group : public c10d::ProcessGroup {
         const at::Tensor& one = tensors[0];
         const Reduction by = reduction(one, opts.reduceOp);
         void* at = one.data_ptr();
-        return by.dtype < 0 ? Work()
-                            : begin({"all_reduce", DT_ALL_REDUCE, at, at, one.numel(), by.dtype, by.op, 0, bytes(one)},
-                                    tensors, opts.asyncOp);
+        return by.dtype < 0
+                   ? Work()
+                   : begin({"all_reduce", {DT_ALL_REDUCE, at, at, one.numel(), by.dtype, by.op, 0, bytes(one)}},
+                           tensors, opts.asyncOp);
     }
     Work try_broadcast(const Tensors& tensors, const c10d::BroadcastOptions& opts) {
         if (tensors.size() != 1 || !is_plain(tensors[0]) || opts.rootRank < 0 || opts.rootRank >= size_) return {};
         const at::Tensor& one = tensors[0];
         void* at = one.data_ptr();
         const Mover by = mover(one);
-        return begin({"broadcast", DT_BROADCAST, at, at, one.numel() * by.width, by.dtype, 0,
-                      static_cast<int>(opts.rootRank), bytes(one)},
-                     tensors, opts.asyncOp);
+        return begin(
+            {"broadcast",
+             {DT_BROADCAST, at, at, one.numel() * by.width, by.dtype, 0, static_cast<int>(opts.rootRank), bytes(one)}},
+            tensors, opts.asyncOp);
     }
     Work try_all_gather(const at::Tensor& out, const at::Tensor& own, const c10d::AllgatherOptions& opts) {
         if (!are_whole_and_part(out, own)) return {};
         const Mover by = mover(own);
-        return begin({"all_gather", DT_ALL_GATHER, own.data_ptr(), out.data_ptr(), own.numel() * by.width, by.dtype, 0,
-                      0, bytes(out)},
-                     {out}, opts.asyncOp, own);
+        return begin(
+            {"all_gather",
+             {DT_ALL_GATHER, own.data_ptr(), out.data_ptr(), own.numel() * by.width, by.dtype, 0, 0, bytes(out)}},
+            {out}, opts.asyncOp, own);
     }
     Work try_reduce_scatter(const at::Tensor& out, const at::Tensor& all, const c10d::ReduceScatterOptions& opts) {
         if (!are_whole_and_part(all, out)) return {};
         const Reduction by = reduction(out, opts.reduceOp);
         if (by.dtype < 0) return {};
-        return begin({"reduce_scatter", DT_REDUCE_SCATTER, all.data_ptr(), out.data_ptr(), out.numel(), by.dtype, by.op,
-                      0, bytes(all)},
+        return begin({"reduce_scatter",
+                      {DT_REDUCE_SCATTER, all.data_ptr(), out.data_ptr(), out.numel(), by.dtype, by.op, 0, bytes(all)}},
                      {out}, opts.asyncOp, all);
     }
     Work try_barrier(const c10d::BarrierOptions& opts) {
-        return begin({"barrier", DT_BARRIER, nullptr, nullptr, 0, DT_UINT8, 0, 0, 0}, {}, opts.asyncOp);
+        return begin({"barrier", {DT_BARRIER, nullptr, nullptr, 0, DT_UINT8, 0, 0, 0}}, {}, opts.asyncOp);
     }
 
     Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
@@ -211,24 +210,29 @@ class Group : public c10d::ProcessGroup {
             worker_->now([&] { make(asked, *door); });
             return done();
         }
-        auto act = [this, asked, results, read, door] { make(asked, *door); };
-        return worker_->later(std::move(act), title, results, static_cast<std::size_t>(asked.num_bytes));
+        const auto kept = std::make_shared<Asked>(asked);
+        auto act = [this, kept, results, read, door] { make(*kept, *door); };
+        auto begins = [kept, door] { return (kept->handle = door->begin(door->comm, &kept->by)) >= 0; };
+        const auto num_bytes = static_cast<std::size_t>(asked.by.num_bytes);
+        return worker_->later(std::move(act), title, results, num_bytes, std::move(begins));
     }
 
     void make(const Asked& asked, const dt_door& door) {
         std::array<char, 1024> text{};
-        const int outcome = door.call(door.comm, asked.kind, asked.src, asked.dst, asked.count, asked.dtype, asked.op,
-                                      asked.root, asked.num_bytes, text.data(), static_cast<int>(text.size()));
+        const int size = static_cast<int>(text.size());
+        const dt_asked& by = asked.by;
+        const int outcome = asked.handle < 0 ? door.call(door.comm, &by, text.data(), size)
+                                             : door.finish(door.comm, &by, asked.handle, text.data(), size);
         if (outcome == DT_CALL_DONE) return;
         const py::gil_scoped_acquire gil;
         const auto address = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at); };
-        self().attr("finish_call")(asked.name, outcome, std::string(text.data()), asked.kind, address(asked.src),
-                                   address(asked.dst), asked.count, asked.dtype, asked.op, asked.root, asked.num_bytes);
+        self().attr("finish_call")(asked.name, outcome, std::string(text.data()), by.kind, address(by.src),
+                                   address(by.dst), by.count, by.dtype, by.op, by.root, by.num_bytes);
     }
 
     std::string title_of(const Asked& asked) {
         const py::gil_scoped_acquire gil;
-        return self().attr("title_of")(asked.name, asked.num_bytes).cast<std::string>();
+        return self().attr("title_of")(asked.name, asked.by.num_bytes).cast<std::string>();
     }
     py::object self() { return py::cast(this, py::return_value_policy::reference); }
 

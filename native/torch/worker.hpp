@@ -14,6 +14,7 @@ namespace dovetail::torch_group {
 class Worker : public std::enable_shared_from_this<Worker> {
   public:
     using Act = std::function<void()>;
+    using Begin = std::function<bool()>;
     using Work = c10::intrusive_ptr<Collective>;
 
     explicit Worker(std::function<void(bool)> rest) : rest_(std::move(rest)) {}
@@ -28,18 +29,21 @@ class Worker : public std::enable_shared_from_this<Worker> {
         later(call, {}, {}, 0)->wait(std::chrono::milliseconds(0));
     }
 
-    // Lets the thread make a call of `num_bytes` after all earlier ones. Returns at once.
-    Work later(Act act, const std::string& title, std::vector<at::Tensor> results, std::size_t num_bytes) {
+    // Lets the thread make a call of `num_bytes` after all earlier ones. Returns at once. `begin`, if given, begins the
+    // call while earlier ones are under way; false: later ones wait until it has ended.
+    Work later(Act act, const std::string& title, std::vector<at::Tensor> results, std::size_t num_bytes,
+               Begin begin = {}) {
         auto work = c10::make_intrusive<Collective>(title, std::move(results), shared_from_this());
         bool rings = false;
         {
             const std::lock_guard held(lock_);
             if (!std::exchange(has_thread_, true)) std::thread([self = shared_from_this()] { self->run(); }).detach();
-            tasks_.emplace_back(std::move(act), work);
+            tasks_.push_back({std::move(act), std::move(begin), work});
             ++num_waiting_;
             rings = num_bytes > short_bytes || !looks_;
             if (rings) looks_ = rung_ = true;
         }
+        begin_ahead();  // here: the thread may get no core for some milliseconds
         if (rings) bell_.notify_all();
         return work;
     }
@@ -74,6 +78,13 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
   private:
     using Clock = std::chrono::steady_clock;
+    struct Task {
+        Act act;
+        Begin begin;
+        Work work;
+        bool has_begun = false;
+    };
+    static constexpr std::size_t most_ahead = 4;         // calls under way at once
     static constexpr std::size_t short_bytes = 1 << 16;  // such a call takes about as long as waking a thread
     static constexpr std::chrono::microseconds nap{100}, linger{20000};
 
@@ -106,8 +117,10 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
     // Makes the first call, if there is one. What waits for its future runs after the turn, and may make calls itself.
     bool do_next(std::unique_lock<std::mutex>& turn) {
-        std::optional<std::pair<Act, Work>> task;
+        begin_ahead();
+        std::optional<Task> task;
         {
+            const std::lock_guard begins(begins_);
             const std::lock_guard held(lock_);
             if (tasks_.empty()) return false;
             task = std::move(tasks_.front());
@@ -116,21 +129,36 @@ class Worker : public std::enable_shared_from_this<Worker> {
         }
         std::exception_ptr raised;
         try {
-            task->first();
+            task->act();
         } catch (...) {
             raised = std::current_exception();
         }
-        const bool has_future = task->second->end(std::move(raised));
+        const bool has_future = task->work->end(std::move(raised));
         turn.unlock();
-        if (has_future) task->second->complete();
+        if (has_future) task->work->complete();
         return true;
     }
 
+    // Begins calls that wait, so that the network is never idle between one and the next.
+    void begin_ahead() {
+        const std::lock_guard begins(begins_);
+        for (std::size_t place = 0; place < most_ahead; ++place) {
+            Task* task = nullptr;
+            {
+                const std::lock_guard held(lock_);
+                if (place >= tasks_.size()) return;
+                task = &tasks_[place];
+            }
+            if (!task->has_begun && !(task->has_begun = task->begin && task->begin())) return;
+        }
+    }
+
     const std::function<void(bool)> rest_;
-    std::mutex turn_;  // held by the thread that makes a call
-    std::mutex lock_;  // of what follows
+    std::mutex turn_;    // held by the thread that makes a call
+    std::mutex begins_;  // held while calls begin, or are removed
+    std::mutex lock_;    // of what follows
     std::condition_variable bell_;
-    std::deque<std::pair<Act, Work>> tasks_;  // calls that have not begun
+    std::deque<Task> tasks_;  // calls that have not ended
     bool has_thread_ = false, has_ended_ = false, ends_ = false;
     bool looks_ = false;  // whether the thread looks for calls without being woken
     bool rung_ = false;

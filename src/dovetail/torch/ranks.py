@@ -87,7 +87,8 @@ class SharedRanks:
 
     def explained(self, error: RunError) -> RunError:
         """Return the error of a failed call, which names the rank that has caused it."""
-        return RunError(error.found) if (error.found or "").startswith("rank ") else error
+        said = error.found or ""
+        return RunError(said) if said.startswith("rank ") else error
 
     def close(self) -> None:
         """Give back the memory. Other ranks no longer wait for this one."""

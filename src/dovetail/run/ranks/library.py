@@ -27,7 +27,7 @@ def build_shim() -> Path:
 
 ON_COMM = (  # functions whose first argument is a communicator, in the order of mpi_table.h
     *("rank", "size", "isend", "irecv", "borrow", "give_back", "group"),
-    *("icollective", "icollective_v", "collective", "collective_v", "test", "cancel"),
+    *("icollective", "icollective_v", "collective", "collective_v", "test", "wait", "cancel"),
 )
 _FUNCTIONS = (
     *("init", "finalize", "setup", "adopt", "find", "release"),

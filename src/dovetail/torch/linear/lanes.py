@@ -9,6 +9,7 @@ import torch
 
 from dovetail.ir import Kind, Op, Program, Region
 from dovetail.torch.linear.kinds import GATHER, REDUCE
+from dovetail.torch.linear.scratch import Scratch
 from dovetail.torch.linear.serial import Made
 from dovetail.torch.linear.wire import Wire, advance
 
@@ -57,6 +58,8 @@ class Lanes:
             for buffer in program.buffers
             if buffer.role != "input" and buffer.name not in self.same
         )
+        kept = {*self.results, "gathered", *(self.same[name] for name in self.same)}
+        self.uses = tuple(each for each in self.makes if each[0] not in kept)
 
     def run(
         self,
@@ -83,9 +86,16 @@ class Lanes:
             Computation that needs no result of the collectives, made once all are begun.
         """
         buffers: dict[str, Any] = {"A": inputs[0]}
+
+        def width_of(name: str) -> int:
+            width: int = inputs[0].shape[1] if name[0] in "Gg" else weights[int(name[1:] or 0)].shape[1]
+            return width
+
+        scratch = Scratch(inputs[0].dtype, [(rows, width_of(name)) for name, rows in self.uses])
+        buffers.update(zip((name for name, _ in self.uses), scratch.matrices, strict=True))
         for name, rows in self.makes:
-            width = inputs[0].shape[1] if name[0] in "Gg" else weights[int(name[1:] or 0)].shape[1]
-            buffers[name] = inputs[0].new_empty((rows, width))
+            if name not in buffers:
+                buffers[name] = inputs[0].new_empty((rows, width_of(name)))
         for name, other in self.same.items():
             buffers[name] = buffers[other]
         works: list[Any] = []
@@ -110,6 +120,7 @@ class Lanes:
                 writes.of(buffers).copy_(reads.of(buffers))
             elif later is not None:
                 found = later()
+        scratch.give_back()
         return buffers.get("gathered"), [buffers[name] for name in self.results], found
 
     def _shared(self, program: Program, rank: int) -> dict[str, str]:

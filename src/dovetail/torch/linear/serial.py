@@ -8,14 +8,18 @@ from typing import Any
 import torch
 
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
+from dovetail.torch.linear.scratch import Scratch
 from dovetail.torch.linear.wire import Wire
 
 Made = tuple[Any, list[Any], Any]  # the gathered input, a result for each weight, and what `later` returns
 
 
-def products(inputs: Sequence[Any], weights: Sequence[Any], first: Sequence[Any]) -> Any:
-    """Return `Σ inputs[i] · weights[i] + first[0]`."""
-    out = inputs[0].mm(weights[0]) if first[0] is None else torch.addmm(first[0], inputs[0], weights[0])
+def products(inputs: Sequence[Any], weights: Sequence[Any], first: Sequence[Any], out: Any = None) -> Any:
+    """Return `Σ inputs[i] · weights[i] + first[0]`, in `out` if given."""
+    if first[0] is None:
+        out = torch.mm(inputs[0], weights[0], out=out)
+    else:
+        out = torch.addmm(first[0], inputs[0], weights[0], out=out)
     for place in range(1, len(inputs)):
         out.addmm_(inputs[place], weights[place])
     return out
@@ -54,10 +58,16 @@ class Serial:
             wire.begin(group, GATHER, parts.view(-1, depth), inputs[0]).wait()
             whole = parts.transpose(0, 1).reshape(rows, -1)
             return whole, each_product(whole, weights, first), None
-        out = made = products(inputs, weights, first)
         if self.kind == SCATTER:
-            out = made.new_empty((made.shape[0] // self.ranks, made.shape[1]))
-        wire.begin(group, self.kind, out, made).wait()
+            rows, columns = inputs[0].shape[0], weights[0].shape[1]
+            scratch = Scratch(inputs[0].dtype, [(rows, columns)])
+            made = products(inputs, weights, first, scratch.matrices[0])
+            out = inputs[0].new_empty((rows // self.ranks, columns))
+            wire.begin(group, self.kind, out, made).wait()
+            scratch.give_back()
+            return None, [out], None if later is None else later()
+        out = products(inputs, weights, first)
+        wire.begin(group, self.kind, out, out).wait()
         return None, [out], None if later is None else later()
 
 
