@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -232,6 +233,43 @@ bool fails(int size, int rounds, unsigned seed, int hosts) {
     return false;
 }
 
+// One thread of each rank begins all_reduces of several lengths, another one finishes them in their order.
+bool fails_ahead(int size, int calls) {
+    const Transports transports = on_hosts(size, size);
+    const auto count = [](int turn) { return 1 + 7919LL * turn % 60000; };
+    std::vector<int> everyone(static_cast<std::size_t>(size));
+    std::iota(everyone.begin(), everyone.end(), 0);
+    std::atomic<bool> wrong{false};
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size; ++rank)
+        threads.emplace_back([&, rank] {
+            auto& on = *transports[static_cast<std::size_t>(rank)];
+            std::vector<Values> values;
+            for (int turn = 0; turn < calls; ++turn) values.push_back(array(turn, rank, count(turn)));
+            std::vector<int> handles(static_cast<std::size_t>(calls));
+            std::atomic<int> begun{0};
+            std::thread begins([&] {
+                for (int turn = 0; turn < calls; ++turn) {
+                    auto& own = values[static_cast<std::size_t>(turn)];
+                    handles[static_cast<std::size_t>(turn)] =
+                        on.icollective({DT_ALL_REDUCE, own.data(), own.data(), count(turn), nullptr, DT_INT64, DT_SUM});
+                    ++begun;
+                }
+            });
+            for (int turn = 0; turn < calls; ++turn) {
+                while (begun <= turn) sched_yield();
+                if (on.result(handles[static_cast<std::size_t>(turn)])) wrong = true;
+                for (long long i = 0; i < count(turn); ++i)
+                    if (values[static_cast<std::size_t>(turn)][static_cast<std::size_t>(i)] != sum(turn, everyone, i))
+                        wrong = true;
+            }
+            begins.join();
+        });
+    for (auto& thread : threads) thread.join();
+    if (wrong) std::puts("calls that were begun ahead got something else");
+    return wrong;
+}
+
 // A rank that has taken a message, or given it back, may not look at its messages again for long: its sender sees it
 // nevertheless, as soon as there is room to say so.
 bool says_late(bool borrows) {
@@ -269,6 +307,7 @@ int main(int argc, char** argv) {
     if (says_late(false) || says_late(true)) return 1;
     if (fails(std::atoi(argv[1]), std::atoi(argv[2]), static_cast<unsigned>(std::atoi(argv[3])), std::atoi(argv[4])))
         return 1;
+    if (std::atoi(argv[4]) && fails_ahead(std::atoi(argv[1]), 40)) return 1;
     std::puts("all as expected");
     return 0;
 }

@@ -23,8 +23,12 @@ from dovetail.run.arrays import allocate_buffer
 from dovetail.trace import merge
 
 RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
-SHARED = ("segment", "peers", "messages", "transport", "extent", "script", "loans", "stalls", "neighbours")
-SOURCES = [*(f"run/{name}" for name in RUN), *(f"shm/{name}" for name in SHARED), "cuda/load"]
+SHARED = ("segment", "peers", "ring_messages", "transport", "extent", "script", "loans", "stalls", "neighbours")
+TCP = ("sockets", "stream", "host_messages")
+SOURCES = [
+    *(f"{room}/{name}" for room, names in (("run", RUN), ("shm", SHARED), ("tcp", TCP)) for name in names),
+    "cuda/load",
+]
 PROGRAMS = ("run", "products", "collectives", "shared", "interpreter", "scripts")
 SANITIZERS = ("thread", pytest.param("address,undefined", marks=pytest.mark.thorough))
 EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
@@ -129,10 +133,10 @@ def test_products(binaries):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_shared_memory(binaries, ranks):
-    """Messages and collectives of random sizes, from ring to ring, small enough to be full often."""
-    done = ran(binaries / "shared", ranks, 60, ranks)
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 0), (3, 0), (5, 0), (2, 2), (5, 2)])
+def test_messages(binaries, ranks, hosts):
+    """Messages and collectives of random sizes, from ring to ring, small enough to be full often, and by sockets."""
+    done = ran(binaries / "shared", ranks, 60, ranks, hosts)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
 

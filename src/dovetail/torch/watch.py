@@ -8,6 +8,7 @@ host that disappears is noticed by the keep-alive messages of TCP.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import selectors
 import socket
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
+from weakref import ref
 
 from dovetail.core import RunError
 from dovetail.run.ranks.lines import CONNECT_S, listener, own_addresses, rank_at, reached
@@ -58,6 +60,8 @@ class Watch:
             _keep_alive(line)
             self._parts[line] = b""
             self._selector.register(line, selectors.EVENT_READ)
+        own = ref(self)
+        os.register_at_fork(after_in_child=lambda: watch._forget() if (watch := own()) else None)
         threading.Thread(target=self._listen, name="dovetail watch", daemon=True).start()
 
     def _accept_all(self, share: Callable[[str], str], prefer: str) -> None:
@@ -104,6 +108,11 @@ class Watch:
         with self._lock, suppress(OSError):
             for line in self._lines.values():
                 line.shutdown(socket.SHUT_RDWR)
+
+    def _forget(self) -> None:
+        """Close the connections in a forked process: else they outlive this one, whose end nobody would notice."""
+        for line in list(self._lines.values()):
+            line.close()
 
     def _spread(self, message: Mapping[str, Any]) -> None:
         self._hear(message)

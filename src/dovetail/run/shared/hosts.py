@@ -18,6 +18,7 @@ from dovetail.run.ranks.lines import listener, own_addresses, rank_at, reached
 from dovetail.run.shared.stores import Store
 from dovetail.run.shared.world import Comm, calls, join
 
+ACCEPT_S = 60.0  # seconds for all ranks to connect, once all have come
 Exchange = Callable[[str, str], list[str]]  # (name of the exchange, own text) -> all ranks' texts; collective
 
 
@@ -111,13 +112,13 @@ def _connections(listens: socket.socket, offers: Sequence[Any], rank: int, limit
             tried = ", ".join(addresses) or "no address"
             raise RunError(f"rank {rank} does not reach rank {other}: tried {tried}, port {port}")
         lines[other] = line[0]
-    until = time.monotonic() + limit_s
+    until = time.monotonic() + min(limit_s, ACCEPT_S)
     while missing := set(range(rank + 1, len(offers))) - set(lines):
         listens.settimeout(max(until - time.monotonic(), 0.01))
         try:
             line_in, _ = listens.accept()
         except TimeoutError:
-            raise RunError(f"rank {min(missing)} does not reach rank {rank} within {limit_s:.0f} s") from None
+            raise RunError(f"rank {min(missing)} does not reach rank {rank}") from None
         if (other_rank := rank_at(line_in, offers[rank][0])) is not None:
             lines[other_rank] = line_in
     return [lines[each].detach() if each in lines else -1 for each in range(len(offers))]

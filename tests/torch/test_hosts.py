@@ -1,4 +1,4 @@
-"""Groups over several hosts: calls, a rank that dies or does not call, launchers, and an MPI that cannot begin."""
+"""Groups over several hosts: calls, a rank that dies or does not call, launchers, and hosts without a connection."""
 
 import json
 import os
@@ -44,16 +44,23 @@ def begin(command, **env):
 
 @pytest.fixture(scope="module")
 def pretended():
-    """How two jobs on three ranks `Ended`, begun as torchrun does, every other rank as if on another host."""
-    needs.need("mpich")
+    """How jobs on three ranks `Ended`, begun as torchrun does, every other rank as if on another host."""
+    jobs = [(what, by) for by in ("sockets", *(["mpi"] * (needs.missing("mpich") is None))) for what in ("all", "dies")]
     with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2 * len(jobs))]
         ports = [str(each.getsockname()[1]) for each in sockets]
-    env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "FI_PROVIDER": "tcp"}
-    jobs = {what: [{**env, "MASTER_PORT": port, "RANK": rank, "LOCAL_RANK": rank} for rank in "012"]
-            for what, port in zip(("all", "dies"), ports, strict=False)}  # fmt: skip
-    started = [Job([PROGRAM, what, "pretend", ports[2]], ranks) for what, ranks in jobs.items()]
+    started = []
+    for what, by in jobs:
+        env = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "FI_PROVIDER": "tcp", "DOVETAIL_TORCH_TRANSPORT": by}
+        env["MASTER_PORT"] = ports.pop()
+        ranks = [{**env, "RANK": rank, "LOCAL_RANK": rank} for rank in "012"]
+        started.append(Job([PROGRAM, what, "pretend", ports.pop()], ranks))
     return dict(zip(jobs, run_jobs(started, limit_s=2 * LIMIT_S), strict=True))
+
+
+BY = pytest.mark.parametrize(
+    ("by", "joined"), [("sockets", "HostRanks"), pytest.param("mpi", "MpiRanks", marks=pytest.mark.needs("mpich"))]
+)
 
 
 def check_all_passed(printed, ranks, joined):
@@ -74,14 +81,16 @@ def check_death_was_named(printed, ranks):
         assert each["at"] - died < 10
 
 
-def test_calls_of_every_kind_on_two_hosts_under_torchrun(pretended):
-    printed, codes = pretended["all"]
-    check_all_passed(printed, 3, "MpiRanks")
+@BY
+def test_calls_of_every_kind_on_two_hosts_under_torchrun(pretended, by, joined):
+    printed, codes = pretended["all", by]
+    check_all_passed(printed, 3, joined)
     assert codes == [0, 0, 0], printed[-3000:]
 
 
-def test_a_killed_rank_is_named_on_other_hosts(pretended):
-    printed, codes = pretended["dies"]
+@BY
+def test_a_killed_rank_is_named_on_other_hosts(pretended, by, joined):
+    printed, codes = pretended["dies", by]
     check_death_was_named(printed, 3)
     assert codes == [0, 0, -9], printed[-3000:]
 
@@ -91,7 +100,6 @@ def test_a_killed_rank_is_named_on_other_hosts(pretended):
     [("Open MPI v5.0.8", "mpiexec -n RANKS"), (None, "no MPI found")],
 )
 def test_an_mpi_that_cannot_begin_is_an_error_on_all_ranks(library, said, monkeypatch):
-    import torch.distributed as dist
 
     from dovetail.core import EnvironmentFault
     from dovetail.torch import mpi, ranks
@@ -105,13 +113,51 @@ def test_an_mpi_that_cannot_begin_is_an_error_on_all_ranks(library, said, monkey
     monkeypatch.setattr(ranks, "host", lambda: next(names))
     monkeypatch.setattr(mpi, "shim", shim)
     monkeypatch.setattr(mpi, "is_mpi_launched", lambda: False)
+    monkeypatch.setenv("DOVETAIL_TORCH_TRANSPORT", "mpi")
+    for error in meet_in_vain(ranks):
+        assert said in error
+        assert "2 ranks on 2 hosts" in error
+
+
+def meet_in_vain(ranks):
+    """The errors of two ranks that cannot meet."""
+    import torch.distributed as dist
+
+    from dovetail.core import EnvironmentFault
+
     store = dist.HashStore()
     with ThreadPoolExecutor(2) as pool:
         began = [pool.submit(ranks.meet, store, rank, 2, 10.0) for rank in range(2)]
-    for error in [each.exception() for each in began]:
-        assert isinstance(error, EnvironmentFault)
-        assert said in str(error)
-        assert "2 ranks on 2 hosts" in str(error)
+    errors = [each.exception() for each in began]
+    assert [type(each) for each in errors] == [EnvironmentFault] * 2
+    return [str(each) for each in errors]
+
+
+@pytest.mark.parametrize(("asked", "said"), [("", "do not agree"), ("tcp", "no transport 'tcp'")])
+def test_transports_that_do_not_fit_are_an_error_on_all_ranks(asked, said, monkeypatch):
+    from dovetail.torch import ranks
+
+    names, launched = iter(["one boot", "other boot"]), iter([True, False])
+    monkeypatch.setattr(ranks, "host", lambda: next(names))
+    monkeypatch.setattr(ranks, "is_mpi_launched", lambda: next(launched))
+    monkeypatch.setenv("DOVETAIL_TORCH_TRANSPORT", asked)
+    for error in meet_in_vain(ranks):
+        assert said in error
+        assert "DOVETAIL_TORCH_TRANSPORT=sockets or mpi" in error
+
+
+def test_a_host_that_cannot_be_reached_is_named_on_all_ranks(monkeypatch):
+    from dovetail.run.shared import hosts
+    from dovetail.torch import ranks
+
+    names = iter(["one boot", "other boot"])
+    monkeypatch.setattr(ranks, "host", lambda: next(names))
+    monkeypatch.setattr(hosts, "own_addresses", list)
+    monkeypatch.setattr(hosts, "ACCEPT_S", 0.2)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    for error in meet_in_vain(ranks):
+        assert "the hosts cannot be connected" in error
+        assert "rank 1 does not reach rank 0: tried no address" in error
 
 
 @pytest.fixture
@@ -139,19 +185,17 @@ class TestHosts:
         assert codes == [0], printed[-3000:]
 
     def test_torchrun(self, two_hosts):
-        needs.need("mpich")
-        env = {"FI_PROVIDER": "tcp", "FI_TCP_IFACE": "eth0"}
+        env = {"GLOO_SOCKET_IFNAME": "eth0"}
         words = ["-m", "torch.distributed.run", "--nnodes", "2", "--master-addr", "h1", "--master-port", "29400"]
         commands = [
             [TESTBED / "agent", f"h{node + 1}", sys.executable, *words, "--node-rank", str(node), PROGRAM, "all"]
             for node in range(2)
         ]
         printed, codes = end([begin(command, **env) for command in commands])
-        check_all_passed(printed, 2, "MpiRanks")
+        check_all_passed(printed, 2, "HostRanks")
         assert codes == [0, 0], printed[-3000:]
 
     def test_torchrun_starts_failed_ranks_anew(self, two_hosts, tmp_path):
-        needs.need("mpich")
         (program := tmp_path / "restarted.py").write_text(RESTARTED.replace("{folder}", str(tmp_path / "failed")))
         words = [
             "-m",
@@ -165,14 +209,13 @@ class TestHosts:
         ]
         words += ["--rdzv-id", "job", "--max-restarts", "1", "--monitor-interval", "0.2", "--nproc-per-node", "1"]
         commands = [[TESTBED / "agent", f"h{node + 1}", sys.executable, *words, program] for node in range(2)]
-        printed, codes = end([begin(each, FI_PROVIDER="tcp", FI_TCP_IFACE="eth0") for each in commands])
+        printed, codes = end([begin(each, GLOO_SOCKET_IFNAME="eth0") for each in commands])
         assert codes == [0, 0], printed[-3000:]
         assert "said barrier failed: rank 1 has died" in printed
         assert printed.count("<anew: [2.0, 2.0]>") == 2, printed[-3000:]
 
     def test_a_rank_of_another_host_dies(self, two_hosts):
-        needs.need("mpich")
-        env = ["FI_PROVIDER=tcp", "FI_TCP_IFACE=eth0", "WORLD_SIZE=2", "MASTER_ADDR=h1", "MASTER_PORT=29401"]
+        env = ["WORLD_SIZE=2", "MASTER_ADDR=h1", "MASTER_PORT=29401"]
         commands = [
             [TESTBED / "agent", f"h{rank + 1}", "env", f"RANK={rank}", *env, sys.executable, PROGRAM, "dies"]
             for rank in range(2)
