@@ -100,7 +100,6 @@ def test_a_killed_rank_is_named_on_other_hosts(pretended, by, joined):
     [("Open MPI v5.0.8", "mpiexec -n RANKS"), (None, "no MPI found")],
 )
 def test_an_mpi_that_cannot_begin_is_an_error_on_all_ranks(library, said, monkeypatch):
-
     from dovetail.core import EnvironmentFault
     from dovetail.torch import mpi, ranks
 
@@ -109,39 +108,18 @@ def test_an_mpi_that_cannot_begin_is_an_error_on_all_ranks(library, said, monkey
             raise EnvironmentFault("no MPI found")
         return SimpleNamespace(library=library)
 
-    names = iter(["one boot", "other boot"])
-    monkeypatch.setattr(ranks, "host", lambda: next(names))
     monkeypatch.setattr(mpi, "shim", shim)
     monkeypatch.setattr(mpi, "is_mpi_launched", lambda: False)
-    monkeypatch.setenv("DOVETAIL_TORCH_TRANSPORT", "mpi")
-    for error in meet_in_vain(ranks):
+    for error in meet_in_vain(ranks, monkeypatch, transports=("mpi", "mpi")):
         assert said in error
         assert "2 ranks on 2 hosts" in error
 
 
-def meet_in_vain(ranks):
-    """The errors of two ranks that cannot meet."""
-    import torch.distributed as dist
-
-    from dovetail.core import EnvironmentFault
-
-    store = dist.HashStore()
-    with ThreadPoolExecutor(2) as pool:
-        began = [pool.submit(ranks.meet, store, rank, 2, 10.0) for rank in range(2)]
-    errors = [each.exception() for each in began]
-    assert [type(each) for each in errors] == [EnvironmentFault] * 2
-    return [str(each) for each in errors]
-
-
-@pytest.mark.parametrize(("asked", "said"), [("", "do not agree"), ("tcp", "no transport 'tcp'")])
+@pytest.mark.parametrize(("asked", "said"), [("mpi sockets", "do not agree"), ("tcp tcp", "no transport 'tcp'")])
 def test_transports_that_do_not_fit_are_an_error_on_all_ranks(asked, said, monkeypatch):
     from dovetail.torch import ranks
 
-    names, launched = iter(["one boot", "other boot"]), iter([True, False])
-    monkeypatch.setattr(ranks, "host", lambda: next(names))
-    monkeypatch.setattr(ranks, "is_mpi_launched", lambda: next(launched))
-    monkeypatch.setenv("DOVETAIL_TORCH_TRANSPORT", asked)
-    for error in meet_in_vain(ranks):
+    for error in meet_in_vain(ranks, monkeypatch, transports=asked.split()):
         assert said in error
         assert "DOVETAIL_TORCH_TRANSPORT=sockets or mpi" in error
 
@@ -150,14 +128,32 @@ def test_a_host_that_cannot_be_reached_is_named_on_all_ranks(monkeypatch):
     from dovetail.run.shared import hosts
     from dovetail.torch import ranks
 
-    names = iter(["one boot", "other boot"])
-    monkeypatch.setattr(ranks, "host", lambda: next(names))
     monkeypatch.setattr(hosts, "own_addresses", list)
     monkeypatch.setattr(hosts, "ACCEPT_S", 0.2)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
-    for error in meet_in_vain(ranks):
+    for error in meet_in_vain(ranks, monkeypatch):
         assert "the hosts cannot be connected" in error
         assert "rank 1 does not reach rank 0: tried no address" in error
+
+
+def meet_in_vain(ranks, monkeypatch, transports=("", "")):
+    """The errors of two ranks that cannot meet, as if on two hosts."""
+    import torch.distributed as dist
+
+    from dovetail.core import EnvironmentFault
+
+    kept = ranks._exchange
+    names = iter(["one boot", "other boot"])
+    monkeypatch.setattr(ranks, "host", lambda: next(names))
+    monkeypatch.setattr(ranks, "_exchange", lambda job, rank, size, limit_s, name, own: kept(
+        job, rank, size, limit_s, name, transports[rank] if name == "transport" else own
+    ))  # fmt: skip
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as pool:
+        began = [pool.submit(ranks.meet, store, rank, 2, 10.0) for rank in range(2)]
+    errors = [each.exception() for each in began]
+    assert [type(each) for each in errors] == [EnvironmentFault] * 2
+    return [str(each) for each in errors]
 
 
 @pytest.fixture
@@ -179,9 +175,9 @@ class TestHosts:
     def test_mpiexec(self, two_hosts, mpi):
         site = needs.ROOT / ".venv" / "lib" / PROGRAM_PYTHON / "site-packages"
         words = [*two_hosts, "run", "--env-dir", mpi.bin.parent, "--timeout", str(LIMIT_S), "-n", "2", "--", "env"]
-        words += [f"TORCH_SITE={site}"] if mpi.name == "openmpi" else []
-        printed, codes = end([begin([*words, "python", PROGRAM, "all"])])
-        check_all_passed(printed, 2, "MpiRanks")
+        words += [f"TORCH_SITE={site}", "DOVETAIL_TORCH_TRANSPORT=mpi"] if mpi.name == "openmpi" else []
+        printed, codes = end([begin([*words, "GLOO_SOCKET_IFNAME=eth0", "python", PROGRAM, "all"])])
+        check_all_passed(printed, 2, "MpiRanks" if mpi.name == "openmpi" else "HostRanks")
         assert codes == [0], printed[-3000:]
 
     def test_torchrun(self, two_hosts):

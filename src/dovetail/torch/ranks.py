@@ -132,19 +132,27 @@ def meet(store: Any, rank: int, size: int, limit_s: float) -> SharedRanks | MpiR
 
 
 def _transport(exchange: Exchange) -> str:
-    """Return what connects ranks of several hosts: MPI, if its launcher has started them, else sockets.
+    """Return what connects ranks of several hosts: sockets; or MPI, if its launcher has started them on fast networks.
 
     $DOVETAIL_TORCH_TRANSPORT says otherwise.
     """
-    asked = os.environ.get("DOVETAIL_TORCH_TRANSPORT") or ("mpi" if is_mpi_launched() else "sockets")
-    found = exchange("transport", asked)
-    if len(set(found)) > 1 or asked not in TRANSPORTS:
+    usual = "mpi" if is_mpi_launched() and _has_fast_network() else "sockets"
+    asked = exchange("transport", os.environ.get("DOVETAIL_TORCH_TRANSPORT", ""))
+    if not any(asked):
+        found = exchange("network", usual)
+        return "mpi" if set(found) == {"mpi"} else "sockets"
+    if len(set(asked)) > 1 or asked[0] not in TRANSPORTS:
         raise EnvironmentFault(
-            "the ranks do not agree how hosts are connected" if asked in TRANSPORTS else f"no transport '{asked}'",
-            found=", ".join(f"rank {rank}: {each}" for rank, each in enumerate(found)),
+            "the ranks do not agree how hosts are connected" if len(set(asked)) > 1 else f"no transport '{asked[0]}'",
+            found=", ".join(f"rank {rank}: '{each}'" for rank, each in enumerate(asked)),
             hint=f"DOVETAIL_TORCH_TRANSPORT={' or '.join(TRANSPORTS)} on all ranks, or nowhere",
         )
-    return asked
+    return asked[0]
+
+
+def _has_fast_network() -> bool:
+    """Return whether this host has InfiniBand or the like, which MPI uses without the kernel."""
+    return any(any(Path("/sys/class", name).glob("*")) for name in ("infiniband", "cxi"))
 
 
 def host() -> str:
