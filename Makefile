@@ -40,8 +40,8 @@ lint: build
 	typos
 
 bench: build
-	python bench/sim.py
-	python bench/verify.py
+	python bench/simulator/sim.py
+	python bench/simulator/verify.py
 
 docs: build
 	@$(LOCKED) $(VENV)/docs

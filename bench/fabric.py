@@ -21,6 +21,7 @@ from dovetail.store.selection import Choice
 from dovetail.tuner.measure import Entry
 
 HERE = Path(__file__).parent
+TESTBED = HERE.parent / "tools" / "testbed" / "testbed"
 NAME = f"fabric-{os.getpid()}"
 SMALL_FRAMES = {"1gbit": 9000}  # else 1500: latencies are measured too, and a frame is shaped as a whole
 
@@ -39,7 +40,9 @@ def fabric(hosts: int, per_host: int, rate: str, nics: int = 1) -> Iterator[tupl
 def testbed(*words: object) -> str:
     """One testbed command; its output."""
     done = subprocess.run(
-        [HERE / "testbed" / "testbed", "--name", NAME, *map(str, words)], capture_output=True, text=True
+        [TESTBED, "--name", NAME, *map(str, words)],
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         sys.exit(done.stderr)

@@ -26,7 +26,7 @@ from dovetail.report.units import seconds
 from dovetail.tuner import tune
 
 HERE = Path(__file__).parent
-TESTBED = HERE / "testbed" / "testbed"
+TESTBED = HERE.parent / "tools" / "testbed" / "testbed"
 ENVIRONMENTS = {"mpich": HERE.parent / ".venv", "openmpi": HERE.parent / ".venv-openmpi"}
 OPERATORS = tuple(name for name in BUILT_IN if issubclass(operator_class(name), Product))
 SHARED_MEMORY = "none"  # the rate of ranks that have no link between them

@@ -2,7 +2,7 @@
 # Tunes one operator, sized to the machine: on two testbed hosts where there can be such, else on shared memory.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-testbed="bench/testbed/testbed --name demo"
+testbed="tools/testbed/testbed --name demo"
 if why=$($testbed up 2 1gbit 2>&1 >/dev/null); then
     trap '$testbed down >/dev/null' EXIT
     DOVETAIL_LAUNCH=$($testbed launcher)

@@ -17,10 +17,13 @@ class Clock {
     double now = 0.0;
 
     // Must be called before the time of any op changes: from then on, only the last time given for an op counts.
-    void keep_due(std::size_t num_ops) { due_.assign(num_ops, kNever); }
+    void keep_due(std::size_t num_ops) {
+        dues_.assign(num_ops, kNever);
+        due_ = dues_.data();
+    }
 
     void at(std::int32_t op, double time) {
-        if (!due_.empty()) due_[op] = time;
+        if (due_) due_[op] = time;
         events_.push(Event(time, op));
     }
 
@@ -44,7 +47,7 @@ class Clock {
     std::int32_t next_event() {
         Event event;
         if (!events_.pop(event)) return kAtRest;
-        if (!due_.empty()) {
+        if (due_) {
             if (due_[event.op()] != event.time()) return kOverruled;
             due_[event.op()] = kNever;
         }
@@ -56,7 +59,8 @@ class Clock {
     EventQueue events_;
     std::vector<std::int32_t> instants_;
     std::size_t next_ = 0;
-    std::vector<double> due_;
+    std::vector<double> dues_;
+    double* due_ = nullptr;  // of `dues_`, if they are kept
 };
 
 }  // namespace dovetail::sim

@@ -6,6 +6,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 namespace dovetail::sim {
@@ -42,6 +46,56 @@ class EventQueue {
 
     // Takes the earliest event; returns false if there is none.
     bool pop(Event& event) {
+        if (first_ == today_.size() || !late_.empty()) [[unlikely]]
+            return pop_elsewhere(event);
+        event = today_[first_++];
+        return true;
+    }
+
+    void push(Event event) {
+        const double day = day_of(event.time());
+        if (day < num_days_) return push_before_end(event, static_cast<std::int64_t>(day));
+        push_after(event);
+    }
+
+  private:
+    static constexpr std::int32_t kNone = -1;
+    static constexpr std::size_t kMostShifts = 32, kDaysAnEvent = 4, kMostDays = 1 << 16, kFewMoves = 64,
+                                 kMovesAnEvent = 4, kMostTaken = 4096;
+    static constexpr double kNoTime = std::numeric_limits<double>::infinity();
+
+    struct Later {
+        bool operator()(const Event& one, const Event& other) const { return other < one; }
+    };
+    struct Buffer {  // a vector whose `push` is short enough to be inlined: growing is not
+        std::unique_ptr<Event[]> events;
+        std::size_t count = 0, room = 0;
+
+        void push(Event event) {
+            if (count == room) [[unlikely]]
+                grow();
+            events[count++] = event;
+        }
+
+        [[gnu::noinline]] void grow() {
+            const std::size_t more = std::max<std::size_t>(64, 2 * room);
+            auto longer = std::make_unique_for_overwrite<Event[]>(more);
+            std::copy_n(events.get(), count, longer.get());
+            events = std::move(longer);
+            room = more;
+        }
+    };
+    struct Entry {  // of a day's list
+        Event event;
+        std::int32_t next;
+    };
+
+    double day_of(double time) const { return (time - start_s_) * days_a_second_; }
+    bool has_today() const { return first_ < today_.size() || !late_.empty(); }
+
+    bool takes_late() const { return !late_.empty() && (first_ == today_.size() || late_.front() < today_[first_]); }
+
+    [[gnu::noinline]] bool pop_elsewhere(Event& event) {
         if (!has_today()) {
             if (pop_alone(event)) return true;
             if (!next_day()) return false;
@@ -56,34 +110,9 @@ class EventQueue {
         return true;
     }
 
-    void push(Event event) {
-        const double day = day_of(event.time());
-        if (!(day < num_days_)) {
-            after_.push_back(event);
-        } else if (const auto number = static_cast<std::int64_t>(day); number <= today_number_) {
-            push_today(event);
-        } else {
-            push_day(event, static_cast<std::size_t>(number));
-        }
+    [[gnu::noinline]] void push_before_end(Event event, std::int64_t day) {
+        day <= today_number_ ? push_today(event) : push_day(event, static_cast<std::size_t>(day));
     }
-
-  private:
-    static constexpr std::int32_t kNone = -1;
-    static constexpr std::size_t kMostShifts = 32, kDaysAnEvent = 4, kMostDays = 1 << 16, kFewEvents = 12,
-                                 kMostTaken = 4096;
-
-    struct Later {
-        bool operator()(const Event& one, const Event& other) const { return other < one; }
-    };
-    struct Entry {  // of a day's list
-        Event event;
-        std::int32_t next;
-    };
-
-    double day_of(double time) const { return (time - start_s_) * days_a_second_; }
-    bool has_today() const { return first_ < today_.size() || !late_.empty(); }
-
-    bool takes_late() const { return !late_.empty() && (first_ == today_.size() || late_.front() < today_[first_]); }
 
     // Inserts an event among those of today; a place far from the end would move too many, and the heap takes it.
     void push_today(Event event) {
@@ -100,6 +129,13 @@ class EventQueue {
             return;
         }
         today_.insert(today_.begin() + static_cast<std::ptrdiff_t>(at), event);
+    }
+
+    void push_after(Event event) {
+        const double time = event.time();
+        after_least_s_ = std::min(after_least_s_, time);
+        after_most_s_ = std::max(after_most_s_, time);
+        after_.push(event);
     }
 
     void push_day(Event event, std::size_t day) {
@@ -121,7 +157,7 @@ class EventQueue {
         first_ = 0;
         if (const std::int64_t day = next_marked(); day >= 0) {
             take_day(static_cast<std::size_t>(day));
-        } else if (after_.empty()) {
+        } else if (after_.count == 0) {
             return false;
         } else {
             lay_days();
@@ -173,28 +209,29 @@ class EventQueue {
         sort_today();
     }
 
+    // Sorts by insertion, which is best for what is nearly sorted; after too many moves, std::sort takes over.
     void sort_today() {
-        if (today_.size() > kFewEvents) {
-            if (!std::is_sorted(today_.begin(), today_.end())) std::sort(today_.begin(), today_.end());
-            return;
-        }
+        std::size_t moves_left = kFewMoves + kMovesAnEvent * today_.size();
         for (std::size_t i = 1; i < today_.size(); ++i) {
+            if (!(today_[i] < today_[i - 1])) continue;
             const Event event = today_[i];
             std::size_t at = i;
             for (; at > 0 && event < today_[at - 1]; --at) today_[at] = today_[at - 1];
             today_[at] = event;
+            if (i - at > moves_left) return std::sort(today_.begin(), today_.end());
+            moves_left -= i - at;
         }
     }
 
     // Lays days over all events that are pending, which are those after the last day, and takes the first one.
     void lay_days() {
-        const auto [first, last] = std::minmax_element(after_.begin(), after_.end());
-        const Event least = *first, most = *last;
-        const std::size_t count = after_.size();
-        const double length_s = (most.time() - least.time()) / static_cast<double>(count);
-        start_s_ = least.time();
+        const double least_s = std::exchange(after_least_s_, kNoTime), most_s = std::exchange(after_most_s_, 0.0);
+        const std::size_t count = after_.count;
+        const double length_s = (most_s - least_s) / static_cast<double>(count);
+        start_s_ = least_s;
         days_a_second_ = 1.0 / std::max({length_s, start_s_ * 0x1p-52, 1e-300});
-        if (!std::isfinite(most.time())) return take_all();
+        if (!std::isfinite(most_s)) start_s_ = days_a_second_ = 0.0;  // all are today's
+        if (least_s == most_s || !std::isfinite(most_s)) return take_all();
         const std::size_t days = std::min(std::bit_ceil(kDaysAnEvent * count), kMostDays);
         num_days_ = static_cast<double>(days);
         today_number_ = 0;
@@ -202,28 +239,27 @@ class EventQueue {
             heads_.resize(days, kNone);
             marks_.resize((days + 63) / 64);
         }
-        moved_.swap(after_);
-        after_.clear();
-        for (const Event event : moved_) {
+        std::swap(moved_, after_);
+        after_.count = 0;
+        for (const Event event : std::span(moved_.events.get(), moved_.count)) {
             const double day = day_of(event.time());
             if (!(day < num_days_)) {
-                after_.push_back(event);
+                push_after(event);
             } else if (day < 1.0) {
                 today_.push_back(event);
             } else {
                 push_day(event, static_cast<std::size_t>(day));
             }
         }
-        moved_.clear();
         sort_today();
     }
 
-    // Makes every time that is not infinite one of today, so that sums beyond the largest double end, too.
+    // Makes all events today's, and this the only day.
     void take_all() {
-        start_s_ = days_a_second_ = 0.0;
         num_days_ = 1.0;
         today_number_ = 0;
-        today_.swap(after_);
+        today_.assign(after_.events.get(), after_.events.get() + after_.count);
+        after_.count = 0;
         sort_today();
     }
 
@@ -236,7 +272,8 @@ class EventQueue {
     std::vector<std::uint64_t> marks_;  // a bit per day: whether it has entries
     std::vector<Entry> entries_;
     std::int32_t free_ = kNone;
-    std::vector<Event> after_, moved_;
+    Buffer after_, moved_;
+    double after_least_s_ = kNoTime, after_most_s_ = 0.0;  // of the times in `after_`
 };
 
 }  // namespace dovetail::sim

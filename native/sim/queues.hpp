@@ -10,18 +10,16 @@
 
 namespace dovetail::sim {
 
-// What changes of an op while it runs, and what every step asks of it; 32 bytes, so that a step reads one cache line.
+// What changes of an op while it runs, and what every step asks of it; 16 bytes, so that a step reads one cache line.
 struct Op {
-    std::int32_t chan_in, chan_out;
     std::int32_t queue_next;  // the next op of its queue; -1: none
     std::int32_t missing;     // number of ops that must end before it begins
     std::int32_t list_next;   // the next op of the list that it is in
     std::uint16_t blocked;    // number of links in whose queue another message is first
     Task task;
     State state;
-    double arrival_s;  // of its message or signal, once that has left the links
 };
-static_assert(sizeof(Op) == 32);
+static_assert(sizeof(Op) == 16);
 
 // A first-in, first-out list of ops; an op is in one list at a time.
 struct List {

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <unordered_map>
 #include <vector>
 
 #include "sim/clock.hpp"
 #include "sim/contention.hpp"
+#include "sim/memory.hpp"
 #include "sim/queues.hpp"
 
 namespace dovetail::sim {
@@ -33,8 +33,8 @@ class Simulation {
           end_s_(result.end_s.data()),
           contention_(clock_, tables),
           is_fluid_(contention_.is_fluid()),
-          storage_(std::make_unique_for_overwrite<Op[]>(tables.num_ops())),
-          ops_(storage_.get()),
+          memory_(tables.num_ops()),
+          ops_(memory_.ops()),
           links_(tables.num_links) {
         set_channels();
         set_meetings();
@@ -102,7 +102,7 @@ class Simulation {
             }
             std::int32_t& previous = last[static_cast<std::size_t>(t_.rank[op]) * t_.num_lanes + t_.lane[op]];
             (previous < 0 ? heads_.emplace_back() : ops_[previous].queue_next) = op;
-            ops_[op] = {t_.chan_in[op], t_.chan_out[op], -1, previous >= 0, -1, 0, Task{t_.task[op]}, kQueued, 0.0};
+            ops_[op] = {-1, previous >= 0, -1, 0, Task{t_.task[op]}, kQueued};
             previous = op;
         }
     }
@@ -162,7 +162,7 @@ class Simulation {
             case kRecv:
             case kRecvSend: {
                 it.state = kPartner;
-                Channel& channel = channels_[it.chan_in];
+                Channel& channel = channels_[t_.chan_in[op]];
                 ++channel.spare;
                 channel.posted.push(ops_, op);
                 if (!channel.senders.empty())
@@ -178,8 +178,8 @@ class Simulation {
                 return signal(op);
             case kWait:
                 it.state = kPartner;
-                channels_[it.chan_in].waiters.push(ops_, op);
-                return match_signals(channels_[it.chan_in]);
+                channels_[t_.chan_in[op]].waiters.push(ops_, op);
+                return match_signals(channels_[t_.chan_in[op]]);
             case kCollective:
                 return meet(op);
             default:
@@ -196,6 +196,8 @@ class Simulation {
         __builtin_prefetch(t_.work_s.data() + op);
         __builtin_prefetch(t_.wire_s.data() + op);
         __builtin_prefetch(t_.latency_s.data() + op);
+        __builtin_prefetch(t_.chan_in.data() + op);
+        __builtin_prefetch(t_.chan_out.data() + op);
     }
 
     // Goes on with `op` after its current activity has ended.
@@ -204,7 +206,7 @@ class Simulation {
         switch (it.state) {
             case kTaking:
                 if (it.task != kWait) {
-                    Channel& channel = channels_[it.chan_in];
+                    Channel& channel = channels_[t_.chan_in[op]];
                     ++channel.room;
                     if (!channel.senders.empty()) give_places(channel);
                 }
@@ -255,7 +257,7 @@ class Simulation {
 
     void ask_place(std::int32_t op) {
         ops_[op].state = kPlace;
-        Channel& channel = channels_[ops_[op].chan_out];
+        Channel& channel = channels_[t_.chan_out[op]];
         if (channel.senders.empty() && channel.room > 0 && (channel.spare > 0 || !t_.rendezvous[op])) {
             return give_place(channel, op);
         }
@@ -284,7 +286,7 @@ class Simulation {
     void ask_links(std::int32_t op) {
         Op& it = ops_[op];
         it.state = kLinks;
-        for (const std::int64_t link : channels_[it.chan_out].route) it.blocked += links_[link].push(op);
+        for (const std::int64_t link : channels_[t_.chan_out[op]].route) it.blocked += links_[link].push(op);
         if (it.blocked == 0) enter_wire(op);
     }
 
@@ -293,7 +295,7 @@ class Simulation {
         it.state = kWire;
         const double seconds = t_.wire_s[op];
         if (!is_fluid_) return occupy(op, seconds);
-        const std::size_t first = 2 * static_cast<std::size_t>(it.chan_out);
+        const std::size_t first = 2 * static_cast<std::size_t>(t_.chan_out[op]);
         const std::span<const std::int32_t> ends{&ends_[first], ends_[first] == ends_[first + 1] ? 1u : 2u};
         contention_.start(op, seconds, t_.slow_by_compute[op], ends, false);
     }
@@ -301,17 +303,17 @@ class Simulation {
     void leave_wire(std::int32_t op) {
         contention_.stop(op);
         Op& it = ops_[op];
-        Channel& channel = channels_[it.chan_out];
+        Channel& channel = channels_[t_.chan_out[op]];
         for (const std::int64_t link : channel.route) {
             const std::int32_t next = links_[link].pop();
             if (next >= 0 && --ops_[next].blocked == 0) enter_wire(next);
         }
-        it.arrival_s = clock_.now + t_.latency_s[op];
         if (it.task == kPut) {
             it.state = kFlight;
-            clock_.at_once_or_at(op, it.arrival_s);
+            clock_.at_once_or_at(op, clock_.now + t_.latency_s[op]);
             return;
         }
+        end_s_[op] = clock_.now;
         it.state = kEnded;  // `match` reads from this that the links are free
         match(channel);
         end(op);
@@ -322,14 +324,13 @@ class Simulation {
         while (!channel.posted.empty() && !channel.flying.empty() && ops_[channel.flying.head].state == kEnded) {
             const std::int32_t message = channel.flying.pop(ops_), op = channel.posted.pop(ops_);
             ops_[op].state = kTaking;
-            clock_.at_once_or_at(op, ops_[message].arrival_s);
+            clock_.at_once_or_at(op, end_s_[message] + t_.latency_s[message]);
         }
     }
 
     void signal(std::int32_t op) {
         Op& it = ops_[op];
-        it.arrival_s = clock_.now + t_.latency_s[op];
-        Channel& channel = channels_[it.chan_out];
+        Channel& channel = channels_[t_.chan_out[op]];
         channel.signals.push(ops_, op);
         match_signals(channel);
         it.state = kFlight;
@@ -340,7 +341,7 @@ class Simulation {
         while (!channel.waiters.empty() && !channel.signals.empty()) {
             const std::int32_t message = channel.signals.pop(ops_), op = channel.waiters.pop(ops_);
             ops_[op].state = kTaking;
-            clock_.at_once_or_at(op, ops_[message].arrival_s);
+            clock_.at_once_or_at(op, start_s_[message] + t_.latency_s[message]);
         }
     }
 
@@ -369,7 +370,7 @@ class Simulation {
     Clock clock_;
     Contention contention_;
     bool is_fluid_;
-    std::unique_ptr<Op[]> storage_;
+    OpMemory memory_;
     Op* ops_;
     std::int32_t num_ended_ = 0;
     bool malformed_ = false;

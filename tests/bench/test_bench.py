@@ -26,7 +26,10 @@ def collectives(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def bench(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(needs.ROOT / "bench")
+    folder = needs.ROOT / "bench"
+    (script,) = (*folder.glob(f"{name}.py"), *folder.glob(f"*/{name}.py"))
+    for place in (folder, script.parent):
+        monkeypatch.syspath_prepend(place)
     return importlib.import_module(name)
 
 
@@ -62,8 +65,7 @@ class TestAbout:
 
 def test_calls_are_counted_once_they_are_warm(monkeypatch):
     """The first calls make engines and connections, and take a thousand times as long."""
-    monkeypatch.syspath_prepend(needs.ROOT / "bench")
-    eager, made = importlib.import_module("eager"), 0
+    eager, made = bench("eager", monkeypatch), 0
 
     def batch(comm: object, call: object, count: int) -> float:
         nonlocal made
@@ -250,7 +252,7 @@ class TestFourHosts:
 def test_products_by_hand_are_those_of_a_call(tmp_path):
     """The worker refuses a loop by hand whose results differ."""
     out, words = tmp_path / "eager.json", ["--mpi", "mpich", "--sizes", "9", "--rounds", "3", "--batch", "1e-4"]
-    path = needs.ROOT / "bench" / "eager_products.py"
+    path = needs.ROOT / "bench" / "calls" / "eager_products.py"
     done = subprocess.run([sys.executable, path, *words, "--out", out], capture_output=True, text=True, timeout=240)
     assert done.returncode in (0, 1), done.stderr
     rows = json.loads(out.read_text())["rows"]

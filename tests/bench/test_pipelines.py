@@ -7,7 +7,7 @@ import sys
 import needs
 import pytest
 
-BENCH = needs.ROOT / "bench"
+BENCH = needs.ROOT / "bench" / "loops"
 
 
 @pytest.fixture

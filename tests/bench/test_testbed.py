@@ -18,7 +18,7 @@ from dovetail.ir.shapes import ring_all_reduce
 from dovetail.trace import open_trace
 from dovetail.trace.recorder.launch import Library, build_wrappers
 
-FOLDER = needs.ROOT / "bench" / "testbed"
+FOLDER = needs.ROOT / "tools" / "testbed"
 NAME = f"pytest-{os.getpid()}"
 AHEAD = """#!/bin/sh
 export LD_PRELOAD={preload} DOVETAIL_TRACE_DIR={place}

@@ -9,7 +9,7 @@ import sys
 import needs
 import pytest
 
-TESTBED = needs.ROOT / "bench" / "testbed" / "testbed"
+TESTBED = needs.ROOT / "tools" / "testbed" / "testbed"
 
 
 def check(*words: object) -> subprocess.CompletedProcess[str]:

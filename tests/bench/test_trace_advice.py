@@ -8,7 +8,7 @@ import sys
 import needs
 import pytest
 
-BENCH = needs.ROOT / "bench"
+BENCH = needs.ROOT / "bench" / "traces"
 
 
 @pytest.mark.mpi

@@ -6,7 +6,7 @@ import sys
 
 import needs
 
-BENCH = needs.ROOT / "bench"
+BENCH = needs.ROOT / "bench" / "traces"
 
 
 def compared(*runs: str, times: str = "$^"):

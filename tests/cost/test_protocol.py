@@ -75,7 +75,7 @@ def test_a_machine_without_a_link_is_named() -> None:
 @pytest.fixture
 def calibrate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The benchmark that fitted the presets."""
-    monkeypatch.syspath_prepend(needs.ROOT / "bench")
+    monkeypatch.syspath_prepend(needs.ROOT / "bench" / "simulator")
     return importlib.import_module("calibrate_gpu")
 
 

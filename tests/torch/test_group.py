@@ -170,7 +170,7 @@ def test_examples_reach_the_loss_of_one_rank(name, torchrun):
 @pytest.mark.slow
 @pytest.mark.needs("expecttest")
 def test_cases_of_torch(tmp_path):
-    tool, kept = needs.ROOT / "bench" / "torch_conformance.py", tmp_path / "found.json"
+    tool, kept = needs.ROOT / "bench" / "pytorch" / "torch_conformance.py", tmp_path / "found.json"
     command = [sys.executable, tool, "--backends", "dovetail", "--only", *CASES, "--json", kept]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert ran.returncode == 0, ran.stderr[-3000:]

@@ -16,7 +16,7 @@ from forked_ranks import Job, run_jobs
 
 pytestmark = pytest.mark.needs("torch")
 PROGRAM = needs.RANKS / "torch_joined.py"
-TESTBED = needs.ROOT / "bench" / "testbed"
+TESTBED = needs.ROOT / "tools" / "testbed"
 LIMIT_S = 100
 
 

@@ -11,7 +11,7 @@ from dovetail.trace.analysis.model_of_trace import model_of
 from dovetail.trace.to_program import to_program
 
 pytestmark = pytest.mark.mpi
-FAULTS = needs.ROOT / "bench" / "trace_faults.c"
+FAULTS = needs.ROOT / "bench" / "traces" / "trace_faults.c"
 NAMES = {"merge": 2, "block": 2, "temporal_block": 2, "post_earlier": 3, "overlap": 2, "nonblocking": 2,
          "rendezvous": 2, "eager": 2, "progress": 2, "imbalance": 2, "slow_link": 3}  # fmt: skip
 

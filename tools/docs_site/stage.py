@@ -16,7 +16,7 @@ BESIDE = {  # pages of the site that lie elsewhere in the repository
     "README.md": "index",
     "CHANGELOG.md": "changelog",
     "bench/results/README.md": "results",
-    "bench/testbed/README.md": "testbed",
+    "tools/testbed/README.md": "testbed",
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|<)([^)\s#]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^( {0,3}(`{3,}|~{3,})).*?^ {0,3}\2`*[ ]*$", re.MULTILINE | re.DOTALL)

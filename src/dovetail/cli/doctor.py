@@ -216,7 +216,7 @@ def cuda() -> str:
 
 
 def testbed() -> str:
-    """Check what shaped links between network namespaces need (bench/testbed)."""
+    """Check what shaped links between network namespaces need (tools/testbed)."""
     if os.geteuid() != 0:
         raise EnvironmentFault("not root", hint="only shaped links need root; everything else works without")
     absent = [tool for tool in ("ip", "tc", "unshare") if shutil.which(tool) is None]

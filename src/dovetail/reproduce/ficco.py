@@ -193,7 +193,7 @@ def _rule(found: Sequence[Outcome]) -> Iterator[Row]:
     why = "the rule compares FLOP with FLOP/s, which implies a threshold of one second: as printed it picks"
     why += f" {', '.join(picks)} only, never hetero-unfused-1D. Right: within 1 % of the best of the four"
     yield Row(RULE, "scenarios that the rule gets right", 16, right, CONFLICT, why, basis="predicted")
-    why = "their sixteen synthetic scenarios are not printed; `bench/choice.py` judges the rule on drawn ones"
+    why = "their sixteen synthetic scenarios are not printed; `bench/products/choice.py` judges the rule on drawn ones"
     yield cannot(RULE, "unseen scenarios that the rule gets right", 81, why, unit="%")
     yield cannot(RULE, "speed-up lost where it is wrong", 14, why, unit="%")
     why = "nothing is printed of the losses that are taken off"

@@ -56,6 +56,9 @@ TASK_OF_KIND = np.array(
     dtype=np.uint8,
 )  # fmt: skip
 
+# The task of every byte; one that is no kind is taken for a collective, so that `check` meets it.
+TASK_BYTES = TASK_OF_KIND.tobytes().ljust(256, bytes([Task.collective]))
+
 RECEIVES = np.array([task in (Task.recv, Task.recv_send, Task.wait) for task in Task])
 SENDS_OUT = np.array([task in (Task.send, Task.recv_send, Task.put, Task.signal) for task in Task])
 
@@ -106,17 +109,18 @@ class Tables:
         col, kind = program.columns, program.columns["kind"]
         chan = np.array([c[:4] for c in program.channels], dtype=np.int32).reshape(-1, 4)
         groups = [c.group for c in program.collectives]
-        gets = kind == Kind.get
+        kinds = kind.tobytes()
         return cls(
             num_ranks=program.num_ranks,
             num_lanes=len(program.lanes),
             num_links=prices.num_links,
-            task=TASK_OF_KIND[kind],
+            task=np.frombuffer(kinds.translate(TASK_BYTES), np.uint8),
             rank=np.ascontiguousarray(col["rank"], np.int32),
             lane=np.ascontiguousarray(col["lane"], np.int32),
             chan_in=np.ascontiguousarray(col["chan_in"], np.int32),
             chan_out=np.ascontiguousarray(
-                np.where(gets, col["chan_in"], col["chan_out"]) if gets.any() else col["chan_out"], np.int32
+                np.where(kind == Kind.get, col["chan_in"], col["chan_out"]) if Kind.get in kinds else col["chan_out"],
+                np.int32,
             ),
             call=np.ascontiguousarray(col["call"], np.int32),
             dep_start=np.ascontiguousarray(col["dep_start"], np.int64),
@@ -133,7 +137,8 @@ class Tables:
     @property
     def is_plain(self) -> bool:
         """Whether there are no puts, gets and collectives, whose ranks only `check` compares with their channels."""
-        return not bool(((self.task == Task.put) | (self.task == Task.collective)).any())
+        tasks = self.task.tobytes()
+        return Task.put not in tasks and Task.collective not in tasks
 
     def check(self, program: Program) -> None:
         """Raise ProgramError if an op has no channel to or from its rank, or is in no group of its rank."""
