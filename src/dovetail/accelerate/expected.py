@@ -18,7 +18,7 @@ from dovetail.core import DovetailError, cache_dir
 from dovetail.ir.collectives import COLLECTIVES, kind_of_mpi
 from dovetail.prober.baselines import Baselines, baselines
 from dovetail.run.options import Level
-from dovetail.trace.recorder.launch import environment, executable, forwarded, used_by
+from dovetail.trace.recorder.launch import compiler_for, environment, executable, forwarded, library_of, used_by
 
 LEAST_GAIN = 0.01  # of the ranks' time: less is not worth a run
 KEPT = 0.99  # the guard in C replaces calls only below this ratio
@@ -196,7 +196,8 @@ def measured(found: Prospects, command: Command, limit_s: float, note: Callable[
         return replace(found, why_unmeasured=f"it takes about {LAUNCH_S * len(settings):.0f} s: --learn gives it")
     note(f"measuring {sum(map(len, points.values()))} sizes of calls with {len(settings)} settings")
     try:
-        with baselines(shlex.join(forwarded(launch, _variables(command), COUNTER))) as program:
+        mpicc = compiler_for(library_of(command.words[len(launch) :]), Path(launch[0]).parent)
+        with baselines(shlex.join(forwarded(launch, _variables(command), COUNTER)), mpicc) as program:
             times = _Contest(program, command, found, points).times(settings, limit_s)
     except DovetailError as error:
         return replace(found, why_unmeasured=error.what)
