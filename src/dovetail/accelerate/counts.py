@@ -47,6 +47,11 @@ class Bucket(NamedTuple):
         """The collective that the call, blocking or not, belongs to: "Allreduce"; None for other calls."""
         return _COLLECTIVES.get(self.call.removesuffix("_c"))
 
+    @property
+    def seconds_each(self) -> float:
+        """Seconds of a call."""
+        return self.seconds / max(self.calls, 1)
+
     def added(self, other: Bucket) -> Bucket:
         """Return the sums of both."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in self._fields[3:]}

@@ -6,29 +6,41 @@ import os
 import platform
 import re
 import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from shutil import which
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from dovetail.accelerate.contest import FASTER, FailedRun, Ratio, alternate
 from dovetail.accelerate.counts import Counts
-from dovetail.accelerate.knobs import PREFIXES, Candidate, promising
+from dovetail.accelerate.knobs import PREFIXES, Candidate, Promising
 from dovetail.accelerate.running import Command, Knobs, Ran
 from dovetail.core import EnvironmentFault, check_schema, reading
 from dovetail.store.store import SETTINGS, Item, Recalled, item, recall, save
 from dovetail.trace.recorder.launch import library_of
 
-SCHEMA = "dovetail.accelerate.learned/2"
+SCHEMA = "dovetail.accelerate.learned/3"
 PAIRS = 5  # the least that gives a verdict
 HEATS = 2  # runs of each candidate, beside as many without, that choose the one for the final
 _WORD, _BUCKET = re.compile(r"[\w.,:+-]+"), re.compile(r"[0-9a-f]{8}@\d+:\d+")
 _LISTS, _RATIOS = ("hosts", "tried", "left_out", "start"), ("ratio", "replaced")
+MOST_CHANGES = 8  # buckets whose change is kept
 MOST_HASHED = 1 << 28  # bytes; larger files are known by size and time
 NOT_TRIED, NOTHING, LOST, WON = "not tried", "nothing to try", "slower or unclear", FASTER
+
+
+class Change(NamedTuple):
+    """What knobs changed of a bucket: seconds of a call in the first run, and in each run of the final with them."""
+
+    call: str
+    comm_size: int
+    log2_bytes: int
+    was_s: float
+    now_s: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -54,6 +66,10 @@ class Learned:
         Time with replaced collectives over time without, with `knobs` in both.
     start : tuple of str
         Buckets of collectives that are replaced from the first call on (see `replacement.start_words`).
+    changes : tuple of Change
+        Of the buckets with the most time in the first run, if knobs won.
+    spent_s : float
+        Seconds of the further runs that showed this.
     """
 
     verdict: str
@@ -67,6 +83,8 @@ class Learned:
     replacing: str = ""
     replaced: Ratio | None = None
     start: tuple[str, ...] = ()
+    changes: tuple[Change, ...] = ()
+    spent_s: float = 0.0
 
     def fits(self, counts: Counts) -> bool:
         """Return whether a run was on the ranks, hosts and library that were measured."""
@@ -98,7 +116,9 @@ class Learned:
             if not all(map(_BUCKET.fullmatch, lists["start"])):
                 raise EnvironmentFault("a bucket of the settings cannot be read", found=", ".join(lists["start"]))
             verdict, library, ranks = about
-            return cls(verdict, knobs, library, ranks=ranks, replacing=str(document["replacing"]), **ratios, **lists)
+            found = cls(verdict, knobs, library, ranks=ranks, replacing=str(document["replacing"]), **ratios, **lists)
+            changes = tuple(_change(*row) for row in document["changes"])
+            return replace(found, changes=changes, spent_s=float(document["spent_s"]))
 
 
 def settings_item(words: Sequence[str], *, reorder: bool, replace: bool = False) -> Item:
@@ -116,7 +136,7 @@ def recall_settings(place: Item) -> Recalled[Learned]:
 
 
 def learn(
-    command: Command, first: Ran, limit_s: float, *, reorder: bool, note: Callable[[str], None]
+    command: Command, first: Ran, limit_s: float, found: Promising, note: Callable[[str], None]
 ) -> tuple[Learned | None, str]:
     """Try knobs in whole runs of a command, whose output is discarded.
 
@@ -128,8 +148,8 @@ def learn(
         Its run without knobs.
     limit_s : float
         Seconds that all further runs may take together, as the first run predicts.
-    reorder : bool
-        See `promising`.
+    found : Promising
+        The knobs to try, the most promising first.
     note : callable
         Prints a remark before the runs.
 
@@ -141,7 +161,6 @@ def learn(
         The reason for None.
     """
     counts = first.counts[0]
-    found = promising(counts, command.words, reorder=reorder)
     base = Learned(NOTHING, {}, counts.library, counts.hosts, counts.ranks, left_out=found.left_out)
     if not found.candidates:
         return base, ""
@@ -154,14 +173,27 @@ def learn(
     runs = 2 * PAIRS + (HEATS * (len(chosen) + 1) if len(chosen) > 1 else 0)
     note(f"trying {len(chosen)} settings in at most {runs} further runs, about {runs * first.seconds:.0f} s")
     base = replace(base, verdict=LOST, tried=tuple(said(each.knobs) for each in chosen))
+    begun, seen = time.monotonic(), list[Ran]()
     try:
         best = _heats(command, chosen)
-        ratio = _final(command, best.knobs) if best else None
+        ratio = _final(command, best.knobs, seen) if best else None
     except FailedRun as failure:
         return (base, "") if failure.with_knobs else (None, f"{failure}: it cannot be run again to learn")
+    base = replace(base, ratio=ratio, spent_s=time.monotonic() - begun)
     if best and ratio and ratio.verdict == FASTER:
-        return replace(base, verdict=WON, knobs=best.knobs, ratio=ratio), ""
-    return replace(base, ratio=ratio), ""
+        return replace(base, verdict=WON, knobs=best.knobs, changes=_changes(counts, seen)), ""
+    return base, ""
+
+
+def _changes(counts: Counts, runs: Sequence[Ran]) -> tuple[Change, ...]:
+    """Return the changes of the buckets with the most time."""
+    later = [{b[:3]: b for b in ran.counts[0].buckets} for ran in runs if ran.counts]
+    found = []
+    for bucket in counts.buckets[:MOST_CHANGES]:
+        now_s = tuple(them[bucket[:3]].seconds_each for them in later if bucket[:3] in them)
+        if now_s:
+            found.append(Change(*bucket[:3], bucket.seconds_each, now_s))
+    return tuple(found)
 
 
 def _affordable(runs: int) -> int:
@@ -192,12 +224,7 @@ def check(command: Command, knobs: Knobs, pairs: int) -> tuple[Ratio, Ran]:
     Raises FailedRun if a run ends with another exit code than 0.
     """
     seen: list[Ran] = []
-
-    def accelerated() -> float:
-        seen.append(silent_run(command, knobs))
-        return seen[-1].seconds
-
-    return alternate(lambda: silent_run(command, {}, counted=False).seconds, accelerated, pairs), seen[-1]
+    return _final(command, knobs, seen, pairs), seen[-1]
 
 
 def _heats(command: Command, chosen: Sequence[Candidate]) -> Candidate | None:
@@ -215,14 +242,25 @@ def _heats(command: Command, chosen: Sequence[Candidate]) -> Candidate | None:
     return chosen[min(ratios, key=lambda i: median(ratios[i]))] if ratios else None
 
 
-def _final(command: Command, knobs: Knobs, pairs: int = PAIRS) -> Ratio:
-    return alternate(
-        lambda: silent_run(command, {}, counted=False).seconds, lambda: silent_run(command, knobs).seconds, pairs
-    )
+def _final(command: Command, knobs: Knobs, seen: list[Ran], pairs: int = PAIRS) -> Ratio:
+    """Return the ratio of runs with the knobs over runs without; `seen`: receives the runs with them."""
+
+    def accelerated() -> float:
+        seen.append(silent_run(command, knobs))
+        return seen[-1].seconds
+
+    return alternate(lambda: silent_run(command, {}, counted=False).seconds, accelerated, pairs)
+
+
+def _change(call: str, comm_size: int, log2_bytes: int, was_s: float, now_s: Sequence[float]) -> Change:
+    return Change(str(call), int(comm_size), int(log2_bytes), float(was_s), tuple(map(float, now_s)))
 
 
 def _ratio(document: Mapping[str, Any] | None) -> Ratio | None:
-    return Ratio(tuple(map(float, document["ratios"]))) if document else None
+    if not document:
+        return None
+    without_s = document.get("without_s")
+    return Ratio(tuple(map(float, document["ratios"])), None if without_s is None else float(without_s))
 
 
 def silent_run(command: Command, knobs: Knobs, *, counted: bool = True) -> Ran:

@@ -78,7 +78,7 @@ def stats(trace: TraceArgument, json: Json = False) -> None:
     from dovetail.report.trace_tables import stats_text
     from dovetail.trace.analysis.stats import stats as added_up
 
-    found = added_up(_open(trace))
+    found = added_up(open_trace_of(trace))
     if json:
         output.emit(found.to_json())
     else:
@@ -93,7 +93,7 @@ def view(
     from dovetail.report.trace_page import write_trace_page
 
     titles = [path.parent.name if path.name == NAME and path.parent.name else path.name for path in traces]
-    opened = [_open(path) for path in traces]
+    opened = [open_trace_of(path) for path in traces]
     print(write_trace_page(out, opened, titles))
 
 
@@ -111,7 +111,7 @@ def replay(
     from dovetail.report.advice import replay_text
 
     with output.progress("replaying"):
-        found = replayed(_open(trace).read(), None if machine is None else find(machine))
+        found = replayed(open_trace_of(trace).read(), None if machine is None else find(machine))
     if json:
         output.emit(found.to_json())
     else:
@@ -124,7 +124,7 @@ def causes(trace: TraceArgument, json: Json = False) -> None:
     from dovetail.report.causes import causes_text
 
     with output.progress("following waits to their causes"):
-        found = found_in(_open(trace))
+        found = found_in(open_trace_of(trace))
     if json:
         output.emit(found.to_json())
     else:
@@ -145,13 +145,15 @@ def advise(
     json: Json = False,
 ) -> None:
     """List changes to the program, the one that saves most first. Each saving is predicted by replaying the trace."""
+    from dovetail.accelerate.advised import with_levers
     from dovetail.advise.advise import advise as advised
     from dovetail.cli.machines import find
     from dovetail.report.advice import advice_text
 
     with output.progress("weighing changes"):
-        runs = [_open(run) for run in (trace, *(again or ()))]
+        runs = [open_trace_of(run) for run in (trace, *(again or ()))]
         found = advised(runs[0], None if machine is None else find(machine), runs[1:])
+        found = with_levers(found, runs[0], trace)
     if json:
         output.emit(found.to_json())
     else:
@@ -166,7 +168,7 @@ def export(trace: Path, places: Mapping[str, Path | None]) -> None:
     if not asked:
         flags = [f"{flag(name)} PATH" for name in places]
         raise DovetailError("nothing to write", hint=f"{', '.join(flags[:-1])} or {flags[-1]}")
-    opened = _open(trace)
+    opened = open_trace_of(trace)
     for name, place in asked.items():
         path, notes = FORMATS[name]().write(place, opened)
         print(path)
@@ -239,7 +241,7 @@ def note_trace_in(folder: Path | None) -> None:
         output.note(f"traced {trace.num_rows} rows of {trace.num_ranks} ranks: `dovetail trace view {trace.path}`")
 
 
-def _open(path: Path) -> TraceFile:
+def open_trace_of(path: Path) -> TraceFile:
     """Open a trace; of a folder, the merged trace, merging first if necessary."""
     from dovetail.trace import open_trace
 

@@ -185,11 +185,14 @@ class Baselines:
 
 
 @contextmanager
-def baselines(launch: str) -> Iterator[Baselines]:
-    """Compile the C program with the mpicc at hand, for as long as the block lasts. EnvironmentFault without one."""
+def baselines(launch: str, mpicc: str | None = None) -> Iterator[Baselines]:
+    """Compile the C program with an mpicc, by default the installed one, for as long as the block lasts.
+
+    Raises EnvironmentFault without an mpicc, or if it fails.
+    """
     cache_dir().mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache_dir()) as place:  # where all hosts find it
-        yield Baselines(Path(compiled(SOURCE, Path(place) / "baseline")), launch)
+        yield Baselines(Path(compiled(SOURCE, Path(place) / "baseline", mpicc)), launch)
 
 
 def unset_by_user(knobs: Environment) -> bool:

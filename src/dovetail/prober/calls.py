@@ -120,9 +120,9 @@ def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, sta
             )
 
 
-def compiled(source: Path, target: Path) -> str:
-    """Compile a program with the installed mpicc; return `target`. EnvironmentFault where that fails."""
-    mpicc = find_tool("mpicc")
+def compiled(source: Path, target: Path, mpicc: str | None = None) -> str:
+    """Compile a program with an mpicc, by default the installed one; return `target`. EnvironmentFault if that fails."""
+    mpicc = mpicc or find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault("there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'")
     done = subprocess.run([mpicc, "-O2", str(source), "-o", str(target)], capture_output=True, text=True, check=False)

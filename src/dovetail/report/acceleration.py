@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from dovetail.accelerate.contest import FASTER, SLOWER, Ratio
 from dovetail.accelerate.counts import Bucket, Counts, Replaced
-from dovetail.accelerate.learn import LOST, WON, Learned, said
+from dovetail.accelerate.expected import is_replaceable
+from dovetail.accelerate.learn import LOST, WON, Change, Learned, said
 from dovetail.core import seconds_text, share_text
 from dovetail.report.units import num_bytes
 
@@ -29,6 +32,12 @@ LEFT = {
 
 def counts_text(counts: Counts, others: int = 0) -> str:
     """Return the lines about what the ranks spent; `others`: further jobs of the command, which are left out."""
+    shown = BUCKETS if counts.replacing is None else BUCKETS // 2
+    return "\n".join([*totals_text(counts, others), *(f"  {bucket_text(b, counts)}" for b in counts.buckets[:shown])])
+
+
+def totals_text(counts: Counts, others: int = 0) -> list[str]:
+    """Return two lines: where and how long; time in MPI, in collectives, in those that may be replaced, and skew."""
     known_s, skew_s = counts.known_skew
     skew = f"{share_text(skew_s / counts.rank_s)} waiting for the last rank" if known_s else "skew unknown"
     if known_s:
@@ -36,14 +45,13 @@ def counts_text(counts: Counts, others: int = 0) -> str:
     more = f"; {counts.missing} ranks left no counts" if counts.missing else ""
     more += f"; {others} further jobs are left out" if others else ""
     where = f"{counts.ranks} ranks on {len(counts.hosts)} hosts, {_short(counts.library)}"
-    lines = [
+    served_s = sum(bucket.seconds for bucket in counts.buckets if is_replaceable(bucket, counts))
+    return [
         f"{where}: {seconds_text(counts.elapsed_s)}{more}",
         f"in MPI {share_text(counts.in_mpi_s / counts.rank_s)} of the ranks' time, in collectives "
-        f"{share_text(counts.in_collectives_s / counts.rank_s)}; {skew}",
+        f"{share_text(counts.in_collectives_s / counts.rank_s)}, {share_text(served_s / counts.rank_s)} in those that "
+        f"--replace may serve; {skew}",
     ]
-    shown = BUCKETS if counts.replacing is None else BUCKETS // 2
-    lines += [f"  {_bucket(bucket, counts)}" for bucket in counts.buckets[:shown]]
-    return "\n".join(lines)
 
 
 def applied_text(knobs: Mapping[str, str], readback: Mapping[str, str] | None = None) -> str:
@@ -97,9 +105,18 @@ def judged_text(learned: Learned) -> str:
     return f"collectives are left to the library: replacing them is slower or unclear: {ratio_text(learned.replaced)}"
 
 
+def size_text(log2_bytes: int) -> str:
+    """Return the bytes of a bucket in words.
+
+    >>> size_text(10), size_text(-1)
+    ('1 KiB and more', 'no bytes')
+    """
+    return f"{num_bytes(1 << log2_bytes)} and more" if log2_bytes >= 0 else "no bytes"
+
+
 def _replaced(row: Replaced) -> str:
     what = f" of {row.dtype} {row.op}" if row.op else ""
-    size = f"{num_bytes(1 << row.log2_bytes)} and more" if row.log2_bytes >= 0 else "no bytes"
+    size = size_text(row.log2_bytes)
     times = f"{seconds_text(row.was_s)} → {seconds_text(row.now_s)}"
     now = f"{times} from call to call (ratio {row.low:.2f} to {row.high:.2f})"
     if not row.was_s:
@@ -113,7 +130,10 @@ def verdict_text(learned: Learned | None, why_not: str = "", *, replaced: bool =
     if learned is None:
         return f"nothing learned: {why_not}"
     lines = [f"left out: {each}" for each in learned.left_out]
+    if learned.spent_s:
+        lines.append(f"learning took {seconds_text(learned.spent_s)} of further runs")
     if learned.verdict == WON and learned.ratio:
+        lines += [f"  {_change(change)}" for change in learned.changes[:REPLACED]]
         lines.append(f"later runs apply {said(learned.knobs)}")
         lines.append(f"faster: {ratio_text(learned.ratio)}")
     elif learned.verdict == LOST:
@@ -151,11 +171,29 @@ def exports(knobs: Mapping[str, str], words: Sequence[str]) -> str:
     return "\n".join(f'export {name}="${{{name}-{value}}}"' for name, value in knobs.items())
 
 
-def _bucket(bucket: Bucket, counts: Counts) -> str:
-    size = "no bytes" if bucket.log2_bytes < 0 else f"{num_bytes(1 << bucket.log2_bytes)} and more"
+def plain_text(knobs: Mapping[str, str], words: Sequence[str]) -> str:
+    """Return the line about the command that applies knobs without Dovetail.
+
+    >>> plain_text({"A": "1"}, ["mpiexec", "-n", "2", "./a b"])
+    "without Dovetail: env A=1 mpiexec -n 2 './a b'"
+    """
+    return f"without Dovetail: env {said(knobs)} {shlex.join(words)}"
+
+
+def _change(change: Change) -> str:
+    low, high = min(change.now_s), max(change.now_s)
+    ranks = f" on {change.comm_size} ranks" if change.comm_size else ""
+    times = f"{seconds_text(change.was_s)} (one run) → {seconds_text(median(change.now_s))}"
+    spread = f"{seconds_text(low)} to {seconds_text(high)} in {len(change.now_s)} runs"
+    return f"MPI_{change.call}{ranks}, {size_text(change.log2_bytes)}: {times} a call ({spread}), by the knobs"
+
+
+def bucket_text(bucket: Bucket, counts: Counts) -> str:
+    """Return the line about a bucket: its share of the ranks' time, calls, seconds of a call, and skew."""
+    size = size_text(bucket.log2_bytes)
     ranks = f" on {bucket.comm_size} ranks" if bucket.comm_size else ""
     skew = f", {share_text(bucket.skew_s / bucket.seconds)} of it skew" if bucket.skew_s is not None else ""
-    each = seconds_text(bucket.seconds / max(bucket.calls, 1))
+    each = seconds_text(bucket.seconds_each)
     share = share_text(bucket.seconds / counts.rank_s)
     return f"{share:>7} MPI_{bucket.call}{ranks}, {size}: {bucket.calls} calls of {each}{skew}"
 

@@ -34,12 +34,14 @@ from dovetail.trace.to_timeline import span_rows, to_timeline
 MOST_ROWS = 300_000  # larger traces are drawn as sums
 
 
-def write_trace_page(path: str | Path, traces: Sequence[Trace | TraceFile], titles: Sequence[str]) -> Path:
+def write_trace_page(
+    path: str | Path, traces: Sequence[Trace | TraceFile], titles: Sequence[str], head: str = ""
+) -> Path:
     """Write a self-contained page of traces, one above the other; of traces on disk with more than `MOST_ROWS` rows it
-    shows sums instead of calls."""
+    shows sums instead of calls. `head`: HTML that comes first."""
     shown = [_shown(trace) for trace in traces]
     timelines = [_named(timeline, title) for (timeline, _, _), title in zip(shown, titles, strict=True)]
-    further = "".join(
+    further = head + "".join(
         _section(title, trace, i, note)
         for i, (title, trace, (_, _, note)) in enumerate(zip(titles, traces, shown, strict=True))
     )
