@@ -7,12 +7,14 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <stdexcept>
 #include <system_error>
@@ -55,7 +57,11 @@ Sockets::Sockets(int rank, std::vector<int> files) : rank_(rank), process_(getpi
     epoll_event event{EPOLLIN, {.u64 = files.size()}};
     if (epoll_ < 0 || wake_ < 0 || epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &event))
         throw std::system_error(errno, std::generic_category(), "no descriptors are left");
+    sigset_t all, usual;  // signals go to threads of the program
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &usual);
     thread_ = std::thread([this] { loop(); });
+    pthread_sigmask(SIG_SETMASK, &usual, nullptr);
     const std::lock_guard guard(open().lock);
     open().all.push_back(this);
 }
@@ -288,6 +294,7 @@ void Sockets::lose(int rank) {
 }
 
 void Sockets::loop() {
+    prctl(PR_SET_NAME, "dovetail hosts", 0UL, 0UL, 0UL);
     std::array<epoll_event, 64> events;
     while (true) {
         const int found = epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), -1);
