@@ -55,6 +55,7 @@ def main() -> None:
     program.add_argument("--plain", action="store_true", help="replace nothing: counters and knobs alone")
     program.add_argument("--tuned", action="store_true", help="start as after an earlier run")
     program.add_argument("--untraced", action="store_true", help="neither trace nor predict; no knobs")
+    program.add_argument("--reorder", action="store_true", help="also levers that change the order of sums")
     program.add_argument("--same", default="", help="lines of output to compare: a regular expression")
     program.add_argument("--link", default="", help="what joins the hosts, for the row")
     program.add_argument("words", nargs="+")
@@ -88,10 +89,10 @@ def run_calls(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_program(args: argparse.Namespace) -> dict[str, Any]:
-    command = prepared(args.words, args.mpi, "" if args.plain else "exact")
+    command = prepared(args.words, args.mpi, "" if args.plain else "reorder" if args.reorder else "exact")
     if command.why_not:
         sys.exit(command.why_not)
-    about: dict[str, Any] = {"what": "program", "name": args.name, "link": args.link, "tuned": args.tuned}
+    about: dict[str, Any] = {"what": "program", "name": args.name, "link": args.link, "tuned": args.tuned, "reorder": args.reorder}
     knobs: dict[str, str] = {}
     if not args.untraced:
         found = predicted(args, command)
@@ -120,8 +121,8 @@ def predicted(args: argparse.Namespace, command: Command) -> Prospects:
         line = [sys.executable, "-m", "dovetail", "trace", "run", "-o", folder, "--mpi", args.mpi, "--", *args.words]
         subprocess.run([*map(str, line)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         trace = open_trace(folder / "trace.dovetail")
-        found = prospects(counts_of_trace(trace), level_of(trace), args.words)
-    return measured(found, command, 30.0, lambda text: None) if found.can_gain(replaces=True) else found
+        found = prospects(counts_of_trace(trace), level_of(trace), args.words, reorder=args.reorder)
+    return measured(found, command, 15.0, lambda text: None) if found.can_gain(replaces=True) else found
 
 
 def same(args: argparse.Namespace, command: Command, knobs: dict[str, str]) -> dict[str, Any]:
