@@ -1,14 +1,14 @@
 """What `dovetail accelerate --replace` gains: calls of one process both ways, and whole programs with and without.
 
     bench/accelerate.py calls [--mpi mpich|openmpi] [--ranks 2] [--multiple] [--rows all|Allreduce|…] [--out FILE]
-    bench/accelerate.py program NAME [--pairs 7] [--mpi M] [--same REGEX] [--tuned] [--out FILE] -- mpiexec -n 2 ./a.out …
+    bench/accelerate.py program NAME [--pairs 7] [--mpi M] [--same REGEX] [--out FILE] -- mpiexec -n 2 ./a.out …
 
 `calls`: bench/accelerate.c under the command: of each kind and size the library's calls and those that may be replaced,
 in one process, in alternating blocks, after a while in which the guard learns; and what the guard decided. `program`:
 pairs of whole runs, alternating; the ratio with its interval, and what the runs replaced. Before them the program is
 traced, and what levers save is predicted; the knobs that are predicted to save most are applied. `--same`: compare the
-lines of output that match, of two runs as it is and of one with levers. `--tuned`: levers start as after an earlier run.
-Rows are added to the file.
+lines of output that match, of two runs as it is and of one with levers. `--tuned`: start as after an earlier run. Rows
+are added to the file.
 """
 
 from __future__ import annotations
@@ -92,7 +92,13 @@ def run_program(args: argparse.Namespace) -> dict[str, Any]:
     command = prepared(args.words, args.mpi, "" if args.plain else "reorder" if args.reorder else "exact")
     if command.why_not:
         sys.exit(command.why_not)
-    about: dict[str, Any] = {"what": "program", "name": args.name, "link": args.link, "tuned": args.tuned, "reorder": args.reorder}
+    about: dict[str, Any] = {
+        "what": "program",
+        "name": args.name,
+        "link": args.link,
+        "tuned": args.tuned,
+        "reorder": args.reorder,
+    }
     knobs: dict[str, str] = {}
     if not args.untraced:
         found = predicted(args, command)
@@ -101,7 +107,11 @@ def run_program(args: argparse.Namespace) -> dict[str, Any]:
         if best and (memory is None or best.saves_s > memory.saves_s):
             knobs = dict(best.knobs)
         about |= {"predicted_s": found.saves_s(knobs, replaces=not args.plain), "traced_s": found.counts.elapsed_s}
-        about |= {"served": found.served_s / found.counts.rank_s, "level": found.level, "unpredicted": found.why_unmeasured}
+        about |= {
+            "served": found.served_s / found.counts.rank_s,
+            "level": found.level,
+            "unpredicted": found.why_unmeasured,
+        }
     if args.tuned and not args.plain:
         command = replace(command, start=start_words(command.run(knobs, shown=False).counts[0]))
     if args.same:
