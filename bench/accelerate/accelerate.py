@@ -2,15 +2,15 @@
 
     bench/accelerate/accelerate.py calls [--mpi mpich|openmpi] [--ranks 2] [--multiple] [--rows all|Allreduce|…]
                           [--out FILE]
-    bench/accelerate/accelerate.py program NAME [--pairs 7] [--mpi M] [--same REGEX] [--tuned] [--out FILE]
+    bench/accelerate/accelerate.py program NAME [--pairs 7] [--mpi M] [--same REGEX] [--out FILE]
                           -- mpiexec -n 2 ./a.out …
 
 `calls`: accelerate.c under the command: of each kind and size the library's calls and those that may be replaced,
 in one process, in alternating blocks, after a while in which the guard learns; and what the guard decided. `program`:
 pairs of whole runs, alternating; the ratio with its interval, and what the runs replaced. Before them the program is
 traced, and what levers save is predicted; the knobs that are predicted to save most are applied. `--same`: compare the
-lines of output that match, of two runs as it is and of one with levers. `--tuned`: levers start as after an earlier run.
-Rows are added to the file.
+lines of output that match, of two runs as it is and of one with levers. `--tuned`: start as after an earlier run. Rows
+are added to the file.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def main() -> None:
     program.add_argument("--plain", action="store_true", help="replace nothing: counters and knobs alone")
     program.add_argument("--tuned", action="store_true", help="start as after an earlier run")
     program.add_argument("--untraced", action="store_true", help="neither trace nor predict; no knobs")
+    program.add_argument("--reorder", action="store_true", help="also levers that change the order of sums")
     program.add_argument("--same", default="", help="lines of output to compare: a regular expression")
     program.add_argument("--link", default="", help="what joins the hosts, for the row")
     program.add_argument("words", nargs="+")
@@ -94,10 +95,16 @@ def run_calls(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_program(args: argparse.Namespace) -> dict[str, Any]:
-    command = prepared(args.words, args.mpi, "" if args.plain else "exact")
+    command = prepared(args.words, args.mpi, "" if args.plain else "reorder" if args.reorder else "exact")
     if command.why_not:
         sys.exit(command.why_not)
-    about: dict[str, Any] = {"what": "program", "name": args.name, "link": args.link, "tuned": args.tuned}
+    about: dict[str, Any] = {
+        "what": "program",
+        "name": args.name,
+        "link": args.link,
+        "tuned": args.tuned,
+        "reorder": args.reorder,
+    }
     knobs: dict[str, str] = {}
     if not args.untraced:
         found = predicted(args, command)
@@ -106,7 +113,11 @@ def run_program(args: argparse.Namespace) -> dict[str, Any]:
         if best and (memory is None or best.saves_s > memory.saves_s):
             knobs = dict(best.knobs)
         about |= {"predicted_s": found.saves_s(knobs, replaces=not args.plain), "traced_s": found.counts.elapsed_s}
-        about |= {"served": found.served_s / found.counts.rank_s, "level": found.level, "unpredicted": found.why_unmeasured}
+        about |= {
+            "served": found.served_s / found.counts.rank_s,
+            "level": found.level,
+            "unpredicted": found.why_unmeasured,
+        }
     if args.tuned and not args.plain:
         command = replace(command, start=start_words(command.run(knobs, shown=False).counts[0]))
     if args.same:
@@ -126,8 +137,8 @@ def predicted(args: argparse.Namespace, command: Command) -> Prospects:
         line = [sys.executable, "-m", "dovetail", "trace", "run", "-o", folder, "--mpi", args.mpi, "--", *args.words]
         subprocess.run([*map(str, line)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         trace = open_trace(folder / "trace.dovetail")
-        found = prospects(counts_of_trace(trace), level_of(trace), args.words)
-    return measured(found, command, 30.0, lambda text: None) if found.can_gain(replaces=True) else found
+        found = prospects(counts_of_trace(trace), level_of(trace), args.words, reorder=args.reorder)
+    return measured(found, command, 15.0, lambda text: None) if found.can_gain(replaces=True) else found
 
 
 def same(args: argparse.Namespace, command: Command, knobs: dict[str, str]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _wait(launcher: subprocess.Popen[bytes], printed: Path, silent_s: float, sta
 
 
 def compiled(source: Path, target: Path, mpicc: str | None = None) -> str:
-    """Compile a program with an mpicc, by default the installed one; return `target`. EnvironmentFault if that fails."""
+    """Compile a program by an mpicc, the installed one by default; return `target`. EnvironmentFault if that fails."""
     mpicc = mpicc or find_tool("mpicc")
     if mpicc is None:
         raise EnvironmentFault("there is no mpicc beside this Python or on PATH", hint="pip install 'dovetail[mpi]'")
