@@ -133,14 +133,15 @@ def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
 
 
 def _in_own_time(model: ReplayModel, found: Crowding, rank: int) -> float:
-    """Return the share of a rank's waits for a core that falls into its own time, not into its waits in MPI.
+    """Return the share of a rank's waits for a core that may fall into its own time, not into its waits in MPI.
 
-    It waits for a core as often in all the time in which it does not sleep. Libraries poll in waits: so a rank that
-    sleeps does so in its own time, for example while a device works, unless it sleeps longer than its own time takes.
+    All of them may, unless the rank sleeps. Libraries poll in waits: so a rank that sleeps does so in its own time, for
+    example while a device works, unless it sleeps longer than that takes. Then it waits for a core as often in all the
+    time in which it does not sleep.
     """
     own_s = sum(step.seconds for step in model.steps[rank])
     slept_s = found.slept_s(rank, model.makespan_s)
-    if slept_s > (1 + SLACK) * own_s:
+    if not SLACK * own_s < slept_s <= (1 + SLACK) * own_s:
         return 1.0
     return max(own_s - slept_s, 0.0) / max(model.makespan_s - slept_s, 1e-9)
 

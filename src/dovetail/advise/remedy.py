@@ -16,7 +16,7 @@ from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
 KINDS = (
     *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "pickle", "unchanged", "needless"),
     "post_earlier",
-    *("standard", "collective", "any_order", "merge", "block", "io", "dispatch", "probe", "rendezvous"),
+    *("standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe", "rendezvous"),
     *(
         "turns",
         "send_earlier",

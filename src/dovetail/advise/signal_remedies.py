@@ -85,7 +85,7 @@ def tiny_tasks(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     action = (
         f"send {TASKS} tasks, or more, by one message (in the replay {TASKS}), or ask for the next task before the work"
     )
-    yield Remedy("block", tuple(rows), evidence, action, _without(model, drop), is_sure=False)
+    yield Remedy("tasks", tuple(rows), evidence, action, _without(model, drop), is_sure=False)
 
 
 def _trips(model: ReplayModel, steps: Sequence[Step]) -> Iterator[tuple[int, int, int]]:
