@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { DM_WATCHED = 8, DM_WORDS = 16, DM_SPARING = 32, DM_SAVED_LOOKS = 8, DM_PAGE = 4096 };
+enum { DM_WATCHED = 8, DM_WORDS = 16, DM_SPARING = 32, DM_SAVED_LOOKS = 4, DM_DEAR = 2048, DM_PAGE = 4096 };
 
 typedef struct {
     const char* from; /* NULL: free */
@@ -13,10 +13,12 @@ typedef struct {
     uint64_t since;     /* clock of the first look that saw `sum` */
 } dm_buffer;
 
-/* Looks take at most 1/DM_SPARING of the time: `saved` is the time that is left for them. */
+/* Looks take at most 1/DM_SPARING of the time: `saved` is the time that is left for them. DM_DEAR, like all times here,
+   is in ticks of the event clock. */
 static __thread struct {
     dm_buffer at[DM_WATCHED];
     uint64_t call, last, saved, cost; /* clocks: the begin of this call, of the last look; and durations */
+    uintptr_t stack_end;
     int is_used;
 } dm_ready __attribute__((tls_model("initial-exec")));
 
@@ -39,10 +41,24 @@ static int dm_has_page(const char* at) {
     return !mincore((void*)((uintptr_t)at & ~(uintptr_t)(DM_PAGE - 1)), 1, &unused);
 }
 
-/* Returns whether a buffer, which was there once, can still be read: the heap below its end always can. */
+/* Returns the end of this thread's stack; 0: unknown. */
+static uintptr_t dm_stack_end(void) {
+    pthread_attr_t about;
+    void* from = NULL;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &about)) return 0;
+    pthread_attr_getstack(&about, &from, &size);
+    pthread_attr_destroy(&about);
+    return (uintptr_t)from + size;
+}
+
+/* Returns whether a buffer, which was there once, can still be read: the heap below its end always can, and the stack
+   above this function. */
 static int dm_is_there(const dm_buffer* it) {
-    const char* end = it->from + it->num_bytes;
-    return end <= (const char*)sbrk(0) || (dm_has_page(it->from) && dm_has_page(end - 1));
+    const uintptr_t from = (uintptr_t)it->from, end = from + (uintptr_t)it->num_bytes;
+    if (end <= (uintptr_t)sbrk(0)) return 1;
+    if (from > (uintptr_t)&end && end <= dm_ready.stack_end) return 1;
+    return dm_has_page(it->from) && dm_has_page(it->from + it->num_bytes - 1);
 }
 
 __attribute__((noinline)) static void dm_look_at_all(uint64_t now) {
@@ -60,19 +76,24 @@ __attribute__((noinline)) static void dm_look_at_all(uint64_t now) {
     dm_ready.saved = dm_ready.saved > dm_ready.cost ? dm_ready.saved - dm_ready.cost : 0;
 }
 
-static inline void dm_look(void) {
+/* Looks, if there is time saved for it. Dear looks, which ask the kernel, come after work only: between two calls they
+   would look like work. */
+static inline void dm_look(int is_begin) {
     if (!dm_ready.is_used) return;
-    const uint64_t now = dovetail_trace_clock(), most = DM_SAVED_LOOKS * dm_ready.cost;
-    dm_ready.saved += (now - dm_ready.last) / DM_SPARING;
+    const uint64_t now = dovetail_trace_clock(), most = DM_SAVED_LOOKS * dm_ready.cost, spent = now - dm_ready.last;
+    dm_ready.saved += spent / DM_SPARING;
     if (dm_ready.saved > most) dm_ready.saved = most;
     dm_ready.last = now;
+    if (dm_ready.cost > DM_DEAR && !(is_begin && spent > DM_SPARING * dm_ready.cost)) return;
     if (dm_ready.saved >= dm_ready.cost) dm_look_at_all(now);
 }
 
 static inline void dm_look_first(void) {
-    dm_look();
+    dm_look(1);
     dm_ready.call = dm_ready.last;
 }
+
+static inline void dm_look_last(void) { dm_look(0); }
 
 /* Records, for the message that is sent next, since when its data have been as they are: see DVT_ROOT. Nothing, if they
    are those of the message before, which may be a mere signal, or if no earlier call saw them. */
@@ -83,6 +104,7 @@ static void dm_watch(const void* from, int64_t num_bytes, MPI_Datatype datatype)
         if (dm_may_use_gpu()) return;
         *it = (dm_buffer){.from = from, .num_bytes = num_bytes, .since = dovetail_trace_clock()};
         it->sum = it->sent = dm_sum_of(it);
+        if (!dm_ready.is_used) dm_ready.stack_end = dm_stack_end();
         dm_ready.is_used = 1;
         return;
     }

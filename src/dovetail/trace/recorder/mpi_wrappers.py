@@ -171,7 +171,7 @@ def _done(number: int, call: Call) -> list[str]:
         [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
     )
     made = f"code ? 0 : {call.made}" if call.made else "0"
-    return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});", "dm_look();"]
+    return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});", "dm_look_last();"]
 
 
 def _end_of_test(number: int, call: Call) -> list[str]:
