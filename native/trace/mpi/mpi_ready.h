@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { DM_WATCHED = 8, DM_WORDS = 16, DM_SPARING = 32, DM_SAVED_LOOKS = 4, DM_DEAR = 2048, DM_PAGE = 4096 };
+enum { DM_WATCHED = 8, DM_WORDS = 16, DM_SPARING = 32, DM_SAVED_LOOKS = 4, DM_PAGE = 4096 };
 
 typedef struct {
     const char* from; /* NULL: free */
@@ -13,13 +13,12 @@ typedef struct {
     uint64_t since;     /* clock of the first look that saw `sum` */
 } dm_buffer;
 
-/* Looks take at most 1/DM_SPARING of the time: `saved` is the time that is left for them. DM_DEAR, like all times here,
-   is in ticks of the event clock. */
+/* Looks take at most 1/DM_SPARING of the time: `saved` is the time that is left for them. */
 static __thread struct {
     dm_buffer at[DM_WATCHED];
     uint64_t call, last, saved, cost; /* clocks: the begin of this call, of the last look; and durations */
     uintptr_t stack_end;
-    int is_used;
+    int is_used, is_dear; /* is_dear: looks ask the kernel */
 } dm_ready __attribute__((tls_model("initial-exec")));
 
 static uint64_t dm_sum_of(const dm_buffer* it) {
@@ -58,10 +57,12 @@ static int dm_is_there(const dm_buffer* it) {
     const uintptr_t from = (uintptr_t)it->from, end = from + (uintptr_t)it->num_bytes;
     if (end <= (uintptr_t)sbrk(0)) return 1;
     if (from > (uintptr_t)&end && end <= dm_ready.stack_end) return 1;
+    dm_ready.is_dear = 1;
     return dm_has_page(it->from) && dm_has_page(it->from + it->num_bytes - 1);
 }
 
 __attribute__((noinline)) static void dm_look_at_all(uint64_t now) {
+    dm_ready.is_dear = 0;
     for (int i = 0; i < DM_WATCHED; ++i) {
         dm_buffer* it = &dm_ready.at[i];
         if (!it->from) continue;
@@ -84,7 +85,7 @@ static inline void dm_look(int is_begin) {
     dm_ready.saved += spent / DM_SPARING;
     if (dm_ready.saved > most) dm_ready.saved = most;
     dm_ready.last = now;
-    if (dm_ready.cost > DM_DEAR && !(is_begin && spent > DM_SPARING * dm_ready.cost)) return;
+    if (dm_ready.is_dear && !(is_begin && spent > DM_SPARING * dm_ready.cost)) return;
     if (dm_ready.saved >= dm_ready.cost) dm_look_at_all(now);
 }
 
