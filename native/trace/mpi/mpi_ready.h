@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { DM_WATCHED = 8, DM_WORDS = 16, DM_SPARING = 32, DM_SAVED_LOOKS = 4, DM_PAGE = 4096 };
+enum { DM_WATCHED = 8, DM_WORDS = 16, DM_SPARING = 32, DM_SAVED_LOOKS = 8, DM_PAGE = 4096 };
 
 typedef struct {
     const char* from; /* NULL: free */
@@ -85,6 +85,7 @@ static inline void dm_look(int is_begin) {
     dm_ready.saved += spent / DM_SPARING;
     if (dm_ready.saved > most) dm_ready.saved = most;
     dm_ready.last = now;
+    if (!is_begin && now - dm_ready.call < DM_SAVED_LOOKS * dm_ready.cost) return; /* the call was short */
     if (dm_ready.is_dear && !(is_begin && spent > DM_SPARING * dm_ready.cost)) return;
     if (dm_ready.saved >= dm_ready.cost) dm_look_at_all(now);
 }

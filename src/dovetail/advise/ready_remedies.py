@@ -20,7 +20,7 @@ _WRITES = r"libc (p?writev?|pwrite64|fsync|fdatasync|fwrite)|MPI_File_(write.*|s
 class _Moved(NamedTuple):
     """A send that comes earlier: `at`, `to`: indices of its step, and of the one before which it comes.
 
-    `after_s`: seconds of the work directly before that step that then come after the send. `work_s`: all work that does.
+    `after_s`: seconds of the work directly before that step that then come after the send. `work_s`: all such work.
     """
 
     at: int

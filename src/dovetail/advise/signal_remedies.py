@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from dovetail.advise.chain_remedies import handed_on_signals
@@ -64,15 +65,22 @@ def tiny_tasks(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     brings TASKS tasks.
     """
     drop, rows, work_s, wait_s = set[int](), list[int](), 0.0, 0.0
-    for steps in model.steps:
-        trips = list(_trips(model, steps))
+    trips_of = [list(_trips(model, steps)) for steps in model.steps]
+    spent: dict[tuple[int, int], float] = defaultdict(float)
+    for rank, trips in enumerate(trips_of):
+        for trip in trips:
+            spent[rank, model.messages[trip[0]].dst] += _task_s(model.steps[rank], trip)
+    for rank, steps in enumerate(model.steps):
         tasks = [
-            trip for trip in trips if gap_s(steps[min(trip[2] + 1, len(steps) - 1)]) < LARGE * _trip_s(model, trip)
+            trip
+            for trip in trips_of[rank]
+            if _task_s(steps, trip) < LARGE * _trip_s(model, trip)
+            and spent[rank, (other := model.messages[trip[0]].dst)] > spent[other, rank]  # not the rank that answers
         ]
         if len(tasks) < TASKS * MANY:
             continue
         for k, trip in enumerate(tasks):
-            work_s += gap_s(steps[trip[2] + 1])
+            work_s += _task_s(steps, trip)
             wait_s += _trip_s(model, trip)
             rows.append(steps[trip[2]].row)
             drop |= {trip[0], trip[1]} if k % TASKS else set()
@@ -102,6 +110,11 @@ def _trips(model: ReplayModel, steps: Sequence[Step]) -> Iterator[tuple[int, int
             if is_answer and not crosses(model, asked):
                 yield asked, step.number, i
             asked = -1
+
+
+def _task_s(steps: Sequence[Step], trip: tuple[int, int, int]) -> float:
+    """Return the seconds of work that follow the second message."""
+    return gap_s(steps[min(trip[2] + 1, len(steps) - 1)])
 
 
 def _trip_s(model: ReplayModel, trip: tuple[int, int, int]) -> float:

@@ -102,7 +102,9 @@ class _ModelBuilder:
         is_delayed = delayed[0] >= 0
         self.synchronous[delayed[0][is_delayed]] = True
         hosts = {about["rank"]: str(about.get("host", "")) for about in trace.meta.get("ranks", ())}
-        self.delays = delays_of(found, plain, is_delayed | delayed.is_beside, [hosts.get(rank, "") for rank in range(trace.num_ranks)])
+        self.delays = delays_of(
+            found, plain, is_delayed | delayed.is_beside, [hosts.get(rank, "") for rank in range(trace.num_ranks)]
+        )
         ranks = range(trace.num_ranks)
         strangers = np.array([not all(r in ranks for r in (*c.ranks, *c.remote)) for c in trace.comms] + [False])
         members = np.array([0 if comm.remote else len(comm.ranks) for comm in trace.comms] + [0])
