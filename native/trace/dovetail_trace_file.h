@@ -32,7 +32,8 @@ enum dvt_kind {
     DVT_REQUEST,    /* word: a request that the call starts, waits for or frees; field: position */
     DVT_COLLECTIVE, /* word: checksum of what this rank sends << 40 (0: unknown) | bytes that it receives;
                        field: communicator; arg: bytes that it sends */
-    DVT_ROOT,       /* word: root of the collective in the next event */
+    DVT_ROOT,       /* word: root of the collective in the next event; or, of a message that the next event sends, the
+                       clock since which its data have been as they are */
     DVT_PUT,        /* word: target << 32 | window; arg: bytes */
     DVT_GET,        /* as PUT */
     DVT_WINDOW,     /* word: target << 32 | window; target -1: all. Both -1: a file, of which the call reads or writes

@@ -111,3 +111,46 @@ def test_what_ranks_give_to_collectives_has_a_checksum(mpi, tmp_path):
     by_tag = {tag: col["received_bytes"][sends[col["tag"][sends] == tag]].tolist() for tag in (1, 2, 3)}
     assert (len(set(by_tag[1])), len(set(by_tag[2])), by_tag[3]) == (3, 1, [0] * 6)
     assert by_tag[2][0] > 0
+
+
+READY = """
+#include <mpi.h>
+#include <stdlib.h>
+static double edge[8];
+int main(int argc, char** argv) {
+    int rank;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    double *made = calloc(8, 8), *same = calloc(8, 8), *large = calloc(1000000, 8);
+    for (int i = 1; i <= 20; ++i) {
+        if (rank == 0) edge[3] = i;
+        MPI_Barrier(MPI_COMM_WORLD);
+        for (double end = MPI_Wtime() + 0.001; MPI_Wtime() < end;) continue;
+        made[0] = i;
+        for (int k = 0; k < 3 && rank == 0; ++k)
+            MPI_Send(k == 0 ? edge : k == 1 ? made : same, 8, MPI_DOUBLE, 1, k, MPI_COMM_WORLD);
+        for (int k = 0; k < 3 && rank == 1; ++k)
+            MPI_Recv(made, 8, MPI_DOUBLE, 0, k, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    if (rank == 0) MPI_Send(large, 1000000, MPI_DOUBLE, 1, 3, MPI_COMM_WORLD);
+    if (rank == 1) MPI_Recv(large, 1000000, MPI_DOUBLE, 0, 3, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    free(large); /* looked at no longer: its memory is gone */
+    for (double end = MPI_Wtime() + 0.01; MPI_Wtime() < end;) continue;
+    MPI_Barrier(MPI_COMM_WORLD);
+    return MPI_Finalize();
+}
+"""
+
+
+def test_the_recorder_sees_since_when_data_were_ready(mpi, tmp_path):
+    """What was written before the barrier, not what is written before the send, nor what never changes."""
+    source = tmp_path / "ready.c"
+    source.write_text(READY)
+    code, trace = traced(mpi, tmp_path / "out", 2, compiled(mpi, source, tmp_path / "ready"))
+    assert code == 0
+    col = trace.columns
+    ready = [col["ready_s"][trace.of_kind("send") & (col["tag"] == tag)] for tag in range(3)]
+    assert [len(those) for those in ready] == [20, 20, 20]
+    assert np.count_nonzero(ready[0] >= 0.001) >= 15
+    assert not ready[1].any()
+    assert not ready[2].any()

@@ -23,6 +23,7 @@ static void dm_only_fortran(int number);
 
 #include "mpi_data.h"
 #include "mpi_payload.h"
+#include "mpi_ready.h"
 
 #define DM_PROGRAM (dm_fortran_site ? (dm_came_to_c = 1, dm_fortran_site) : DM_SITE)
 #ifdef DM_PYTHON
@@ -236,6 +237,30 @@ static inline void dm_collective(int64_t sent, int64_t received, MPI_Comm comm) 
     const uint64_t word = dm_with_checksum(received);
     dovetail_trace_detail(DVT_COLLECTIVE, dm_comm(comm), word, sent);
 }
+
+/* Records a collective among neighbours as the messages that it consists of: a rank waits for its own neighbours only.
+   `each`: bytes to, or from, neighbour `dm_i`. */
+#define DM_TO_NEAR(each, sent, received, comm)                                                           \
+    do {                                                                                                 \
+        int dm_near[DM_MOST_NEAR];                                                                       \
+        const int dm_count = dm_neighbours(comm, 1, dm_near);                                            \
+        if (dm_count < 0) {                                                                              \
+            dm_collective(sent, received, comm);                                                         \
+            break;                                                                                       \
+        }                                                                                                \
+        for (int dm_i = 0; dm_i < dm_count; ++dm_i)                                                      \
+            if (dm_near[dm_i] >= 0) dm_send(each, dm_near[dm_i], DM_NEAR_TAG, comm);                     \
+        dm_recv(0, MPI_ANY_SOURCE, DM_NEAR_TAG, comm);                                                   \
+    } while (0)
+#define DM_FROM_NEAR(each, comm)                                                                         \
+    do {                                                                                                 \
+        int dm_near[DM_MOST_NEAR];                                                                       \
+        const int dm_count = dm_neighbours(comm, 0, dm_near);                                            \
+        for (int dm_i = 0; dm_i < dm_count; ++dm_i)                                                      \
+            if (dm_near[dm_i] >= 0)                                                                      \
+                dovetail_trace_detail(DVT_DONE, dm_i, dm_pair(dm_near[dm_i], DM_NEAR_TAG), each);        \
+    } while (0)
+enum { DM_NEAR_TAG = INT32_MAX };
 
 static inline void dm_root(int root) {
     dovetail_trace_detail(DVT_ROOT, 0, (uint64_t)(int64_t)(root < 0 ? -1 : root), 0);

@@ -64,9 +64,6 @@ static inline void dm_sample(const void* from, int64_t count, MPI_Datatype datat
     dm_sampled = dm_checksum(from, count, datatype, DM_LEAST_GIVEN);
 }
 
-static inline void dm_sample_sent(const void* from, int64_t count, MPI_Datatype datatype) {
-    dm_sampled = dm_checksum(from, count, datatype, DM_LEAST_SENT);
-}
 
 /* Returns the bytes of a message, with the checksum in the bits above: see DVT_SEND. */
 static inline int64_t dm_sent_with_checksum(int64_t num_bytes) {

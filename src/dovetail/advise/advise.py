@@ -18,6 +18,9 @@ from dovetail.advise.roots import Roots
 from dovetail.advise.sources import SOURCES
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
+from dovetail.advise.unexplained import CAUSE, late_ranks, without_cause
+from dovetail.advise.unexplained import LEAST_SHARE as UNEXPLAINED
+from dovetail.advise.unexplained import MOSTLY as EXPLAINS
 from dovetail.advise.words import hidden_notes, in_words
 from dovetail.core.collector import paused
 from dovetail.machine import Machine
@@ -239,7 +242,7 @@ def _with_noise(advice: Advice) -> Advice:
 
 
 def _judged(finding: Finding, least_s: float) -> Finding:
-    is_sure = finding.saves_s > least_s and not finding.is_disturbed
+    is_sure = _counted_s(finding) > least_s and not finding.is_disturbed
     return finding if is_sure else replace(finding, confidence="low")
 
 
@@ -274,7 +277,7 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     if not any(it.kind == "block" for it in found) and (flood := flood_cost(file, floods)):
         found.append(_of_flood(flood, min(replayed_s / traced_s, 1.0)))
     spread_s = sum(part.spread_s**2 * factor for _, part, factor in times) ** 0.5
-    kept = tuple(_ranked([it for it in found if it.saves_s >= LEAST_SHARE * replayed_s]))
+    kept = tuple(_ranked([it for it in found if it.kind == CAUSE or it.saves_s >= LEAST_SHARE * replayed_s]))
     rows = sum(rows for rows, _, _ in times)
     advice = Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows)
     excess_s = sum(part.excess_s * factor for _, part, factor in times)
@@ -313,8 +316,31 @@ def advise_model(
                     finding = replace(finding, bound_s=max(replayed - changed_s(remedy.bound), saved))
                 found[id(finding)] = _Weighed(finding, remedy, source, least_s)
     ranked = [found[id(finding)] for finding in _ranked([it.finding for it in found.values()])]
-    findings = _with_alternatives(ranked, site) if compares else (it.finding for it in ranked)
-    return Advice(tuple(findings), model.makespan_s, replayed)
+    findings = tuple(_with_alternatives(ranked, site) if compares else (it.finding for it in ranked))
+    return Advice((*findings, *_unexplained(model, findings, replayed, roots)), model.makespan_s, replayed)
+
+
+def _unexplained(
+    model: ReplayModel, findings: Sequence[Finding], replayed_s: float, roots: Roots | None
+) -> Iterator[Finding]:
+    """Yield the largest cause of waits, with what it costs at most, if no finding saves about as much.
+
+    It saves 0 s: no replay shows how much of it can be saved.
+    """
+    cause = roots.worst() if roots is not None and len(model.steps) > 1 else None
+    if cause is None or roots is None:
+        return
+    ranks, place = late_ranks(cause.by_rank_s, cause.pattern), cause.activity.place
+    bound_s = replayed_s - changed_s(without_cause(model, place, ranks, roots))
+    if bound_s < UNEXPLAINED * replayed_s or any(it.saves_s >= EXPLAINS * bound_s for it in findings):
+        return
+    evidence = f"{cause.pattern.words}: others wait {duration(cause.seconds)} for this work"
+    action = (
+        "no change that a replay knows ends these waits: make this work shorter, share it, or do it after others have "
+    )
+    action += "what they wait for (the bound is without it)"
+    about = CAUSE, place, evidence, action, 0.0, "work", (cause.rank, place), "medium", bound_s
+    yield Finding(*about, is_sure=False)
 
 
 class _Weighed(NamedTuple):
@@ -370,12 +396,17 @@ def together(runs: Sequence[Advice]) -> Advice:
     lacking = {key: [0.0] * max(len(runs) - len(those), 0) for key, those in seen.items()}
     saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
     all_of = [_median_of(those, saves[key]) for key, those in seen.items()]
-    ranked = [it for it in _ranked(all_of) if it.saves_s >= LEAST_SHARE * replayed_s]
+    ranked = [it for it in _ranked(all_of) if it.kind == CAUSE or it.saves_s >= LEAST_SHARE * replayed_s]
     excess_s = median(run.excess_s for run in runs)
     least_s = max(spread_s, excess_s) if len(runs) > 1 else 0.0  # one run's estimate is too uncertain to hide findings
-    sure, doubtful = (tuple(it for it in ranked if (it.saves_s > least_s) == is_sure) for is_sure in (True, False))
+    sure, doubtful = (tuple(it for it in ranked if (_counted_s(it) > least_s) == is_sure) for is_sure in (True, False))
     rows = sum(run.num_rows for run in runs), sum(run.read_rows for run in runs)
     return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), excess_s, *rows)
+
+
+def _counted_s(finding: Finding) -> float:
+    """Return the seconds by which a finding is compared with noise."""
+    return finding.bound_s if finding.kind == CAUSE else finding.saves_s
 
 
 def _median_of(those: Sequence[Finding], saves_s: float) -> Finding:

@@ -105,9 +105,9 @@ def causes(trace: Trace | TraceFile) -> Causes:
     return causes_of(rank_activity(trace))
 
 
-def causes_of(ranks: RankActivity) -> Causes:
-    """Return the causes of the waits of known activities."""
-    shares = excesses(ranks)
+def causes_of(ranks: RankActivity, shares: Shares | None = None) -> Causes:
+    """Return the causes of the waits of known activities; `shares`: of these waits, if they are known."""
+    shares = shares or excesses(ranks)
     costs_s = passed_on(ranks, shares, ranks.waits.until_s - ranks.waits.start_s)
     direct_s = shares.of_activities * costs_s
     by_rank_s = np.stack([np.bincount(ranks.waits.cause, row, ranks.num_ranks) for row in direct_s])

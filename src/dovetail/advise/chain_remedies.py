@@ -93,6 +93,14 @@ def _handed_on(model: ReplayModel, pieces: Sequence[_Piece]) -> set[int]:
     return found
 
 
+def handed_on_signals(model: ReplayModel) -> set[int]:
+    """Return the tiny messages that one rank's piece of work ends with and another rank's piece begins with."""
+    pieces = [piece for rank in range(len(model.steps)) for piece in _pieces(model, rank)]
+    takes = {n for piece in pieces for n in piece.taken}
+    given = {n for piece in pieces for n in piece.given}
+    return {n for n in takes & given if model.messages[n].num_bytes <= 2 * ELEMENT_BYTES and not crosses(model, n)}
+
+
 def _in_pieces(model: ReplayModel, pieces: Sequence[_Piece], chosen: set[int], count: int) -> ReplayModel:
     messages, parts = list(model.messages), dict[int, list[int]]()
     for n in sorted(chosen):

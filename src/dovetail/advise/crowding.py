@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from dovetail.advise.remedy import GRAIN_S, Site, gap_s
 from dovetail.run.load import Place, domains
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
+from dovetail.trace.load import EMPTY
 
 LEAST_WAITED = 0.01  # share of the run; less makes no finding, since those save at least as much (LEAST_SHARE)
+SLACK = 0.1  # share of a rank's own time by which it may seem to sleep longer: the counters have coarse times
 USUAL = 25  # percentile of a rank's like pieces of work that counts as undisturbed: most are shorter than a time slice
 QUICK = 10  # percentile of like messages, or collectives; each needs several ranks to run at one time
 Floats = NDArray[Any]
@@ -33,6 +35,17 @@ class Crowding:
     num_cores: int
     waited: Floats = field(repr=False)
     sharing: tuple[int, ...] = field(repr=False)
+    loads: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    def slept_s(self, rank: int, seconds: float) -> float:
+        """Return for how much of the last `seconds` a rank neither ran nor waited for a core; 0: unknown."""
+        load = self.loads[rank] if rank < len(self.loads) else EMPTY
+        known = len(load["time_s"]) > 1 and None not in (*load["used_s"], *load["waited_s"])
+        if not known:
+            return 0.0
+        times_s = np.array(load["time_s"])
+        off_s = times_s - np.add(load["used_s"], load["waited_s"])
+        return max(float(np.diff(np.interp([times_s[-1] - seconds, times_s[-1]], times_s, off_s))[0]), 0.0)
 
     @property
     def is_crowded(self) -> bool:
@@ -69,7 +82,8 @@ def crowding(meta: Mapping[str, Any], num_ranks: int) -> Crowding | None:
         rank: i for i, group in enumerate(groups, 1) if len(group.ranks) > len(group.cpus) for rank in group.ranks
     }
     waited = np.array([_waited(about["load"]) for about in abouts])
-    return Crowding(len(worst.ranks), len(worst.cpus), waited, tuple(crowded.get(r, 0) for r in range(num_ranks)))
+    sharing = tuple(crowded.get(rank, 0) for rank in range(num_ranks))
+    return Crowding(len(worst.ranks), len(worst.cpus), waited, sharing, tuple(about["load"] for about in abouts))
 
 
 def _waited(load: Mapping[str, Any]) -> float:
@@ -99,7 +113,8 @@ def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
     excess = _Excess(model, found.sharing, site)
     waited = np.where(np.isnan(found.waited), 1.0, found.waited)  # crowded, and not counted: no bound is known
     budget_s = waited * model.makespan_s
-    share = np.minimum(budget_s / np.maximum(excess.own_s, 1e-9), 1.0)
+    own = np.array([_in_own_time(model, found, rank) for rank in range(len(model.steps))])
+    share = np.minimum(own * budget_s / np.maximum(excess.own_s, 1e-9), 1.0)
     met = min(float(budget_s.sum()) / max(excess.met_s, 1e-9), 1.0)
     steps = [
         [_less(step, share[rank] * gap, share[rank] * call) for step, gap, call in zip(each, gaps, calls, strict=True)]
@@ -115,6 +130,20 @@ def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
     )
     left = 1.0 - float((share * excess.own_s).sum()) / max(float(budget_s.sum()), 1e-9)
     return Settled(model.with_steps(steps, messages=messages, collectives=collectives), max(left, 0.0))
+
+
+def _in_own_time(model: ReplayModel, found: Crowding, rank: int) -> float:
+    """Return the share of a rank's waits for a core that may fall into its own time, not into its waits in MPI.
+
+    All of them may, unless the rank sleeps. Libraries poll in waits: so a rank that sleeps does so in its own time, for
+    example while a device works, unless it sleeps longer than that takes. Then it waits for a core as often in all the
+    time in which it does not sleep.
+    """
+    own_s = sum(step.seconds for step in model.steps[rank])
+    slept_s = found.slept_s(rank, model.makespan_s)
+    if not SLACK * own_s < slept_s <= (1 + SLACK) * own_s:
+        return 1.0
+    return max(own_s - slept_s, 0.0) / max(model.makespan_s - slept_s, 1e-9)
 
 
 def _less(step: Step, gap: float, call: float) -> Step:

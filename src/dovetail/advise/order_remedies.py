@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from dovetail.advise.remedy import Remedy, Site, by_site, calls_each, dropped, may_need_barriers
+from dovetail.advise.remedy import Remedy, Site, by_site, calls_each, dropped, gap_s, may_need_barriers
 from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
 from dovetail.trace.analysis.replay_model import CollectiveCall, ReplayModel, Step
@@ -107,6 +107,65 @@ def _taken_in_order(model: ReplayModel, steps: Sequence[Step], site: Site) -> It
             ways.add(way)
     if len({s.row for s in run}) > 1:
         yield run
+
+
+def as_they_come(model: ReplayModel, site: Site) -> Iterator[Remedy]:
+    """Yield remedies, by call site, for a wait for several messages before work: work on each when it is there.
+
+    Each message then is followed by an equal part of the work. At most, all of the work needs none of them.
+    """
+    for place, found in by_site(model, site, ("received",)).items():
+        rows = _of_several(found)
+        if len(rows) < MANY:
+            continue
+        parts, before = (
+            model.with_steps([list(_worked_on(model, steps, rows, is_first)) for steps in model.steps])
+            for is_first in (False, True)
+        )
+        each = sum(1 for _, s in found if s.row in rows) / len(rows)
+        evidence = (
+            f"{len(rows)} calls at {place} wait for {each:.3g} messages each, of which some come later than others, "
+        )
+        evidence += "before any is worked on"
+        action = "MPI_Waitany, and work on each message when it is there (if that needs no other)"
+        yield Remedy("any_order", tuple(rows), evidence, action, parts, is_sure=False, bound=before)
+
+
+def _of_several(found: Sequence[tuple[int, Step]]) -> set[int]:
+    """Return the rows of the calls that wait for two messages or more."""
+    count: dict[int, int] = defaultdict(int)
+    for _, step in found:
+        count[step.row] += 1
+    return {row for row, messages in count.items() if messages > 1}
+
+
+def _worked_on(model: ReplayModel, steps: Sequence[Step], rows: set[int], is_first: bool) -> Iterator[Step]:
+    """Yield the steps with the work that follows the waits at these rows shared out between them.
+
+    `is_first`: all of the work comes before the waits.
+    """
+    held: list[Step] = []
+    for step in steps:
+        if step.row in rows and step.kind == "received":
+            held.append(step)
+            continue
+        if not held:
+            yield step
+            continue
+        if step.row == held[-1].row:  # waits for sends in the same call
+            yield step
+            continue
+        work_s = gap_s(step)
+        numbers = sorted((s.number for s in held), key=lambda n: model.messages[n].sent_s)
+        own_s = sum(s.seconds for s in held)
+        yield Step(own_s + work_s * is_first, "own", -1, -1, sum(s.within_s for s in held))
+        for number in numbers:
+            yield held[0]._replace(seconds=0.0, within_s=0.0, after_s=0.0, number=number)
+            if not is_first:
+                yield Step(work_s / len(held), "own", -1, -1)
+        held, step = [], step._replace(seconds=step.within_s)
+        yield step
+    yield from held
 
 
 def _renumbered(step: Step, order: dict[int, int]) -> Step:

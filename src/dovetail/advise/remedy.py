@@ -14,10 +14,21 @@ from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
 # Order of remedies that save nearly the same time: little work for the user comes first. A remedy that always helps
 # comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
-    *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "pickle", "unchanged", "post_earlier"),
-    *("standard", "collective", "any_order", "merge", "block", "io", "dispatch", "probe", "rendezvous"),
-    *("send_earlier", "pipeline", "volume", "nonblocking", "overlap", "temporal_block", "barrier", "imbalance"),
-    "seldom",
+    *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "pickle", "unchanged", "needless"),
+    "post_earlier",
+    *("standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe", "rendezvous"),
+    *(
+        "turns",
+        "send_earlier",
+        "pipeline",
+        "volume",
+        "nonblocking",
+        "overlap",
+        "temporal_block",
+        "barrier",
+        "imbalance",
+    ),
+    *("seldom", "cause"),
 )
 GRAIN_S = AT_ONCE_S  # calls with less work than this between them count as consecutive
 

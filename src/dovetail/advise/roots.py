@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dovetail.advise.causes import Shares, excesses, passed_on
+from dovetail.advise.causes import Cause, Shares, causes_of, excesses, passed_on
 from dovetail.advise.rank_activity import RankActivity, rank_activity
 from dovetail.trace import Trace
 from dovetail.trace.analysis.call_classes import IO, PICKLE, PICKLING, SYSTEM_IO, class_of
@@ -127,3 +127,14 @@ class Roots:
         at, rank = divmod(int(np.argmax(found)), ranks.num_ranks)
         activity = ranks.activities[at]
         return Root(activity.kind, rank, activity.place)
+
+    def worst(self) -> Cause | None:
+        """Return the largest root cause of all waits, if it is work of the program; None: there is none."""
+        found = causes_of(self._ranks, self._shares).causes
+        return found[0] if found and found[0].activity.kind == "work" and " to " in found[0].activity.place else None
+
+    def place_of(self, row: int) -> str:
+        """Return the call site and name of a call, as activities have them."""
+        name = self.trace.names[int(self.trace.columns["name"][row])]
+        site = self._site(row) if self._site else ""
+        return name if site in ("", name) else f"{site} {name}"

@@ -14,7 +14,9 @@ from dovetail.advise import lock_remedies as remedies_lock
 from dovetail.advise import order_remedies as remedies_order
 from dovetail.advise import pickle_remedies as remedies_pickle
 from dovetail.advise import poll_remedies as remedies_poll
+from dovetail.advise import ready_remedies as remedies_ready
 from dovetail.advise import root_remedies as remedies_root
+from dovetail.advise import signal_remedies as remedies_signal
 from dovetail.advise import traffic_remedies as remedies_traffic
 from dovetail.advise import transfer_remedies as remedies_transfer
 from dovetail.advise import unchanged_remedies as remedies_unchanged
@@ -29,10 +31,13 @@ SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
     *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
     *(remedies_balance.balance, remedies_balance.slow_link),
     *(remedies_order.barrier, remedies_fence.fence, remedies_order.any_order, remedies_order.standard),
-    *(remedies_order.send_and_receive,),
+    *(remedies_order.send_and_receive, remedies_order.as_they_come),
     *(remedies_poll.poll, remedies_order.seldom, remedies_lock.lock),
     *(remedies_call.setup, remedies_call.probe, remedies_call.file_calls),
-    *(remedies_chain.pipeline, remedies_chain.dispatch, remedies_late.send_earlier),
+    *(remedies_chain.pipeline, remedies_chain.dispatch),
+    *(remedies_ready.send_ready, remedies_ready.send_before_writing, remedies_ready.send_each),
+    *(remedies_late.send_earlier, remedies_waiting.target_progress),
+    *(remedies_signal.turns, remedies_signal.empty, remedies_signal.tiny_tasks),
     *(
         remedies_volume.gathered,
         remedies_volume.collected,

@@ -6,7 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from dovetail.advise.remedy import GRAIN_S, Remedy, Site, by_site, calls_each, duration, gap_s, later, latest
+from dovetail.advise.remedy import (
+    GRAIN_S,
+    Remedy,
+    Site,
+    by_site,
+    call_s,
+    calls_each,
+    duration,
+    gap_s,
+    later,
+    latest,
+    places,
+)
 from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
 from dovetail.trace.analysis.replay_model import SYNCHRONOUS, CollectiveCall, ReplayModel, Step, StepKind
 
@@ -227,6 +239,36 @@ def sender_progress(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         action = f"call MPI_Test about every {duration(max(each / 8, 1e-4))} during the work, or run a progress thread"
         rows = tuple(s.row for _, s in found if s.number in held)
         yield Remedy("progress", rows, evidence, action, replace(model, messages=tuple(free)))
+
+
+def target_progress(model: ReplayModel, site: Site) -> Iterator[Remedy]:
+    """Yield a remedy for one-sided calls that waited until their target, which worked, called MPI."""
+    waits = [step for steps in model.steps for step in steps if _served_s(model, step) > 0]
+    if not waits:
+        return
+    rows = tuple(step.row for step in sorted(waits, key=lambda step: -_served_s(model, step)))
+    each_s = sum(_served_s(model, step) for step in waits) / len(waits)
+    names = ", ".join(sorted({model.calls[row][0] for row in rows}))
+    evidence = (
+        f"{len(rows)} calls of {names} at {places(rows, site)} end only when their target calls MPI, after work: "
+    )
+    evidence += f"{duration(each_s)} each"
+    action = f"let the target call MPI (MPI_Test, MPI_Iprobe) about every {duration(max(each_s / 8, 1e-4))} during its "
+    action += "work, or run a progress thread (MPICH_ASYNC_PROGRESS); or let it send the data instead"
+    changed = model.with_steps([[_served(model, step) for step in steps] for steps in model.steps])
+    yield Remedy("progress", rows, evidence, action, changed)
+
+
+def _served_s(model: ReplayModel, step: Step) -> float:
+    """Return the seconds of a step of kind "own", within its call, in which its target was not in MPI."""
+    if step.row not in model.served_s or step.kind != "own":
+        return 0.0
+    return max(min(model.served_s[step.row], call_s(step)) - model.locked_s.get(step.row, 0.0), 0.0)
+
+
+def _served(model: ReplayModel, step: Step) -> Step:
+    less_s = _served_s(model, step)
+    return step._replace(seconds=step.seconds - less_s, within_s=step.within_s - less_s) if less_s > 0 else step
 
 
 def _work_follows(model: ReplayModel, rows: set[int]) -> bool:

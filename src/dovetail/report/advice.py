@@ -32,7 +32,7 @@ def advice_parts(advice: Advice) -> list[Part]:
     """Return the paragraphs of `advice_text`."""
     shaken = [it for it in advice.findings if it.is_disturbed]
     calm = [it for it in advice.findings if not it.is_disturbed]
-    firm = [it for it in calm if advice.num_runs > 1 or it.saves_s > advice.least_s]
+    firm = [it for it in calm if advice.num_runs > 1 or max(it.saves_s, it.bound_s * _is_bare(it)) > advice.least_s]
     faint = [it for it in calm if it not in firm]
     mains = [it for it in firm if not it.instead_of or not any(_name(main) == it.instead_of for main in firm)]
     groups = (
@@ -117,16 +117,23 @@ def _with_ways(number: int, finding: Finding, advice: Advice, others: Sequence[F
 
 def _finding(number: int, finding: Finding, advice: Advice) -> str:
     share = percent(finding.saves_s / advice.replayed_s) if advice.replayed_s else ""
+    saved = f"saves {_most(finding)}{seconds(finding.saves_s)} of {seconds(advice.replayed_s)} ({share}), predicted"
+    if _is_bare(finding):
+        saved = f"costs at most {seconds(finding.bound_s)} of {seconds(advice.replayed_s)}; no replay knows a remedy"
     return "\n".join(
         [
-            f"{number}. {finding.kind.replace('_', ' ')}: saves {_most(finding)}{seconds(finding.saves_s)} of "
-            f"{seconds(advice.replayed_s)} ({share}), predicted",
+            f"{number}. {finding.kind.replace('_', ' ')}: {saved}",
             f"   where     {finding.where}",
             f"   evidence  {finding.evidence}",
             *_cause(finding),
             f"   do        {finding.action}",
         ]
     )
+
+
+def _is_bare(finding: Finding) -> bool:
+    """Return whether a finding names a cause for which no replay knows a remedy."""
+    return finding.saves_s == 0.0 and finding.bound_s > 0.0
 
 
 def _most(finding: Finding) -> str:
@@ -139,5 +146,5 @@ def _cause(finding: Finding) -> Iterator[str]:
     rank, place = finding.root
     if rank >= 0 and finding.cause in _DOING:
         yield f"   cause     rank {rank} {_DOING[finding.cause]}: {place}"
-    if finding.bound_s > 1.01 * finding.saves_s:
+    if finding.bound_s > 1.01 * finding.saves_s and not _is_bare(finding):
         yield f"   at most   {seconds(finding.bound_s)}"

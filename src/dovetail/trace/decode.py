@@ -38,6 +38,7 @@ RAW: dict[str, str] = {
     "is_open": "?",  # the interval never ended; its end is the process's last event
     "repeats": "i4",  # unsuccessful polls, before the last one, that this interval stands for
     "pause": "i8",  # event clock between these polls, in total
+    "ready": "i8",  # of a send: event clock for which its data had been as they are; 0: unknown
 }
 
 
@@ -202,8 +203,10 @@ class _Piece:
         rows["received_bytes"] = np.where(sends, self.arg[at] >> CHECKSUM_SHIFT, rows["received_bytes"])
         rows["tag"] = np.where(collective, (word >> np.uint64(CHECKSUM_SHIFT)).astype("i4"), rows["tag"])
         before = at - 1 - (self.kind[at - 1] == EventKind.wide)
-        rooted = collective & (before >= 0) & (self.kind[before] == EventKind.root)
-        rows["peer"] = np.where(rooted, self.word[before].astype("i4"), rows["peer"])
+        noted = (before >= 0) & (self.kind[before] == EventKind.root)
+        rows["peer"] = np.where(collective & noted, self.word[before].astype("i4"), rows["peer"])
+        ready = np.maximum((self.word[begin] - self.word[before]).view("i8"), 0)
+        rows["ready"] = np.where(sends & noted, ready, 0)
         return self._of(begin, rows)
 
     def _waited(self, at: NDArray[Any]) -> _Waited:

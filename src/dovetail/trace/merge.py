@@ -185,7 +185,8 @@ class _Merge:
         for name in ("start", "end"):
             since = (rows[name] - np.uint64(line.origin_ns)).view("i8")
             columns[f"{name}_s"] = (since * line.rate + (line.offset_ns - self.start_ns)) * 1e-9
-        columns["pause_s"] = (rows["pause"] * (line.rate * 1e-9)).astype(COLUMNS["pause_s"])
+        for name in ("pause", "ready"):
+            columns[f"{name}_s"] = (rows[name] * (line.rate * 1e-9)).astype(COLUMNS[f"{name}_s"])
         columns["rank"] = np.full(count, process.rank, "i4")
         columns["thread"] = numbers.threads(rows["name"], thread - 1)
         return numbers.settle(columns, rows)

@@ -33,7 +33,7 @@ from dovetail.trace.trace import COLUMNS, SCHEMA, Comm, Trace, check_meta, check
 
 MAGIC = b"dovetrac"
 CHUNK_ROWS = 1 << 16
-LATER = ("repeats", "pause_s")  # columns that older files lack
+LATER = ("repeats", "pause_s", "ready_s")  # columns that older files lack
 _TAIL, _CHECK = struct.Struct("<Q8s"), struct.Struct("<8sI")
 _CHECKED = b"dovecrc1"
 _ANEW = "merge the trace again: `dovetail trace merge`"

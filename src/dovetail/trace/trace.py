@@ -34,6 +34,7 @@ COLUMNS: dict[str, str] = {
     "is_open": "?",  # the interval never ended, for example because its rank was killed
     "repeats": "i4",  # further calls in this interval; all but the last were unsuccessful polls
     "pause_s": "f4",  # sum of the pauses between these calls
+    "ready_s": "f4",  # of a send: for how long its data had been as they are, as far as earlier calls saw; 0: unknown
 }
 
 

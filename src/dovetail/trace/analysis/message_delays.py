@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,10 +22,17 @@ Flags = NDArray[np.bool_]
 Calls = Mapping[int, Sequence[int]]  # row of a call -> indices of messages
 
 
-def delayed_by(
-    found: Messages, receives: Calls, sends: Calls, sent: Calls, blocks: Sequence[bool]
-) -> tuple[NDArray[np.int64], Floats]:
-    """Return for each message the index of the message that really delayed it (-1: none), and its own transfer time.
+class Delayed(NamedTuple):
+    """For each message: the index of the message that really delayed it (-1: none), its own transfer time, and whether
+    the call that received it waited for another message, which was sent later."""
+
+    cause: NDArray[np.int64]
+    likely_s: Floats
+    is_beside: Flags
+
+
+def delayed_by(found: Messages, receives: Calls, sends: Calls, sent: Calls, blocks: Sequence[bool]) -> Delayed:
+    """Return which messages were delayed by others, and by which.
 
     A call that receives a message may instead have waited for a message that it sends (`sends`, if it `blocks`), or
     whose send it completes (`sent`): the one that arrived as the call ended. Only messages that took much longer than
@@ -41,7 +49,13 @@ def delayed_by(
     sizes, tenth_s = of_sizes(found.num_bytes[sure], took[sure], lambda those: float(np.percentile(those, 10)))
     known = np.isin(found.num_bytes, sizes)
     likely_s[known] = tenth_s[np.searchsorted(sizes, found.num_bytes[known])]
-    return np.where(took > np.maximum(MUCH_LONGER * likely_s, LEAST_HELD_S), cause, -1), likely_s
+    is_long, is_beside = took > np.maximum(MUCH_LONGER * likely_s, LEAST_HELD_S), np.zeros(len(took), bool)
+    for taken in (those for those in receives.values() if len(those) > 1):
+        latest = max(taken, key=lambda i: found.sent_s[i])
+        if not is_long[latest]:  # this one explains when the call ended
+            is_beside[[i for i in taken if i != latest]] = True
+            cause[taken] = -1
+    return Delayed(np.where(is_long, cause, -1), likely_s, is_beside)
 
 
 @dataclass
@@ -84,7 +98,7 @@ class MessageDelays:
 
 
 def message_delays(
-    found: Messages, usual: Delays, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
+    found: Messages, usual: Delays, rendezvous: Flags, delayed: Delayed, back_s: Floats
 ) -> MessageDelays:
     """Return the reason for each message's delay.
 
@@ -105,10 +119,10 @@ def is_rendezvous(found: Messages, usual: Delays, plain: Flags, synchronous: Fla
 
 
 def _without_progress(
-    f: Messages, usual_s: Floats, rendezvous: Flags, delayed: tuple[NDArray[np.int64], Floats], back_s: Floats
+    f: Messages, usual_s: Floats, rendezvous: Flags, delayed: Delayed, back_s: Floats
 ) -> MessageDelays:
     """Return the delays before `_hold` has found the messages that left only at their sender's next call."""
-    cause, likely_s = delayed
+    cause, likely_s, is_beside = delayed
     ready = np.where(rendezvous, np.fmax(f.sent_s, f.posted_s), f.sent_s)
     spent = f.received_s - f.waited_s
     under_way = ready + usual_s > f.waited_s
@@ -120,6 +134,7 @@ def _without_progress(
     blocks = rendezvous & ~stalls & (f.done_end_s == f.sent_end_s)  # the sender's call shows its time, too
     delay = np.where(blocks, np.fmin(delay, f.done_end_s - ready), delay)
     delay = np.where(cause >= 0, np.minimum(delay, likely_s), delay)
+    delay = np.where(is_beside & ~stalls, np.minimum(delay, np.fmax(usual_s, likely_s)), delay)
     none = np.zeros(len(stalls), bool)
     return MessageDelays(f, back_s, np.maximum(delay, 0.0), rendezvous | stalls, stalls, none, none)
 

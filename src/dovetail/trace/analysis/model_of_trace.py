@@ -21,11 +21,13 @@ from dovetail.trace.analysis.locks import LOCK, Call, locked_s
 from dovetail.trace.analysis.matching import Messages, messages, of_name
 from dovetail.trace.analysis.message_delays import delayed_by, is_rendezvous, message_delays
 from dovetail.trace.analysis.polls import LOOKS, PROBES
-from dovetail.trace.analysis.replay_model import Message, ReplayModel, Step, StepKind
+from dovetail.trace.analysis.replay_model import Message, Ready, ReplayModel, Step, StepKind
+from dovetail.trace.analysis.served import served_s
 from dovetail.trace.decode import KINDS
 from dovetail.trace.trace import Trace
 
 _PROBES = ("MPI_Probe", "MPI_Mprobe", *PROBES)
+_CLOCK_S = 1e-6  # the recorder looks at the data of messages so long before it notes the begin of a call
 _SPINS = 0.9  # a loop that only waits for a message ends by receiving it: at least this share of its polls
 
 
@@ -68,6 +70,8 @@ def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayM
         locked_s=made.locked_s(),
         checksums=made.checksums(),
         sent_checksums=made.sent_checksums(),
+        ready=made.ready(),
+        served_s=made.served_s(),
     )
 
 
@@ -77,7 +81,7 @@ class _ModelBuilder:
         self._known: dict[int, list[tuple[StepKind, int]]] = {}  # results of `_actions`, by row
         self.synchronous = of_name([*trace.names, ""], lambda name: "ssend" in name.lower())[found.sent_name]
         self.strict = frozenset(np.flatnonzero(self.synchronous).tolist())
-        combined = of_name([*trace.names, ""], lambda name: "sendrecv" in name.lower())[found.sent_name]
+        combined = of_name([*trace.names, ""], _is_combined)[found.sent_name]
         self.combined = frozenset(np.flatnonzero(combined).tolist())
         plain = ~combined & ~self.synchronous
         first = np.arange(trace.num_rows) - trace.columns["part"]
@@ -98,7 +102,9 @@ class _ModelBuilder:
         is_delayed = delayed[0] >= 0
         self.synchronous[delayed[0][is_delayed]] = True
         hosts = {about["rank"]: str(about.get("host", "")) for about in trace.meta.get("ranks", ())}
-        self.delays = delays_of(found, plain, is_delayed, [hosts.get(rank, "") for rank in range(trace.num_ranks)])
+        self.delays = delays_of(
+            found, plain, is_delayed | delayed.is_beside, [hosts.get(rank, "") for rank in range(trace.num_ranks)]
+        )
         ranks = range(trace.num_ranks)
         strangers = np.array([not all(r in ranks for r in (*c.ranks, *c.remote)) for c in trace.comms] + [False])
         members = np.array([0 if comm.remote else len(comm.ranks) for comm in trace.comms] + [0])
@@ -230,6 +236,25 @@ class _ModelBuilder:
         at = np.flatnonzero(sums)
         return dict(zip(at.tolist(), sums[at].tolist(), strict=True))
 
+    def ready(self) -> dict[int, Ready]:
+        """Return `ready` of the model."""
+        ready_s, found = self.trace.columns["ready_s"][self.found.sent_row], {}
+        starts_s = [[call.start_s for call in calls] for calls in self.calls]
+        for i in np.flatnonzero(ready_s[self.whole] > 0).tolist():
+            n = int(self.whole[i])
+            calls = self.calls[rank] if (rank := int(self.found.src[n])) < len(self.calls) else []
+            since_s = float(self.found.sent_s[n] - ready_s[n])
+            at = bisect_left(starts_s[rank], since_s - _CLOCK_S)
+            if 0 < at < len(calls):
+                found[n] = Ready(calls[at].row, max(calls[at].start_s - max(since_s, calls[at - 1].end_s), 0.0))
+        return found
+
+    def served_s(self) -> dict[int, float]:
+        """Return `served_s` of the model."""
+        if not any(class_of(name) == ONE_SIDED for name in self.trace.names):
+            return {}
+        return served_s(self.trace, [[Call(it.row, it.start_s, it.end_s) for it in calls] for calls in self.calls])
+
     def steps(self, rank: int) -> tuple[Step, ...]:
         steps: list[Step] = []
         own, within, after, before = 0.0, 0.0, 0.0, self.start_s
@@ -347,6 +372,11 @@ class _ModelBuilder:
             *(seen.came_back, seen.held, np.zeros(len(key)), crossed(f), f.sent_s),
         )
         return tuple(Message(*one) for one in zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _is_combined(name: str) -> bool:
+    """Return whether a call sends and receives, so that its time does not show whether its sends wait."""
+    return "sendrecv" in name.lower() or "neighbor" in name.lower()
 
 
 def _grouped(keys: NDArray[Any], values: NDArray[Any]) -> dict[int, list[int]]:

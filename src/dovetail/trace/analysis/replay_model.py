@@ -93,6 +93,13 @@ class Message:
     sent_s: float = 0.0
 
 
+class Ready(NamedTuple):
+    """When the data of a message were there: `after_s` seconds of work before the call of its sender at row `row`."""
+
+    row: int
+    after_s: float
+
+
 @dataclass(frozen=True)
 class CollectiveCall:
     """One rank's call of a collective. The collective is complete `seconds` after the last rank's call.
@@ -140,10 +147,12 @@ class ReplayModel:
     seconds of the rank's own time since the first of the unsuccessful ones before it. `asleep`: by such a row, the
     share of these seconds in which the rank was off its CPU, as far as the trace shows it. `strict`: messages sent by
     MPI_Ssend or its kin. `calls`: by row of a call that neither moves data nor waits for a rank (datatypes,
-    communicators, files, probes), its name and bytes. `combined`: messages sent by MPI_Sendrecv or its kin.
+    communicators, files, probes), its name and bytes. `combined`: messages sent by MPI_Sendrecv or its kin, or
+    in a collective among neighbours.
     `locked_s`: see `dovetail.trace.analysis.locks`. `checksums`: by row of a collective call, the checksum of a sample
     of what its rank gives, if it is known; `sent_checksums`: by message, one of 7 bits, so that 1 in 127 is equal by
-    chance.
+    chance. `ready`: by message, when its data were there, if that was before its sender's last work. `served_s`: see
+    `dovetail.trace.analysis.served`.
     """
 
     steps: tuple[tuple[Step, ...], ...]
@@ -160,6 +169,8 @@ class ReplayModel:
     locked_s: Mapping[int, float] = field(default_factory=dict, repr=False)
     checksums: Mapping[int, int] = field(default_factory=dict, repr=False)
     sent_checksums: Mapping[int, int] = field(default_factory=dict, repr=False)
+    ready: Mapping[int, Ready] = field(default_factory=dict, repr=False)
+    served_s: Mapping[int, float] = field(default_factory=dict, repr=False)
 
     @cached_property
     def places(self) -> list[dict[tuple[StepKind, int], int]]:

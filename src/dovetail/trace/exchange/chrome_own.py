@@ -22,7 +22,7 @@ DEFAULTS: dict[str, float] = {
     "request": -1,
     "begins": False,
 }
-DEFAULTS |= {"is_open": False, "pause_s": 0.0, "arg": 0, "repeats": 0, "part": 0}
+DEFAULTS |= {"is_open": False, "pause_s": 0.0, "ready_s": 0.0, "arg": 0, "repeats": 0, "part": 0}
 _KINDS = {kind: number for number, kind in enumerate(KINDS)}
 
 

@@ -79,5 +79,7 @@ def _columns(rank: int, thread: int, events: Events) -> dict[str, Any]:
     columns = no_columns() | {name: rows[name] for name in COLUMNS if name in RAW}
     columns["name"] = rows["name"] - 1
     columns |= {"rank": np.full(count, rank, "i4"), "thread": np.full(count, thread, "i4")}
-    times = {f"{name}_s": (rows[name] * 1e-9).astype(COLUMNS[f"{name}_s"]) for name in ("start", "end", "pause")}
+    times = {
+        f"{name}_s": (rows[name] * 1e-9).astype(COLUMNS[f"{name}_s"]) for name in ("start", "end", "pause", "ready")
+    }
     return columns | times

@@ -94,7 +94,8 @@ def _columns_of(records: NDArray[Any], rank: int) -> dict[str, NDArray[Any]]:
     count = len(joined["kind"])
     columns["rank"], columns["thread"] = np.full(count, rank, "i4"), np.zeros(count, "i4")
     columns["start_s"], columns["end_s"] = joined["start"] * 1e-9, joined["end"] * 1e-9
-    columns["request"], columns["pause_s"] = np.full(count, -1, "i8"), np.zeros(count, "f4")
+    columns["request"] = np.full(count, -1, "i8")
+    columns["pause_s"], columns["ready_s"] = np.zeros(count, "f4"), np.zeros(count, "f4")
     return columns
 
 

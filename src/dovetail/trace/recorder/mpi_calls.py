@@ -127,6 +127,8 @@ class Collective(NamedTuple):
     received: str = "0"
     root: bool = False
     sampled: str = ""
+    to_each: str = ""
+    from_each: str = ""
 
 
 _UNIFORM = "sendbuf sendcount sendtype recvbuf recvcount recvtype"
@@ -181,14 +183,20 @@ MPI_COLLECTIVES = (
                "dm_bytes(recvcounts[dm_rank(comm)], datatype)"),
     Collective("Reduce_scatter_block", "sendbuf recvbuf recvcount datatype op comm",
                "dm_group_size(comm) * dm_bytes(recvcount, datatype)", "dm_bytes(recvcount, datatype)"),
-    Collective("Neighbor_allgather", f"{_UNIFORM} comm", f"{_OUT} * {_GIVEN}", f"{_IN} * {_GOT}"),
+    Collective("Neighbor_allgather", f"{_UNIFORM} comm", f"{_OUT} * {_GIVEN}", f"{_IN} * {_GOT}",
+               to_each=_GIVEN, from_each=_GOT),
     Collective("Neighbor_allgatherv", "sendbuf sendcount sendtype recvbuf recvcounts displs recvtype comm",
-               f"{_OUT} * {_GIVEN}", f"dm_bytes(DM_SUM(recvcounts, {_IN}), recvtype)"),
-    Collective("Neighbor_alltoall", f"{_UNIFORM} comm", f"{_OUT} * {_GIVEN}", f"{_IN} * {_GOT}"),
+               f"{_OUT} * {_GIVEN}", f"dm_bytes(DM_SUM(recvcounts, {_IN}), recvtype)",
+               to_each=_GIVEN, from_each="dm_bytes(recvcounts[dm_i], recvtype)"),
+    Collective("Neighbor_alltoall", f"{_UNIFORM} comm", f"{_OUT} * {_GIVEN}", f"{_IN} * {_GOT}",
+               to_each=_GIVEN, from_each=_GOT),
     Collective("Neighbor_alltoallv", f"{_V} comm", f"dm_bytes(DM_SUM(sendcounts, {_OUT}), sendtype)",
-               f"dm_bytes(DM_SUM(recvcounts, {_IN}), recvtype)"),
+               f"dm_bytes(DM_SUM(recvcounts, {_IN}), recvtype)",
+               to_each="dm_bytes(sendcounts[dm_i], sendtype)", from_each="dm_bytes(recvcounts[dm_i], recvtype)"),
     Collective("Neighbor_alltoallw", f"{_W} comm", f"DM_SUM_W(sendcounts, sendtypes, {_OUT})",
-               f"DM_SUM_W(recvcounts, recvtypes, {_IN})"),
+               f"DM_SUM_W(recvcounts, recvtypes, {_IN})",
+               to_each="dm_bytes(sendcounts[dm_i], sendtypes[dm_i])",
+               from_each="dm_bytes(recvcounts[dm_i], recvtypes[dm_i])"),
 )  # fmt: skip
 _ORIGIN = "origin_addr origin_count origin_datatype"
 _TARGET = "target_rank target_disp target_count target_datatype"
@@ -310,6 +318,7 @@ HELPERS = (
     "Test_cancelled",
     *("Query_thread", "Get_library_version"),
     *("Topo_test", "Cartdim_get", "Graph_neighbors_count", "Dist_graph_neighbors_count"),
+    *("Cart_shift", "Graph_neighbors", "Dist_graph_neighbors"),
 )  # MPI functions that the wrappers call themselves
 
 
@@ -320,7 +329,15 @@ def calls() -> Iterator[Call]:
         detail = f"dm_collective({kind.sent}, {kind.received}, comm);"
         root = "dm_root(root);" if kind.root else ""
         before, sampled = (" ".join(filter(None, (root, more, detail))) for more in ("", kind.sampled))
-        yield Call(kind.name, kind.params, sampled)
+        if kind.to_each:
+            yield Call(
+                kind.name,
+                kind.params,
+                f"DM_TO_NEAR({kind.to_each}, {kind.sent}, {kind.received}, comm);",
+                f"DM_FROM_NEAR({kind.from_each}, comm);",
+            )
+        else:
+            yield Call(kind.name, kind.params, sampled)
         yield Call(f"I{kind.name.lower()}", f"{kind.params} request", sampled, made=MADE)
         yield Call(f"{kind.name}_init", f"{kind.params} info request", before, made=MADE)
     yield from (*ONE_SIDED, *COMMUNICATORS, *DATATYPES, *FILES)

@@ -149,7 +149,7 @@ def _status_lines(call: Call) -> list[str]:
 
 def _begin_lines(number: int, call: Call) -> list[str]:
     begun = "const uint64_t begun = dovetail_trace_clock();"
-    lines = [begun if call.found else f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
+    lines = [begun] if call.found else ["dm_look_first();", f"dovetail_trace_begin(dm_name[{number}], DM_CALLER);"]
     if call.waits:
         statuses = "array_of_statuses" if "array_of_statuses" in call.params else "status"
         requests = "array_of_requests" if "array_of_requests" in call.params else "request"
@@ -171,7 +171,7 @@ def _done(number: int, call: Call) -> list[str]:
         [f"if (!code) {{ {call.after} }}"] if call.after and not call.after.startswith("if (!code)") else [call.after]
     )
     made = f"code ? 0 : {call.made}" if call.made else "0"
-    return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});"]
+    return [*(line for line in after if line), f"dovetail_trace_end(dm_name[{number}], {made});", "dm_look_last();"]
 
 
 def _end_of_test(number: int, call: Call) -> list[str]:

@@ -1,0 +1,37 @@
+"""unexplained: the largest cause of waits, as a finding of its own, where no change that a replay knows removes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dovetail.advise.cause_patterns import Pattern
+from dovetail.advise.remedy import gap_s
+from dovetail.advise.roots import Roots
+from dovetail.trace.analysis.replay_model import ReplayModel, Step
+
+CAUSE = "cause"  # kind of the finding
+LEAST_SHARE = 0.05  # share of the makespan that the cause must cost
+MOSTLY = 0.5  # a remedy that saves this share of what the cause costs explains it
+
+
+def without_cause(model: ReplayModel, place: str, ranks: set[int], roots: Roots) -> ReplayModel:
+    """Return the model in which these ranks do the work between two calls, as an activity names them, in no time."""
+    return model.with_steps(
+        [_quick(steps, place, roots) if rank in ranks else steps for rank, steps in enumerate(model.steps)]
+    )
+
+
+def _quick(steps: Sequence[Step], place: str, roots: Roots) -> list[Step]:
+    found, before = [], ""
+    for step in steps:
+        after = roots.place_of(step.row) if step.row >= 0 else before
+        less_s = gap_s(step) if f"{before} to {after}" == place else 0.0
+        found.append(step._replace(seconds=step.seconds - less_s))
+        before = after
+    return found
+
+
+def late_ranks(by_rank_s: Sequence[float], pattern: Pattern) -> set[int]:
+    """Return the ranks that the pattern of a cause names."""
+    least_s = 0.1 * sum(by_rank_s) if pattern.moves or max(by_rank_s) < 0.8 * sum(by_rank_s) else max(by_rank_s)
+    return {rank for rank, seconds in enumerate(by_rank_s) if seconds >= least_s}
