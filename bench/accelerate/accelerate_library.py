@@ -1,6 +1,6 @@
 """What knobs for a whole run (L1), or for each call (L2), of the MPI library's own algorithms win over its defaults.
 
-    bench/accelerate_library.py [--mpi mpich|openmpi] [--ranks 2] [--kinds all_reduce,…] [--sizes 8,2048,…]
+    bench/accelerate/accelerate_library.py [--mpi mpich|openmpi] [--ranks 2] [--kinds all_reduce,…] [--sizes 8,2048,…]
         [--launch 'testbed launcher …'] [--name '2 hosts, 1 Gbit/s'] [--passes 3] [--out FILE]
 
 Each collective alone, of float32, in the C program of `dovetail tune` (`native/prober/baseline.c`): all sizes as
