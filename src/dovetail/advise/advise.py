@@ -325,13 +325,15 @@ def _unexplained(
 ) -> Iterator[Finding]:
     """Yield the largest cause of waits, with what it costs at most, if no finding saves about as much.
 
-    It saves 0 s: no replay shows how much of it can be saved.
+    It saves 0 s: no replay shows how much of it can be saved; not more than ranks wait for it.
     """
     cause = roots.worst() if roots is not None and len(model.steps) > 1 else None
     if cause is None or roots is None:
         return
     ranks, place = late_ranks(cause.by_rank_s, cause.pattern), cause.activity.place
-    bound_s = replayed_s - changed_s(without_cause(model, place, ranks, roots))
+    if cause.seconds / len(model.steps) < UNEXPLAINED * replayed_s:
+        return
+    bound_s = min(replayed_s - changed_s(without_cause(model, place, ranks, roots)), cause.seconds)
     if bound_s < UNEXPLAINED * replayed_s or any(it.saves_s >= EXPLAINS * bound_s for it in findings):
         return
     evidence = f"{cause.pattern.words}: others wait {duration(cause.seconds)} for this work"

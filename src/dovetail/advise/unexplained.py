@@ -10,7 +10,7 @@ from dovetail.advise.roots import Roots
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
 CAUSE = "cause"  # kind of the finding
-LEAST_SHARE = 0.05  # share of the makespan that the cause must cost
+LEAST_SHARE = 0.05  # share of the makespan that the cause must cost, and of a rank's time, on average, that waits take
 MOSTLY = 0.5  # a remedy that saves this share of what the cause costs explains it
 
 

@@ -32,11 +32,13 @@ def advice_parts(advice: Advice) -> list[Part]:
     """Return the paragraphs of `advice_text`."""
     shaken = [it for it in advice.findings if it.is_disturbed]
     calm = [it for it in advice.findings if not it.is_disturbed]
-    firm = [it for it in calm if advice.num_runs > 1 or max(it.saves_s, it.bound_s * _is_bare(it)) > advice.least_s]
-    faint = [it for it in calm if it not in firm]
+    bare = [it for it in calm if _is_bare(it) and it.bound_s > advice.least_s]
+    firm = [it for it in calm if not _is_bare(it) and (advice.num_runs > 1 or it.saves_s > advice.least_s)]
+    faint = [it for it in calm if it not in firm and it not in bare]
     mains = [it for it in firm if not it.instead_of or not any(_name(main) == it.instead_of for main in firm)]
     groups = (
         ("", mains),
+        ("What made ranks wait, though no replay knows a remedy:", bare),
         ("Others took as much of the ranks' cores, at the same time, as these save; they may be the cause:", shaken),
         (_doubt(advice, f"Below what two runs differ by, {seconds(advice.spread_s)}; these may be chance:"), faint),
         (
@@ -119,7 +121,7 @@ def _finding(number: int, finding: Finding, advice: Advice) -> str:
     share = percent(finding.saves_s / advice.replayed_s) if advice.replayed_s else ""
     saved = f"saves {_most(finding)}{seconds(finding.saves_s)} of {seconds(advice.replayed_s)} ({share}), predicted"
     if _is_bare(finding):
-        saved = f"costs at most {seconds(finding.bound_s)} of {seconds(advice.replayed_s)}; no replay knows a remedy"
+        saved = f"costs at most {seconds(finding.bound_s)} of {seconds(advice.replayed_s)}"
     return "\n".join(
         [
             f"{number}. {finding.kind.replace('_', ' ')}: {saved}",
