@@ -22,8 +22,8 @@ WORKS = (  # in order: some need what others wrote
     "doctor", "machines list", f"plan matmul_all_reduce {PRODUCT} --out p", "show p", "verify p", "simulate p",
     "diff p p", "run p --on threads --rounds 1 --out q", "compile ring_all_reduce --ranks 2 --out r.txt",
     "run r.txt --on shared --rounds 1", "compare p q/measured.json",
-    "bench all_reduce --ranks 2 --on shared --min 8 --max 512 --rounds 1",
     "tune all_reduce --ranks 2 --on shared --min 8 --max 128 --budget 5 --out t",
+    "bench all_reduce --ranks 2 --on shared --min 8 --max 128 --rounds 1",
     "tile --deps 3,1;1,2 --tile 6,2;2,4 --space 30x20", "cache list", "reproduce mc2",
     "launch --ranks 2 -- true",
 )  # fmt: skip
