@@ -11,7 +11,7 @@ export DEBIAN_FRONTEND := noninteractive
 unexport PYTHONDONTWRITEBYTECODE
 TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
-.PHONY: demo test quick thorough lint pytest bench docs wheels gpu sanitize check-native soak build rebuild clean
+.PHONY: demo test quick thorough lint pytest bench docs wheels try-wheels gpu sanitize check-native soak build rebuild clean
 
 demo: build
 	-@$(call apt,command -v tc && command -v ip,iproute2)
@@ -51,9 +51,13 @@ $(VENV)/docs: $(VENV)/ready
 	@pip install -q "$$(echo build/wheel/*.whl)[docs]"
 	@touch $@
 
-# An sdist, and a wheel for each of PYTHONS; of 3.12 and later one serves all.
+# An sdist, and a wheel for each of PYTHONS (3.11 and 3.12); of 3.12 and later one serves all.
 wheels:
 	tools/wheels $(PYTHONS)
+
+# The wheels of dist/ in empty environments, for each of PYTHONS: does every verb work, or say what is missing?
+try-wheels:
+	python3 tools/try_wheels.py $(PYTHONS)
 
 # What runs on CUDA devices, over host threads first; then all that is measured, where there is a device.
 gpu: build

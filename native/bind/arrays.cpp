@@ -65,7 +65,24 @@ bool may_reduce(int dtype, int op) {
     return dtype < DT_COMPLEX64 || op <= DT_PROD;
 }
 
-bool is_array(PyObject* object) { return std::strcmp(Py_TYPE(object)->tp_name, "numpy.ndarray") == 0; }
+namespace {
+
+// numpy.ndarray; null while numpy is not imported, when there are no arrays. The stable ABI hides the names of types.
+PyObject* array_type() {
+    static PyObject* found = nullptr;
+    if (found) return found;
+    PyObject* name = PyUnicode_FromString("numpy");
+    PyObject* numpy = name ? PyImport_GetModule(name) : nullptr;
+    found = numpy ? PyObject_GetAttrString(numpy, "ndarray") : nullptr;
+    Py_XDECREF(numpy);
+    Py_XDECREF(name);
+    if (!found) PyErr_Clear();
+    return found;
+}
+
+}  // namespace
+
+bool is_array(PyObject* object) { return reinterpret_cast<PyObject*>(Py_TYPE(object)) == array_type(); }
 
 long long part_of(int kind, const Py_buffer& src, const Py_buffer& dst, int size) {
     const auto cut = [size](const Py_buffer& whole) { return whole.ndim > 0 && whole.shape[0] % size == 0; };

@@ -24,7 +24,9 @@ def build(out: Path) -> int:
     catalogue.pages(source / "catalogue")
     for name in ("conf.py", "static"):
         (shutil.copytree if (HERE / name).is_dir() else shutil.copy)(HERE / name, source / name)
-    return sphinx(["-q", "-j", "auto", "-b", "html", "-d", str(out / "doctrees"), str(source), str(out / "html")])
+    strict = ["-W", "--keep-going"]  # a warning fails the build, once all of them are printed
+    places = ["-d", str(out / "doctrees"), str(source), str(out / "html")]
+    return sphinx(["-q", "-j", "auto", *strict, "-b", "html", *places])
 
 
 if __name__ == "__main__":

@@ -82,4 +82,7 @@ def _entry(module: ModuleType, name: str, kind: str) -> list[str]:
         found = getattr(module, name)
         about = "" if type(found).__module__ == "builtins" else (inspect.getdoc(type(found)) or "").split("\n")[0]
         return [f".. py:data:: {full}", f"   :type: {type(found).__name__}", "", f"   {about}", ""]
-    return [f".. auto{kind}:: {full}", *(["   :members:", "   :show-inheritance:"] if kind == "class" else []), ""]
+    options = ["   :members:", "   :show-inheritance:"] if kind == "class" else []
+    if module is not dovetail and getattr(dovetail, name, None) is getattr(module, name):
+        options.append("   :no-index:")  # the first page has it, too, and links lead there
+    return [f".. auto{kind}:: {full}", *options, ""]

@@ -208,7 +208,7 @@ class Machine:
 
     @property
     def shared(self) -> Machine:
-        """This machine with the costs of Programs whose messages go through shared memory (keys `shared:KEY`)."""
+        """This machine with the costs of Programs whose messages go through shared memory."""
         heads = {key: curve for key, curve in self.costs.items() if key.startswith(SHARED_COST)}
         return self.with_costs({key.removeprefix(SHARED_COST): curve for key, curve in heads.items()})
 
