@@ -31,3 +31,29 @@ def test_operators(ended, ranks, check):
     assert set(texts) == set(range(ranks)), printed[-3000:]
     assert set(texts.values()) == {"passed"}, "\n".join(texts.values())
     assert codes == [0] * ranks, printed[-3000:]
+
+
+@pytest.mark.parametrize("tiles", [2, 3])
+def test_a_tile_of_a_reduce_scatter_is_one_product_on_every_rank(tiles):
+    from dovetail.matmul.gather import even_tiles
+    from dovetail.torch.linear.case import Case
+    from dovetail.torch.linear.lanes import BEGIN, PRODUCT, Lanes
+
+    case = Case("reduce_scatter", 3, 36, (8,), (16,), "float32")
+    program = case.program(case.tiled("uniform", even_tiles(case.tiled_rows, tiles)))
+    for rank in range(3):
+        steps = Lanes(program, rank, "reduce_scatter").steps
+        assert [step.what for step in steps[: 2 * tiles]] == [PRODUCT, BEGIN] * tiles
+        assert sum(step.rows for step in steps if step.what == PRODUCT) == 36
+
+
+def test_plans_are_saved_by_what_connects_the_ranks():
+    from types import SimpleNamespace
+
+    from dovetail.torch.linear.case import Case
+    from dovetail.torch.linear.plans import place_of
+
+    case = Case("all_reduce", 2, 36, (8,), (16,), "float32")
+    places = ("", "sockets, hosts [0, 1]", "mpi, hosts [0, 1]")
+    groups = [SimpleNamespace(_ranks=SimpleNamespace(where=where)) for where in places]
+    assert len({place_of(case, group).path for group in groups}) == 3

@@ -127,12 +127,21 @@ def test_files_that_begin_apart(tmp_path):
 
 
 def test_advice_names_the_late_rank_in_pytorchs_words(tmp_path, capfd):
-    files = written(tmp_path, steps(10**7, 200), steps(10**7, 800))
+    profiler = event("PyTorch Profiler (0)", 10**7, 10**7 + 20000, "Trace", "PyTorch Profiler")
+    files = written(tmp_path, [*steps(10**7, 200), profiler], steps(10**7, 800))
     first = advise(read_chrome(files)).findings[0]
     assert (first.kind, first.root[0]) == ("imbalance", 1), first
     assert "MPI_" not in f"{first.where} {first.action} {first.evidence} {first.root[1]}"
     assert main(["trace", "import", *map(str, files), "-o", str(tmp_path / "t.dovetail")]) == 0
     assert main(["trace", "advise", str(tmp_path / "t.dovetail")]) == 0
-    assert "all_reduce" in capfd.readouterr().out
+    assert main(["trace", "stats", str(tmp_path / "t.dovetail")]) == 0
+    assert main(["trace", "causes", str(tmp_path / "t.dovetail")]) == 0
+    assert main(["trace", "view", str(tmp_path / "t.dovetail"), "-o", str(tmp_path / "page.html")]) == 0
+    said = capfd.readouterr().out
+    assert "all_reduce" in said
+    page = (tmp_path / "page.html").read_text()
+    assert "in collectives" in page
+    assert "Profiler" not in said
+    assert "MPI" not in said + page[page.index('class="notes"') :]
     even = written(tmp_path, steps(10**7, 800), steps(10**7, 800))
     assert not [it for it in advise(read_chrome(even)).findings if it.kind == "imbalance"]

@@ -121,14 +121,17 @@ def replay(
 def causes(trace: TraceArgument, json: Json = False) -> None:
     """List what made the ranks wait: who was late, doing what, where and when. Chains of waits lead to their roots."""
     from dovetail.advise.causes import causes as found_in
+    from dovetail.advise.words import renaming
     from dovetail.report.causes import causes_text
 
+    opened = open_trace_of(trace)
     with output.progress("following waits to their causes"):
-        found = found_in(open_trace_of(trace))
+        found = found_in(opened)
     if json:
         output.emit(found.to_json())
     else:
-        print(causes_text(found, terminal=output.is_terminal(), width=output.width()))
+        text = causes_text(found, terminal=output.is_terminal(), width=output.width())
+        print(renaming(opened.meta.get("words", {}))(text))
 
 
 def advise(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.ir import Program
 from dovetail.ir.text.lines import op_lines
+from dovetail.report.span_classes import MPI_GROUPS
 from dovetail.timeline.partners import message_of
 
 
@@ -20,7 +21,7 @@ class OpDetails:
 
     Op i has the text `texts[i]` and the source line `lines[line[i]]` (none if -1), and waited for the ops
     `dep[dep_start[i]:dep_start[i + 1]]`. Message j goes from op `sender[j]` to op `taker[j]`. `classes`: each op's row
-    of `MPI_GROUPS`; None for Dovetail's own kinds of ops.
+    of `MPI_GROUPS`; None for Dovetail's own kinds of ops. `outside`: what the first of these groups is called.
     """
 
     name: str
@@ -32,6 +33,7 @@ class OpDetails:
     dep_start: NDArray[Any] = field(repr=False)
     dep: NDArray[Any] = field(repr=False)
     classes: NDArray[Any] | None = field(default=None, repr=False)
+    outside: str = MPI_GROUPS[0].name
 
 
 def details_of(program: Program | OpDetails) -> OpDetails:

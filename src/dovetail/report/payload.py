@@ -25,9 +25,10 @@ def encode(runs: Sequence[tuple[Timeline, Program | OpDetails | None]]) -> str:
     arrays: dict[str, NDArray[Any]] = {}
     distinct = list({id(p): p for _, p in runs if p is not None}.values())
     rows = {id(p): row for row, p in enumerate(distinct)}
-    of_mpi = any(isinstance(p, OpDetails) and p.classes is not None for p in distinct)
+    outside = [p.outside for p in distinct if isinstance(p, OpDetails) and p.classes is not None]
+    groups = (MPI_GROUPS[0]._replace(name=outside[0]), *MPI_GROUPS[1:]) if outside else GROUPS
     head = {
-        "groups": [list(group) for group in (MPI_GROUPS if of_mpi else GROUPS)],
+        "groups": [list(group) for group in groups],
         "timelines": [
             _timeline(arrays, f"t{i}", t, p, -1 if p is None else rows[id(p)]) for i, (t, p) in enumerate(runs)
         ],

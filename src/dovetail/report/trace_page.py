@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dovetail.advise.advise import Advice, advise
 from dovetail.advise.causes import Causes, causes
+from dovetail.advise.words import renaming
 from dovetail.report.advice import Part, advice_parts
 from dovetail.report.causes import causes_table, summary
 from dovetail.report.html import write_page
@@ -55,7 +56,10 @@ def _shown(trace: Trace | TraceFile) -> tuple[Timeline, OpDetails, str]:
         if trace.num_rows > MOST_ROWS:
             return _summed(aggregate(trace))
         trace = trace.read()
-    return to_timeline(trace), trace_details(trace), ""
+    say = renaming(trace.meta.get("words", {}))
+    timeline, details = to_timeline(trace), trace_details(trace)
+    timeline = replace(timeline, names=tuple(map(say, timeline.names)))
+    return timeline, replace(details, texts=list(map(say, details.texts)), outside=say(CLASSES[0])), ""
 
 
 def _summed(found: Aggregate) -> tuple[Timeline, OpDetails, str]:
@@ -167,15 +171,18 @@ def _section(title: str, trace: Trace | TraceFile, number: int, note: str) -> st
     notes = "".join(f"<p>{escape(remark)}</p>" for remark in remarks(found))
     left_out = f"<p>{escape(note)}</p>" * bool(note)
     spans = Spans(trace) if not note else None
-    head = f"<h2>{escape(title)}</h2>{left_out}{_advice(advise(trace), number, spans)}{_causes(causes(trace))}"
+    say = renaming(trace.meta.get("words", {}))
+    head = f"<h2>{escape(title)}</h2>{left_out}{_advice(advise(trace), number, spans)}{_causes(causes(trace), say)}"
     return f'<section class="notes">{head}<div class="sums">{shown}</div>{notes}</section>'
 
 
-def _causes(found: Causes) -> str:
-    """Return what made the ranks wait; empty if none waited."""
+def _causes(found: Causes, say: Callable[[str], str]) -> str:
+    """Return what made the ranks wait; empty if none waited. `say`: names calls as the traced program does."""
     if not found.causes:
         return ""
-    return f"<h2>Causes of waits</h2><p>{escape(summary(found))}</p>{_table(causes_table(found))}"
+    table = causes_table(found)
+    shown = _table(table._replace(rows=[[say(cell) for cell in row] for row in table.rows]))
+    return f"<h2>Causes of waits</h2><p>{escape(summary(found))}</p>{shown}"
 
 
 def _advice(advice: Advice, number: int, spans: Spans | None) -> str:

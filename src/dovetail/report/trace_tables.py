@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.advise.words import renaming
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes, percent, seconds
 from dovetail.trace.analysis.call_classes import SETUP, class_of
@@ -26,7 +27,18 @@ class Table(NamedTuple):
 
 
 def tables(stats: Stats) -> list[Table]:
-    """Return tables of calls, call sites, ranks, waits, message sizes, and traffic between ranks."""
+    """Return tables of calls, call sites, ranks, waits, message sizes, and traffic between ranks.
+
+    Calls are named as in the traced program.
+    """
+    say = renaming(stats.meta.get("words", {}))
+    return [
+        Table([say(head) for head in made.headers], [[say(cell) for cell in row] for row in made.rows], made.aligns)
+        for made in _tables(stats)
+    ]
+
+
+def _tables(stats: Stats) -> list[Table]:
     found = [_calls(stats), *([_sites(stats)] if stats.sites else []), _ranks(stats)]
     if stats.waits:
         found.append(_waits(stats))

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch.distributed as dist
 
+from dovetail.torch.devices import beside, of_devices
 from dovetail.torch.group import DovetailGroup
 from dovetail.torch.launchers import fill_in
 from dovetail.torch.native import native_group
-from dovetail.torch.private import before_env_rendezvous, has_backend
+from dovetail.torch.private import before_env_rendezvous, has_backend, new_backends
 from dovetail.torch.rendezvous import fill_in_address
 
 NAME = "dovetail"
@@ -29,9 +30,14 @@ class PythonGroup(DovetailGroup, dist.ProcessGroup):  # type: ignore[misc]
     turn = 0
 
 
-def _make(options: Any, _: Any) -> DovetailGroup:
-    kind = native_group() or PythonGroup
+def _make(options: Any, more: Any) -> DovetailGroup:
+    kind: Any = native_group() or PythonGroup
+    if names := beside(NAME):
+        others, backends = new_backends(names, options, more)  # before ranks share memory: it may fail
+        kind = of_devices(kind)
     found: DovetailGroup = kind(
         options.store, options.group_rank, options.group_size, options.timeout, options.global_ranks_in_group
     )
+    if names:
+        found.others, found.backends = others, backends  # type: ignore[attr-defined]
     return found

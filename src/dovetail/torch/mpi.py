@@ -155,7 +155,11 @@ class MpiRanks:
         For collectives.
     count : callable
         Returns how many collectives this rank has called, for errors of ranks that wait for it.
+    where : str
+        What connects the ranks, and the number of each one's host.
     """
+
+    where = ""
 
     def __init__(self, job: MpiJob, members: Sequence[int], key: str, limit_s: float) -> None:
         from mpi4py import MPI

@@ -1,9 +1,10 @@
 """private: names of torch that are not public. Only this module takes them; all exist in torch 2.13."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
@@ -17,8 +18,8 @@ from torch._C._distributed_c10d import (
     ReduceScatterOptions,
     ScatterOptions,
 )
-from torch.distributed import Backend
-from torch.distributed import rendezvous as _  # noqa: F401  (loads the module of that name)
+from torch.distributed import Backend, distributed_c10d
+from torch.distributed import rendezvous as _rendezvous  # noqa: F401  (loads the module of that name)
 
 rendezvous: Any = sys.modules["torch.distributed.rendezvous"]  # the package has a function of that name
 
@@ -35,7 +36,9 @@ __all__ = [
     "ReduceScatterOptions",
     "ScatterOptions",
     "before_env_rendezvous",
+    "devices_of_new_group",
     "has_backend",
+    "new_backends",
 ]
 
 
@@ -54,3 +57,31 @@ def before_env_rendezvous(act: Callable[[], None]) -> None:
 def has_backend(name: str) -> bool:
     """Return whether a backend was registered under this name."""
     return name.upper() in Backend._plugins
+
+
+def devices_of_new_group() -> dict[str, str]:
+    """Return the backend of each device of the group that torch is making: a creator of groups is not given them."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "_new_process_group_helper":
+        frame = frame.f_back
+    return dict(frame.f_locals["backend_config"].get_device_backend_map()) if frame is not None else {}
+
+
+def new_backends(names: Mapping[str, str], options: Any, more: Any) -> tuple[Any, dict[str, Any]]:
+    """Return a process group with a backend for each of these devices, and the backends.
+
+    `options`, `more`: what the creator of a group is given. The group is not among those that torch has by name.
+    """
+    asked = ",".join(f"{device}:{name}" for device, name in names.items())
+    name, ranks = f"{options.group_id}.others", options.global_ranks_in_group
+    about = options.group_size, options.group_rank, ranks, asked, options.store, name, more
+    group, _ = distributed_c10d._new_process_group_helper(*about, timeout=options.timeout)
+    world = distributed_c10d._world
+    for each in (world.pg_map, world.pg_names, world.pg_backend_config):
+        each.pop(group)
+    tag = world.pg_to_tag.pop(group)
+    for groups in (world.tags_to_pg[tag], world.tags_to_pg.get("", [])):
+        if group in groups:
+            groups.remove(group)
+    distributed_c10d._unregister_process_group(name)
+    return group, {device: group._get_backend(torch.device(device)) for device in names}

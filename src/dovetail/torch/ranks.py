@@ -56,7 +56,11 @@ class SharedRanks:
         For collectives.
     count : callable
         Returns how many collectives this rank has called.
+    where : str
+        What connects the ranks, and the number of each one's host.
     """
+
+    where = ""
 
     def __init__(self, comm: Comm, limit_s: float) -> None:
         self._comm = comm
@@ -123,12 +127,16 @@ def meet(store: Any, rank: int, size: int, limit_s: float) -> SharedRanks | MpiR
     job = Job(TorchStore(store), rank, size, 2 * limit_s)
     exchange = partial(_exchange, job, rank, size, limit_s)
     hosts = exchange("host", host())
-    if len(set(hosts)) > 1:
-        if _transport(exchange) == "mpi":
-            return mpi.join(rank, size, hosts, exchange, limit_s)
+    if len(set(hosts)) == 1:
+        return SharedRanks(Comm(join(job, rank, size, limit_s)), limit_s)
+    found: MpiRanks | HostRanks
+    if (transport := _transport(exchange)) == "mpi":
+        found = mpi.join(rank, size, hosts, exchange, limit_s)
+    else:
         prefer = os.environ.get("MASTER_ADDR", "")
-        return HostRanks(join_hosts(job, exchange, rank, hosts, limit_s, prefer), limit_s)
-    return SharedRanks(Comm(join(job, rank, size, limit_s)), limit_s)
+        found = HostRanks(join_hosts(job, exchange, rank, hosts, limit_s, prefer), limit_s)
+    found.where = f"{transport}, hosts {[hosts.index(each) for each in hosts]}"
+    return found
 
 
 def _transport(exchange: Exchange) -> str:

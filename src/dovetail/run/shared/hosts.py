@@ -72,7 +72,7 @@ def join_hosts(
     limit_s : float
         Seconds that a rank waits for another one.
     prefer : str
-        An address of rank 0 that the others try first.
+        An address of rank 0 that the others try first, or after that of the network that $GLOO_SOCKET_IFNAME names.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def join_hosts(
         offer = json.dumps([secrets.token_hex(16), listens.getsockname()[1], own_addresses()])
         offers = [json.loads(text) for text in exchange("sockets", offer)]
         if prefer:
-            offers[0][2].insert(0, prefer)
+            offers[0][2].insert(bool(os.environ.get("GLOO_SOCKET_IFNAME")), prefer)
         try:
             found = _connections(listens, offers, rank, limit_s)
             near = [_near(store, hosts, rank, turn, limit_s) for turn in range(2)]

@@ -84,13 +84,12 @@ class Case(NamedTuple):
 
         `product_s`, `wire_s`: seconds of one product of n rows, and of a collective of n rows of what a rank gives.
         """
-        others = self.ranks - 1 if self.kind in GATHERS else self.ranks if self.kind == SCATTER else 1
-        each = len(self.widths) * others
+        each = len(self.widths) * (self.ranks - 1 if self.kind in GATHERS else 1)
         given = self.ranks if self.kind == SCATTER else 1
-        compute: Seconds = lambda rows: each * product_s(rows)  # noqa: E731
+        compute: Seconds = lambda rows: each * product_s(rows * given)  # noqa: E731
         comm: Seconds = lambda rows: wire_s(rows * given)  # noqa: E731
         first, second = (comm, compute) if self.kind in GATHERS else (compute, comm)
-        about = {"align": usual_align(self.tiled_rows), "floor": least, "max_count": TILES[-1]}
+        about = {"align": usual_align(self.tiled_rows), "floor": -(-least // given), "max_count": TILES[-1]}
         return self.tiled("optimal", optimal(self.tiled_rows, first, second, **about).tiles)
 
     def program(self, schedule: Schedule) -> Program:

@@ -159,22 +159,29 @@ def _pairs(case: Case, matrices: Rows, weights: Rows, biases: Rows) -> Any:
 
 
 def _timed(call: Call, group: Any, matrices: Rows, weights: Rows, biases: Rows, later: Any) -> Any:
-    """Return what measures a product of n rows, the weight gradients, and a collective of n rows, on scratch."""
+    """Return what measures a product of n rows, the weight gradients, and a collective of n rows.
+
+    Results lie in new memory, as those of a call do: its first use costs time.
+    """
     case, width = call.case, max(by.shape[1] for by in weights)
     whole = matrices[0] if case.kind not in GATHERS else matrices[0].repeat(case.ranks, 1)
-    out = torch.empty(len(whole), width, dtype=whole.dtype)
+    gathers = case.kind in GATHERS
+    new = partial(torch.empty, len(whole), width, dtype=whole.dtype)
+    out, into_whole = new(), torch.empty_like(whole if gathers else whole[:0])
     wires = [Wire(case.op, whole.dtype, case.ranks, is_async=each) for each in (False, True)]
 
     def product(rows: int) -> None:
         for a, by, row in _pairs(case, matrices, weights, biases):
-            part, into = (whole if case.kind in GATHERS else a)[:rows], out[:rows, : by.shape[1]]
+            part, into = (
+                (whole if gathers else a)[:rows],
+                (out if case.kind == SCATTER else new())[:rows, : by.shape[1]],
+            )
             torch.mm(part, by, out=into) if row is None else torch.addmm(row, part, by, out=into)
 
     def collective(is_async: bool, rows: int) -> None:
         wire = wires[is_async]
-        if case.kind in GATHERS:
-            part = whole[: rows * case.ranks]
-            wire.begin(group, GATHER, torch.empty_like(part), matrices[0][:rows]).wait()
+        if gathers:
+            wire.begin(group, GATHER, into_whole[: rows * case.ranks], matrices[0][:rows]).wait()
         elif case.kind == SCATTER:
             wire.begin(group, case.kind, torch.empty(rows // case.ranks, width, dtype=whole.dtype), out[:rows]).wait()
         else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import torch
 
 from dovetail.ir import Kind, Op, Program, Region
-from dovetail.torch.linear.kinds import GATHER, REDUCE
+from dovetail.torch.linear.kinds import GATHER, REDUCE, SCATTER
 from dovetail.torch.linear.scratch import Scratch
 from dovetail.torch.linear.serial import Made
 from dovetail.torch.linear.wire import Wire, advance
@@ -28,6 +29,19 @@ class Part(NamedTuple):
         """Return the rows."""
         whole = buffers[self.buffer]
         return whole[self.start : self.start + self.rows] if self.rows else whole
+
+
+class Joined(NamedTuple):
+    """Rows of a buffer in several places, in the order of their results: one product of many rows is faster than
+    several of few, for it reads the weight once."""
+
+    parts: tuple[Part, ...]
+
+    def of(self, buffers: dict[str, Any]) -> Any:
+        """Return a copy of the rows."""
+        rows = [each.of(buffers) for each in self.parts]
+        into = buffers.get("joined")
+        return torch.cat(rows, out=None if into is None else into[: sum(map(len, rows))])
 
 
 class Step(NamedTuple):
@@ -52,7 +66,8 @@ class Lanes:
         self.rows = {buffer.name: buffer.slots[rank] for buffer in program.buffers}
         self.same = self._shared(program, rank)
         self.results = [name for name in self.rows if name.startswith("C")]
-        self.steps = tuple(self._steps(program, rank))
+        steps = self._steps(program, rank)
+        self.steps = tuple(_merged(steps) if kind == SCATTER else steps)
         self.makes = tuple(
             (buffer.name, buffer.slots[rank])
             for buffer in program.buffers
@@ -60,6 +75,8 @@ class Lanes:
         )
         kept = {*self.results, "gathered", *(self.same[name] for name in self.same)}
         self.uses = tuple(each for each in self.makes if each[0] not in kept)
+        longest = max((step.rows for step in self.steps if isinstance(step.reads, Joined)), default=0)
+        self.uses += (("joined", longest),) if longest else ()
 
     def run(
         self,
@@ -88,7 +105,7 @@ class Lanes:
         buffers: dict[str, Any] = {"A": inputs[0]}
 
         def width_of(name: str) -> int:
-            width: int = inputs[0].shape[1] if name[0] in "Gg" else weights[int(name[1:] or 0)].shape[1]
+            width: int = inputs[0].shape[1] if name[0] in "Ggj" else weights[int(name[1:] or 0)].shape[1]
             return width
 
         scratch = Scratch(inputs[0].dtype, [(rows, width_of(name)) for name, rows in self.uses])
@@ -101,7 +118,7 @@ class Lanes:
         works: list[Any] = []
         found = None
         more = tuple(zip(inputs[1:], weights[1:], strict=True)) if self.kind != GATHER else ()
-        for what, number, reads, writes, rows in self.steps:
+        for what, number, reads, writes, _ in self.steps:
             if what == PRODUCT:
                 a, c, row = reads.of(buffers), writes.of(buffers), first[number]
                 if row is None:
@@ -109,7 +126,7 @@ class Lanes:
                 else:
                     torch.addmm(row, a, weights[number], out=c)
                 for other, by in more:
-                    torch.addmm(c, other[reads.start : reads.start + rows], by, out=c)
+                    torch.addmm(c, reads.of({"A": other}), by, out=c)
             elif what == BEGIN:
                 if works:
                     advance(works[-1])
@@ -172,6 +189,32 @@ class Lanes:
 
 def _ops(program: Program, rank: int) -> Iterator[Op]:
     return (op for op in program.ops() if op.rank == rank)
+
+
+def _merged(steps: Iterator[Step]) -> Iterator[Step]:
+    """Yield steps with products one after another, by one weight, whose results lie side by side, as one.
+
+    Before: rows 32 to 48 of A to rows 16 to 32 of P; rows 0 to 16 of A to rows 0 to 16 of P.
+    After: both places of A, the second first, to rows 0 to 32 of P.
+    """
+    for _, run in groupby(steps, lambda step: (step.what, step.number)):
+        found = list(run)
+        yield from [_one(found)] if found[0].what == PRODUCT and _are_side_by_side(found) else found
+
+
+def _are_side_by_side(products: list[Step]) -> bool:
+    ordered = sorted(each.writes for each in products)
+    return all(a.buffer == b.buffer and a.start + a.rows == b.start for a, b in pairwise(ordered))
+
+
+def _one(products: list[Step]) -> Step:
+    """Return a product that makes the results of several."""
+    if len(products) == 1:
+        return products[0]
+    ordered = sorted(products, key=lambda each: each.writes.start)
+    writes, rows = ordered[0].writes, sum(each.rows for each in products)
+    joined = Joined(tuple(each.reads for each in ordered))
+    return Step(PRODUCT, products[0].number, joined, writes._replace(rows=rows), rows)
 
 
 def predicted_s(

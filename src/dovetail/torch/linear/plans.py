@@ -188,9 +188,9 @@ def keep(call: Call, group: Any) -> None:
 
 
 def place_of(case: Case, group: Any) -> Item:
-    """Return where the store has the plan: by shapes, torch, its threads, and rank 0's host."""
+    """Return where the store has the plan: by shapes, torch, threads, rank 0's host, and what connects the ranks."""
     where = [torch.__version__, torch.get_num_threads(), platform.node(), len(os.sched_getaffinity(0))]
-    return item(SCHEDULES, SCHEMA, list(case), *where)
+    return item(SCHEDULES, SCHEMA, list(case), *where, getattr(group._ranks, "where", ""))
 
 
 def _site() -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+LEAST = 1 << 15  # elements: less is new memory each time, which the C library has at hand
 MOST_KEPT = 2  # of each dtype: a call may run inside another one's backward
 _spare: dict[Any, list[Any]] = {}
 
@@ -24,11 +25,15 @@ class Scratch:
     Attributes
     ----------
     matrices : list of Tensor
-        They lie in one piece of memory.
+        If they are large, they lie in one piece of memory.
     """
 
     def __init__(self, dtype: Any, shapes: Sequence[tuple[int, int]]) -> None:
         lengths = [rows * columns for rows, columns in shapes]
+        self._whole: Any = None
+        if sum(lengths) < LEAST:
+            self.matrices = [torch.empty(shape, dtype=dtype) for shape in shapes]
+            return
         self._whole = _taken(dtype, sum(lengths))
         self.matrices, begin = [], 0
         for (rows, columns), length in zip(shapes, lengths, strict=True):
@@ -37,6 +42,8 @@ class Scratch:
 
     def give_back(self) -> None:
         """Let later calls use the memory. Not after a failure: messages may still come to it."""
+        if self._whole is None:
+            return
         spare = _spare.setdefault(self._whole.dtype, [])
         spare.append(self._whole)
         if len(spare) > MOST_KEPT:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
-from dovetail.torch.linear.scratch import Scratch
+from dovetail.torch.linear.scratch import LEAST, Scratch
 from dovetail.torch.linear.wire import Wire
 
 Made = tuple[Any, list[Any], Any]  # the gathered input, a result for each weight, and what `later` returns
@@ -17,7 +17,7 @@ Made = tuple[Any, list[Any], Any]  # the gathered input, a result for each weigh
 def products(inputs: Sequence[Any], weights: Sequence[Any], first: Sequence[Any], out: Any = None) -> Any:
     """Return `Σ inputs[i] · weights[i] + first[0]`, in `out` if given."""
     if first[0] is None:
-        out = torch.mm(inputs[0], weights[0], out=out)
+        out = inputs[0].mm(weights[0]) if out is None else torch.mm(inputs[0], weights[0], out=out)
     else:
         out = torch.addmm(first[0], inputs[0], weights[0], out=out)
     for place in range(1, len(inputs)):
@@ -60,11 +60,12 @@ class Serial:
             return whole, each_product(whole, weights, first), None
         if self.kind == SCATTER:
             rows, columns = inputs[0].shape[0], weights[0].shape[1]
-            scratch = Scratch(inputs[0].dtype, [(rows, columns)])
-            made = products(inputs, weights, first, scratch.matrices[0])
-            out = inputs[0].new_empty((rows // self.ranks, columns))
+            scratch = Scratch(inputs[0].dtype, [(rows, columns)]) if rows * columns >= LEAST else None
+            made = products(inputs, weights, first, scratch and scratch.matrices[0])
+            out = made.new_empty((rows // self.ranks, columns))
             wire.begin(group, self.kind, out, made).wait()
-            scratch.give_back()
+            if scratch:
+                scratch.give_back()
             return None, [out], None if later is None else later()
         out = products(inputs, weights, first)
         wire.begin(group, self.kind, out, out).wait()

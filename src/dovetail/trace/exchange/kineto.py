@@ -33,6 +33,7 @@ WORDS = {
     for call in traits.mpi[:1]
     for name, text in ((f"MPI_{call}", kind), (f"MPI_I{call.lower()}", f"{kind}(async_op=True)"))
 } | {"MPI_Wait": "work.wait()"}
+WORDS |= {f"{where} MPI": f"{where} collectives" for where in ("in", "outside", "share of")}
 
 
 class Span(NamedTuple):
@@ -84,7 +85,12 @@ def spans_of(events: Sequence[Any], about: Mapping[str, Any]) -> tuple[list[Span
     found += _issued(others, events)
     work = _work(events, places)
     spans = sorted((_with_wait(span, work[span.thread]) for span in found), key=lambda span: span.start)
-    return spans, [e for i, e in enumerate(events) if i not in places and not (found and _calls_one(e))]
+    return spans, [e for i, e in enumerate(events) if i not in places and not (found and _calls_one(e)) and _is_seen(e)]
+
+
+def _is_seen(event: Mapping[str, Any]) -> bool:
+    """Return whether the program did what an event says: the profiler adds one that spans its own time."""
+    return event.get("cat") != "Trace"
 
 
 def _issued(found: Sequence[Span], events: Sequence[Any]) -> list[Span]:
