@@ -1,4 +1,4 @@
-"""What bench/pytorch/torch_operators.py compares: layers of dovetail.torch, the same calls by hand, and rivals in chunks.
+"""What torch_operators.py compares: layers of dovetail.torch, the same calls by hand, and rivals in chunks.
 
 A contest is a Contest: contestants by name, and the phases that the ideal is made of.
 """

@@ -240,25 +240,24 @@ static inline void dm_collective(int64_t sent, int64_t received, MPI_Comm comm) 
 
 /* Records a collective among neighbours as the messages that it consists of: a rank waits for its own neighbours only.
    `each`: bytes to, or from, neighbour `dm_i`. */
-#define DM_TO_NEAR(each, sent, received, comm)                                                           \
-    do {                                                                                                 \
-        int dm_near[DM_MOST_NEAR];                                                                       \
-        const int dm_count = dm_neighbours(comm, 1, dm_near);                                            \
-        if (dm_count < 0) {                                                                              \
-            dm_collective(sent, received, comm);                                                         \
-            break;                                                                                       \
-        }                                                                                                \
-        for (int dm_i = 0; dm_i < dm_count; ++dm_i)                                                      \
-            if (dm_near[dm_i] >= 0) dm_send(each, dm_near[dm_i], DM_NEAR_TAG, comm);                     \
-        dm_recv(0, MPI_ANY_SOURCE, DM_NEAR_TAG, comm);                                                   \
+#define DM_TO_NEAR(each, sent, received, comm)                                       \
+    do {                                                                             \
+        int dm_near[DM_MOST_NEAR];                                                   \
+        const int dm_count = dm_neighbours(comm, 1, dm_near);                        \
+        if (dm_count < 0) {                                                          \
+            dm_collective(sent, received, comm);                                     \
+            break;                                                                   \
+        }                                                                            \
+        for (int dm_i = 0; dm_i < dm_count; ++dm_i)                                  \
+            if (dm_near[dm_i] >= 0) dm_send(each, dm_near[dm_i], DM_NEAR_TAG, comm); \
+        dm_recv(0, MPI_ANY_SOURCE, DM_NEAR_TAG, comm);                               \
     } while (0)
-#define DM_FROM_NEAR(each, comm)                                                                         \
-    do {                                                                                                 \
-        int dm_near[DM_MOST_NEAR];                                                                       \
-        const int dm_count = dm_neighbours(comm, 0, dm_near);                                            \
-        for (int dm_i = 0; dm_i < dm_count; ++dm_i)                                                      \
-            if (dm_near[dm_i] >= 0)                                                                      \
-                dovetail_trace_detail(DVT_DONE, dm_i, dm_pair(dm_near[dm_i], DM_NEAR_TAG), each);        \
+#define DM_FROM_NEAR(each, comm)                                                                                      \
+    do {                                                                                                              \
+        int dm_near[DM_MOST_NEAR];                                                                                    \
+        const int dm_count = dm_neighbours(comm, 0, dm_near);                                                         \
+        for (int dm_i = 0; dm_i < dm_count; ++dm_i)                                                                   \
+            if (dm_near[dm_i] >= 0) dovetail_trace_detail(DVT_DONE, dm_i, dm_pair(dm_near[dm_i], DM_NEAR_TAG), each); \
     } while (0)
 enum { DM_NEAR_TAG = INT32_MAX };
 

@@ -44,8 +44,8 @@ static int dm_degree(MPI_Comm comm, int outwards) {
 
 enum { DM_MOST_NEAR = 128 }; /* a rank with more neighbours records their exchange as a collective of all ranks */
 
-/* Writes the neighbours that send to this rank (outwards 0), or that it sends to (1), in the order of their data; returns
-   their number; -1: there is no topology, or there are too many. */
+/* Writes the neighbours that send to this rank (outwards 0), or that it sends to (1), in the order of their data;
+   returns their number; -1: there is no topology, or there are too many. */
 static int dm_neighbours(MPI_Comm comm, int outwards, int* ranks) {
     int topology = 0, unused[2 * DM_MOST_NEAR];
     const int in = dm_degree(comm, 0), out = dm_degree(comm, 1);

@@ -64,7 +64,6 @@ static inline void dm_sample(const void* from, int64_t count, MPI_Datatype datat
     dm_sampled = dm_checksum(from, count, datatype, DM_LEAST_GIVEN);
 }
 
-
 /* Returns the bytes of a message, with the checksum in the bits above: see DVT_SEND. */
 static inline int64_t dm_sent_with_checksum(int64_t num_bytes) {
     const int64_t most = (INT64_C(1) << DM_SENT_SHIFT) - 1;
