@@ -142,10 +142,11 @@ int main(int argc, char** argv) {
 """
 
 
-def test_the_recorder_sees_since_when_data_were_ready(mpi, tmp_path):
+def test_the_recorder_sees_since_when_data_were_ready(mpi, tmp_path, monkeypatch):
     """What was written before the barrier, not what is written before the send, nor what never changes."""
     source = tmp_path / "ready.c"
     source.write_text(READY)
+    monkeypatch.setenv("DOVETAIL_TRACE_READY", "1")
     code, trace = traced(mpi, tmp_path / "out", 2, compiled(mpi, source, tmp_path / "ready"))
     assert code == 0
     col = trace.columns

@@ -66,6 +66,7 @@ def build_wrappers(library: Library, near: Path | None = None, *, python: bool =
     """
     native = trace_folder()
     flags = ["-DDM_PYTHON"] if python else []
+    flags += ["-DDM_READY"] if os.environ.get("DOVETAIL_TRACE_READY") else []  # see native/trace/mpi/mpi_ready.h
     flags += [f"-I{native}", f"-L{native}", "-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     sources = [*sorted(HEADERS.glob("mpi_*.h")), *sorted(native.glob("*.h"))]
     return compile_wrappers(compiler_for(library, near), wrappers, "mpi_trace", sources, flags)
