@@ -91,8 +91,8 @@ class SharedRanks:
 
     def explained(self, error: RunError) -> RunError:
         """Return the error of a failed call, which names the rank that has caused it."""
-        said = error.found or ""
-        return RunError(said) if said.startswith("rank ") else error
+        is_plain = error.what.endswith("failed in test") and (error.found or "").startswith("rank ")
+        return RunError(str(error.found)) if is_plain else error
 
     def close(self) -> None:
         """Give back the memory. Other ranks no longer wait for this one."""
