@@ -15,7 +15,7 @@ from torch.nn.functional import gelu, linear
 
 import dovetail.torch as dt
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "torch"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "torch"))
 import decoder
 
 CHUNKS, LAYERS = (2, 4, 8), 8
