@@ -4,7 +4,7 @@
     dovetail trace import FOLDER/rank*.json -o FOLDER/steps.dovetail
     dovetail trace advise FOLDER/steps.dovetail
 
-Rank 1 computes each product three times, as if it had more to do; the advice names it. `gloo`: on that backend.
+Rank 1 computes a product ten times, as if it had more to do; the advice names it. `gloo`: on that backend.
 """
 
 import sys
@@ -29,7 +29,7 @@ def main(folder, backend="dovetail"):
     tokens = torch.rand(TOKENS, WIDTH)
 
     def step():
-        for _ in range(3 if rank == 1 else 1):
+        for _ in range(10 if rank == 1 else 1):
             hidden = gelu(linear(tokens, into))
         result = linear(hidden, out)
         dist.all_reduce(result)

@@ -110,7 +110,7 @@ class Watch:
                 line.shutdown(socket.SHUT_RDWR)
 
     def _forget(self) -> None:
-        """Close the connections in a forked process: else they outlive this one, whose end nobody would notice."""
+        """Close the connections in a forked process: else they outlive this one, and no rank notices its end."""
         for line in list(self._lines.values()):
             line.close()
 
