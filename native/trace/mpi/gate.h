@@ -203,7 +203,7 @@ static void dg_build(void) {
     char note[4096], host[64] = "host";
     char* python = getenv(DG_ENV "BUILD");
     const char* folder = getenv(DG_ENV "DIR");
-    const char* lines = getenv(DG_ENV "PYTHON");
+    const char* sites = getenv(DG_ENV "SITES");
     if (!python || !folder) return;
     gethostname(host, sizeof host - 1);
     if (snprintf(note, sizeof note, "%s/.wrappers-%s-%s", folder, dg_mpi.kind, host) >= (int)sizeof note) return;
@@ -213,8 +213,7 @@ static void dg_build(void) {
     dg_mpi.path[length > 0 ? length : 0] = 0;
     if (length <= 0) {
         char* const command[] = {
-            python, "-m", DG_BUILDER, (char*)dg_mpi.kind, dg_mpi.folder, (char*)(lines && *lines ? "python" : ""),
-            NULL};
+            python, "-m", DG_BUILDER, (char*)dg_mpi.kind, dg_mpi.folder, (char*)(sites ? sites : ""), NULL};
         if (!dg_ask(command)) strcpy(dg_mpi.path, "none");
         const ssize_t done = file >= 0 ? pwrite(file, dg_mpi.path, strlen(dg_mpi.path), 0) : 0;
         (void)done;

@@ -26,15 +26,21 @@ static void dm_only_fortran(int number);
 #include "mpi_ready.h"
 
 #define DM_PROGRAM (dm_fortran_site ? (dm_came_to_c = 1, dm_fortran_site) : DM_SITE)
-#ifdef DM_PYTHON
-#define DM_CALLER dm_place(DM_PROGRAM)
+#ifdef DM_CALLERS
+static int64_t dm_chain_of(int64_t call, uintptr_t above);
+#define DM_CHAIN dm_chain_of(DM_PROGRAM, (uintptr_t)__builtin_frame_address(0))
 #else
-#define DM_CALLER DM_PROGRAM
+#define DM_CHAIN DM_PROGRAM
+#endif
+#ifdef DM_PYTHON
+#define DM_CALLER __extension__({ const int64_t dm_line = dm_place(); dm_line ? dm_line : DM_CHAIN; })
+#else
+#define DM_CALLER DM_CHAIN
 #endif
 
 /* Records a call from Fortran for which the library calls no C function (Open MPI: for empty lists of requests). */
 static void dm_only_fortran(int number) {
-    dovetail_trace_begin(dm_name[number], dm_fortran_site);
+    dovetail_trace_begin(dm_name[number], DM_CHAIN);
     dovetail_trace_end(dm_name[number], 0);
 }
 
@@ -271,6 +277,9 @@ static inline void dm_one_sided(int kind, int64_t num_bytes, int target, MPI_Win
 
 static inline void dm_file(int64_t num_bytes) { dovetail_trace_detail(DVT_WINDOW, 0, dm_pair(-1, -1), num_bytes); }
 
+#ifdef DM_CALLERS
+#include "mpi_callers.h"
+#endif
 #ifdef DM_PYTHON
 #include "mpi_python.h"
 #endif

@@ -10,6 +10,7 @@ static struct {
     int (*ensure)(void);
     void (*release)(int);
     void* (*frame)(void);
+    void* (*back)(void*);
     int (*line)(void*);
     void* (*code)(void*);
     void* (*attribute)(void*, const char*);
@@ -40,6 +41,7 @@ static void dm_find_python(void) {
         {&dm_python.ensure, "PyGILState_Ensure"},
         {&dm_python.release, "PyGILState_Release"},
         {&dm_python.frame, "PyEval_GetFrame"},
+        {&dm_python.back, "PyFrame_GetBack"},
         {&dm_python.line, "PyFrame_GetLineNumber"},
         {&dm_python.code, "PyFrame_GetCode"},
         {&dm_python.attribute, "PyObject_GetAttrString"},
@@ -164,13 +166,34 @@ static void dm_hook_pickle(void) {
     if (names) dm_python.forget(names);
 }
 
-/* Returns minus the number of this thread's Python line; `otherwise`, the call site in C, if it is not in Python. */
-static int64_t dm_place(int64_t otherwise) {
-    if (!dm_python.is_initialized || !dm_python.is_initialized() || !dm_python.this_thread()) return otherwise;
+#ifdef DM_CALLERS
+/* Returns the call site of the chain of Python lines that ends in `frame`; 0 if there are too many lines. */
+static int64_t dm_site_of(void* frame) {
+    int64_t lines[DM_DEPTH];
+    int count = 0;
+    dm_python.keep(frame);
+    while (frame && count < DM_DEPTH) {
+        void* back = dm_python.back(frame);
+        const int number = dm_number_of(dm_python.code(frame), dm_python.line(frame));
+        dm_python.forget(frame);
+        frame = back;
+        if (number) lines[count++] = -(int64_t)number;
+    }
+    if (frame) dm_python.forget(frame);
+    return dm_path(lines, count);
+}
+#else
+/* Returns minus the number of a frame's line; 0 if there are too many lines. */
+static int64_t dm_site_of(void* frame) { return -(int64_t)dm_number_of(dm_python.code(frame), dm_python.line(frame)); }
+#endif
+
+/* Returns the call site of this thread's Python line; 0 if it is not in Python. */
+static int64_t dm_place(void) {
+    if (!dm_python.is_initialized || !dm_python.is_initialized() || !dm_python.this_thread()) return 0;
     const int before = dm_python.ensure();
     void* frame = dm_python.frame();
-    const int number = frame ? dm_number_of(dm_python.code(frame), dm_python.line(frame)) : 0;
+    const int64_t site = frame ? dm_site_of(frame) : 0;
     if (frame && dm_pickle_tries < DM_TRIES) dm_hook_pickle();
     dm_python.release(before);
-    return number ? -number : otherwise;
+    return site;
 }

@@ -35,6 +35,10 @@ def run(
     python: Annotated[
         bool, typer.Option("--python", help="Record the Python line of each MPI call; takes about 0.2 us a call.")
     ] = False,
+    callers: Annotated[
+        bool,
+        typer.Option("--callers", help="Record the calls that lead to each MPI call, too; takes about 0.1 us a call."),
+    ] = False,
     mpi: Annotated[
         str | None,
         typer.Option("--mpi", help="Trace programs of this MPI only: mpich, openmpi, abi, or the path of an mpicc."),
@@ -51,7 +55,8 @@ def run(
     if not command:
         raise DovetailError("no command to trace", hint="dovetail trace run -- mpirun -n 4 ./a.out")
     refuse_another(out)
-    code = run_traced(command, out, python=python, mpi=mpi)
+    sites = [word for word, is_asked in (("python", python), ("callers", callers)) if is_asked]
+    code = run_traced(command, out, sites=sites, mpi=mpi)
     if code and not any(out.glob("*.dvt")):
         output.warn(f"the command ended with exit code {code} before any process of it called MPI: there is no trace")
         return code

@@ -206,12 +206,14 @@ def _about(process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
     about |= {"finalized": process.finalized, "lost": process.lost, "file": process.path.name}
     maps, lanes = [note for note in process.notes if "map" in note], lanes_of(process)
     lines = {str(note["site"]): f"{note['file']}:{note['line']}" for note in process.notes if "site" in note}
+    paths = {str(note["path"]): [int(note["call"]), note["caller"]] for note in process.notes if "path" in note}
     clocks = {
         "clock_error_s": error_s,
         "has_drift": clock.has_drift,
         "moved_s": list(by),
         "event_s": [ticks * clock.line.rate * 1e-9 for ticks in _event_ticks(process)],
         **({"lines": lines} if lines else {}),
+        **({"paths": paths} if paths else {}),
     }
     library = next((note for note in process.notes if "thread_level" in note), {})
     about |= {name: str(library[name]) for name in ("library", "thread_level") if name in library}

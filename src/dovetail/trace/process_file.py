@@ -266,6 +266,8 @@ def _check(note: dict[str, Any], num_ranks: int) -> None:
         note["number"] = _whole({"number": 0, **note}, "number", 1 << 31)
     if "site" in note:
         _whole(note, "site"), _whole(note, "line"), str(note["file"])
+    if "path" in note:
+        _whole(note, "path"), _whole(note, "caller", note["path"]), int(note["call"])
     if "map" in note:
         _whole(note, "start"), _whole(note, "end"), _whole(note, "offset"), str(note["map"])
     if "load" in note and (len(note["load"]) != 8 or not all(type(count) is int for count in note["load"])):

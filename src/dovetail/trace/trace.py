@@ -161,25 +161,32 @@ def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise ValueError("its meta is not a JSON object")
     ranks, faults = meta.get("ranks", []), meta.get("faults", [])
-    kinds = {"rank": int, "host": str, "maps": list, "lanes": dict, "lines": dict, "event_s": list}
+    kinds = {"rank": int, "host": str, "maps": list, "lanes": dict, "lines": dict, "paths": dict, "event_s": list}
     is_sound = isinstance(ranks, list) and isinstance(faults, list) and all(isinstance(text, str) for text in faults)
     is_sound = is_sound and isinstance(meta.get("clocks", {}), dict) and isinstance(meta.get("lost", 0), int)
     for about in ranks if is_sound else []:
         is_sound = is_sound and isinstance(about, dict) and {"rank", "host"} <= about.keys()
         is_sound = is_sound and about["rank"] in range(num_ranks)
         is_sound = is_sound and all(isinstance(about[name], kind) for name, kind in kinds.items() if name in about)
-        is_sound = is_sound and _are_places(about.get("maps", []), about.get("lines", {}))
+        is_sound = is_sound and _are_places(about.get("maps", []), about.get("lines", {}), about.get("paths", {}))
         is_sound = is_sound and is_load(about.get("load", EMPTY))
     if not is_sound:
         raise ValueError("its meta is malformed")
     return meta
 
 
-def _are_places(maps: list[Any], lines: dict[Any, Any]) -> bool:
-    """Return whether a process's memory maps and Python lines have the form that `call_sites` reads."""
+def _are_places(maps: list[Any], lines: dict[Any, Any], paths: dict[Any, Any]) -> bool:
+    """Return whether a process's memory maps, Python lines and paths have the form that `call_sites` reads."""
     kinds = {"map": str, "start": int, "end": int, "offset": int}
     known = all(isinstance(it, dict) and all(isinstance(it.get(k), t) for k, t in kinds.items()) for it in maps)
-    return known and all(isinstance(line, str) for line in lines.values())
+    known = known and all(isinstance(line, str) for line in lines.values())
+    return known and all(_is_path(name, path) for name, path in paths.items())
+
+
+def _is_path(name: str, path: Any) -> bool:
+    """Return whether a path is its call and the number of an earlier path, so that none leads to itself."""
+    is_pair = isinstance(path, list) and len(path) == 2 and all(type(number) is int for number in path)
+    return is_pair and name.isdecimal() and 0 <= path[1] < int(name)
 
 
 def no_columns() -> dict[str, NDArray[Any]]:

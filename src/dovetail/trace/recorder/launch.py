@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from dovetail.trace.recorder.gate import HEADERS, TRACER, Gate, build_gate
 from dovetail.trace.recorder.mpi_wrappers import wrappers
 
 SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
+SITES = {"python": "-DDM_PYTHON", "callers": "-DDM_CALLERS"}  # what call sites may be, and the flags of the wrappers
 TITLES = {"abi": "the MPI ABI", "mpich": "MPICH", "openmpi": "Open MPI"}
 _ASK_PYTHON = (
     "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(open('/proc/self/maps').read())"
@@ -58,14 +59,14 @@ def library_of(command: Sequence[str]) -> Library:
     return Library(kind)
 
 
-def build_wrappers(library: Library, near: Path | None = None, *, python: bool = False) -> Path:
+def build_wrappers(library: Library, near: Path | None = None, *, sites: Collection[str] = ()) -> Path:
     """Compile the tracer's wrappers for an MPI library with its mpicc, unless they are cached; return their path.
 
-    `near`: another folder to look for the mpicc. `python`: record the Python lines of calls. Raises EnvironmentFault
-    if there is no mpicc for the library, or if it fails.
+    `near`: another folder to look for the mpicc. `sites`: what call sites are, of `SITES`. Raises EnvironmentFault if
+    there is no mpicc for the library, or if it fails.
     """
     native = trace_folder()
-    flags = ["-DDM_PYTHON"] if python else []
+    flags = [flag for word, flag in SITES.items() if word in sites]
     flags += ["-DDM_READY"] if os.environ.get("DOVETAIL_TRACE_READY") else []  # see native/trace/mpi/mpi_ready.h
     flags += [f"-I{native}", f"-L{native}", "-ldovetail_trace", f"-Wl,-rpath,{native}", "-Wl,--as-needed"]
     sources = [*sorted(HEADERS.glob("mpi_*.h")), *sorted(native.glob("*.h"))]
@@ -108,7 +109,7 @@ def environment(
     return {**base, "LD_PRELOAD": preload, f"{gate.prefix}DIR": str(folder.resolve())}
 
 
-def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mpi: str | None = None) -> int:
+def run_traced(command: Sequence[str], folder: Path, *, sites: Collection[str] = (), mpi: str | None = None) -> int:
     """Run a command with its MPI ranks traced into `folder`; return its exit code.
 
     Each process loads the wrappers for the MPI library that it uses.
@@ -119,8 +120,9 @@ def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mp
         The command line.
     folder : path
         Where processes write their traces.
-    python : bool
-        Record the Python lines of calls.
+    sites : collection of str
+        What call sites are, beside the addresses of calls: "python", lines of Python; "callers", with the calls that
+        led there.
     mpi : str, optional
         Trace only programs that use this library: a key of `TITLES`, or the path of an mpicc.
 
@@ -129,8 +131,8 @@ def run_traced(command: Sequence[str], folder: Path, *, python: bool = False, mp
     EnvironmentFault
         If the wrappers cannot be compiled, the folder cannot be made, or the command cannot be run.
     """
-    settings = settings_of(TRACER, command, mpi, lambda library, near: build_wrappers(library, near, python=python))
-    settings |= {"DOVETAIL_TRACE_PYTHON": "1"} if python else {}
+    settings = settings_of(TRACER, command, mpi, lambda library, near: build_wrappers(library, near, sites=sites))
+    settings |= {"DOVETAIL_TRACE_SITES": ",".join(sites)} if sites else {}
     gate = build_gate(trace_folder())
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -283,10 +285,10 @@ def _libraries(text: str) -> Iterator[Library]:
     yield from sorted(found, key=lambda library: library.folder is None)
 
 
-def _main(kind: str, folder: str, lines: str) -> int:
+def _main(kind: str, folder: str, sites: str) -> int:
     """Print the path of the wrappers for a library of `kind` in `folder`; the gate runs this command."""
     try:
-        sys.stdout.write(f"{build_wrappers(Library(kind, Path(folder)), python=lines == 'python')}\n")
+        sys.stdout.write(f"{build_wrappers(Library(kind, Path(folder)), sites=sites.split(','))}\n")
     except EnvironmentFault as error:
         sys.stderr.write(f"dovetail trace: programs of {TITLES[kind]} are not traced: {error}\n")
         return 2
