@@ -10,8 +10,8 @@ import numpy as np
 import plain_causes
 import pytest
 from late_ranks import Program
-from trace_calls import call, sent, taken, trace_of
-from trace_files import write_process
+from trace_calls import MS, call, sent, taken, trace_of
+from trace_files import NAMES, event, write_process
 
 from dovetail.advise import causes as causes_module
 from dovetail.advise.advise import advise
@@ -52,6 +52,23 @@ def test_what_a_rank_does_beyond_the_others_is_the_cause_not_what_it_did_last(tm
     (cause, *_) = causes(program.trace(tmp_path)).causes
     assert (cause.activity.place, cause.rank) == ("MPI_Allreduce to MPI_Test", 0)
     assert cause.seconds == pytest.approx(10 * 4e-3, rel=0.05)
+
+
+def test_work_is_named_by_the_program_s_own_intervals(tmp_path, monkeypatch):
+    """Rank 1 spends 4 of 5 ms in `assemble`, which lies in `step`; ranks with little in it do not hide that."""
+    monkeypatch.setitem(NAMES, 16, "step")
+    monkeypatch.setitem(NAMES, 17, "assemble")
+    program = Program(2)
+    for _ in range(10):
+        for rank in range(2):
+            start = program.clock[rank]
+            inner = call(17, start + 0.5, start + (4.5 if rank == 1 else 1.0))
+            program.events[rank] += [event("begin", round(start * MS), 16), *inner]
+            program.work(rank, 5 if rank == 1 else 2)
+            program.events[rank].append(event("end", round(program.clock[rank] * MS), 16))
+        program.all_reduce()
+    (cause,) = causes(program.trace(tmp_path)).causes
+    assert cause.activity.place == "MPI_Allreduce to MPI_Allreduce, in assemble"
 
 
 def test_a_chain_of_waits_leads_to_its_root(tmp_path):

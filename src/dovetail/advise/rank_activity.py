@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from dovetail.advise.crowding import crowding
 from dovetail.advise.disturbance import Disturbance, disturbance
+from dovetail.advise.intervals import Intervals
+from dovetail.advise.regions import Regions
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.analysis.call_classes import IO, PICKLE, PICKLING, SETUP, SYSTEM_IO, class_of
 from dovetail.trace.analysis.collective_calls import CollectiveCalls, CollectiveMatcher
@@ -38,7 +40,7 @@ class Activity(NamedTuple):
     objects into bytes, or back; "poll": time between two unsuccessful tests; "call": time within a call that does not
     wait; "start": before the rank has left MPI_Init; "stolen": others had its cores, "crowded": other ranks had them
     (only if the trace has the kernel's counters).
-    `place`: call sites.
+    `place`: call sites; of work, also the program's own interval (`dovetail.trace.interval`) in which most of it was.
     """
 
     kind: Kind
@@ -47,28 +49,6 @@ class Activity(NamedTuple):
 
 STARTS, STOLEN = Activity("start", "MPI_Init"), Activity("stolen", "other programs, or the hypervisor")
 CROWDED = Activity("crowded", "other ranks of the job")
-
-
-class Intervals(NamedTuple):
-    """Disjoint intervals of one rank and activity, in order of time. `before_s[i]`: seconds of the first i."""
-
-    start_s: Array
-    length_s: Array
-    before_s: Array
-
-    @classmethod
-    def of(cls, start_s: Array, end_s: Array) -> Intervals:
-        length_s = np.maximum(end_s - start_s, 0.0)
-        return cls(start_s, length_s, np.concatenate([[0.0], np.cumsum(length_s)]))
-
-    def seconds_until(self, time_s: Array) -> Array:
-        """Return the seconds of the intervals before each time."""
-        if not len(self.start_s):
-            return np.zeros(len(time_s))
-        at = np.searchsorted(self.start_s, time_s, side="right") - 1
-        within = np.clip(time_s - self.start_s[at], 0.0, self.length_s[at])
-        found: Array = np.where(at < 0, 0.0, self.before_s[at] + within)
-        return found
 
 
 class _Calls(NamedTuple):
@@ -149,7 +129,7 @@ class RankActivity:
 
 def rank_activity(trace: Trace | TraceFile) -> RankActivity:
     """Read a trace, a chunk at a time if it lies on disk."""
-    matcher, collectives_matcher, calls = Matcher(), CollectiveMatcher(), _CallReader(trace)
+    matcher, collectives_matcher, calls, regions = Matcher(), CollectiveMatcher(), _CallReader(trace), Regions(trace)
     polls: list[Polls] = []
     is_poll = of_name(trace.names, lambda name: name in POLLS)
     for part in trace.parts() if isinstance(trace, TraceFile) else [trace]:
@@ -157,6 +137,7 @@ def rank_activity(trace: Trace | TraceFile) -> RankActivity:
         collectives_matcher.take(part.columns)
         polls.append(Polls.of(part.columns, is_poll))
         calls.take(part.columns)
+        regions.take(part.columns)
     joins = collectives_matcher.calls(trace.names, trace.comms)
     found, _ = matcher.messages(trace.names, trace.comms)
     seen = joined(waits_of_messages(found, trace.names), waits_of_collectives(joins, trace.names))
@@ -167,7 +148,19 @@ def rank_activity(trace: Trace | TraceFile) -> RankActivity:
     waits = _longest(waits, MOST_WAITS)
     meetings_s = _meetings(waits, found, joins, trace)
     del found, joins, seen
-    return calls.activity(main, waits, meetings_s, total_s)
+    return _with_regions(calls.activity(main, waits, meetings_s, total_s), regions, main)
+
+
+def _with_regions(ranks: RankActivity, regions: Regions, main: Array) -> RankActivity:
+    """Return the same, with work named by the program's own intervals, too."""
+    if not regions:
+        return ranks
+    names = regions.mostly(main, [ranks.of_rank(rank)[0] for rank in range(ranks.num_ranks)])
+    named = [
+        it._replace(place=f"{it.place}, in {name}") if name and it.kind == "work" else it
+        for it, name in zip(ranks.activities, names, strict=True)
+    ]
+    return replace(ranks, activities=tuple(named))
 
 
 def _longest(waits: Waits, most: int) -> Waits:
