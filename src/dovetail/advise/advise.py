@@ -14,7 +14,7 @@ from dovetail.advise.flood_remedies import FloodCost, flood_cost
 from dovetail.advise.places import Places
 from dovetail.advise.remedy import KINDS, Remedy, Site, duration
 from dovetail.advise.replay import changed_s, makespan_s, with_curve
-from dovetail.advise.roots import Roots
+from dovetail.advise.roots import Root, Roots
 from dovetail.advise.sources import SOURCES
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
@@ -357,12 +357,13 @@ class _Weighed(NamedTuple):
 def _finding(remedy: Remedy, where: str, saved_s: float, roots: Roots | None) -> Finding:
     finding = Finding(remedy.kind, where, remedy.evidence, remedy.action, saved_s, bound_s=saved_s)
     if roots is not None:
-        root = roots.of(remedy.rows, where) if remedy.kind != "poll" else roots.polling(remedy.rows, where)
+        root = roots.polling(remedy.rows, where) if remedy.kind == "poll" else roots.of(remedy.rows, where)
+        root = Root(*remedy.root, where) if remedy.root is not None else root
         calls = roots.calls(remedy.rows)
         disturbed_s = roots.disturbed_s(calls, saved_s)
         finding = replace(finding, cause=root.kind, root=(root.rank, root.place))
         finding = replace(finding, calls=calls.longest(), disturbed_s=disturbed_s)
-    return finding if remedy.is_sure else replace(finding, confidence="medium", is_sure=False)
+    return finding if remedy.is_sure else replace(finding, confidence="medium", is_sure=remedy.is_meant)
 
 
 def _with_alternatives(ranked: Sequence[_Weighed], site: Site) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ KINDS = (
     *("standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe", "rendezvous"),
     *(
         "turns",
+        "answer_first",
         "send_earlier",
         "pipeline",
         "volume",
@@ -39,7 +40,9 @@ class Remedy:
 
     `kind`: one of KINDS. `rows`: rows of the trace that show why. `evidence`, `action`: in words. `changed`: the model
     with the change. `is_sure`: whether the trace shows that the change is possible. `bound`: the model with the most
-    that such a change can do, if the trace does not show how much is possible.
+    that such a change can do, if the trace does not show how much is possible. `root`: why ranks wait, and the rank that
+    lets them wait, if that is known; else it is looked for in the trace. `is_meant`: the program begins the call without
+    waiting, so that it is likely to have work for that time.
     """
 
     kind: str
@@ -49,6 +52,8 @@ class Remedy:
     changed: ReplayModel
     is_sure: bool = True
     bound: ReplayModel | None = None
+    root: tuple[str, int] | None = None
+    is_meant: bool = False
 
 
 Site = Callable[[int], str]  # row of the trace -> the call site

@@ -73,6 +73,7 @@ def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayM
         sent_checksums=made.sent_checksums(),
         ready=made.ready(),
         served_s=made.served_s(),
+        named=made.named(),
         core_waits=core_waits(trace.meta, made.main, made.begins()),
     )
 
@@ -251,6 +252,16 @@ class _ModelBuilder:
             if 0 < at < len(calls):
                 found[n] = Ready(calls[at].row, max(calls[at].start_s - max(since_s, calls[at - 1].end_s), 0.0))
         return found
+
+    def named(self) -> frozenset[int]:
+        """Return `named` of the model: none if ranks also look for messages without waiting."""
+        if not {*PROBES}.isdisjoint(self.trace.names):
+            return frozenset()
+        col, posted = self.trace.columns, self.found.posted_row
+        asked = np.where(posted >= 0, posted - col["part"][posted], 0)  # a call names the source first, then what came
+        is_named = (posted >= 0) & (col["kind"][asked] == KINDS.index("recv")) & (col["peer"][asked] >= 0)
+        is_named &= (self.found.probe_row < 0) | (col["peer"][self.found.probe_row] >= 0)
+        return frozenset(np.flatnonzero(is_named).tolist())
 
     def begins(self) -> list[tuple[list[float], list[int]]]:
         """Return for each rank when its calls begin, and their rows."""
