@@ -79,8 +79,8 @@ def _by_step(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     mean, most = spent.mean(axis=0), spent.max(axis=0)
     places, rows = _ends(model, steps_of, count, site)
     excess_s = float((most - mean).sum())
-    chance_s = _by_chance_s(spent, places)  # 0: steps are too few to show it
-    if excess_s < (UNEVEN - 1) * float(mean.sum()) and (excess_s < 2 * chance_s or not chance_s):
+    is_uneven = excess_s >= (UNEVEN - 1) * float(mean.sum())
+    if not is_uneven and excess_s < 2 * _by_chance_s(spent, places):
         return
     before = _before(model, steps_of, site)
     free, ranks = _without_root_waits(model, site).steps, range(len(model.steps))
@@ -105,7 +105,9 @@ def _by_step(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         evidence = f"the ranks take turns between {worst[0]} and {worst[1]}: in each of {int(at.sum())} steps "
         evidence += f"one of them works longer, by {each}, and the others wait at the barrier"
         action = "let all do this work at once, without barriers between their turns, if nothing needs this order"
-    tried = scaled, alike, *_among_busy(model, own=[own_s(steps) for steps in model.steps])
+    tried = [scaled]  # sums that differ by little explain no more than that
+    if is_uneven:
+        tried += [alike, *_among_busy(model, own=[own_s(steps) for steps in model.steps])]
     yield Remedy(kind, shown, evidence, action, min(tried, key=changed_s), is_sure=False)
 
 

@@ -105,8 +105,9 @@ def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
     """Return the model as if each rank had a core of its own, as far as the trace shows it.
 
     A trace has how long a rank waited for a core in each piece of its work (`ReplayModel.core_waits`). Older ones have
-    the sum only: it is taken from pieces that took longer than the usual one between the same two calls, in proportion. Messages and collectives that took longer
-    than the quick ones of their size, since a rank did not run, lose at most what all ranks waited.
+    the sum only: it is taken from pieces that took longer than the usual one between the same two calls, in proportion.
+    Messages and collectives that took longer than the quick ones of their size, since a rank did not run, lose at most
+    what all ranks waited.
     """
     if found is None or not found.notes:
         return Settled(model)
@@ -159,7 +160,7 @@ def _less(step: Step, gap: float, call: float) -> Step:
 
 
 class _Excess:
-    """What pieces of a run took beyond their like, of each rank's work and calls, and (`met_s`) of all that ranks share.
+    """What pieces took beyond their like, of each rank's work and calls, and (`met_s`) of all that ranks share.
 
     Messages between ranks that share cores are alike whichever of these ranks they join.
     """

@@ -66,8 +66,8 @@ def send_earlier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 def answer_first(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies, by call site, for a rank that works between a message and its answer, for which others wait.
 
-    At most, all of the work comes after the answer: the trace does not show how much of it the answer needs. A rank that
-    works for one other, which hardly works itself, is its worker: its answer is its work.
+    At most, all of the work comes after the answer: the trace does not show how much of it the answer needs. A rank
+    that works for one other, which hardly works itself, is its worker: its answer is its work.
     """
     own, at = [own_s(steps) for steps in model.steps], dict[str, list[_Burst]]()
     for rank, steps in enumerate(model.steps):
@@ -82,7 +82,9 @@ def answer_first(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         moved = [{it.first: it for it in late if it.rank == rank} for rank in range(len(model.steps))]
         most = model.with_steps([_sent_first(*each, 1.0) for each in zip(model.steps, moved, strict=True)])
         each_s = duration(sum(it.work_s for it in late) / len(late))
-        evidence = f"rank {late[0].rank} works {each_s} between a message and its answer at {place}, {len(late)} times, "
+        evidence = (
+            f"rank {late[0].rank} works {each_s} between a message and its answer at {place}, {len(late)} times, "
+        )
         evidence += "while others wait for the answer"
         action = "answer first, then do what the answer does not need, as output, statistics, own work"
         taken = {n for it in late for n in it.numbers}

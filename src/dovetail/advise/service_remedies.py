@@ -54,16 +54,20 @@ def in_any_order(model: ReplayModel, site: Site) -> Iterator[Remedy]:
             continue
         changed, is_sure = _served(model, rank, served, parts)
         rows = [step.row for step in taken]
-        evidence = f"rank {rank} takes messages of {len({model.messages[n].src for n in chosen})} ranks in a fixed order "
-        evidence += f"at {places(rows, site)}: {moved} of {len(rows)} wait for one rank while another's message is there"
-        action = "take what is there first (MPI_ANY_SOURCE; or MPI_Irecv from each rank, and MPI_Waitany), and answer it"
+        evidence = (
+            f"rank {rank} takes messages of {len({model.messages[n].src for n in chosen})} ranks in a fixed order "
+        )
+        evidence += (
+            f"at {places(rows, site)}: {moved} of {len(rows)} wait for one rank while another's message is there"
+        )
+        action = (
+            "take what is there first (MPI_ANY_SOURCE; or MPI_Irecv from each rank, and MPI_Waitany), and answer it"
+        )
         action += "" if is_sure else "; tasks then go to the rank that is free, which shares out the work"
         yield Remedy("any_order", tuple(rows), evidence, action, changed, is_sure, root=("order", rank))
 
 
-def _served(
-    model: ReplayModel, rank: int, served: Sequence[Step], parts: Sequence[Part]
-) -> tuple[ReplayModel, bool]:
+def _served(model: ReplayModel, rank: int, served: Sequence[Step], parts: Sequence[Part]) -> tuple[ReplayModel, bool]:
     """Return the model with this order of service, and whether each of the served does the work that it did.
 
     Who is served first gets the next task first: if ranks wait mostly since tasks were dealt unevenly, the work of the

@@ -27,7 +27,13 @@ from dovetail.advise.remedy import Remedy, Site
 from dovetail.trace.analysis.replay_model import ReplayModel
 
 SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
-    *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.waited_at_once, remedies_waiting.sends, remedies_waiting.post_earlier),
+    *(
+        remedies_waiting.overlap,
+        remedies_waiting.nonblocking,
+        remedies_waiting.waited_at_once,
+        remedies_waiting.sends,
+        remedies_waiting.post_earlier,
+    ),
     *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
     *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
     *(remedies_balance.balance, remedies_balance.slow_link),

@@ -40,7 +40,7 @@ def waits_of(process: ProcessFile, clock: RankClock, start_ns: float) -> dict[st
     """Return `{"core_waits": …}` for the meta of a process's rank; empty if its file has none.
 
     An entry of each column per wait of a thread for a core: the `thread`, when it next called MPI (`time_s`, on the
-    trace's clock), and the `seconds` that it had waited in its work before that. Each thread's first entry may have 0 s.
+    trace's clock), and the `seconds` that it had waited in its work before that. A thread's first entry has 0 s.
     """
     rows = [note["waits"] for note in process.notes if "waits" in note]
     if not rows:
