@@ -15,12 +15,8 @@
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 enum { AHEAD = 16 }; /* events that are prefetched, so that the program's next sends do not wait for the cache */
-enum {
-    LOOK_PAUSES = 50,
-    LEAST_WAITED_NS = 50000
-};                             /* waits for a core are read so many of the writer's pauses after the
-                                  last time, and noted if they are as long */
-enum { MOST_WAITS = 1 << 16 }; /* notes of waits for a core in a process */
+enum { LOOK_PAUSES = 50 }; /* waits for a core are read so many of the writer's pauses after the last time */
+enum { LEAST_WAITED_NS = 50000, MOST_WAITS = 1 << 16 }; /* of waits for a core: those noted, and how many of them */
 
 __thread int dovetail_trace_inside __attribute__((tls_model("initial-exec")));
 

@@ -13,13 +13,13 @@ from dovetail.advise.disturbance import disturbance
 from dovetail.advise.finding import Finding, counted_s, ranked_by
 from dovetail.advise.flood_remedies import FloodCost, flood_cost
 from dovetail.advise.places import Places
-from dovetail.advise.remedy import Remedy, Site, duration
+from dovetail.advise.remedy import CAUSE, Remedy, Site, duration
 from dovetail.advise.replay import changed_s, makespan_s, with_curve
 from dovetail.advise.roots import Root, Roots
 from dovetail.advise.sources import SOURCES
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
-from dovetail.advise.unexplained import CAUSE, unexplained
+from dovetail.advise.unexplained import unexplained
 from dovetail.advise.words import hidden_notes, in_words
 from dovetail.core.collector import paused
 from dovetail.machine import Machine

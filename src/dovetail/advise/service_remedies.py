@@ -54,15 +54,12 @@ def in_any_order(model: ReplayModel, site: Site) -> Iterator[Remedy]:
             continue
         changed, is_sure = _served(model, rank, served, parts)
         rows = [step.row for step in taken]
+        count = len({model.messages[n].src for n in chosen})
         evidence = (
-            f"rank {rank} takes messages of {len({model.messages[n].src for n in chosen})} ranks in a fixed order "
+            f"rank {rank} takes messages of {count} ranks in a fixed order at {places(rows, site)}, and waits for "
         )
-        evidence += (
-            f"at {places(rows, site)}: {moved} of {len(rows)} wait for one rank while another's message is there"
-        )
-        action = (
-            "take what is there first (MPI_ANY_SOURCE; or MPI_Irecv from each rank, and MPI_Waitany), and answer it"
-        )
+        evidence += f"one while another's is there; {moved} of {len(rows)} would come elsewhere in the order"
+        action = "take what is there first (MPI_ANY_SOURCE, or MPI_Irecv from each rank and MPI_Waitany), and answer it"
         action += "" if is_sure else "; tasks then go to the rank that is free, which shares out the work"
         yield Remedy("any_order", tuple(rows), evidence, action, changed, is_sure, root=("order", rank))
 
