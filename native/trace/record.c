@@ -14,7 +14,7 @@
 #include "writer.h"
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
-enum { AHEAD = 16 }; /* events that are prefetched, so that the program's next sends do not wait for the cache */
+enum { AHEAD = 16 };       /* events that are prefetched, so that the program's next sends do not wait for the cache */
 enum { LOOK_PAUSES = 50 }; /* waits for a core are read so many of the writer's pauses after the last time */
 enum { LEAST_WAITED_NS = 50000, MOST_WAITS = 1 << 16 }; /* of waits for a core: those noted, and how many of them */
 
