@@ -14,7 +14,9 @@
 #include "writer.h"
 
 #define LIKELY(x) __builtin_expect(!!(x), 1)
-enum { AHEAD = 16 }; /* events that are prefetched, so that the program's next sends do not wait for the cache */
+enum { AHEAD = 16 };       /* events that are prefetched, so that the program's next sends do not wait for the cache */
+enum { LOOK_PAUSES = 50 }; /* waits for a core are read so many of the writer's pauses after the last time */
+enum { LEAST_WAITED_NS = 50000, MOST_WAITS = 1 << 16 }; /* of waits for a core: those noted, and how many of them */
 
 __thread int dovetail_trace_inside __attribute__((tls_model("initial-exec")));
 
@@ -34,6 +36,11 @@ static __thread struct {
         uint64_t count; /* the segment's `count` after that event */
         int name;
     } vain;
+    struct {
+        uint64_t at;    /* clock of the last reading */
+        int64_t so_far; /* nanoseconds; -1: unknown */
+        uint32_t generation;
+    } waits; /* for a core */
 } mine __attribute__((tls_model("initial-exec")));
 
 static uint64_t about(int kind, int field, int64_t arg) {
@@ -113,20 +120,47 @@ static inline void put(uint32_t file, int kind, int field, uint64_t word, int64_
     event->about = about(kind, field, arg);
 }
 
-static inline void stamp(int kind, int name, int64_t arg) {
+/* Returns the clock; if nothing is recorded, that of the last reading of waits for a core. */
+static inline uint64_t stamp(int kind, int name, int64_t arg) {
     const uint32_t file = recorded_in();
-    if (!file) return;
+    if (!file) return mine.waits.at;
     dvt_event* event = place(file);
-    if (!event) return;
+    if (!event) return mine.waits.at;
     event->about = about(kind, name, arg);
-    event->word = dvt_now();
+    return event->word = dvt_now();
 }
+
+/* Reads what this thread has waited for a core; notes what is new if it `begins` a call: it then belongs to the work
+   before that. What is new at the end of a call belongs to the call, where the thread may have waited anyway. */
+__attribute__((noinline, cold)) static void look_at_core(uint64_t now, int begins) {
+    static uint32_t num_notes;
+    const int kept = errno, is_first = mine.waits.generation != generation;
+    const int64_t so_far = dvt_waited_ns(), more = is_first ? 0 : so_far - mine.waits.so_far;
+    const int is_known = so_far >= 0 && (is_first || mine.waits.so_far >= 0);
+    if (is_known && (is_first || (begins && more >= LEAST_WAITED_NS)) &&
+        __atomic_fetch_add(&num_notes, 1, __ATOMIC_RELAXED) < MOST_WAITS) {
+        char line[128];
+        snprintf(line, sizeof line, "{\"waits\": [%u, %llu, %lld]}", mine.thread, (unsigned long long)now,
+                 (long long)more);
+        dovetail_trace_note(line);
+    }
+    mine.waits.so_far = so_far, mine.waits.generation = generation, mine.waits.at = dvt_now();
+    errno = kept;
+}
+
+static inline int is_long_ago(uint64_t now) { return now - mine.waits.at > LOOK_PAUSES * dvt_writer.pause; }
 
 void dovetail_trace_point(int name, int64_t arg) { stamp(DVT_POINT, name, arg); }
 
-void dovetail_trace_begin(int name, int64_t arg) { stamp(DVT_BEGIN, name, arg); }
+void dovetail_trace_begin(int name, int64_t arg) {
+    const uint64_t now = stamp(DVT_BEGIN, name, arg);
+    if (!LIKELY(!is_long_ago(now))) look_at_core(now, 1);
+}
 
-void dovetail_trace_end(int name, int64_t arg) { stamp(DVT_END, name, arg); }
+void dovetail_trace_end(int name, int64_t arg) {
+    const uint64_t now = stamp(DVT_END, name, arg);
+    if (!LIKELY(!is_long_ago(now))) look_at_core(now, 0);
+}
 
 /* Adds a poll to the last interval of polls, if it directly continues that interval; returns whether it does. */
 static inline int looks_again(uint32_t file, int name, uint64_t begin) {
@@ -211,6 +245,7 @@ static void give_back(void* unused) {
     (void)unused;
     dvt_segment *segment = mine.segment, *before = mine.before;
     mine.segment = mine.before = NULL;
+    dvt_forget_core();
     if (mine.generation != generation || !__atomic_load_n(&depth, __ATOMIC_RELAXED)) return;
     if (before) dvt_discard(before);
     if (!segment) return;
@@ -254,6 +289,8 @@ static void in_child(void) {
     depth = 0;
     mine.segment = mine.before = NULL;
     dvt_forget();
+    dvt_forget_core();
+    mine.waits.generation = 0;
     pthread_mutex_unlock(&lock);
 }
 

@@ -51,4 +51,7 @@ void dvt_line(const char* text); /* writes a line to the file of names and notes
    `always`: even then. Calls do not overlap. */
 void dvt_note_load(int always);
 
+int64_t dvt_waited_ns(void); /* returns what this thread has waited for a core so far; -1: unknown (core.c) */
+void dvt_forget_core(void);  /* closes what dvt_waited_ns opened, of a thread that ends, or of a forked child */
+
 #endif

@@ -54,6 +54,31 @@ def test_ranks_that_share_cores_are_not_called_uneven(tmp_path):
     assert found.to_json()["crowded"] == list(found.crowded)
 
 
+@pytest.mark.parametrize("is_noted", [True, False])
+def test_work_that_differs_stays_where_the_kernel_says_when_ranks_waited(tmp_path, is_noted):
+    """By turns a rank has three times the work; each time slice that a rank lost is noted, or only their sum."""
+    chance, program = random.Random(5), Program(3)
+    waits: list[list[dict]] = [[{"waits": [1, 0, 0]}] for _ in range(3)]
+    for step in range(STEPS):
+        late = chance.randrange(3) if chance.random() < 0.5 else -1
+        for rank in range(3):
+            program.work(rank, STEP_MS * (3 if step % 3 == rank else 1) + SLICE_MS * (rank == late))
+        if late >= 0:
+            waits[late].append({"waits": [1, round(program.clock[late] * MS), SLICE_MS * MS]})
+        program.all_reduce()
+    end = round(max(program.clock) * MS)
+    for rank, events in enumerate(program.events):
+        lost = sum(note["waits"][2] for note in waits[rank])
+        counted = [{"load": [0] * 8}, {"load": [end, end - lost, lost, end // (5 * MS), 0, 0, 0, 0]}, {"io": True}]
+        notes = [{"booted_ns": 10**18, "cpus": [0, 1]}, *counted, *(waits[rank] if is_noted else [])]
+        write_process(tmp_path, rank, {1: events}, num_ranks=3, notes=notes)
+    trace = trace_of(tmp_path)
+    model, _ = settled(model_of(trace), crowding(trace.meta, 3), lambda row: "")
+    works_ms = sorted(gap_s(step) * 1e3 for step in model.steps[0] if step.kind == "join")[3:-3]
+    assert works_ms[0] == pytest.approx(STEP_MS, rel=0.05)
+    assert (works_ms[-1] == pytest.approx(3 * STEP_MS, rel=0.05)) == is_noted
+
+
 def test_the_same_times_are_an_imbalance_if_every_rank_ran(tmp_path):
     """The check of the test above: the kernel says that nobody waited for a core."""
     trace = run(tmp_path, (STEP_MS,) * 3, 2, 0.5)

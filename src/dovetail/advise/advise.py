@@ -10,17 +10,16 @@ from typing import Any, NamedTuple
 
 from dovetail.advise.crowding import crowding, settled
 from dovetail.advise.disturbance import disturbance
+from dovetail.advise.finding import Finding, counted_s, ranked_by
 from dovetail.advise.flood_remedies import FloodCost, flood_cost
 from dovetail.advise.places import Places
-from dovetail.advise.remedy import KINDS, Remedy, Site, duration
+from dovetail.advise.remedy import CAUSE, Remedy, Site, duration
 from dovetail.advise.replay import changed_s, makespan_s, with_curve
-from dovetail.advise.roots import Roots
+from dovetail.advise.roots import Root, Roots
 from dovetail.advise.sources import SOURCES
 from dovetail.advise.spread import Cost, chance_s
 from dovetail.advise.thread_level import level_notes
-from dovetail.advise.unexplained import CAUSE, late_ranks, without_cause
-from dovetail.advise.unexplained import LEAST_SHARE as UNEXPLAINED
-from dovetail.advise.unexplained import MOSTLY as EXPLAINS
+from dovetail.advise.unexplained import unexplained
 from dovetail.advise.words import hidden_notes, in_words
 from dovetail.core.collector import paused
 from dovetail.machine import Machine
@@ -38,76 +37,6 @@ EXCERPTS, EXCERPT_ROWS = 8, 8192  # number of excerpts, and rows of each
 SUMS = ("saves_s", "bound_s", "disturbed_s")  # fields of a finding that excerpts' sums give
 MOST_MAINS = 4  # findings with which later ones are compared, whether they save the same seconds
 MODEL_ERROR = 0.1  # share of a trace's time by which its replay may be longer, and savings are still counted from that
-MUCH_THE_SAME = 0.2  # savings that differ by less are ranked by effort: two predictions may be off by a tenth each
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One change to a traced program.
-
-    Attributes
-    ----------
-    kind : str
-        One of `advise.remedy.KINDS`.
-    where : str
-        Call site, as function, file and line.
-    evidence : str
-        What the trace shows, with figures.
-    action : str
-        What to change.
-    saves_s : float
-        Seconds of makespan that a replay with the change saves.
-    cause : str
-        Why ranks waited: kind of the root's activity (`advise.roots`); "calls" if the calls themselves cost the time.
-    root : tuple of int and str
-        The late rank, and what it did where. -1 and "": unknown.
-    confidence : str
-        "high"; "medium" if the trace does not show whether the change is possible; "low" if it saves less than noise.
-    bound_s : float
-        The most that such a change saves. Equals `saves_s` unless the trace does not show how much is possible.
-    instead_of : str
-        Kind and place of a finding listed before, whose change saves the same seconds; empty: none.
-    disturbed_s : float
-        Seconds of the saving that other programs may have caused.
-    calls : tuple of (int, float, float)
-        Rank, start and end of the calls that it is about: the longest.
-    is_sure : bool
-        Whether the trace shows that the change is possible.
-    """
-
-    kind: str
-    where: str
-    evidence: str
-    action: str
-    saves_s: float
-    cause: str = ""
-    root: tuple[int, str] = (-1, "")
-    confidence: str = "high"
-    bound_s: float = 0.0
-    instead_of: str = ""
-    disturbed_s: float = 0.0
-    calls: tuple[tuple[int, float, float], ...] = ()
-    is_sure: bool = True
-
-    @property
-    def is_disturbed(self) -> bool:
-        """Return whether other programs may have caused most of what the change saves."""
-        return self.disturbed_s > 0.5 * self.saves_s
-
-    @property
-    def expected_s(self) -> float:
-        """Return the seconds by which findings are ranked: half of those of a change that may be impossible.
-
-        If the trace does not show how much of a change is possible, each share from none to all is as likely. If
-        `bound_s` exceeds `saves_s`, that is such a mean already.
-        """
-        return self.saves_s if self.is_sure else min(self.saves_s, max(self.bound_s, self.saves_s) / 2)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return all attributes by name, but `is_sure`, which `confidence` includes."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "is_sure"}
-        calls = [dict(zip(("rank", "start_s", "end_s"), call, strict=True)) for call in self.calls]
-        return {**found, "root": {"rank": self.root[0], "place": self.root[1]}, "calls": calls}
 
 
 @dataclass(frozen=True)
@@ -242,7 +171,7 @@ def _with_noise(advice: Advice) -> Advice:
 
 
 def _judged(finding: Finding, least_s: float) -> Finding:
-    is_sure = _counted_s(finding) > least_s and not finding.is_disturbed
+    is_sure = counted_s(finding) > least_s and not finding.is_disturbed
     return finding if is_sure else replace(finding, confidence="low")
 
 
@@ -277,7 +206,7 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     if not any(it.kind == "block" for it in found) and (flood := flood_cost(file, floods)):
         found.append(_of_flood(flood, min(replayed_s / traced_s, 1.0)))
     spread_s = sum(part.spread_s**2 * factor for _, part, factor in times) ** 0.5
-    kept = tuple(_ranked([it for it in found if it.kind == CAUSE or it.saves_s >= LEAST_SHARE * replayed_s]))
+    kept = tuple(ranked_by([it for it in found if it.kind == CAUSE or it.saves_s >= LEAST_SHARE * replayed_s]))
     rows = sum(rows for rows, _, _ in times)
     advice = Advice(kept, traced_s, replayed_s, spread_s=spread_s, num_rows=file.num_rows, read_rows=rows)
     excess_s = sum(part.excess_s * factor for _, part, factor in times)
@@ -315,34 +244,9 @@ def advise_model(
                 if remedy.bound is not None:
                     finding = replace(finding, bound_s=max(replayed - changed_s(remedy.bound), saved))
                 found[id(finding)] = _Weighed(finding, remedy, source, least_s)
-    ranked = [found[id(finding)] for finding in _ranked([it.finding for it in found.values()])]
+    ranked = [found[id(finding)] for finding in ranked_by([it.finding for it in found.values()])]
     findings = tuple(_with_alternatives(ranked, site) if compares else (it.finding for it in ranked))
-    return Advice((*findings, *_unexplained(model, findings, replayed, roots)), model.makespan_s, replayed)
-
-
-def _unexplained(
-    model: ReplayModel, findings: Sequence[Finding], replayed_s: float, roots: Roots | None
-) -> Iterator[Finding]:
-    """Yield the largest cause of waits, with what it costs at most, if no finding saves about as much.
-
-    It saves 0 s: no replay shows how much of it can be saved; not more than ranks wait for it.
-    """
-    cause = roots.worst() if roots is not None and len(model.steps) > 1 else None
-    if cause is None or roots is None:
-        return
-    ranks, place = late_ranks(cause.by_rank_s, cause.pattern), cause.activity.place
-    if cause.seconds / len(model.steps) < UNEXPLAINED * replayed_s:
-        return
-    bound_s = min(replayed_s - changed_s(without_cause(model, place, ranks, roots)), cause.seconds)
-    if bound_s < UNEXPLAINED * replayed_s or any(it.saves_s >= EXPLAINS * bound_s for it in findings):
-        return
-    evidence = f"{cause.pattern.words}: others wait {duration(cause.seconds)} for this work"
-    action = (
-        "no change that a replay knows ends these waits: make this work shorter, share it, or do it after others have "
-    )
-    action += "what they wait for (the bound is without it)"
-    about = CAUSE, place, evidence, action, 0.0, "work", (cause.rank, place), "medium", bound_s
-    yield Finding(*about, is_sure=False)
+    return Advice((*findings, *unexplained(model, findings, replayed, roots)), model.makespan_s, replayed)
 
 
 class _Weighed(NamedTuple):
@@ -357,12 +261,13 @@ class _Weighed(NamedTuple):
 def _finding(remedy: Remedy, where: str, saved_s: float, roots: Roots | None) -> Finding:
     finding = Finding(remedy.kind, where, remedy.evidence, remedy.action, saved_s, bound_s=saved_s)
     if roots is not None:
-        root = roots.of(remedy.rows, where) if remedy.kind != "poll" else roots.polling(remedy.rows, where)
+        root = roots.polling(remedy.rows, where) if remedy.kind == "poll" else roots.of(remedy.rows, where)
+        root = Root(*remedy.root, where) if remedy.root is not None else root
         calls = roots.calls(remedy.rows)
         disturbed_s = roots.disturbed_s(calls, saved_s)
         finding = replace(finding, cause=root.kind, root=(root.rank, root.place))
         finding = replace(finding, calls=calls.longest(), disturbed_s=disturbed_s)
-    return finding if remedy.is_sure else replace(finding, confidence="medium", is_sure=False)
+    return finding if remedy.is_sure else replace(finding, confidence="medium", is_sure=remedy.is_meant)
 
 
 def _with_alternatives(ranked: Sequence[_Weighed], site: Site) -> Iterator[Finding]:
@@ -398,17 +303,12 @@ def together(runs: Sequence[Advice]) -> Advice:
     lacking = {key: [0.0] * max(len(runs) - len(those), 0) for key, those in seen.items()}
     saves = {key: median([*(it.saves_s for it in those), *lacking[key]]) for key, those in seen.items()}
     all_of = [_median_of(those, saves[key]) for key, those in seen.items()]
-    ranked = [it for it in _ranked(all_of) if it.kind == CAUSE or it.saves_s >= LEAST_SHARE * replayed_s]
+    ranked = [it for it in ranked_by(all_of) if it.kind == CAUSE or it.saves_s >= LEAST_SHARE * replayed_s]
     excess_s = median(run.excess_s for run in runs)
     least_s = max(spread_s, excess_s) if len(runs) > 1 else 0.0  # one run's estimate is too uncertain to hide findings
-    sure, doubtful = (tuple(it for it in ranked if (_counted_s(it) > least_s) == is_sure) for is_sure in (True, False))
+    sure, doubtful = (tuple(it for it in ranked if (counted_s(it) > least_s) == is_sure) for is_sure in (True, False))
     rows = sum(run.num_rows for run in runs), sum(run.read_rows for run in runs)
     return Advice(sure, traced_s, replayed_s, doubtful, spread_s, len(runs), excess_s, *rows)
-
-
-def _counted_s(finding: Finding) -> float:
-    """Return the seconds by which a finding is compared with noise."""
-    return finding.bound_s if finding.kind == CAUSE else finding.saves_s
 
 
 def _median_of(those: Sequence[Finding], saves_s: float) -> Finding:
@@ -418,13 +318,3 @@ def _median_of(those: Sequence[Finding], saves_s: float) -> Finding:
     disturbed_s = median(it.disturbed_s for it in those)
     found = replace(those[0], saves_s=saves_s, bound_s=bound_s, disturbed_s=disturbed_s)
     return replace(found, confidence=levels[len(levels) // 2])
-
-
-def _ranked(found: Sequence[Finding]) -> Iterator[Finding]:
-    """Yield the findings, largest expected saving first; of nearly equal ones, the least effort first."""
-    rest = sorted(found, key=lambda finding: -finding.expected_s)
-    while rest:
-        near = [finding for finding in rest if finding.expected_s >= (1 - MUCH_THE_SAME) * rest[0].expected_s]
-        best = min(near, key=lambda finding: KINDS.index(finding.kind))
-        yield best
-        rest.remove(best)

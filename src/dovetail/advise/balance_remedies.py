@@ -24,6 +24,7 @@ UNEVEN = 1.15  # slowest rank / mean of all ranks, step by step: work counts as 
 APART = 1.3  # slowest rank / median of the others: the rank counts as slow; a link, from twice this
 MOSTLY = 0.8  # share of the excess by which a finding names one rank; of two ranks by chance, each has half
 MANY = 16  # fewer steps show no order of the ranks
+BUSY = 0.1  # a rank with less than this share of the most work of a rank hands out work, or waits for others
 ALIKE = 0.1  # ranks count as equal if slowest / fastest is at most 1 + 2 * ALIKE, as those of repaired programs are
 
 
@@ -43,7 +44,7 @@ def balance(model: ReplayModel, site: Site) -> Iterator[Remedy]:
             "which take equally long"
         )
         action = f"check the host of rank {slowest} (clock, memory, other programs), or give the rank less work"
-        yield Remedy("slow_rank", _rows(model, slowest), evidence, action, _levelled(model, own, goal))
+        yield Remedy("slow_rank", _rows(model, slowest), evidence, action, levelled(model, own, goal))
         return
     yield from _by_step(model, site)
 
@@ -78,7 +79,8 @@ def _by_step(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     mean, most = spent.mean(axis=0), spent.max(axis=0)
     places, rows = _ends(model, steps_of, count, site)
     excess_s = float((most - mean).sum())
-    if excess_s < (UNEVEN - 1) * float(mean.sum()) and excess_s < 2 * _by_chance_s(spent, places):
+    is_uneven = excess_s >= (UNEVEN - 1) * float(mean.sum())
+    if not is_uneven and excess_s < 2 * _by_chance_s(spent, places):
         return
     before = _before(model, steps_of, site)
     free, ranks = _without_root_waits(model, site).steps, range(len(model.steps))
@@ -103,7 +105,18 @@ def _by_step(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         evidence = f"the ranks take turns between {worst[0]} and {worst[1]}: in each of {int(at.sum())} steps "
         evidence += f"one of them works longer, by {each}, and the others wait at the barrier"
         action = "let all do this work at once, without barriers between their turns, if nothing needs this order"
-    yield Remedy(kind, shown, evidence, action, min(scaled, alike, key=changed_s), is_sure=False)
+    tried = [scaled]  # sums that differ by little explain no more than that
+    if is_uneven:
+        tried += [alike, *_among_busy(model, own=[own_s(steps) for steps in model.steps])]
+    yield Remedy(kind, shown, evidence, action, min(tried, key=changed_s), is_sure=False)
+
+
+def _among_busy(model: ReplayModel, own: list[float]) -> Iterator[ReplayModel]:
+    """Yield the model with the whole work shared among the ranks that work, if others do not: they hand out tasks."""
+    busy = [seconds > BUSY * max(own) for seconds in own]
+    if 1 < sum(busy) < len(own):
+        mean_s = sum(seconds for seconds, is_busy in zip(own, busy, strict=True) if is_busy) / sum(busy)
+        yield levelled(model, own, [mean_s if is_busy else spent for spent, is_busy in zip(own, busy, strict=True)])
 
 
 def _end_in_barriers(model: ReplayModel, rows: Sequence[int]) -> bool:
@@ -293,7 +306,7 @@ def _rows(model: ReplayModel, rank: int) -> tuple[int, ...]:
     return tuple(step.row for step in steps[:3])
 
 
-def _levelled(model: ReplayModel, own: list[float], goal: list[float]) -> ReplayModel:
+def levelled(model: ReplayModel, own: list[float], goal: list[float]) -> ReplayModel:
     """Return the model with each rank's work outside calls scaled from `own` to `goal` seconds."""
     changed = []
     for steps, now, then in zip(model.steps, own, goal, strict=True):

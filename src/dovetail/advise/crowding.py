@@ -104,21 +104,27 @@ class Settled(NamedTuple):
 def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
     """Return the model as if each rank had a core of its own, as far as the trace shows it.
 
-    The kernel counts how long a rank waited for a core, not when. These seconds are taken from its pieces of work that
-    took longer than its usual one between the same two calls, in proportion. Messages and collectives that took longer
-    than the quick ones of their size, since a rank did not run, lose at most what all ranks waited.
+    A trace has how long a rank waited for a core in each piece of its work (`ReplayModel.core_waits`). Older ones have
+    the sum only: it is taken from pieces that took longer than the usual one between the same two calls, in proportion.
+    Messages and collectives that took longer than the quick ones of their size, since a rank did not run, lose at most
+    what all ranks waited.
     """
     if found is None or not found.notes:
         return Settled(model)
     excess = _Excess(model, found.sharing, site)
     waited = np.where(np.isnan(found.waited), 1.0, found.waited)  # crowded, and not counted: no bound is known
     budget_s = waited * model.makespan_s
-    own = np.array([_in_own_time(model, found, rank) for rank in range(len(model.steps))])
-    share = np.minimum(own * budget_s / np.maximum(excess.own_s, 1e-9), 1.0)
-    met = min(float(budget_s.sum()) / max(excess.met_s, 1e-9), 1.0)
+    if model.core_waits is None:
+        own = np.array([_in_own_time(model, found, rank) for rank in range(len(model.steps))])
+        of_gaps = of_calls = np.minimum(own * budget_s / np.maximum(excess.of_gaps_s + excess.of_calls_s, 1e-9), 1.0)
+        left_s = budget_s
+    else:  # all that the kernel counted in each piece of work; the rest was within calls
+        of_gaps, left_s = np.ones(len(model.steps)), np.maximum(budget_s - excess.of_gaps_s, 0.0)
+        of_calls = np.minimum(left_s / np.maximum(excess.of_calls_s, 1e-9), 1.0)
+    met = min(float(left_s.sum()) / max(excess.met_s, 1e-9), 1.0)
     steps = [
-        [_less(step, share[rank] * gap, share[rank] * call) for step, gap, call in zip(each, gaps, calls, strict=True)]
-        for rank, (each, gaps, calls) in enumerate(zip(model.steps, excess.gaps_s, excess.calls_s, strict=True))
+        [_less(step, of_gaps[rank] * gap, of_calls[rank] * call) for step, gap, call in zip(*its, strict=True)]
+        for rank, its in enumerate(zip(model.steps, excess.gaps_s, excess.calls_s, strict=True))
     ]
     messages = tuple(
         replace(it, delay_s=it.delay_s - met * more) if it.delay_s is not None and more > 0 else it
@@ -128,7 +134,8 @@ def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
         replace(it, seconds=it.seconds - met * more, own_s=min(it.own_s, it.seconds - met * more))
         for it, more in zip(model.collectives, excess.collectives_s, strict=True)
     )
-    left = 1.0 - float((share * excess.own_s).sum()) / max(float(budget_s.sum()), 1e-9)
+    taken_s = float((of_gaps * excess.of_gaps_s + of_calls * excess.of_calls_s).sum())
+    left = 1.0 - taken_s / max(float(budget_s.sum()), 1e-9)
     return Settled(model.with_steps(steps, messages=messages, collectives=collectives), max(left, 0.0))
 
 
@@ -153,21 +160,33 @@ def _less(step: Step, gap: float, call: float) -> Step:
 
 
 class _Excess:
-    """What pieces of a run took beyond their like. `own_s`: by rank, of its own time. `met_s`: of all that ranks share.
+    """What pieces took beyond their like, of each rank's work and calls, and (`met_s`) of all that ranks share.
 
     Messages between ranks that share cores are alike whichever of these ranks they join.
     """
 
     def __init__(self, model: ReplayModel, sharing: Sequence[int], site: Site) -> None:
-        self.gaps_s = [_of_steps(steps, site, gap_s, GRAIN_S) for steps in model.steps]
+        if model.core_waits is None:
+            self.gaps_s = [_of_steps(steps, site, gap_s, GRAIN_S) for steps in model.steps]
+        else:
+            self.gaps_s = [_counted(steps, model.core_waits) for steps in model.steps]
         self.calls_s = [_of_steps(steps, site, lambda step: step.within_s) for steps in model.steps]
         sizes = [(*_way(sharing, it.src, it.dst), it.num_bytes) for it in model.messages]
         self.messages_s = _beyond(sizes, [it.delay_s or 0.0 for it in model.messages], QUICK)
         kinds = [(it.name, it.group, it.num_bytes) for it in model.collectives]
         self.collectives_s = _beyond(kinds, [it.seconds for it in model.collectives], QUICK)
-        self.own_s = np.array([sum(gaps) + sum(calls) for gaps, calls in zip(self.gaps_s, self.calls_s, strict=True)])
+        self.of_gaps_s, self.of_calls_s = (np.array(list(map(sum, each))) for each in (self.gaps_s, self.calls_s))
         of_collective = {it.collective: more for it, more in zip(model.collectives, self.collectives_s, strict=True)}
         self.met_s = sum(self.messages_s) + sum(of_collective.values())
+
+
+def _counted(steps: Sequence[Step], waits: Mapping[int, float]) -> list[float]:
+    """Return for each step how long its rank waited for a core in the work before it, as the kernel counted it."""
+    found, before = [], -1
+    for step in steps:
+        found.append(min(waits.get(step.row, 0.0), gap_s(step)) if step.row != before else 0.0)
+        before = step.row
+    return found
 
 
 def _way(sharing: Sequence[int], src: int, dst: int) -> tuple[int, int]:

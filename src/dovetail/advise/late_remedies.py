@@ -6,11 +6,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, duration, gap_s
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, duration, gap_s, own_s
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
 _BEGINS = ("send", "recv", "own")  # steps that wait for nobody
 UNKNOWN = 0.5  # share of the work before a send that can be done later, if the trace does not show it
+MANY = 8  # fewer answers are no service
+WORKS = 0.25  # a rank with more than this share of another's work is no mere dispatcher of that
 MOSTLY = 0.5  # more than this share of the work before a late send is more than another rank does before its own
 
 
@@ -59,6 +61,45 @@ def send_earlier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         taken = {n for it in late for n in it.numbers}
         rows = tuple(s.row for steps in model.steps for s in steps if s.kind == "received" and s.number in taken)
         yield Remedy("send_earlier", rows, evidence, action, likely, is_sure=False, bound=most)
+
+
+def answer_first(model: ReplayModel, site: Site) -> Iterator[Remedy]:
+    """Yield remedies, by call site, for a rank that works between a message and its answer, for which others wait.
+
+    At most, all of the work comes after the answer: the trace does not show how much of it the answer needs. A rank
+    that works for one other, which hardly works itself, is its worker: its answer is its work.
+    """
+    own, at = [own_s(steps) for steps in model.steps], dict[str, list[_Burst]]()
+    for rank, steps in enumerate(model.steps):
+        bursts = [it for it in _bursts(rank, steps) if it.work_s > GRAIN_S and _is_answer(model, it)]
+        asked_by = {model.messages[n].dst for it in bursts for n in it.numbers}
+        if len(asked_by) > 1 or any(own[other] > WORKS * own[rank] for other in asked_by):
+            for it in bursts:
+                at.setdefault(site(steps[it.last].row), []).append(it)
+    for place, late in at.items():
+        if len(late) < MANY:
+            continue
+        moved = [{it.first: it for it in late if it.rank == rank} for rank in range(len(model.steps))]
+        most = model.with_steps([_sent_first(*each, 1.0) for each in zip(model.steps, moved, strict=True)])
+        each_s = duration(sum(it.work_s for it in late) / len(late))
+        evidence = (
+            f"rank {late[0].rank} works {each_s} between a message and its answer at {place}, {len(late)} times, "
+        )
+        evidence += "while others wait for the answer"
+        action = "answer first, then do what the answer does not need, as output, statistics, own work"
+        taken = {n for it in late for n in it.numbers}
+        rows = tuple(s.row for steps in model.steps for s in steps if s.kind == "received" and s.number in taken)
+        yield Remedy("answer_first", rows, evidence, action, most, is_sure=False, root=("work", late[0].rank))
+
+
+def _is_answer(model: ReplayModel, it: _Burst) -> bool:
+    """Return whether sends follow a message of the same rank, which was the first to send."""
+    before = next((s for s in reversed(model.steps[it.rank][: it.first]) if s.kind not in ("own", "sent")), None)
+    if before is None or before.kind != "received":
+        return False
+    asker = model.messages[before.number].src
+    is_pair = {model.messages[n].dst for n in it.numbers} == {asker} and not crosses(model, it.numbers[0])
+    return is_pair and _first_s(model, asker, it.rank) < _first_s(model, it.rank, asker)
 
 
 def _bursts(rank: int, steps: Sequence[Step]) -> Iterator[_Burst]:

@@ -11,6 +11,7 @@ from dovetail.trace.analysis.call_classes import IO, ONE_SIDED, class_of
 from dovetail.trace.analysis.floods import AT_ONCE_S
 from dovetail.trace.analysis.replay_model import ReplayModel, Step, StepKind
 
+CAUSE = "cause"  # kind of a finding without a remedy: the largest cause of waits
 # Order of remedies that save nearly the same time: little work for the user comes first. A remedy that always helps
 # comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
@@ -19,6 +20,7 @@ KINDS = (
     *("standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe", "rendezvous"),
     *(
         "turns",
+        "answer_first",
         "send_earlier",
         "pipeline",
         "volume",
@@ -28,7 +30,7 @@ KINDS = (
         "barrier",
         "imbalance",
     ),
-    *("seldom", "cause"),
+    *("seldom", CAUSE),
 )
 GRAIN_S = AT_ONCE_S  # calls with less work than this between them count as consecutive
 
@@ -39,7 +41,9 @@ class Remedy:
 
     `kind`: one of KINDS. `rows`: rows of the trace that show why. `evidence`, `action`: in words. `changed`: the model
     with the change. `is_sure`: whether the trace shows that the change is possible. `bound`: the model with the most
-    that such a change can do, if the trace does not show how much is possible.
+    that such a change can do, if the trace does not show how much is possible. `root`: why ranks wait, and the rank
+    that lets them wait, if that is known; else it is looked for in the trace. `is_meant`: the program begins the call
+    without waiting, so that it is likely to have work for that time.
     """
 
     kind: str
@@ -49,6 +53,8 @@ class Remedy:
     changed: ReplayModel
     is_sure: bool = True
     bound: ReplayModel | None = None
+    root: tuple[str, int] | None = None
+    is_meant: bool = False
 
 
 Site = Callable[[int], str]  # row of the trace -> the call site

@@ -16,6 +16,7 @@ from dovetail.advise import pickle_remedies as remedies_pickle
 from dovetail.advise import poll_remedies as remedies_poll
 from dovetail.advise import ready_remedies as remedies_ready
 from dovetail.advise import root_remedies as remedies_root
+from dovetail.advise import service_remedies as remedies_service
 from dovetail.advise import signal_remedies as remedies_signal
 from dovetail.advise import traffic_remedies as remedies_traffic
 from dovetail.advise import transfer_remedies as remedies_transfer
@@ -26,7 +27,13 @@ from dovetail.advise.remedy import Remedy, Site
 from dovetail.trace.analysis.replay_model import ReplayModel
 
 SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
-    *(remedies_waiting.overlap, remedies_waiting.nonblocking, remedies_waiting.sends, remedies_waiting.post_earlier),
+    *(
+        remedies_waiting.overlap,
+        remedies_waiting.nonblocking,
+        remedies_waiting.waited_at_once,
+        remedies_waiting.sends,
+        remedies_waiting.post_earlier,
+    ),
     *(remedies_waiting.progress, remedies_waiting.collective_progress, remedies_waiting.sender_progress),
     *(remedies_traffic.merge, remedies_traffic.block, remedies_traffic.temporal_block),
     *(remedies_balance.balance, remedies_balance.slow_link),
@@ -36,7 +43,8 @@ SOURCES: tuple[Callable[[ReplayModel, Site], Iterator[Remedy]], ...] = (
     *(remedies_call.setup, remedies_call.probe, remedies_call.file_calls),
     *(remedies_chain.pipeline, remedies_chain.dispatch),
     *(remedies_ready.send_ready, remedies_ready.send_before_writing, remedies_ready.send_each),
-    *(remedies_late.send_earlier, remedies_waiting.target_progress),
+    *(remedies_late.send_earlier, remedies_late.answer_first, remedies_waiting.target_progress),
+    remedies_service.in_any_order,
     *(remedies_signal.turns, remedies_signal.empty, remedies_signal.tiny_tasks),
     *(
         remedies_volume.gathered,

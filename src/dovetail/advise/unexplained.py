@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dovetail.advise.cause_patterns import Pattern
-from dovetail.advise.remedy import gap_s
+from dovetail.advise.finding import Finding
+from dovetail.advise.remedy import CAUSE, duration, gap_s
+from dovetail.advise.replay import changed_s
 from dovetail.advise.roots import Roots
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
-CAUSE = "cause"  # kind of the finding
 LEAST_SHARE = 0.05  # share of the makespan that the cause must cost, and of a rank's time, on average, that waits take
 MOSTLY = 0.5  # a remedy that saves this share of what the cause costs explains it
+
+
+def unexplained(
+    model: ReplayModel, findings: Sequence[Finding], replayed_s: float, roots: Roots | None
+) -> Iterator[Finding]:
+    """Yield the largest cause of waits, with what it costs at most, if no finding saves about as much.
+
+    It saves 0 s: no replay shows how much of it can be saved; not more than ranks wait for it.
+    """
+    cause = roots.worst() if roots is not None and len(model.steps) > 1 else None
+    if cause is None or roots is None:
+        return
+    ranks, place = late_ranks(cause.by_rank_s, cause.pattern), cause.activity.place
+    if cause.seconds / len(model.steps) < LEAST_SHARE * replayed_s:
+        return
+    bound_s = min(replayed_s - changed_s(without_cause(model, place, ranks, roots)), cause.seconds)
+    if bound_s < LEAST_SHARE * replayed_s or any(it.saves_s >= MOSTLY * bound_s for it in findings):
+        return
+    evidence = f"{cause.pattern.words}: others wait {duration(cause.seconds)} for this work"
+    action = (
+        "no change that a replay knows ends these waits: make this work shorter, share it, or do it after others have "
+    )
+    action += "what they wait for (the bound is without it)"
+    about = CAUSE, place, evidence, action, 0.0, "work", (cause.rank, place), "medium", bound_s
+    yield Finding(*about, is_sure=False)
 
 
 def without_cause(model: ReplayModel, place: str, ranks: set[int], roots: Roots) -> ReplayModel:

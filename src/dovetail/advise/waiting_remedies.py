@@ -78,6 +78,35 @@ def nonblocking(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         yield Remedy("nonblocking", tuple(rows), evidence, action, changed, is_sure=False)
 
 
+def waited_at_once(model: ReplayModel, site: Site) -> Iterator[Remedy]:
+    """Yield remedies, by call site, for collectives that are begun, and waited for without work in between."""
+    at_once = _without_work(model)
+    for place, found in by_site(model, site, ("joined",)).items() if at_once else ():
+        at = [(rank, step) for rank, step in found if (rank, step.number) in at_once]
+        rows = {step.row for _, step in at}
+        if 2 * len(at) <= len(found) or not _work_follows(model, rows):
+            continue
+        name = model.collectives[at[0][1].number].name
+        evidence = f"{calls_each(at, 'MPI_Wait')} at {place} follow {name} at once, before work of "
+        evidence += duration(_follows_s(model, rows))
+        action = f"{name}, then the work that needs no result, then MPI_Wait"
+        changed = _begun_only(model, rows)
+        yield Remedy("nonblocking", tuple(rows), evidence, action, changed, is_sure=False, is_meant=True)
+
+
+def _without_work(model: ReplayModel) -> set[tuple[int, int]]:
+    """Return rank and number of the non-blocking collectives that a rank waits for without work since it began them."""
+    found, begun, work_s = set[tuple[int, int]](), dict[int, float](), 0.0
+    for rank, steps in enumerate(model.steps):
+        for step in steps:
+            work_s += gap_s(step)
+            if step.kind == "join" and not model.collectives[step.number].blocking:
+                begun[step.number] = work_s
+            elif step.kind == "joined" and step.number in begun and work_s - begun[step.number] <= GRAIN_S:
+                found.add((rank, step.number))
+    return found
+
+
 def _begun_only(model: ReplayModel, rows: set[int]) -> ReplayModel:
     """Return the model with the collectives of these rows begun only: their ranks wait after the work that follows."""
     waits = (s for steps in model.steps for s in steps if s.row in rows and s.kind == "joined")

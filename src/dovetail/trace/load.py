@@ -11,6 +11,8 @@ from dovetail.trace.process_file import ProcessFile
 TICK_S = 0.01  # of the counters of /proc/stat
 COLUMNS = ("time_s", "used_s", "waited_s", "programs_s", "interrupts_s", "steal_s", "switches", "faults")
 EMPTY: dict[str, Any] = {"booted_s": 0.0, "cpus": [], **{name: [] for name in COLUMNS}}
+WAITS = ("thread", "time_s", "seconds")
+NO_WAITS: dict[str, Any] = {name: [] for name in WAITS}
 _SCALES = (1.0, 1e-9, 1e-9, TICK_S, TICK_S, TICK_S, 1, 1)
 
 
@@ -32,6 +34,30 @@ def load_of(process: ProcessFile, clock: RankClock, start_ns: float) -> dict[str
     }
     columns["time_s"] = [(clock.line(row[0]) - start_ns) * 1e-9 for row in rows]
     return {"load": {"booted_s": place["booted_ns"] * 1e-9, "cpus": list(place["cpus"]), **columns}}
+
+
+def waits_of(process: ProcessFile, clock: RankClock, start_ns: float) -> dict[str, Any]:
+    """Return `{"core_waits": …}` for the meta of a process's rank; empty if its file has none.
+
+    An entry of each column per wait of a thread for a core: the `thread`, when it next called MPI (`time_s`, on the
+    trace's clock), and the `seconds` that it had waited in its work before that. A thread's first entry has 0 s.
+    """
+    rows = [note["waits"] for note in process.notes if "waits" in note]
+    if not rows:
+        return {}
+    threads, clocks, waited = zip(*rows, strict=True)
+    times_s = [(clock.line(at) - start_ns) * 1e-9 for at in clocks]
+    columns = [thread - 1 for thread in threads], times_s, [ns * 1e-9 for ns in waited]
+    return {"core_waits": dict(zip(WAITS, columns, strict=True))}
+
+
+def is_waits(found: Any) -> bool:
+    """Return whether an entry `core_waits` of a trace's meta has the form that `waits_of` writes."""
+    if not isinstance(found, Mapping) or found.keys() != {*WAITS}:
+        return False
+    columns = list(found.values())
+    is_whole = all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns)
+    return is_whole and all(isinstance(x, int | float) for column in columns for x in column)
 
 
 def is_load(found: Any) -> bool:

@@ -18,7 +18,7 @@ from dovetail.trace.clocks import Line, RankClock, rank_clocks
 from dovetail.trace.decode import Rows, ThreadDecoder
 from dovetail.trace.ended import Ends
 from dovetail.trace.jobs import ranked
-from dovetail.trace.load import load_of
+from dovetail.trace.load import load_of, waits_of
 from dovetail.trace.partial import first_full, kept, partial_meta
 from dovetail.trace.process_file import MOST_UNSEEN, Piece, ProcessFile, read_process
 from dovetail.trace.spawned import joined_jobs
@@ -150,7 +150,7 @@ class _Merge:
         found, strays = self.matcher.messages(tuple(self.names.rows), comms)
         checked = check(found, strays)
         self.quickest = quickest(found) if checked["received_before_sent"] else None
-        meta = {"ranks": [_about(*one) | load_of(*one[:2], self.start_ns) for one in processes], "clocks": checked}
+        meta = {"ranks": [self._about(*one) for one in processes], "clocks": checked}
         return {
             **meta,
             **partial_meta(self.full, self.start_ns),
@@ -158,6 +158,10 @@ class _Merge:
             "ends_without_begin": self.unmatched,
             "faults": [*self.faults, *self.ends.faults()],
         }
+
+    def _about(self, process: ProcessFile, clock: RankClock, by: Moved) -> dict[str, Any]:
+        counted = load_of(process, clock, self.start_ns) | waits_of(process, clock, self.start_ns)
+        return _about(process, clock, by) | counted
 
     def _lanes(self, index: int) -> Iterator[Iterator[Columns]]:
         process = self.processes[index]

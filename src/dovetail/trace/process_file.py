@@ -272,6 +272,9 @@ def _check(note: dict[str, Any], num_ranks: int) -> None:
         _whole(note, "start"), _whole(note, "end"), _whole(note, "offset"), str(note["map"])
     if "load" in note and (len(note["load"]) != 8 or not all(type(count) is int for count in note["load"])):
         raise ValueError("invalid counters")
+    if "waits" in note:
+        about = dict(zip(("thread", "clock", "waited_ns"), note["waits"], strict=True))
+        _whole(about, "thread", 1 << 31), _whole(about, "clock"), _whole(about, "waited_ns", 1 << 63)
     if "limit_bytes" in note:
         _whole(note, "limit_bytes")
     if "booted_ns" in note:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import check_schema, read_arrays
 from dovetail.trace.decode import KINDS
-from dovetail.trace.load import EMPTY, is_load
+from dovetail.trace.load import EMPTY, NO_WAITS, is_load, is_waits
 from dovetail.trace.process_file import MOST_UNSEEN
 
 SCHEMA = "dovetail.trace/1"
@@ -73,8 +73,8 @@ class Trace:
         One array per entry of `COLUMNS`, all of one length; times in seconds since the first event.
     meta : dict
         Provenance: `ranks` (host, pid, program, finalized, lost events, clock error, names of `lanes`, and of a program
-        of MPI `library` and its `thread_level`; `has_io`: rows "libc …" are its I/O; `load`: `dovetail.trace.load`),
-        `faults`, and `clocks`, the check of the clocks.
+        of MPI `library` and its `thread_level`; `has_io`: rows "libc …" are its I/O; `load`, `core_waits`: see
+        `dovetail.trace.load`), `faults`, and `clocks`, the check of the clocks.
     """
 
     num_ranks: int
@@ -169,7 +169,7 @@ def check_meta(meta: Any, num_ranks: int) -> dict[str, Any]:
         is_sound = is_sound and about["rank"] in range(num_ranks)
         is_sound = is_sound and all(isinstance(about[name], kind) for name, kind in kinds.items() if name in about)
         is_sound = is_sound and _are_places(about.get("maps", []), about.get("lines", {}), about.get("paths", {}))
-        is_sound = is_sound and is_load(about.get("load", EMPTY))
+        is_sound = is_sound and is_load(about.get("load", EMPTY)) and is_waits(about.get("core_waits", NO_WAITS))
     if not is_sound:
         raise ValueError("its meta is malformed")
     return meta

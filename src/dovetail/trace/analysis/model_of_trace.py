@@ -16,6 +16,7 @@ from dovetail.trace.analysis.asleep import Asleep
 from dovetail.trace.analysis.call_classes import COLLECTIVE, IO, ONE_SIDED, OTHER, PICKLING, class_of
 from dovetail.trace.analysis.collective_calls import CollectiveCalls, collective_calls
 from dovetail.trace.analysis.collective_times import CollectiveTimes
+from dovetail.trace.analysis.core_waits import core_waits
 from dovetail.trace.analysis.delays import crossed, delays_of
 from dovetail.trace.analysis.locks import LOCK, Call, locked_s
 from dovetail.trace.analysis.matching import Messages, messages, of_name
@@ -72,6 +73,8 @@ def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayM
         sent_checksums=made.sent_checksums(),
         ready=made.ready(),
         served_s=made.served_s(),
+        named=made.named(),
+        core_waits=core_waits(trace.meta, made.main, made.begins()),
     )
 
 
@@ -165,6 +168,7 @@ class _ModelBuilder:
         (ranks, threads), count = np.unique(both, axis=1, return_counts=True)
         order = np.lexsort((-threads, count, ranks))  # the thread with most calls comes last, and so overwrites others
         main[ranks[order]] = threads[order]
+        self.main = main.tolist()
         found: NDArray[np.bool_] = col["thread"] == main[col["rank"]]
         return found
 
@@ -248,6 +252,20 @@ class _ModelBuilder:
             if 0 < at < len(calls):
                 found[n] = Ready(calls[at].row, max(calls[at].start_s - max(since_s, calls[at - 1].end_s), 0.0))
         return found
+
+    def named(self) -> frozenset[int]:
+        """Return `named` of the model: none if ranks also look for messages without waiting."""
+        if not {*PROBES}.isdisjoint(self.trace.names):
+            return frozenset()
+        col, posted = self.trace.columns, self.found.posted_row
+        asked = np.where(posted >= 0, posted - col["part"][posted], 0)  # a call names the source first, then what came
+        is_named = (posted >= 0) & (col["kind"][asked] == KINDS.index("recv")) & (col["peer"][asked] >= 0)
+        is_named &= (self.found.probe_row < 0) | (col["peer"][self.found.probe_row] >= 0)
+        return frozenset(np.flatnonzero(is_named).tolist())
+
+    def begins(self) -> list[tuple[list[float], list[int]]]:
+        """Return for each rank when its calls begin, and their rows."""
+        return [([it.start_s for it in calls], [it.row for it in calls]) for calls in self.calls]
 
     def served_s(self) -> dict[int, float]:
         """Return `served_s` of the model."""

@@ -152,7 +152,9 @@ class ReplayModel:
     `locked_s`: see `dovetail.trace.analysis.locks`. `checksums`: by row of a collective call, the checksum of a sample
     of what its rank gives, if it is known; `sent_checksums`: by message, one of 7 bits, so that 1 in 127 is equal by
     chance. `ready`: by message, when its data were there, if that was before its sender's last work. `served_s`: see
-    `dovetail.trace.analysis.served`.
+    `dovetail.trace.analysis.served`. `core_waits`: by row of a call, the seconds for which its rank waited for a core
+    during the work before it; None: unknown. `named`: messages of whose receive, or blocking probe, the program names
+    the source.
     """
 
     steps: tuple[tuple[Step, ...], ...]
@@ -171,6 +173,8 @@ class ReplayModel:
     sent_checksums: Mapping[int, int] = field(default_factory=dict, repr=False)
     ready: Mapping[int, Ready] = field(default_factory=dict, repr=False)
     served_s: Mapping[int, float] = field(default_factory=dict, repr=False)
+    core_waits: Mapping[int, float] | None = field(default=None, repr=False)
+    named: frozenset[int] = field(default=frozenset(), repr=False)
 
     @cached_property
     def places(self) -> list[dict[tuple[StepKind, int], int]]:
