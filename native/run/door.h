@@ -3,7 +3,7 @@
 #ifndef DOVETAIL_DOOR_H
 #define DOVETAIL_DOOR_H
 
-#define DT_DOOR_VERSION 2
+#define DT_DOOR_VERSION 3
 
 enum {
     DT_CALL_DONE,
@@ -25,7 +25,8 @@ typedef struct {
     int version;
     void* comm;
     int number; /* of the communicator of one host, for `rest`; -1: of several hosts */
-    int (*call)(void* comm, const dt_asked* asked, char* text, int size); /* A barrier goes by the library. */
+    int (*call)(void* comm, const dt_asked* asked, char* text, int size);    /* A barrier goes by the library. */
+    int (*library)(void* comm, const dt_asked* asked, char* text, int size); /* By the library, without rules. */
     /* As Communicator::begin and Communicator::finish. */
     int (*begin)(void* comm, const dt_asked* asked);
     int (*finish)(void* comm, const dt_asked* asked, int handle, char* text, int size);

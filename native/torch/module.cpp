@@ -1,5 +1,5 @@
 // The Python module of native/torch, compiled where it is used, against the PyTorch found there.
-#include "group.hpp"
+#include "operators.hpp"
 
 namespace {
 
@@ -82,6 +82,14 @@ PYBIND11_MODULE(dovetail_torch, m) {
             const NoGil free;
             return worker.close(std::chrono::milliseconds(static_cast<long long>(1e3 * limit_s)));
         });
+    py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
+        .def_property_readonly("calls", [](const Plan& plan) { return plan.calls.load(); })
+        .def_property_readonly("total_s",
+                               [](const Plan& plan) { return 1e-9 * static_cast<double>(plan.nanoseconds); });
+    py::class_<Question, std::shared_ptr<Question>>(m, "Question");
+    m.def("linear_all_reduce", &linear_all_reduce);
+    m.def("linear_reduce_scatter", &linear_reduce_scatter);
+    m.def("all_gather_linear", &all_gather_linear);
     py::class_<Group, distributed::ProcessGroup, c10::intrusive_ptr<Group>> group(m, "Group");
     group.def(py::init<int, int>())
         .def("open_door",
@@ -89,6 +97,12 @@ PYBIND11_MODULE(dovetail_torch, m) {
                  g.open(reinterpret_cast<const dt_door*>(door), std::move(worker));
              })
         .def("shut_door", &Group::shut)
+        .def("know", [](Group& g, const py::tuple& key, std::int64_t number,
+                        const std::string& title) { return g.plans.know(Key::of(key), number, title); })
+        .def("forget", [](Group& g, const py::tuple& key) { g.plans.forget(Key::of(key)); })
+        .def("ask", &Group::ask)
+        .def("settle", [](Group& g, Question& question, const std::string& title) { g.settle(question, title); })
+        .def_property_readonly("is_native", &Group::is_open)
         .def("name_in_cpp", [](Group& g, const std::string& name) { g.setGroupName(name); })
         .def("reduces", [](Group& g, at::ScalarType dtype, distributed::ReduceOp::RedOpType op, int to_dtype,
                            int to_op) { g.reduces(dtype, op, {to_dtype, to_op}); })
