@@ -34,4 +34,17 @@ typedef struct {
     void (*rest)(void* comm, int number, int on);
 } dt_door;
 
+/* Sends and receives between ranks: those of a Mailbox (run/mailbox.hpp). Any thread may call these. `done` is called
+   once, by any thread: `text`, `found`: the fault; an empty text where there is none. */
+typedef void (*dt_done)(void* about, int is_of_transport, const char* text, const char* found, int source);
+
+typedef struct {
+    int version; /* DT_DOOR_VERSION */
+    void* box;
+    void (*send)(void* box, const void* data, long long num_bytes, int target, long long tag, dt_done done,
+                 void* about);
+    void (*receive)(void* box, void* data, long long num_bytes, int source, long long tag, dt_done done, void* about);
+    int (*wait)(void* box, int (*has_ended)(void* about), void* about, double limit_s);
+} dt_mail;
+
 #endif

@@ -5,6 +5,7 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/PyProcessGroup.hpp>
 
+#include "messages.hpp"
 #include "plans.hpp"
 #include "run/door.h"
 #include "run/mpi_table.h"
@@ -54,7 +55,8 @@ class Group : public c10d::ProcessGroup {
         worker_ = std::move(worker);
         door_ = door;
     }
-    void shut() { door_ = nullptr; }
+    void shut() { door_ = nullptr, mail_ = nullptr; }
+    void open_mail(const dt_mail* mail) { mail_ = mail; }
     bool is_open() const { return door_ != nullptr; }
     void reduces(at::ScalarType dtype, int op, Reduction by) { table_[index(dtype, op)] = by; }
     std::atomic<long long> turn{0};  // how many collectives were called
@@ -72,7 +74,7 @@ class Group : public c10d::ProcessGroup {
         const auto asked = std::make_shared<Asked>(exchange(*question));
         auto begins = [asked, door] { return (asked->handle = door->begin(door->comm, &asked->by)) >= 0; };
         auto act = [this, asked, door, question] { make(*asked, *door); };
-        question->work = worker_->later(std::move(act), "", {}, sizeof number, std::move(begins));
+        question->work = worker_->later(std::move(act), "", {}, sizeof number, std::move(begins), true);
         return question;
     }
     // Throws OperatorError on every rank if some rank makes another call. `title`: this one in words.
@@ -132,6 +134,31 @@ class Group : public c10d::ProcessGroup {
         return begin({"barrier", {DT_BARRIER, nullptr, nullptr, 0, DT_UINT8, 0, 0, 0}}, {}, opts.asyncOp);
     }
 
+    Work try_message(bool sends, const Tensors& tensors, int peer, int tag) {
+        const dt_mail* mail = mail_;
+        const bool is_any = peer < 0 && !sends;
+        if (!mail || tensors.size() != 1 || !is_plain(tensors[0]) || peer == rank_ || peer >= size_) return {};
+        if (peer < 0 && !is_any) return {};
+        auto explain = [self = c10::intrusive_ptr<Group>::reclaim_copy(this), sends](
+                           bool is_of_transport, const std::string& text, const std::string& found) {
+            const py::gil_scoped_acquire gil;
+            try {
+                self->self().attr("raise_fault_of_message")(sends ? "send" : "receive", is_of_transport, text, found);
+            } catch (...) {
+                return std::current_exception();
+            }
+            return std::exception_ptr();
+        };
+        auto made = c10::make_intrusive<Message>(mail, tensors[0], std::move(explain));
+        made->begin(sends, peer, tag);
+        return made;
+    }
+    Work try_send(const Tensors& tensors, int target, int tag) { return try_message(true, tensors, target, tag); }
+    Work try_recv(const Tensors& tensors, int source, int tag) {
+        return source < 0 ? Work() : try_message(false, tensors, source, tag);
+    }
+    Work try_recv_any(const Tensors& tensors, int tag) { return try_message(false, tensors, -1, tag); }
+
     Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
         if (Work work = try_allreduce(tensors, opts)) return work;
         return slow("slow_allreduce", tensors, opts);
@@ -190,9 +217,18 @@ class Group : public c10d::ProcessGroup {
     Work alltoall(Tensors& outs, Tensors& all, const c10d::AllToAllOptions& opts) override {
         return slow("alltoall", outs, all, opts);
     }
-    Work send(Tensors& tensors, int target, int tag) override { return slow("send", tensors, target, tag); }
-    Work recv(Tensors& tensors, int source, int tag) override { return slow("recv", tensors, source, tag); }
-    Work recvAnysource(Tensors& tensors, int tag) override { return slow("recv_anysource", tensors, tag); }
+    Work send(Tensors& tensors, int target, int tag) override {
+        if (Work work = try_send(tensors, target, tag)) return work;
+        return slow("slow_send", tensors, target, tag);
+    }
+    Work recv(Tensors& tensors, int source, int tag) override {
+        if (Work work = try_recv(tensors, source, tag)) return work;
+        return slow("slow_recv", tensors, source, tag);
+    }
+    Work recvAnysource(Tensors& tensors, int tag) override {
+        if (Work work = try_recv_any(tensors, tag)) return work;
+        return slow("slow_recv_anysource", tensors, tag);
+    }
 
     const std::string getBackendName() const override { return "dovetail"; }
     const std::string& getGroupName() const override { return name_; }
@@ -299,6 +335,7 @@ class Group : public c10d::ProcessGroup {
 
     std::string name_;
     std::atomic<const dt_door*> door_{nullptr};
+    std::atomic<const dt_mail*> mail_{nullptr};
     std::shared_ptr<Worker> worker_;
     std::array<Reduction, num_ops* static_cast<std::size_t>(at::ScalarType::NumOptions)> table_{};
 };

@@ -37,7 +37,8 @@ Worker::Work later(Worker& worker, py::object callable, const Group::Tensors& re
     return worker.later(act, title, results, num_bytes);
 }
 
-py::object error_of(const Collective& work) {
+template <class Kind>
+py::object error_of(const Kind& work) {
     if (const auto raised = work.exception()) try {
             std::rethrow_exception(raised);
         } catch (py::error_already_set& error) {
@@ -68,7 +69,9 @@ void define_slow(py::class_<Group, distributed::ProcessGroup, c10::intrusive_ptr
 PYBIND11_MODULE(dovetail_torch, m) {
     py::module_::import("torch._C._distributed_c10d");
     py::class_<Collective, distributed::Work, c10::intrusive_ptr<Collective>>(m, "Collective")
-        .def("exception", &error_of);
+        .def("exception", &error_of<Collective>);
+    py::class_<Message, distributed::Work, c10::intrusive_ptr<Message>>(m, "Message")
+        .def("exception", &error_of<Message>);
     py::class_<Worker, std::shared_ptr<Worker>>(m, "Worker")
         .def(py::init([](std::uintptr_t door) {
             const auto* by = reinterpret_cast<const dt_door*>(door);
@@ -97,6 +100,7 @@ PYBIND11_MODULE(dovetail_torch, m) {
                  g.open(reinterpret_cast<const dt_door*>(door), std::move(worker));
              })
         .def("shut_door", &Group::shut)
+        .def("open_mail", [](Group& g, std::uintptr_t mail) { g.open_mail(reinterpret_cast<const dt_mail*>(mail)); })
         .def("know", [](Group& g, const py::tuple& key, std::int64_t number,
                         const std::string& title) { return g.plans.know(Key::of(key), number, title); })
         .def("forget", [](Group& g, const py::tuple& key) { g.plans.forget(Key::of(key)); })
@@ -125,12 +129,24 @@ PYBIND11_MODULE(dovetail_torch, m) {
     group.def("barrier", [](Group& g, const distributed::BarrierOptions& opts) {
         return made(g, "slow_barrier", &Group::try_barrier, opts);
     });
+    group.def("send", [](Group& g, Group::Tensors tensors, int target, int tag) {
+        return made(g, "slow_send", &Group::try_send, tensors, target, tag);
+    });
+    group.def("recv", [](Group& g, Group::Tensors tensors, int source, int tag) {
+        return made(g, "slow_recv", &Group::try_recv, tensors, source, tag);
+    });
+    group.def("recv_anysource", [](Group& g, Group::Tensors tensors, int tag) {
+        return made(g, "slow_recv_anysource", &Group::try_recv_any, tensors, tag);
+    });
     for (const auto& [name, slow] : {std::pair("allreduce", "slow_allreduce"),
                                      {"broadcast", "slow_broadcast"},
                                      {"all_gather_single", "slow_all_gather_single"},
                                      {"_allgather_base", "slow_all_gather_single"},
                                      {"reduce_scatter_single", "slow_reduce_scatter_single"},
                                      {"_reduce_scatter_base", "slow_reduce_scatter_single"},
-                                     {"barrier", "slow_barrier"}})
+                                     {"barrier", "slow_barrier"},
+                                     {"send", "slow_send"},
+                                     {"recv", "slow_recv"},
+                                     {"recv_anysource", "slow_recv_anysource"}})
         define_slow(group, name, slow);
 }

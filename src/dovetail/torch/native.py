@@ -21,7 +21,8 @@ from dovetail.torch.tensors import REDUCTIONS
 
 NAME = "dovetail_torch"
 VARIABLE = "DOVETAIL_TORCH_NATIVE"  # "0": the group in Python
-SLOW = ("allreduce", "broadcast", "all_gather_single", "reduce_scatter_single", "barrier")  # Python's, as `slow_NAME`
+MESSAGES = ("send", "recv", "recv_anysource")
+SLOW = ("allreduce", "broadcast", "all_gather_single", "reduce_scatter_single", "barrier", *MESSAGES)  # as `slow_NAME`
 HERE = (*SLOW, "_allgather_base", "_reduce_scatter_base")  # methods that C++ begins
 _loaded_modules: list[Any] = []
 _held: list[Any] = []  # of groups whose thread is inside a call: what that uses

@@ -147,7 +147,7 @@ class Work(dist.Work):  # type: ignore[misc]
 
 def _is_short(results: Sequence[Any]) -> bool:
     """Return whether these are the results of a call that does not wake the thread."""
-    return sum(each.nbytes for each in results) <= SHORT_BYTES
+    return bool(sum(each.nbytes for each in results) <= SHORT_BYTES)
 
 
 class Worker:
