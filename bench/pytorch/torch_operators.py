@@ -27,6 +27,7 @@ import platform
 import statistics
 import time
 from pathlib import Path
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -34,9 +35,10 @@ from torch_contests import CALLS
 from torch_overhead import TINY
 
 import dovetail.torch as dt
+from dovetail.torch.linear import products
 from dovetail.torch.linear.plans import tables
 
-ROUNDS, TINY_CALLS = 15, 100
+ROUNDS, TINY_ROUNDS, TINY_CALLS = 15, 41, 100
 
 
 def main():
@@ -162,7 +164,7 @@ def saved_by_plans(call, group):
     return plans, sum(times * (plan.serial_s - plan.predicted_s) for plan, times in overlapped)
 
 
-def measured(calls, rounds, times=1):
+def measured(calls, rounds):
     """Return the seconds of each call by round, the largest of all ranks."""
     draw = torch.Generator().manual_seed(0)  # the same order on all ranks
     found = torch.zeros(len(calls), rounds, dtype=torch.float64)
@@ -173,9 +175,8 @@ def measured(calls, rounds, times=1):
         for place, call in [(place, list(calls.values())[place]) for place in order]:
             dist.barrier()
             begin = time.perf_counter()
-            for _ in range(times):
-                call()
-            found[place, turn] = (time.perf_counter() - begin) / times
+            call()
+            found[place, turn] = time.perf_counter() - begin
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return dict(zip(calls, found.tolist(), strict=True))
 
@@ -190,16 +191,35 @@ def overhead(name, group):
     by_hand, operator = TINY[name](group)
     with dt.warm_up():
         operator()
-    found = measured({"by hand": by_hand, "operator": operator}, ROUNDS, TINY_CALLS)
-    made = {key: statistics.median(values) for key, values in found.items()}
-    made |= {"call": name, "more_s": made["operator"] - made["by hand"]}
-    made["quartiles_of_more_s"] = statistics.quantiles(
-        [b - a for a, b in zip(found["by hand"], found["operator"], strict=True)], n=4
-    )
+    calls = {"by hand": repeated(by_hand), "in Python": in_python(repeated(operator)), "operator": repeated(operator)}
+    found = {key: [each / TINY_CALLS for each in seconds] for key, seconds in measured(calls, TINY_ROUNDS).items()}
+    made = {key: statistics.median(values) for key, values in found.items()} | {"call": name}
+    for key in ("in Python", "operator"):
+        more = [b - a for a, b in zip(found["by hand"], found[key], strict=True)]
+        made[f"quartiles_of_more_s, {key}"] = statistics.quantiles(more, n=4)
     if dist.get_rank() == 0:
-        figures = f"by hand {1e6 * made['by hand']:6.1f} µs, operator {1e6 * made['operator']:6.1f} µs"
-        print(f"{name:36} {figures}, {1e6 * made['more_s']:5.1f} µs more", flush=True)
+        figures = ", ".join(f"{key} {1e6 * made[key]:6.1f} µs" for key in calls)
+        lower, more, upper = (1e6 * each for each in made["quartiles_of_more_s, operator"])
+        print(f"{name:36} {figures}; {more:5.1f} ({lower:.1f} to {upper:.1f}) µs more", flush=True)
     return made
+
+
+def repeated(call):
+    def calls():
+        for _ in range(TINY_CALLS):
+            call()
+
+    return calls
+
+
+def in_python(calls):
+    """Make calls without native code: the reference that it equals."""
+
+    def reference():
+        with mock.patch.object(products, "_native", return_value=None):
+            calls()
+
+    return reference
 
 
 def machine():

@@ -179,6 +179,14 @@ int call_through_door(void* comm, const dt_asked* asked, char* text, int size) {
     return outcome;
 }
 
+int library_through_door(void* comm, const dt_asked* asked, char* text, int size) {
+    std::string failure;
+    const int outcome = attempt(*static_cast<Bound*>(comm), failure,
+                                [&](Communicator& on) { return on.library(call_of(*asked)), true; });
+    std::snprintf(text, static_cast<std::size_t>(size), "%s", failure.c_str());
+    return outcome;
+}
+
 // A call that cannot begin is made later, and then says why it fails.
 int begin_through_door(void* comm, const dt_asked* asked) {
     auto& bound = *static_cast<Bound*>(comm);
@@ -205,8 +213,9 @@ void rest_through_door(void* comm, int number, int on) {
 }
 
 std::uintptr_t door_of(Bound& bound, int number) {
-    bound.door = {DT_DOOR_VERSION,     &bound,           number, call_through_door, begin_through_door,
-                  finish_through_door, rest_through_door};
+    bound.door = {
+        DT_DOOR_VERSION,     &bound,           number, call_through_door, library_through_door, begin_through_door,
+        finish_through_door, rest_through_door};
     return reinterpret_cast<std::uintptr_t>(&bound.door);
 }
 

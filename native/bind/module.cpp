@@ -4,6 +4,7 @@
 void bind_ir(nanobind::module_& m);
 void bind_sim(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
+void bind_mailbox(nanobind::module_& m);
 void bind_comm(nanobind::module_& m);
 void bind_shm(nanobind::module_& m);
 void bind_ranks(nanobind::module_& m);
@@ -15,6 +16,7 @@ NB_MODULE(_core, m) {
     bind_ir(m);
     bind_sim(m);
     bind_run(m);
+    bind_mailbox(m);
     bind_shm(m);
     bind_comm(m);
     bind_ranks(m);

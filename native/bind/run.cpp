@@ -7,7 +7,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #include <algorithm>
@@ -206,27 +205,6 @@ std::vector<std::uintptr_t> addresses(const nb::list& arrays) {
 
 using Spans = std::tuple<std::vector<std::int64_t>, std::vector<double>, std::vector<double>>;
 
-// Spins at first, because a message between cores takes a microsecond, then sleeps between polls: briefly enough that
-// a message in pieces never waits long for its next one. `waited_s`: how long the caller has waited for it already.
-std::pair<int, std::string> await_one(Transport& transport, const std::vector<int>& handles, double waited_s,
-                                      double limit_s) {
-    constexpr double spin_s = 50e-6;
-    constexpr std::chrono::microseconds nap(5);
-    using Clock = std::chrono::steady_clock;
-    const nb::gil_scoped_release unlocked;
-    prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-    for (const auto begin = Clock::now();;) {
-        for (std::size_t i = 0; i < handles.size(); ++i) try {
-                if (transport.test(handles[i])) return {static_cast<int>(i), ""};
-            } catch (const TransportError& error) {
-                return {static_cast<int>(i), error.message};
-            }
-        const double now_s = std::chrono::duration<double>(Clock::now() - begin).count();
-        if (now_s > limit_s) return {-1, ""};
-        waited_s + now_s < spin_s ? std::this_thread::yield() : std::this_thread::sleep_for(nap);
-    }
-}
-
 Spans spans_of(const BoundEngine& bound) {
     std::vector<std::int64_t> rows;
     for (const auto& op : bound.engine->ops()) rows.push_back(op.row);
@@ -244,9 +222,7 @@ void bind_run(nb::module_& m) {
             "Whether whoever waits sleeps between polls, for the user's thread computes.")
         .def_rw("polls", &Transport::polls, "Whether blocking collectives are polled, so that `fail` ends them.")
         .def_rw("limit_s", &Transport::limit_s, "Seconds that a polled collective waits for other ranks; 0: no limit.")
-        .def("fail", &Transport::fail, "why"_a, "Let this rank's calls fail from now on, also one under way.")
-        .def("await_one", &await_one, "handles"_a, "waited_s"_a, "limit_s"_a,
-             "Poll requests until one has ended. Return its index (-1: none has within the limit), and its error.");
+        .def("fail", &Transport::fail, "why"_a, "Let this rank's calls fail from now on, also one under way.");
     nb::class_<LocalHub>(m, "LocalHub").def(nb::init<int>(), "num_ranks"_a);
     nb::class_<Options>(m, "EngineOptions")
         .def(nb::init<bool, double, std::int64_t, int, double, int, int, bool, bool, std::int64_t>(), "thread"_a,

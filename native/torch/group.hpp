@@ -5,6 +5,8 @@
 #include <string>
 #include <torch/csrc/distributed/c10d/PyProcessGroup.hpp>
 
+#include "messages.hpp"
+#include "plans.hpp"
 #include "run/door.h"
 #include "run/mpi_table.h"
 #include "worker.hpp"
@@ -21,11 +23,20 @@ struct Mover {
     int dtype, width;
 };
 
-// One call. `name`: torch's. `handle`: of the call if it has begun.
+// One call. `name`: torch's. `handle`: of the call if it has begun. `is_plain`: the library makes it, whatever the
+// rules.
 struct Asked {
     const char* name;
     dt_asked by;
     int handle = -1;
+    bool is_plain = false;
+};
+
+// Whether all ranks make the same call of an operator: the number of each. `work`: of the exchange, if it was begun.
+struct Question {
+    std::int64_t own = 0;
+    std::vector<std::int64_t> every;
+    c10::intrusive_ptr<c10d::Work> work;
 };
 
 // The members named `try_…` begin a call, or return null if Python has to make it. The Python class that inherits has
@@ -44,9 +55,44 @@ class Group : public c10d::ProcessGroup {
         worker_ = std::move(worker);
         door_ = door;
     }
-    void shut() { door_ = nullptr; }
+    void shut() { door_ = nullptr, mail_ = nullptr; }
+    void open_mail(const dt_mail* mail) { mail_ = mail; }
+    bool is_open() const { return door_ != nullptr; }
     void reduces(at::ScalarType dtype, int op, Reduction by) { table_[index(dtype, op)] = by; }
     std::atomic<long long> turn{0};  // how many collectives were called
+    Plans plans;
+
+    // Begins to ask whether all ranks make the call of this number: between hosts, while this rank computes. On one
+    // host ranks exchange their numbers in `settle`: a thread that does it meanwhile takes longer.
+    std::shared_ptr<Question> ask(std::int64_t number) {
+        const dt_door* door = door_;
+        TORCH_CHECK(door, "the process group was destroyed");
+        auto question = std::make_shared<Question>();
+        question->own = number;
+        question->every.resize(static_cast<std::size_t>(size_));
+        if (door->number >= 0) return question;
+        const auto asked = std::make_shared<Asked>(exchange(*question));
+        auto begins = [asked, door] { return (asked->handle = door->begin(door->comm, &asked->by)) >= 0; };
+        auto act = [this, asked, door, question] { make(*asked, *door); };
+        question->work = worker_->later(std::move(act), "", {}, sizeof number, std::move(begins), true);
+        return question;
+    }
+    // Throws OperatorError on every rank if some rank makes another call. `title`: this one in words.
+    void settle(Question& question, const std::string& title) {
+        if (question.work) {
+            question.work->wait(std::chrono::milliseconds(0));
+        } else {
+            const dt_door* door = door_;
+            TORCH_CHECK(door, "the process group was destroyed");
+            const NoGil free;
+            worker_->now([&] { make(exchange(question), *door); });
+        }
+        for (const auto each : question.every)
+            if (each != question.own) {
+                const py::gil_scoped_acquire gil;
+                py::module_::import("dovetail.torch.linear.agreement").attr("disagreed")(self(), title);
+            }
+    }
 
     Work try_allreduce(const Tensors& tensors, const c10d::AllreduceOptions& opts) {
         if (tensors.size() != 1 || !is_plain(tensors[0])) return {};
@@ -87,6 +133,31 @@ class Group : public c10d::ProcessGroup {
     Work try_barrier(const c10d::BarrierOptions& opts) {
         return begin({"barrier", {DT_BARRIER, nullptr, nullptr, 0, DT_UINT8, 0, 0, 0}}, {}, opts.asyncOp);
     }
+
+    Work try_message(bool sends, const Tensors& tensors, int peer, int tag) {
+        const dt_mail* mail = mail_;
+        const bool is_any = peer < 0 && !sends;
+        if (!mail || tensors.size() != 1 || !is_plain(tensors[0]) || peer == rank_ || peer >= size_) return {};
+        if (peer < 0 && !is_any) return {};
+        auto explain = [self = c10::intrusive_ptr<Group>::reclaim_copy(this), sends](
+                           bool is_of_transport, const std::string& text, const std::string& found) {
+            const py::gil_scoped_acquire gil;
+            try {
+                self->self().attr("raise_fault_of_message")(sends ? "send" : "receive", is_of_transport, text, found);
+            } catch (...) {
+                return std::current_exception();
+            }
+            return std::exception_ptr();
+        };
+        auto made = c10::make_intrusive<Message>(mail, tensors[0], std::move(explain));
+        made->begin(sends, peer, tag);
+        return made;
+    }
+    Work try_send(const Tensors& tensors, int target, int tag) { return try_message(true, tensors, target, tag); }
+    Work try_recv(const Tensors& tensors, int source, int tag) {
+        return source < 0 ? Work() : try_message(false, tensors, source, tag);
+    }
+    Work try_recv_any(const Tensors& tensors, int tag) { return try_message(false, tensors, -1, tag); }
 
     Work allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) override {
         if (Work work = try_allreduce(tensors, opts)) return work;
@@ -146,9 +217,18 @@ class Group : public c10d::ProcessGroup {
     Work alltoall(Tensors& outs, Tensors& all, const c10d::AllToAllOptions& opts) override {
         return slow("alltoall", outs, all, opts);
     }
-    Work send(Tensors& tensors, int target, int tag) override { return slow("send", tensors, target, tag); }
-    Work recv(Tensors& tensors, int source, int tag) override { return slow("recv", tensors, source, tag); }
-    Work recvAnysource(Tensors& tensors, int tag) override { return slow("recv_anysource", tensors, tag); }
+    Work send(Tensors& tensors, int target, int tag) override {
+        if (Work work = try_send(tensors, target, tag)) return work;
+        return slow("slow_send", tensors, target, tag);
+    }
+    Work recv(Tensors& tensors, int source, int tag) override {
+        if (Work work = try_recv(tensors, source, tag)) return work;
+        return slow("slow_recv", tensors, source, tag);
+    }
+    Work recvAnysource(Tensors& tensors, int tag) override {
+        if (Work work = try_recv_any(tensors, tag)) return work;
+        return slow("slow_recv_anysource", tensors, tag);
+    }
 
     const std::string getBackendName() const override { return "dovetail"; }
     const std::string& getGroupName() const override { return name_; }
@@ -217,11 +297,20 @@ class Group : public c10d::ProcessGroup {
         return worker_->later(std::move(act), title, results, num_bytes, std::move(begins));
     }
 
+    static Asked exchange(Question& question) {
+        constexpr int one = sizeof question.own;
+        return {"the agreement of an operator",
+                {DT_ALL_GATHER, &question.own, question.every.data(), one, DT_UINT8, 0, 0, one},
+                -1,
+                true};
+    }
+
     void make(const Asked& asked, const dt_door& door) {
         std::array<char, 1024> text{};
         const int size = static_cast<int>(text.size());
         const dt_asked& by = asked.by;
-        const int outcome = asked.handle < 0 ? door.call(door.comm, &by, text.data(), size)
+        const auto first = asked.is_plain ? door.library : door.call;
+        const int outcome = asked.handle < 0 ? first(door.comm, &by, text.data(), size)
                                              : door.finish(door.comm, &by, asked.handle, text.data(), size);
         if (outcome == DT_CALL_DONE) return;
         const py::gil_scoped_acquire gil;
@@ -246,6 +335,7 @@ class Group : public c10d::ProcessGroup {
 
     std::string name_;
     std::atomic<const dt_door*> door_{nullptr};
+    std::atomic<const dt_mail*> mail_{nullptr};
     std::shared_ptr<Worker> worker_;
     std::array<Reduction, num_ops* static_cast<std::size_t>(at::ScalarType::NumOptions)> table_{};
 };

@@ -1,5 +1,5 @@
 // The Python module of native/torch, compiled where it is used, against the PyTorch found there.
-#include "group.hpp"
+#include "operators.hpp"
 
 namespace {
 
@@ -37,7 +37,8 @@ Worker::Work later(Worker& worker, py::object callable, const Group::Tensors& re
     return worker.later(act, title, results, num_bytes);
 }
 
-py::object error_of(const Collective& work) {
+template <class Kind>
+py::object error_of(const Kind& work) {
     if (const auto raised = work.exception()) try {
             std::rethrow_exception(raised);
         } catch (py::error_already_set& error) {
@@ -68,7 +69,9 @@ void define_slow(py::class_<Group, distributed::ProcessGroup, c10::intrusive_ptr
 PYBIND11_MODULE(dovetail_torch, m) {
     py::module_::import("torch._C._distributed_c10d");
     py::class_<Collective, distributed::Work, c10::intrusive_ptr<Collective>>(m, "Collective")
-        .def("exception", &error_of);
+        .def("exception", &error_of<Collective>);
+    py::class_<Message, distributed::Work, c10::intrusive_ptr<Message>>(m, "Message")
+        .def("exception", &error_of<Message>);
     py::class_<Worker, std::shared_ptr<Worker>>(m, "Worker")
         .def(py::init([](std::uintptr_t door) {
             const auto* by = reinterpret_cast<const dt_door*>(door);
@@ -82,6 +85,14 @@ PYBIND11_MODULE(dovetail_torch, m) {
             const NoGil free;
             return worker.close(std::chrono::milliseconds(static_cast<long long>(1e3 * limit_s)));
         });
+    py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan")
+        .def_property_readonly("calls", [](const Plan& plan) { return plan.calls.load(); })
+        .def_property_readonly("total_s",
+                               [](const Plan& plan) { return 1e-9 * static_cast<double>(plan.nanoseconds); });
+    py::class_<Question, std::shared_ptr<Question>>(m, "Question");
+    m.def("linear_all_reduce", &linear_all_reduce);
+    m.def("linear_reduce_scatter", &linear_reduce_scatter);
+    m.def("all_gather_linear", &all_gather_linear);
     py::class_<Group, distributed::ProcessGroup, c10::intrusive_ptr<Group>> group(m, "Group");
     group.def(py::init<int, int>())
         .def("open_door",
@@ -89,6 +100,13 @@ PYBIND11_MODULE(dovetail_torch, m) {
                  g.open(reinterpret_cast<const dt_door*>(door), std::move(worker));
              })
         .def("shut_door", &Group::shut)
+        .def("open_mail", [](Group& g, std::uintptr_t mail) { g.open_mail(reinterpret_cast<const dt_mail*>(mail)); })
+        .def("know", [](Group& g, const py::tuple& key, std::int64_t number,
+                        const std::string& title) { return g.plans.know(Key::of(key), number, title); })
+        .def("forget", [](Group& g, const py::tuple& key) { g.plans.forget(Key::of(key)); })
+        .def("ask", &Group::ask)
+        .def("settle", [](Group& g, Question& question, const std::string& title) { g.settle(question, title); })
+        .def_property_readonly("is_native", &Group::is_open)
         .def("name_in_cpp", [](Group& g, const std::string& name) { g.setGroupName(name); })
         .def("reduces", [](Group& g, at::ScalarType dtype, distributed::ReduceOp::RedOpType op, int to_dtype,
                            int to_op) { g.reduces(dtype, op, {to_dtype, to_op}); })
@@ -111,12 +129,24 @@ PYBIND11_MODULE(dovetail_torch, m) {
     group.def("barrier", [](Group& g, const distributed::BarrierOptions& opts) {
         return made(g, "slow_barrier", &Group::try_barrier, opts);
     });
+    group.def("send", [](Group& g, Group::Tensors tensors, int target, int tag) {
+        return made(g, "slow_send", &Group::try_send, tensors, target, tag);
+    });
+    group.def("recv", [](Group& g, Group::Tensors tensors, int source, int tag) {
+        return made(g, "slow_recv", &Group::try_recv, tensors, source, tag);
+    });
+    group.def("recv_anysource", [](Group& g, Group::Tensors tensors, int tag) {
+        return made(g, "slow_recv_anysource", &Group::try_recv_any, tensors, tag);
+    });
     for (const auto& [name, slow] : {std::pair("allreduce", "slow_allreduce"),
                                      {"broadcast", "slow_broadcast"},
                                      {"all_gather_single", "slow_all_gather_single"},
                                      {"_allgather_base", "slow_all_gather_single"},
                                      {"reduce_scatter_single", "slow_reduce_scatter_single"},
                                      {"_reduce_scatter_base", "slow_reduce_scatter_single"},
-                                     {"barrier", "slow_barrier"}})
+                                     {"barrier", "slow_barrier"},
+                                     {"send", "slow_send"},
+                                     {"recv", "slow_recv"},
+                                     {"recv_anysource", "slow_recv_anysource"}})
         define_slow(group, name, slow);
 }

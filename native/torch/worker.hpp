@@ -30,20 +30,25 @@ class Worker : public std::enable_shared_from_this<Worker> {
     }
 
     // Lets the thread make a call of `num_bytes` after all earlier ones. Returns at once. `begin`, if given, begins the
-    // call while earlier ones are under way; false: later ones wait until it has ended.
+    // call while earlier ones are under way; false: later ones wait until it has ended. `is_lazy`: if it has begun, its
+    // messages move alone, and the thread is not woken: whoever waits for it ends it.
     Work later(Act act, const std::string& title, std::vector<at::Tensor> results, std::size_t num_bytes,
-               Begin begin = {}) {
+               Begin begin = {}, bool is_lazy = false) {
         auto work = c10::make_intrusive<Collective>(title, std::move(results), shared_from_this());
+        {
+            const std::lock_guard held(lock_);
+            tasks_.push_back({std::move(act), std::move(begin), work, num_bytes <= short_bytes});
+            ++num_waiting_;
+        }
+        const std::size_t num_begun = begin_ahead();  // here: the thread may get no core for some milliseconds
         bool rings = false;
         {
             const std::lock_guard held(lock_);
+            if (is_lazy && num_begun == tasks_.size()) return work;
             if (!std::exchange(has_thread_, true)) std::thread([self = shared_from_this()] { self->run(); }).detach();
-            tasks_.push_back({std::move(act), std::move(begin), work});
-            ++num_waiting_;
             rings = num_bytes > short_bytes || !looks_;
             if (rings) looks_ = rung_ = true;
         }
-        begin_ahead();  // here: the thread may get no core for some milliseconds
         if (rings) bell_.notify_all();
         return work;
     }
@@ -62,7 +67,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
         rest_(false);
         while (helps && !work.has_ended() && turn_.try_lock()) {
             std::unique_lock turn(turn_, std::adopt_lock);
-            if (!do_next(turn)) return;
+            if (do_next(turn) == Did::nothing) return;
         }
     }
 
@@ -82,20 +87,21 @@ class Worker : public std::enable_shared_from_this<Worker> {
         Act act;
         Begin begin;
         Work work;
-        bool has_begun = false;
+        bool is_short = false, has_begun = false;
     };
+    enum class Did { nothing, short_call, long_call };
     static constexpr std::size_t most_ahead = 4;         // calls under way at once
     static constexpr std::size_t short_bytes = 1 << 16;  // such a call takes about as long as waking a thread
     static constexpr std::chrono::microseconds nap{100}, linger{20000};
 
     void run() {
-        auto worked = Clock::now();
+        auto worked = Clock::now();  // when it last made a short call: those do not always wake it
         for (;;) {
             if (num_waiting_) {
                 std::unique_lock turn(turn_);
                 rest_(true);                       // the program computes,
                 if (num_expecting_) rest_(false);  // until it waits
-                if (do_next(turn)) worked = Clock::now();
+                if (do_next(turn) == Did::short_call) worked = Clock::now();
                 rest_(false);
                 continue;
             }
@@ -116,13 +122,13 @@ class Worker : public std::enable_shared_from_this<Worker> {
     }
 
     // Makes the first call, if there is one. What waits for its future runs after the turn, and may make calls itself.
-    bool do_next(std::unique_lock<std::mutex>& turn) {
+    Did do_next(std::unique_lock<std::mutex>& turn) {
         begin_ahead();
         std::optional<Task> task;
         {
             const std::lock_guard begins(begins_);
             const std::lock_guard held(lock_);
-            if (tasks_.empty()) return false;
+            if (tasks_.empty()) return Did::nothing;
             task = std::move(tasks_.front());
             tasks_.pop_front();
             --num_waiting_;
@@ -136,20 +142,21 @@ class Worker : public std::enable_shared_from_this<Worker> {
         const bool has_future = task->work->end(std::move(raised));
         turn.unlock();
         if (has_future) task->work->complete();
-        return true;
+        return task->is_short ? Did::short_call : Did::long_call;
     }
 
-    // Begins calls that wait, so that the network is never idle between one and the next.
-    void begin_ahead() {
+    // Begins calls that wait, so that the network is never idle between one and the next. Returns how many have begun.
+    std::size_t begin_ahead() {
         const std::lock_guard begins(begins_);
-        for (std::size_t place = 0; place < most_ahead; ++place) {
+        for (std::size_t place = 0;; ++place) {
+            if (place == most_ahead) return place;
             Task* task = nullptr;
             {
                 const std::lock_guard held(lock_);
-                if (place >= tasks_.size()) return;
+                if (place >= tasks_.size()) return place;
                 task = &tasks_[place];
             }
-            if (!task->has_begun && !(task->has_begun = task->begin && task->begin())) return;
+            if (!task->has_begun && !(task->has_begun = task->begin && task->begin())) return place;
         }
     }
 

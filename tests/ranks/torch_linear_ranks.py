@@ -7,6 +7,8 @@ import sys
 import time
 import traceback
 import warnings
+from functools import partial
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -14,7 +16,7 @@ from torch.nn.functional import linear
 
 import dovetail.torch as dt
 from dovetail.core import OperatorError
-from dovetail.torch.linear import kernels
+from dovetail.torch.linear import kernels, products
 from dovetail.torch.linear.plans import Plan, is_serial, tables
 from dovetail.torch.linear.schemas import ops
 
@@ -152,6 +154,60 @@ def check_every_schedule_computes_the_same():
     assert all(is_serial(call.plan.schedule) for call in calls())
     most = max(len(list(call.case.schedules())) for call in calls())
     assert most >= 5, most
+
+
+def without_native(run):
+    """Make calls as they are made where no native code is."""
+    with mock.patch.object(products, "_native", return_value=None):
+        return run()
+
+
+def check_native_calls_equal_those_in_python():
+    """Forward and backward, bit by bit. Python makes the backward of a gathered result that is used itself."""
+
+    def step(shape, dim, op, *, uses_whole):
+        leaves = of(RANK, shape, 1), of(RANK, (8, 6), 2), of(RANK, (5, 8), 5), of(RANK, (8,), 3), of(0, (5,), 4)
+        x, w1, w2, b1, b2 = (each.clone().requires_grad_() for each in leaves)
+        whole, hidden = dt.all_gather_linear(x, w1, b1, dim=dim, gathered=True)
+        several = dt.all_gather_linear(x, [w1, w2[:, :6]], [None, b2], dim=dim)
+        out = dt.linear_reduce_scatter([hidden, hidden.tanh()], [w2, w2], b2, dim=dim, op=op)
+        reduced = dt.linear_all_reduce(out, w2.t(), op=op)
+        loss = reduced.sum() + several[0].mean() + several[1].square().sum()
+        (loss + whole.mean() if uses_whole else loss).backward()
+        with torch.no_grad():
+            found = [dt.linear_all_reduce(x, w1, b1, op=op), dt.all_gather_linear(x, w1, dim=dim)]
+        return [whole, hidden, *several, out, reduced, *found, *(each.grad for each in (x, w1, w2, b1, b2))]
+
+    def counted():
+        native = sum(call.native.calls for call in calls() if call.native)
+        return torch.tensor([native, sum(call.calls_in_python for call in calls())])
+
+    for shape, dim in (((4, 6), 0), ((2, 4, 6), 1), ((2, 4, 6), -2)):
+        for op, uses_whole in (("sum", False), ("avg", False), ("sum", True)):
+            run = partial(step, shape, dim, op, uses_whole=uses_whole)
+            run()  # plans are looked up
+            before = counted()
+            found = run()
+            assert (counted() - before).tolist() == ([8, 2] if uses_whole else [9, 0]), (before, counted())
+            for one, other in zip(found, without_native(run), strict=True):
+                assert torch.equal(one, other), (shape, dim, op)
+                assert one.stride() == other.stride(), (shape, dim, op)
+
+
+def check_native_calls_that_do_not_fit_are_refused():
+    """Also in backward, where only one rank's results have other gradients."""
+    x, w = of(RANK, (2 * RANKS, 6), 1), of(RANK, (4, 6), 2)
+    for _ in range(2):
+        dt.linear_all_reduce(x, w), dt.linear_reduce_scatter(x, w), dt.all_gather_linear(x, w)
+    one, other = (dt.linear_all_reduce, dt.linear_reduce_scatter) if RANK == 0 else (dt.linear_reduce_scatter,) * 2
+    raised(lambda: one(x, w), "rank 0: all_reduce", "rank 1: reduce_scatter")
+    close(other(x, w), dt.linear_reduce_scatter(x, w))
+    grown = [each.clone().requires_grad_() for each in (x, w)]
+    for call in (dt.all_gather_linear, dt.linear_reduce_scatter):
+        call(*grown).sum().backward()
+    made = dt.all_gather_linear(*grown), dt.linear_reduce_scatter(*grown)
+    raised(made[min(RANK, 1)].sum().backward, "do not fit")
+    close(dt.linear_reduce_scatter(x, w), other(x, w))
 
 
 def check_halves_are_rounded_once():

@@ -54,6 +54,38 @@ def test_tags_choose_among_messages_of_a_rank(messages):
     np.testing.assert_array_equal(got, sent)
 
 
+@pytest.mark.parametrize("receives_first", [False, True])
+def test_messages_of_every_length_arrive_in_order(messages, receives_first):
+    """Those of at most 40 bytes travel with their tag and length."""
+    lengths = [0, 1, 40, 41, 4096, 8, 100_000]
+    sent = [np.random.default_rng(each).integers(0, 256, each, np.uint8) for each in lengths]
+    got = [np.zeros(each, np.uint8) for each in lengths]
+    send = lambda: [Transfer(messages[0], "send", each, 1, 3) for each in sent]  # noqa: E731
+    receive = lambda: [Transfer(messages[1], "receive", each, 0, 3) for each in got]  # noqa: E731
+    receives, sends = (receive(), send()) if receives_first else (send(), receive())[::-1]
+    assert [each.wait(messages[1]) for each in receives] == [0] * len(lengths)
+    assert [each.wait(messages[0]) for each in sends] == [0] * len(lengths)
+    for one, other in zip(got, sent, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_lost_rank_ends_what_waits_for_it(messages):
+    lost = Transfer(messages[1], "receive", np.zeros(3), 0, 0)
+    other = Transfer(messages[1], "receive", got := np.zeros(3), 2, 0)
+    messages[1].lose(0, RunError("rank 0 has died"))
+    assert "rank 0 has died" in lost.wait(messages[1])
+    assert "rank 0 has died" in Transfer(messages[1], "receive", np.zeros(3), 0, 5).wait(messages[1])
+    Transfer(messages[2], "send", np.ones(3), 1, 0)
+    assert other.wait(messages[1]) == 2
+    assert (got == 1.0).all()
+
+
+def test_what_has_not_ended_fails_when_messages_close(messages):
+    receive = Transfer(messages[1], "receive", np.zeros(3), 0, 0)
+    messages[1].close()
+    assert "closed before a message came" in receive.wait(messages[1])
+
+
 def test_the_end_of_a_receive_may_begin_a_send(messages):
     """As the callback of a future does: the send must not be forgotten, whatever else is under way."""
     question, answer, got, answered = np.arange(4.0), np.arange(100_000.0), np.zeros(4), np.zeros(100_000)

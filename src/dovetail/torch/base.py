@@ -133,6 +133,8 @@ class GroupBase:
         if peer is not None and not 0 <= peer < self._size:
             raise OperatorError(f"there is no rank {peer} in a group of {self._size}")
         messages = self._ranks.messages
+        if hasattr(self, "open_mail"):  # native code makes the next ones
+            self.open_mail(messages.door())
         span = given((tensor,)) if name == "send" else taken((tensor,))
         work = MessageWork(messages, (tensor, span), lambda error: self._explained(name, error))
         if name == "send" and peer is not None:
@@ -140,6 +142,12 @@ class GroupBase:
         else:
             messages.receive(span.address, span.num_bytes, peer, tag, work.end)
         return work
+
+    def raise_fault_of_message(self, name: str, is_of_transport: bool, text: str, found: str) -> None:
+        """Raise the error of a send or receive that native code made."""
+        if self._ranks is None:
+            raise GroupError(f"{name} failed: {text}", found=found or None)
+        raise self._explained(name, self._ranks.messages.error_of(is_of_transport, text, found))
 
     # The end
 

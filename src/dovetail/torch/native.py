@@ -21,8 +21,10 @@ from dovetail.torch.tensors import REDUCTIONS
 
 NAME = "dovetail_torch"
 VARIABLE = "DOVETAIL_TORCH_NATIVE"  # "0": the group in Python
-SLOW = ("allreduce", "broadcast", "all_gather_single", "reduce_scatter_single", "barrier")  # Python's, as `slow_NAME`
+MESSAGES = ("send", "recv", "recv_anysource")
+SLOW = ("allreduce", "broadcast", "all_gather_single", "reduce_scatter_single", "barrier", *MESSAGES)  # as `slow_NAME`
 HERE = (*SLOW, "_allgather_base", "_reduce_scatter_base")  # methods that C++ begins
+_loaded_modules: list[Any] = []
 _held: list[Any] = []  # of groups whose thread is inside a call: what that uses
 
 
@@ -41,6 +43,11 @@ def native_group() -> Any:
         warnings.warn(f"process groups run in Python, which is slower: {error}", stacklevel=2)
         return None
     return _group_of(module)
+
+
+def loaded() -> Any:
+    """Return the native module if groups use it; else None."""
+    return _loaded_modules[0] if _loaded_modules else None
 
 
 def _group_of(module: Any) -> Any:
@@ -101,4 +108,5 @@ def _loaded(library: Path) -> Any:
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
+    _loaded_modules.append(module)
     return module

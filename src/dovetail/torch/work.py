@@ -145,6 +145,11 @@ class Work(dist.Work):  # type: ignore[misc]
         return future.value()
 
 
+def _is_short(results: Sequence[Any]) -> bool:
+    """Return whether these are the results of a call that does not wake the thread."""
+    return bool(sum(each.nbytes for each in results) <= SHORT_BYTES)
+
+
 class Worker:
     """Does the calls of one group, in the order in which they come: on its thread, or on one that waits for them.
 
@@ -178,7 +183,7 @@ class Worker:
     def later(self, call: Callable[[], Any], results: Sequence[Any], title: str = "") -> Work:
         """Let the thread do a call after all earlier ones. Return at once. Profiles do not show it."""
         work = Work(results, self)
-        is_short = sum(each.nbytes for each in results) <= SHORT_BYTES
+        is_short = _is_short(results)
         with self._giving:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -206,9 +211,10 @@ class Worker:
             if self._calls:
                 with self._turn:
                     self._rest(True)  # the program computes, until it waits
-                    self._do_next()
+                    is_short = self._do_next()
                     self._rest(False)
-                worked_s = time.monotonic()
+                if is_short:
+                    worked_s = time.monotonic()
                 continue
             with self._giving:
                 self._looks = bool(self._calls) or time.monotonic() - worked_s < LINGER_S
@@ -224,10 +230,10 @@ class Worker:
             finally:
                 self._turn.release()
 
-    def _do_next(self) -> None:
-        """Do the first call, if there is one. The turn is this thread's."""
+    def _do_next(self) -> bool:
+        """Do the first call, if there is one; return whether it is short. The turn is this thread's."""
         if not self._calls:
-            return
+            return False
         call, work = self._calls.popleft()
         error = None
         try:
@@ -235,3 +241,4 @@ class Worker:
         except BaseException as raised:
             error = raised
         work.finish(error)
+        return _is_short(work._results)

@@ -104,6 +104,11 @@ class World:
         """Name and version of the library."""
         return self._calls.library
 
+    @property
+    def what(self) -> str:
+        """What connects the ranks, as errors name it."""
+        return self._calls.what
+
     def abort(self, code: int) -> None:
         """End all processes of the job with this exit code."""
         self._call("abort", code)
@@ -233,18 +238,6 @@ class World:
         done = ctypes.c_int()
         self._call("test", handle, ctypes.byref(done))
         return bool(done.value)
-
-    def await_one(self, handles: list[int], waited_s: float, limit_s: float) -> tuple[int, RunError | None]:
-        """Poll sends and receives until one has ended. Return its index and its error; index -1: none within the limit.
-
-        `waited_s`: how long the caller has waited before: in a long wait this thread sleeps between polls. What has
-        ended is no more, as after `test`. Other threads run meanwhile; none may use these ranks.
-        """
-        index, fault = self.transport.await_one(handles, waited_s, limit_s)
-        if not fault:
-            return index, None
-        text = fault.removeprefix("MPI_Test failed: ")
-        return index, RunError(f"{self._calls.what} failed in test", found=text)
 
     def cancel(self, handle: int) -> None:
         """Cancel a send or receive that has not ended."""

@@ -69,6 +69,22 @@ def agree(group: Any, number: int, says: Callable[[], str], fault: str = "") -> 
     _raise(words_of(group, f"!{fault}" if fault else says()))
 
 
+def asked(group: Any, number: int, says: Callable[[], str]) -> Callable[[], None]:
+    """Ask whether every rank calls with this number, and return what settles it: call that before data move.
+
+    Between hosts the question travels while this rank computes. The answer is as that of `agree`.
+    """
+    if not getattr(group, "is_native", False):
+        return partial(agree, group, number, says)
+    question = group.ask(number)
+    return lambda: group.settle(question, says())
+
+
+def disagreed(group: Any, title: str) -> Never:
+    """Raise the error of a call that is not the same on all ranks; each rank says what it calls."""
+    _raise(words_of(group, title))
+
+
 def _raise(words: list[str]) -> Never:
     for rank, text in enumerate(words):
         if text.startswith("!"):

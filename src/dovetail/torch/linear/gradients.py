@@ -104,15 +104,27 @@ class AllGather(torch.autograd.Function):  # type: ignore[misc]
         dim, group, gathered = ctx.about
         tensor, whole, *weights = ctx.saved_tensors
         of_whole, grads = (grads[0], grads[1:]) if gathered else (None, grads)
-        if torch.is_grad_enabled():  # for gradients of gradients: the saved tensor has no history
-            whole, _ = all_gather_linear(tensor, weights, [None] * len(weights), dim, True, group)
-        found = _gathered_backward(ctx.needs_input_grad[3:], whole, weights, grads, dim, group)
-        of_input, of_weights, of_biases = found
-        if of_whole is not None and ctx.needs_input_grad[3]:
-            one = torch.eye(whole.shape[-1], dtype=whole.dtype)
-            more = linear_reduce_scatter([of_whole], [one], None, "sum", dim, group)
-            of_input = more if of_input is None else of_input + more
+        wanted = ctx.needs_input_grad[3:4] + ctx.needs_input_grad[5:]
+        about = tensor, whole, weights, of_whole, grads, dim, group
+        of_input, of_weights, of_biases = gathered_gradients(wanted, *about)
         return None, None, None, of_input, None, *of_weights, *of_biases
+
+
+def gathered_gradients(
+    wanted: Sequence[bool], tensor: Any, whole: Any, weights: Any, of_whole: Any, grads: Any, dim: int, group: str
+) -> tuple[Any, list[Any], list[Any]]:
+    """Return the gradients of the input, the weights and the biases of `all_gather_linear`.
+
+    `wanted`: of the input, of each weight, of each bias. `of_whole`, `grads`: of its results; None for one without.
+    """
+    if torch.is_grad_enabled():  # for gradients of gradients: the saved tensor has no history
+        whole, _ = all_gather_linear(tensor, weights, [None] * len(weights), dim, True, group)
+    of_input, of_weights, of_biases = _gathered_backward(wanted, whole, weights, grads, dim, group)
+    if of_whole is not None and wanted[0]:
+        one = torch.eye(whole.shape[-1], dtype=whole.dtype)
+        more = linear_reduce_scatter([of_whole], [one], None, "sum", dim, group)
+        of_input = more if of_input is None else of_input + more
+    return of_input, of_weights, of_biases
 
 
 class Replicated(torch.autograd.Function):  # type: ignore[misc]
@@ -131,7 +143,8 @@ class Replicated(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: Any) -> Any:
         group = ctx.about
         tensor, *weights = ctx.saved_tensors
-        found = _gathered_backward(ctx.needs_input_grad[1:], tensor, weights, grads, None, group)
+        wanted = ctx.needs_input_grad[1:2] + ctx.needs_input_grad[3:]
+        found = _gathered_backward(wanted, tensor, weights, grads, None, group)
         of_input, of_weights, of_biases = found
         return None, of_input, None, *of_weights, *of_biases
 
@@ -139,16 +152,16 @@ class Replicated(torch.autograd.Function):  # type: ignore[misc]
 def _gathered_backward(
     wanted: Sequence[bool], whole: Any, weights: Sequence[Any], grads: Sequence[Any], dim: int | None, group: str
 ) -> tuple[Any, list[Any], list[Any]]:
-    """Return the gradients of the input, the weights and the biases. `wanted`: input, a count, weights, biases."""
+    """Return the gradients of the input, the weights and the biases. `wanted`: of each of them."""
     count = len(weights)
-    is_whole = wanted[0] and all(wanted[2 : 2 + count]) and all(each is not None for each in grads)
+    is_whole = wanted[0] and all(wanted[1 : 1 + count]) and all(each is not None for each in grads)
     if is_whole and not torch.is_grad_enabled():
         of_input, made = linear_gradients(grads, weights, whole, "sum", dim, group)
-        return of_input, made, _bias_gradients(wanted[2 + count :], grads)
+        return of_input, made, _bias_gradients(wanted[1 + count :], grads)
     used = [place for place, grad in enumerate(grads) if grad is not None]
     of_weights: list[Any] = [None] * count
     of_input = None
-    needs_weights = any(wanted[2 + place] for place in used)
+    needs_weights = any(wanted[1 + place] for place in used)
     if used and wanted[0]:
         about = [grads[place] for place in used], [weights[place] for place in used]
         if needs_weights and not torch.is_grad_enabled():
@@ -164,7 +177,7 @@ def _gathered_backward(
     if needs_weights and of_weights[used[0]] is None:
         for place in used:
             of_weights[place] = _weight_gradient(grads[place], whole, None if dim is None else dim % whole.dim())
-    return of_input, of_weights, _bias_gradients(wanted[2 + count :], grads)
+    return of_input, of_weights, _bias_gradients(wanted[1 + count :], grads)
 
 
 def _bias_gradients(wanted: Sequence[bool], grads: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTE
 from dovetail.torch.linear.plans import Call, is_warming, ready
 from dovetail.torch.linear.serial import Made
 from dovetail.torch.linear.warming import choose, wants_plan
-from dovetail.torch.linear.wire import Wire
+from dovetail.torch.linear.wire import SettlingWire, Wire
 
 OPS = ("sum", "avg")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -47,9 +47,9 @@ def linear_all_reduce(inputs: Rows, weights: Rows, bias: Any, op: str, group_nam
     """
     key = ("all_reduce", op, _key(inputs, weights, (bias, row)))
     build = partial(_reducing, "all_reduce", inputs, weights, bias, op, None, row=row)
-    group, call = ready(group_name, key, build)
+    group, call, settle = ready(group_name, key, build)
     matrices = [rows_of(each, None) for each in inputs]
-    _, (out,), _ = _run(call, group, matrices, [each.t() for each in weights], [row])
+    _, (out,), _ = _run((call, settle), group, matrices, [each.t() for each in weights], [row])
     if bias is not None:
         out.add_(bias)
     return out if inputs[0].dim() == 2 else out.view(*inputs[0].shape[:-1], out.shape[-1])
@@ -64,10 +64,10 @@ def linear_reduce_scatter(
     """
     key = ("reduce_scatter", op, dim, _key(inputs, weights, (bias, row)))
     build = partial(_reducing, "reduce_scatter", inputs, weights, bias, op, dim, row=row)
-    group, call = ready(group_name, key, build)
+    group, call, settle = ready(group_name, key, build)
     dim %= inputs[0].dim()
     matrices = [rows_of(each, dim) for each in inputs]
-    _, (out,), _ = _run(call, group, matrices, [each.t() for each in weights], [row])
+    _, (out,), _ = _run((call, settle), group, matrices, [each.t() for each in weights], [row])
     if bias is not None:
         out.add_(bias)
     return shaped(out, inputs[0], dim, inputs[0].shape[dim] // group.size()).contiguous()
@@ -78,11 +78,11 @@ def all_gather_linear(
 ) -> tuple[Any, list[Any]]:
     """Return the tensor gathered along `dim` (None unless `gathered`), and its product with each weight."""
     key = ("all_gather", dim, gathered, _key((tensor,), weights, biases))
-    group, call = ready(group_name, key, partial(_gathering, tensor, weights, biases, dim, gathered))
+    group, call, settle = ready(group_name, key, partial(_gathering, tensor, weights, biases, dim, gathered))
     dim %= tensor.dim()
     matrix = rows_of(tensor, dim)
     matrix = matrix if matrix.is_contiguous() else matrix.contiguous()
-    whole, outs, _ = _run(call, group, [matrix], [each.t() for each in weights], biases)
+    whole, outs, _ = _run((call, settle), group, [matrix], [each.t() for each in weights], biases)
     length = tensor.shape[dim] * group.size()
     results = [shaped(each, tensor, dim, length) for each in outs]
     return shaped(whole, tensor, dim, length) if gathered else None, results
@@ -91,8 +91,10 @@ def all_gather_linear(
 def gather_columns_linear(tensor: Any, weights: Rows, gathered: bool, group_name: str) -> tuple[Any, list[Any]]:
     """Return a matrix (m, k) gathered along its columns (None unless `gathered`), and its product with each weight."""
     key = ("all_gather_columns", gathered, _key((tensor,), weights, ()))
-    group, call = ready(group_name, key, partial(_gathering_columns, tensor, weights, gathered))
-    whole, outs, _ = _run(call, group, [tensor.contiguous()], [each.t() for each in weights], [None] * len(weights))
+    group, call, settle = ready(group_name, key, partial(_gathering_columns, tensor, weights, gathered))
+    whole, outs, _ = _run(
+        (call, settle), group, [tensor.contiguous()], [each.t() for each in weights], [None] * len(weights)
+    )
     return whole if gathered else None, outs
 
 
@@ -114,31 +116,39 @@ def linear_gradients(
     def build(group: Any) -> Case:
         return _reducing(kind, grads, [each.t() for each in weights], None, op, dim, group, later=True)
 
-    group, call = ready(group_name, key, build)
+    group, call, settle = ready(group_name, key, build)
     place = None if dim is None else dim % grads[0].dim()
     matrices, whole = [rows_of(each, place) for each in grads], rows_of(tensor, place)
 
     def later() -> list[Any]:
         return [each.t().mm(whole) for each in matrices]
 
-    _, (out,), found = _run(call, group, matrices, weights, [None], later)
+    _, (out,), found = _run((call, settle), group, matrices, weights, [None], later)
     if place is None:
         return out.view(tensor.shape), found
     return shaped(out, grads[0], place, grads[0].shape[place] // group.size()).contiguous(), found
 
 
 def _run(
-    call: Call, group: Any, matrices: Rows, weights: Rows, biases: Rows, later: Callable[[], Any] | None = None
+    asked: tuple[Call, Callable[[], None]],
+    group: Any,
+    matrices: Rows,
+    weights: Rows,
+    biases: Rows,
+    later: Callable[[], Any] | None = None,
 ) -> Made:
-    """Run a call by its plan; inside `warm_up`, choose the plan first."""
+    """Run a call by its plan; inside `warm_up`, choose the plan first. `asked`: the call, and what settles it."""
+    call, settle = asked
     if is_warming() and wants_plan(call):
         again = lambda lanes, wire: lanes.run(group, wire, matrices, weights, biases, later)  # noqa: E731
         choose(call, group, again, _timed(call, group, matrices, weights, biases, later))
     begin = perf_counter()
     with spans.shown(_title(call, group) if spans.are_on() else ""):
-        found: Made = call.lanes.run(group, call.wire, matrices, weights, biases, later)
-    call.calls += 1
-    call.total_s += perf_counter() - begin
+        wire = SettlingWire(call.wire, settle)
+        found: Made = call.lanes.run(group, wire, matrices, weights, biases, later)
+        wire.settle()
+    call.calls_in_python += 1
+    call.seconds_in_python += perf_counter() - begin
     return found
 
 

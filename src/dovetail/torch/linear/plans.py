@@ -17,11 +17,12 @@ import torch
 from dovetail.core import DovetailError, check_schema, warn_once
 from dovetail.ir import Schedule
 from dovetail.store.store import SCHEDULES, Item, item, recall, save
-from dovetail.torch.linear.agreement import agree, check_backend, named, words_of
+from dovetail.torch.linear.agreement import agree, asked, check_backend, named, words_of
 from dovetail.torch.linear.case import Case
 from dovetail.torch.linear.columns import lanes_of
-from dovetail.torch.linear.kinds import GATHERS
+from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
 from dovetail.torch.linear.lanes import Lanes
+from dovetail.torch.linear.scratch import LEAST
 from dovetail.torch.linear.serial import Alone, Serial
 from dovetail.torch.linear.wire import Wire
 
@@ -65,13 +66,15 @@ class Call:
 
     case: Case
     site: str
+    key: tuple[Any, ...] = ()
     number: int = field(init=False)
     plan: Plan | None = None
     lanes: Any = None
     wire: Any = None
     says: Callable[[], str] = str
-    calls: int = 0
-    total_s: float = 0.0
+    calls_in_python: int = 0
+    seconds_in_python: float = 0.0
+    native: Any = None  # what native code counts of its calls
 
     def __post_init__(self) -> None:
         self.number = self.case.number
@@ -80,6 +83,27 @@ class Call:
     def is_alone(self) -> bool:
         """Whether no data move: the group has one rank, or there are no rows."""
         return self.case.ranks == 1 or not self.case.rows
+
+    @property
+    def calls(self) -> int:
+        """How many calls were made by the plan."""
+        return self.calls_in_python + (self.native.calls if self.native else 0)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all these calls."""
+        return self.seconds_in_python + float(self.native.total_s if self.native else 0.0)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native code may make such calls: native/torch/linear.hpp.
+
+        Python makes those with tiles, those whose parts are added up in float32, and those that use scratch memory.
+        """
+        case = self.case
+        needs_scratch = case.kind == SCATTER and case.rows * case.widths[0] >= LEAST
+        is_split = self.wire.is_split and case.kind != GATHER
+        return isinstance(self.lanes, Serial) and case.kind != COLUMNS and not needs_scratch and not is_split
 
     @property
     def words(self) -> str:
@@ -96,8 +120,14 @@ class Call:
 
     def use(self, plan: Plan, group: Any) -> None:
         """Run by this plan from now on."""
-        self.plan, self.calls, self.total_s = plan, 0, 0.0
+        self.plan, self.calls_in_python, self.seconds_in_python, self.native = plan, 0, 0.0, None
         self.lanes, self.wire = bound(self.case, plan.schedule, group)
+        if not hasattr(group, "know"):
+            return
+        if self.is_native:
+            self.native = group.know(self.key, self.number, self.case.title)
+        elif self.case.kind != COLUMNS:
+            group.forget(self.key)
 
 
 def bound(case: Case, schedule: Schedule, group: Any) -> tuple[Serial | Lanes | Alone, Wire]:
@@ -124,10 +154,11 @@ def is_warming() -> bool:
     return bool(_warming)
 
 
-def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any, Call]:
-    """Return the group and this call's entry, once all ranks have agreed that their calls fit.
+def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any, Call, Callable[[], None]]:
+    """Return the group, this call's entry, and what returns once all ranks have agreed that their calls fit.
 
-    Raises OperatorError on every rank, before data move, if some rank's arguments are invalid or do not fit.
+    Call that before data move. It, or this, raises OperatorError on every rank if some rank's arguments are invalid or
+    do not fit.
     """
     group = named(group_name)
     table = tables.get(group)
@@ -137,16 +168,22 @@ def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any,
     call = table.get(key)
     if call is None:
         try:
-            call = Call(build(group), _site())
+            call = Call(build(group), _site(), key)
         except (DovetailError, ValueError, TypeError) as error:
             agree(group, 0, str, fault=str(error))
             raise
         call.says = partial(_said, call)
+    elif not _warming:
+        return group, call, asked(group, call.number, call.says)
     agree(group, call.number ^ 1 if _warming else call.number, call.says)
     if call.plan is None:
         table[key] = call
         _settle(call, group)
-    return group, call
+    return group, call, _agreed
+
+
+def _agreed() -> None:
+    """Do nothing: all ranks have agreed."""
 
 
 def _said(call: Call) -> str:

@@ -12,7 +12,9 @@ from dovetail.core import OperatorError
 from dovetail.torch import dispatch
 from dovetail.torch.linear import gradients
 from dovetail.torch.linear.agreement import agree, check_backend, named
+from dovetail.torch.linear.plans import is_warming
 from dovetail.torch.linear.schemas import ops
+from dovetail.torch.native import loaded
 
 Tensors = Any  # a Tensor, or a sequence of them
 
@@ -52,6 +54,10 @@ def linear_all_reduce(
     Backward: the gradient of the result is taken to be equal on all ranks, as it is where every rank computes the same
     loss of it. So are the gradients of the bias. No data move.
     """
+    if (native := _native()) is not None:
+        found = native.linear_all_reduce(input, weight, bias, _default(group), op)
+        if found is not None:
+            return found
     inputs, weights = _several(input), _several(weight)
     name = _group(group, *inputs, *weights, bias)
     out: torch.Tensor = _door().linear_all_reduce(inputs, weights, bias, op, name)
@@ -87,6 +93,10 @@ def linear_reduce_scatter(
     Backward gathers the gradient and multiplies it part by part, by `all_gather_linear`. The bias gets its whole
     gradient on every rank.
     """
+    if (native := _native()) is not None:
+        found = native.linear_reduce_scatter(input, weight, bias, _default(group), op, dim)
+        if found is not None:
+            return found
     inputs, weights = _several(input), _several(weight)
     name = _group(group, *inputs, *weights, bias)
     out: torch.Tensor = _door().linear_reduce_scatter(inputs, weights, bias, op, dim, name)
@@ -137,10 +147,15 @@ def all_gather_linear(
     Backward: `linear_reduce_scatter` of the products of the results' gradients, while the weights' gradients are
     computed. The gathered input is kept for them.
     """
-    weights, is_single = _several(weight), isinstance(weight, torch.Tensor)
-    biases = _biases(bias, weights)
-    name = _group(group, input, *weights, *biases)
-    whole, outs = _door().all_gather_linear(input, weights, biases, dim, gathered, name)
+    is_single, made = isinstance(weight, torch.Tensor), None
+    if (native := _native()) is not None:
+        made = native.all_gather_linear(input, weight, bias, _default(group), dim, gathered)
+    if made is None:
+        weights = _several(weight)
+        biases = _biases(bias, weights)
+        name = _group(group, input, *weights, *biases)
+        made = _door().all_gather_linear(input, weights, biases, dim, gathered, name)
+    whole, outs = made
     found = outs[0] if is_single else outs
     return (whole, found) if gathered else found
 
@@ -166,6 +181,15 @@ def linear_of_replicated(input: torch.Tensor, weight: Tensors, bias: Any = None,
     weights, is_single = _several(weight), isinstance(weight, torch.Tensor)
     outs = _door().linear_of_replicated(input, weights, _biases(bias, weights), _group(group, input, *weights))
     return outs[0] if is_single else outs
+
+
+def _native() -> Any:
+    """Return the native operators, which make calls of known, serial plans; None if Python has to make this call."""
+    return None if torch.compiler.is_dynamo_compiling() or is_warming() else loaded()
+
+
+def _default(group: Any) -> Any:
+    return dist.group.WORLD if group is None else group
 
 
 def _door() -> Any:
@@ -195,7 +219,7 @@ def _group(group: Any, *tensors: Any) -> str:
 
 
 def _name(group: Any) -> str:
-    group = dist.group.WORLD if group is None else group
+    group = _default(group)
     if not isinstance(group, dist.ProcessGroup):
         hint = 'init_process_group("dovetail"), on every rank of the group'
         raise OperatorError("no process group of this rank", found=type(group).__name__, hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,6 +56,28 @@ class Wire:
         first = group.all_to_all_single(parts, flat, [], [], self._exchange)
         places = parts.view(self.ranks, part), out, flat
         return Split(self, group, first, places, gathers=kind == REDUCE)
+
+
+class SettlingWire:
+    """A Wire whose first collective begins once all ranks have agreed on their call, which `settle` waits for.
+
+    So a product that is made before it is not delayed by the agreement, or by a rank that comes late.
+    """
+
+    def __init__(self, wire: Wire, settle: Callable[[], None]) -> None:
+        self._wire, self._settle = wire, settle
+        self._is_settled = False
+
+    def settle(self) -> None:
+        """Wait until all ranks have agreed, if they have not. Raises OperatorError on every rank if they do not."""
+        if not self._is_settled:
+            self._is_settled = True
+            self._settle()
+
+    def begin(self, group: Any, kind: str, out: Any, tensor: Any) -> Any:
+        """As `Wire.begin`."""
+        self.settle()
+        return self._wire.begin(group, kind, out, tensor)
 
 
 class Split:
