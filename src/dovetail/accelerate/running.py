@@ -23,6 +23,7 @@ from dovetail.trace.recorder.launch import (
     forwarded,
     is_open_mpis,
     library_of,
+    linked,
     settings_of,
     used_by,
 )
@@ -147,11 +148,25 @@ def why_uncounted(words: Sequence[str], code: int) -> str:
             calls_mpi = b"MPI_Init" in path.read_bytes() and used_by(path) is None
         except OSError:
             continue
+        other = _other_mpi(path) if calls_mpi else None
+        if other:
+            return f"{path} uses {other}, which is no known MPI library: --mpi names the one that it is compatible with"
         if calls_mpi:
             return f"{path} is linked statically with MPI, where no library can be loaded in front of it"
     if code:
         return f"the command ended with exit code {code} before a rank of it called MPI_Finalize"
     return "no process of the command called MPI_Init and MPI_Finalize of a known MPI library"
+
+
+def _other_mpi(path: Path) -> Path | None:
+    """Return the shared library that defines MPI for a program, whatever its name; None if there is none."""
+    for library in linked(path):
+        try:
+            if b"MPI_Init" in library.read_bytes():
+                return library
+        except OSError:
+            continue
+    return None
 
 
 def can_repeat() -> bool:

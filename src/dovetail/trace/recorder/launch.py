@@ -268,6 +268,11 @@ def used_by(path: Path) -> Library | None:
     return next(_libraries(_output(["ldd", str(path)])), None)
 
 
+def linked(path: Path) -> list[Path]:
+    """Return the shared libraries that a program is linked with, as the loader finds them."""
+    return [Path(found) for found in re.findall(r"=> (/\S+)", _output(["ldd", str(path)]))]
+
+
 def _is_python(path: Path) -> bool:
     return path.name.startswith("python")
 
