@@ -27,6 +27,24 @@ int main(int argc, char** argv) {
     return 0;
 }
 """
+OTHER = """
+int MPI_Init(int* argc, char*** argv) { return argc && argv ? 0 : 1; }
+int MPI_Allreduce(const void* in, void* out, int n, long type, long op, long comm) {
+    return n + (int)(type + op + comm);
+}
+int MPI_Finalize(void) { return 0; }
+int PMPI_Comm_rank(long comm, int* rank) { return (int)comm + (rank == 0); }
+"""
+USER = """
+#include <stdio.h>
+int MPI_Init(int*, char***), MPI_Finalize(void);
+int MPI_Allreduce(const void*, void*, int, long, long, long);
+int main(int argc, char** argv) {
+    const int failed = MPI_Init(&argc, &argv), found = MPI_Allreduce(&argc, &argv, 2, 30, 400, 5000);
+    printf("%d\\n", found + failed + MPI_Finalize());
+    return 0;
+}
+"""
 KNOBS = {"mpich": "MPIR_CVAR_ALLTOALL_INTRA_ALGORITHM", "openmpi": "OMPI_MCA_coll_han_priority"}
 VALUES, OWN = {"mpich": "pairwise", "openmpi": "0"}, {"mpich": "scattered", "openmpi": "1"}
 
@@ -97,6 +115,21 @@ def test_programs_without_a_library_to_count(tmp_path, accelerate):
     assert "exit code 3 before a rank of it called MPI_Finalize" in done.stderr
     assert "cannot run no-such-command" in accelerate(mpi, "--", "no-such-command").stderr
     assert "no command to accelerate" in accelerate(mpi).stderr
+
+
+def test_programs_of_an_unknown_mpi_run_as_they_would_have(tmp_path, accelerate):
+    """Their calls reach their own library, with all arguments; messages name it, and say that nothing is counted."""
+    needs.need("compiler", "mpich")
+    for name, text in (("other", OTHER), ("user", USER)):
+        (tmp_path / f"{name}.c").write_text(text)
+    library, program = tmp_path / "libmpi.so.99", tmp_path / "user"
+    shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}"]
+    subprocess.run(["cc", *shared, tmp_path / "other.c", "-o", library], check=True)
+    subprocess.run(["cc", tmp_path / "user.c", library, f"-Wl,-rpath,{tmp_path}", "-o", program], check=True)
+    done = accelerate(needs.MPIS["mpich"], "--replace", "--", program)
+    assert (done.returncode, done.stdout) == (0, "5432\n")
+    assert f"not counted: its MPI library {library} is neither MPICH, Open MPI nor" in done.stderr
+    assert f"nothing is counted or changed: {program} uses {library}, which is no known MPI library" in done.stderr
 
 
 def test_a_cache_that_cannot_be_written(tmp_path, accelerate):

@@ -325,7 +325,7 @@ def test_entries_and_clear(place):
     removed = store.clear(older_than_s=3600.0)
     assert [entry.kind for entry in removed] == ["proofs", "libraries", "libraries"]
     assert "killed while it wrote" in " ".join(entry.about for entry in removed)
-    assert [entry.kind for entry in store.clear()] == ["machines", "schedules", "selections", "settings"]
+    assert [entry.kind for entry in store.clear()] == ["machines", "schedules", "selections", "settings", "launches"]
     assert [*store.entries()] == []
 
 

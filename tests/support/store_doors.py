@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from dovetail.accelerate.contest import Ratio
 from dovetail.accelerate.learn import WON, Learned, recall_settings, save_settings, settings_item
+from dovetail.accelerate.remembered import SCHEMA as LAUNCH
+from dovetail.accelerate.remembered import answer_item, recall_answer, save_answer
 from dovetail.call.nest_operators import operator_of
 from dovetail.ir import Schedule
 from dovetail.loops.problems import jacobi2d
@@ -60,5 +62,10 @@ DOORS = {
         lambda: save_settings(settings_item(WORDS, reorder=False), LEARNED, WORDS),
         lambda: recall_settings(settings_item(WORDS, reorder=False)).warned(),
         LEARNED,
+    ),
+    "launches": Door(
+        lambda: save_answer(answer_item("it", WORDS), "it", ["yes"], []),
+        lambda: recall_answer(answer_item("it", WORDS)).warned(),
+        {"schema": LAUNCH, "answer": ["yes"], "files": []},
     ),
 }

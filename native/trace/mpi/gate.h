@@ -24,6 +24,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "gate_objects.h"
+
 #define DG_PUBLIC __attribute__((visibility("default")))
 
 /* An entry of the gate. All arguments are integers of up to 64 bits, or addresses. The call is a tail call, so that the
@@ -51,17 +53,6 @@ static pthread_once_t dg_once = PTHREAD_ONCE_INIT;
 
 /* ---- the process's MPI library ---- */
 
-static int dg_is_own(void* address) {
-    Dl_info theirs, ours;
-    return dladdr(address, &theirs) && dladdr((void*)dg_is_own, &ours) && theirs.dli_fbase == ours.dli_fbase;
-}
-
-/* Returns the base address of the object that a symbol or function lies in; NULL if it is unknown. */
-static void* dg_base_of(const void* address) {
-    Dl_info info;
-    return address && dladdr(address, &info) ? info.dli_fbase : NULL;
-}
-
 /* Returns what the program's own references to a symbol lead to. (RTLD_DEFAULT is no such look-up: it begins in this
    library, which is linked with -Bsymbolic.) */
 static void* dg_first(const char* name) {
@@ -71,10 +62,10 @@ static void* dg_first(const char* name) {
 }
 
 static int dg_is_any_gates(void* address) {
-    void* other = dg_base_of(dlsym(RTLD_NEXT, "dovetail_mpi_gate"));
-    void* first = dg_base_of(dg_first("dovetail_mpi_gate"));
-    void* base = dg_base_of(address);
-    return dg_is_own(address) || (base && (base == other || base == first));
+    const uintptr_t base = dg_base_of(address);
+    if (dg_is_own(address) || !base) return dg_is_own(address);
+    return base == dg_base_of(dlsym(RTLD_NEXT, "dovetail_mpi_gate")) ||
+           base == dg_base_of(dg_first("dovetail_mpi_gate"));
 }
 
 typedef struct {
@@ -141,6 +132,7 @@ static void dg_find_library(void) {
         call = search.found;
     }
     if (!call || !dladdr(call, &info)) return;
+    dg_objects.mpi = dg_object_of(call);
     dg_mpi.library = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (!dg_mpi.library || dlinfo(dg_mpi.library, RTLD_DI_LINKMAP, &map)) return;
     snprintf(dg_mpi.folder, sizeof dg_mpi.folder, "%s", info.dli_fname);
@@ -244,6 +236,10 @@ static void dg_load(void) {
 
 /* mpi4py uses weak references to find out whether its MPI has a function; they must not find the gate's entry. */
 
+static struct {
+    int count, number[NUM_C_CALLS]; /* in dg_c_calls */
+} dg_missing;
+
 static void dg_write(void* at, uint64_t size, const void* data) {
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), start = (uintptr_t)at & ~(page - 1);
     const size_t length = (uintptr_t)at + size - start;
@@ -257,7 +253,7 @@ static char* dg_address(const struct dl_phdr_info* object, ElfW(Addr) value) {
 
 typedef struct {
     char *symbols, *texts, *rela, *jumps;
-    size_t rela_bytes, jump_bytes;
+    size_t rela_bytes, jump_bytes, num_symbols; /* 0 symbols: unknown */
 } dg_tables;
 
 static int dg_read_tables(const struct dl_phdr_info* object, dg_tables* t) {
@@ -272,6 +268,7 @@ static int dg_read_tables(const struct dl_phdr_info* object, dg_tables* t) {
         if (d->d_tag == DT_JMPREL) t->jumps = dg_address(object, d->d_un.d_ptr);
         if (d->d_tag == DT_RELASZ) t->rela_bytes = d->d_un.d_val;
         if (d->d_tag == DT_PLTRELSZ) t->jump_bytes = d->d_un.d_val;
+        if (d->d_tag == DT_HASH) t->num_symbols = ((const uint32_t*)(void*)dg_address(object, d->d_un.d_ptr))[1];
     }
     return t->symbols && t->texts;
 }
@@ -295,8 +292,8 @@ static int dg_clear(const struct dl_phdr_info* object, const dg_tables* t, char*
         const ElfW(Rela)* entry = (const ElfW(Rela)*)(table + at);
         const ElfW(Sym)* symbol = (const ElfW(Sym)*)t->symbols + ELF64_R_SYM(entry->r_info);
         if (!ELF64_R_SYM(entry->r_info) || ELF64_ST_BIND(symbol->st_info) != STB_WEAK || symbol->st_shndx) continue;
-        for (int i = 0; i < NUM_C_CALLS; ++i) {
-            if (!dg_c_calls[i].is_missing || strcmp(t->texts + symbol->st_name, dg_c_calls[i].name)) continue;
+        for (int i = 0; i < dg_missing.count; ++i) {
+            if (strcmp(t->texts + symbol->st_name, dg_c_calls[dg_missing.number[i]].name)) continue;
             void* const nothing = NULL;
             dg_write((void*)(object->dlpi_addr + entry->r_offset), sizeof nothing, &nothing);
             ++cleared;
@@ -319,26 +316,24 @@ static int dg_clear_all(struct dl_phdr_info* object, size_t size, void* unused) 
 static int dg_hide_own(struct dl_phdr_info* object, size_t size, void* unused) {
     dg_tables tables;
     (void)size, (void)unused;
-    Dl_info info;
-    const int is_own = dladdr((void*)dg_is_own, &info) && info.dli_fbase == (void*)object->dlpi_addr;
-    if (!is_own || !dg_read_tables(object, &tables)) return 0;
-    for (int i = 0; i < NUM_C_CALLS; ++i) {
-        const ElfW(Sym)* symbol = NULL;
-        if (!dg_c_calls[i].is_missing || !dladdr1(dg_c_calls[i].entry, &info, (void**)&symbol, RTLD_DL_SYMENT))
-            continue;
+    if (!dg_is_own(object->dlpi_phdr) || !dg_read_tables(object, &tables)) return 0;
+    ElfW(Sym)* symbol = (ElfW(Sym)*)(void*)tables.symbols;
+    for (size_t s = 0; s < tables.num_symbols; ++s, ++symbol) {
+        const void* at = (void*)(object->dlpi_addr + symbol->st_value);
         const ElfW(Addr) nothing = 0;
-        if (symbol) dg_write((void*)&symbol->st_value, sizeof nothing, &nothing);
+        int i = 0;
+        while (i < dg_missing.count && dg_c_calls[dg_missing.number[i]].entry != at) ++i;
+        if (i < dg_missing.count) dg_write(&symbol->st_value, sizeof nothing, &nothing);
     }
     return 1;
 }
 
 static void dg_hide_missing(void) {
-    int num_missing = 0;
     for (int i = 0; i < NUM_C_CALLS; ++i) {
         dg_c_calls[i].is_missing = !dlsym(dg_mpi.library, dg_c_calls[i].name);
-        num_missing += dg_c_calls[i].is_missing;
+        if (dg_c_calls[i].is_missing) dg_missing.number[dg_missing.count++] = i;
     }
-    if (!num_missing) return;
+    if (!dg_missing.count) return;
     dl_iterate_phdr(dg_hide_own, NULL);
     dl_iterate_phdr(dg_clear_all, NULL);
 }
@@ -348,8 +343,7 @@ static void dg_hide_missing(void) {
 /* Returns another tool's definition of an MPI call that comes after the gate; NULL if there is none. */
 static void* dg_tools(const char* name) {
     void* at = strncmp(name, "MPI_", 4) ? NULL : dlsym(RTLD_NEXT, name);
-    void* base = dg_base_of(at);
-    return at && base != dg_base_of(dlsym(dg_mpi.library, "PMPI_Comm_rank")) && !dg_is_any_gates(at) ? at : NULL;
+    return at && dg_base_of(at) != dg_objects.mpi.low && !dg_is_any_gates(at) ? at : NULL;
 }
 
 /* Returns whether a library, or the program, defines an MPI call in front of the process's MPI library. */

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.accelerate.counter import COUNTER, REPLACED
 from dovetail.accelerate.counts import Bucket, Counts
@@ -16,9 +16,11 @@ from dovetail.accelerate.knobs import Candidate, Promising, promising
 from dovetail.accelerate.running import REPLACE_VARIABLE, Command, Knobs
 from dovetail.core import DovetailError, cache_dir
 from dovetail.ir.collectives import COLLECTIVES, kind_of_mpi
-from dovetail.prober.baselines import Baselines, baselines
 from dovetail.run.options import Level
 from dovetail.trace.recorder.launch import compiler_for, environment, executable, forwarded, library_of, used_by
+
+if TYPE_CHECKING:
+    from dovetail.prober.baselines import Baselines
 
 LEAST_GAIN = 0.01  # of the ranks' time: less is not worth a run
 KEPT = 0.99  # the guard in C replaces calls only below this ratio
@@ -185,6 +187,8 @@ def measured(found: Prospects, command: Command, limit_s: float, note: Callable[
     note : callable
         Prints a remark before the measurement.
     """
+    from dovetail.prober.baselines import baselines
+
     launch = launch_of(command.words)
     if not launch:
         return replace(found, why_unmeasured="no word of the command is a program with MPI behind a launcher")

@@ -21,7 +21,7 @@ from dovetail.accelerate.knobs import PREFIXES, Candidate, Promising
 from dovetail.accelerate.running import Command, Knobs, Ran
 from dovetail.core import EnvironmentFault, check_schema, reading
 from dovetail.store.store import SETTINGS, Item, Recalled, item, recall, save
-from dovetail.trace.recorder.launch import library_of
+from dovetail.trace.recorder.launch import Library, library_of
 
 SCHEMA = "dovetail.accelerate.learned/3"
 PAIRS = 5  # the least that gives a verdict
@@ -121,13 +121,17 @@ class Learned:
             return replace(found, changes=changes, spent_s=float(document["spent_s"]))
 
 
-def settings_item(words: Sequence[str], *, reorder: bool, replace: bool = False) -> Item:
+def settings_item(
+    words: Sequence[str], *, reorder: bool, replace: bool = False, library: Library | None = None
+) -> Item:
     """Return the item for a command: by its words, the files they name, the MPI library, this host, what the user's
-    environment says to MPI libraries, and the options."""
+    environment says to MPI libraries, and the options. `library`: the command's, if it is known."""
     files = [_identity(path) for word in words if (path := _file(word))]
     own = {name: value for name, value in os.environ.items() if name.startswith((*PREFIXES, "SLURM_JOB_NODELIST"))}
     host = [socket.gethostname(), platform.machine(), os.cpu_count()]
-    return item(SETTINGS, list(words), files, _library(words), host, own, reorder, *(["replace"] if replace else []))
+    return item(
+        SETTINGS, list(words), files, _library(words, library), host, own, reorder, *(["replace"] if replace else [])
+    )
 
 
 def recall_settings(place: Item) -> Recalled[Learned]:
@@ -284,10 +288,10 @@ def _identity(path: Path) -> list[Any]:
     return [sha256(path.read_bytes()).hexdigest()]
 
 
-def _library(words: Sequence[str]) -> list[Any]:
+def _library(words: Sequence[str], library: Library | None) -> list[Any]:
     """Return what tells the command's MPI library from others: its kind, and the sizes and times of its files."""
     try:
-        library = library_of(words)
+        library = library or library_of(words)
     except EnvironmentFault:
         return []
     found = sorted(library.folder.glob("libmpi*.so*")) if library.folder else []

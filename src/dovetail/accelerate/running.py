@@ -14,8 +14,19 @@ from typing import IO, Any
 
 from dovetail.accelerate.counter import COUNTER, build_counter, build_counter_gate
 from dovetail.accelerate.counts import Counts, read_counts
+from dovetail.accelerate.remembered import remembered
 from dovetail.core import DovetailError, EnvironmentFault, cache_dir
-from dovetail.trace.recorder.launch import environment, executable, forwarded, settings_of, used_by
+from dovetail.trace.recorder.launch import (
+    Library,
+    environment,
+    executable,
+    forwarded,
+    is_open_mpis,
+    library_of,
+    linked,
+    settings_of,
+    used_by,
+)
 
 Knobs = Mapping[str, str]
 REPLACE_VARIABLE, START_VARIABLE, KNOBS_VARIABLE = (f"{COUNTER.prefix}{name}" for name in ("REPLACE", "START", "KNOBS"))
@@ -46,6 +57,10 @@ class Command:
         Why there is no gate.
     replace : str
         Value of the variable REPLACE_VARIABLE: "" (off), "exact", or "reorder" (also where sums change their order).
+    by_x : bool or None
+        Whether the launcher passes variables on by `-x`; None: unknown.
+    library : Library or None
+        The MPI library of its programs, if it is known.
     """
 
     words: tuple[str, ...]
@@ -54,6 +69,8 @@ class Command:
     why_not: str = ""
     replace: str = ""
     start: tuple[str, ...] = ()
+    by_x: bool | None = None
+    library: Library | None = None
 
     def run(self, knobs: Knobs | None = None, *, counted: bool = True, shown: bool = True) -> Ran:
         """Run the command once.
@@ -79,7 +96,8 @@ class Command:
             ours[START_VARIABLE] = ",".join(self.start)
             env = environment(self.gate, Path(place), gate=COUNTER) | {**self.settings, **ours, **(knobs or {})}
             names = [*self.settings, *ours, *(knobs or {})]
-            return Ran(*_timed(forwarded(self.words, names, COUNTER), env, shown), tuple(read_counts(Path(place))))
+            words = forwarded(self.words, names, COUNTER, by_x=self.by_x)
+            return Ran(*_timed(words, env, shown), tuple(read_counts(Path(place))))
 
     def without_replacing(self) -> Command:
         """Return the command with its counters, but none of its collectives replaced."""
@@ -92,9 +110,35 @@ def prepared(words: Sequence[str], mpi: str | None = None, replace: str = "") ->
     `mpi`: count only programs of this library (see `trace.recorder.launch.run_traced`). `replace`: see `Command`.
     """
     try:
-        return Command(tuple(words), build_counter_gate(), settings_of(COUNTER, words, mpi, build_counter), "", replace)
+        found = remembered(f"counted, {mpi}", words, lambda: _found(words, mpi))
     except DovetailError as error:
         return Command(tuple(words), why_not=error.what + (f" ({error.found})" if error.found else ""))
+    kind, folder = found["library"] or ("", "")
+    library = Library(kind, Path(folder) if folder else None) if kind else None
+    gate, settings = Path(found["gate"]), found["settings"]
+    return Command(tuple(words), gate, settings, "", replace, by_x=found["by_x"], library=library)
+
+
+def _found(words: Sequence[str], mpi: str | None) -> tuple[dict[str, Any], list[Path]]:
+    """Compile what counts a command's calls; return where it is, and the files that this depends on."""
+    gate, settings = build_counter_gate(), settings_of(COUNTER, words, mpi, build_counter)
+    try:
+        library: Library | None = library_of(words)
+    except EnvironmentFault:
+        library = None
+    named = [library.kind, str(library.folder or "")] if library else None
+    found = {"gate": str(gate), "settings": settings, "by_x": is_open_mpis(words[0]), "library": named}
+    files = [gate, *(Path(text) for text in settings.values() if os.path.isabs(text))]
+    compiler = executable(mpi) if mpi else None
+    return found, [*files, *([compiler] if compiler else []), *_files_of(library)]
+
+
+def _files_of(library: Library | None) -> list[Path]:
+    """Return the files of an MPI library that wrappers depend on."""
+    if library is None or library.folder is None:
+        return []
+    compilers = [library.folder.parent / "bin" / name for name in ("mpicc", "mpicc_abi")]
+    return [*sorted(library.folder.glob("libmpi*.so*")), *compilers, library.folder.parent / "include" / "mpi.h"]
 
 
 def why_uncounted(words: Sequence[str], code: int) -> str:
@@ -104,11 +148,25 @@ def why_uncounted(words: Sequence[str], code: int) -> str:
             calls_mpi = b"MPI_Init" in path.read_bytes() and used_by(path) is None
         except OSError:
             continue
+        other = _other_mpi(path) if calls_mpi else None
+        if other:
+            return f"{path} uses {other}, which is no known MPI library: --mpi names the one that it is compatible with"
         if calls_mpi:
             return f"{path} is linked statically with MPI, where no library can be loaded in front of it"
     if code:
         return f"the command ended with exit code {code} before a rank of it called MPI_Finalize"
     return "no process of the command called MPI_Init and MPI_Finalize of a known MPI library"
+
+
+def _other_mpi(path: Path) -> Path | None:
+    """Return the shared library that defines MPI for a program, whatever its name; None if there is none."""
+    for library in linked(path):
+        try:
+            if b"MPI_Init" in library.read_bytes():
+                return library
+        except OSError:
+            continue
+    return None
 
 
 def can_repeat() -> bool:

@@ -97,12 +97,13 @@ def accelerate(
     if not words:
         raise DovetailError("no command to accelerate", hint="dovetail accelerate -- mpirun -n 4 ./a.out")
     _check_report(report)
-    place = settings_item(words, reorder=reorder, replace=replace)
-    known = recall_settings(place).warned()
     if print_env:
+        known = recall_settings(settings_item(words, reorder=reorder, replace=replace)).warned()
         print(exports(known.knobs if known else {}, words))
         return 0
     command = prepared(words, mpi, ("reorder" if reorder else "exact") if replace else "")
+    place = settings_item(words, reorder=reorder, replace=replace, library=command.library)
+    known = recall_settings(place).warned()
     if command.why_not:
         output.warn(f"nothing is counted or changed: {command.why_not}")
         return command.run().code

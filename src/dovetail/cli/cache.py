@@ -29,8 +29,8 @@ Kinds = Annotated[
     list[str] | None,
     typer.Option(
         "--kind",
-        help="machines, costs, schedules, programs, proofs, selections, settings or libraries; several times for "
-        "several. Default: all.",
+        help="machines, costs, schedules, programs, proofs, selections, settings, launches or libraries; several times "
+        "for several. Default: all.",
         show_default=False,
     ),
 ]

@@ -73,7 +73,8 @@ def _predicted(found: Prospects) -> dict[str, Any]:
 
 def write_acceleration_page(path: str | Path, found: Mapping[str, Any], trace: TraceFile | None = None) -> Path:
     """Write the page: the report in words, tables of calls and of replaced collectives, and the timeline of a trace."""
-    head = _section("Report", f"<pre>{escape(chr(10).join(found['lines']))}</pre>")
+    words = "".join(f'<p class="lines">{escape(line)}</p>' for line in found["lines"])
+    head = _section("Report", f'<div class="notes">{words}</div>')
     for title, counts in (("Calls of the run", found["run"]), ("Calls of the trace", found["traced"])):
         head += _section(title, _calls(counts)) if counts else ""
     if found["run"] and found["run"]["replaced"]:
@@ -91,7 +92,8 @@ def _calls(counts: Mapping[str, Any]) -> str:
         size = it["comm_size"] or ""
         texts = f"MPI_{it['call']}", size, size_text(it["log2_bytes"]), it["calls"], seconds_text(each)
         rows.append((*texts, share_text(share), skew))
-    return _table(("call", "ranks", "bytes", "calls", "of a call", "of the ranks' time", "of it skew"), rows)
+    head = ("call", "ranks", "bytes", "calls", "time of a call", "of the ranks' time", "of it skew")
+    return _table(head, rows, texts=1)
 
 
 def _replaced(found: Sequence[Mapping[str, Any]]) -> str:
@@ -100,17 +102,22 @@ def _replaced(found: Sequence[Mapping[str, Any]]) -> str:
         times = (seconds_text(it["was_s"]), seconds_text(it["now_s"])) if it["was_s"] else ("", "")
         ratio = f"{it['low']:.2f} to {it['high']:.2f}" if it["was_s"] else ""
         what = f"MPI_{it['call']} {it['dtype']} {it['op']}".strip()
-        texts = what, it["comm_size"], size_text(it["log2_bytes"]), it["state"], it["calls"], it["moved"]
+        texts = what, it["state"], it["comm_size"], size_text(it["log2_bytes"]), it["calls"], it["moved"]
         rows.append((*texts, *times, ratio))
-    head = ("call", "ranks", "bytes", "state", "calls", "replaced", "was", "now", "ratio")
-    return _table(head, rows)
+    head = ("call", "state", "ranks", "bytes", "calls", "replaced", "was", "now", "ratio")
+    return _table(head, rows, texts=2)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def _table(head: Sequence[str], rows: Iterable[Sequence[object]], texts: int) -> str:
+    """Return a table that scrolls where it is wider than the page; `texts`: columns at the left that are no numbers."""
+
     def line(tag: str, cells: Sequence[object]) -> str:
-        return f"<tr>{''.join(f'<{tag}>{escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+        kinds = ["" if i < texts else ' class="number"' for i in range(len(cells))]
+        made = (f"<{tag}{kind}>{escape(str(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(made)}</tr>"
 
-    return f"<table>{line('th', head)}{''.join(line('td', row) for row in rows)}</table>"
+    lines = line("th", head) + "".join(line("td", row) for row in rows)
+    return f'<div class="scroll"><table>{lines}</table></div>'
 
 
 def _section(title: str, body: str) -> str:

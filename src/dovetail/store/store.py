@@ -79,7 +79,8 @@ PROGRAMS = Kind("programs", "written program", 16, columns=True)
 PROOFS = Kind("proofs", "proof of a program", 1024)
 SELECTIONS = Kind("selections", "selection table", 256)
 SETTINGS = Kind("settings", "library settings of a program", 1024)
-KINDS = {kind.name: kind for kind in (MACHINES, COSTS, SCHEDULES, PROGRAMS, PROOFS, SELECTIONS, SETTINGS)}
+LAUNCHES = Kind("launches", "answer about a command", 256)
+KINDS = {kind.name: kind for kind in (MACHINES, COSTS, SCHEDULES, PROGRAMS, PROOFS, SELECTIONS, SETTINGS, LAUNCHES)}
 FOLDERS = (*KINDS, LIBRARIES)
 
 

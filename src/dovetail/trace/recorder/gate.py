@@ -83,7 +83,7 @@ def build_gate(near: Path | None, gate: Gate = TRACER) -> Path:
     if compiler is None:
         raise EnvironmentFault("no C compiler for the library that processes load", hint="install gcc or clang")
     flags = ["-O2", "-U_FORTIFY_SOURCE", "-fvisibility=hidden", f"-I{HEADERS}", "-pthread", *_linked(near)]
-    flags += ["-Wl,-Bsymbolic", "-ldl"]
+    flags += ["-Wl,-Bsymbolic", "-Wl,--hash-style=both", "-ldl"]  # the older table has the number of symbols
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "gate.c"
         source.write_text(gate_source(gate), encoding="utf-8")

@@ -196,13 +196,23 @@ def note_end(folder: Path, pid: int, signal: int) -> None:
         file.write(line + "\n")
 
 
-def forwarded(command: Sequence[str], settings: Iterable[str] = (), gate: Gate = TRACER) -> list[str]:
-    """Return the command with the options (-x) by which Open MPI's launcher passes variables to other hosts."""
-    launcher = executable(command[0])
+def is_open_mpis(word: str) -> bool:
+    """Return whether the first word of a command is Open MPI's launcher, which passes variables on by `-x`."""
+    launcher = executable(word)
     if launcher is None or launcher.name not in ("mpirun", "mpiexec", "prterun"):
-        return list(command)
+        return False
     asked = subprocess.run([str(launcher), "--version"], capture_output=True, text=True, check=False)
-    if "Open MPI" not in asked.stdout and "prte" not in asked.stdout.lower():
+    return "Open MPI" in asked.stdout or "prte" in asked.stdout.lower()
+
+
+def forwarded(
+    command: Sequence[str], settings: Iterable[str] = (), gate: Gate = TRACER, *, by_x: bool | None = None
+) -> list[str]:
+    """Return the command with the options (-x) by which Open MPI's launcher passes variables to other hosts.
+
+    `by_x`: whether it is such a launcher; None: ask it.
+    """
+    if not (is_open_mpis(command[0]) if by_x is None else by_x):
         return list(command)
     names = ["LD_PRELOAD", f"{gate.prefix}DIR", *(name for name in os.environ if name.startswith(gate.prefix))]
     options = [word for name in dict.fromkeys([*names, *settings]) for word in ("-x", name)]
@@ -258,6 +268,11 @@ def used_by(path: Path) -> Library | None:
     if _is_python(path):
         return _of_python(path)
     return next(_libraries(_output(["ldd", str(path)])), None)
+
+
+def linked(path: Path) -> list[Path]:
+    """Return the shared libraries that a program is linked with, as the loader finds them."""
+    return [Path(found) for found in re.findall(r"=> (/\S+)", _output(["ldd", str(path)]))]
 
 
 def _is_python(path: Path) -> bool:
