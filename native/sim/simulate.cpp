@@ -430,7 +430,8 @@ class Simulation {
     std::vector<Channel> channels_;
     std::vector<std::int32_t> ends_;  // per channel: its source and destination
     std::vector<LinkQueue> links_;
-    std::vector<double> far_s_;  // per op, if `stores_`: when its message had the links beyond the switch; then left them
+    std::vector<double>
+        far_s_;  // per op, if `stores_`: when its message had the links beyond the switch; then left them
     std::vector<Meetings> meetings_;
     std::unordered_map<std::int32_t, std::vector<std::int32_t>> met_;  // last member to call -> all members
     std::vector<std::int32_t> heads_, followers_;

@@ -42,7 +42,7 @@ class Prices:
     route: NDArray[np.int64]
     num_links: int
     num_bytes: NDArray[np.int64] | None = field(default=None)
-    uplinks: NDArray[np.int64] = field(default=None)  # type: ignore[assignment]
+    uplinks: NDArray[np.int64] = field(default=None)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         if self.uplinks is None:

@@ -59,7 +59,7 @@ class Torus:
         ends = {(link.src, link.dst) for link in machine.links}
         near = {dst for src, dst in ends if src == 0}
         for sides in _sides(near, machine.ranks, 1):
-            found = cls(machine.name, sides, *kinds, machine.costs, machine.facts)
+            found = cls(machine.name, sides, next(iter(kinds)), machine.costs, machine.facts)
             if len(sides) > 1 and ends == {(hop.src, hop.dst) for hop in found.hops()}:
                 return found
         return None
