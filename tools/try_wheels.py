@@ -1,6 +1,8 @@
 """Install each wheel of dist/ into empty environments, and try every verb where there is no MPI, compiler or PyTorch.
 
-    tools/try_wheels.py [PYTHON ...]        default: this Python; e.g. python3.11 python3.12 python3.13
+    tools/try_wheels.py [PYTHON ...]        default: those of python3.11, python3.12 and python3.13 that are here
+
+Pythons are looked for on PATH and, as tools/wheels does, among those of pyenv and those that it fetched.
 
 Each verb must work, or end with what is missing and how to get it; a traceback is a failure. On PATH are the
 environment and six plain tools, so that nothing of the machine is found by chance.
@@ -15,7 +17,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-DIST = Path(__file__).resolve().parents[1] / "dist"
+ROOT = Path(__file__).resolve().parents[1]
+DIST = ROOT / "dist"
+PYTHONS = ("python3.11", "python3.12", "python3.13")
 TOOLS = ("true", "sh", "env", "uname", "cat", "ls")
 PRODUCT = "--m 256 --k 256 --n 256 --machine shared-memory-2 --extrapolate"
 WORKS = (  # in order: some need what others wrote
@@ -34,22 +38,37 @@ MISSING = (  # and what the answer must name
 
 
 def main() -> None:
-    pythons = [shutil.which(name) or sys.exit(f"no {name}") for name in sys.argv[1:]] or [sys.executable]
+    asked = {name: found(name) for name in sys.argv[1:] or PYTHONS}
+    pythons = [path for path in asked.values() if path]
+    missing = [name for name, path in asked.items() if not path]
+    if missing and (sys.argv[1:] or not pythons):
+        sys.exit(f"no {', '.join(missing)}")
     failed = [answer for python in pythons for answer in tried(python)]
+    print("", *(f"not tried, since it is not here: {name}" for name in missing))
     print("", *failed, f"{len(failed)} failed" if failed else "all verbs answer", sep="\n")
     sys.exit(bool(failed))
+
+
+def found(name: str) -> str | None:
+    """Return a Python of this name, or at this path, that runs; None if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    places = [*pyenv.glob(f"versions/*/bin/{name}"), *(ROOT / "build/wheels/pythons").glob(f"*/bin/{name}")]
+    for path in filter(None, (shutil.which(name), *map(str, places))):
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return path
+    return None
 
 
 def tried(python: str) -> list[str]:
     """Try the wheel that fits this Python; return what failed."""
     tag = subprocess.check_output([python, "-c", "import sys; print(*sys.version_info[:2])"], text=True).split()
     minor = int(tag[1])
-    found = [*DIST.glob(f"*-cp3{minor}-cp3{minor}-*.whl"), *(DIST.glob("*-abi3-*.whl") if minor >= 12 else ())]
-    if not found:
+    wheels = [*DIST.glob(f"*-cp3{minor}-cp3{minor}-*.whl"), *(DIST.glob("*-abi3-*.whl") if minor >= 12 else ())]
+    if not wheels:
         return [f"dist/ has no wheel for Python {'.'.join(tag)}: tools/wheels {python}"]
     with tempfile.TemporaryDirectory() as place:
-        path = prepared(Path(place), python, found[0])
-        print(f"\nPython {'.'.join(tag)}, {found[0].name}", flush=True)
+        path = prepared(Path(place), python, wheels[0])
+        print(f"\nPython {'.'.join(tag)}, {wheels[0].name}", flush=True)
         works = [answer for verb in WORKS for answer in wrong(Path(place), path, verb, "")]
         return works + [answer for verb, name in MISSING for answer in wrong(Path(place), path, verb, name)]
 

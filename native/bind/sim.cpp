@@ -50,6 +50,7 @@ dovetail::sim::Tables read_tables(nb::handle tables) {
     t.slow_by_compute = read<double>(prices, "slow_by_compute");
     t.route_start = read<std::int64_t>(prices, "route_start");
     t.route = read<std::int64_t>(prices, "route");
+    t.uplinks = read<std::int64_t>(prices, "uplinks");
     return t;
 }
 

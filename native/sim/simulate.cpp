@@ -82,8 +82,16 @@ class Simulation {
         for (std::size_t c = 0; c < channels_.size(); ++c) {
             ends_.insert(ends_.end(), {t_.chan_src[c], t_.chan_dst[c]});
             channels_[c].room = t_.depth[c];
-            channels_[c].route = t_.route.subspan(t_.route_start[c], t_.route_start[c + 1] - t_.route_start[c]);
+            channels_[c].route = t_.route.subspan(t_.route_start[c], t_.uplinks[c]);
+            stores_ |= !downlinks(static_cast<std::int32_t>(c)).empty();
         }
+        if (stores_) far_s_.assign(t_.num_ops(), kNaN);
+    }
+
+    // The links of a channel beyond the switch that stores its messages; none if no switch does.
+    std::span<const std::int64_t> downlinks(std::int32_t channel) const {
+        const std::int64_t from = t_.route_start[channel] + t_.uplinks[channel];
+        return t_.route.subspan(from, t_.route_start[channel + 1] - from);
     }
 
     void set_meetings() {
@@ -216,6 +224,8 @@ class Simulation {
                 return it.task == kRecvSend ? ask_place(op) : end(op);
             case kWire:
                 return leave_wire(op);
+            case kStored:
+                return leave_switch(op);
             case kMeeting: {
                 contention_.stop(op);
                 const auto members = met_.extract(op);
@@ -227,9 +237,9 @@ class Simulation {
         }
     }
 
-    void end(std::int32_t op) {
+    void end(std::int32_t op, State state = kEnded) {
         Op& it = ops_[op];
-        it.state = kEnded;
+        it.state = state;
         end_s_[op] = clock_.now;
         ++num_ended_;
         if (it.queue_next >= 0) release(it.queue_next);
@@ -282,7 +292,8 @@ class Simulation {
         }
     }
 
-    // Adds `op` to the queues of all links of its route; when it is first in all of them, it occupies the links.
+    // Adds `op` to the queues of all links of its route, or of those as far as the switch that stores messages; when it
+    // is first in all of them, it occupies the links.
     void ask_links(std::int32_t op) {
         Op& it = ops_[op];
         it.state = kLinks;
@@ -293,6 +304,7 @@ class Simulation {
     void enter_wire(std::int32_t op) {
         Op& it = ops_[op];
         it.state = kWire;
+        if (stores_) ask_downlinks(op);
         const double seconds = t_.wire_s[op];
         if (!is_fluid_) return occupy(op, seconds);
         const std::size_t first = 2 * static_cast<std::size_t>(t_.chan_out[op]);
@@ -300,14 +312,54 @@ class Simulation {
         contention_.start(op, seconds, t_.slow_by_compute[op], ends, false);
     }
 
+    // Adds the message of `op`, which begins to reach the switch, to the queues of the links beyond.
+    void ask_downlinks(std::int32_t op) {
+        Op& it = ops_[op];
+        for (const std::int64_t link : downlinks(t_.chan_out[op])) it.blocked += links_[link].push(op);
+        if (it.blocked == 0) far_s_[op] = clock_.now;
+    }
+
+    void free_links(std::span<const std::int64_t> links) {
+        for (const std::int64_t link : links) {
+            const std::int32_t next = links_[link].pop();
+            if (next >= 0 && --ops_[next].blocked == 0) links_free(next);
+        }
+    }
+
+    // All links that `op` waits for are its own now.
+    void links_free(std::int32_t op) {
+        const State state = ops_[op].state;
+        if (state == kLinks) return enter_wire(op);
+        far_s_[op] = clock_.now;
+        if (state == kStored) clock_.at(op, clock_.now + t_.wire_s[op]);
+    }
+
     void leave_wire(std::int32_t op) {
         contention_.stop(op);
+        free_links(channels_[t_.chan_out[op]].route);
+        if (!stores_) return arrive(op);
+        const double left_s = far_s_[op] + t_.wire_s[op];  // NaN if it waits for a link beyond the switch
+        if (left_s <= clock_.now || downlinks(t_.chan_out[op]).empty()) return leave_switch(op);
+        if (ops_[op].task == kPut) {
+            ops_[op].state = kStored;
+        } else {
+            end(op, kStored);
+        }
+        if (ops_[op].blocked == 0) clock_.at(op, left_s);
+    }
+
+    void leave_switch(std::int32_t op) {
+        free_links(downlinks(t_.chan_out[op]));
+        far_s_[op] = clock_.now;
+        if (ops_[op].state != kStored || ops_[op].task == kPut) return arrive(op);
+        ops_[op].state = kEnded;
+        match(channels_[t_.chan_out[op]]);
+    }
+
+    // The message of `op` has left all links.
+    void arrive(std::int32_t op) {
         Op& it = ops_[op];
         Channel& channel = channels_[t_.chan_out[op]];
-        for (const std::int64_t link : channel.route) {
-            const std::int32_t next = links_[link].pop();
-            if (next >= 0 && --ops_[next].blocked == 0) enter_wire(next);
-        }
         if (it.task == kPut) {
             it.state = kFlight;
             clock_.at_once_or_at(op, clock_.now + t_.latency_s[op]);
@@ -324,7 +376,8 @@ class Simulation {
         while (!channel.posted.empty() && !channel.flying.empty() && ops_[channel.flying.head].state == kEnded) {
             const std::int32_t message = channel.flying.pop(ops_), op = channel.posted.pop(ops_);
             ops_[op].state = kTaking;
-            clock_.at_once_or_at(op, end_s_[message] + t_.latency_s[message]);
+            const double left_s = stores_ ? far_s_[message] : end_s_[message];
+            clock_.at_once_or_at(op, left_s + t_.latency_s[message]);
         }
     }
 
@@ -373,10 +426,12 @@ class Simulation {
     OpMemory memory_;
     Op* ops_;
     std::int32_t num_ended_ = 0;
-    bool malformed_ = false;
+    bool malformed_ = false, stores_ = false;  // stores_: some switch stores messages
     std::vector<Channel> channels_;
     std::vector<std::int32_t> ends_;  // per channel: its source and destination
     std::vector<LinkQueue> links_;
+    std::vector<double>
+        far_s_;  // per op, if `stores_`: when its message had the links beyond the switch; then left them
     std::vector<Meetings> meetings_;
     std::unordered_map<std::int32_t, std::vector<std::int32_t>> met_;  // last member to call -> all members
     std::vector<std::int32_t> heads_, followers_;

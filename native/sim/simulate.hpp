@@ -16,6 +16,7 @@ enum State : std::uint8_t {
     kWire,
     kFlight,
     kMeeting,
+    kStored,
     kEnded,
 };
 
@@ -35,7 +36,7 @@ struct Tables {
     std::span<const double> work_s, wire_s, latency_s;
     std::span<const bool> rendezvous;
     std::span<const double> slow_by_net, slow_by_compute;
-    std::span<const std::int64_t> route_start, route;
+    std::span<const std::int64_t> route_start, route, uplinks;
 
     std::int32_t num_ops() const { return static_cast<std::int32_t>(task.size()); }
 };

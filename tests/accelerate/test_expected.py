@@ -7,7 +7,8 @@ import pytest
 from dovetail.accelerate.advised import with_levers
 from dovetail.accelerate.counts import Bucket, Counts
 from dovetail.accelerate.expected import COUNTED_S, Times, is_replaceable, launch_of, prospects, with_times
-from dovetail.advise.advise import Advice, Finding
+from dovetail.advise.advise import Advice
+from dovetail.advise.finding import Finding
 
 WORDS = ("mpiexec", "-n", "2", "./a.out")
 REDUCE = Bucket("Allreduce", 2, 3, 1000, 0.4, 1000, 0.4, 0.1)

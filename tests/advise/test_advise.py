@@ -11,7 +11,8 @@ from replay_models import DELAYS, US, ModelBuilder
 from trace_calls import call, collective, sent, taken, trace_of
 from trace_files import NAMES, event, pair, write_process
 
-from dovetail.advise.advise import Advice, Finding, advise, advise_model, together
+from dovetail.advise.advise import Advice, advise, advise_model, together
+from dovetail.advise.finding import Finding
 from dovetail.advise.remedy import dropped
 from dovetail.report.advice import advice_text
 from dovetail.trace.analysis.eager_limits import EagerLimit, EagerLimits

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from replay_models import US, ModelBuilder
 
-from dovetail.advise.advise import Finding, advise_model
+from dovetail.advise.advise import advise_model
+from dovetail.advise.finding import Finding
 from dovetail.trace.analysis.replay_model import FROM_ROOT, TO_ROOT
 
 ROUNDS = 20

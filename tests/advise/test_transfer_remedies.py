@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from replay_models import US, Calls
 
-from dovetail.advise.advise import Finding, advise_model
+from dovetail.advise.advise import advise_model
+from dovetail.advise.finding import Finding
 
 ROUNDS = 20
 EACH = 10

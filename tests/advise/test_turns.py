@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from replay_models import US, ModelBuilder
 
-from dovetail.advise.advise import Finding, advise_model
+from dovetail.advise.advise import advise_model
+from dovetail.advise.finding import Finding
 
 MS = 1000 * US
 CYCLES = 20

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from replay_models import DELAYS, US, ModelBuilder
 
-from dovetail.advise.advise import Finding, advise_model
+from dovetail.advise.advise import advise_model
+from dovetail.advise.finding import Finding
 from dovetail.trace.analysis.replay_model import FROM_ROOT, TO_ROOT, CollectiveCall, ReplayModel
 
 ROUNDS = 24

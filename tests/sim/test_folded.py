@@ -1,5 +1,6 @@
 """Folded simulation: its times are those of the whole program, exactly, or it refuses."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -9,7 +10,7 @@ from dovetail.collective.folded import FOLDED, build_folded
 from dovetail.core import CostError, MachineError, ProgramError
 from dovetail.cost import price
 from dovetail.ir import Builder, Folded, Kind, Region, Requirement, Slot, Symmetry, Workload, verify_folded
-from dovetail.machine import Machine, Rails, load
+from dovetail.machine import Machine, Rails, Torus, load
 from dovetail.planner.scale import plan_folded
 from dovetail.sim import simulate
 from dovetail.sim.folded import simulate_folded
@@ -121,3 +122,61 @@ def test_a_preset_folded_is_the_preset_with_every_rank(name: str) -> None:
     for column in ("start_s", "end_s"):
         wanted = every.columns[column].reshape(4, -1)
         assert np.array_equal(wanted, np.broadcast_to(found.columns[column], wanted.shape)), column
+
+
+@pytest.mark.parametrize("sides", [(2, 2), (4, 3), (2, 8), (16, 16), (3, 4, 2)])
+def test_a_torus_is_found_by_its_links(sides: tuple[int, ...]) -> None:
+    whole = load(f"torus-{'x'.join(map(str, sides))}")
+    torus = Torus.of(whole)
+    assert torus is not None
+    assert torus.sides == sides
+    assert torus.expand().links == whole.links
+    fewer = replace(whole, links=whole.links[:-1])
+    assert Torus.of(fewer) is None
+
+
+@pytest.mark.parametrize("sides", [(2, 2), (4, 3), (3, 5), (2, 16), (16, 16)])
+def test_times_on_a_torus_are_those_of_all_ranks(sides: tuple[int, int]) -> None:
+    whole = load(f"torus-{sides[0]}x{sides[1]}")
+    torus = Torus.of(whole)
+    assert torus is not None
+    folded, slot = build_folded("hierarchical_all_reduce", whole.ranks, nodes=sides[0]), Slot((1000,), "float32")
+    found = simulate_folded(folded, torus, slot)
+    program = folded.expand()
+    slots = Workload({buffer.name: (slot,) * whole.ranks for buffer in program.buffers})
+    every = simulate(program, price(program, whole, slots))
+    for column in ("start_s", "end_s"):
+        wanted = every.columns[column].reshape(sides[0], -1)
+        assert np.array_equal(wanted, np.broadcast_to(found.columns[column], wanted.shape)), column
+
+
+def test_routes_on_a_torus_are_those_of_its_machine() -> None:
+    whole = load("torus-5x4x2")
+    torus = Torus.of(whole)
+    assert torus is not None
+    refused = 0
+    for dst in range(1, whole.ranks):
+        try:
+            kind, hops = torus.route(0, dst)
+        except MachineError:
+            refused += 1
+            continue
+        wanted, rows = whole.route(0, dst)
+        assert (kind, [tuple(hop) for hop in hops]) == (wanted, [whole.links[row][:2] for row in rows])
+    assert refused == 40 - 1 - 4 - 2 - 1  # reached: along the axes of 5, of 4 without its far end, and of 2
+
+
+@pytest.mark.parametrize("name", ["ring_all_reduce", "recursive_doubling_all_gather"])
+def test_programs_that_shifts_of_a_torus_change_are_refused(name: str) -> None:
+    torus = Torus.of(load("torus-4x4"))
+    assert torus is not None
+    with pytest.raises((CostError, MachineError)):
+        simulate_folded(build_folded(name, 16), torus, Slot((8,), "float32"))
+
+
+def test_a_large_torus_is_planned_folded() -> None:
+    torus = Torus.of(load("torus-64x32"))
+    assert torus is not None
+    (choice,) = plan_folded("all_reduce", torus, [1 << 20])
+    assert [each.folded.name for each in choice.candidates] == ["hierarchical_all_reduce"]
+    assert choice.certificate.ok

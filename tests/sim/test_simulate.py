@@ -133,6 +133,25 @@ def test_links_serve_in_order_of_request() -> None:
     assert [end for i, end in enumerate(ends(simulate(program, prices))) if i % 3 == 1] == [1.1, 2.1, 3.1]
 
 
+@pytest.mark.parametrize(("stores", "end_s"), [(False, 3.0), (True, 2.0)])
+def test_a_switch_that_stores_messages_frees_the_link_to_it(stores: bool, end_s: float) -> None:
+    """Rank 0's message to 2 waits for rank 1's; its next, to 1, does so too, unless the switch stores the former."""
+    b = Builder("star", 3)
+    net = b.lane("net", "net")
+    pairs = [(1, 2), (0, 2), (0, 1)]
+    channels = [b.channel(*pair) for pair in pairs]
+    for (src, _), channel in zip(pairs, channels, strict=True):
+        b.add(Kind.send, src, net, chan_out=channel)
+    for (_, dst), channel in zip(pairs, channels, strict=True):
+        b.add(Kind.recv, dst, b.lane(f"from {channel}", "net"), chan_in=channel)
+    program, route = b.build(), [link for src, dst in pairs for link in (src, 3 + dst)]
+    uplinks = {"uplinks": [1, 1, 1]} if stores else {}
+    prices = Prices.plain(program, wire_s=1.0, route_start=[0, 2, 4, 6], route=route, num_links=6, **uplinks)
+    timeline = simulate(program, prices)
+    assert ends(timeline)[3:] == [1.0, 2.0, end_s]
+    assert ends(timeline)[1] == (1.0 if stores else 2.0)  # the send ends as its message leaves the rank's link
+
+
 def test_fused_forwards_along_a_chain() -> None:
     b = Builder("chain", 3)
     net = b.lane("net", "net")

@@ -93,4 +93,6 @@ def prices_of(draw: st.DrawFn, program: Program, shared_links: bool = True, cont
         routes = [rng.permutation(links)[:size] for size in sizes]
         columns |= {"route_start": np.cumsum([0, *sizes]), "route": np.concatenate([*routes, np.zeros(0, int)])}
         columns |= {"num_links": links}
+        if draw(st.booleans()):  # switches that store messages
+            columns |= {"uplinks": rng.integers(0, sizes + 1)}
     return Prices.plain(program, rendezvous=rng.random(n) < 0.3, **columns)

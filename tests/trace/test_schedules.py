@@ -251,3 +251,26 @@ def test_random_bytes_are_refused_in_words(tmp_path: Path) -> None:
         (tmp_path / "run.0.et").write_bytes(bytes(data))
         with suppress(FileError):  # any other error fails
             replayed(tmp_path / "run.0.et")
+
+
+SURPLUS = """num_ranks 2
+rank 0 {
+z: calc 10
+a: send 8b to 1 tag 3
+b: send 8b to 1 tag 3
+a requires z
+b requires z
+}
+rank 1 {
+c: recv 8b from 0 tag 3
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(SURPLUS, "no partner"), (f"num_ranks {10**20}\nrank 0 {{\na: calc 1\n}}\n", "more than")],
+)
+def test_surplus_sends_and_impossible_ranks_are_named(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(FileError, match=words):
+        replayed(goal(tmp_path, text))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from dovetail.accelerate.expected import LEAST_GAIN, Prospects, plain_call, prospects, transfer_s
 from dovetail.accelerate.traced import counts_of_trace, level_of
-from dovetail.advise.advise import Advice, Finding
+from dovetail.advise.advise import Advice
+from dovetail.advise.finding import Finding
 from dovetail.core import DovetailError, share_text
 from dovetail.trace import Trace, TraceFile
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dovetail.cli import output, sources
-from dovetail.core import OperatorError, ProgramError, parse_bytes
+from dovetail.core import CostError, MachineError, OperatorError, ProgramError, parse_bytes
 
 if TYPE_CHECKING:
     from dovetail.cost import Prices
@@ -35,22 +35,22 @@ class Size(NamedTuple):
 
 
 def folded(place: str, size: Size) -> Timeline | None:
-    """Return the Timeline of one server's ranks, for a shipped algorithm; None if it or the machine cannot be folded.
+    """Return the Timeline of one server's ranks, or of a torus's first place; None if it cannot be folded.
 
-    Raises OperatorError if machine or size is missing.
+    `place`: a shipped algorithm. Raises OperatorError if machine or size is missing.
     """
     from dovetail.ir import verify_folded
-    from dovetail.machine import Rails
+    from dovetail.machine import Rails, Torus
     from dovetail.sim.folded import simulate_folded
 
     machine, ranks, nodes, num_bytes = _given(place, size)
-    rails, found = Rails.of(machine), sources.folded(place, ranks, nodes)
+    rails, found = Rails.of(machine) or Torus.of(machine), sources.folded(place, ranks, nodes)
     if rails is None or found is None or ranks != rails.ranks:
         return None
     verify_folded(found).raise_if_bad()
     try:
         return simulate_folded(found, rails, _slot(max(b.slots[0] for b in found.one.buffers), num_bytes))
-    except ProgramError as error:
+    except (CostError, MachineError, ProgramError) as error:
         output.note(f"Every rank is simulated: {error.what}.")
         return None
 

@@ -9,10 +9,10 @@ from dovetail.cost.price import price
 from dovetail.cost.prices import Prices
 from dovetail.cost.routes import Routes
 from dovetail.ir import Folded, Program, Slot, Workload
-from dovetail.machine import SWITCH, Rails
+from dovetail.machine import Rails, Torus
 
 
-def price_folded(folded: Folded, machine: Rails, slot: Slot, period: int) -> tuple[Program, Prices]:
+def price_folded(folded: Folded, machine: Rails | Torus, slot: Slot, period: int) -> tuple[Program, Prices]:
     """Return the quotient of a folded program by `period`, and the costs of its ops.
 
     Links that ranks `period` apart have in the same place become one. A renumbering that adds multiples of `period`
@@ -22,7 +22,7 @@ def price_folded(folded: Folded, machine: Rails, slot: Slot, period: int) -> tup
     ----------
     folded : Folded
         The program.
-    machine : Rails
+    machine : Rails or Torus
         The machine, of as many ranks.
     slot : Slot
         A slot of any buffer.
@@ -34,7 +34,8 @@ def price_folded(folded: Folded, machine: Rails, slot: Slot, period: int) -> tup
     CostError
         If the machine has another number of ranks, other symmetry, or lacks a cost.
     """
-    if machine.ranks != folded.num_ranks or period % machine.devices:
+    fits = machine.ranks == folded.num_ranks and period % machine.devices == 0
+    if not fits or not machine.is_kept_by(folded.symmetry.plus, period):
         found = f"{folded.num_ranks} ranks that repeat after {period}"
         raise CostError(f"'{folded.name}' does not fit machine '{machine.name}'", found=found, hint=f"{machine}")
     program = folded.quotient(period)
@@ -43,17 +44,16 @@ def price_folded(folded: Folded, machine: Rails, slot: Slot, period: int) -> tup
     return program, prices
 
 
-def _routes(folded: Folded, machine: Rails, period: int) -> Routes:
+def _routes(folded: Folded, machine: Rails | Torus, period: int) -> Routes:
     """Return the links of each channel of a quotient: those of its representative, up to the period."""
-    rows: dict[tuple[int, int], int] = {}
+    rows: dict[tuple[int, ...], int] = {}
     starts, links, kinds = [0], list[int](), list[str]()
     for offset in folded.offsets:
         for rank, there in enumerate(folded.symmetry.plus(np.arange(period), offset).tolist()):
             kind, hops = machine.route(rank, there)
-            for hop in hops:
-                ends = tuple(end if end == SWITCH else end % period for end in hop)
-                links.append(rows.setdefault((ends[0], ends[1]), len(rows)))
+            links += [rows.setdefault(machine.alike(hop, period), len(rows)) for hop in hops]
             kinds.append(kind)
             starts.append(len(links))
-    two_way = np.zeros(len(kinds), np.bool_)  # Rails has no costs that depend on it
-    return Routes(np.array(starts, np.int64), np.array(links, np.int64), len(rows), tuple(kinds), two_way)
+    two_way = np.zeros(len(kinds), np.bool_)  # neither machine has costs that depend on it
+    start = np.array(starts, np.int64)
+    return Routes(start, np.array(links, np.int64), len(rows), tuple(kinds), two_way, np.diff(start))

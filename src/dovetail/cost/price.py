@@ -90,6 +90,7 @@ def price(
         routes.links,
         routes.num_links,
         np.where(program.kind == Kind.compute, 0, sizes.handled),
+        routes.uplinks,
     )
 
 

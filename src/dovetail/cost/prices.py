@@ -26,6 +26,9 @@ class Prices:
     - `slow_by_net` (>= 1): factor of ops on compute lanes while traffic of that rank is going on.
     - `slow_by_compute` (>= 1): factor of net and copy activities while a compute lane of a rank involved is busy.
     - Channel c occupies the links route[route_start[c]:route_start[c + 1]], each a number below `num_links`.
+    - `uplinks`: number of the first links of a channel's route that lead to a switch which stores messages: there they
+      wait for the links beyond. The length of the route, the default, if no switch does: a message then waits until all
+      links of its route are free.
     - `num_bytes`: bytes that each op moves, for the timeline; None if unknown.
     """
 
@@ -39,12 +42,15 @@ class Prices:
     route: NDArray[np.int64]
     num_links: int
     num_bytes: NDArray[np.int64] | None = field(default=None)
+    uplinks: NDArray[np.int64] = field(default=None)  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
+        if self.uplinks is None:
+            object.__setattr__(self, "uplinks", np.diff(self.route_start))
         for name in FLOATS:
             self._freeze(name, np.float64)
         self._freeze("rendezvous", np.bool_)
-        for name in ("route_start", "route", *self._optional()):
+        for name in ("route_start", "route", "uplinks", *self._optional()):
             self._freeze(name, np.int64)
         self._check()
 
@@ -109,6 +115,8 @@ class Prices:
         shaped = start.ndim == route.ndim == 1 and len(start) > 0 and start[0] == 0 and start[-1] == len(route)
         if not shaped or np.any(np.diff(start) < 0):
             raise CostError("'route_start' does not index 'route'")
+        if self.uplinks.shape != (len(start) - 1,) or np.any((self.uplinks < 0) | (self.uplinks > np.diff(start))):
+            raise CostError("'uplinks' must have one count for each channel, at most the length of its route")
         if len(route) and (route.min() < 0 or route.max() >= self.num_links):
             raise CostError(f"a route leaves the {self.num_links} links")
         channel = np.repeat(np.arange(len(start) - 1), np.diff(start))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.ir import RECVS, SENDS, Kind, Program, is_one_of
-from dovetail.machine import Machine
+from dovetail.machine import SWITCH, Machine
 
 Ints = NDArray[np.int64]
 MESSAGES = (*SENDS, Kind.put, Kind.get)
@@ -18,33 +18,45 @@ MESSAGES = (*SENDS, Kind.put, Kind.get)
 @dataclass(frozen=True)
 class Routes:
     """The links of each channel, in CSR form; its link kind; whether other messages use one of its links in the other
-    direction (`two_way`)."""
+    direction (`two_way`); how many of its links lead to a switch that stores messages (`uplinks`: see `Prices`)."""
 
     start: Ints
     links: Ints
     num_links: int
     kinds: tuple[str, ...]
     two_way: NDArray[np.bool_]
+    uplinks: Ints
 
     @staticmethod
     def of(program: Program, machine: Machine) -> Routes:
         """Return the routes of all channels of `program`. Raises MachineError if two nodes have no link."""
-        routes: dict[tuple[int, int], tuple[str, tuple[int, ...]]] = {}
+        routes: dict[tuple[int, int], tuple[str, tuple[int, ...], int]] = {}
         ends = [(False, *link[:2]) for link in machine.links]  # (is within a node, nodes or ranks) of each link
         ports = _Ports(machine, {})
         for src, dst, _, _ in program.channels:
             if (src, dst) not in routes:
                 kind, links = machine.route(src, dst)
+                near = _uplinks(machine, kind, links)
                 if not links and src != dst:  # ranks of one node: each ordered pair has its own link
-                    links = (len(ends),)
+                    links, near = (len(ends),), 1
                     ends.append((True, src, dst))
-                routes[src, dst] = kind, tuple(ports.of(row, src, dst, ends) for row in links)
+                routes[src, dst] = kind, tuple(ports.of(row, src, dst, ends) for row in links), near
         lists = [routes[c.src, c.dst][1] for c in program.channels]
         start = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         flat = np.array([link for links in lists for link in links], dtype=np.int64)
         kinds = tuple(routes[c.src, c.dst][0] for c in program.channels)
         ways = [{ends[link] for link in links} for links in lists]
-        return Routes(start, flat, len(ends), kinds, _two_way(program, ways))
+        uplinks = np.array([routes[c.src, c.dst][2] for c in program.channels], dtype=np.int64)
+        return Routes(start, flat, len(ends), kinds, _two_way(program, ways), uplinks)
+
+
+def _uplinks(machine: Machine, kind: str, links: tuple[int, ...]) -> int:
+    """Return how many links lead to the first switch that stores messages of this kind; all, if there is none."""
+    if kind in machine.facts.get("stores_messages", ()):
+        for count, row in enumerate(links, 1):
+            if machine.links[row].dst == SWITCH:
+                return count
+    return len(links)
 
 
 class _Ports(NamedTuple):

@@ -4,6 +4,7 @@ from dovetail.machine.faults import Fault, load, without
 from dovetail.machine.machine import LIBRARY, SHARED_COST, SWITCH, Link, Machine, even_nodes
 from dovetail.machine.presets import presets
 from dovetail.machine.rails import Rails
+from dovetail.machine.torus import Torus
 
 __all__ = [
     "LIBRARY",
@@ -13,6 +14,7 @@ __all__ = [
     "Link",
     "Machine",
     "Rails",
+    "Torus",
     "even_nodes",
     "load",
     "presets",

@@ -106,6 +106,8 @@ class Machine:
       then they arrive one after another. Absent: messages do not interleave, or it is unknown.
     - `ports_per_rank`: kinds of links of which every rank of a node has its own (network cards of GPUs), so that
       messages of several ranks leave or enter the node at once.
+    - `stores_messages`: kinds of links whose switch stores messages: a message leaves its node as soon as the link to
+      the switch is free, and waits there for the link to its receiver. Else it waits until both are free.
     - `k_is_per_rank`: a matmul operator's k is that of each rank (as in seed 000), not the sum over ranks.
     - `dtype`: element type of the compute curves.
     - `contention_prior`: the factor on communication in seed 000's rule. Predictions use 1.0 by default.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from dovetail.core import MachineError
 from dovetail.machine.machine import SWITCH, Link, Machine, even_nodes
+
+Mapped = Callable[[Any, Any], Any]  # adds elements of a program's symmetry to ranks
 
 
 class Hop(NamedTuple):
@@ -61,7 +63,7 @@ class Rails:
 
     @classmethod
     def of(cls, machine: Machine) -> Rails | None:
-        """Return a machine as Rails; None if it is no such machine, or the cost of a message depends on others.
+        """Return a machine as Rails; None if it is no such machine, or the time of a message depends on others.
 
         >>> from dovetail.machine import load
         >>> Rails.of(load("h100-8x4")).devices, Rails.of(load("torus-4x4"))
@@ -77,7 +79,7 @@ class Rails:
         is_star = servers == machine.num_nodes > 1 and all(src == dst for src, dst in ends)
         if not is_star or not own_ports or len(inside | outside) != 2 or "" in outside:
             return None
-        if any(key.startswith(("exchange:", "cil:")) for key in machine.costs):
+        if any(key.startswith(("exchange:", "cil:")) for key in machine.costs) or machine.facts.get("stores_messages"):
             return None
         return cls(machine.name, servers, devices, inside.pop(), outside.pop(), machine.costs, machine.facts)
 
@@ -90,6 +92,14 @@ class Rails:
         if src // self.devices == dst // self.devices:
             return self.inside, (Hop(src, dst),)
         return self.outside, (Hop(src, SWITCH), Hop(SWITCH, dst))
+
+    def alike(self, hop: Hop, period: int) -> tuple[int, ...]:
+        """Return what a link has in common with those that a shift by `period` ranks maps it to: its ends."""
+        return tuple(end if end == SWITCH else end % period for end in hop)
+
+    def is_kept_by(self, plus: Mapped, period: int) -> bool:
+        """Return whether adding multiples of `period` leaves the machine unchanged: any permutation of servers does."""
+        return period % self.devices == 0
 
     def curves(self) -> Machine:
         """Return the cost curves as a Machine of one rank, to price ops whose routes are known."""

@@ -11,7 +11,7 @@ from dovetail.collective.operators import CollectiveOperator
 from dovetail.core import CostError, OperatorError, ProgramError
 from dovetail.ir import Certificate
 from dovetail.ir.registry import prove
-from dovetail.machine import Machine, Rails
+from dovetail.machine import Machine, Rails, Torus
 from dovetail.planner.costs import Costs
 from dovetail.planner.scale import folded_names, plan_folded
 from dovetail.planner.search import ranked_schedules
@@ -69,7 +69,7 @@ def plan_by_size(
 
     From FOLDED_FROM ranks on, programs are folded: rank 0's ops stand for all ranks. That needs a machine of equal
     servers (`Rails.of`), all its ranks, and a collective with folded algorithms. Otherwise every rank is written out,
-    up to MOST_EXPANDED ranks.
+    up to MOST_EXPANDED ranks. Larger tori of two axes (`Torus.of`) are folded for algorithms of two levels.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def plan_by_size(
     """
     first, count = operators[0], ranks or machine.ranks
     first.check_ranks(count)
-    rails, why = Rails.of(machine), _why_expanded(first.name, machine, count)
+    rails, why = _foldable(machine, count), _why_expanded(first.name, machine, count)
     if count >= FOLDED_FROM and rails and not why and contention is None:
         try:
             return _folded(operators, rails)
@@ -127,17 +127,22 @@ def _expanded(
     return PlanBySize(first.name, first.dtype, machine.name, ranks, False, tuple(rows), tuple(notes))
 
 
+def _foldable(machine: Machine, ranks: int) -> Rails | Torus | None:
+    """Return the machine in the form that folded programs need; None if it has none, or all can be written out."""
+    return Rails.of(machine) or (Torus.of(machine) if ranks > MOST_EXPANDED else None)
+
+
 def _why_expanded(kind: str, machine: Machine, ranks: int) -> str:
     """Return why a collective cannot be folded on a machine; "" if it can."""
-    rails = Rails.of(machine)
+    rails = _foldable(machine, ranks)
     if rails is None:
-        return f"{machine.name} is not equal servers on one switch, with a port for each rank"
+        return f"{machine.name} is neither equal servers on one switch, with a port for each rank, nor a torus"
     if ranks != machine.ranks:
         return f"{ranks} of the {machine.ranks} ranks"
     return "" if folded_names(kind, rails) else f"{kind} has no folded algorithm"
 
 
-def _folded(operators: Sequence[CollectiveOperator], rails: Rails) -> PlanBySize:
+def _folded(operators: Sequence[CollectiveOperator], rails: Rails | Torus) -> PlanBySize:
     first = operators[0]
     chosen = plan_folded(first.name, rails, [each.num_bytes for each in operators], first.dtype, nodes=first.nodes)
     rows = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dovetail.collective.folded import FOLDED, build_folded
 from dovetail.core import OperatorError
 from dovetail.ir import Certificate, Folded, Slot, dtype_bytes, verify_folded
-from dovetail.machine import Rails
+from dovetail.machine import Rails, Torus
 from dovetail.sim.folded import simulate_folded
 from dovetail.timeline import Timeline
 
@@ -36,7 +36,7 @@ class Choice:
 
 
 def plan_folded(
-    kind: str, machine: Rails, sizes: Sequence[int], dtype: str = "float32", *, nodes: int | None = None
+    kind: str, machine: Rails | Torus, sizes: Sequence[int], dtype: str = "float32", *, nodes: int | None = None
 ) -> list[Choice]:
     """Choose among the folded algorithms of a collective at each size. Each is built once; those chosen are proved.
 
@@ -44,14 +44,14 @@ def plan_folded(
     ----------
     kind : str
         all_reduce, all_gather or reduce_scatter.
-    machine : Rails
+    machine : Rails or Torus
         The machine; all its ranks take part.
     sizes : sequence of int
         Bytes of the larger one of a rank's input and output. Slots are rounded up to whole elements of `dtype`.
     dtype : str
         Type of the elements.
     nodes : int, optional
-        Number of nodes for hierarchical algorithms. Default: the machine's servers.
+        Number of nodes for hierarchical algorithms. Default: the machine's servers, or first side.
 
     Raises
     ------
@@ -78,12 +78,14 @@ def plan_folded(
     return found
 
 
-def folded_names(kind: str, machine: Rails) -> list[str]:
+def folded_names(kind: str, machine: Rails | Torus) -> list[str]:
     """Return the names of the folded algorithms for a collective that fit the ranks and servers of a machine."""
     return [name for name in FOLDED if name.endswith(f"_{kind}") and _fits(name, machine)]
 
 
-def _fits(name: str, machine: Rails) -> bool:
+def _fits(name: str, machine: Rails | Torus) -> bool:
+    if isinstance(machine, Torus):  # others send to ranks that several shortest ways lead to
+        return name.startswith("hierarchical") and len(machine.sides) == 2
     if name.startswith("recursive"):
         return machine.ranks & (machine.ranks - 1) == 0
     return not name.startswith("hierarchical") or (machine.servers > 1 and machine.devices > 1)

@@ -142,7 +142,7 @@ def _tiny(ranks: int) -> Measurement:
 def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
     """Return the machine without costs. Nodes and links: those of `wired`; default: a node per host name.
 
-    Two nodes are joined by a link each way, more nodes by a switch.
+    Two nodes are joined by a link each way, more nodes by a switch, which stores messages.
     """
     names = list(dict.fromkeys(hosts))
     nodes = tuple(names.index(host) for host in hosts)
@@ -151,8 +151,9 @@ def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | N
         ends = [way for a in range(len(names)) for way in ((a, SWITCH), (SWITCH, a))]
     links = tuple(Link(*way, "net") for way in ends)
     probed = datetime.now(UTC).isoformat(timespec="seconds")
-    facts = {**facts, "hosts": names, "probed": probed}
+    facts = {**facts, "hosts": names, "probed": probed} | ({"stores_messages": ["net"]} if len(names) > 2 else {})
     if wired:
+        facts.pop("stores_messages", None)
         nodes = wired.nodes[: len(hosts)]
         links = tuple(link for link in wired.links if {link.src, link.dst} <= {*nodes, SWITCH})
     return Machine(name, len(hosts), nodes, links, {}, facts)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from dovetail.advise.advise import Advice, Finding
+from dovetail.advise.advise import Advice
+from dovetail.advise.finding import Finding
 from dovetail.advise.replay import Replay
 from dovetail.report.units import percent, seconds
 

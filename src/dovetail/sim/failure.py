@@ -79,8 +79,8 @@ def simulate_failure(
     """Simulate a program of which one rank, or some links, fail at a time, and for good.
 
     Until then all happens as without the failure. A rank's ops that have not ended by then never do; nor do messages
-    that would use a link and have not left it. These occupy lanes, links and FIFO places for ever, and what waits for
-    them hangs; all else goes on, at the times that this leaves it.
+    that would use a link and whose send has not ended. These occupy lanes, links and FIFO places for ever, and what
+    waits for them hangs; all else goes on, at the times that this leaves it.
 
     Parameters
     ----------

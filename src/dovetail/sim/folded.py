@@ -10,13 +10,13 @@ from dovetail.core import ProgramError
 from dovetail.cost import Prices, price_folded
 from dovetail.ir import Folded, Program, Slot
 from dovetail.ir.op_lists import name_op
-from dovetail.machine import Rails
+from dovetail.machine import Rails, Torus
 from dovetail.sim.simulate import simulate
 from dovetail.timeline import Timeline
 
 
-def simulate_folded(folded: Folded, machine: Rails, slot: Slot) -> Timeline:
-    """Simulate one server's ranks of a folded program; return their Timeline.
+def simulate_folded(folded: Folded, machine: Rails | Torus, slot: Slot) -> Timeline:
+    """Simulate the ranks of one server, or of a torus's first place, of a folded program; return their Timeline.
 
     Rank r of the Timeline stands for the ranks r + k * devices of all servers: each of their ops starts and ends at
     exactly the time of the representative's, as `simulate` of the whole program would find. docs/how.md says why.
@@ -25,7 +25,7 @@ def simulate_folded(folded: Folded, machine: Rails, slot: Slot) -> Timeline:
     ----------
     folded : Folded
         The program, which `verify_folded` has proved: the equality needs that its order does not depend on timing.
-    machine : Rails
+    machine : Rails or Torus
         A machine of as many ranks.
     slot : Slot
         A slot of any buffer.
@@ -36,7 +36,9 @@ def simulate_folded(folded: Folded, machine: Rails, slot: Slot) -> Timeline:
         If it cannot finish, or if two messages may reach a link at the same time, so that the outcome would depend on
         how ops are numbered, and ranks might differ.
     CostError
-        If the machine has another number of ranks, or lacks a cost.
+        If the machine has another number of ranks, or another symmetry, or lacks a cost.
+    MachineError
+        If a message has several shortest ways on a torus.
     """
     program, prices = price_folded(folded, machine, slot, machine.devices)
     found = simulate(program, prices, machine.name)

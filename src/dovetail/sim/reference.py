@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import pairwise
 from math import inf, nan
 from typing import NamedTuple
 
@@ -57,12 +56,15 @@ class _Simulation:
         )
         self.on_compute = tables.computes[tables.lane].tolist() if n else []
         starts, route = prices.route_start.tolist(), prices.route.tolist()
-        self.route = [route[a:b] for a, b in pairwise(starts)]
+        near = [a + count for a, count in zip(starts, prices.uplinks.tolist(), strict=False)]
+        self.uplinks = [route[a:b] for a, b in zip(starts, near, strict=False)]
+        self.downlinks = [route[a:b] for a, b in zip(near, starts[1:], strict=True)]
         self.start, self.end, self.state = [nan] * n, [nan] * n, [int(State.queued)] * n
         self.due = [inf] * n  # time of each op's only valid event
         self.arrival: dict[int, float] = {}  # op -> arrival time of its message or signal, once it has left the wire
         self.blocked = [0] * n  # number of links in whose queue another message is first
-        self.channels = [_Channel() for _ in self.route]
+        self.far = [nan] * n  # when its message had all links beyond the switch that stores messages
+        self.channels = [_Channel() for _ in self.uplinks]
         self.link_queue: list[deque[int]] = [deque() for _ in range(tables.num_links)]
         self.meetings: dict[tuple[int, int], list[int]] = {}  # (collective, k) -> calls so far
         self.num_calls: dict[tuple[int, int], int] = {}  # (collective, rank) -> calls so far
@@ -158,6 +160,8 @@ class _Simulation:
                 self._end(op)
         elif state == State.wire:
             self._leave_wire(op)
+        elif state == State.stored:
+            self._leave_switch(op)
         elif state == State.meeting:
             self.contention.stop(op)
             for member in self.met.pop(op):
@@ -165,8 +169,8 @@ class _Simulation:
         else:
             self._end(op)
 
-    def _end(self, op: int) -> None:
-        self.state[op], self.end[op] = State.ended, self.now
+    def _end(self, op: int, state: State = State.ended) -> None:
+        self.state[op], self.end[op] = state, self.now
         for follower in self.followers[op]:
             self.missing[follower] -= 1
             if not self.missing[follower]:
@@ -198,38 +202,77 @@ class _Simulation:
             self._ask_links(op)
 
     def _ask_links(self, op: int) -> None:
-        """Join the queue of every link of the route; a message that is first in all of them occupies the wire."""
+        """Join the queue of every link of the route; a message that is first in all of them occupies the wire.
+
+        Where a switch stores messages, this holds of the links as far as the switch.
+        """
         self.state[op] = State.links
-        for link in self.route[self.chan_out[op]]:
-            self.blocked[op] += bool(self.link_queue[link])
-            self.link_queue[link].append(op)
+        self._join(op, self.uplinks[self.chan_out[op]])
         if not self.blocked[op]:
             self._enter_wire(op)
+
+    def _join(self, op: int, links: list[int]) -> None:
+        for link in links:
+            self.blocked[op] += bool(self.link_queue[link])
+            self.link_queue[link].append(op)
 
     def _enter_wire(self, op: int) -> None:
         self.state[op] = State.wire
         channel = self.chan_out[op]
+        self._join(op, self.downlinks[channel])  # as its first bytes reach the switch
+        if not self.blocked[op]:
+            self.far[op] = self.now
         ends = {int(self.tables.chan_src[channel]), int(self.tables.chan_dst[channel])}
         slow = float(self.tables.prices.slow_by_compute[op])
         self.contention.start(op, self.wire_s[op], slow, list(ends), False)
 
-    def _leave_wire(self, op: int) -> None:
-        self.contention.stop(op)
-        for link in self.route[self.chan_out[op]]:
+    def _leave(self, links: list[int]) -> None:
+        for link in links:
             queue = self.link_queue[link]
             queue.popleft()
             if queue:
                 self.blocked[queue[0]] -= 1
                 if not self.blocked[queue[0]]:
-                    self._enter_wire(queue[0])
+                    self._links_free(queue[0])
+
+    def _links_free(self, op: int) -> None:
+        """Go on with a message that has all links it waited for."""
+        if self.state[op] == State.links:
+            self._enter_wire(op)
+            return
+        self.far[op] = self.now
+        if self.state[op] == State.stored:
+            self.at(op, self.now + self.wire_s[op])
+
+    def _leave_wire(self, op: int) -> None:
+        """Leave the links as far as the switch; a send then ends, even if the message waits in the switch."""
+        self.contention.stop(op)
+        channel = self.chan_out[op]
+        self._leave(self.uplinks[channel])
+        left_s = self.far[op] + self.wire_s[op]  # NaN if it waits for a link beyond the switch
+        if left_s <= self.now or not self.downlinks[channel]:
+            self._leave_switch(op)
+            return
+        if self.task[op] == Task.put:
+            self.state[op] = State.stored
+        else:
+            self._end(op, State.stored)
+        if not self.blocked[op]:
+            self.at(op, left_s)
+
+    def _leave_switch(self, op: int) -> None:
+        self._leave(self.downlinks[self.chan_out[op]])
         arrival = self.now + self.latency_s[op]
         if self.task[op] == Task.put:
             self.state[op] = State.flight
             self._at_once_or_at(op, arrival)
             return
-        self.arrival[op] = arrival
+        has_ended, self.arrival[op] = self.state[op] == State.stored, arrival
+        if has_ended:
+            self.state[op] = State.ended
         self._match(self.channels[self.chan_out[op]])
-        self._end(op)
+        if not has_ended:
+            self._end(op)
 
     def _match(self, channel: _Channel) -> None:
         """Give each posted receive its message, in order, once the message has left the wire."""

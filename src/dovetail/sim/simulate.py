@@ -22,7 +22,8 @@ def simulate(program: Program, prices: Prices, machine_name: str = "") -> Timeli
 
     - send: waits for a free place in the channel's FIFO (for rendezvous also for the posted receive), then for every
       link of the route, first come first served; occupies them for wire_s, and ends. The message arrives latency_s
-      later.
+      later. Where a switch stores messages, this holds of the links as far as the switch: the message waits there for
+      the links beyond, which it occupies for wire_s from the time at which it has all of them, and the send has ended.
     - recv: waits for the oldest message, whose place is then free, then does its local work. A fused op has one span
       for its receive and its send.
     - put: as a send without a FIFO, but ends on arrival.

@@ -27,7 +27,8 @@ class State(IntEnum):
     wire = 6  # occupies them
     flight = 7  # a put on its way
     meeting = 8  # a collective going on
-    ended = 9
+    stored = 9  # a switch has its message: waits for the links beyond, or occupies them; a send has ended
+    ended = 10
 
 
 class Task(IntEnum):

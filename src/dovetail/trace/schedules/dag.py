@@ -109,6 +109,9 @@ class Replay:
         return found.with_columns(work_s=work_s)
 
 
+MOST_RANKS = 1 << 20  # tables have an entry for each rank, so a damaged number would exhaust the memory
+
+
 def to_replay(name: str, num_ranks: int, nodes: Sequence[Node]) -> Replay:
     """Return the Replay of nodes, whose sends and receives match in order for each pair of ranks and tag.
 
@@ -117,6 +120,8 @@ def to_replay(name: str, num_ranks: int, nodes: Sequence[Node]) -> Replay:
     FileError
         If a message has no partner or another size there, or if the nodes wait for each other in a circle.
     """
+    if num_ranks > MOST_RANKS:
+        raise FileError(f"{num_ranks} ranks are more than {MOST_RANKS}", where=name)
     for node in nodes:
         if node.num_bytes > MAX_SLOTS:
             raise FileError(f"{node.num_bytes} bytes are more than a message may have", where=node.where)
@@ -182,7 +187,7 @@ def _partners(nodes: Sequence[Node], order: Sequence[int]) -> dict[int, int]:
             peer = f"rank {node.peer} has {len(other)} for the {len(mine)} with tag {node.tag}"
             raise FileError(f"this {kind} of rank {node.rank} has no partner", where=node.where, found=peer)
         if kind == RECV:
-            found |= zip(mine, other, strict=True)
+            found |= zip(mine, other, strict=False)  # sends left over are refused in their turn
     for receive, send in found.items():
         if nodes[receive].num_bytes != nodes[send].num_bytes:
             node, sent = nodes[receive], nodes[send]
