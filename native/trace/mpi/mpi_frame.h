@@ -33,7 +33,11 @@ static int64_t dm_chain_of(int64_t call, uintptr_t above);
 #define DM_CHAIN DM_PROGRAM
 #endif
 #ifdef DM_PYTHON
-#define DM_CALLER __extension__({ const int64_t dm_line = dm_place(); dm_line ? dm_line : DM_CHAIN; })
+#define DM_CALLER                           \
+    __extension__({                         \
+        const int64_t dm_line = dm_place(); \
+        dm_line ? dm_line : DM_CHAIN;       \
+    })
 #else
 #define DM_CALLER DM_CHAIN
 #endif
