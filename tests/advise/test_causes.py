@@ -17,9 +17,13 @@ from dovetail.advise import causes as causes_module
 from dovetail.advise.advise import advise
 from dovetail.advise.causes import Causes, causes, causes_of
 from dovetail.advise.rank_activity import rank_activity
+from dovetail.advise.replay import changed_s, makespan_s
+from dovetail.advise.roots import Roots
+from dovetail.advise.unexplained import without_cause
 from dovetail.cli import main
 from dovetail.report.advice import advice_text
 from dovetail.trace import Trace
+from dovetail.trace.analysis.model_of_trace import model_of
 
 
 def by_place(found: Causes) -> dict[tuple[str, str], float]:
@@ -52,6 +56,23 @@ def test_what_a_rank_does_beyond_the_others_is_the_cause_not_what_it_did_last(tm
     (cause, *_) = causes(program.trace(tmp_path)).causes
     assert (cause.activity.place, cause.rank) == ("MPI_Allreduce to MPI_Test", 0)
     assert cause.seconds == pytest.approx(10 * 4e-3, rel=0.05)
+
+
+def test_work_between_calls_that_are_no_steps_of_a_replay_is_taken_out_of_it(tmp_path):
+    """Rank 0 answers after 1, 3 and 1 ms of work, with calls between that exchange with nobody; rank 1 waits for it."""
+    program = Program(2)
+    for _ in range(40):
+        program.work(1, 1)
+        program.message(1, 0)
+        for ms in (1, 3, 1):
+            program.work(0, ms)
+            program._call(0, 14, program.clock[0] + 0.01)
+        program.message(0, 1)
+    trace = program.trace(tmp_path)
+    cause = next(it for it in causes(trace).causes if it.activity.place == "MPI_Sendrecv to MPI_Sendrecv")
+    model = model_of(trace)
+    saves_s = makespan_s(model) - changed_s(without_cause(model, cause, {0}, Roots(trace)))
+    assert saves_s == pytest.approx(40 * 4e-3, rel=0.02)  # the work of 3 ms, and that of 1 ms before the last call
 
 
 def test_work_is_named_by_the_program_s_own_intervals(tmp_path, monkeypatch):

@@ -20,12 +20,12 @@ KINDS = (
     *("standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe", "rendezvous"),
     *(
         "turns",
-        "answer_first",
         "send_earlier",
         "pipeline",
         "volume",
         "nonblocking",
         "overlap",
+        "answer_first",
         "temporal_block",
         "barrier",
         "imbalance",

@@ -14,6 +14,7 @@ from dovetail.advise.rank_activity import RankActivity, rank_activity
 from dovetail.trace import Trace
 from dovetail.trace.analysis.call_classes import IO, PICKLE, PICKLING, SYSTEM_IO, class_of
 from dovetail.trace.analysis.matching import of_name
+from dovetail.trace.analysis.replay_model import Step
 
 MOST_CALLS = 100  # calls that a finding shows
 
@@ -133,8 +134,13 @@ class Roots:
         found = causes_of(self._ranks, self._shares).causes
         return found[0] if found and found[0].activity.kind == "work" and " to " in found[0].activity.place else None
 
-    def place_of(self, row: int) -> str:
-        """Return the call site and name of a call, as activities have them."""
-        name = self.trace.names[int(self.trace.columns["name"][row])]
-        site = self._site(row) if self._site else ""
-        return name if site in ("", name) else f"{site} {name}"
+    def work_of(self, cause: Cause, rank: int, steps: Sequence[Step]) -> tuple[Any, Any]:
+        """Return, by step, the seconds of a cause's work on a rank up to the begin, and up to the end, of its call.
+
+        Steps without a call are at the call before them.
+        """
+        work = self._ranks.of_rank(rank)[0][self._ranks.activities.index(cause.activity)]
+        rows = np.maximum.accumulate(np.array([step.row for step in steps], "i8")) if steps else np.zeros(0, "i8")
+        known = np.maximum(rows, 0)
+        at = [work.seconds_until(self.trace.columns[name][known]) for name in ("start_s", "end_s")]
+        return np.where(rows >= 0, at[0], 0.0), np.where(rows >= 0, at[1], 0.0)

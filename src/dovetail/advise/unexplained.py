@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dovetail.advise.cause_patterns import Pattern
+from dovetail.advise.causes import Cause
 from dovetail.advise.finding import Finding
 from dovetail.advise.remedy import CAUSE, duration, gap_s
 from dovetail.advise.replay import changed_s
 from dovetail.advise.roots import Roots
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
+Array = NDArray[Any]
 LEAST_SHARE = 0.05  # share of the makespan that the cause must cost, and of a rank's time, on average, that waits take
 MOSTLY = 0.5  # a remedy that saves this share of what the cause costs explains it
 
@@ -28,7 +34,7 @@ def unexplained(
     ranks, place = late_ranks(cause.by_rank_s, cause.pattern), cause.activity.place
     if cause.seconds / len(model.steps) < LEAST_SHARE * replayed_s:
         return
-    bound_s = min(replayed_s - changed_s(without_cause(model, place, ranks, roots)), cause.seconds)
+    bound_s = min(replayed_s - changed_s(without_cause(model, cause, ranks, roots)), cause.seconds)
     if bound_s < LEAST_SHARE * replayed_s or any(it.saves_s >= MOSTLY * bound_s for it in findings):
         return
     evidence = f"{cause.pattern.words}: others wait {duration(cause.seconds)} for this work"
@@ -40,21 +46,24 @@ def unexplained(
     yield Finding(*about, is_sure=False)
 
 
-def without_cause(model: ReplayModel, place: str, ranks: set[int], roots: Roots) -> ReplayModel:
-    """Return the model in which these ranks do the work between two calls, as an activity names them, in no time."""
+def without_cause(model: ReplayModel, cause: Cause, ranks: set[int], roots: Roots) -> ReplayModel:
+    """Return the model in which these ranks do the work of a cause in no time."""
     return model.with_steps(
-        [_quick(steps, place, roots) if rank in ranks else steps for rank, steps in enumerate(model.steps)]
+        [
+            _quick(steps, *roots.work_of(cause, rank, steps)) if rank in ranks else steps
+            for rank, steps in enumerate(model.steps)
+        ]
     )
 
 
-def _quick(steps: Sequence[Step], place: str, roots: Roots) -> list[Step]:
-    found, before = [], ""
-    for step in steps:
-        after = roots.place_of(step.row) if step.row >= 0 else before
-        less_s = gap_s(step) if f"{before} to {after}" == place else 0.0
-        found.append(step._replace(seconds=step.seconds - less_s))
-        before = after
-    return found
+def _quick(steps: Sequence[Step], until_start_s: Array, until_end_s: Array) -> list[Step]:
+    """Return a rank's steps without the work that was done, by the trace, before each one's call.
+
+    The arrays have, by step, the seconds of that work up to the begin, and up to the end, of its call.
+    """
+    before_s = np.concatenate([[0.0], until_end_s[:-1]])
+    less_s = np.minimum(np.maximum(until_start_s - before_s, 0.0), [gap_s(step) for step in steps])
+    return [step._replace(seconds=step.seconds - less) for step, less in zip(steps, less_s.tolist(), strict=True)]
 
 
 def late_ranks(by_rank_s: Sequence[float], pattern: Pattern) -> set[int]:

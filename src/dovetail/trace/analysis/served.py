@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dovetail.trace.analysis.locks import LOCK, Call, Floats
+from dovetail.trace.analysis.locks import Call, Floats
 from dovetail.trace.decode import KINDS
 from dovetail.trace.trace import Trace
 
@@ -23,7 +23,6 @@ def served_s(trace: Trace, calls: Sequence[Sequence[Call]]) -> dict[int, float]:
     """
     col = trace.columns
     is_move = np.isin(col["kind"], _MOVES) & (col["part"] == 0) & (col["comm"] >= 0)
-    is_move &= col["name"] != (trace.names.index(LOCK) if LOCK in trace.names else -1)
     times = [np.array([(it.start_s, it.end_s) for it in each]).reshape(-1, 2) for each in calls]
     found = {}
     for rank, each in enumerate(calls):
