@@ -32,7 +32,7 @@ def test_the_table_of_a_plan_by_size(call):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("all_reduce", "--machine", "torus-32x32"), "equal servers on one switch"),
+        (("all_reduce", "--machine", "torus-8x16x16"), "all_reduce has no folded algorithm"),
         (("all_to_all", "--machine", "h100-8x2048"), "all_to_all has no folded algorithm"),
         (("all_reduce", "--machine", "h100-8x2048", "--ranks", "1000"), "1000 of the 16384 ranks"),
         (("all_reduce", "--machine", "h100-8", "--out", "folder"), "--json"),

@@ -72,6 +72,7 @@ def sites_of(trace, name):
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("mpi", ["mpich", pytest.param("openmpi", marks=pytest.mark.thorough)], indirect=True)
 def test_calls_of_one_line_are_told_apart_by_who_called(mpi, tmp_path):
     source = tmp_path / "chain.c"
     source.write_text(PROGRAM)

@@ -16,21 +16,9 @@ CAUSE = "cause"  # kind of a finding without a remedy: the largest cause of wait
 # comes before a remedy that helps only if some work does not depend on the message.
 KINDS = (
     *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "pickle", "unchanged", "needless"),
-    "post_earlier",
-    *("standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe", "rendezvous"),
-    *(
-        "turns",
-        "send_earlier",
-        "pipeline",
-        "volume",
-        "nonblocking",
-        "overlap",
-        "answer_first",
-        "temporal_block",
-        "barrier",
-        "imbalance",
-    ),
-    *("seldom", CAUSE),
+    *("post_earlier", "standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe"),
+    *("rendezvous", "turns", "send_earlier", "pipeline", "volume", "nonblocking", "overlap", "answer_first"),
+    *("temporal_block", "barrier", "imbalance", "seldom", CAUSE),
 )
 GRAIN_S = AT_ONCE_S  # calls with less work than this between them count as consecutive
 
