@@ -102,16 +102,22 @@ class Served {
     c10::intrusive_ptr<Group> group_;
 };
 
+// Calls an operator whose tensors are inputs, weights, and a bias if there is one; keeps what gradients need.
+template <Tensor (Linear::*Operator)(const Tensors&, const Tensors&, const Tensor&)>
+Tensor forward_of(AutogradContext& ctx, const Saved& about, Linear& call, at::TensorList all) {
+    const Tensors tensors = all.vec();
+    const std::size_t count = about->count;
+    const Tensors inputs = part(tensors, 0, count), weights = part(tensors, count, count);
+    Tensor out = (call.*Operator)(inputs, weights, about->has_bias[0] ? tensors.back() : Tensor());
+    ctx.saved_data["about"] = c10::IValue::make_capsule(about);
+    ctx.save_for_backward(part(tensors, 0, 2 * count));
+    return out;
+}
+
 // `linear_all_reduce`. Tensors: inputs, weights, a bias if there is one.
 struct AllReduce : torch::autograd::Function<AllReduce> {
     static Tensor forward(AutogradContext* ctx, const Saved& about, Linear& call, at::TensorList all) {
-        const Tensors tensors = all.vec();
-        const std::size_t count = about->count;
-        const Tensors inputs = part(tensors, 0, count), weights = part(tensors, count, count);
-        Tensor out = call.all_reduce(inputs, weights, about->has_bias[0] ? tensors.back() : Tensor());
-        ctx->saved_data["about"] = c10::IValue::make_capsule(about);
-        ctx->save_for_backward(part(tensors, 0, 2 * count));
-        return out;
+        return forward_of<&Linear::all_reduce>(*ctx, about, call, all);
     }
     static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
         const auto& about = About::of(*ctx);
@@ -194,13 +200,7 @@ struct AllGather : torch::autograd::Function<AllGather> {
 // `linear_reduce_scatter`. Tensors: inputs, weights, a bias if there is one.
 struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
     static Tensor forward(AutogradContext* ctx, const Saved& about, Linear& call, at::TensorList all) {
-        const Tensors tensors = all.vec();
-        const std::size_t count = about->count;
-        const Tensors inputs = part(tensors, 0, count), weights = part(tensors, count, count);
-        Tensor out = call.reduce_scatter(inputs, weights, about->has_bias[0] ? tensors.back() : Tensor());
-        ctx->saved_data["about"] = c10::IValue::make_capsule(about);
-        ctx->save_for_backward(part(tensors, 0, 2 * count));
-        return out;
+        return forward_of<&Linear::reduce_scatter>(*ctx, about, call, all);
     }
     static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
         const auto& about = About::of(*ctx);

@@ -180,12 +180,12 @@ def test_drawing_depends_on_pixels_more_than_on_spans(browser, tmp_path):
         program, timelines = pair(8, tiles)
         browser.open(write_page(tmp_path / f"{tiles}.html", title="x", timelines=timelines, program=program))
         times = []
-        for _ in range(15):
+        for _ in range(45):  # the least of many: others may have the cores
             browser.run("view.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowDown' }))")  # draws all anew
             browser.frames()
             times.append(float(browser.run("document.documentElement.dataset.drawMs")))
         cost[tiles] = min(times)
-    assert cost[2084] < 20 * max(cost[40], 0.3)
+    assert cost[2084] < 8 * max(cost[40], 0.3)
 
 
 def test_curves_are_drawn_offline(browser, tmp_path):

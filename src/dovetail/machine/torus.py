@@ -90,7 +90,7 @@ class Torus:
         Raises MachineError unless one way is shorter than all others: along one axis, by less than half of its side.
         """
         places = np.array(np.unravel_index([src, dst], self.sides))
-        apart = np.flatnonzero(places[0:, 0] != places[0:, 1])
+        apart = np.flatnonzero(places[:, 0] != places[:, 1])
         axis = int(apart[0])
         side, ahead = self.sides[axis], int((places[axis, 1] - places[axis, 0]) % self.sides[axis])
         if len(apart) > 1 or (2 * ahead == side and side > 2):
