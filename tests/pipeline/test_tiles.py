@@ -64,7 +64,7 @@ def test_shipped(name, ranks, overlapped):
 
 @pytest.mark.needs("compiler")
 @pytest.mark.parametrize("name", GRIDS)
-@pytest.mark.parametrize("ranks", [1, 2, 3, 8])
+@pytest.mark.parametrize("ranks", [1, 3, *(pytest.param(ranks, marks=pytest.mark.thorough) for ranks in (2, 8))])
 def test_compiled(name, ranks):
     operator = operator_class(name)(*GRIDS[name])
     for way in ways(operator, ranks)[:: max(ranks // 2, 1)]:

@@ -191,6 +191,7 @@ class TestHosts:
         check_all_passed(printed, 2, "HostRanks")
         assert codes == [0, 0], printed[-3000:]
 
+    @pytest.mark.thorough
     def test_torchrun_starts_failed_ranks_anew(self, two_hosts, tmp_path):
         (program := tmp_path / "restarted.py").write_text(RESTARTED.replace("{folder}", str(tmp_path / "failed")))
         words = [

@@ -104,7 +104,14 @@ def test_a_machine_without_a_balanced_operator_is_drawn_again(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "seed", "number"),
-    [(AllToAllMatmul, 22, 3), (AllToAllMatmul, 23, 0), (MatmulAllToAll, 23, 3), (MatmulReduceScatter, 21, 7)],
+    [
+        (AllToAllMatmul, 22, 3),
+        (MatmulAllToAll, 23, 3),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in ((AllToAllMatmul, 23, 0), (MatmulReduceScatter, 21, 7))
+        ),
+    ],
 )
 def test_the_local_search_finds_what_the_judge_finds(kind, seed, number):
     """Two tiles multiplied together, where neither two tiles nor together alone gains; messages of two rows, which many
@@ -138,7 +145,7 @@ def test_a_score_counts_ties_misses_and_missing_picks():
     assert score.own == pytest.approx(2 / 3)
 
 
-@pytest.mark.parametrize("kind", [AllGatherMatmul, AllToAllMatmul])
+@pytest.mark.parametrize("kind", [AllGatherMatmul, pytest.param(AllToAllMatmul, marks=pytest.mark.thorough)])
 def test_the_rule_of_ficco_is_fitted_to_the_machine(kind, monkeypatch):
     """On products that it was not fitted on, its picks take no longer than by the literal threshold, by memory, or by
     one that is never reached; of the two machines, each wants another."""

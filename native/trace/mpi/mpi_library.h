@@ -86,17 +86,28 @@ static inline int dm_leave_alone(void) {
 static __thread int64_t dm_fortran_site __attribute__((tls_model("initial-exec")));
 static __thread int dm_came_to_c __attribute__((tls_model("initial-exec")));
 
-/* The entry of a call from Fortran: records its call site and calls the library, whose C function is then traced. */
-#define DM_FORTRAN(number, name, typed, args)                                     \
-    __attribute__((visibility("default"))) void name typed {                      \
-        static void(*real) typed;                                                 \
-        if (!real) *(void**)&real = dm_next(#name);                               \
-        const int64_t before = dm_fortran_site;                                   \
-        const int is_traced = dm_is_tracing && !dm_inside && !before;             \
-        if (!before) dm_fortran_site = DM_SITE, dm_came_to_c = 0;                 \
-        real args;                                                                \
-        if (is_traced && !dm_came_to_c && dm_is_tracing) dm_only_fortran(number); \
-        dm_fortran_site = before;                                                 \
+enum dm_fortran { DM_NESTED, DM_UNTRACED, DM_TRACED }; /* a call within another one from Fortran, or one of its own */
+
+/* Finds the library's function, and records the call site. Not inline: it would stand 1,500 times in the wrappers. */
+static __attribute__((noinline)) enum dm_fortran dm_enter(void** real, const char* name, int64_t site) {
+    if (!*real) *real = dm_next(name);
+    if (dm_fortran_site) return DM_NESTED;
+    dm_fortran_site = site, dm_came_to_c = 0;
+    return dm_is_tracing && !dm_inside ? DM_TRACED : DM_UNTRACED;
+}
+
+static __attribute__((noinline)) void dm_leave(int number, enum dm_fortran entered) {
+    if (entered == DM_TRACED && !dm_came_to_c && dm_is_tracing) dm_only_fortran(number);
+    if (entered != DM_NESTED) dm_fortran_site = 0;
+}
+
+/* The entry of a call from Fortran: calls the library, whose C function is then traced. */
+#define DM_FORTRAN(number, name, typed, args)                                    \
+    __attribute__((visibility("default"))) void name typed {                     \
+        static void(*real) typed;                                                \
+        const enum dm_fortran entered = dm_enter((void**)&real, #name, DM_SITE); \
+        real args;                                                               \
+        dm_leave(number, entered);                                               \
     }
 
 /* Returns whether a PMPI call is wrapped: it comes from the library's Fortran functions, or from a tool above. */

@@ -18,7 +18,7 @@ from pathlib import Path
 from dovetail import _native
 from dovetail.core import EnvironmentFault, compile_c, find_tool
 from dovetail.trace.ended import ENDS
-from dovetail.trace.recorder.gate import HEADERS, TRACER, Gate, build_gate
+from dovetail.trace.recorder.gate import HEADERS, QUICKLY, TRACER, Gate, build_gate
 from dovetail.trace.recorder.mpi_wrappers import wrappers
 
 SONAMES = {"libmpi_abi.so": "abi", "libmpi.so.12": "mpich", "libmpich.so.12": "mpich", "libmpi.so.40": "openmpi"}
@@ -82,7 +82,7 @@ def compile_wrappers(
     """
     asked = [mpicc, "-E", "-x", "c", "-"]
     header = subprocess.run(asked, input="#include <mpi.h>\n", text=True, capture_output=True, check=False).stdout
-    flags = ["-O2", "-fno-plt", "-fvisibility=hidden", "-Werror=implicit-function-declaration", f"-I{HEADERS}"]
+    flags = [*QUICKLY, "-fno-plt", "-fvisibility=hidden", "-Werror=implicit-function-declaration", f"-I{HEADERS}"]
     flags += ["-Wl,-Bsymbolic-functions", *more]  # a wrapper's call of another wrapper must not reach another tool
     with tempfile.TemporaryDirectory() as place:
         source = Path(place) / "mpi_wrappers.c"
