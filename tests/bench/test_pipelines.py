@@ -19,7 +19,10 @@ def pipelines(monkeypatch):
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(("problem", "size", "ranks"), [("sync_p2p", "60x50", 2), ("triple_nest", "8x8x90", 4)])
+@pytest.mark.parametrize(
+    ("problem", "size", "ranks"),
+    [("sync_p2p", "60x50", 2), pytest.param("triple_nest", "8x8x90", 4, marks=pytest.mark.thorough)],
+)
 def test_small(problem, size, ranks, pipelines, tmp_path):
     needs.need("mpich")
     out = tmp_path / "found.json"

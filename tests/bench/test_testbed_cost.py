@@ -40,6 +40,7 @@ def test_check_refuses_what_it_cannot_measure(words, said):
 
 
 @pytest.mark.testbed
+@pytest.mark.thorough
 @pytest.mark.needs("root", "tc")
 def test_check_measures_what_frames_cost():
     """Interrupts for each byte, so that a busy neighbour, which slows both, decides nothing."""

@@ -47,6 +47,7 @@ def test_programs_of_others_are_replayed_where_they_are_there(tmp_path):
 
 
 @pytest.mark.mpi
+@pytest.mark.thorough
 def test_two_programs(tmp_path):
     needs.need("mpich")
     out = tmp_path / "found.json"

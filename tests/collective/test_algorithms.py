@@ -58,7 +58,7 @@ def test_every_algorithm_is_proved_on_any_number_of_ranks(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("most", [32, pytest.param(64, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("most", [24, pytest.param(64, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_is_proved_on_many_ranks(name: str, most: int) -> None:
     """For each number of ranks one of the variants, in rotation; for the largest number all variants."""

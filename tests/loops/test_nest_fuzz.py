@@ -39,7 +39,7 @@ def test_random_programs():
 @pytest.mark.usefixtures("own_cache")
 def test_random_nests_on_ranks(mpi, monkeypatch):
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
-    done = mpi.run(3, needs.RANKS / "nest_ranks.py", "--seed", SEED, "--cases", 18)
+    done = mpi.run(3, needs.RANKS / "nest_ranks.py", "--seed", SEED, "--cases", 12)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

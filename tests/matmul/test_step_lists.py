@@ -65,7 +65,7 @@ def wanted_by(operator, ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", [*RANKS[:4], *(pytest.param(each, marks=pytest.mark.thorough) for each in RANKS[4:])])
 @pytest.mark.parametrize("kind", OPERATORS)
 def test_every_row_is_used_once_and_never_before_it_arrived(kind, ranks):
     operator, seen = operator_of(kind, ranks, ranks), set()

@@ -54,7 +54,7 @@ def ways(operator, ranks):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GRIDS)
 @pytest.mark.parametrize("ranks", [1, *THOROUGH_RANKS, 3])
-@pytest.mark.parametrize("overlapped", [False, True])
+@pytest.mark.parametrize("overlapped", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_shipped(name, ranks, overlapped):
     operator = operator_class(name)(*GRIDS[name])
     for way in ways(operator, ranks):

@@ -261,9 +261,14 @@ def test_doctor_tells_of_the_device(pretended):
     ("settings", "words"),
     [
         ({"idle": 1}, "wrong"),
-        ({"version": 11040}, "the CUDA driver is too old: it supports CUDA 11.4"),
         ({"devices": 0}, "no CUDA-capable device"),
-        ({"memory": 1 << 10}, "too little memory"),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (
+                ({"version": 11040}, "the CUDA driver is too old: it supports CUDA 11.4"),
+                ({"memory": 1 << 10}, "too little memory"),
+            )
+        ),
     ],
 )
 def test_doctor_tells_what_is_wrong(pretended, settings, words):

@@ -133,7 +133,9 @@ def test_products(binaries):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("ranks", "hosts"), [(2, 0), (3, 0), (5, 0), (2, 2), (5, 2)])
+@pytest.mark.parametrize(
+    ("ranks", "hosts"), [(2, 0), (3, 0), (2, 2), *(pytest.param(5, n, marks=pytest.mark.thorough) for n in (0, 2))]
+)
 def test_messages(binaries, ranks, hosts):
     """Messages and collectives of random sizes, from ring to ring, small enough to be full often, and by sockets."""
     done = ran(binaries / "shared", ranks, 60, ranks, hosts)

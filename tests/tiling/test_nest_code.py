@@ -31,6 +31,7 @@ CASES = {  # grid, steps, dtype
     "heat3d": ("6x5x7", 3, "float32"),
     "acoustic3d_4": ("9x8x7", 3, "float64"),
 }
+LARGE = ("heat3d", "acoustic3d_4")  # half of the time of all
 
 
 @nest(u=array("n", "m", time=True, boundary="reflecting"))
@@ -92,7 +93,10 @@ def shipped(name):
 
 def cases():
     for name, (grid, steps, dtype) in CASES.items():
-        yield pytest.param(shipped(name), sizes_of(operator_of(shipped(name))(grid, steps)), dtype, id=name)
+        marks = [pytest.mark.thorough] if name in LARGE else []
+        yield pytest.param(
+            shipped(name), sizes_of(operator_of(shipped(name))(grid, steps)), dtype, id=name, marks=marks
+        )
     yield from (pytest.param(*each, id=each[0].name) for each in OWN)
 
 

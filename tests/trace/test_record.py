@@ -315,7 +315,9 @@ def test_a_foreign_file_is_refused(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [THREAD, ADDRESS], ids=["thread", "address"])
+@pytest.mark.parametrize(
+    "flags", [pytest.param(THREAD, id="thread"), pytest.param(ADDRESS, id="address", marks=pytest.mark.thorough)]
+)
 @pytest.mark.parametrize("keep", ["all", "newest"])
 def test_sanitizers_report_nothing(build, tmp_path, flags, keep):
     for more in ([], ["look"], ["calm"]):
