@@ -19,7 +19,6 @@ from dovetail.ir.proof.symbolic import result_buffers
 from dovetail.ir.types import Buffer
 
 Array = NDArray[Any]
-MOST_SLOTS = 1 << 28  # of all ranks and buffers; each takes 24 bytes
 MODES = ("all", "each", "sum", "each_sum")  # numbered as in native/ir/program.hpp
 
 
@@ -28,27 +27,28 @@ def judge(program: Program, post_sets: Sequence[Posts], reference: Program | Non
 
     The program must pass check_columns and posts_fault. `post_sets`: the program's own post-conditions first, then sets
     to be judged separately; if empty, neither races nor results are checked. `reference`: a correct program to compare
-    results with. Every call draws a new key for its hashes. Raises ProgramError beyond `MOST_SLOTS`.
+    results with. Every call draws a new key for its hashes. Raises ProgramError without
+    memory for it.
     """
     from dovetail._native import verify  # here, so that importing dovetail.ir needs nothing compiled
 
     names: dict[str, int] = {}
     buffers = [*program.buffers, *(b for b in (reference or program).buffers if b not in program.buffers)]
-    _check_size(program, buffers)
     tables = _tables(program, buffers, names) | _post_tables(program, post_sets or [Posts.of(())])
     other = None if reference is None else (_columns(reference, buffers), _tables(reference, buffers, names))
     columns = _columns(program, buffers)
-    verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *_keys(), other)
+    try:
+        verdict: dict[str, Any] = verify(columns, tables, program.num_ranks, len(post_sets), *_keys(), other)
+    except MemoryError:
+        raise _too_large(program) from None
     return verdict
 
 
-def _check_size(program: Program, buffers: Sequence[Buffer]) -> None:
-    slots = sum(sum(buffer.slots) for buffer in buffers)
-    if slots > MOST_SLOTS:
-        largest = max(buffers, key=lambda buffer: sum(buffer.slots))
-        found = f"{slots} slots, {sum(largest.slots)} of them in '{largest.name}'"
-        hint = f"a proof takes at most {MOST_SLOTS}: cut its buffers into fewer slots"
-        raise ProgramError(f"program '{program.name}' is too large to be proved", found=found, hint=hint)
+def _too_large(program: Program) -> ProgramError:
+    largest = max(program.buffers, key=lambda buffer: sum(buffer.slots))
+    found = f"buffer '{largest.name}' has {sum(largest.slots)} slots"
+    what = f"program '{program.name}' is too large for this machine's memory"
+    return ProgramError(what, found=found, hint="cut buffers into fewer slots")
 
 
 def holding(program: Program, post_sets: Sequence[Posts]) -> list[bool]:
