@@ -77,10 +77,12 @@ def main() -> None:
     fuzz.add_argument("--calls", type=int, default=4000, help="of each thread in a run")
     fuzz.set_defaults(run=run_fuzz)
     for each in (calls, program, fuzz):
-        each.add_argument("--mpi", choices=BINS, default="mpich")
+        each.add_argument("--mpi", choices=[*BINS, "any"], default="mpich", help="any: what the command uses")
         each.add_argument("--out", type=Path)
     args = parser.parse_args()
-    os.environ.update(ROOT_MAY, PATH=f"{BINS[args.mpi]}:{os.environ['PATH']}")
+    os.environ.update(ROOT_MAY)
+    if args.mpi in BINS:
+        os.environ["PATH"] = f"{BINS[args.mpi]}:{os.environ['PATH']}"
     row = args.run(args)
     print(json.dumps(row, indent=1))
     if args.out:
@@ -107,7 +109,8 @@ def run_calls(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_program(args: argparse.Namespace) -> dict[str, Any]:
-    command = prepared(args.words, args.mpi, "" if args.plain else "reorder" if args.reorder else "exact")
+    mpi = args.mpi if args.mpi in BINS else None
+    command = prepared(args.words, mpi, "" if args.plain else "reorder" if args.reorder else "exact")
     if command.why_not:
         sys.exit(command.why_not)
     about: dict[str, Any] = {
@@ -192,7 +195,8 @@ def predicted(args: argparse.Namespace, command: Command) -> Prospects:
     """What levers are predicted to save, by a trace of the program."""
     with tempfile.TemporaryDirectory(dir=cache_dir()) as place:
         folder = Path(place) / "trace"
-        line = [sys.executable, "-m", "dovetail", "trace", "run", "-o", folder, "--mpi", args.mpi, "--", *args.words]
+        mpi = ["--mpi", args.mpi] if args.mpi in BINS else []
+        line = [sys.executable, "-m", "dovetail", "trace", "run", "-o", folder, *mpi, "--", *args.words]
         subprocess.run([*map(str, line)], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         trace = open_trace(folder / "trace.dovetail")
         found = prospects(counts_of_trace(trace), level_of(trace), args.words, reorder=args.reorder)
