@@ -179,14 +179,15 @@ def run_fuzz(args: argparse.Namespace) -> dict[str, Any]:
         subprocess.run([BINS[args.mpi] / "mpicc", "-O1", "-pthread", source, "-o", program], check=True)
         while time.monotonic() - begun < args.seconds:
             mode, ranks, threads = ("always", "exact")[runs % 2], 2 + runs // 2 % 3, 1 + runs // 6 % 2
+            each = args.calls if ranks <= (os.cpu_count() or 1) else args.calls // 20  # MPICH's ranks poll
             launcher = ["mpiexec", *(["--oversubscribe"] if args.mpi == "openmpi" else []), "-n", str(ranks)]
-            words = [*launcher, str(program), str(args.calls), str(1 + runs), str(threads)]
+            words = [*launcher, str(program), str(each), str(1 + runs), str(threads)]
             ran = prepared(words, args.mpi, mode).run()
             if ran.code or not ran.counts or ran.counts[0].replacing is None:
                 sys.exit(f"exit code {ran.code} of {' '.join(words)}, {mode}")
             rows, runs = ran.counts[0].replacing.rows, runs + 1
             library = ran.counts[0].library
-            calls += args.calls * threads
+            calls += each * threads
             replaced_calls += sum(row.moved // max(row.comm_size, 1) for row in rows)
     return {"what": "fuzz", "library": library, "runs": runs, "calls": calls, "replaced": replaced_calls, "wrong": 0}
 
