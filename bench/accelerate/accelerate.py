@@ -74,6 +74,7 @@ def main() -> None:
     program.set_defaults(run=run_program)
     fuzz = verbs.add_parser("fuzz")
     fuzz.add_argument("--seconds", type=float, default=300)
+    fuzz.add_argument("--seed", type=int, default=1, help="of the first run")
     fuzz.add_argument("--calls", type=int, default=4000, help="of each thread in a run")
     fuzz.set_defaults(run=run_fuzz)
     for each in (calls, program, fuzz):
@@ -181,7 +182,7 @@ def run_fuzz(args: argparse.Namespace) -> dict[str, Any]:
             mode, ranks, threads = ("always", "exact")[runs % 2], 2 + runs // 2 % 3, 1 + runs // 6 % 2
             each = args.calls if ranks <= (os.cpu_count() or 1) else args.calls // 20  # MPICH's ranks poll
             launcher = ["mpiexec", *(["--oversubscribe"] if args.mpi == "openmpi" else []), "-n", str(ranks)]
-            words = [*launcher, str(program), str(each), str(1 + runs), str(threads)]
+            words = [*launcher, str(program), str(each), str(args.seed + runs), str(threads)]
             ran = prepared(words, args.mpi, mode).run()
             if ran.code or not ran.counts or ran.counts[0].replacing is None:
                 sys.exit(f"exit code {ran.code} of {' '.join(words)}, {mode}")
@@ -189,7 +190,8 @@ def run_fuzz(args: argparse.Namespace) -> dict[str, Any]:
             library = ran.counts[0].library
             calls += each * threads
             replaced_calls += sum(row.moved // max(row.comm_size, 1) for row in rows)
-    return {"what": "fuzz", "library": library, "runs": runs, "calls": calls, "replaced": replaced_calls, "wrong": 0}
+    about = {"what": "fuzz", "library": library, "seed": args.seed, "runs": runs}
+    return about | {"calls": calls, "replaced": replaced_calls, "wrong": 0}
 
 
 def predicted(args: argparse.Namespace, command: Command) -> Prospects:
