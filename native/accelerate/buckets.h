@@ -6,7 +6,7 @@
 
 enum { DX_BUCKETS = 64, DX_PAIRS = 16, DX_STAMPS = 4, DX_FIRST = 16, DX_MOST_KNOWN = 256 };
 
-typedef enum { DX_WATCH, DX_CHECK, DX_TRIAL, DX_RUN, DX_SLOWER, DX_LATER, DX_DIFFERS, DX_NO_MEMORY } dx_state;
+typedef enum { DX_WATCH, DX_CHECK, DX_TRIAL, DX_RUN, DX_SLOWER, DX_LATER, DX_DIFFERS, DX_NO_MEMORY, DX_TASTE } dx_state;
 
 typedef struct {
     uint32_t key; /* 0: free */
@@ -23,6 +23,8 @@ typedef struct {
     int64_t stamp[DX_PAIRS][DX_STAMPS]; /* exits before and after each of the two blocks of a pair */
     double was, now;                    /* ticks from one call to the next, the library's and ours: medians of blocks */
     double ratio, low, high;            /* of now to was: median and quartiles */
+    double each_ns, lost_ns;            /* the library's, from one call to the next; what ours adds, 0: unknown */
+    int is_tasted;                      /* lost_ns is of some calls in a row, not of the first one */
 } dx_bucket;
 
 static struct {

@@ -2,21 +2,18 @@
 
    WATCH: the library's calls are counted. Now and then the ranks agree whether a trial fits into the budget: all of
    learning may cost DX_BUDGET of the time since MPI_Init. CHECK: one call is made both ways, and the bytes compared.
-   TRIAL: blocks of calls alternate between the ways; a bucket that does not win may try again when its calls have
-   doubled, with longer blocks. RUN: ours, but for about one block in DX_AGAIN that is the library's; if these show that
-   ours has become slower, the library's are used, until a new trial when the calls have doubled.
+   TASTE: a few calls in a row are ours. Each step begins only if what it may lose, by what the step before it has
+   shown, fits into the budget: a way that is far slower is left after few calls. TRIAL: blocks of calls alternate
+   between the ways; a bucket that does not win may try again when its calls have doubled, with longer blocks. RUN:
+   ours, but for about one block in DX_AGAIN that is the library's; if these show that ours has become slower, the
+   library's are used, until a new trial when the calls have doubled.
 
    A block is timed from one exit of the last rank to another, so that it contains all that the program does between its
    calls. The time of a call alone does not decide: what one call saves may come out as waiting in the next one, in
    messages that nobody drives, or in caches. Before each timed block some calls go the same way untimed, since the
    first calls after a change are slower, the library's above all. One bucket of a communicator is tried at a time. */
 
-enum { DX_AGAIN = 64, DX_EARLY = 2, DX_WINS = 13, DX_BUSY = 64, DX_MOST_BLOCK = 1 << 14 };
-enum { DX_FEW_CALLS = 2, DX_SOME_CALLS = 24 }; /* least calls of a block: of those that fill the time, and of others */
-static const double dx_budget = 0.005, dx_gain = 0.99, dx_far = 1.5; /* ratios of ours to the library's time */
-static const int64_t dx_share_ns = 500000, dx_agree_ns = 20000, dx_block_ns = 100000;
-static const double dx_trial_calls =
-    3.6; /* calls of a block that a trial may lose: two of DX_EARLY, a tenth of others */
+#include "budget.h"
 
 static inline void dx_restart(dx_bucket* bucket, dx_state state) {
     bucket->state = state, bucket->num_stamps = 0, bucket->left = 0;
@@ -95,6 +92,31 @@ static void dx_begin_trial(dx_comm* on, dx_bucket* bucket) {
     dx_lead_in(bucket, dx_begins_ours(bucket, 0));
 }
 
+/* A few calls of ours in a row, before a trial. */
+static void dx_begin_taste(dx_comm* on, dx_bucket* bucket) {
+    dx_restart(bucket, DX_TASTE);
+    on->tried = bucket;
+    dx_begin_block(bucket, 1, DX_WARMED);
+}
+
+/* These calls have been made: a trial begins if what it may lose fits into the budget. */
+static void dx_end_taste(dx_comm* on, dx_bucket* bucket) {
+    double left_ns, ns;
+    dx_left_ns(&ns);
+    const double took = (double)((int64_t)da_clock() - bucket->stamp[0][0]);
+    int64_t values[2] = {(int64_t)(took * ns / DX_TASTED - bucket->each_ns)};
+    const int is_known = dx_agree_left(on, values, 1, &left_ns);
+    bucket->lost_ns = values[0] > 0 ? (double)values[0] : 0, bucket->is_tasted = 1;
+    if (bucket->lost_ns > 0) dx.spent += (uint64_t)(bucket->lost_ns / ns * (DX_WARMED + DX_TASTED));
+    if (is_known && bucket->lost_ns * dx_early_calls(bucket) <= left_ns) {
+        dx_begin_trial(on, bucket);
+        return;
+    }
+    on->tried = NULL;
+    dx_restart(bucket, DX_WATCH);
+    bucket->next = 2 * bucket->calls;
+}
+
 /* Ours, for about as many blocks that the library's are 1 in DX_AGAIN; how many is by chance, so that two buckets do
    not turn to the library at the same time again and again. */
 static void dx_begin_run(dx_bucket* bucket) {
@@ -117,11 +139,16 @@ static void dx_lose(dx_bucket* bucket) {
     bucket->next = 2 * bucket->calls;
 }
 
+/* Charges calls of ours that were slower. */
+static void dx_charge(const dx_bucket* bucket, double calls) {
+    const double lost = (bucket->now - bucket->was) * calls;
+    if (lost > 0) dx.spent += (uint64_t)lost;
+}
+
 static void dx_end_trial(dx_comm* on, dx_bucket* bucket) {
     const int is_known = !dx_agree_stamps(on, bucket);
     const int wins = dx_judge(bucket, DX_PAIRS);
-    const double lost = (bucket->now - bucket->was) * (double)(bucket->block * DX_PAIRS);
-    if (lost > 0) dx.spent += (uint64_t)lost;
+    dx_charge(bucket, dx_early_calls(bucket) + dx_other_calls(bucket));
     on->tried = NULL;
     if (is_known && wins >= DX_WINS && bucket->ratio < dx_gain)
         dx_run(bucket);
@@ -129,20 +156,33 @@ static void dx_end_trial(dx_comm* on, dx_bucket* bucket) {
         dx_lose(bucket);
 }
 
-/* Returns whether the first pairs show that ours is far slower. */
-static int dx_is_far_slower(dx_comm* on, dx_bucket* bucket) {
+/* Returns whether each of the last `count` of `pairs` pairs shows that ours takes more than `far` of the library's
+ * time. */
+static int dx_is_far_slower(dx_comm* on, dx_bucket* bucket, int pairs, int count, double far) {
     int is_slow = !dx_agree_stamps(on, bucket);
-    dx_judge(bucket, DX_EARLY);
-    for (int i = 0; i < DX_EARLY; ++i) is_slow = is_slow && dx_lasted(bucket, 1, i) > dx_far * dx_lasted(bucket, 0, i);
+    dx_judge(bucket, pairs);
+    for (int i = pairs - count; i < pairs; ++i)
+        is_slow = is_slow && dx_lasted(bucket, 1, i) > far * dx_lasted(bucket, 0, i);
     return is_slow;
+}
+
+/* Returns whether the first pairs show that ours is far slower, or that a trial loses more than the budget has left. */
+static int dx_is_too_slow(dx_comm* on, dx_bucket* bucket) {
+    int64_t values[2];
+    double left_ns, ns;
+    const int is_slow = dx_is_far_slower(on, bucket, DX_EARLY, DX_EARLY, dx_far);
+    if (is_slow || bucket->now <= bucket->was) return is_slow;
+    dx_left_ns(&ns);
+    values[0] = (int64_t)((bucket->now - bucket->was) * ns * (dx_early_calls(bucket) + dx_other_calls(bucket)));
+    return !dx_agree_left(on, values, 1, &left_ns) || (double)values[0] > left_ns;
 }
 
 /* A pair is complete. */
 static void dx_go_on_trying(dx_comm* on, dx_bucket* bucket, int pairs) {
     if (pairs == DX_PAIRS) {
         dx_end_trial(on, bucket);
-    } else if (pairs == DX_EARLY && dx_is_far_slower(on, bucket)) {
-        dx.spent += (uint64_t)((bucket->now - bucket->was) * (double)(bucket->block * DX_EARLY));
+    } else if (pairs == DX_EARLY && dx_is_too_slow(on, bucket)) {
+        dx_charge(bucket, dx_early_calls(bucket));
         on->tried = NULL;
         dx_lose(bucket);
     } else {
@@ -154,14 +194,19 @@ static void dx_go_on_trying(dx_comm* on, dx_bucket* bucket, int pairs) {
 static void dx_go_on_running(dx_comm* on, dx_bucket* bucket, int pairs) {
     const int is_done = pairs == DX_PAIRS;
     int is_slower = 0;
-    if (is_done || pairs == DX_PAIRS / 2) {
+    if (pairs == DX_EARLY) {
+        is_slower = dx_is_far_slower(on, bucket, pairs, DX_EARLY, dx_far);
+    } else if (!is_done && pairs != DX_PAIRS / 2) {
+        is_slower = pairs % DX_LATELY == 0 && dx_is_far_slower(on, bucket, pairs, DX_LATELY, dx_lately);
+    } else {
         const int is_known = !dx_agree_stamps(on, bucket);
         const int wins = dx_judge(bucket, pairs);
         is_slower = is_done ? !is_known || 2 * wins < pairs || bucket->ratio >= 1 : is_known && !wins;
     }
-    if (is_slower)
+    if (is_slower) {
+        dx_charge(bucket, (double)(bucket->block * DX_AGAIN) * pairs);
         dx_restart(bucket, DX_LATER), bucket->next = 2 * bucket->calls;
-    else if (is_done)
+    } else if (is_done)
         dx_run(bucket);
     else
         dx_begin_run(bucket);
@@ -169,6 +214,14 @@ static void dx_go_on_running(dx_comm* on, dx_bucket* bucket, int pairs) {
 
 /* The calls of a block, of a lead-in, or of a long run of ours have been made. */
 __attribute__((noinline)) static void dx_end_block(dx_comm* on, dx_bucket* bucket) {
+    if (bucket->state == DX_TASTE && bucket->num_stamps) {
+        dx_end_taste(on, bucket);
+        return;
+    }
+    if (bucket->state == DX_TASTE) {
+        dx_stamp(bucket), dx_begin_block(bucket, 1, DX_TASTED);
+        return;
+    }
     const int is_trial = bucket->state == DX_TRIAL, is_long = !is_trial && !bucket->is_after_run;
     bucket->is_after_run = 1;
     if (is_long) { /* what comes next is the library's half of a pair */
@@ -196,12 +249,6 @@ static void dx_choose_block(dx_bucket* bucket, double each_ns, double lasted_ns)
     if (bucket->block < block) bucket->block = block;
 }
 
-/* Returns the number of calls until the ranks agree again, when `lacking_ns` of the budget have probably been added. */
-static uint64_t dx_pause(uint64_t calls, double lacking_ns, double each_ns) {
-    const double wait = lacking_ns / dx_budget / (each_ns + 1);
-    return wait<(double)calls / 8 ? calls / 8 + 1 : wait>(double) calls ? calls : (uint64_t)wait;
-}
-
 /* Returns whether another bucket of the communicator is being tried. One that was not called while this one made
    DX_BUSY calls is tried no longer. */
 static int dx_is_busy(dx_comm* on, dx_bucket* bucket) {
@@ -226,21 +273,32 @@ __attribute__((noinline)) static void dx_consult(dx_comm* on, dx_bucket* bucket,
     }
     if (!bucket->is_known && dx_is_busy(on, bucket)) return;
     const uint64_t begun = da_clock();
-    const double elapsed = (double)(begun - dc.begun);
-    const double elapsed_ns = (double)(dvt_system_ns(CLOCK_MONOTONIC) - dc.begun_ns), ns = elapsed_ns / (elapsed + 1);
+    double ns;
     const double fixed_ns = (double)(dx_agree_ns + (on->is_shared ? 0 : dx_share_ns));
-    const double left_ns = dx_budget * elapsed_ns - (double)dx.spent * ns - fixed_ns;
+    const double left_ns = dx_left_ns(&ns) - fixed_ns;
     const double each_ns = (double)(begun - bucket->begun) * ns / (double)(bucket->calls - bucket->counted + 1);
     int64_t values[3] = {-(int64_t)left_ns, (int64_t)((double)lasted * ns), (int64_t)each_ns};
     const int code = dx_agree(on->group.comm, values, 3);
     if (!code) dx_choose_block(bucket, (double)values[2], (double)values[1]);
-    const double cost_ns = dx_trial_calls * (double)(bucket->block * (uint64_t)values[1]);
+    const double cost_ns = dx_cost_ns(bucket, (double)values[1]);
     const int may_begin = !code && (bucket->is_known || (double)-values[0] > cost_ns);
-    bucket->begun = begun, bucket->counted = bucket->calls;
+    bucket->begun = begun, bucket->counted = bucket->calls, bucket->each_ns = (double)values[2];
     bucket->next = bucket->calls + dx_pause(bucket->calls, cost_ns + (double)values[0], (double)values[2]);
     if (may_begin && !on->is_shared && !dx_share(on)) bucket->state = DX_NO_MEMORY, on->is_left_alone = 1;
     dx.spent += da_clock() - begun;
     if (may_begin && on->is_shared && !on->is_left_alone) dx_restart(bucket, DX_CHECK), bucket->next = 0;
+}
+
+/* The ranks agree whether a check has failed, and whether a taste fits into the budget, which is returned; `lost`: what
+   this rank's call took longer. */
+static int dx_agree_check(dx_comm* on, dx_bucket* bucket, int64_t* failed, int64_t lost) {
+    double left_ns, ns;
+    dx_left_ns(&ns);
+    int64_t values[3] = {*failed, (int64_t)((double)lost * ns)};
+    if (!dx_agree_left(on, values, 2, &left_ns)) values[0] = 1;
+    *failed = values[0];
+    if (!bucket->is_tasted) bucket->lost_ns = values[1] > 0 ? (double)values[1] : 0;
+    return bucket->lost_ns * (DX_WARMED + DX_TASTED) <= left_ns;
 }
 
 /* Makes a call both ways; `own` bytes of result are compared. */
@@ -252,6 +310,7 @@ __attribute__((noinline)) static int dx_checked(dx_comm* on, dx_bucket* bucket, 
     int64_t failed = !ours || !theirs;
     const int64_t doubtful = on->group.num_doubtful;
     if (dx_agree(on->group.comm, &failed, 1)) failed = 1;
+    const uint64_t entered = da_clock();
     int code = failed ? MPI_SUCCESS : dx_shared(on, call, ours);
     const uint64_t middle = da_clock();
     if (!code) code = dx_library(call);
@@ -264,20 +323,22 @@ __attribute__((noinline)) static int dx_checked(dx_comm* on, dx_bucket* bucket, 
         const int may_round = on->group.size > 2 && is_reduced && dx_rounds((dx_class)call->class, (dx_op)call->op);
         failed = !may_round && on->group.num_doubtful == doubtful && memcmp(ours, packed, (size_t)own) ? 2 : 0;
     }
-    if (dx_agree(on->group.comm, &failed, 1)) failed = 1;
+    dx.spent += da_clock() - begun - lasted;
+    const int may_taste = dx_agree_check(on, bucket, &failed, (int64_t)(middle - entered) - (int64_t)lasted);
     if (failed == 2 && on->group.rank == 0)
         fprintf(stderr, DM_WHO ": a collective in shared memory gave other bytes than the library's: it is not used\n");
     free(ours);
     if (!is_reduced) free(theirs);
-    dx.spent += da_clock() - begun - lasted;
     if (failed)
         dx_restart(bucket, failed == 2 ? DX_DIFFERS : DX_NO_MEMORY);
     else if (on->group.num_doubtful != doubtful) /* the bytes say nothing: check again later */
         bucket->next = 2 * bucket->calls;
     else if (bucket->is_known)
         dx_run(bucket);
+    else if (!may_taste)
+        dx_restart(bucket, DX_WATCH), bucket->next = 2 * bucket->calls;
     else if (!dx_is_busy(on, bucket))
-        dx_begin_trial(on, bucket);
+        dx_begin_taste(on, bucket);
     return code;
 }
 

@@ -1,8 +1,8 @@
 /* What was replaced, as each process reports it. Included once. */
 
 static const char* const dx_kind_name[] = {"Allreduce", "Allgather", "Alltoall", "Barrier"};
-static const char* const dx_state_name[] = {"watched", "watched",      "tried",       "replaced",
-                                            "slower",  "slower later", "other bytes", "no memory"};
+static const char* const dx_state_name[] = {"watched",      "watched",     "tried",     "replaced", "slower",
+                                            "slower later", "other bytes", "no memory", "tried"};
 static const char* const dx_class_name[] = {"",        "int8",      "int16",      "int32",  "int64",
                                             "uint8",   "uint16",    "uint32",     "uint64", "float32",
                                             "float64", "complex64", "complex128", ""};

@@ -94,7 +94,12 @@ int main(int argc, char** argv) {
     dx_call quick = {.num_bytes = 8, .library_ns = 1000, .ours_ns = 400};
     dx_call slow = {.num_bytes = 16, .library_ns = 1000, .ours_ns = 1300};
     dx_call hidden = {.num_bytes = 32, .library_ns = 1000, .ours_ns = 400, .after_ns = 900};
-    const int calls = strcmp(which, "later") == 0 ? 600000 : 200000;
+    /* planted CALLS LIBRARY_NS OURS_NS COMPUTED_NS */
+    uint64_t number[4] = {200000, 1000, 1000, 3000};
+    for (int i = 2; i < argc && i < 6; ++i) number[i - 2] = strtoull(argv[i], NULL, 10);
+    dx_call planted = {.num_bytes = 8, .library_ns = number[1], .ours_ns = number[2]};
+    const uint64_t computed = number[3];
+    const int calls = strcmp(which, "planted") == 0 ? (int)number[0] : strcmp(which, "later") == 0 ? 600000 : 200000;
     for (int i = 0; i < calls; ++i) {
         if (strcmp(which, "faster") == 0) call(quick, 3000);
         if (strcmp(which, "slower") == 0) call(slow, 3000);
@@ -103,6 +108,7 @@ int main(int argc, char** argv) {
         if (strcmp(which, "seldom") == 0) call(quick, 2000000);
         if (strcmp(which, "phases") == 0) call(i < 3000 ? slow : quick, i < 3000 ? 20000 : 1000);
         if (strcmp(which, "later") == 0) call(quick, 1000), quick.ours_ns = i < 300000 ? 400 : 1600;
+        if (strcmp(which, "planted") == 0) call(planted, computed);
         if (strcmp(which, "known") == 0 && i == 0) dx_read_known("80010104@2:24,80010105@3:24,x");
         if (strcmp(which, "known") == 0) call(quick, 3000);
     }

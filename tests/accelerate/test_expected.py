@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from dovetail.accelerate.advised import with_levers
 from dovetail.accelerate.counts import Bucket, Counts
-from dovetail.accelerate.expected import COUNTED_S, Times, is_replaceable, launch_of, prospects, with_times
+from dovetail.accelerate.expected import COUNTED_S, Times, freed_s, is_replaceable, launch_of, prospects, with_times
 from dovetail.advise.advise import Advice
 from dovetail.advise.finding import Finding
 
@@ -41,6 +43,23 @@ def test_predictions_by_lever():
     cost_s = 2000 * COUNTED_S / 2
     assert (memory.is_memory, memory.saves_s) == (True, pytest.approx(0.025 - cost_s))
     assert (knobs.knobs, knobs.saves_s) == (knob.knobs, pytest.approx(-0.025 - cost_s))
+
+
+def test_cores_that_are_left_shorten_all_else():
+    """Two ranks on a core, 0.4 s of work: 0.8 of 1.2 s of waiting for it are others' polling, and half of it ends."""
+    calls = Bucket("Allgather", 2, 7, 1000, 0.4), Bucket("Wait", 0, 7, 1000, 1.2)
+    alone = Counts("MPICH Version: 5.0.2", ("a",), 2, 1.0, 2.0, calls)
+    crowded = replace(alone, crowd=2.0, core_waits_s=1.2)
+    assert (alone.held_share, crowded.held_share) == (0.0, pytest.approx(0.4))
+    assert replace(crowded, core_waits_s=0.3).held_share == 0.0  # no longer than the others work
+    assert replace(alone, core_waits_s=1.2).held_share == 0.0
+    rows = [Times(calls[0], 4e-4, 2e-4)]
+    assert freed_s(alone, rows) == 0
+    assert freed_s(crowded, rows) == pytest.approx(1.6 * 0.4 * 0.5)
+    assert freed_s(crowded, [Times(calls[0], 2e-4, 4e-4)]) == 0
+    key = "Allgather", 7
+    memory = with_times(prospects(crowded, "single", WORDS), [(INSTALLED, {key: 4e-4}), (MEMORY, {key: 2e-4})])
+    assert memory.expected[0].saves_s == pytest.approx((0.2 + 0.32 - 2000 * COUNTED_S) / 2)
 
 
 def test_what_cannot_gain_is_known():

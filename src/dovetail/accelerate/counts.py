@@ -163,6 +163,9 @@ class Counts:
         None if no call was to be replaced.
     readback : mapping
         Knobs, and what the library of the first rank reported for them after MPI_Init; "": it has no such variable.
+    crowd, core_waits_s : float
+        Ranks for each core where they are the most; seconds, summed over ranks, for which they waited for a core. 1 and
+        0 where unknown: only traces show it.
     """
 
     library: str
@@ -174,11 +177,24 @@ class Counts:
     missing: int = 0
     replacing: Replacing | None = None
     readback: Mapping[str, str] = field(default_factory=dict)
+    crowd: float = 1.0
+    core_waits_s: float = 0.0
 
     @property
     def in_mpi_s(self) -> float:
         """Seconds in MPI, summed over ranks."""
         return sum(bucket.seconds for bucket in self.buckets)
+
+    @property
+    def held_share(self) -> float:
+        """Share of the ranks' time for which they wait for cores that others hold without working: 0 if unknown.
+
+        Ranks that share a core wait for it as long as the others work.
+        """
+        if self.crowd <= 1:
+            return 0.0
+        needed_s = (self.crowd - 1) * (self.rank_s - self.in_mpi_s)
+        return min(max(self.core_waits_s - needed_s, 0.0) / self.rank_s, 1.0)
 
     @property
     def in_collectives_s(self) -> float:

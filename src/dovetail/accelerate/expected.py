@@ -222,10 +222,23 @@ def with_times(found: Prospects, times: Sequence[tuple[_Setting, Mapping[tuple[s
         keys = [(b, (plain_call(b), b.log2_bytes)) for b in served if b.comm_size == found.counts.ranks]
         rows = tuple(Times(b, installed[key], seconds[key]) for b, key in keys if key in installed and key in seconds)
         kept = [row for row in rows if what == "knobs" or row.now_s < KEPT * row.was_s]
-        saves_s = sum(row.saved_s for row in kept) - counting_s
+        saves_s = sum(row.saved_s for row in kept) + freed_s(found.counts, kept) - counting_s
         expected.append(Expected(knobs, rows, saves_s / found.counts.ranks))
     ordered = tuple(sorted(expected, key=lambda each: -each.saves_s))
     return replace(found, expected=ordered, why_unmeasured="" if ordered else "the measurement gave no times")
+
+
+def freed_s(counts: Counts, rows: Sequence[Times]) -> float:
+    """Return the seconds, summed over ranks, that all else takes less because a lever's calls hold the cores less.
+
+    With more ranks than cores, a rank that polls in a call has the core of one that has something to do. What ranks
+    wait for cores beyond what their work explains is spread evenly over their time; the part of the calls' time that
+    the lever saves is the part of these waits that it ends.
+    """
+    moved_s, saved_s = sum(transfer_s(row.bucket) for row in rows), sum(row.saved_s for row in rows)
+    if moved_s <= 0 or saved_s <= 0:
+        return 0.0
+    return (counts.rank_s - moved_s) * counts.held_share * min(saved_s / moved_s, 1.0)
 
 
 def launch_of(words: Sequence[str]) -> tuple[str, ...]:

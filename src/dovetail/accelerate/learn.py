@@ -31,6 +31,7 @@ _LISTS, _RATIOS = ("hosts", "tried", "left_out", "start"), ("ratio", "replaced")
 MOST_CHANGES = 8  # buckets whose change is kept
 MOST_HASHED = 1 << 28  # bytes; larger files are known by size and time
 NOT_TRIED, NOTHING, LOST, WON = "not tried", "nothing to try", "slower or unclear", FASTER
+IDLE = "nothing replaced"
 
 
 class Change(NamedTuple):
@@ -61,7 +62,7 @@ class Learned:
     tried, left_out : tuple of str
         Candidates that ran, as a shell takes them; sentences about others.
     replacing : str
-        WON or LOST: whether whole runs were faster with replaced collectives; "": unknown.
+        WON or LOST: whether whole runs were faster with replaced collectives; IDLE: none was replaced; "": unknown.
     replaced : Ratio or None
         Time with replaced collectives over time without, with `knobs` in both.
     start : tuple of str
@@ -89,6 +90,14 @@ class Learned:
     def fits(self, counts: Counts) -> bool:
         """Return whether a run was on the ranks, hosts and library that were measured."""
         return (self.library, self.hosts, self.ranks) == (counts.library, counts.hosts, counts.ranks)
+
+    def gains_nothing(self, *, replaces: bool) -> bool:
+        """Return whether nothing is applied to later runs: they are left as they are. `replaces`: it was asked for.
+
+        >>> [Learned(LOST, {}, "X", ("a",), 2, replacing=it).gains_nothing(replaces=True) for it in ("", WON, IDLE)]
+        [False, False, True]
+        """
+        return self.verdict in (LOST, NOTHING) and (not replaces or self.replacing in (LOST, IDLE))
 
     def with_judgement_of(self, other: Learned | None) -> Learned:
         """Return this one with what `other` knows of replaced collectives."""

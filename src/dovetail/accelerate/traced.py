@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from dovetail.accelerate.counter import joint_when
 from dovetail.accelerate.counts import Bucket, Counts
+from dovetail.advise.crowding import crowding
 from dovetail.core import DovetailError
 from dovetail.run.options import LEVELS, Level
 from dovetail.trace import Trace, TraceFile
@@ -43,9 +44,25 @@ def counts_of_trace(trace: Trace | TraceFile) -> Counts:
     sums.add_waits(matcher.calls(trace.names, trace.comms))
     elapsed = sums.elapsed_s()
     hosts = tuple(sorted({str(about["host"]) for about in ranks}))
+    crowd, core_waits_s = _crowd(trace, elapsed)
     return Counts(
-        str(ranks[0]["library"]), hosts, trace.num_ranks, float(elapsed.max()), float(elapsed.sum()), sums.buckets()
+        str(ranks[0]["library"]),
+        hosts,
+        trace.num_ranks,
+        float(elapsed.max()),
+        float(elapsed.sum()),
+        sums.buckets(),
+        crowd=crowd,
+        core_waits_s=core_waits_s,
     )
+
+
+def _crowd(trace: Trace | TraceFile, elapsed_s: NDArray[np.float64]) -> tuple[float, float]:
+    """Return `Counts.crowd` and `core_waits_s`; 1 and 0 if each rank has a core of its own, or if it is unknown."""
+    found = crowding(trace.meta, trace.num_ranks)
+    if found is None or not found.is_crowded or np.isnan(found.waited).any():
+        return 1.0, 0.0
+    return found.num_ranks / found.num_cores, float((found.waited * elapsed_s).sum())
 
 
 def level_of(trace: Trace | TraceFile) -> Level:

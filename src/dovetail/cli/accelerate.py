@@ -109,6 +109,8 @@ def accelerate(
         return command.run().code
     run = _Run(command, place, known, learn, reorder, source)
     code = _skipped(run, check) if source else None
+    if code is None and known and not check and not report and known.gains_nothing(replaces=bool(command.replace)):
+        code = _left(run, known)
     if code is None:
         code = _check(run, check) if check else _accelerated(run)
     if report is not None:
@@ -138,6 +140,18 @@ def _skipped(run: _Run, check: int) -> int | None:
         return None
     run.note(nothing_text(found))
     return 0 if check else run.command.run(counted=False).code
+
+
+def _left(run: _Run, known: Learned) -> int:
+    """Run the command as it is, since earlier runs have shown that nothing is to be gained; return its exit code."""
+    from dovetail.report.acceleration import judged_text, verdict_text
+
+    code = run.command.run(counted=False).code
+    run.note("dovetail accelerate: the command ran as it is, without counters: --report counts it, --check judges anew")
+    if run.replaces:
+        run.note(judged_text(known))
+    run.note(verdict_text(replace(known, spent_s=0.0)))
+    return code
 
 
 def _accelerated(run: _Run) -> int:
@@ -174,11 +188,11 @@ def _note_misfit(run: _Run) -> None:
 
 def _as_learned(command: Command, known: Learned | None) -> Command:
     """Return the command with what is known of its replaced collectives: where to start, or that none is replaced."""
-    from dovetail.accelerate.learn import LOST
+    from dovetail.accelerate.learn import IDLE, LOST
 
     if known is None:
         return command
-    return command.without_replacing() if known.replacing == LOST else replace(command, start=known.start)
+    return command.without_replacing() if known.replacing in (IDLE, LOST) else replace(command, start=known.start)
 
 
 def _report(run: _Run) -> None:
@@ -215,7 +229,7 @@ def _has_replaced(ran: Ran) -> bool:
 
 def _learn(run: _Run, command: Command) -> None:
     """Learn what is not known yet: which knobs make the command faster, and whether replaced collectives do."""
-    from dovetail.accelerate.learn import NOT_TRIED, save_settings
+    from dovetail.accelerate.learn import IDLE, NOT_TRIED, save_settings
     from dovetail.accelerate.replacement import judge_replacing
     from dovetail.accelerate.running import can_repeat
     from dovetail.report.acceleration import judged_text, verdict_text
@@ -238,6 +252,8 @@ def _learn(run: _Run, command: Command) -> None:
     if learned and judges:
         learned, why_not = judge_replacing(command, learned, ran, run.limit_s, output.note)
         run.note(why_not or judged_text(learned))
+    if learned and run.replaces and not learned.replacing and not _has_replaced(ran):
+        learned = replace(learned, replacing=IDLE)
     if learned:
         save_settings(run.place, learned, command.words)
         run.known = learned

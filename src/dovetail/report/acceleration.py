@@ -9,7 +9,7 @@ from statistics import median
 from dovetail.accelerate.contest import FASTER, SLOWER, Ratio
 from dovetail.accelerate.counts import Bucket, Counts, Replaced
 from dovetail.accelerate.expected import is_replaceable
-from dovetail.accelerate.learn import LOST, WON, Change, Learned, said
+from dovetail.accelerate.learn import IDLE, LOST, WON, Change, Learned, said
 from dovetail.core import seconds_text, share_text
 from dovetail.report.units import num_bytes
 
@@ -98,6 +98,8 @@ def judged_text(learned: Learned) -> str:
     >>> judged_text(Learned("nothing to try", {}, "X", ("a",), 2, replacing="slower or unclear"))
     'collectives are left to the library: whole runs that replaced them failed'
     """
+    if learned.replacing == IDLE:
+        return "collectives are left to the library: the first run replaced none"
     if learned.replacing == WON and learned.replaced:
         return f"replaced collectives make whole runs faster: {ratio_text(learned.replaced)}"
     if learned.replaced is None:
