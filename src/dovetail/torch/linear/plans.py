@@ -17,9 +17,10 @@ import torch
 from dovetail.core import DovetailError, check_schema, warn_once
 from dovetail.ir import Schedule
 from dovetail.store.store import SCHEDULES, Item, item, recall, save
+from dovetail.torch.linear.across import AcrossLanes
 from dovetail.torch.linear.agreement import agree, asked, check_backend, named, words_of
-from dovetail.torch.linear.case import Case
-from dovetail.torch.linear.columns import lanes_of
+from dovetail.torch.linear.case import Case, is_across
+from dovetail.torch.linear.columns import ColumnLanes
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
 from dovetail.torch.linear.lanes import Lanes
 from dovetail.torch.linear.scratch import LEAST
@@ -116,7 +117,7 @@ class Call:
         own = ", own rows first" if self.case.kind in GATHERS else ""
         lengths = str(tiles[0]) if len(set(tiles)) == 1 else f"{min(tiles)} to {max(tiles)}"
         count = "1 tile" if len(tiles) == 1 else f"{len(tiles)} tiles"
-        return f"{count} of {lengths} rows{own}"
+        return f"{count} of {lengths} {'columns' if is_across(schedule) else 'rows'}{own}"
 
     def use(self, plan: Plan, group: Any) -> None:
         """Run by this plan from now on."""
@@ -137,7 +138,15 @@ def bound(case: Case, schedule: Schedule, group: Any) -> tuple[Serial | Lanes | 
         return Alone(case.kind, case.ranks), wire
     if is_serial(schedule):
         return Serial(case.kind, case.ranks), wire
-    return lanes_of(case.program(schedule), group.rank(), case.kind), wire
+    return lanes_of(case, schedule, group.rank()), wire
+
+
+def lanes_of(case: Case, schedule: Schedule, rank: int) -> Lanes:
+    """Return the steps of a rank for a schedule. Raises ProgramError if the proof fails."""
+    program = case.program(schedule)
+    if case.kind == COLUMNS:
+        return ColumnLanes(program, rank)
+    return AcrossLanes(program, rank, case.kind, case.rows) if is_across(schedule) else Lanes(program, rank, case.kind)
 
 
 def is_serial(schedule: Schedule) -> bool:

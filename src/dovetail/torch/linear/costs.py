@@ -1,0 +1,193 @@
+"""costs: what the products and collectives of a call cost on its ranks, alone and beside each other."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from dovetail.torch import private
+from dovetail.torch.linear.agreement import exchange
+from dovetail.torch.linear.case import Case
+from dovetail.torch.linear.kinds import GATHERS
+from dovetail.torch.linear.lanes import BEGIN, LATER, PRODUCT, WAIT, Lanes
+from dovetail.torch.linear.plans import lanes_of
+
+ROUNDS = 5
+
+Curve = Callable[[Any], Any]  # seconds by rows, of a number or of each of an array
+
+
+class Timed(NamedTuple):
+    """What is measured: `product(n, across)` multiplies n rows, or columns; `begin(is_async, rows)` begins a
+    collective and returns its work; `later()`, or None, computes the weight gradients."""
+
+    product: Callable[[int, bool], object]
+    begin: Callable[[bool, int], Any]
+    later: Callable[[], object] | None
+
+
+class Costs(NamedTuple):
+    """Seconds by rows: of products whose tiles are rows and, by columns, columns; of a collective that is waited for at
+    once, and of one that is handed to the group's thread; and of the weight gradients. Between measured lengths, lines.
+
+    `least`: the shortest products. `begin_s`: seconds, by row, that the calling thread needs to begin a collective.
+    `slowed`: how many times as long a product takes beside messages, and messages beside a product.
+    """
+
+    product_s: dict[bool, Curve]
+    awaited_s: Curve
+    handed_s: Curve
+    later_s: float
+    least: dict[bool, int]
+    begin_s: float
+    slowed: tuple[float, float]
+
+    def predicted_s(self, lanes: Lanes, is_handed: bool) -> float:
+        """Return the time of a schedule's lanes."""
+        if is_handed:
+            return predicted_s(lanes, self.product_s[lanes.across], self.handed_s, self)
+        return predicted_s(lanes, self.product_s[lanes.across], self.awaited_s, self._replace(begin_s=0.0))
+
+
+class Clock:
+    """Two lanes that slow each other down: the thread that computes, and collectives in their order."""
+
+    def __init__(self, slowed: tuple[float, float]) -> None:
+        self.now, self.slowed = 0.0, slowed
+        self.left: list[float] = []  # seconds of messages of each collective that was begun
+
+    def compute(self, seconds: float) -> None:
+        """Compute, while what was begun travels."""
+        by_product, by_wire = self.slowed
+        both = min(seconds * by_product, sum(self.left) * by_wire)
+        self.now += both + seconds - both / by_product
+        self._travel(both / by_wire)
+
+    def begin(self, seconds: float) -> None:
+        """Begin a collective that takes so long."""
+        self.left.append(seconds)
+
+    def wait(self, number: int) -> None:
+        """Wait until the collective of this number has ended."""
+        seconds = sum(self.left[: number + 1])
+        self.now += seconds
+        self._travel(seconds)
+
+    def _travel(self, seconds: float) -> None:
+        for place, left in enumerate(self.left):
+            moved = min(left, seconds)
+            self.left[place], seconds = left - moved, seconds - moved
+
+
+def predicted_s(lanes: Lanes, product_s: Curve, wire_s: Curve, costs: Costs) -> float:
+    """Return the time of the steps, given the cost of a product and a collective by rows; copies count nothing.
+
+    Products run one after another, as do collectives; both run at once, and slow each other down.
+    """
+    clock = Clock(costs.slowed)
+    for step in lanes.steps:
+        if step.what == PRODUCT:
+            clock.compute(product_s(step.rows))
+        elif step.what == BEGIN:
+            rows = step.rows * lanes.scale
+            clock.begin(wire_s(rows))
+            clock.compute(costs.begin_s * rows)
+        elif step.what == LATER:
+            clock.compute(costs.later_s)
+        elif step.what == WAIT:
+            clock.wait(step.number)
+    return float(clock.now)
+
+
+def measured_costs(case: Case, group: Any, timed: Timed) -> Costs:
+    """Measure products and collectives of every length that the case's schedules use."""
+    lanes = [lanes_of(case, each, group.rank()) for each in case.schedules()]
+    lengths = {across: _lengths((each for each in lanes if each.across == across), PRODUCT) for across in (False, True)}
+    wires = _lengths((each for each in lanes if not each.across), BEGIN)
+    calls: list[Callable[[], object]] = [
+        partial(timed.product, rows, across) for across in lengths for rows in lengths[across]
+    ]
+    calls += [partial(_awaited, timed, is_async, rows) for is_async in (False, True) for rows in wires]
+    found = costs_of(group, [*calls, *([timed.later] if timed.later else [])])
+    each = len(case.widths) if case.kind in GATHERS else 1  # there each weight has products of its own
+    seconds, places = iter(found), {across: lengths[across] for across in lengths if lengths[across]}
+    product_s = {across: _line(rows, [next(seconds) / each for _ in rows]) for across, rows in places.items()}
+    awaited_s, handed_s = (_line(wires, [next(seconds) for _ in wires]) for _ in range(2))
+    begin_s, slowed = _beside(group, timed, each, lengths[False], wires[-1], product_s[False], handed_s)
+    least = {across: rows[0] for across, rows in places.items()}
+    return Costs(product_s, awaited_s, handed_s, next(seconds, 0.0), least, begin_s, slowed)
+
+
+def _awaited(timed: Timed, is_async: bool, rows: int) -> None:
+    timed.begin(is_async, rows).wait()
+
+
+def _lengths(lanes: Iterable[Lanes], what: int) -> list[int]:
+    return sorted({step.rows for each in lanes for step in each.steps if step.what == what})
+
+
+def _line(rows: Sequence[int], seconds: Sequence[float]) -> Curve:
+    return lambda count: np.interp(count, rows, seconds)
+
+
+def _beside(
+    group: Any, timed: Timed, each: int, lengths: Sequence[int], rows: int, product_s: Curve, handed_s: Curve
+) -> tuple[float, tuple[float, float]]:
+    """Return the seconds, by row, of beginning a collective, and how much it and a product slow each other down.
+
+    The product is one that takes about half as long as the collective, so that it runs beside it to its end.
+    """
+    wire_s = float(handed_s(rows))
+    length = min(lengths, key=lambda n: abs(each * product_s(n) - wire_s / 2))
+    alone_s, marks = each * float(product_s(length)), []
+
+    def together() -> None:
+        begin = time.perf_counter()
+        work = timed.begin(True, rows)
+        begun = time.perf_counter()
+        timed.product(length, False)
+        made = time.perf_counter()
+        work.wait()
+        marks.append((begun - begin, made - begun, time.perf_counter() - made))
+
+    costs_of(group, [together])
+    middle = torch.tensor([statistics.median(each) for each in zip(*marks, strict=True)], dtype=torch.float64)
+    largest(group, middle)
+    begin_s, made_s, rest_s = middle.tolist()
+    by_product = max(1.0, made_s / alone_s)
+    moved_s = wire_s - rest_s - begin_s
+    by_wire = max(1.0, made_s / moved_s) if rest_s > 0 and moved_s > 0 else 1.0
+    return begin_s / rows, (by_product, by_wire)
+
+
+def costs_of(group: Any, calls: Sequence[Callable[[], Any]]) -> list[float]:
+    """Return the median seconds of each call, the largest of all ranks."""
+    times = torch.zeros(ROUNDS, len(calls), dtype=torch.float64)
+    for turn in range(ROUNDS):
+        for place, call in enumerate(calls):
+            times[turn, place] = seconds_of(group, call)
+    largest(group, times)
+    found: list[float] = times.median(0).values.tolist()
+    return found
+
+
+def seconds_of(group: Any, call: Callable[[], Any]) -> float:
+    """Return the seconds of a call on this rank, which all ranks begin together."""
+    exchange(group, 0)
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
+def largest(group: Any, times: Any) -> None:
+    """Replace times by the largest of all ranks."""
+    made = private.AllreduceOptions()
+    made.asyncOp, made.reduceOp = False, dist.ReduceOp.MAX
+    group.allreduce([times], made).wait()
