@@ -20,6 +20,7 @@ from dovetail.torch.linear.lanes import BEGIN, LATER, PRODUCT, WAIT, Lanes
 from dovetail.torch.linear.plans import lanes_of
 
 ROUNDS = 5
+MOST_SLOWED = 8.0  # times: what is measured beyond is not believed
 
 Curve = Callable[[Any], Any]  # seconds by rows, of a number or of each of an array
 
@@ -37,7 +38,7 @@ class Costs(NamedTuple):
     """Seconds by rows: of products whose tiles are rows and, by columns, columns; of a collective that is waited for at
     once, and of one that is handed to the group's thread; and of the weight gradients. Between measured lengths, lines.
 
-    `least`: the shortest products. `begin_s`: seconds, by row, that the calling thread needs to begin a collective.
+    `least`: the shortest products. `begin_s`: seconds that the calling thread needs to begin a collective.
     `slowed`: how many times as long a product takes beside messages, and messages beside a product.
     """
 
@@ -46,14 +47,19 @@ class Costs(NamedTuple):
     handed_s: Curve
     later_s: float
     least: dict[bool, int]
-    begin_s: float
+    begin_s: Curve
     slowed: tuple[float, float]
 
     def predicted_s(self, lanes: Lanes, is_handed: bool) -> float:
         """Return the time of a schedule's lanes."""
         if is_handed:
             return predicted_s(lanes, self.product_s[lanes.across], self.handed_s, self)
-        return predicted_s(lanes, self.product_s[lanes.across], self.awaited_s, self._replace(begin_s=0.0))
+        alone = self._replace(begin_s=lambda rows: 0.0)
+        return predicted_s(lanes, self.product_s[lanes.across], self.awaited_s, alone)
+
+    def apart(self) -> Costs:
+        """Return the costs without what products and messages cost each other."""
+        return self._replace(begin_s=lambda rows: 0.0, slowed=(1.0, 1.0))
 
 
 class Clock:
@@ -98,7 +104,7 @@ def predicted_s(lanes: Lanes, product_s: Curve, wire_s: Curve, costs: Costs) -> 
         elif step.what == BEGIN:
             rows = step.rows * lanes.scale
             clock.begin(wire_s(rows))
-            clock.compute(costs.begin_s * rows)
+            clock.compute(costs.begin_s(rows))
         elif step.what == LATER:
             clock.compute(costs.later_s)
         elif step.what == WAIT:
@@ -119,8 +125,10 @@ def measured_costs(case: Case, group: Any, timed: Timed) -> Costs:
     each = len(case.widths) if case.kind in GATHERS else 1  # there each weight has products of its own
     seconds, places = iter(found), {across: lengths[across] for across in lengths if lengths[across]}
     product_s = {across: _line(rows, [next(seconds) / each for _ in rows]) for across, rows in places.items()}
-    awaited_s, handed_s = (_line(wires, [next(seconds) for _ in wires]) for _ in range(2))
-    begin_s, slowed = _beside(group, timed, each, lengths[False], wires[-1], product_s[False], handed_s)
+    awaited_s, handed_s = (_line(wires, each) for each in ([next(seconds) for _ in wires], at_rate(wires, seconds)))
+    begin_s = _line([wires[0], wires[-1]], [_begin_s(group, timed, rows) for rows in (wires[0], wires[-1])])
+    alone_s: Curve = lambda rows: each * product_s[False](rows)  # noqa: E731
+    slowed = _slowed(group, timed, alone_s, lengths[False], handed_s, wires[-1])
     least = {across: rows[0] for across, rows in places.items()}
     return Costs(product_s, awaited_s, handed_s, next(seconds, 0.0), least, begin_s, slowed)
 
@@ -137,34 +145,79 @@ def _line(rows: Sequence[int], seconds: Sequence[float]) -> Curve:
     return lambda count: np.interp(count, rows, seconds)
 
 
-def _beside(
-    group: Any, timed: Timed, each: int, lengths: Sequence[int], rows: int, product_s: Curve, handed_s: Curve
-) -> tuple[float, tuple[float, float]]:
-    """Return the seconds, by row, of beginning a collective, and how much it and a product slow each other down.
+def at_rate(rows: Sequence[int], seconds: Iterable[float]) -> list[float]:
+    """Return the seconds of collectives of these rows, in ascending order, that are made one after another.
 
-    The product is one that takes about half as long as the collective, so that it runs beside it to its end.
+    A short one alone may look faster than the network, which passes a first burst at once.
+
+    >>> at_rate([1, 2, 4], [0.5, 3.0, 8.0])
+    [2.0, 4.0, 8.0]
     """
-    wire_s = float(handed_s(rows))
-    length = min(lengths, key=lambda n: abs(each * product_s(n) - wire_s / 2))
-    alone_s, marks = each * float(product_s(length)), []
+    found = [each for _, each in zip(rows, seconds, strict=False)]
+    return [max(each, found[-1] * count / rows[-1]) for count, each in zip(rows, found, strict=True)]
+
+
+def _begin_s(group: Any, timed: Timed, rows: int) -> float:
+    """Return the seconds in which a collective is begun."""
+    found: list[float] = []
+
+    def begun() -> None:
+        start = time.perf_counter()
+        work = timed.begin(True, rows)
+        found.append(time.perf_counter() - start)
+        work.wait()
+
+    costs_of(group, [begun])
+    return _middle(group, [found])[0]
+
+
+def _slowed(
+    group: Any, timed: Timed, product_s: Curve, lengths: Sequence[int], wire_s: Curve, rows: int
+) -> tuple[float, float]:
+    """Return how much a product and a collective slow each other down.
+
+    The product is one that takes about half as long as the collective: so it has messages beside it to its end.
+    """
+    whole_s = float(wire_s(rows))
+    length = min(lengths, key=lambda n: abs(product_s(n) - whole_s / 2))
+    made: list[float] = []
+    rest: list[float] = []
 
     def together() -> None:
-        begin = time.perf_counter()
         work = timed.begin(True, rows)
-        begun = time.perf_counter()
+        begin = time.perf_counter()
         timed.product(length, False)
-        made = time.perf_counter()
+        end = time.perf_counter()
         work.wait()
-        marks.append((begun - begin, made - begun, time.perf_counter() - made))
+        made.append(end - begin)
+        rest.append(time.perf_counter() - end)
 
     costs_of(group, [together])
-    middle = torch.tensor([statistics.median(each) for each in zip(*marks, strict=True)], dtype=torch.float64)
-    largest(group, middle)
-    begin_s, made_s, rest_s = middle.tolist()
-    by_product = max(1.0, made_s / alone_s)
-    moved_s = wire_s - rest_s - begin_s
-    by_wire = max(1.0, made_s / moved_s) if rest_s > 0 and moved_s > 0 else 1.0
-    return begin_s / rows, (by_product, by_wire)
+    return slowed_by(float(product_s(length)), whole_s, *_middle(group, [made, rest]))
+
+
+def slowed_by(product_s: float, wire_s: float, made_s: float, rest_s: float) -> tuple[float, float]:
+    """Return how many times as long a product and messages take beside each other.
+
+    Alone they take `product_s` and `wire_s`. Begun together, the product took `made_s`; then messages took `rest_s`.
+
+    >>> slowed_by(1.0, 4.0, 1.5, 3.0), slowed_by(4.0, 1.0, 4.5, 0.0)
+    ((1.5, 1.5), (2.0, 1.0))
+    """
+    least = 1.0 / MOST_SLOWED  # of the usual speed
+    if made_s >= wire_s:  # the messages ended before it
+        lost = (made_s - product_s) / wire_s
+        return 1.0 / min(max(1.0 - lost, least), 1.0), 1.0
+    moved_s = min(max(wire_s - rest_s, made_s * least), made_s)
+    return min(max(made_s / product_s, 1.0), MOST_SLOWED), made_s / moved_s
+
+
+def _middle(group: Any, several: Sequence[Sequence[float]]) -> list[float]:
+    """Return the median of each list of seconds, the largest of all ranks."""
+    times = torch.tensor([statistics.median(each) for each in several], dtype=torch.float64)
+    largest(group, times)
+    found: list[float] = times.tolist()
+    return found
 
 
 def costs_of(group: Any, calls: Sequence[Callable[[], Any]]) -> list[float]:

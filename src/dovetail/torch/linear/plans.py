@@ -40,6 +40,8 @@ class Plan:
 
     `predicted_s`, `measured_s`, `serial_s`: seconds of the schedule, predicted and measured, and of the serial one.
     `why`: why serial was kept. `origin`: "measured" here, "saved" by another run, or "none".
+    `slowed`: how many times as long a product and messages take beside each other. `apart_s`: what would be predicted
+    for the best overlapped schedule if they did not.
     """
 
     schedule: Schedule
@@ -48,6 +50,8 @@ class Plan:
     measured_s: float = 0.0
     serial_s: float = 0.0
     why: str = ""
+    slowed: tuple[float, float] = (1.0, 1.0)
+    apart_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
@@ -58,6 +62,7 @@ class Plan:
         """Return the plan of a document."""
         check_schema(document, SCHEMA)
         about = {name: value for name, value in document.items() if name != "schema"}
+        about["slowed"] = tuple(about.get("slowed", cls.slowed))
         return cls(**about | {"schedule": Schedule.from_json(document["schedule"])})
 
 

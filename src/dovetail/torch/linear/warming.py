@@ -6,6 +6,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -61,7 +62,8 @@ def choose(call: Call, group: Any, run: Callable[[Any, Wire], Any], timed: Timed
     heats = _rounds([(0, *made[0]), *((each, *made[each]) for each in order)], group, run, HEATS)
     best = min(order, key=lambda each: statistics.median(heats[each]), default=0)
     plan = _judged(schedules, predictions, best, group, run, made) if best else _alone(schedules[0], predictions[0])
-    call.use(plan, group)
+    apart_s = costs.apart().predicted_s(lanes[best], best > 0)
+    call.use(replace(plan, apart_s=apart_s, slowed=costs.slowed), group)
     keep(call, group)
 
 
