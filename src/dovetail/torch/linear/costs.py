@@ -117,20 +117,20 @@ def measured_costs(case: Case, group: Any, timed: Timed) -> Costs:
     lanes = [lanes_of(case, each, group.rank()) for each in case.schedules()]
     lengths = {across: _lengths((each for each in lanes if each.across == across), PRODUCT) for across in (False, True)}
     wires = _lengths((each for each in lanes if not each.across), BEGIN)
-    calls: list[Callable[[], object]] = [
-        partial(timed.product, rows, across) for across in lengths for rows in lengths[across]
-    ]
-    calls += [partial(_awaited, timed, is_async, rows) for is_async in (False, True) for rows in wires]
-    found = costs_of(group, [*calls, *([timed.later] if timed.later else [])])
+    products = [partial(timed.product, rows, across) for across in lengths for rows in lengths[across]]
+    calls = [partial(_awaited, timed, is_async, rows) for is_async in (False, True) for rows in wires]
+    seconds = iter(_by_whole(_rounds(group, products), len(lengths[False]) - 1))
     each = len(case.widths) if case.kind in GATHERS else 1  # there each weight has products of its own
-    seconds, places = iter(found), {across: lengths[across] for across in lengths if lengths[across]}
+    places = {across: lengths[across] for across in lengths if lengths[across]}
     product_s = {across: _line(rows, [next(seconds) / each for _ in rows]) for across, rows in places.items()}
-    awaited_s, handed_s = (_line(wires, each) for each in ([next(seconds) for _ in wires], at_rate(wires, seconds)))
+    found = _medians(_rounds(group, calls))
+    awaited_s, handed_s = _line(wires, found[: len(wires)]), _line(wires, at_rate(wires, found[len(wires) :]))
     begin_s = _line([wires[0], wires[-1]], [_begin_s(group, timed, rows) for rows in (wires[0], wires[-1])])
-    alone_s: Curve = lambda rows: each * product_s[False](rows)  # noqa: E731
-    slowed = _slowed(group, timed, alone_s, lengths[False], handed_s, wires[-1])
+    shortest = min(lengths[False], key=lambda n: abs(each * product_s[False](n) - handed_s(wires[-1]) / 2))
+    slowed = _slowed(group, timed, shortest, wires[-1])
+    later_s = _medians(_rounds(group, [timed.later]))[0] if timed.later else 0.0
     least = {across: rows[0] for across, rows in places.items()}
-    return Costs(product_s, awaited_s, handed_s, next(seconds, 0.0), least, begin_s, slowed)
+    return Costs(product_s, awaited_s, handed_s, later_s, least, begin_s, slowed)
 
 
 def _awaited(timed: Timed, is_async: bool, rows: int) -> None:
@@ -145,7 +145,7 @@ def _line(rows: Sequence[int], seconds: Sequence[float]) -> Curve:
     return lambda count: np.interp(count, rows, seconds)
 
 
-def at_rate(rows: Sequence[int], seconds: Iterable[float]) -> list[float]:
+def at_rate(rows: Sequence[int], seconds: Sequence[float]) -> list[float]:
     """Return the seconds of collectives of these rows, in ascending order, that are made one after another.
 
     A short one alone may look faster than the network, which passes a first burst at once.
@@ -153,8 +153,7 @@ def at_rate(rows: Sequence[int], seconds: Iterable[float]) -> list[float]:
     >>> at_rate([1, 2, 4], [0.5, 3.0, 8.0])
     [2.0, 4.0, 8.0]
     """
-    found = [each for _, each in zip(rows, seconds, strict=False)]
-    return [max(each, found[-1] * count / rows[-1]) for count, each in zip(rows, found, strict=True)]
+    return [max(each, seconds[-1] * count / rows[-1]) for count, each in zip(rows, seconds, strict=True)]
 
 
 def _begin_s(group: Any, timed: Timed, rows: int) -> float:
@@ -167,19 +166,16 @@ def _begin_s(group: Any, timed: Timed, rows: int) -> float:
         found.append(time.perf_counter() - start)
         work.wait()
 
-    costs_of(group, [begun])
-    return _middle(group, [found])[0]
+    _rounds(group, [begun])
+    return _medians(_largest(group, [found]))[0]
 
 
-def _slowed(
-    group: Any, timed: Timed, product_s: Curve, lengths: Sequence[int], wire_s: Curve, rows: int
-) -> tuple[float, float]:
-    """Return how much a product and a collective slow each other down.
+def _slowed(group: Any, timed: Timed, length: int, rows: int) -> tuple[float, float]:
+    """Return how much a product and a collective of these rows slow each other down.
 
-    The product is one that takes about half as long as the collective: so it has messages beside it to its end.
+    Best the product takes half as long as the collective: so it has messages beside it to its end. Both are also
+    measured alone, in the same rounds: the speed of a core may change from one second to the next.
     """
-    whole_s = float(wire_s(rows))
-    length = min(lengths, key=lambda n: abs(product_s(n) - whole_s / 2))
     made: list[float] = []
     rest: list[float] = []
 
@@ -192,8 +188,11 @@ def _slowed(
         made.append(end - begin)
         rest.append(time.perf_counter() - end)
 
-    costs_of(group, [together])
-    return slowed_by(float(product_s(length)), whole_s, *_middle(group, [made, rest]))
+    alone = _rounds(group, [partial(timed.product, length, False), partial(_awaited, timed, True, rows), together])
+    beside = _largest(group, [made, rest])
+    several = [slowed_by(*each) for each in torch.cat([alone[:, :2], beside], 1).tolist()]
+    by_product, by_wire = zip(*several, strict=True)
+    return statistics.median(by_product), statistics.median(by_wire)
 
 
 def slowed_by(product_s: float, wire_s: float, made_s: float, rest_s: float) -> tuple[float, float]:
@@ -212,23 +211,28 @@ def slowed_by(product_s: float, wire_s: float, made_s: float, rest_s: float) -> 
     return min(max(made_s / product_s, 1.0), MOST_SLOWED), made_s / moved_s
 
 
-def _middle(group: Any, several: Sequence[Sequence[float]]) -> list[float]:
-    """Return the median of each list of seconds, the largest of all ranks."""
-    times = torch.tensor([statistics.median(each) for each in several], dtype=torch.float64)
-    largest(group, times)
-    found: list[float] = times.tolist()
-    return found
-
-
-def costs_of(group: Any, calls: Sequence[Callable[[], Any]]) -> list[float]:
-    """Return the median seconds of each call, the largest of all ranks."""
+def _rounds(group: Any, calls: Sequence[Callable[[], object]]) -> Any:
+    """Return the seconds of each call by round, (rounds, calls), the largest of all ranks."""
     times = torch.zeros(ROUNDS, len(calls), dtype=torch.float64)
     for turn in range(ROUNDS):
         for place, call in enumerate(calls):
             times[turn, place] = seconds_of(group, call)
-    largest(group, times)
+    return largest(group, times)
+
+
+def _largest(group: Any, several: Sequence[Sequence[float]]) -> Any:
+    """Return lists of seconds as columns, each element the largest of all ranks."""
+    return largest(group, torch.tensor(several, dtype=torch.float64).t().contiguous())
+
+
+def _medians(times: Any) -> list[float]:
     found: list[float] = times.median(0).values.tolist()
     return found
+
+
+def _by_whole(times: Any, whole: int) -> list[float]:
+    """Return median seconds, as shares of the longest product's in the same round: a slow round changes none."""
+    return _medians(times / times[:, whole : whole + 1] * times[:, whole].median())
 
 
 def seconds_of(group: Any, call: Callable[[], Any]) -> float:
@@ -239,8 +243,9 @@ def seconds_of(group: Any, call: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def largest(group: Any, times: Any) -> None:
-    """Replace times by the largest of all ranks."""
+def largest(group: Any, times: Any) -> Any:
+    """Replace times by the largest of all ranks, and return them."""
     made = private.AllreduceOptions()
     made.asyncOp, made.reduceOp = False, dist.ReduceOp.MAX
     group.allreduce([times], made).wait()
+    return times

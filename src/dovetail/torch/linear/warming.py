@@ -18,7 +18,7 @@ from dovetail.torch.linear.costs import Costs, Timed, largest, measured_costs, s
 from dovetail.torch.linear.plans import Call, Plan, _warming, bound, keep, lanes_of
 from dovetail.torch.linear.wire import Wire
 
-HEATS, FINAL, FINALISTS = 5, 11, 3  # rounds of the two contests, and schedules that are measured after predictions
+HEATS, FINAL, FINALISTS = 7, 11, 4  # rounds of the two contests, and schedules that are measured after predictions
 
 
 @contextmanager
@@ -60,11 +60,16 @@ def choose(call: Call, group: Any, run: Callable[[Any, Wire], Any], timed: Timed
     made = [bound(call.case, schedule, group) for schedule in schedules]
     order = sorted(range(1, len(made)), key=predictions.__getitem__)[:FINALISTS]
     heats = _rounds([(0, *made[0]), *((each, *made[each]) for each in order)], group, run, HEATS)
-    best = min(order, key=lambda each: statistics.median(heats[each]), default=0)
+    best = min(order, key=lambda each: _share(heats[each], heats[0]), default=0)
     plan = _judged(schedules, predictions, best, group, run, made) if best else _alone(schedules[0], predictions[0])
     apart_s = costs.apart().predicted_s(lanes[best], best > 0)
     call.use(replace(plan, apart_s=apart_s, slowed=costs.slowed), group)
     keep(call, group)
+
+
+def _share(seconds: Sequence[float], of_serial: Sequence[float]) -> float:
+    """Return the median share of serial's seconds by round."""
+    return statistics.median(a / b for a, b in zip(seconds, of_serial, strict=True))
 
 
 def _with_best(case: Case, group: Any, costs: Costs) -> list[Schedule]:
