@@ -16,10 +16,10 @@ from dovetail.torch.linear.across import multiply
 from dovetail.torch.linear.case import Case
 from dovetail.torch.linear.costs import Timed
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTER
-from dovetail.torch.linear.plans import Call, is_warming, ready
+from dovetail.torch.linear.plans import Call, differing, is_warming, ready, wants_plan
 from dovetail.torch.linear.serial import Made
-from dovetail.torch.linear.warming import choose, wants_plan
-from dovetail.torch.linear.wire import SettlingWire, Wire
+from dovetail.torch.linear.warming import choose
+from dovetail.torch.linear.wire import PlansDiffer, SettlingWire, Wire
 
 OPS = ("sum", "avg")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -132,7 +132,7 @@ def linear_gradients(
 
 
 def _run(
-    asked: tuple[Call, Callable[[], None]],
+    asked: tuple[Call, Callable[[], bool]],
     group: Any,
     matrices: Rows,
     weights: Rows,
@@ -146,9 +146,13 @@ def _run(
         choose(call, group, again, _timed(call, group, matrices, weights, biases, later))
     begin = perf_counter()
     with spans.shown(_title(call, group) if spans.are_on() else ""):
-        wire = SettlingWire(call.wire, settle)
-        found: Made = call.lanes.run(group, wire, matrices, weights, biases, later)
-        wire.settle()
+        try:
+            wire = SettlingWire(call.wire, settle)
+            found: Made = call.lanes.run(group, wire, matrices, weights, biases, later)
+            wire.settle()
+        except PlansDiffer:
+            call.use(differing(call.case), group)
+            found = call.lanes.run(group, call.wire, matrices, weights, biases, later)
     call.calls_in_python += 1
     call.seconds_in_python += perf_counter() - begin
     return found

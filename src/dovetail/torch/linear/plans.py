@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +19,7 @@ from dovetail.core import DovetailError, check_schema, warn_once
 from dovetail.ir import Schedule
 from dovetail.store.store import SCHEDULES, Item, item, recall, save
 from dovetail.torch.linear.across import AcrossLanes
-from dovetail.torch.linear.agreement import agree, asked, check_backend, named, words_of
+from dovetail.torch.linear.agreement import STATE, agree, asked, check_backend, named, words_of
 from dovetail.torch.linear.case import Case, is_across
 from dovetail.torch.linear.columns import ColumnLanes
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
@@ -28,6 +29,7 @@ from dovetail.torch.linear.serial import Alone, Serial
 from dovetail.torch.linear.wire import Wire
 
 SCHEMA = "dovetail.torch_plan/1"
+DIFFER = "ranks knew different plans for their shapes: run the model once inside dovetail.torch.warm_up()"
 NO_PLAN = "no plan is known for these shapes: run the model once inside dovetail.torch.warm_up()"
 SKIPPED = tuple(
     os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(os.path.dirname(__file__)))
@@ -83,7 +85,17 @@ class Call:
     native: Any = None  # what native code counts of its calls
 
     def __post_init__(self) -> None:
-        self.number = self.case.number
+        self.number = self._number(0)
+
+    def _number(self, state: int) -> int:
+        """Return the case's number with 16 bits of what this rank knows; 0: nothing."""
+        return self.case.number & ~STATE | state
+
+    @property
+    def number_in_warm_up(self) -> int:
+        """The number of this call inside `warm_up`; its state says whether the plan is to be measured."""
+        state = 0 if self.plan is None else 1 if wants_plan(self) else self.number & STATE
+        return self._number(state) ^ (STATE + 1)
 
     @property
     def is_alone(self) -> bool:
@@ -127,6 +139,7 @@ class Call:
     def use(self, plan: Plan, group: Any) -> None:
         """Run by this plan from now on."""
         self.plan, self.calls_in_python, self.seconds_in_python, self.native = plan, 0, 0.0, None
+        self.number = self._number(_state_of(plan.schedule))
         self.lanes, self.wire = bound(self.case, plan.schedule, group)
         if not hasattr(group, "know"):
             return
@@ -134,6 +147,18 @@ class Call:
             self.native = group.know(self.key, self.number, self.case.title)
         elif self.case.kind != COLUMNS:
             group.forget(self.key)
+
+
+def _state_of(schedule: Schedule) -> int:
+    """Return 16 bits that distinguish schedules, above 1."""
+    about = repr((schedule.parameters, schedule.blocking)).encode()
+    return 2 + int.from_bytes(sha256(about).digest()[:4], "little") % (STATE - 1)
+
+
+def wants_plan(call: Call) -> bool:
+    """Return whether this call is to be measured inside `warm_up`."""
+    assert call.plan is not None
+    return call.plan.origin == "none" or (_warming[-1] and call.plan.origin == "saved")
 
 
 def bound(case: Case, schedule: Schedule, group: Any) -> tuple[Serial | Lanes | Alone, Wire]:
@@ -168,7 +193,7 @@ def is_warming() -> bool:
     return bool(_warming)
 
 
-def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any, Call, Callable[[], None]]:
+def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any, Call, Callable[[], bool]]:
     """Return the group, this call's entry, and what returns once all ranks have agreed that their calls fit.
 
     Call that before data move. It, or this, raises OperatorError on every rank if some rank's arguments are invalid or
@@ -189,15 +214,23 @@ def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any,
         call.says = partial(_said, call)
     elif not _warming:
         return group, call, asked(group, call.number, call.says)
-    agree(group, call.number ^ 1 if _warming else call.number, call.says)
-    if call.plan is None:
-        table[key] = call
+    knows_alike = agree(group, call.number_in_warm_up if _warming else call.number, call.says)
+    table[key] = call
+    if not knows_alike:
+        call.use(differing(call.case), group)
+    elif call.plan is None:
         _settle(call, group)
     return group, call, _agreed
 
 
-def _agreed() -> None:
-    """Do nothing: all ranks have agreed."""
+def _agreed() -> bool:
+    """Return True: all ranks have agreed."""
+    return True
+
+
+def differing(case: Case) -> Plan:
+    """Return the plan of a call for which ranks know different plans, or some none: serial, until it is measured."""
+    return Plan(next(iter(case.schedules())), "none", why=DIFFER)
 
 
 def _said(call: Call) -> str:

@@ -42,12 +42,6 @@ def warm_up(*, again: bool = False) -> Iterator[None]:
         _warming.pop()
 
 
-def wants_plan(call: Call) -> bool:
-    """Return whether this call is to be measured now."""
-    assert call.plan is not None
-    return call.plan.origin == "none" or (_warming[-1] and call.plan.origin == "saved")
-
-
 def choose(call: Call, group: Any, run: Callable[[Any, Wire], Any], timed: Timed) -> None:
     """Measure the call's schedules and use the one that is faster than the serial one, if any is.
 
