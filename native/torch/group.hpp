@@ -77,8 +77,8 @@ class Group : public c10d::ProcessGroup {
         question->work = worker_->later(std::move(act), "", {}, sizeof number, std::move(begins), true);
         return question;
     }
-    // Returns whether all ranks know the same of the call: as `agree` of torch/linear/agreement.py. Throws OperatorError
-    // on every rank if some rank makes another call. `title`: this one in words.
+    // Returns whether all ranks know the same of the call: as `agree` of torch/linear/agreement.py. Throws
+    // OperatorError on every rank if some rank makes another call. `title`: this one in words.
     bool settle(Question& question, const std::string& title) {
         if (question.work) {
             question.work->wait(std::chrono::milliseconds(0));
