@@ -14,7 +14,8 @@ The ideal is the sum, over the phases of a call, of the longer of computation an
 the ideal gain is what the operator saves over serial, of what serial takes beyond the ideal. *at once* is the same
 share of a collective beside computation that needs nothing of it, on Dovetail's group and on gloo (against gloo's
 serial and ideal): what is missing there, the machine takes, or the transport, and not the plan. *predicted* is serial's
-time less what the plans were predicted to save.
+time less what the plans were predicted to save; *apart*: what would be predicted if products and messages did not
+slow each other down.
 
 On several hosts set GLOO_SOCKET_IFNAME. `--overhead` compares the operators on tiny tensors with the same calls on
 the same group.
@@ -76,7 +77,7 @@ def row(name, count, width, dtype, groups, rounds):
     calls, phases = CALLS[name](count, width, dtype, groups)
     with dt.warm_up(again=True):
         calls["operator"]()
-    plans, saved_s = saved_by_plans(calls["operator"], groups["dovetail"])
+    plans, saved_s, apart_s = saved_by_plans(calls["operator"], groups["dovetail"])
     found = measured(calls | parts(phases, groups), rounds)
     middle = {key: statistics.median(values) for key, values in found.items()}
     rival = min((key for key in calls if key.startswith("rival")), key=middle.get)
@@ -85,7 +86,7 @@ def row(name, count, width, dtype, groups, rounds):
     made["seconds"] = {key: statistics.quantiles(values, n=4) for key, values in found.items()}
     made["phases"] = [phase.times for phase in phases]
     made["plans"] = plans
-    made["predicted_s"] = middle["serial"] - saved_s
+    made["predicted_s"], made["predicted_apart_s"] = middle["serial"] - saved_s, middle["serial"] - apart_s
     made |= shares(middle, phases)
     if dist.get_rank() == 0:
         show(made, middle)
@@ -96,7 +97,10 @@ def show(made, middle):
     shown = "  ".join(f"{key} {1e3 * middle[key]:.1f}" for key in (*made["against"], "operator"))
     ratios = "  ".join(f"{key} {each[1]:.2f} ×" for key, each in made["against"].items())
     alone = ", ".join(f"{1e3 * each:.1f}" for key, each in middle.items() if " alone" in key)
-    print("{call:26} {rows:5} rows {dtype:9}".format(**made), f"ms: {shown}  predicted {1e3 * made['predicted_s']:.1f}")
+    print(
+        "{call:26} {rows:5} rows {dtype:9}".format(**made),
+        f"ms: {shown}  predicted {1e3 * made['predicted_s']:.1f}, apart {1e3 * made['predicted_apart_s']:.1f}",
+    )
     print(f"    over the operator: {ratios}; {', '.join(each['words'] for each in made['plans'])}; alone {alone} ms")
     texts = ((name, f"{made[name]:.0%}" if made[name] is not None else "-") for name in SHARES)
     print("    of the ideal gain: " + ", ".join(f"{name} {text}" for name, text in texts), flush=True)
@@ -155,13 +159,15 @@ def together(middle, place, name):
 
 
 def saved_by_plans(call, group):
-    """Return the plans of one run of a call, and the seconds that they were predicted to save."""
+    """Return the plans of one run of a call, and the seconds that they were predicted to save: with what products and
+    messages cost each other, and without."""
     before = {key: each.calls for key, each in tables[group].items()}
     call()
     used = [(each, each.calls - before[key]) for key, each in tables[group].items() if each.calls > before[key]]
     plans = [{"words": each.words, "times": times, **each.plan.to_json()} for each, times in used]
     overlapped = [(each.plan, times) for each, times in used if each.words != "serial"]
-    return plans, sum(times * (plan.serial_s - plan.predicted_s) for plan, times in overlapped)
+    saved = (sum(t * (p.serial_s - getattr(p, name)) for p, t in overlapped) for name in ("predicted_s", "apart_s"))
+    return plans, *saved
 
 
 def measured(calls, rounds):

@@ -77,8 +77,9 @@ class Group : public c10d::ProcessGroup {
         question->work = worker_->later(std::move(act), "", {}, sizeof number, std::move(begins), true);
         return question;
     }
-    // Throws OperatorError on every rank if some rank makes another call. `title`: this one in words.
-    void settle(Question& question, const std::string& title) {
+    // Returns whether all ranks know the same of the call: as `agree` of torch/linear/agreement.py. Throws
+    // OperatorError on every rank if some rank makes another call. `title`: this one in words.
+    bool settle(Question& question, const std::string& title) {
         if (question.work) {
             question.work->wait(std::chrono::milliseconds(0));
         } else {
@@ -87,11 +88,15 @@ class Group : public c10d::ProcessGroup {
             const NoGil free;
             worker_->now([&] { make(exchange(question), *door); });
         }
-        for (const auto each : question.every)
-            if (each != question.own) {
+        bool is_known_alike = true;
+        for (const auto each : question.every) {
+            is_known_alike = is_known_alike && each == question.own;
+            if ((each ^ question.own) & ~known_bits) {
                 const py::gil_scoped_acquire gil;
                 py::module_::import("dovetail.torch.linear.agreement").attr("disagreed")(self(), title);
             }
+        }
+        return is_known_alike;
     }
 
     Work try_allreduce(const Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -245,6 +250,7 @@ class Group : public c10d::ProcessGroup {
     }
 
   private:
+    static constexpr std::int64_t known_bits = 0xffff;  // STATE of torch/linear/agreement.py
     static constexpr std::size_t num_ops = 10;
     static std::size_t index(at::ScalarType dtype, int op) {
         return static_cast<std::size_t>(dtype) * num_ops + static_cast<std::size_t>(op);

@@ -147,7 +147,8 @@ class Linear {
 
     static void check(const Group::Work& made) { TORCH_CHECK(made, "the process group was destroyed"); }
 
-    // Ranks have agreed before data move. They multiply first: so they wait for each other once.
+    // Ranks have agreed before data move. They multiply first: so they wait for each other once. If some rank knows
+    // another plan, all are serial, as this one is.
     void agree(const std::shared_ptr<Question>& question) { group_.settle(*question, plan_->title); }
     void reduce(const Tensor& out, const std::shared_ptr<Question>& question) {
         agree(question);

@@ -105,7 +105,7 @@ PYBIND11_MODULE(dovetail_torch, m) {
                         const std::string& title) { return g.plans.know(Key::of(key), number, title); })
         .def("forget", [](Group& g, const py::tuple& key) { g.plans.forget(Key::of(key)); })
         .def("ask", &Group::ask)
-        .def("settle", [](Group& g, Question& question, const std::string& title) { g.settle(question, title); })
+        .def("settle", [](Group& g, Question& question, const std::string& title) { return g.settle(question, title); })
         .def_property_readonly("is_native", &Group::is_open)
         .def("name_in_cpp", [](Group& g, const std::string& name) { g.setGroupName(name); })
         .def("reduces", [](Group& g, at::ScalarType dtype, distributed::ReduceOp::RedOpType op, int to_dtype,

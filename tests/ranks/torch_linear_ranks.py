@@ -194,6 +194,44 @@ def check_native_calls_equal_those_in_python():
                 assert one.stride() == other.stride(), (shape, dim, op)
 
 
+def check_ranks_that_know_different_gathers():
+    """Columns may differ by rank, so that a call is known to one rank and new to another: all make it serially."""
+    x = every((4, 6), 1)
+    whole = torch.cat(x).double()
+
+    def gather(columns):
+        w = of(RANK, (columns, 6), 2)
+        close(dt.all_gather_linear(x[RANK], w), whole @ w.double().t(), 2)
+
+    def plan(columns):
+        found = [each for each in calls() if each.case.kind == "all_gather" and each.case.widths == (columns,)]
+        return next(each for each in found if not each.case.gathered and each.case.rows == 4)
+
+    def mixed(columns):
+        for _ in range(2):
+            gather(31 if RANK == 0 else columns)
+        assert is_serial(plan(31 if RANK == 0 else columns).plan.schedule)
+
+    gather(31)
+    mixed(33)  # known natively to rank 0
+    call = plan(31)
+    overlapped = list(call.case.schedules())[1]
+    call.use(Plan(overlapped, "measured"), dist.group.WORLD)
+    mixed(35)  # known to rank 0, by a schedule that overlaps
+    call.use(Plan(overlapped, "measured"), dist.group.WORLD)
+    gather(31 if RANK == 0 else 33)  # known to all, but by different schedules
+    assert is_serial(call.plan.schedule) or RANK
+    for _ in range(2):
+        with dt.warm_up():
+            mixed_in_warm_up = 31 if RANK == 0 else 37
+            gather(mixed_in_warm_up)
+    assert plan(mixed_in_warm_up).plan.origin == "measured"
+    with dt.warm_up():
+        gather(31 if RANK == 0 else 39)
+    call.use(Plan(next(iter(call.case.schedules())), "measured"), dist.group.WORLD)
+    gather(31)
+
+
 def check_native_calls_that_do_not_fit_are_refused():
     """Also in backward, where only one rank's results have other gradients."""
     x, w = of(RANK, (2 * RANKS, 6), 1), of(RANK, (4, 6), 2)

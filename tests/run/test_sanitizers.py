@@ -22,14 +22,14 @@ from dovetail.run import execute, fresh_inputs
 from dovetail.run.arrays import allocate_buffer
 from dovetail.trace import merge
 
-RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel")
+RUN = ("engine", "net", "prepare", "send", "op", "load", "local", "order", "reduce", "kernel", "mailbox")
 SHARED = ("segment", "peers", "ring_messages", "transport", "extent", "script", "loans", "stalls", "neighbours")
 TCP = ("sockets", "stream", "host_messages")
 SOURCES = [
     *(f"{room}/{name}" for room, names in (("run", RUN), ("shm", SHARED), ("tcp", TCP)) for name in names),
     "cuda/load",
 ]
-PROGRAMS = ("run", "products", "collectives", "shared", "interpreter", "scripts")
+PROGRAMS = ("run", "products", "collectives", "shared", "mail", "interpreter", "scripts")
 SANITIZERS = ("thread", pytest.param("address,undefined", marks=pytest.mark.thorough))
 EVERY = "SANITIZE_EVERY" in os.environ  # what takes minutes, too
 
@@ -139,6 +139,15 @@ def test_products(binaries):
 def test_messages(binaries, ranks, hosts):
     """Messages and collectives of random sizes, from ring to ring, small enough to be full often, and by sockets."""
     done = ran(binaries / "shared", ranks, 60, ranks, hosts)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
+    assert "all as expected" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "hosts"), [(2, 0), (3, 0), (2, 2), (4, 2)])
+def test_mailboxes(binaries, ranks, hosts):
+    """Sends and receives by tag from several threads, also from any rank; a wrong size, and an end before a message."""
+    done = ran(binaries / "mail", ranks, 30, ranks, hosts)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-4000:]
     assert "all as expected" in done.stdout
 

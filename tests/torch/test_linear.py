@@ -47,6 +47,44 @@ def test_a_tile_of_a_reduce_scatter_is_one_product_on_every_rank(tiles):
         assert sum(step.rows for step in steps if step.what == PRODUCT) == 36
 
 
+@pytest.mark.parametrize("kind", ["all_reduce", "reduce_scatter"])
+def test_a_tile_of_columns_is_one_product_on_every_rank(kind):
+    from dovetail.matmul.gather import even_tiles
+    from dovetail.torch.linear.case import Case
+    from dovetail.torch.linear.lanes import PRODUCT
+    from dovetail.torch.linear.plans import lanes_of
+
+    case = Case(kind, 3, 36, (8,), (16,), "float32")
+    schedule = case.tiled("uniform", even_tiles(16, 3), across=True)
+    for rank in range(3):
+        lanes = lanes_of(case, schedule, rank)
+        assert [(each.start, each.stop) for each in lanes.columns] == [(0, 6), (6, 11), (11, 16)]
+        assert sum(step.rows * lanes.scale for step in lanes.steps if step.what == PRODUCT) == pytest.approx(36)
+
+
+def test_predictions_count_what_products_and_messages_cost_each_other():
+    from dovetail.matmul.tiles import pipeline_s
+    from dovetail.torch.linear.case import Case
+    from dovetail.torch.linear.costs import Costs
+    from dovetail.torch.linear.plans import lanes_of
+
+    case = Case("all_reduce", 2, 36, (8,), (16,), "float32")
+    tiles = (16, 12, 8)
+    lanes = lanes_of(case, case.tiled("optimal", tiles), 0)
+    product_s, wire_s = (lambda rows: 3e-3 * rows), (lambda rows: 2e-3 * rows)
+    alone = Costs({False: product_s}, wire_s, wire_s, 0.0, {False: 1}, lambda rows: 0.0, (1.0, 1.0))
+    beside = alone._replace(slowed=(1.5, 1.25))
+    for costs in (alone, beside):
+        by_product, by_wire = costs.slowed
+        wanted = pipeline_s(tiles, product_s, wire_s, by_product, by_wire)
+        assert costs.predicted_s(lanes, is_handed=True) == pytest.approx(wanted)
+    assert beside.apart().predicted_s(lanes, is_handed=True) == alone.predicted_s(lanes, is_handed=True)
+    begun = alone._replace(begin_s=lambda rows: 1e-3)
+    assert begun.predicted_s(lanes, is_handed=True) > alone.predicted_s(lanes, is_handed=True)
+    best = {slowed: case.best_tiled(product_s, wire_s, 1, slowed, across=False).tiles for slowed in ((1, 1), (9, 9))}
+    assert len(best[9, 9]) <= len(best[1, 1])
+
+
 def test_plans_are_saved_by_what_connects_the_ranks():
     from types import SimpleNamespace
 

@@ -13,6 +13,7 @@ from dovetail.torch import dispatch
 
 FAULT = -1  # the number of a call whose arguments are invalid
 TEXT = 2048  # bytes of what a rank says of its call
+STATE = (1 << 16) - 1  # the bits of a number that are not of the call, but of what its rank knows of it
 
 
 def named(name: str) -> Any:
@@ -60,16 +61,23 @@ def words_of(group: Any, own: str) -> list[str]:
     return [every[start : start + TEXT].rstrip(b"\0").decode(errors="replace") for start in starts]
 
 
-def agree(group: Any, number: int, says: Callable[[], str], fault: str = "") -> None:
-    """Return if every rank calls with this number. Raises OperatorError on every rank if not, or if one has a fault."""
+def agree(group: Any, number: int, says: Callable[[], str], fault: str = "") -> bool:
+    """Return whether all ranks know the same of a call with this number.
+
+    Every rank gets the same answer, by one message: what ranks do next does not depend on what one of them knows.
+    Raises OperatorError on every rank if their calls differ, or if one has a fault.
+    """
     own = FAULT if fault else number
     found = exchange(group, own)
     if not fault and found == found[:8] * (len(found) // 8):
-        return
-    _raise(words_of(group, f"!{fault}" if fault else says()))
+        return True
+    numbers = [int.from_bytes(found[at : at + 8], "little", signed=True) for at in range(0, len(found), 8)]
+    if fault or any((each ^ own) & ~STATE for each in numbers):
+        _raise(words_of(group, f"!{fault}" if fault else says()))
+    return False
 
 
-def asked(group: Any, number: int, says: Callable[[], str]) -> Callable[[], None]:
+def asked(group: Any, number: int, says: Callable[[], str]) -> Callable[[], bool]:
     """Ask whether every rank calls with this number, and return what settles it: call that before data move.
 
     Between hosts the question travels while this rank computes. The answer is as that of `agree`.

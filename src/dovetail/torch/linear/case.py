@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
@@ -18,9 +18,10 @@ from dovetail.matmul.gather import even_tiles
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.reduce_scatter import MatmulReduceScatter
 from dovetail.matmul.tiles import Seconds
-from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
+from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTER
 
 TILES = (1, 2, 3, 4, 6, 8, 12, 16)  # numbers of equal tiles that are considered
+ACROSS = "across"  # the parameter of schedules whose tiles cut columns
 
 
 class Case(NamedTuple):
@@ -62,7 +63,8 @@ class Case(NamedTuple):
     def schedules(self) -> Iterator[Schedule]:
         """Yield schedules with tiles of equal length: of the product, each overlapped with the collective of another.
 
-        The first is serial: each collective is waited for at once.
+        The first is serial: each collective is waited for at once. Reductions are also cut along the columns of their
+        products: tiles of rows read the weight once each, tiles of columns the input.
         """
         serial = Schedule.of(
             "serial", tiles=(self.tiled_rows,), by="library", own_block="together", fused=self.kind != COLUMNS
@@ -73,33 +75,63 @@ class Case(NamedTuple):
         for count in TILES[0 if self.kind in GATHERS else 1 :]:
             if count <= self.tiled_rows:
                 yield self.tiled("uniform", even_tiles(self.tiled_rows, count))
+        for count in TILES[1:] if self.kind in (REDUCE, SCATTER) else ():
+            if count <= self.widths[0]:
+                yield self.tiled("uniform", even_tiles(self.widths[0], count), across=True)
 
-    def tiled(self, family: str, tiles: Sequence[int]) -> Schedule:
-        """Return the schedule with these tiles, each multiplied while the collective of another is under way."""
-        own = "first" if self.kind in GATHERS else "last"
-        return Schedule.of(family, tiles=tuple(tiles), by="library", own_block=own, fused=False)
+    def tiled(self, family: str, tiles: Sequence[int], *, across: bool = False) -> Schedule:
+        """Return the schedule with these tiles, each multiplied while the collective of another is under way.
 
-    def best_tiled(self, product_s: Seconds, wire_s: Seconds, least: int) -> Schedule:
-        """Return the schedule whose tiles, of any lengths from `least` rows on, are best by these costs.
-
-        `product_s`, `wire_s`: seconds of one product of n rows, and of a collective of n rows of what a rank gives.
+        `across`: tiles cut the columns of the products, not the rows.
         """
+        own = "first" if self.kind in GATHERS else "last"
+        more = {ACROSS: "columns"} if across else {}
+        return Schedule.of(family, tiles=tuple(tiles), by="library", own_block=own, fused=False, **more)
+
+    def best_tiled(
+        self, product_s: Seconds, wire_s: Callable[[Any], Any], least: int, slowed: tuple[float, float], *, across: bool
+    ) -> Schedule:
+        """Return the schedule whose tiles, of any lengths from `least` on, are best by these costs.
+
+        Parameters
+        ----------
+        product_s, wire_s : callable
+            Seconds of one product of n rows, and of a collective of n rows of what a rank gives. `across`: of n
+            columns, those of all ranks' parts counted.
+        least : int
+            Rows of the shortest product.
+        slowed : tuple of float
+            How many times as long a product and a collective take beside each other.
+        across : bool
+            Whether tiles cut columns.
+        """
+        length = self.widths[0] if across else self.tiled_rows
         each = len(self.widths) * (self.ranks - 1 if self.kind in GATHERS else 1)
         given = self.ranks if self.kind == SCATTER else 1
         compute: Seconds = lambda rows: each * product_s(rows * given)  # noqa: E731
-        comm: Seconds = lambda rows: wire_s(rows * given)  # noqa: E731
-        first, second = (comm, compute) if self.kind in GATHERS else (compute, comm)
-        about = {"align": usual_align(self.tiled_rows), "floor": -(-least // given), "max_count": TILES[-1]}
-        return self.tiled("optimal", optimal(self.tiled_rows, first, second, **about).tiles)
+        scale = self.rows / (length * given)
+        comm: Seconds = lambda rows: wire_s(rows * given * scale)  # noqa: E731
+        lanes = [(compute, slowed[0]), (comm, slowed[1])]
+        (first, stretch), (second, other) = reversed(lanes) if self.kind in GATHERS else lanes
+        about: Any = {"align": usual_align(length), "floor": -(-least // given), "max_count": TILES[-1]}
+        found = optimal(length, first, second, compute_factor=stretch, comm_factor=other, **about)
+        return self.tiled("optimal", found.tiles, across=across)
 
     def program(self, schedule: Schedule) -> Program:
         """Return the proved Program of a schedule. Raises ProgramError if the proof fails."""
-        return _proved(self.kind, self.ranks, self.tiled_rows, len(self.widths), self.gathered, schedule)
+        length = self.widths[0] if is_across(schedule) else self.tiled_rows
+        return _proved(self.kind, self.ranks, length, len(self.widths), self.gathered, schedule)
+
+
+def is_across(schedule: Schedule) -> bool:
+    """Return whether the tiles of a schedule cut the columns of the products."""
+    return schedule.get(ACROSS) is not None
 
 
 @lru_cache(maxsize=512)
 def _proved(kind: str, ranks: int, rows: int, several: int, gathered: bool, schedule: Schedule) -> Program:
-    """Columns and k are arbitrary here: no op of the Program depends on them."""
+    """The other axis and k are arbitrary here: no op of the Program depends on them. Tiles of columns are proved as
+    tiles of rows: of the transposed product for an all-reduce; of as many rows for each rank for a reduce-scatter."""
     operator: Any = MatmulAllReduce(rows, ranks, 1)
     if kind == GATHER:
         operator = AllGatherMatmul(rows * ranks, 1, ranks, several=several, gathered=gathered)

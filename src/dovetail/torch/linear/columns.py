@@ -85,8 +85,3 @@ def _add_product(out: Any, part: Any, by: Any, *, is_first: bool) -> None:
         out.copy_(part.mm(by))
     else:
         out.add_(part.mm(by))
-
-
-def lanes_of(program: Program, rank: int, kind: str) -> Lanes:
-    """Return the steps of a rank of a Program for a call of this kind."""
-    return ColumnLanes(program, rank) if kind == COLUMNS else Lanes(program, rank, kind)

@@ -42,6 +42,8 @@ def _paragraph(call: Call, group: Any) -> str:
     if plan.predicted_s:
         measured = f", measured {_ms(plan.measured_s)} beside {_ms(plan.serial_s)} of serial" if plan.measured_s else ""
         lines.append(f"  predicted {_ms(plan.predicted_s)}{measured}")
+    if max(plan.slowed) > 1:
+        lines.append("  beside each other a product takes {:.2f} times as long, messages {:.2f}".format(*plan.slowed))
     if plan.why:
         lines.append(f"  serial because {plan.why}")
     if call.calls:

@@ -12,12 +12,14 @@ from torch.nn.functional import linear
 
 from dovetail.core import OperatorError
 from dovetail.torch import spans
+from dovetail.torch.linear.across import multiply
 from dovetail.torch.linear.case import Case
+from dovetail.torch.linear.costs import Timed
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTER
-from dovetail.torch.linear.plans import Call, is_warming, ready
+from dovetail.torch.linear.plans import Call, differing, is_warming, ready, wants_plan
 from dovetail.torch.linear.serial import Made
-from dovetail.torch.linear.warming import choose, wants_plan
-from dovetail.torch.linear.wire import SettlingWire, Wire
+from dovetail.torch.linear.warming import choose
+from dovetail.torch.linear.wire import PlansDiffer, SettlingWire, Wire
 
 OPS = ("sum", "avg")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -130,7 +132,7 @@ def linear_gradients(
 
 
 def _run(
-    asked: tuple[Call, Callable[[], None]],
+    asked: tuple[Call, Callable[[], bool]],
     group: Any,
     matrices: Rows,
     weights: Rows,
@@ -144,9 +146,13 @@ def _run(
         choose(call, group, again, _timed(call, group, matrices, weights, biases, later))
     begin = perf_counter()
     with spans.shown(_title(call, group) if spans.are_on() else ""):
-        wire = SettlingWire(call.wire, settle)
-        found: Made = call.lanes.run(group, wire, matrices, weights, biases, later)
-        wire.settle()
+        try:
+            wire = SettlingWire(call.wire, settle)
+            found: Made = call.lanes.run(group, wire, matrices, weights, biases, later)
+            wire.settle()
+        except PlansDiffer:
+            call.use(differing(call.case), group)
+            found = call.lanes.run(group, call.wire, matrices, weights, biases, later)
     call.calls_in_python += 1
     call.seconds_in_python += perf_counter() - begin
     return found
@@ -168,36 +174,39 @@ def _pairs(case: Case, matrices: Rows, weights: Rows, biases: Rows) -> Any:
     return [(a, by, None) for a, by in zip(matrices, weights, strict=True)]
 
 
-def _timed(call: Call, group: Any, matrices: Rows, weights: Rows, biases: Rows, later: Any) -> Any:
-    """Return what measures a product of n rows, the weight gradients, and a collective of n rows.
+def _timed(call: Call, group: Any, matrices: Rows, weights: Rows, biases: Rows, later: Any) -> Timed:
+    """Return what measures a product of n rows or columns, the weight gradients, and a collective of n rows.
 
-    Results lie in new memory, as those of a call do: its first use costs time.
+    Results lie in new memory, as those of a call do: its first use costs time. Of columns, the result is copied.
     """
     case, width = call.case, max(by.shape[1] for by in weights)
     whole = matrices[0] if case.kind not in GATHERS else matrices[0].repeat(case.ranks, 1)
-    gathers = case.kind in GATHERS
+    gathers, parts = case.kind in GATHERS, case.ranks if case.kind == SCATTER else 1
     new = partial(torch.empty, len(whole), width, dtype=whole.dtype)
     out, into_whole = new(), torch.empty_like(whole if gathers else whole[:0])
     wires = [Wire(case.op, whole.dtype, case.ranks, is_async=each) for each in (False, True)]
 
-    def product(rows: int) -> None:
+    def product(count: int, across: bool) -> None:
+        if across:
+            columns = count // parts
+            tile = out.view(-1)[: len(whole) * columns].view(len(whole), columns)
+            multiply(tile, slice(0, columns), matrices, weights, None)
+            torch.empty(len(whole) // parts, width, dtype=whole.dtype)[:, :columns] = tile[: len(whole) // parts]
+            return
         for a, by, row in _pairs(case, matrices, weights, biases):
             part, into = (
-                (whole if gathers else a)[:rows],
-                (out if case.kind == SCATTER else new())[:rows, : by.shape[1]],
+                (whole if gathers else a)[:count],
+                (out if case.kind == SCATTER else new())[:count, : by.shape[1]],
             )
             torch.mm(part, by, out=into) if row is None else torch.addmm(row, part, by, out=into)
 
-    def collective(is_async: bool, rows: int) -> None:
-        wire = wires[is_async]
+    def begin(is_async: bool, rows: int) -> Any:
         if gathers:
-            wire.begin(group, GATHER, into_whole[: rows * case.ranks], matrices[0][:rows]).wait()
-        elif case.kind == SCATTER:
-            wire.begin(group, case.kind, torch.empty(rows // case.ranks, width, dtype=whole.dtype), out[:rows]).wait()
-        else:
-            wire.begin(group, case.kind, out[:rows], out[:rows]).wait()
+            return wires[is_async].begin(group, GATHER, into_whole[: rows * case.ranks], matrices[0][:rows])
+        to = torch.empty(rows // case.ranks, width, dtype=whole.dtype) if case.kind == SCATTER else out[:rows]
+        return wires[is_async].begin(group, case.kind, to, out[:rows])
 
-    return product, later, collective
+    return Timed(product, begin, later)
 
 
 def _key(inputs: Rows, weights: Rows, others: Rows) -> tuple[Any, ...]:

@@ -58,8 +58,10 @@ class Lanes:
     """The ops of one rank of a Program with a compute lane and a net lane, in the order in which the rank makes them.
 
     A collective is begun as soon as what it reads has been computed. The rank waits for it before the first product
-    that reads its result, or at the end.
+    that reads its result, or at the end. `scale`: rows of a collective for each of a step's `rows`.
     """
+
+    across, scale = False, 1.0
 
     def __init__(self, program: Program, rank: int, kind: str) -> None:
         self.kind = kind
@@ -215,25 +217,3 @@ def _one(products: list[Step]) -> Step:
     writes, rows = ordered[0].writes, sum(each.rows for each in products)
     joined = Joined(tuple(each.reads for each in ordered))
     return Step(PRODUCT, products[0].number, joined, writes._replace(rows=rows), rows)
-
-
-def predicted_s(
-    lanes: Lanes, product_s: Callable[[int], float], wire_s: Callable[[int], float], later_s: float
-) -> float:
-    """Return the time of the steps, given the cost of a product and a collective by rows; copies count nothing.
-
-    Products run one after another, as do collectives; both run at once.
-    """
-    clock = free = 0.0
-    ends: list[float] = []
-    for step in lanes.steps:
-        if step.what == PRODUCT:
-            clock += product_s(step.rows)
-        elif step.what == BEGIN:
-            free = max(clock, free) + wire_s(step.rows)
-            ends.append(free)
-        elif step.what == LATER:
-            clock += later_s
-        elif step.what == WAIT:
-            clock = max(clock, ends[step.number])
-    return clock

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,9 +18,10 @@ import torch
 from dovetail.core import DovetailError, check_schema, warn_once
 from dovetail.ir import Schedule
 from dovetail.store.store import SCHEDULES, Item, item, recall, save
-from dovetail.torch.linear.agreement import agree, asked, check_backend, named, words_of
-from dovetail.torch.linear.case import Case
-from dovetail.torch.linear.columns import lanes_of
+from dovetail.torch.linear.across import AcrossLanes
+from dovetail.torch.linear.agreement import STATE, agree, asked, check_backend, named, words_of
+from dovetail.torch.linear.case import Case, is_across
+from dovetail.torch.linear.columns import ColumnLanes
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
 from dovetail.torch.linear.lanes import Lanes
 from dovetail.torch.linear.scratch import LEAST
@@ -27,6 +29,7 @@ from dovetail.torch.linear.serial import Alone, Serial
 from dovetail.torch.linear.wire import Wire
 
 SCHEMA = "dovetail.torch_plan/1"
+DIFFER = "ranks knew different plans for their shapes: run the model once inside dovetail.torch.warm_up()"
 NO_PLAN = "no plan is known for these shapes: run the model once inside dovetail.torch.warm_up()"
 SKIPPED = tuple(
     os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(os.path.dirname(__file__)))
@@ -39,6 +42,8 @@ class Plan:
 
     `predicted_s`, `measured_s`, `serial_s`: seconds of the schedule, predicted and measured, and of the serial one.
     `why`: why serial was kept. `origin`: "measured" here, "saved" by another run, or "none".
+    `slowed`: how many times as long a product and messages take beside each other. `apart_s`: what would be predicted
+    for the best overlapped schedule if they did not.
     """
 
     schedule: Schedule
@@ -47,6 +52,8 @@ class Plan:
     measured_s: float = 0.0
     serial_s: float = 0.0
     why: str = ""
+    slowed: tuple[float, float] = (1.0, 1.0)
+    apart_s: float = 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields."""
@@ -57,6 +64,7 @@ class Plan:
         """Return the plan of a document."""
         check_schema(document, SCHEMA)
         about = {name: value for name, value in document.items() if name != "schema"}
+        about["slowed"] = tuple(about.get("slowed", cls.slowed))
         return cls(**about | {"schedule": Schedule.from_json(document["schedule"])})
 
 
@@ -77,7 +85,17 @@ class Call:
     native: Any = None  # what native code counts of its calls
 
     def __post_init__(self) -> None:
-        self.number = self.case.number
+        self.number = self._number(0)
+
+    def _number(self, state: int) -> int:
+        """Return the case's number with 16 bits of what this rank knows; 0: nothing."""
+        return self.case.number & ~STATE | state
+
+    @property
+    def number_in_warm_up(self) -> int:
+        """The number of this call inside `warm_up`; its state says whether the plan is to be measured."""
+        state = 0 if self.plan is None else 1 if wants_plan(self) else self.number & STATE
+        return self._number(state) ^ (STATE + 1)
 
     @property
     def is_alone(self) -> bool:
@@ -116,11 +134,12 @@ class Call:
         own = ", own rows first" if self.case.kind in GATHERS else ""
         lengths = str(tiles[0]) if len(set(tiles)) == 1 else f"{min(tiles)} to {max(tiles)}"
         count = "1 tile" if len(tiles) == 1 else f"{len(tiles)} tiles"
-        return f"{count} of {lengths} rows{own}"
+        return f"{count} of {lengths} {'columns' if is_across(schedule) else 'rows'}{own}"
 
     def use(self, plan: Plan, group: Any) -> None:
         """Run by this plan from now on."""
         self.plan, self.calls_in_python, self.seconds_in_python, self.native = plan, 0, 0.0, None
+        self.number = self._number(_state_of(plan.schedule))
         self.lanes, self.wire = bound(self.case, plan.schedule, group)
         if not hasattr(group, "know"):
             return
@@ -130,6 +149,18 @@ class Call:
             group.forget(self.key)
 
 
+def _state_of(schedule: Schedule) -> int:
+    """Return 16 bits that distinguish schedules, above 1."""
+    about = repr((schedule.parameters, schedule.blocking)).encode()
+    return 2 + int.from_bytes(sha256(about).digest()[:4], "little") % (STATE - 1)
+
+
+def wants_plan(call: Call) -> bool:
+    """Return whether this call is to be measured inside `warm_up`."""
+    assert call.plan is not None
+    return call.plan.origin == "none" or (_warming[-1] and call.plan.origin == "saved")
+
+
 def bound(case: Case, schedule: Schedule, group: Any) -> tuple[Serial | Lanes | Alone, Wire]:
     """Return what runs a schedule on this rank of a group. Raises ProgramError if the proof fails."""
     wire = Wire(case.op, getattr(torch, case.dtype), case.ranks, is_async=not is_serial(schedule))
@@ -137,7 +168,15 @@ def bound(case: Case, schedule: Schedule, group: Any) -> tuple[Serial | Lanes | 
         return Alone(case.kind, case.ranks), wire
     if is_serial(schedule):
         return Serial(case.kind, case.ranks), wire
-    return lanes_of(case.program(schedule), group.rank(), case.kind), wire
+    return lanes_of(case, schedule, group.rank()), wire
+
+
+def lanes_of(case: Case, schedule: Schedule, rank: int) -> Lanes:
+    """Return the steps of a rank for a schedule. Raises ProgramError if the proof fails."""
+    program = case.program(schedule)
+    if case.kind == COLUMNS:
+        return ColumnLanes(program, rank)
+    return AcrossLanes(program, rank, case.kind, case.rows) if is_across(schedule) else Lanes(program, rank, case.kind)
 
 
 def is_serial(schedule: Schedule) -> bool:
@@ -154,7 +193,7 @@ def is_warming() -> bool:
     return bool(_warming)
 
 
-def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any, Call, Callable[[], None]]:
+def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any, Call, Callable[[], bool]]:
     """Return the group, this call's entry, and what returns once all ranks have agreed that their calls fit.
 
     Call that before data move. It, or this, raises OperatorError on every rank if some rank's arguments are invalid or
@@ -175,15 +214,23 @@ def ready(group_name: str, key: Any, build: Callable[[Any], Case]) -> tuple[Any,
         call.says = partial(_said, call)
     elif not _warming:
         return group, call, asked(group, call.number, call.says)
-    agree(group, call.number ^ 1 if _warming else call.number, call.says)
-    if call.plan is None:
-        table[key] = call
+    knows_alike = agree(group, call.number_in_warm_up if _warming else call.number, call.says)
+    table[key] = call
+    if not knows_alike:
+        call.use(differing(call.case), group)
+    elif call.plan is None:
         _settle(call, group)
     return group, call, _agreed
 
 
-def _agreed() -> None:
-    """Do nothing: all ranks have agreed."""
+def _agreed() -> bool:
+    """Return True: all ranks have agreed."""
+    return True
+
+
+def differing(case: Case) -> Plan:
+    """Return the plan of a call for which ranks know different plans, or some none: serial, until it is measured."""
+    return Plan(next(iter(case.schedules())), "none", why=DIFFER)
 
 
 def _said(call: Call) -> str:

@@ -58,21 +58,29 @@ class Wire:
         return Split(self, group, first, places, gathers=kind == REDUCE)
 
 
+class PlansDiffer(Exception):
+    """Ranks know different plans of a call: all make it by the serial one. No data have moved."""
+
+
 class SettlingWire:
     """A Wire whose first collective begins once all ranks have agreed on their call, which `settle` waits for.
 
     So a product that is made before it is not delayed by the agreement, or by a rank that comes late.
     """
 
-    def __init__(self, wire: Wire, settle: Callable[[], None]) -> None:
+    def __init__(self, wire: Wire, settle: Callable[[], bool]) -> None:
         self._wire, self._settle = wire, settle
         self._is_settled = False
 
     def settle(self) -> None:
-        """Wait until all ranks have agreed, if they have not. Raises OperatorError on every rank if they do not."""
+        """Wait until all ranks have agreed, if they have not. Raises OperatorError on every rank if they do not.
+
+        Raises PlansDiffer on every rank that has a plan to give up.
+        """
         if not self._is_settled:
             self._is_settled = True
-            self._settle()
+            if not self._settle():
+                raise PlansDiffer
 
     def begin(self, group: Any, kind: str, out: Any, tensor: Any) -> Any:
         """As `Wire.begin`."""
