@@ -3,8 +3,9 @@ one byte, in turn within one run, since two runs differ by more than that.
 
     bench/traces/trace_cost.py [--rounds 7] [--budget 420] [--peers ROOT] [--out FILE]
 
-Calls are alone: sends to nobody, receives from nobody, and polls in vain. Rings keep the newest events, as a program
-would that traces without end; `--keep all` writes them all. With `--peers` other tracers are measured beside, of which
+Calls are alone: sends to nobody, receives from nobody, polls in vain, and sums of one rank: of the most bytes of which
+no checksum is made, of the least of which one is (4096), and of 1 MiB. Rings keep the newest events, as a program would
+that traces without end; `--keep all` writes them all. With `--peers` other tracers are measured beside, of which
 Debian's are unpacked at ROOT.
 """
 
@@ -66,24 +67,35 @@ int main(int argc, char** argv) {
 CALLS = """
 #include <mpi.h>
 #include <stdio.h>
-enum { COUNT = 400000 };
+#include <stdlib.h>
+enum { COUNT = 400000, LARGE_COUNT = 1000, LEAST = 4096, LARGE = 1 << 20 };
 static char x, own;
+static double *from, *to;
 static MPI_Request asked;
 static void send(void) { MPI_Send(&x, 1, MPI_CHAR, MPI_PROC_NULL, 0, MPI_COMM_WORLD); }
 static void recv(void) { MPI_Recv(&x, 1, MPI_CHAR, MPI_PROC_NULL, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE); }
 static void poll(void) { int flag; MPI_Test(&asked, &flag, MPI_STATUS_IGNORE); }
-static double each_ns(void (*call)(void)) {
+static void sum(int bytes) { MPI_Allreduce(from, to, bytes / 8, MPI_DOUBLE, MPI_SUM, MPI_COMM_SELF); }
+static void unsampled(void) { sum(LEAST - 8); }
+static void sampled(void) { sum(LEAST); }
+static void large(void) { sum(LARGE); }
+static double each_ns(void (*call)(void), int count) {
     double begun;
-    for (int i = -COUNT / 10; i < COUNT; ++i) {
+    for (int i = -count / 10; i < count; ++i) {
         if (!i) begun = MPI_Wtime();
         call();
     }
-    return (MPI_Wtime() - begun) / COUNT * 1e9;
+    return (MPI_Wtime() - begun) / count * 1e9;
 }
 int main(int argc, char** argv) {
     MPI_Init(&argc, &argv);
+    from = malloc(LARGE), to = calloc(1, LARGE);
+    for (int i = 0; i < LARGE / 8; ++i) from[i] = i;
     MPI_Irecv(&x, 1, MPI_CHAR, 0, 0, MPI_COMM_SELF, &asked);
-    printf("{\\"send\\": %.2f, \\"recv\\": %.2f, \\"poll\\": %.2f}\\n", each_ns(send), each_ns(recv), each_ns(poll));
+    printf("{\\"send\\": %.2f, \\"recv\\": %.2f, \\"poll\\": %.2f, ", each_ns(send, COUNT), each_ns(recv, COUNT),
+           each_ns(poll, COUNT));
+    printf("\\"sum_unsampled\\": %.2f, \\"sum_sampled\\": %.2f, ", each_ns(unsampled, COUNT), each_ns(sampled, COUNT));
+    printf("\\"sum_large\\": %.2f}\\n", each_ns(large, LARGE_COUNT));
     MPI_Send(&own, 1, MPI_CHAR, 0, 0, MPI_COMM_SELF);
     MPI_Wait(&asked, MPI_STATUS_IGNORE);
     MPI_Finalize();

@@ -6,26 +6,29 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "owned.h"
 #include "writer.h"
 
 enum { MOST_THREADS = 64 }; /* threads that keep their file of counters open */
 
-static __thread int at; /* descriptor of the thread's counters, from 1; -1: there is none */
+static __thread struct dvt_owned counters; /* the thread's file of counters */
+static __thread int is_tried;              /* whether it was opened, or could not be */
 static int num_open;
 
-static int open_counters(void) {
+static void open_counters(void) {
     char path[64];
-    if (__atomic_fetch_add(&num_open, 1, __ATOMIC_RELAXED) >= MOST_THREADS) return -1;
+    is_tried = 1;
+    if (__atomic_fetch_add(&num_open, 1, __ATOMIC_RELAXED) >= MOST_THREADS) return;
     snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", (long)syscall(SYS_gettid));
-    const long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
-    return fd < 0 ? -1 : (int)fd + 1;
+    dvt_own(&counters, (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC));
 }
 
 int64_t dvt_waited_ns(void) {
     char text[96], *end = text;
-    if (!at) at = open_counters();
-    if (at < 0) return -1;
-    const long length = syscall(SYS_pread64, at - 1, text, sizeof text - 1, 0L);
+    if (!is_tried) open_counters();
+    const int fd = dvt_owned_fd(&counters); /* once the program has closed it, its waits are unknown */
+    if (fd < 0) return -1;
+    const long length = syscall(SYS_pread64, fd, text, sizeof text - 1, 0L);
     if (length <= 0) return -1;
     text[length] = 0;
     const unsigned long long ran = strtoull(text, &end, 10);
@@ -34,7 +37,7 @@ int64_t dvt_waited_ns(void) {
 }
 
 void dvt_forget_core(void) {
-    if (at > 0) syscall(SYS_close, at - 1);
-    if (at) __atomic_fetch_sub(&num_open, 1, __ATOMIC_RELAXED);
-    at = 0;
+    if (is_tried) __atomic_fetch_sub(&num_open, 1, __ATOMIC_RELAXED);
+    dvt_disown(&counters);
+    is_tried = 0;
 }

@@ -18,6 +18,7 @@
 
 #include "dovetail_trace.h"
 #include "dovetail_trace_meet.h"
+#include "owned.h"
 
 enum { MAX_SPARES = 8, MAX_FULL = 64, MAX_RINGS = 64, MAX_LEFT = 1024 };
 enum { PIECE = (1 << 20) + DVT_PAGE }; /* bytes of a ring buffer that are in memory when a thread gets it */
@@ -29,7 +30,7 @@ enum { BUSY_NS = 1000000, IDLE_NS = 10000000, ROUNDS_TO_IDLE = 100 };
 enum { NAP_NS = 50000, MAX_NAPS = 40000 }; /* a thread waits for a segment for at least 2 s */
 
 static struct {
-    int fd, lines;
+    struct dvt_owned events, lines;
     int num_spares; /* segments kept ready */
     int stop, helps;
     int has_no_room;    /* the helper found no room, or did not respond: threads do not wait */
@@ -38,6 +39,7 @@ static struct {
     off_t end; /* end of the file; used by the helper only, while it runs */
     pthread_t helper;
     char path[4096];
+    char real[4096], beside[4096]; /* absolute paths of both files */
     dvt_segment* spare[MAX_SPARES];
     off_t spare_at[MAX_SPARES]; /* offsets in the file, read by dvt_close only */
     dvt_segment* full[MAX_FULL];
@@ -47,7 +49,7 @@ static struct {
         dvt_segment* segment; /* or NULL */
         uint64_t ready_bytes; /* bytes of it that are in memory */
     } ring[MAX_RINGS];        /* ring buffers not yet wholly in memory; used by the helper only, while it runs */
-} file = {.fd = -1, .lines = -1};
+} file;
 
 static dvt_header nowhere; /* the header while there is no file */
 
@@ -55,11 +57,11 @@ struct dvt_writer dvt_writer = {.header = &nowhere};
 
 /* Writes zeros. Pages that exist are mapped many at a time, whereas each page of a hole causes a separate page fault,
    which takes longer than recording all events of the page. */
-static int fill(off_t at, uint64_t num_bytes) {
+static int fill(int fd, off_t at, uint64_t num_bytes) {
     static char zeros[PIECE];
     for (uint64_t done = 0; done < num_bytes;) {
         const uint64_t rest = num_bytes - done;
-        const ssize_t more = pwrite(file.fd, zeros, rest < sizeof zeros ? rest : sizeof zeros, at + (off_t)done);
+        const ssize_t more = pwrite(fd, zeros, rest < sizeof zeros ? rest : sizeof zeros, at + (off_t)done);
         if (more <= 0) return 0;
         done += (uint64_t)more;
     }
@@ -68,10 +70,11 @@ static int fill(off_t at, uint64_t num_bytes) {
 
 static dvt_segment* make_segment(off_t at, uint64_t ready_bytes) {
     if (!dvt_is_within_limit(at + (off_t)file.segment_bytes)) return NULL;
-    if (posix_fallocate(file.fd, at, (off_t)file.segment_bytes)) return NULL; /* later writes cannot find a full disk */
+    const int fd = dvt_reopened(&file.events, file.real, O_RDWR);
+    if (fd < 0 || posix_fallocate(fd, at, (off_t)file.segment_bytes)) return NULL; /* later, the disk may be full */
     if (ready_bytes > file.segment_bytes) ready_bytes = file.segment_bytes;
-    if (!fill(at, ready_bytes)) return NULL;
-    void* memory = mmap(NULL, file.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, at);
+    if (!fill(fd, at, ready_bytes)) return NULL;
+    void* memory = mmap(NULL, file.segment_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, at);
     if (memory == MAP_FAILED) return NULL;
     for (uint64_t page = 0; page * DVT_PAGE < ready_bytes; ++page) ((volatile char*)memory)[page * DVT_PAGE] = 0;
     return memory;
@@ -173,14 +176,14 @@ static int create(const char* folder) {
         if (i > 1) snprintf(more, sizeof more, "-%d", i);
         const int length = snprintf(file.path, sizeof file.path - 8, "%s/%s-%d%s.dvt", folder, host, getpid(), more);
         if (length < 0 || (size_t)length >= sizeof file.path - 8) return ENAMETOOLONG;
-        file.fd = open(file.path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-        if (file.fd >= 0 || errno != EEXIST) break;
+        if (dvt_own(&file.events, open(file.path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) >= 0) break;
+        if (errno != EEXIST) return errno;
     }
-    if (file.fd < 0) return errno;
-    char beside[sizeof file.path];
-    snprintf(beside, sizeof beside, "%.*s.jsonl", (int)strlen(file.path) - 4, file.path);
-    file.lines = open(beside, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
-    return file.lines < 0 ? errno : 0;
+    if (!file.events.number) return EEXIST;
+    if (!realpath(file.path, file.real)) return errno;
+    snprintf(file.beside, sizeof file.beside, "%.*s.jsonl", (int)strlen(file.real) - 4, file.real);
+    const int lines = open(file.beside, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
+    return dvt_own(&file.lines, lines) < 0 ? errno : 0;
 }
 
 static uint64_t wanted_bytes(uint64_t otherwise) {
@@ -226,11 +229,12 @@ static void set_pause(void) {
 }
 
 static int map_header(int keep) {
+    const int fd = dvt_owned_fd(&file.events);
     _Static_assert(sizeof(dvt_header) <= DVT_PAGE, "the header is one page");
     _Static_assert(offsetof(dvt_segment, events) == DVT_PAGE, "events begin on a page");
-    const int code = dvt_is_within_limit(DVT_PAGE) ? posix_fallocate(file.fd, 0, DVT_PAGE) : EFBIG;
+    const int code = dvt_is_within_limit(DVT_PAGE) ? posix_fallocate(fd, 0, DVT_PAGE) : EFBIG;
     if (code) return code;
-    void* memory = mmap(NULL, DVT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file.fd, 0);
+    void* memory = mmap(NULL, DVT_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) return errno;
     dvt_writer.header = memory;
     fill_header(memory, keep);
@@ -278,7 +282,7 @@ static void cut_spares(void) {
     }
     /* set before truncating: if the process is killed in between, the file must not look truncated */
     dvt_writer.header->num_segments = (uint32_t)((uint64_t)(file.end - DVT_PAGE) / file.segment_bytes);
-    const int code = ftruncate(file.fd, file.end);
+    const int code = ftruncate(dvt_reopened(&file.events, file.real, O_RDWR), file.end);
     (void)code; /* if this fails, empty segments stay */
 }
 
@@ -298,9 +302,8 @@ void dvt_close(void) {
 }
 
 void dvt_forget(void) {
-    if (file.fd >= 0) close(file.fd);
-    if (file.lines >= 0) close(file.lines);
-    file.fd = file.lines = -1;
+    dvt_disown(&file.events);
+    dvt_disown(&file.lines);
     file.helps = file.has_no_room = 0;
     for (int i = 0; i < MAX_SPARES; ++i) file.spare[i] = NULL;
     for (int i = 0; i < MAX_FULL; ++i) file.full[i] = NULL;
@@ -369,19 +372,21 @@ void dvt_discard(dvt_segment* full) {
 
 uint64_t dvt_lost(void) { return __atomic_load_n(&dvt_writer.header->dropped, __ATOMIC_RELAXED); }
 
-const char* dvt_path(void) { return file.fd >= 0 ? file.path : ""; }
+const char* dvt_path(void) { return file.events.number ? file.path : ""; }
 
 void dvt_line(const char* text) {
     char line[4096];
     const size_t length = strlen(text);
+    const int fd = dvt_reopened(&file.lines, file.beside, O_WRONLY | O_APPEND);
     char* whole = length + 2 <= sizeof line ? line : malloc(length + 2);
-    if (!whole || file.lines < 0) return;
-    memcpy(whole, text, length);
-    whole[length] = '\n';
     const int inside = dovetail_trace_inside;
     dovetail_trace_inside = 1;
-    ssize_t done = write(file.lines, whole, length + 1); /* one write: lines of threads do not mix */
-    (void)done;                                          /* if the disk is full, the line is lost */
+    if (whole && fd >= 0) {
+        memcpy(whole, text, length);
+        whole[length] = '\n';
+        ssize_t done = write(fd, whole, length + 1); /* one write: lines of threads do not mix */
+        (void)done;                                  /* if the disk is full, the line is lost */
+    }
     dovetail_trace_inside = inside;
     if (whole != line) free(whole);
 }

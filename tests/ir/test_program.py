@@ -165,3 +165,23 @@ def test_posts_and_terms_survive() -> None:
     builder.post([0, 1], whole, [Term("f", ((0, whole), (1, whole))), Term(None, ((1, Region("x", 0, 2, 2, 2)),))])
     program = builder.build()
     assert Program.from_json(program.to_json()).posts == program.posts
+
+
+def test_bare_ops_are_ops_without_regions() -> None:
+    def program(is_bare: bool) -> Program:
+        builder = Builder("p", 2)
+        x, own = builder.buffer("x", "input", 2), builder.kernel("own", ())
+        cpu, net = builder.lane("cpu", "compute"), builder.lane("net", "net")
+        rows: list[int] = []
+        for rank in (0, 1):
+            out, back = builder.channel(rank, 1 - rank), builder.channel(1 - rank, rank)
+            rows.append(builder.add(Kind.send, rank, net, reads=[Region(x, rank, 1)], chan_out=out))
+            if is_bare:
+                rows.append(builder.add_bare(int(Kind.compute), rank, cpu, -1, -1, own, rows[-1:]))
+            else:
+                rows.append(builder.add(Kind.compute, rank, cpu, call=own, after=rows[-1:]))
+            rows.append(builder.add(Kind.recv, rank, net, writes=[Region(x, 0, 2)], chan_in=back))
+        assert rows == [*range(6)]
+        return builder.build()
+
+    assert program(True) == program(False)

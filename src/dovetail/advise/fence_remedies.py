@@ -34,7 +34,7 @@ def needless_rows(model: ReplayModel, site: Site) -> set[int]:
 
 def _needless(model: ReplayModel, site: Site) -> Iterator[tuple[str, list[tuple[int, Step]]]]:
     """Yield call sites of fences, with their steps, that every rank makes and that end at most a transfer each."""
-    for place, found in by_site(model, site, ("join",)).items():
+    for place, found in by_site(model, site, "join").items():
         is_fence = all(model.collectives[s.number].name == "MPI_Win_fence" for _, s in found)
         ranks = {rank for rank, _ in found}
         is_loop = len(ranks) == len(model.steps) and len(found) >= MANY * len(ranks)

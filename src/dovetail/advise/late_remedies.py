@@ -106,15 +106,16 @@ def _bursts(rank: int, steps: Sequence[Step]) -> Iterator[_Burst]:
     """Yield the sends of a rank, with the work before them."""
     first, last, since_s, numbers = 0, 0, 0.0, list[int]()
     for i, step in enumerate((*steps, None)):
-        if step is None or gap_s(step) > GRAIN_S or step.kind not in _BEGINS:
+        before_s = 0.0 if step is None else gap_s(step)
+        if step is None or before_s > GRAIN_S or step.kind not in _BEGINS:
             if numbers:
                 yield _Burst(rank, first, last, gap_s(steps[first]), since_s, numbers)
             numbers = []
         if step is None:
             return
-        if gap_s(step) > GRAIN_S:
-            since_s = gap_s(step)
-        if not numbers and (gap_s(step) > GRAIN_S or step.kind not in _BEGINS):
+        if before_s > GRAIN_S:
+            since_s = before_s
+        if not numbers and (before_s > GRAIN_S or step.kind not in _BEGINS):
             first = i + (step.kind not in _BEGINS)
         if step.kind == "send":
             last = i

@@ -20,7 +20,7 @@ def barrier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies, by call site, that remove a barrier; not if files or windows may need it."""
     if may_need_barriers(model):
         return
-    for place, found in by_site(model, site, ("join",)).items():
+    for place, found in by_site(model, site, "join").items():
         numbers = {s.number for _, s in found if model.collectives[s.number].name == "MPI_Barrier"}
         if not numbers or (not model.messages and _meet_in_barriers_only(model)):
             continue
@@ -48,7 +48,7 @@ def seldom(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
     The trace does not show how often the result is needed.
     """
-    for place, found in by_site(model, site, ("join",)).items():
+    for place, found in by_site(model, site, "join").items():
         its = [model.collectives[s.number] for _, s in found]
         count = len({it.collective for it in its})
         if count < MANY or not all(_may_be_seldom(it) for it in its):
@@ -114,7 +114,7 @@ def as_they_come(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
     Each message then is followed by an equal part of the work. At most, all of the work needs none of them.
     """
-    for place, found in by_site(model, site, ("received",)).items():
+    for place, found in by_site(model, site, "received").items():
         rows = _of_several(found)
         if len(rows) < MANY:
             continue
@@ -176,7 +176,7 @@ def _renumbered(step: Step, order: dict[int, int]) -> Step:
 
 def standard(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies, by call site, that send small messages by MPI_Send instead of MPI_Ssend."""
-    for place, found in by_site(model, site, ("send",)).items():
+    for place, found in by_site(model, site, "send").items():
         at = [s for _, s in found if _is_strict(model, s)]
         if not at:
             continue
@@ -201,7 +201,7 @@ def _is_strict(model: ReplayModel, step: Step) -> bool:
 
 def send_and_receive(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies for sends that wait before the rank takes the message that it needs next: a chain of ranks."""
-    for place, found in by_site(model, site, ("sent",)).items():
+    for place, found in by_site(model, site, "sent").items():
         rows = {s.row for _, s in found if model.messages[s.number].rendezvous}
         changed = [list(_after_receive(steps, rows)) for steps in model.steps]
         moved = sum(a != list(b) for a, b in zip(changed, model.steps, strict=True))

@@ -55,7 +55,8 @@ def own_s(steps: Sequence[Step]) -> float:
 
 def gap_s(step: Step) -> float:
     """Return the seconds of a rank's work outside MPI directly before a step."""
-    return max(step.seconds - step.within_s, 0.0)  # a changed model may have a little less
+    seconds = step.seconds - step.within_s
+    return seconds if seconds > 0 else 0.0  # a changed model may have a little less
 
 
 def call_s(step: Step) -> float:
@@ -120,13 +121,11 @@ def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
     yield from held
 
 
-def by_site(model: ReplayModel, site: Site, kinds: Sequence[StepKind]) -> dict[str, list[tuple[int, Step]]]:
-    """Return the steps of these kinds as (rank, step), grouped by call site."""
+def by_site(model: ReplayModel, site: Site, kind: StepKind) -> dict[str, list[tuple[int, Step]]]:
+    """Return the steps of this kind as (rank, step), grouped by call site."""
     found: dict[str, list[tuple[int, Step]]] = {}
-    for rank, steps in enumerate(model.steps):
-        for step in steps:
-            if step.kind in kinds:
-                found.setdefault(site(step.row), []).append((rank, step))
+    for it in model.of_kind.get(kind, ()):
+        found.setdefault(site(it[1].row), []).append(it)
     return found
 
 

@@ -33,7 +33,7 @@ def unchanged(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """
     if not model.checksums:
         return
-    for place, found in by_site(model, site, ("join",)).items():
+    for place, found in by_site(model, site, "join").items():
         again = _again(model, found)
         numbers = {model.collectives[s.number].collective for _, s in found}
         if len(again) < MANY or len(again) < MOSTLY * len(numbers):

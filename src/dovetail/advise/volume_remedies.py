@@ -21,7 +21,7 @@ def gathered(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
     The trace does not show what a rank uses of what it receives. The bound is the time of a collective without data.
     """
-    for place, found in by_site(model, site, ("join",)).items():
+    for place, found in by_site(model, site, "join").items():
         its = [model.collectives[s.number] for _, s in found]
         if len({it.collective for it in its}) < MANY or not all(_gives_all(it) for it in its):
             continue
@@ -58,7 +58,7 @@ def collected(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     The trace does not show whether the root uses what it gets each time. The ranks still meet there if others wait for
     the call now: what is left out is the time of the data, with the roots' own time in these calls.
     """
-    for place, found in by_site(model, site, ("join",)).items():
+    for place, found in by_site(model, site, "join").items():
         its = [model.collectives[s.number] for _, s in found]
         if len({it.collective for it in its}) < MANY or not all(_collects(it) for it in its):
             continue

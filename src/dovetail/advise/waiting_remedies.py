@@ -29,7 +29,7 @@ SMALL_BYTES = 1 << 16  # largest message whose eager limit is to be raised: each
 
 def overlap(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies, by call site, that wait for receives after the work that follows them."""
-    for place, found in by_site(model, site, ("received",)).items():
+    for place, found in by_site(model, site, "received").items():
         rows = {step.row for _, step in found}
         if not _work_follows(model, rows):
             continue
@@ -62,7 +62,7 @@ def nonblocking(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     work that follows it.
     """
     calls: dict[tuple[str, str], list[tuple[int, Step]]] = {}
-    for place, found in by_site(model, site, ("joined",)).items():
+    for place, found in by_site(model, site, "joined").items():
         for rank, step in found:
             calls.setdefault((place, model.collectives[step.number].name), []).append((rank, step))
     for (place, name), at in calls.items():
@@ -81,7 +81,7 @@ def nonblocking(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 def waited_at_once(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies, by call site, for collectives that are begun, and waited for without work in between."""
     at_once = _without_work(model)
-    for place, found in by_site(model, site, ("joined",)).items() if at_once else ():
+    for place, found in by_site(model, site, "joined").items() if at_once else ():
         at = [(rank, step) for rank, step in found if (rank, step.number) in at_once]
         rows = {step.row for _, step in at}
         if 2 * len(at) <= len(found) or not _work_follows(model, rows):
@@ -121,7 +121,7 @@ def sends(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
     Raising the limit helps only small messages whose size exceeds it. A smaller message waits because buffers are full.
     """
-    for place, found in by_site(model, site, ("send",)).items():
+    for place, found in by_site(model, site, "send").items():
         numbers = {s.number for _, s in found if model.messages[s.number].rendezvous}
         blocked = {s.number for steps in model.steps for s in steps if s.kind == "sent" and s.number in numbers}
         blocked = {n for n in blocked if not model.messages[n].stalls}
@@ -155,7 +155,7 @@ def _are_blocking(model: ReplayModel, rows: set[int]) -> bool:
 
 def post_earlier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies that post receives before the waits ahead of them."""
-    for place, found in by_site(model, site, ("recv",)).items():
+    for place, found in by_site(model, site, "recv").items():
         late = {
             s.number for _, s in found if model.messages[s.number].rendezvous and not model.messages[s.number].stalls
         }
@@ -201,7 +201,7 @@ def _first_of_waits(model: ReplayModel, steps: Sequence[Step], number: int) -> i
 
 def progress(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies for messages that progressed only in the wait for them, although begun long before."""
-    for place, found in by_site(model, site, ("received",)).items():
+    for place, found in by_site(model, site, "received").items():
         stalled = {s.number for _, s in found if model.messages[s.number].stalls}
         if not stalled:
             continue
@@ -218,7 +218,7 @@ def collective_progress(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
     With progress, each rank's CPU share of the collective's time is added to its work.
     """
-    for place, found in by_site(model, site, ("joined",)).items():
+    for place, found in by_site(model, site, "joined").items():
         quiet = {s.row: model.collectives[s.number] for _, s in found if model.collectives[s.number].stalls}
         if not quiet:
             continue
@@ -258,7 +258,7 @@ def _with_work(step: Step, own_s: dict[int, float]) -> Step:
 
 def sender_progress(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield remedies for messages that left late: their sender called the library again only after the receive."""
-    for place, found in by_site(model, site, ("send",)).items():
+    for place, found in by_site(model, site, "send").items():
         held = {s.number for _, s in found if model.messages[s.number].held}
         if not held:
             continue

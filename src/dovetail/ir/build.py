@@ -118,6 +118,15 @@ class Builder:
         self._starts["dep"].append(len(self._deps))
         return len(self._starts["dep"]) - 2
 
+    def add_bare(
+        self, kind: int, rank: int, lane: int, chan_in: int, chan_out: int, call: int, after: Sequence[int]
+    ) -> int:
+        """Append one op that reads and writes no regions, and return its row: `add` in half the time."""
+        self._ops += (kind, rank, lane, chan_in, chan_out, call, -1)
+        self._deps += after
+        self._starts["dep"].append(len(self._deps))
+        return len(self._starts["dep"]) - 2
+
     def build(self) -> Program:
         """Return the Program."""
         columns: dict[str, Any] = {
@@ -140,14 +149,21 @@ class Builder:
 
     def _add_regions(self, side: str, regions: Sequence[Region]) -> None:
         rows, starts = self._buffer_row, self._starts[side]
+        self._fill(starts)
         for buffer, offset, count, stride, blocks in regions:
             if buffer not in rows:
                 raise ProgramError(f"no buffer '{buffer}' in program '{self.name}'")
             self._regions[side] += (rows[buffer], offset, count, stride, blocks)
         starts.append(starts[-1] + len(regions))
 
+    def _fill(self, starts: list[int]) -> None:
+        """Let the regions of the bare ops so far begin where those before them end."""
+        starts += [starts[-1]] * (len(self._starts["dep"]) - len(starts))
+
     def _values(self) -> dict[str, list[int]]:
         """Return the columns, by name."""
+        self._fill(self._starts["read"])
+        self._fill(self._starts["write"])
         found = {name: self._ops[place :: len(OP)] for place, name in enumerate(OP)} | {"dep": self._deps}
         for side, values in self._regions.items():
             found |= {f"{side}_{part}": values[place :: len(REGION)] for place, part in enumerate(REGION)}

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from dovetail.cost.prices import Prices
 from dovetail.ir import Builder, Kind, Program
 from dovetail.trace.analysis.model_of_trace import model_of
-from dovetail.trace.analysis.replay_model import FROM_ROOT, SYNCHRONOUS, ReplayModel
+from dovetail.trace.analysis.replay_model import (
+    FROM_ROOT,
+    SYNCHRONOUS,
+    CollectiveCall,
+    Message,
+    ReplayModel,
+    Step,
+    StepKind,
+)
 from dovetail.trace.trace import Trace
+
+DEEP = 1 << 20  # messages of collectives from or to a root that are on their way at once
+_COMPUTE, _SEND, _RECV, _COLLECTIVE = map(int, (Kind.compute, Kind.send, Kind.recv, Kind.collective))
 
 
 def to_program(trace: Trace | ReplayModel) -> tuple[Program, Prices]:
@@ -25,26 +37,31 @@ def to_program(trace: Trace | ReplayModel) -> tuple[Program, Prices]:
     return _Writer(model).written()
 
 
+class _Way(NamedTuple):
+    """A channel as one of its ranks uses it: the channel's row, and the lane of the rank's ops."""
+
+    channel: int
+    lane: int
+
+
 class _Writer:
     def __init__(self, model: ReplayModel) -> None:
         self.model = model
         self.builder = Builder("trace", len(model.steps))
         self.cpu = self.builder.lane("own", "compute")
         self.own = self.builder.kernel("own", ())
-        self.costs: list[tuple[float, float, float, bool, int]] = []  # of each op: work, wire, latency, …
+        self.costs: list[float] = []  # of each op: work, wire, latency, rendezvous, bytes
         self.depth = Counter((m.src, m.dst, m.key) for m in model.messages)
         self.lanes: dict[tuple[int, Any], int] = {}
         self.num_lanes: Counter[int] = Counter()
         self.rooted: dict[tuple[str, tuple[int, ...]], int] = {}
+        self.curve: dict[int, tuple[float, float]] = {}  # seconds on the wire, and latency, by bytes
 
     def written(self) -> tuple[Program, Prices]:
         for rank, steps in enumerate(self.model.steps):
             _Rank(self, rank).add(steps)
         program = self.builder.build()
-        work_s, wire_s, *given = (
-            np.array(column) for column in (zip(*self.costs, strict=True) if self.costs else [()] * 5)
-        )
-        latency_s, rendezvous, num_bytes = given
+        work_s, wire_s, latency_s, rendezvous, num_bytes = (np.array(self.costs[i::5]) for i in range(5))
         more = {"latency_s": latency_s, "rendezvous": rendezvous, "num_bytes": num_bytes}
         return program, Prices.plain(program, work_s, wire_s, **more)
 
@@ -55,65 +72,88 @@ class _Writer:
             self.num_lanes[rank] += 1
         return self.lanes[rank, key]
 
-    def add(
-        self,
-        kind: Kind,
-        rank: int,
-        lane: int,
-        *,
-        work_s: float = 0.0,
-        wire_s: float = 0.0,
-        latency_s: float = 0.0,
-        rendezvous: bool = False,
-        num_bytes: int = 0,
-        **op: Any,
-    ) -> int:
-        """Append an op and its costs; return its row. Called for every step, so it builds no dictionary."""
-        self.costs.append((work_s, wire_s, latency_s, rendezvous, num_bytes))
-        return self.builder.add(kind, rank, lane, **op)
+    def way(self, rank: int, side: str, key: tuple[int, int, int], depth: int = 0) -> _Way:
+        """Return how a rank uses the channel of this key to "send" or "recv"; `depth`: 0: that of its messages."""
+        channel = self.builder.channel(*key, depth=depth or self.depth[key] + 1)
+        return _Way(channel, self.lane(rank, (side, key)))
 
-    def times(self, number: int) -> tuple[float, float]:
+    def send(
+        self,
+        rank: int,
+        way: _Way,
+        after: list[int],
+        times: tuple[float, float],
+        waits: bool = False,
+        num_bytes: int = 0,
+    ) -> int:
+        """Append a send; `times`: seconds on the wire, and latency. Return its row."""
+        self.costs += (0.0, *times, waits, num_bytes)
+        return self.builder.add_bare(_SEND, rank, way.lane, -1, way.channel, -1, after)
+
+    def recv(self, rank: int, way: _Way, after: list[int], num_bytes: int = 0) -> int:
+        self.costs += (0.0, 0.0, 0.0, False, num_bytes)
+        return self.builder.add_bare(_RECV, rank, way.lane, way.channel, -1, -1, after)
+
+    def work(self, rank: int, seconds: float, after: list[int]) -> int:
+        self.costs += (seconds, 0.0, 0.0, False, 0)
+        return self.builder.add_bare(_COMPUTE, rank, self.cpu, -1, -1, self.own, after)
+
+    def meet(self, rank: int, it: CollectiveCall, after: list[int]) -> int:
+        """Append a rank's part of a collective in which all wait for all; return its row."""
+        call, lane = self.builder.collective(it.name, it.group), self.lane(rank, ("collective", it.group))
+        self.costs += (it.seconds, 0.0, 0.0, False, 0)
+        return self.builder.add_bare(_COLLECTIVE, rank, lane, -1, -1, call, after)
+
+    def times(self, message: Message) -> tuple[float, float]:
         """Return the seconds of a message on the wire, and its latency in seconds."""
-        message = self.model.messages[number]
         if message.delay_s is None:
-            least = min(self.model.delays.latency_s, float(self.model.delays(message.num_bytes)))
-            return float(self.model.delays(message.num_bytes)) - least, least
+            return self._by_curve(message.num_bytes)
         if message.rendezvous:
             return message.delay_s, 0.0
         gap = min(message.gap_s, message.delay_s)
         return gap, message.delay_s - gap
+
+    def _by_curve(self, num_bytes: int) -> tuple[float, float]:
+        if num_bytes not in self.curve:
+            seconds = float(self.model.delays(num_bytes))
+            least = min(self.model.delays.latency_s, seconds)
+            self.curve[num_bytes] = seconds - least, least
+        return self.curve[num_bytes]
 
 
 class _Rank:
     """Writes the ops of one rank, step by step."""
 
     def __init__(self, writer: _Writer, rank: int) -> None:
-        self.to, self.rank = writer, rank
+        self.to, self.rank, self.messages = writer, rank, writer.model.messages
         self.waiting: list[int] = []  # ops that the rank's next compute op depends on
         self.last: list[int] = []  # the rank's latest compute op
-        self.begun: dict[tuple[str, int], list[int]] = {}  # (wait, message or collective) -> ops that the wait is for
+        self.sent: dict[int, int] = {}  # message -> the op of its send
+        self.received: dict[int, int] = {}
+        self.joined: dict[int, list[int]] = {}  # collective -> ops that its wait is for
+        self.ways: dict[str, dict[tuple[int, int, int], _Way]] = {"send": {}, "recv": {}}
         self.stalled: dict[tuple[int, int, int], list[int]] = {}  # by channel: receives that progress only in a wait
         self.quiet: list[int] = []  # collectives that progress only in a wait
         self.held: list[int] = []  # messages that leave only at the call after the one at `row`
         self.row = -1
         self.own_s = 0.0
 
-    def add(self, steps: Any) -> None:
+    def add(self, steps: Sequence[Step]) -> None:
+        write = {kind: getattr(self, f"_{kind}") for kind in get_args(StepKind)}
         for step in steps:
-            self.own_s += max(step.seconds, 0.0)
             if step.seconds > 0:
+                self.own_s += step.seconds
                 self._here()  # the step's action comes after this work
-            if step.row != self.row:
+            if self.held and step.row != self.row:
                 self._set_out()
             self.row = step.row
-            getattr(self, f"_{step.kind}")(step.number)
+            write[step.kind](step.number)
 
     def _here(self) -> list[int]:
         """Return the rank's latest compute op, after adding one for the work and waits so far."""
         if self.own_s > 0 or self.waiting or not self.last:
-            after = sorted(set(self.waiting))
-            row = self.to.add(Kind.compute, self.rank, self.to.cpu, call=self.to.own, after=after, work_s=self.own_s)
-            self.last = [row]
+            after = sorted(set(self.waiting)) if len(self.waiting) > 1 else self.waiting
+            self.last = [self.to.work(self.rank, self.own_s, after)]
             self.waiting, self.own_s = [], 0.0
         return self.last
 
@@ -122,16 +162,12 @@ class _Rank:
 
     _end = _own
 
-    def _channel(self, number: int) -> tuple[int, tuple[int, int, int]]:
-        message = self.to.model.messages[number]
-        key = (message.src, message.dst, message.key)
-        return self.to.builder.channel(*key, depth=self.to.depth[key] + 1), key
-
     def _send(self, number: int) -> None:
-        if self.to.model.messages[number].held:
+        if self.messages[number].held:
             self.held.append(number)
         else:
-            self._set_out()  # messages of one channel keep their order
+            if self.held:
+                self._set_out()  # messages of one channel keep their order
             self._give(number)
 
     def _set_out(self) -> None:
@@ -140,27 +176,25 @@ class _Rank:
         for number in held:
             self._give(number)
 
+    def _way(self, side: str, message: Message) -> _Way:
+        ways, key = self.ways[side], (message.src, message.dst, message.key)
+        if key not in ways:
+            ways[key] = self.to.way(self.rank, side, key)
+        return ways[key]
+
     def _give(self, number: int) -> None:
-        channel, key = self._channel(number)
-        message, (wire, latency) = self.to.model.messages[number], self.to.times(number)
-        lane = self.to.lane(self.rank, ("send", key))
-        row = self.to.add(
-            *(Kind.send, self.rank, lane),
-            wire_s=wire,
-            latency_s=latency,
-            rendezvous=message.rendezvous,
-            num_bytes=message.num_bytes,
-            chan_out=channel,
-            after=self._here(),
-        )
-        self.begun["sent", number] = [row]
+        it = self.messages[number]
+        way, times = self._way("send", it), self.to.times(it)
+        self.sent[number] = self.to.send(self.rank, way, self._here(), times, it.rendezvous, it.num_bytes)
 
     def _recv(self, number: int) -> None:
-        if self.to.model.messages[number].stalls:
-            self.stalled.setdefault(self._channel(number)[1], []).append(number)
+        it = self.messages[number]
+        if it.stalls:
+            self.stalled.setdefault((it.src, it.dst, it.key), []).append(number)
             return
         self._here()
-        self._get_on(self._channel(number)[1])  # messages of one channel keep their order
+        if self.stalled:
+            self._get_on((it.src, it.dst, it.key))  # messages of one channel keep their order
         self._post(number)
 
     def _get_on(self, *keys: tuple[int, int, int]) -> None:
@@ -171,29 +205,28 @@ class _Rank:
 
     def _post(self, number: int) -> None:
         """Post a receive, independent of the ops that the rank waits for."""
-        channel, key = self._channel(number)
-        lane = self.to.lane(self.rank, ("recv", key))
-        after, num_bytes = self.last or self._here(), self.to.model.messages[number].num_bytes
-        row = self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=after, num_bytes=num_bytes)
-        self.begun["received", number] = [row]
+        it = self.messages[number]
+        after = self.last or self._here()
+        self.received[number] = self.to.recv(self.rank, self._way("recv", it), after, it.num_bytes)
 
     def _let_on(self) -> None:
         """Let stalled receives and collectives progress, as the library does in every wait."""
-        self._get_on(*self.stalled)
+        if self.stalled:
+            self._get_on(*self.stalled)
         quiet, self.quiet = self.quiet, []
         for number in quiet:
             self._meet(number)
 
     def _sent(self, number: int) -> None:
         self._let_on()
-        if self.to.model.messages[number].rendezvous:
-            self.waiting += self.begun.get(("sent", number), [])
+        if self.messages[number].rendezvous and number in self.sent:
+            self.waiting.append(self.sent[number])
 
     def _received(self, number: int) -> None:
         self._let_on()
-        if ("received", number) not in self.begun:
+        if number not in self.received:
             self._post(number)
-        self.waiting += self.begun["received", number]
+        self.waiting.append(self.received[number])
 
     def _join(self, number: int) -> None:
         self.quiet.append(number)
@@ -204,33 +237,23 @@ class _Rank:
 
     def _meet(self, number: int) -> None:
         it = self.to.model.collectives[number]
-        if it.way == SYNCHRONOUS:
-            call = self.to.builder.collective(it.name, it.group)
-            lane = self.to.lane(self.rank, ("collective", it.group))
-            self.begun["joined", number] = [
-                self.to.add(Kind.collective, self.rank, lane, call=call, after=self._here(), work_s=it.seconds)
-            ]
-        else:
-            self.begun["joined", number] = list(self._rooted(it))
+        after = self._here()
+        self.joined[number] = [self.to.meet(self.rank, it, after)] if it.way == SYNCHRONOUS else self._rooted(it, after)
 
-    def _rooted(self, it: Any) -> list[int]:
+    def _rooted(self, it: CollectiveCall, after: list[int]) -> list[int]:
         """Add messages from the root to all others, or from all to the root; return the ops this rank waits for."""
         is_root, others = it.root == self.rank, [rank for rank in it.group if rank != it.root]
-        gives = (it.way == FROM_ROOT) == is_root
-        partners = others if is_root else [it.root]
-        after, rows = self._here(), []
-        for other in partners:
+        gives, rows = (it.way == FROM_ROOT) == is_root, []
+        for other in others if is_root else [it.root]:
             src, dst = (self.rank, other) if gives else (other, self.rank)
             key = (src, dst, -1 - self.to.rooted.setdefault((it.way, it.group), len(self.to.rooted)))
-            channel = self.to.builder.channel(*key, depth=1 << 20)
+            way = self.to.way(self.rank, "send" if gives else "recv", key, DEEP)
             if gives:
-                lane = self.to.lane(self.rank, ("send", key))
-                self.to.add(Kind.send, self.rank, lane, chan_out=channel, after=after, latency_s=it.seconds)
+                self.to.send(self.rank, way, after, (0.0, it.seconds))
             else:
-                lane = self.to.lane(self.rank, ("recv", key))
-                rows.append(self.to.add(Kind.recv, self.rank, lane, chan_in=channel, after=after))
+                rows.append(self.to.recv(self.rank, way, after))
         return rows
 
     def _joined(self, number: int) -> None:
         self._let_on()
-        self.waiting += self.begun.get(("joined", number), [])
+        self.waiting += self.joined.get(number, [])

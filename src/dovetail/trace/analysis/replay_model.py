@@ -182,6 +182,15 @@ class ReplayModel:
         return [{(s.kind, s.number): i for i, s in enumerate(steps)} for steps in self.steps]
 
     @cached_property
+    def of_kind(self) -> dict[StepKind, list[tuple[int, Step]]]:
+        """Return the steps of each kind, as (rank, step), by rank and in order."""
+        found: dict[StepKind, list[tuple[int, Step]]] = defaultdict(list)
+        for rank, steps in enumerate(self.steps):
+            for step in steps:
+                found[step.kind].append((rank, step))
+        return dict(found)
+
+    @cached_property
     def sent_to(self) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
         """Return by source and destination the indices of the steps that send, and the messages, in order."""
         found: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
