@@ -11,7 +11,7 @@ import pytest
 from needs import ROOT
 
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), *(ROOT / name for name in ("README.md", "CHANGELOG.md"))]
-PAGES += [ROOT / "bench/results/README.md", ROOT / "tools/testbed/README.md"]
+PAGES += [*sorted((ROOT / "bench/results").glob("*.md")), ROOT / "tools/testbed/README.md"]
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 
 

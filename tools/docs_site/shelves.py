@@ -18,6 +18,7 @@ class Shelf(NamedTuple):
         return tuple(page for group in self.groups.values() for page in group)
 
 
+RESULTS = ("products", "calls", "collectives", "simulator", "loops", "traces", "accelerate", "pytorch")
 SHELVES = (
     Shelf(
         "Tutorials",
@@ -59,7 +60,10 @@ SHELVES = (
     Shelf(
         "Why",
         "How it works, what was measured, and where the sources err.",
-        {"": ("how", "results", "reproduce", "testbed", "changelog")},
+        {
+            "": ("how", "reproduce", "testbed", "changelog"),
+            "Measured": ("results", *(f"results-{name}" for name in RESULTS)),
+        },
     ),
 )
 OTHERS = "Guides"  # where a page stands that no shelf names

@@ -16,6 +16,7 @@ BESIDE = {  # pages of the site that lie elsewhere in the repository
     "README.md": "index",
     "CHANGELOG.md": "changelog",
     "bench/results/README.md": "results",
+    **{f"bench/results/{name}.md": f"results-{name}" for name in shelves.RESULTS},
     "tools/testbed/README.md": "testbed",
 }
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#|<)([^)\s#]+)(#[^)\s]*)?(?=\))")
@@ -41,7 +42,7 @@ def pages(out: Path) -> None:
             shutil.copy(path, out / "files" / path.relative_to(ROOT))
             continue
         _write(out / f"{_source_page(path)}.md", _shown(path))
-    _write(out / "index.md", _index((*found, "results", "testbed", "changelog", "api/index", "catalogue/index")))
+    _write(out / "index.md", _index((*found, *list(BESIDE.values())[1:], "api/index", "catalogue/index")))
 
 
 def targets(text: str) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from dovetail.advise.spread import variance
 from dovetail.trace.analysis.replay_model import FROM_ROOT, ReplayModel, Step
 
 # Six repaired programs, 2 ranks on 2 cores, had up to 1.08 slowest / mean and 1.16 slowest / fastest, and steps whose
-# slowest rank took up to 0.13 more than their mean, by chance (bench/results/README.md): the limits lie just above.
+# slowest rank took up to 0.13 more than their mean, by chance (bench/results/traces.md): the limits lie just above.
 UNEVEN = 1.15  # slowest rank / mean of all ranks, step by step: work counts as uneven, even if it differs by chance
 APART = 1.3  # slowest rank / median of the others: the rank counts as slow; a link, from twice this
 MOSTLY = 0.8  # share of the excess by which a finding names one rank; of two ranks by chance, each has half
