@@ -20,7 +20,8 @@ demo: build
 test: lint pytest
 
 pytest: build
-	@$(LOCKED) $(OPENMPI)/ready $(if $(CI),$(VENV)/torch) rebuild
+	@+$(LOCKED) $(OPENMPI)/ready $(if $(CI),$(VENV)/torch)
+	@+$(LOCKED) rebuild
 	-@$(call apt,command -v tc && command -v ip,iproute2)
 	-@$(call apt,command -v chromium,chromium)
 	pytest $(TWO)
@@ -44,7 +45,7 @@ bench: build
 	python bench/simulator/verify.py
 
 docs: build
-	@$(LOCKED) $(VENV)/docs
+	@+$(LOCKED) $(VENV)/docs
 	python tools/docs_site build/docs
 
 $(VENV)/docs: $(VENV)/ready
@@ -82,7 +83,7 @@ soak: build
 
 # Python sources are read from src/ as they stand; this rebuilds what is native, for both environments.
 build:
-	@$(LOCKED) rebuild
+	@+$(LOCKED) rebuild
 
 rebuild: $(VENV)/ready
 	@cmake --build build/editable -- --quiet

@@ -472,7 +472,7 @@ def check_plans_are_measured_saved_and_explained():
     about = text[text.index("all_reduce of 40 × 24 by 16") :].split("\n")
     assert "(measured)" in about[1], about
     assert "predicted" in about[2], about
-    assert any(line.startswith("  seen: ") for line in about[3:5]), about
+    assert any(line.startswith("  seen: ") for line in about[3:6]), about
     found = {call.case: call.plan for call in calls() if call.plan.origin == "measured"}
     dist.barrier()
     for table in (tables[dist.group.WORLD],):
