@@ -62,6 +62,42 @@ def test_a_tile_of_columns_is_one_product_on_every_rank(kind):
         assert sum(step.rows * lanes.scale for step in lanes.steps if step.what == PRODUCT) == pytest.approx(36)
 
 
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_parts_of_other_ranks_are_sent_before_the_own_one_is_multiplied(ranks, across):
+    from dovetail.matmul.gather import even_tiles
+    from dovetail.torch.linear.case import Case
+    from dovetail.torch.linear.lanes import BEGIN, LATER, PRODUCT, WAIT
+    from dovetail.torch.linear.plans import lanes_of
+
+    case = Case("reduce_scatter", ranks, 12 * ranks, (8,), (16,), "float32", later=True)
+    length = 16 if across else 12
+    schedule = case.tiled("uniform", even_tiles(length, 2), across=across, by="messages")
+    for rank in range(ranks):
+        lanes = lanes_of(case, schedule, rank)
+        assert [step.what for step in lanes.steps] == [PRODUCT, BEGIN, PRODUCT, BEGIN, PRODUCT, LATER, WAIT, WAIT]
+        multiplied = [step.rows for step in lanes.steps if step.what == PRODUCT]
+        assert multiplied == [(ranks - 1) * length // 2, (ranks - 1) * length // 2, length]
+        moved = sum(step.rows * lanes.scale for step in lanes.steps if step.what == BEGIN)
+        assert moved == pytest.approx(case.rows)
+
+
+def test_weight_gradients_of_own_rows_are_made_before_a_gather_is_waited_for():
+    from dovetail.matmul.gather import even_tiles
+    from dovetail.torch.linear.case import Case
+    from dovetail.torch.linear.lanes import BEGIN, LATER, PRODUCT, WAIT
+    from dovetail.torch.linear.plans import lanes_of
+
+    case = Case("all_gather", 2, 12, (8,), (16,), "float32", gathered=True, later=True)
+    serial, *_ = case.schedules()
+    tiled = case.tiled("uniform", even_tiles(12, 2))
+    for rank in range(2):
+        order = [step.what for step in lanes_of(case, tiled, rank).steps]
+        own = order.index(PRODUCT)
+        assert order[: own + 3] == [BEGIN, BEGIN, PRODUCT, LATER, WAIT], order
+        assert lanes_of(case, serial, rank).steps[-1].what == LATER
+
+
 def test_predictions_count_what_products_and_messages_cost_each_other():
     from dovetail.matmul.tiles import pipeline_s
     from dovetail.torch.linear.case import Case

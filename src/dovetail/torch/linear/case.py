@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from hashlib import sha256
+from itertools import product
 from typing import Any, NamedTuple
 
 from dovetail.core import ProgramError
@@ -21,6 +22,14 @@ from dovetail.matmul.tiles import Seconds
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTER
 
 TILES = (1, 2, 3, 4, 6, 8, 12, 16)  # numbers of equal tiles that are considered
+EXCHANGED = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+)  # and of those that ranks send each other themselves: their products are as long as above
 ACROSS = "across"  # the parameter of schedules whose tiles cut columns
 
 
@@ -29,7 +38,8 @@ class Case(NamedTuple):
 
     `kind`: the collective. `rows`: of this rank's input, all leading axes joined. `depths`: k of each product.
     `widths`: n of each product. `gathered`: whether the gathered input is a result. `later`: products of weight
-    gradients, each of the shapes of one product, which may be computed while the last messages travel.
+    gradients, each of the shapes of one product, which may be computed while the last messages travel: of a gather,
+    only the parts that need this rank's rows.
     """
 
     kind: str
@@ -70,7 +80,7 @@ class Case(NamedTuple):
             "serial", tiles=(self.tiled_rows,), by="library", own_block="together", fused=self.kind != COLUMNS
         )
         yield replace(serial, blocking=True)
-        if self.later:
+        if self.later and self.kind not in GATHERS:
             yield serial
         for count in TILES[0 if self.kind in GATHERS else 1 :]:
             if count <= self.tiled_rows:
@@ -78,15 +88,20 @@ class Case(NamedTuple):
         for count in TILES[1:] if self.kind in (REDUCE, SCATTER) else ():
             if count <= self.widths[0]:
                 yield self.tiled("uniform", even_tiles(self.widths[0], count), across=True)
+        for across, count in product((False, True), EXCHANGED) if self.kind == SCATTER else ():
+            length = self.widths[0] if across else self.tiled_rows
+            if across < count <= length:
+                yield self.tiled("uniform", even_tiles(length, count), across=across, by="messages")
 
-    def tiled(self, family: str, tiles: Sequence[int], *, across: bool = False) -> Schedule:
+    def tiled(self, family: str, tiles: Sequence[int], *, across: bool = False, by: str = "library") -> Schedule:
         """Return the schedule with these tiles, each multiplied while the collective of another is under way.
 
-        `across`: tiles cut the columns of the products, not the rows.
+        `across`: tiles cut the columns of the products, not the rows. `by`: "messages", if ranks exchange the parts of
+        a reduce-scatter themselves, and so multiply their own rows last.
         """
         own = "first" if self.kind in GATHERS else "last"
         more = {ACROSS: "columns"} if across else {}
-        return Schedule.of(family, tiles=tuple(tiles), by="library", own_block=own, fused=False, **more)
+        return Schedule.of(family, tiles=tuple(tiles), by=by, own_block=own, fused=False, **more)
 
     def best_tiled(
         self, product_s: Seconds, wire_s: Callable[[Any], Any], least: int, slowed: tuple[float, float], *, across: bool
@@ -126,6 +141,11 @@ class Case(NamedTuple):
 def is_across(schedule: Schedule) -> bool:
     """Return whether the tiles of a schedule cut the columns of the products."""
     return schedule.get(ACROSS) is not None
+
+
+def is_exchanged(schedule: Schedule) -> bool:
+    """Return whether ranks send each other the parts of a reduce-scatter, and add them up themselves."""
+    return bool(schedule["by"] == "messages")
 
 
 @lru_cache(maxsize=512)

@@ -20,8 +20,9 @@ from dovetail.ir import Schedule
 from dovetail.store.store import SCHEDULES, Item, item, recall, save
 from dovetail.torch.linear.across import AcrossLanes
 from dovetail.torch.linear.agreement import STATE, agree, asked, check_backend, named, words_of
-from dovetail.torch.linear.case import Case, is_across
+from dovetail.torch.linear.case import Case, is_across, is_exchanged
 from dovetail.torch.linear.columns import ColumnLanes
+from dovetail.torch.linear.exchanged import ExchangedLanes
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, SCATTER
 from dovetail.torch.linear.lanes import Lanes
 from dovetail.torch.linear.scratch import LEAST
@@ -131,7 +132,7 @@ class Call:
         if is_serial(schedule):
             return "serial"
         tiles = schedule["tiles"]
-        own = ", own rows first" if self.case.kind in GATHERS else ""
+        own = ", own rows first" if self.case.kind in GATHERS else ", own rows last" if is_exchanged(schedule) else ""
         lengths = str(tiles[0]) if len(set(tiles)) == 1 else f"{min(tiles)} to {max(tiles)}"
         count = "1 tile" if len(tiles) == 1 else f"{len(tiles)} tiles"
         return f"{count} of {lengths} {'columns' if is_across(schedule) else 'rows'}{own}"
@@ -176,6 +177,8 @@ def lanes_of(case: Case, schedule: Schedule, rank: int) -> Lanes:
     program = case.program(schedule)
     if case.kind == COLUMNS:
         return ColumnLanes(program, rank)
+    if is_exchanged(schedule):
+        return ExchangedLanes(program, rank, case.rows, across=is_across(schedule))
     return AcrossLanes(program, rank, case.kind, case.rows) if is_across(schedule) else Lanes(program, rank, case.kind)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from dovetail.ir import Schedule
 from dovetail.torch.linear.agreement import words_of
-from dovetail.torch.linear.case import Case
+from dovetail.torch.linear.case import Case, is_exchanged
 from dovetail.torch.linear.costs import Costs, Timed, largest, measured_costs, seconds_of
 from dovetail.torch.linear.plans import Call, Plan, _warming, bound, keep, lanes_of
 from dovetail.torch.linear.wire import Wire
@@ -52,13 +52,21 @@ def choose(call: Call, group: Any, run: Callable[[Any, Wire], Any], timed: Timed
     lanes = [lanes_of(call.case, each, group.rank()) for each in schedules]
     predictions = [costs.predicted_s(each, place > 0) for place, each in enumerate(lanes)]
     made = [bound(call.case, schedule, group) for schedule in schedules]
-    order = sorted(range(1, len(made)), key=predictions.__getitem__)[:FINALISTS]
+    order = _finalists(schedules, predictions)
     heats = _rounds([(0, *made[0]), *((each, *made[each]) for each in order)], group, run, HEATS)
     best = min(order, key=lambda each: _share(heats[each], heats[0]), default=0)
     plan = _judged(schedules, predictions, best, group, run, made) if best else _alone(schedules[0], predictions[0])
     apart_s = costs.apart().predicted_s(lanes[best], best > 0)
     call.use(replace(plan, apart_s=apart_s, slowed=costs.slowed), group)
     keep(call, group)
+
+
+def _finalists(schedules: Sequence[Schedule], predictions: Sequence[float]) -> list[int]:
+    """Return the overlapped schedules that are measured: the best by predictions, as many of each form."""
+    order = sorted(range(1, len(schedules)), key=predictions.__getitem__)
+    forms = [[place for place in order if is_exchanged(schedules[place]) == form] for form in (False, True)]
+    most = FINALISTS // sum(map(bool, forms)) if order else 0
+    return [place for form in forms for place in form[:most]]
 
 
 def _share(seconds: Sequence[float], of_serial: Sequence[float]) -> float:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from dovetail.torch import private
-from dovetail.torch.linear.kinds import GATHER, REDUCE
+from dovetail.torch.linear.kinds import EXCHANGE, GATHER, REDUCE
 
 HALVES = (torch.bfloat16, torch.float16)
 
@@ -41,6 +41,8 @@ class Wire:
         """Begin a collective from `tensor` to `out`; an all_reduce is in place. Return work with `wait()`."""
         if kind == GATHER:
             return group.all_gather_single(out, tensor, self.gathers)
+        if kind == EXCHANGE:
+            return group.all_to_all_single(out, tensor, [], [], self._exchange)
         if self.is_split:
             return self._split(group, kind, out, tensor)
         if kind == REDUCE:
@@ -70,6 +72,7 @@ class SettlingWire:
 
     def __init__(self, wire: Wire, settle: Callable[[], bool]) -> None:
         self._wire, self._settle = wire, settle
+        self.op, self.ranks = wire.op, wire.ranks
         self._is_settled = False
 
     def settle(self) -> None:
