@@ -94,6 +94,12 @@ class Served {
         key.add(Key::gradients).add(Key::reduce_scatter).add(Key::sum).add(about.dim);
         return find(std::move(key), false, axis(about, grads[0]), grads, weights, {whole});
     }
+    std::optional<Linear> scattered_gradients(const About& about, const Tensor& grad, const Tensors& weights,
+                                              const Tensors& inputs) const {
+        Key key;
+        key.add(Key::scattered_gradients).add(about.dim);
+        return find(std::move(key), false, axis(about, grad), {grad}, weights, inputs);
+    }
     static std::int64_t axis(const About& about, const Tensor& like) {
         return about.dim < 0 ? about.dim + like.dim() : about.dim;
     }
@@ -206,18 +212,37 @@ struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
         const auto& about = About::of(*ctx);
         const Tensors saved = ctx->get_saved_variables();
         const std::size_t count = about.count;
+        const Tensor scaled = about.scaled(grads[0]);
+        const Tensors inputs = part(saved, 0, count), weights = part(saved, count, count);
+        bool is_whole = !at::GradMode::is_enabled();
+        for (std::size_t place = 0; place < 2 * count; ++place) is_whole = is_whole && ctx->needs_input_grad(place);
         const std::int64_t dim = Served::axis(about, grads[0]);
-        auto [whole, of_inputs] = gathered(about, about.scaled(grads[0]), turned(part(saved, count, count)));
+        Tensor whole;
+        Tensors of_inputs, of_weights(count);
+        if (is_whole) {
+            std::tie(whole, of_inputs, of_weights) = together(about, scaled, weights, inputs);
+        } else {
+            std::tie(whole, of_inputs) = gathered(about, scaled, turned(weights));
+            for (std::size_t place = 0; place < count; ++place)
+                if (ctx->needs_input_grad(count + place)) of_weights[place] = weight_gradient(whole, inputs[place], dim);
+        }
         variable_list found(2);
         found.insert(found.end(), of_inputs.begin(), of_inputs.end());
-        for (std::size_t place = 0; place < count; ++place)
-            found.push_back(ctx->needs_input_grad(count + place) ? weight_gradient(whole, saved[place], dim)
-                                                                 : Tensor());
+        found.insert(found.end(), of_weights.begin(), of_weights.end());
         if (about.has_bias[0]) {
             Tensor of_bias = ctx->needs_input_grad(2 * count) ? bias_gradient(whole) : Tensor();
             found.push_back(of_bias.defined() && about.averages ? of_bias * about.ranks() : of_bias);
         }
         return found;
+    }
+    // Returns the gathered gradient, and those of all inputs and weights: the serial plan here, others in Python.
+    static std::tuple<Tensor, Tensors, Tensors> together(const About& about, const Tensor& grad,
+                                                         const Tensors& weights, const Tensors& inputs) {
+        if (auto call = Served(about.name).scattered_gradients(about, grad, weights, inputs))
+            return call->scattered_gradients(grad, weights, inputs);
+        const py::gil_scoped_acquire gil;
+        const py::tuple made = python().attr("linear_scattered_gradients")(grad, weights, inputs, about.dim, about.name);
+        return {made[0].cast<Tensor>(), made[1].cast<Tensors>(), made[2].cast<Tensors>()};
     }
     static std::pair<Tensor, Tensors> gathered(const About& about, const Tensor& grad, const Tensors& weights);
 };

@@ -99,6 +99,18 @@ class Linear {
         return {shaped(whole, own, dim_, length), std::move(outs)};
     }
 
+    // Returns the gathered gradient of a scattered sum of products, and the gradients of their inputs and weights.
+    std::tuple<Tensor, Tensors, Tensors> scattered_gradients(const Tensor& grad, const Tensors& weights,
+                                                             const Tensors& inputs) {
+        auto [whole, of_inputs] = all_gather(grad, turned(weights), Tensors(weights.size()));
+        const NoGil free;
+        const at::AutoDispatchBelowAutograd below;
+        const Tensor rows = torch_group::rows_of(whole, dim_);
+        Tensors of_weights;
+        for (const auto& each : inputs) of_weights.push_back(rows.t().mm(torch_group::rows_of(each, dim_)));
+        return {whole, std::move(of_inputs), std::move(of_weights)};
+    }
+
     // Returns the gradients of a gathered (`scatters`) or replicated input of products, and those of the weights.
     std::pair<Tensor, Tensors> gradients(const Tensors& grads, const Tensors& weights, const Tensor& whole,
                                          bool scatters) {

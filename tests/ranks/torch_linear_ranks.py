@@ -389,6 +389,8 @@ def check_strides_of_fake_tensors_and_the_registry():
             check(ops.linear_reduce_scatter, ([flat], [w], None, "avg", 0, name))
             check(ops.linear_gradients, ([x @ w.t()], [w], x, "sum", 1, name))
             check(ops.linear_gradients, ([x @ w.t()], [w], x, "sum", None, name))
+            grads, several = of(RANK, (2, 6), 6), [of(RANK, (2 * RANKS, 3), 7), of(RANK, (2 * RANKS, 4), 8)]
+            check(ops.linear_scattered_gradients, (grads, [v.t(), w.t()], several, 0, name))
 
 
 def check_autocast():

@@ -39,7 +39,8 @@ class Costs(NamedTuple):
     once, and of one that is handed to the group's thread; and of the weight gradients. Between measured lengths, lines.
 
     `least`: the shortest products. `begin_s`: seconds that the calling thread needs to begin a collective.
-    `slowed`: how many times as long a product takes beside messages, and messages beside a product.
+    `slowed`: how many times as long a product takes beside messages, and messages beside a product. `rest_s`: seconds
+    of the weight gradients that need all messages.
     """
 
     product_s: dict[bool, Curve]
@@ -49,6 +50,7 @@ class Costs(NamedTuple):
     least: dict[bool, int]
     begin_s: Curve
     slowed: tuple[float, float]
+    rest_s: float = 0.0
 
     def predicted_s(self, lanes: Lanes, is_handed: bool) -> float:
         """Return the time of a schedule's lanes."""
@@ -109,6 +111,7 @@ def predicted_s(lanes: Lanes, product_s: Curve, wire_s: Curve, costs: Costs) -> 
             clock.compute(costs.later_s)
         elif step.what == WAIT:
             clock.wait(step.number)
+    clock.compute(costs.rest_s)
     return float(clock.now)
 
 
@@ -130,7 +133,8 @@ def measured_costs(case: Case, group: Any, timed: Timed) -> Costs:
     slowed = _slowed(group, timed, shortest, wires[-1])
     later_s = _medians(_rounds(group, [timed.later]))[0] if timed.later else 0.0
     least = {across: rows[0] for across, rows in places.items()}
-    return Costs(product_s, awaited_s, handed_s, later_s, least, begin_s, slowed)
+    rest_s = later_s * (case.ranks - 1) if case.kind in GATHERS else 0.0
+    return Costs(product_s, awaited_s, handed_s, later_s, least, begin_s, slowed, rest_s)
 
 
 def _awaited(timed: Timed, is_async: bool, rows: int) -> None:

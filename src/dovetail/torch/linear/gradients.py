@@ -56,7 +56,8 @@ def _reduced_backward(ctx: Any, grad: Any, count: int, scaled: Any) -> tuple[Any
 
 
 class ReduceScatter(torch.autograd.Function):  # type: ignore[misc]
-    """`linear_reduce_scatter`. Backward gathers the gradient and multiplies it part by part (`all_gather_linear`)."""
+    """`linear_reduce_scatter`. Backward gathers the gradient and multiplies it part by part (`all_gather_linear`), and
+    begins the weights' gradients meanwhile."""
 
     @staticmethod
     def forward(ctx: Any, op: str, dim: int, group: str, bias: Any, count: int, *tensors: Any) -> Any:
@@ -72,17 +73,19 @@ class ReduceScatter(torch.autograd.Function):  # type: ignore[misc]
         saved = ctx.saved_tensors  # once: torch.utils.checkpoint allows no second reading
         inputs, weights = saved[:count], saved[count:]
         wanted = ctx.needs_input_grad
-        turned = [each.t() for each in weights]
-        whole, of_inputs = all_gather_linear(_scaled(grad, op, group), turned, [None] * count, dim, True, group)
-        of_bias = None
+        scaled, of_bias = _scaled(grad, op, group), None
+        if all(wanted[5:]) and not torch.is_grad_enabled():
+            whole, of_inputs, of_weights = linear_scattered_gradients(scaled, weights, inputs, dim, group)
+        else:
+            turned = [each.t() for each in weights]
+            whole, of_inputs = all_gather_linear(scaled, turned, [None] * count, dim, True, group)
+            of_weights = [
+                _weight_gradient(whole, each, dim % grad.dim()) if want else None
+                for each, want in zip(inputs, wanted[5 + count :], strict=True)
+            ]
         if wanted[3]:
             of_bias = _bias_gradient(whole)
             of_bias = of_bias * dispatch.resolve_process_group(group).size() if op == "avg" else of_bias
-        place = dim % grad.dim()
-        of_weights = [
-            _weight_gradient(whole, each, place) if want else None
-            for each, want in zip(inputs, wanted[5 + count :], strict=True)
-        ]
         return None, None, None, of_bias, None, *of_inputs, *of_weights
 
 
@@ -243,6 +246,14 @@ def linear_gradients(grads: Any, weights: Any, tensor: Any, op: str, dim: int | 
     return _below("linear_gradients", tensors, grads, weights, tensor, op, dim, group)
 
 
+def linear_scattered_gradients(grad: Any, weights: Any, inputs: Any, dim: int, group: str) -> Any:
+    """Return what the operator returns, which has no gradient."""
+    tensors = (grad, *weights, *inputs)
+    if _needs(tensors):
+        raise OperatorError("linear_scattered_gradients has no gradient", hint="torch.no_grad()")
+    return _below("linear_scattered_gradients", tensors, grad, weights, inputs, dim, group)
+
+
 def register() -> None:
     """Register the operators' autograd rules for CPU tensors."""
     library.impl("linear_all_reduce", linear_all_reduce, "AutogradCPU")
@@ -250,3 +261,4 @@ def register() -> None:
     library.impl("all_gather_linear", all_gather_linear, "AutogradCPU")
     library.impl("linear_of_replicated", linear_of_replicated, "AutogradCPU")
     library.impl("linear_gradients", linear_gradients, "AutogradCPU")
+    library.impl("linear_scattered_gradients", linear_scattered_gradients, "AutogradCPU")

@@ -19,7 +19,7 @@ from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTE
 from dovetail.torch.linear.plans import Call, differing, is_warming, ready, wants_plan
 from dovetail.torch.linear.serial import Made
 from dovetail.torch.linear.warming import choose
-from dovetail.torch.linear.wire import PlansDiffer, SettlingWire, Wire
+from dovetail.torch.linear.wire import HALVES, PlansDiffer, SettlingWire, Wire
 
 OPS = ("sum", "avg")
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -131,6 +131,46 @@ def linear_gradients(
     return shaped(out, grads[0], place, grads[0].shape[place] // group.size()).contiguous(), found
 
 
+def linear_scattered_gradients(
+    grad: Any, weights: Rows, inputs: Rows, dim: int, group_name: str
+) -> tuple[Any, list[Any], list[Any]]:
+    """Return the gradient of a scattered sum of products, gathered along `dim`; those of the inputs; of the weights.
+
+    The parts of the weight gradients that need this rank's rows are computed while other ranks' rows arrive. In half
+    types they are computed whole, and so rounded once.
+    """
+    key = ("scattered_gradients", dim, _key((grad,), weights, inputs))
+    is_cut = grad.dtype not in HALVES
+
+    def build(group: Any) -> Case:
+        turned = [each.t() for each in weights]
+        return _gathering(grad, turned, [None] * len(weights), dim, True, group)._replace(later=is_cut)
+
+    group, call, settle = ready(group_name, key, build)
+    dim %= grad.dim()
+    matrix, factors = rows_of(grad, dim).contiguous(), [rows_of(each, dim) for each in inputs]
+    begin = group.rank() * len(matrix)
+    own, others = slice(begin, begin + len(matrix)), (slice(0, begin), slice(begin + len(matrix), None))
+
+    def of_own() -> list[Any]:
+        return [matrix.t().mm(each[own]) for each in factors]
+
+    def of_all(whole: Any, found: Any) -> list[Any]:
+        if found is None:
+            return [whole.t().mm(each) for each in factors]
+        for made, each in zip(found, factors, strict=True):
+            for rows in others:
+                if len(whole[rows]):
+                    made.addmm_(whole[rows].t(), each[rows])
+        return list(found)
+
+    none = [None] * len(weights)
+    about = group, [matrix], weights, none, of_own if is_cut else None, of_all
+    whole, outs, found = _run((call, settle), *about)
+    length = grad.shape[dim] * group.size()
+    return shaped(whole, grad, dim, length), [shaped(each, grad, dim, length) for each in outs], found
+
+
 def _run(
     asked: tuple[Call, Callable[[], bool]],
     group: Any,
@@ -138,21 +178,29 @@ def _run(
     weights: Rows,
     biases: Rows,
     later: Callable[[], Any] | None = None,
+    finish: Callable[[Any, Any], Any] = lambda whole, found: found,
 ) -> Made:
-    """Run a call by its plan; inside `warm_up`, choose the plan first. `asked`: the call, and what settles it."""
+    """Run a call by its plan; inside `warm_up`, choose the plan first.
+
+    `asked`: the call, and what settles it. `finish`: makes the rest of what `later` began, given the gathered input.
+    """
     call, settle = asked
+
+    def run(lanes: Any, wire: Any) -> Made:
+        whole, outs, found = lanes.run(group, wire, matrices, weights, biases, later)
+        return whole, outs, finish(whole, found)
+
     if is_warming() and wants_plan(call):
-        again = lambda lanes, wire: lanes.run(group, wire, matrices, weights, biases, later)  # noqa: E731
-        choose(call, group, again, _timed(call, group, matrices, weights, biases, later))
+        choose(call, group, run, _timed(call, group, matrices, weights, biases, later))
     begin = perf_counter()
     with spans.shown(_title(call, group) if spans.are_on() else ""):
         try:
             wire = SettlingWire(call.wire, settle)
-            found: Made = call.lanes.run(group, wire, matrices, weights, biases, later)
+            found = run(call.lanes, wire)
             wire.settle()
         except PlansDiffer:
             call.use(differing(call.case), group)
-            found = call.lanes.run(group, call.wire, matrices, weights, biases, later)
+            found = run(call.lanes, call.wire)
     call.calls_in_python += 1
     call.seconds_in_python += perf_counter() - begin
     return found

@@ -58,7 +58,8 @@ class Lanes:
     """The ops of one rank of a Program with a compute lane and a net lane, in the order in which the rank makes them.
 
     A collective is begun as soon as what it reads has been computed. The rank waits for it before the first product
-    that reads its result, or at the end. `scale`: rows of a collective for each of a step's `rows`.
+    that reads its result, or at the end. What needs no result of a collective is computed before that: once all are
+    begun and, of a gather, the own rows are multiplied. `scale`: rows of a collective for each of a step's `rows`.
     """
 
     across, scale = False, 1.0
@@ -157,23 +158,28 @@ class Lanes:
         ops = list(_ops(program, rank))
         queue = [op for op in ops if op.kind == Kind.collective]
         numbers = {op.index: number for number, op in enumerate(queue)}
-        is_made, begun, waited = set[int](), 0, 0
+        is_made, begun, waited, has_own, has_later = set[int](), 0, 0, False, False
         for op in [op for op in ops if op.kind != Kind.collective]:
             while begun < len(queue) and is_made.issuperset(set(queue[begun].after) - numbers.keys()):
                 yield self._begin(queue[begun], begun)
                 begun += 1
             needed = 1 + max((numbers[each] for each in op.after if each in numbers), default=-1)
+            if waited < needed and has_own and not has_later and self.kind == GATHER:
+                yield Step(LATER)
+                has_later = True
             while waited < needed:
                 yield Step(WAIT, waited)
                 waited += 1
             if op.kind == Kind.compute:
                 yield self._product(op)
+                has_own = True
             elif op.writes[0].buffer not in self.same:
                 yield self._copy(op)
             is_made.add(op.index)
         for number in range(begun, len(queue)):
             yield self._begin(queue[number], number)
-        yield Step(LATER)
+        if not has_later:
+            yield Step(LATER)
         for number in range(waited, len(queue)):
             yield Step(WAIT, number)
 

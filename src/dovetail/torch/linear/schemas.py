@@ -20,6 +20,9 @@ SCHEMAS = {
     "linear_gradients": (
         "(Tensor[] grads, Tensor[] weights, Tensor input, str op, int? dim, str group) -> (Tensor, Tensor[])"
     ),
+    "linear_scattered_gradients": (
+        "(Tensor grad, Tensor[] weights, Tensor[] inputs, int dim, str group) -> (Tensor, Tensor[], Tensor[])"
+    ),
     "linear_of_replicated": "(Tensor input, Tensor[] weights, Tensor?[] biases, str group) -> Tensor[]",
 }
 library = torch.library.Library("dovetail", "DEF")
@@ -61,6 +64,14 @@ def _fake_gradients(grads: Any, weights: Any, tensor: Any, op: str, dim: int | N
     return tensor.new_empty(shape), [torch.empty_like(each, memory_format=torch.contiguous_format) for each in weights]
 
 
+def _fake_scattered_gradients(grad: Any, weights: Any, inputs: Any, dim: int, group: str) -> Any:
+    ranks = dispatch.resolve_process_group(group).size()
+    whole, *of_inputs = (
+        _outermost(grad, dim, width, ranks) for width in (grad.shape[-1], *(w.shape[1] for w in weights))
+    )
+    return whole, of_inputs, [torch.empty_like(each, memory_format=torch.contiguous_format) for each in weights]
+
+
 def register() -> None:
     """Register the CPU kernels and the fake ones."""
     fakes = {
@@ -68,6 +79,7 @@ def register() -> None:
         "linear_reduce_scatter": fake_reduce_scatter,
         "all_gather_linear": _fake_all_gather,
         "linear_gradients": _fake_gradients,
+        "linear_scattered_gradients": _fake_scattered_gradients,
         "linear_of_replicated": kernels.linear_of_replicated,
     }
     for name, fake in fakes.items():
