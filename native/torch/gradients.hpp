@@ -224,7 +224,8 @@ struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
         } else {
             std::tie(whole, of_inputs) = gathered(about, scaled, turned(weights));
             for (std::size_t place = 0; place < count; ++place)
-                if (ctx->needs_input_grad(count + place)) of_weights[place] = weight_gradient(whole, inputs[place], dim);
+                if (ctx->needs_input_grad(count + place))
+                    of_weights[place] = weight_gradient(whole, inputs[place], dim);
         }
         variable_list found(2);
         found.insert(found.end(), of_inputs.begin(), of_inputs.end());
@@ -236,12 +237,13 @@ struct ReduceScatter : torch::autograd::Function<ReduceScatter> {
         return found;
     }
     // Returns the gathered gradient, and those of all inputs and weights: the serial plan here, others in Python.
-    static std::tuple<Tensor, Tensors, Tensors> together(const About& about, const Tensor& grad,
-                                                         const Tensors& weights, const Tensors& inputs) {
+    static std::tuple<Tensor, Tensors, Tensors> together(const About& about, const Tensor& grad, const Tensors& weights,
+                                                         const Tensors& inputs) {
         if (auto call = Served(about.name).scattered_gradients(about, grad, weights, inputs))
             return call->scattered_gradients(grad, weights, inputs);
         const py::gil_scoped_acquire gil;
-        const py::tuple made = python().attr("linear_scattered_gradients")(grad, weights, inputs, about.dim, about.name);
+        const py::tuple made =
+            python().attr("linear_scattered_gradients")(grad, weights, inputs, about.dim, about.name);
         return {made[0].cast<Tensor>(), made[1].cast<Tensors>(), made[2].cast<Tensors>()};
     }
     static std::pair<Tensor, Tensors> gathered(const About& about, const Tensor& grad, const Tensors& weights);

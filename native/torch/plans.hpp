@@ -18,7 +18,16 @@ namespace dovetail::torch_group {
 // What distinguishes calls: as the keys of src/dovetail/torch/linear/kernels.py, written as numbers.
 class Key {
   public:
-    enum Word : std::int64_t { none = -1, all_reduce = 1, reduce_scatter, all_gather, gradients, scattered_gradients, sum, avg };
+    enum Word : std::int64_t {
+        none = -1,
+        all_reduce = 1,
+        reduce_scatter,
+        all_gather,
+        gradients,
+        scattered_gradients,
+        sum,
+        avg
+    };
 
     // Of Python's key. Throws if it has a word that is not served here.
     static Key of(const py::tuple& words) {
