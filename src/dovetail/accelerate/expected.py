@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from dovetail.accelerate.counter import COUNTER, REPLACED
@@ -293,24 +292,20 @@ class _Contest:
     def times(
         self, settings: Sequence[_Setting], limit_s: float
     ) -> list[tuple[_Setting, dict[tuple[str, int], float]]]:
-        """Return for each setting the median of all passes' rounds, by name of the call and log2 of the bytes.
-
-        The least would be the library's at the best moment of the machine, where the program runs at any.
-        """
+        """Return for each setting the least median of the passes, by name of the call and log2 of the bytes."""
         begun = time.monotonic()
-        rounds: list[dict[tuple[str, int], list[float]]] = [{} for _ in settings]
+        least: list[dict[tuple[str, int], float]] = [{} for _ in settings]
         for number in range(PASSES):
             order = range(len(settings)) if number % 2 == 0 else reversed(range(len(settings)))
             for i in order:
                 if time.monotonic() - begun > limit_s:
                     break
                 for key, seconds in self._time(*settings[i]).items():
-                    rounds[i].setdefault(key, []).extend(seconds)
-        medians = [{key: median(seconds) for key, seconds in each.items()} for each in rounds]
-        return list(zip(settings, medians, strict=True))
+                    least[i][key] = min(seconds, least[i].get(key, seconds))
+        return list(zip(settings, least, strict=True))
 
-    def _time(self, what: str, knobs: Knobs, call: str) -> dict[tuple[str, int], tuple[float, ...]]:
-        found: dict[tuple[str, int], tuple[float, ...]] = {}
+    def _time(self, what: str, knobs: Knobs, call: str) -> dict[tuple[str, int], float]:
+        found: dict[tuple[str, int], float] = {}
         with tempfile.TemporaryDirectory(prefix="counts-", dir=cache_dir()) as place:
             env = dict(knobs) | (self._counted(Path(place)) if what == "memory" else {})
             for kind, logs in self.points.items():
@@ -319,9 +314,7 @@ class _Contest:
                     found |= self._of_kind(kind, name, logs, env)
         return found
 
-    def _of_kind(
-        self, kind: str, name: str, logs: Sequence[int], env: Knobs
-    ) -> dict[tuple[str, int], tuple[float, ...]]:
+    def _of_kind(self, kind: str, name: str, logs: Sequence[int], env: Knobs) -> dict[tuple[str, int], float]:
         ranks = self.found.counts.ranks
         moves = COLLECTIVES[kind].moves
         least = 4 * (ranks if COLLECTIVES[kind].in_parts else 1) if moves else 0
@@ -330,7 +323,7 @@ class _Contest:
         timed = self.program.time(
             kind, list(sizes), ranks, dtype=dtype, level=self.found.level, knobs=env, rounds=ROUNDS, batch_s=BATCH_S
         )
-        return {(name, sizes[size]): each.seconds for size, each in timed.items()}
+        return {(name, sizes[size]): each.median_s for size, each in timed.items()}
 
     def _counted(self, place: Path) -> dict[str, str]:
         assert self.command.gate is not None
