@@ -117,6 +117,7 @@ def run_program(args: argparse.Namespace) -> dict[str, Any]:
     about: dict[str, Any] = {
         "what": "program",
         "name": args.name,
+        "command": " ".join(Path(word).name if os.path.isabs(word) else word for word in args.words),
         "link": args.link,
         "tuned": args.tuned,
         "reorder": args.reorder,

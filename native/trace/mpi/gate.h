@@ -254,6 +254,7 @@ static char* dg_address(const struct dl_phdr_info* object, ElfW(Addr) value) {
 typedef struct {
     char *symbols, *texts, *rela, *jumps;
     size_t rela_bytes, jump_bytes, num_symbols; /* 0 symbols: unknown */
+    size_t num_undefined; /* symbols at the beginning of the table, among which are all undefined ones; 0: unknown */
 } dg_tables;
 
 static int dg_read_tables(const struct dl_phdr_info* object, dg_tables* t) {
@@ -269,7 +270,9 @@ static int dg_read_tables(const struct dl_phdr_info* object, dg_tables* t) {
         if (d->d_tag == DT_RELASZ) t->rela_bytes = d->d_un.d_val;
         if (d->d_tag == DT_PLTRELSZ) t->jump_bytes = d->d_un.d_val;
         if (d->d_tag == DT_HASH) t->num_symbols = ((const uint32_t*)(void*)dg_address(object, d->d_un.d_ptr))[1];
+        if (d->d_tag == DT_GNU_HASH) t->num_undefined = ((const uint32_t*)(void*)dg_address(object, d->d_un.d_ptr))[1];
     }
+    if (t->num_undefined <= 1) t->num_undefined = t->num_symbols; /* 1: of a hash table without symbols, too */
     return t->symbols && t->texts;
 }
 
@@ -285,19 +288,33 @@ static void dg_protect(const struct dl_phdr_info* object) {
     }
 }
 
+/* Returns whether symbol `s` of an object is a weak reference to a function that the process's MPI lacks. */
+static int dg_is_missing(const dg_tables* t, size_t s) {
+    const ElfW(Sym)* symbol = (const ElfW(Sym)*)(const void*)t->symbols + s;
+    if (!s || ELF64_ST_BIND(symbol->st_info) != STB_WEAK || symbol->st_shndx) return 0;
+    const char* name = t->texts + symbol->st_name;
+    for (int i = 0; i < dg_missing.count; ++i)
+        if (!strcmp(name, dg_c_calls[dg_missing.number[i]].name)) return 1;
+    return 0;
+}
+
+/* Returns whether an object may refer to missing functions. Its undefined symbols are few, its references may be
+   hundreds of thousands. */
+static int dg_may_refer(const dg_tables* t) {
+    for (size_t s = 1; s < t->num_undefined; ++s)
+        if (dg_is_missing(t, s)) return 1;
+    return !t->num_undefined;
+}
+
 /* Sets an object's weak references to missing functions, which led to the gate, to NULL; returns their number. */
 static int dg_clear(const struct dl_phdr_info* object, const dg_tables* t, char* table, size_t num_bytes) {
     int cleared = 0;
     for (size_t at = 0; table && at + sizeof(ElfW(Rela)) <= num_bytes; at += sizeof(ElfW(Rela))) {
         const ElfW(Rela)* entry = (const ElfW(Rela)*)(table + at);
-        const ElfW(Sym)* symbol = (const ElfW(Sym)*)t->symbols + ELF64_R_SYM(entry->r_info);
-        if (!ELF64_R_SYM(entry->r_info) || ELF64_ST_BIND(symbol->st_info) != STB_WEAK || symbol->st_shndx) continue;
-        for (int i = 0; i < dg_missing.count; ++i) {
-            if (strcmp(t->texts + symbol->st_name, dg_c_calls[dg_missing.number[i]].name)) continue;
-            void* const nothing = NULL;
-            dg_write((void*)(object->dlpi_addr + entry->r_offset), sizeof nothing, &nothing);
-            ++cleared;
-        }
+        if (!dg_is_missing(t, ELF64_R_SYM(entry->r_info))) continue;
+        void* const nothing = NULL;
+        dg_write((void*)(object->dlpi_addr + entry->r_offset), sizeof nothing, &nothing);
+        ++cleared;
     }
     return cleared;
 }
@@ -305,7 +322,7 @@ static int dg_clear(const struct dl_phdr_info* object, const dg_tables* t, char*
 static int dg_clear_all(struct dl_phdr_info* object, size_t size, void* unused) {
     dg_tables tables;
     (void)size, (void)unused;
-    if (!dg_read_tables(object, &tables)) return 0;
+    if (!dg_read_tables(object, &tables) || !dg_may_refer(&tables)) return 0;
     int cleared = dg_clear(object, &tables, tables.rela, tables.rela_bytes);
     cleared += dg_clear(object, &tables, tables.jumps, tables.jump_bytes);
     if (cleared) dg_protect(object);
