@@ -22,14 +22,7 @@ from dovetail.matmul.tiles import Seconds
 from dovetail.torch.linear.kinds import COLUMNS, GATHER, GATHERS, REDUCE, SCATTER
 
 TILES = (1, 2, 3, 4, 6, 8, 12, 16)  # numbers of equal tiles that are considered
-EXCHANGED = (
-    1,
-    2,
-    3,
-    4,
-    6,
-    8,
-)  # and of those that ranks send each other themselves: their products are as long as above
+EXCHANGED = TILES[:6]  # of those, where ranks exchange parts: products of other ranks' rows and of the own ones
 ACROSS = "across"  # the parameter of schedules whose tiles cut columns
 
 
