@@ -60,8 +60,8 @@ def replayed_s(model: ReplayModel) -> float:
 def message_columns(messages: Sequence[Message], delays: Delays) -> MessageColumns:
     """Return the columns of messages; their times as in `to_program`."""
     if not messages:
-        none = np.zeros(0)
-        return MessageColumns(none.astype("i4"), *(none.astype(bool) for _ in range(3)), none, none)
+        none, no_flags = np.zeros(0), np.zeros(0, bool)
+        return MessageColumns(none.astype("i4"), no_flags, no_flags, no_flags, none, none)
     src, dst, key, num_bytes, delay_s, *flags, gap_s = zip(*map(_OF_MESSAGE, messages), strict=True)
     ways = {way: i for i, way in enumerate(dict.fromkeys(zip(src, dst, key, strict=True)))}
     channel = np.array([ways[way] for way in zip(src, dst, key, strict=True)], "i4")
@@ -83,10 +83,11 @@ def call_columns(collectives: Sequence[CollectiveCall]) -> CallColumns:
     group = [groups.setdefault(it.group, len(groups)) for it in collectives]
     call = [calls.setdefault((it.name, it.group), len(calls)) for it in collectives]
     pool = [rooted.setdefault((it.way, it.group), len(rooted)) for it in collectives]
-    numbers = (np.array(each, "i4") for each in (call, group, pool, [it.root for it in collectives]))
+    root = [it.root for it in collectives]
     way = np.array([_WAYS[it.way] for it in collectives], "u1")
     quiet = np.array([it.stalls for it in collectives], bool)
     seconds = np.array([it.seconds for it in collectives], "f8")
     starts = np.cumsum([0, *map(len, groups)]).astype("i8")
     members = np.array([rank for ranks in groups for rank in ranks], "i4")
-    return CallColumns(*numbers, way, quiet, seconds, starts, members)
+    numbers = [np.array(each, "i4") for each in (call, group, pool, root)]
+    return CallColumns(numbers[0], numbers[1], numbers[2], numbers[3], way, quiet, seconds, starts, members)
