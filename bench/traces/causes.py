@@ -30,7 +30,7 @@ from dovetail.trace.trace import COLUMNS
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.prefix) / "bin"
 PROGRAMS = {"late": "imbalance", "moving": "imbalance", "writes": "io", "pauses": "poll", "messages": "block"}
-PROGRAMS |= {"turns": "barrier"}
+PROGRAMS |= {"turns": "barrier", "lockstep": "lockstep"}
 STEPS, SHOWN = 60, 3  # as in examples/causes/steps.h; steps in a picture
 WIDTH = 720  # of a picture, in pixels
 

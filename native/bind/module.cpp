@@ -3,6 +3,7 @@
 
 void bind_ir(nanobind::module_& m);
 void bind_sim(nanobind::module_& m);
+void bind_replay(nanobind::module_& m);
 void bind_run(nanobind::module_& m);
 void bind_mailbox(nanobind::module_& m);
 void bind_comm(nanobind::module_& m);
@@ -15,6 +16,7 @@ NB_MODULE(_core, m) {
     m.doc() = "Native parts of dovetail.ir, dovetail.sim, dovetail.run and dovetail.trace.";
     bind_ir(m);
     bind_sim(m);
+    bind_replay(m);
     bind_run(m);
     bind_mailbox(m);
     bind_shm(m);

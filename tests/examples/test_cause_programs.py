@@ -11,6 +11,7 @@ from traced_programs import traced
 from dovetail.advise.causes import causes
 
 PROGRAMS = {"late": "work", "moving": "work", "writes": "io", "pauses": "poll", "messages": "call", "turns": "work"}
+PROGRAMS |= {"lockstep": "work"}
 FOLDER = needs.ROOT / "examples" / "causes"
 pytestmark = pytest.mark.mpi
 

@@ -61,6 +61,8 @@ static void collectives(void) {
     }
     MPI_Cart_create(MPI_COMM_WORLD, 1, dims, wraps, 0, &ring);
     MPI_Neighbor_allgather(given, 1, MPI_DOUBLE, taken, 1, MPI_DOUBLE, ring);
+    MPI_Ineighbor_alltoall(given, 1, MPI_DOUBLE, taken, 1, MPI_DOUBLE, ring, &request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
     MPI_Comm_free(&ring);
     MPI_Comm_free(&pair);
 }

@@ -14,6 +14,7 @@ SOURCE = needs.RANKS / "trace_program.c"
 ONCE = (
     *("Init", "Finalize", "Sendrecv", "Startall", "Comm_split", "Bcast", "Gather", "Allgather", "Alltoallv", "Barrier"),
     *("Reduce_scatter_block", "Allreduce", "Iallreduce", "Cancel", "Cart_create", "Neighbor_allgather", "Win_create"),
+    "Ineighbor_alltoall",
     *("Put", "Get", "Win_free", "Send_init", "Recv_init"),
 )
 

@@ -262,6 +262,21 @@ static inline void dm_collective(int64_t sent, int64_t received, MPI_Comm comm) 
             if (dm_near[dm_i] >= 0) dm_send(each, dm_near[dm_i], DM_NEAR_TAG, comm); \
         dm_recv(0, MPI_ANY_SOURCE, DM_NEAR_TAG, comm);                               \
     } while (0)
+/* The same of one that only begins: its receives are over when its request is. */
+#define DM_BEGIN_NEAR(from_each, each, sent, received, comm)                              \
+    do {                                                                                  \
+        int dm_near[DM_MOST_NEAR];                                                        \
+        const int dm_out = dm_neighbours(comm, 1, dm_near);                               \
+        if (dm_out < 0) {                                                                 \
+            dm_collective(sent, received, comm);                                          \
+            break;                                                                        \
+        }                                                                                 \
+        for (int dm_i = 0; dm_i < dm_out; ++dm_i)                                         \
+            if (dm_near[dm_i] >= 0) dm_send(each, dm_near[dm_i], DM_NEAR_TAG, comm);      \
+        const int dm_in = dm_neighbours(comm, 0, dm_near);                                \
+        for (int dm_i = 0; dm_i < dm_in; ++dm_i)                                          \
+            if (dm_near[dm_i] >= 0) dm_recv(from_each, dm_near[dm_i], DM_NEAR_TAG, comm); \
+    } while (0)
 #define DM_FROM_NEAR(each, comm)                                                                                      \
     do {                                                                                                              \
         int dm_near[DM_MOST_NEAR];                                                                                    \

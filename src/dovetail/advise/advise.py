@@ -13,7 +13,7 @@ from dovetail.advise.disturbance import disturbance
 from dovetail.advise.finding import Finding, counted_s, ranked_by
 from dovetail.advise.flood_remedies import FloodCost, flood_cost
 from dovetail.advise.places import Places
-from dovetail.advise.remedy import CAUSE, Remedy, Site, duration
+from dovetail.advise.remedy import CAUSE, LEAST_SHARE, Remedy, Site, duration
 from dovetail.advise.replay import changed_s, makespan_s, with_curve
 from dovetail.advise.roots import Root, Roots
 from dovetail.advise.sources import SOURCES
@@ -31,7 +31,6 @@ from dovetail.trace.analysis.replay_model import ReplayModel
 from dovetail.trace.partial import partial_words
 
 SCHEMA = "dovetail.advice/1"
-LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
 MOST_ROWS = 1 << 16  # a longer trace is represented by excerpts: its replays would take more than 2 s
 EXCERPTS, EXCERPT_ROWS = 8, 8192  # number of excerpts, and rows of each
 SUMS = ("saves_s", "bound_s", "disturbed_s")  # fields of a finding that excerpts' sums give
@@ -238,7 +237,9 @@ def advise_model(
     for source in SOURCES:
         for remedy in source(model, site):
             least_s = changed_s(remedy.changed)
-            saved = replayed - least_s - cost.of_removed_s(model, remedy.changed)
+            saved = replayed - least_s
+            if saved >= LEAST_SHARE * replayed:  # most save nothing
+                saved -= cost.of_removed_s(model, remedy.changed)
             if saved >= LEAST_SHARE * replayed:
                 finding = _finding(remedy, where(remedy.rows), saved, roots)
                 if remedy.bound is not None:
@@ -276,19 +277,42 @@ def _with_alternatives(ranked: Sequence[_Weighed], site: Site) -> Iterator[Findi
     The later remedy is looked for again in the model that the earlier one changed, and replayed there.
     """
     mains: list[_Weighed] = []
+    again = _Again(site)
     for it in ranked:
-        main = next((m for m in mains if _saves_after(it, m, site) < 0.5 * it.finding.saves_s), None)
+        main = next((m for m in mains if again.saves_s(it, m) < 0.5 * it.finding.saves_s), None)
         if main is None and len(mains) < MOST_MAINS:
             mains.append(it)
         same = f"{main.finding.kind} at {main.finding.where}" if main else ""
         yield replace(it.finding, instead_of=same)
 
 
-def _saves_after(it: _Weighed, main: _Weighed, site: Site) -> float:
-    """Return the seconds that a remedy still saves where an earlier one was followed."""
-    rows = set(it.remedy.rows)
-    again = (r for r in it.source(main.remedy.changed, site) if r.kind == it.remedy.kind and rows & set(r.rows))
-    return max((main.makespan_s - changed_s(remedy.changed) for remedy in again), default=0.0)
+class _Again:
+    """Looks for remedies in models that earlier remedies have changed. Each source is asked once about each model."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.found: dict[tuple[object, int], list[_Rest]] = {}
+
+    def saves_s(self, it: _Weighed, main: _Weighed) -> float:
+        """Return the seconds that a remedy still saves where an earlier one was followed."""
+        key = it.source, id(main)
+        if key not in self.found:
+            remedies = it.source(main.remedy.changed, self.site)
+            self.found[key] = [
+                _Rest(r.kind, frozenset(r.rows), main.makespan_s - changed_s(r.changed)) for r in remedies
+            ]
+        rest = (
+            r.saves_s for r in self.found[key] if r.kind == it.remedy.kind and not r.rows.isdisjoint(it.remedy.rows)
+        )
+        return max(rest, default=0.0)
+
+
+class _Rest(NamedTuple):
+    """What a remedy of a changed model saves there: its kind, rows, and seconds."""
+
+    kind: str
+    rows: frozenset[int]
+    saves_s: float
 
 
 def together(runs: Sequence[Advice]) -> Advice:

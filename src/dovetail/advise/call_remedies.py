@@ -114,10 +114,11 @@ def _most(model: ReplayModel, steps: Sequence[tuple[int, Step]]) -> str:
 
 def _without(model: ReplayModel, rows: set[int]) -> ReplayModel:
     """Return the model without these calls; the work between them stays."""
-    meet = ("join", "joined")
-    gone = [{i for i, s in enumerate(steps) if s.row in rows and s.kind in meet} for steps in model.steps]
-    kept = [dropped(steps, at) for steps, at in zip(model.steps, gone, strict=True)]
-    return model.with_steps([list(_without_calls(list(steps), rows)) for steps in kept])
+    return model.with_steps([_without_calls(_without_meetings(steps, rows), rows) for steps in model.steps])
+
+
+def _without_meetings(steps: Sequence[Step], rows: set[int]) -> Sequence[Step]:
+    return dropped(steps, {i for i, s in enumerate(steps) if s.row in rows and s.kind in ("join", "joined")})
 
 
 def _without_calls(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:

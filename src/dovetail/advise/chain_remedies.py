@@ -19,7 +19,7 @@ MANY = 4  # fewer handed-on blocks, or answers, are no pattern: two begin and en
 
 
 @dataclass
-class _Piece:
+class Piece:
     """One rank's work between two bursts of calls: `at`: index of the step that follows the work."""
 
     rank: int
@@ -33,7 +33,7 @@ def pipeline(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
     The number of pieces is that with the shortest replay; each further piece costs its ranks the calls' own time.
     """
-    pieces = [piece for rank in range(len(model.steps)) for piece in _pieces(model, rank)]
+    pieces = work_pieces(model)
     chosen = _handed_on(model, pieces)
     if len(chosen) < MANY:
         return
@@ -60,16 +60,16 @@ def pipeline(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     yield Remedy("pipeline", tuple(rows), evidence, action, best, is_sure=False)
 
 
-def _pieces(model: ReplayModel, rank: int) -> Iterator[_Piece]:
+def _pieces(model: ReplayModel, rank: int) -> Iterator[Piece]:
     """Yield a rank's pieces of work, with the messages received before and sent after them without other work."""
-    current: _Piece | None = None
+    current: Piece | None = None
     before: list[int] = []
     is_open = True
     for at, step in enumerate(model.steps[rank]):
         if gap_s(step) > GRAIN_S:
             if current is not None:
                 yield current
-            current, before, is_open = _Piece(rank, at, before), [], True
+            current, before, is_open = Piece(rank, at, before), [], True
         if step.kind == "received":
             before.append(step.number)
         elif step.kind in ("join", "joined"):
@@ -80,7 +80,7 @@ def _pieces(model: ReplayModel, rank: int) -> Iterator[_Piece]:
         yield current
 
 
-def _handed_on(model: ReplayModel, pieces: Sequence[_Piece]) -> set[int]:
+def _handed_on(model: ReplayModel, pieces: Sequence[Piece]) -> set[int]:
     """Return the messages that one piece of work ends with and another begins with, and that answer no request."""
     takes = {n for piece in pieces for n in piece.taken}
     found = set()
@@ -93,15 +93,24 @@ def _handed_on(model: ReplayModel, pieces: Sequence[_Piece]) -> set[int]:
     return found
 
 
-def handed_on_signals(model: ReplayModel) -> set[int]:
+def work_pieces(model: ReplayModel) -> list[Piece]:
+    """Return the pieces of work of all ranks."""
+    return [piece for rank in range(len(model.steps)) for piece in _pieces(model, rank)]
+
+
+def signals(model: ReplayModel, pieces: Sequence[Piece]) -> set[int]:
     """Return the tiny messages that one rank's piece of work ends with and another rank's piece begins with."""
-    pieces = [piece for rank in range(len(model.steps)) for piece in _pieces(model, rank)]
     takes = {n for piece in pieces for n in piece.taken}
     given = {n for piece in pieces for n in piece.given}
-    return {n for n in takes & given if model.messages[n].num_bytes <= 2 * ELEMENT_BYTES and not crosses(model, n)}
+    return {n for n in takes & given if is_signal(model, n) and not crosses(model, n)}
 
 
-def _in_pieces(model: ReplayModel, pieces: Sequence[_Piece], chosen: set[int], count: int) -> ReplayModel:
+def is_signal(model: ReplayModel, number: int) -> bool:
+    """Return whether a message is hardly larger than one number."""
+    return model.messages[number].num_bytes <= 2 * ELEMENT_BYTES
+
+
+def _in_pieces(model: ReplayModel, pieces: Sequence[Piece], chosen: set[int], count: int) -> ReplayModel:
     messages, parts = list(model.messages), dict[int, list[int]]()
     for n in sorted(chosen):
         parts[n] = [n, *range(len(messages), len(messages) + count - 1)]
@@ -124,7 +133,7 @@ def _part(model: ReplayModel, message: Message, count: int) -> Message:
     return replace(message, num_bytes=size, delay_s=delay_s, rendezvous=held)
 
 
-def _split(steps: Sequence[Step], at: dict[int, _Piece], parts: dict[int, list[int]], count: int) -> Iterator[Step]:
+def _split(steps: Sequence[Step], at: dict[int, Piece], parts: dict[int, list[int]], count: int) -> Iterator[Step]:
     """Yield a rank's steps with these pieces of work, and the messages around them, in `count` parts."""
     rows = {(s.kind, s.number): s.row for s in steps if s.number in parts}
     spent = [after.after_s for step, after in pairwise(steps) if step.number in parts]
@@ -147,7 +156,7 @@ def _split(steps: Sequence[Step], at: dict[int, _Piece], parts: dict[int, list[i
 
 
 def _loop(
-    piece: _Piece,
+    piece: Piece,
     work_s: float,
     parts: dict[int, list[int]],
     count: int,

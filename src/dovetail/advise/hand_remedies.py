@@ -19,6 +19,7 @@ SMALL_BYTES = 256  # of two ranks, larger messages are taken for borders of a gr
 _IN_TWO = {
     ("MPI_Reduce", "MPI_Bcast"): "MPI_Allreduce",
     ("MPI_Gather", "MPI_Bcast"): "MPI_Allgather",
+    ("MPI_Reduce", "MPI_Scatter"): "MPI_Reduce_scatter_block",
 }  # to a root, and from it: what does both
 CLOCK_S = 2e-8  # shorter times between calls are those of a loop
 
@@ -191,7 +192,7 @@ def in_two(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
 
 def _plain(name: str) -> str:
-    return name.removesuffix("_c").replace("Gatherv", "Gather")
+    return name.removesuffix("_c").replace("Gatherv", "Gather").replace("Scatterv", "Scatter")
 
 
 def _is_pair(model: ReplayModel, place: Sequence[Mapping[int, int]], a: CollectiveCall, b: CollectiveCall) -> bool:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from dovetail.advise.lockstep_remedies import acknowledgements
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, duration, gap_s, own_s
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
@@ -70,8 +71,10 @@ def answer_first(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     that works for one other, which hardly works itself, is its worker: its answer is its work.
     """
     own, at = [own_s(steps) for steps in model.steps], dict[str, list[_Burst]]()
+    mere = acknowledgements(model)  # left to `run_ahead`
     for rank, steps in enumerate(model.steps):
         bursts = [it for it in _bursts(rank, steps) if it.work_s > GRAIN_S and _is_answer(model, it)]
+        bursts = [it for it in bursts if not mere.issuperset(it.numbers)]
         asked_by = {model.messages[n].dst for it in bursts for n in it.numbers}
         if len(asked_by) > 1 or any(own[other] > WORKS * own[rank] for other in asked_by):
             for it in bursts:

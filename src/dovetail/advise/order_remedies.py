@@ -28,7 +28,7 @@ def barrier(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         calls = calls_each([it for it in found if it[1].number in numbers], "MPI_Barrier")
         evidence = f"{calls} at {place}; messages keep their order without it"
         action = "remove the barrier, if nothing else relies on it (files, other memory than MPI's, measuring)"
-        yield Remedy("barrier", rows, evidence, action, _without(model, numbers), is_sure=False)
+        yield Remedy("barrier", rows, evidence, action, without_collectives(model, numbers), is_sure=False)
 
 
 def _meet_in_barriers_only(model: ReplayModel) -> bool:
@@ -37,7 +37,8 @@ def _meet_in_barriers_only(model: ReplayModel) -> bool:
     return all(model.collectives[s.number].name == "MPI_Barrier" for s in joins)
 
 
-def _without(model: ReplayModel, numbers: set[int]) -> ReplayModel:
+def without_collectives(model: ReplayModel, numbers: set[int]) -> ReplayModel:
+    """Return the model without these collectives; the time within their calls goes, too."""
     kinds = ("join", "joined")
     gone = [{i for i, s in enumerate(steps) if s.kind in kinds and s.number in numbers} for steps in model.steps]
     return model.with_steps([dropped(s, g) for s, g in zip(model.steps, gone, strict=True)])
@@ -51,16 +52,19 @@ def seldom(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     for place, found in by_site(model, site, "join").items():
         its = [model.collectives[s.number] for _, s in found]
         count = len({it.collective for it in its})
-        if count < MANY or not all(_may_be_seldom(it) for it in its):
+        if count < MANY or not all(may_be_seldom(it) for it in its):
             continue
         evidence = f"{calls_each(found, its[0].name)} at {place}, of up to {max(it.num_bytes for it in its)} bytes"
         action = "call it every k-th time, if its result is needed that seldom only (sums add up locally until then): "
         action += "saves about (k - 1)/k of this"
         rows = tuple(s.row for _, s in found)
-        yield Remedy("seldom", rows, evidence, action, _without(model, {s.number for _, s in found}), is_sure=False)
+        yield Remedy(
+            "seldom", rows, evidence, action, without_collectives(model, {s.number for _, s in found}), is_sure=False
+        )
 
 
-def _may_be_seldom(it: CollectiveCall) -> bool:
+def may_be_seldom(it: CollectiveCall) -> bool:
+    """Return whether a collective is small, or a reduction, so that a program may call it less often."""
     if it.name == "MPI_Barrier" or it.name in WINDOW_CALLS:
         return False
     return it.num_bytes <= SMALL_BYTES or traits_of(kind_of_mpi(it.name.removeprefix("MPI_"))).reduces

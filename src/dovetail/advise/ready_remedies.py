@@ -140,7 +140,7 @@ def send_each(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """
     bursts: dict[str, list[tuple[int, list[int]]]] = defaultdict(list)
     for rank, steps in enumerate(model.steps):
-        for at in _to_several(model, steps):
+        for at in to_several(model, steps):
             if gap_s(steps[at[0]]) > GRAIN_S:
                 bursts[site(steps[at[0]].row)].append((rank, at))
     for place, found in bursts.items():
@@ -163,7 +163,7 @@ def send_each(model: ReplayModel, site: Site) -> Iterator[Remedy]:
         yield _earlier(model, shared, evidence, action, first)
 
 
-def _to_several(model: ReplayModel, steps: Sequence[Step]) -> Iterator[list[int]]:
+def to_several(model: ReplayModel, steps: Sequence[Step]) -> Iterator[list[int]]:
     """Yield runs of sends to different ranks, without work between them, as indices of steps."""
     run: list[int] = []
     for i, step in enumerate(steps):

@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from dovetail.trace.analysis.call_classes import IO, ONE_SIDED, class_of
 from dovetail.trace.analysis.floods import AT_ONCE_S
@@ -17,9 +18,22 @@ CAUSE = "cause"  # kind of a finding without a remedy: the largest cause of wait
 KINDS = (
     *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "pickle", "unchanged", "needless"),
     *("post_earlier", "standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe"),
-    *("rendezvous", "turns", "send_earlier", "pipeline", "volume", "nonblocking", "overlap", "answer_first"),
+    *(
+        "rendezvous",
+        "lockstep",
+        "turns",
+        "send_earlier",
+        "pipeline",
+        "volume",
+        "pace",
+        "nonblocking",
+        "overlap",
+        "answer_first",
+    ),
     *("temporal_block", "barrier", "imbalance", "seldom", CAUSE),
 )
+LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
+_WAITS = ("received", "sent", "join", "joined")  # steps that wait, in the call that they belong to
 GRAIN_S = AT_ONCE_S  # calls with less work than this between them count as consecutive
 
 
@@ -64,21 +78,29 @@ def call_s(step: Step) -> float:
     return step.within_s - step.after_s
 
 
-def dropped(steps: Sequence[Step], gone: set[int]) -> Iterator[Step]:
-    """Yield the steps without those at the indices `gone`.
+def dropped(steps: Sequence[Step], gone: set[int]) -> Sequence[Step]:
+    """Return the steps without those at the indices `gone`.
 
     The work before a removed step stays; the time within its call is removed. If the call also has other steps, only
     the removed steps' share of its time is removed.
     """
-    all_of, gone_of = Counter(step.row for step in steps), Counter(steps[i].row for i in gone)
-    own_s, within_s, lost_share = 0.0, 0.0, 0.0
+    if not gone:
+        return steps
+    gone_of = Counter(steps[i].row for i in gone)
+    all_of = Counter(step.row for step in steps if step.row in gone_of)
+    own_s, within_s, lost_share, found = 0.0, 0.0, 0.0, list[Step]()
     for i, step in enumerate(steps):
-        lost_s = step.after_s * lost_share
-        own_s, within_s = own_s + step.seconds - lost_s, within_s + step.within_s - lost_s
-        lost_share = gone_of[step.row] / all_of[step.row]
-        if i not in gone:
-            yield step._replace(seconds=own_s, within_s=within_s, after_s=step.after_s - lost_s)
-            own_s = within_s = 0.0
+        is_gone = i in gone
+        if is_gone or lost_share or own_s or within_s:
+            lost_s = step.after_s * lost_share
+            own_s, within_s = own_s + step.seconds - lost_s, within_s + step.within_s - lost_s
+            if not is_gone:
+                found.append(step._replace(seconds=own_s, within_s=within_s, after_s=step.after_s - lost_s))
+                own_s = within_s = 0.0
+        else:
+            found.append(step)
+        lost_share = gone_of[step.row] / all_of[step.row] if step.row in gone_of else 0.0
+    return found
 
 
 def later(
@@ -122,11 +144,24 @@ def latest(steps: Sequence[Step], rows: set[int]) -> Iterator[Step]:
 
 
 def by_site(model: ReplayModel, site: Site, kind: StepKind) -> dict[str, list[tuple[int, Step]]]:
-    """Return the steps of this kind as (rank, step), grouped by call site."""
+    """Return the steps of this kind as (rank, step), grouped by call site.
+
+    Sites whose calls took less in all than a change must save are left out: a change to waits there saves no more.
+    """
     found: dict[str, list[tuple[int, Step]]] = {}
     for it in model.of_kind.get(kind, ()):
         found.setdefault(site(it[1].row), []).append(it)
-    return found
+    if kind not in _WAITS or not model.spent_s:
+        return found
+    least_s = LEAST_SHARE * max((sum(step.seconds for step in steps) for steps in model.steps), default=0.0)
+    return {place: those for place, those in found.items() if _spent_s(model, those) >= least_s}
+
+
+def _spent_s(model: ReplayModel, found: Sequence[tuple[int, Step]]) -> float:
+    """Return the seconds in the calls of these steps; infinity if these only begin what other calls wait for."""
+    if any(step.kind == "join" and not model.collectives[step.number].blocking for _, step in found):
+        return inf
+    return sum(model.spent_s.get(row, inf) for row in {step.row for _, step in found})
 
 
 def calls_each(found: Sequence[tuple[int, Step]], name: str) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import ceil, inf, log2
+from math import ceil, inf, isnan, log2
 from typing import Any
 
 import numpy as np
 
-from dovetail.core import MachineError, ProgramError
+from dovetail.core import MachineError
 from dovetail.cost import CostModel
 from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.machine import Machine
@@ -18,6 +18,7 @@ from dovetail.trace import Trace
 from dovetail.trace.analysis.delays import from_curve
 from dovetail.trace.analysis.model_of_trace import model_of
 from dovetail.trace.analysis.replay_model import SYNCHRONOUS, CollectiveCall, Message, ReplayModel
+from dovetail.trace.replay_columns import replayed_s
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
@@ -70,15 +71,14 @@ def replay(trace: Trace, machine: Machine | None = None) -> Replay:
 
 def makespan_s(model: ReplayModel) -> float:
     """Return the simulated makespan of a model, in seconds."""
-    return simulate(*to_program(model)).makespan_s
+    found = replayed_s(model)
+    return simulate(*to_program(model)).makespan_s if isnan(found) else found  # the simulation names the ops that wait
 
 
 def changed_s(model: ReplayModel) -> float:
     """Return the simulated makespan of a changed model, in seconds; infinity if its ranks wait for one another."""
-    try:
-        return makespan_s(model)
-    except ProgramError:
-        return inf
+    found = replayed_s(model)
+    return inf if isnan(found) else found
 
 
 def on_machine(model: ReplayModel, machine: Machine) -> ReplayModel:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from dovetail.advise.chain_remedies import handed_on_signals
+from dovetail.advise.chain_remedies import signals, work_pieces
+from dovetail.advise.lockstep_remedies import acknowledgements
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, dropped, duration, gap_s, places
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
@@ -27,9 +28,10 @@ def _received_rows(model: ReplayModel, numbers: set[int]) -> tuple[int, ...]:
 def turns(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     """Yield a remedy for ranks that work one after another, each when a tiny message comes: all at once.
 
-    The trace does not show whether the message is a mere signal, or brings a number that the work needs.
+    The trace does not show whether the message is a mere signal, or brings a number that the work needs. Answers to
+    data are left to `run_ahead`.
     """
-    numbers = handed_on_signals(model)
+    numbers = signals(model, work_pieces(model)) - acknowledgements(model)
     if len(numbers) < MANY:
         return
     rows = _received_rows(model, numbers)
@@ -46,8 +48,8 @@ def turns(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
 
 def empty(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield a remedy that leaves out messages without data, for which ranks wait."""
-    numbers = {n for n, it in enumerate(model.messages) if it.num_bytes == 0}
+    """Yield a remedy that leaves out messages without data, for which ranks wait. Answers are left to `run_ahead`."""
+    numbers = {n for n, it in enumerate(model.messages) if it.num_bytes == 0} - acknowledgements(model)
     rows = _received_rows(model, numbers)
     if len(rows) < MANY:
         return

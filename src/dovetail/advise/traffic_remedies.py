@@ -1,19 +1,17 @@
-"""traffic_remedies: fewer and larger collectives and messages; one exchange of ghost zones for several steps."""
+"""traffic_remedies: fewer and larger collectives; one exchange of ghost zones for several steps."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
 from math import log2
-from typing import NamedTuple
 
 import numpy as np
 
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, dropped, duration, gap_s, places
 from dovetail.trace.analysis.collective_calls import WINDOW_CALLS
-from dovetail.trace.analysis.replay_model import SYNCHRONOUS, ReplayModel, Step
+from dovetail.trace.analysis.replay_model import SYNCHRONOUS, ReplayModel
 
 SHORT = 1.5  # a message is mostly latency if twice the bytes take less than this multiple of its time
 _BY_ALL = {  # calls in a row, each with another rank as root: the one call that does the same
@@ -24,7 +22,6 @@ _BY_ALL = {  # calls in a row, each with another rank as root: the one call that
     "MPI_Scatter": "MPI_Alltoall",
     "MPI_Scatterv": "MPI_Alltoallv",
 }
-MOSTLY = 0.8  # share of a run's time in which messages travel, if what lies between them is no work
 LITTLE = 0.05  # no more steps are merged once exchanges take this share of the makespan
 MOST_STEPS = 8  # with more steps, the redundant work, which the model does not count, is too much
 
@@ -125,159 +122,6 @@ def _whole(
     if len(run) > 1:
         met = [model.collectives[model.steps[rank][i].number] for i in run]
         yield {other: [place[other][it.collective] for it in met] for other in met[0].group}
-
-
-def block(model: ReplayModel, site: Site) -> Iterator[Remedy]:
-    """Yield a remedy that merges consecutive messages from one rank to another.
-
-    The sender sends where it sent the last, after the work between them, but where it sent the first if it receives
-    others between them, which may wait for that one. The receiver receives where it did the first.
-    """
-    messages, gone = list(model.messages), [set[int]() for _ in model.steps]
-    first_of: dict[int, int] = {}  # last message of a run -> first
-    where = model.places
-    rows: list[int] = []
-    runs, is_sure = 0, True
-    for rank, steps in enumerate(model.steps):
-        for run, _, has_receipts in send_runs(model, rank, site):
-            is_sure &= not has_receipts
-            sizes = [model.messages[n].num_bytes for n in run]
-            first = model.messages[run[0]]
-            total = sum(sizes)
-            is_held = first.rendezvous and bool(model.delays.limits.is_rendezvous(total, first.src, first.dst))
-            messages[run[0]] = replace(first, num_bytes=total, delay_s=_merged_s(model, run), rendezvous=is_held)
-            runs += 1
-            if not has_receipts:
-                first_of[run[-1]] = run[0]
-            for before, n in pairwise(run):
-                mine = ((kind, n if has_receipts else before) for kind in ("send", "sent"))
-                gone[rank] |= {where[rank][key] for key in mine if key in where[rank]}
-                taken = where[first.dst]
-                gone[first.dst] |= {taken[key] for key in (("recv", n), ("received", n)) if key in taken}
-            rows += [steps[where[rank]["send", n]].row for n in run]
-    if not runs:
-        return
-    changed = [list(dropped(_without_loop(s, g, first_of), g)) for s, g in zip(model.steps, gone, strict=True)]
-    each = len(rows) / runs
-    evidence = f"{len(rows)} messages at {places(rows, site)} are sent in a row, {each:.3g} at a time on average, "
-    evidence += "with no work between them"
-    action = "pack them into one message"
-    merged = model.with_steps(changed, messages=tuple(messages))
-    yield Remedy("block", tuple(rows), evidence, action, merged, is_sure)
-
-
-def _renumbered(steps: Sequence[Step], first_of: Mapping[int, int]) -> list[Step]:
-    """Return a rank's steps with its sends of last messages as those of the first of their run."""
-    kinds = ("send", "sent")
-    return [s._replace(number=first_of[s.number]) if s.kind in kinds and s.number in first_of else s for s in steps]
-
-
-def _without_loop(steps: Sequence[Step], gone: set[int], first_of: Mapping[int, int]) -> list[Step]:
-    """Return the renumbered steps, without what one more call costs its loop before each later call of a run.
-
-    That is at most the lower quartile of these times; the rest, as for packing, stays. A loop in Python costs some us.
-    """
-    found = _renumbered(steps, first_of)
-    later = [i for i, s in enumerate(steps) if i in gone and s.kind == "recv"]
-    sends = [i for i, s in enumerate(steps) if s.kind == "send" and (i in gone or s.number in first_of)]
-    later += [i for before, i in pairwise(sends) if before in gone]
-    each_s = float(np.percentile([gap_s(steps[i]) for i in later], 25)) if later else 0.0
-    for i in later:
-        found[i] = found[i]._replace(seconds=found[i].seconds - min(gap_s(found[i]), each_s))
-    return found
-
-
-def _merged_s(model: ReplayModel, run: Sequence[int]) -> float:
-    """Return the seconds of one message with all bytes: of the fastest message, plus slope times the other bytes."""
-    usual_s = float(model.delays(model.messages[run[0]].num_bytes))
-    least = min(usual_s, *(model.messages[n].delay_s or 0.0 for n in run))
-    return least + sum(model.messages[n].num_bytes for n in run[1:]) * model.delays.slope
-
-
-def send_runs(model: ReplayModel, rank: int, site: Site) -> list[Run]:
-    """Return runs of messages to one rank that are consecutive on both the sender and the receiver.
-
-    Receives from that rank may lie between them, if that rank sent before it received (then they are no answers), and
-    if, in all such runs that begin at one call site, there is hardly any work between them: what was received is not
-    used for what is sent next.
-    """
-    runs = list(_runs(model, rank))
-    work_s, calls_s = Counter[str](), Counter[str]()
-    place = [site(model.steps[rank][model.places[rank]["send", it.numbers[0]]].row) for it in runs]
-    for at, it in zip(place, runs, strict=True):
-        work_s[at] += it.work_s  # type: ignore[assignment]
-        calls_s[at] += sum(_delay_s(model, n) for n in it.numbers)  # type: ignore[assignment]
-    fits = [
-        not it.has_receipts or calls_s[at] >= MOSTLY * (calls_s[at] + work_s[at])
-        for at, it in zip(place, runs, strict=True)
-    ]
-    return [it for it, fit in zip(runs, fits, strict=True) if fit]
-
-
-class Run(NamedTuple):
-    """Messages sent in a row; the sender's work between them; whether it received others between them."""
-
-    numbers: list[int]
-    work_s: float
-    has_receipts: bool
-
-
-def _runs(model: ReplayModel, rank: int) -> Iterator[Run]:
-    run: list[int] = []
-    since_s, work_s, receipts = 0.0, 0.0, [False, False]  # the sender's work since the last message of the run; …
-    for step in model.steps[rank]:
-        since_s += gap_s(step)
-        if step.kind in ("recv", "own") or (step.kind == "sent" and step.number in run):
-            continue
-        if run and since_s <= GRAIN_S:
-            if step.kind == "send" and _next(model, run[-1], step):
-                run.append(step.number)
-                since_s, work_s, receipts = 0.0, work_s + since_s, [any(receipts), False]
-                continue
-            if step.kind == "received" and _is_beside(model, run[-1], step):
-                receipts[1] = True
-                continue
-        if len(run) > 1:
-            yield Run(run, work_s, receipts[0])
-        run, since_s = ([step.number], 0.0) if step.kind == "send" else ([], 0.0)
-        work_s, receipts = 0.0, [False, False]
-    if len(run) > 1:
-        yield Run(run, work_s, receipts[0])
-
-
-def _delay_s(model: ReplayModel, number: int) -> float:
-    message = model.messages[number]
-    return float(model.delays(message.num_bytes)) if message.delay_s is None else message.delay_s
-
-
-def _is_beside(model: ReplayModel, sent: int, step: Step) -> bool:
-    """Return whether a message was sent before its sender received the message `sent`: it is no answer to that."""
-    other = model.messages[sent].dst
-    if model.messages[step.number].src != other:
-        return False
-    if step.number in model.combined:
-        return True
-    places = model.places[other]
-    return places.get(("send", step.number), -1) < places.get(("received", sent), -1)
-
-
-def _next(model: ReplayModel, before: int, step: Step) -> bool:
-    """Return whether the receiver of message `before` takes the message of a step next, without work between them."""
-    a, b = model.messages[before], model.messages[step.number]
-    if a.dst != b.dst:
-        return False
-    places = model.places[a.dst]
-    at, posted = places.get(("received", before)), places.get(("recv", step.number))
-    if at is None or posted is None:
-        return False
-    work_s = 0.0
-    for step in islice(model.steps[a.dst], at + 1, posted + 1):
-        work_s += gap_s(step)
-        if work_s > GRAIN_S or step.kind in ("join", "joined"):
-            return False
-        if step.kind != "own" and a.src not in (model.messages[step.number].src, model.messages[step.number].dst):
-            return False
-    return True
 
 
 def temporal_block(model: ReplayModel, site: Site) -> Iterator[Remedy]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import ceil, log2
 
+from dovetail.advise.block_remedies import send_runs
 from dovetail.advise.remedy import Remedy, Site, by_site, calls_each, dropped, duration, places
-from dovetail.advise.traffic_remedies import send_runs
 from dovetail.ir.collectives import kind_of_mpi, traits_of
 from dovetail.trace.analysis.delays import LATENCY_BYTES
 from dovetail.trace.analysis.replay_model import TO_ROOT, CollectiveCall, ReplayModel

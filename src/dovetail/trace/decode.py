@@ -20,6 +20,7 @@ _KIND_OF[[*_DETAILS]] = range(2, len(KINDS))
 _MESSAGES = (EventKind.send, EventKind.recv, EventKind.done)
 _WINDOWS = (EventKind.put, EventKind.get, EventKind.window)
 _ON_COMM = (EventKind.send, EventKind.recv, EventKind.collective, EventKind.comm)
+NEAR_TAG = (1 << 31) - 1  # of the messages of a collective among neighbours (native/trace/mpi/mpi_frame.h)
 CHECKSUM_SHIFT = 40  # of a collective's received bytes, and a send's bytes: above them is the checksum of what is given
 RAW: dict[str, str] = {
     "kind": "u1",  # row of KINDS

@@ -15,7 +15,7 @@ from dovetail.core import DovetailError
 from dovetail.trace.analysis.matching import DONE, RECV, Matcher, check
 from dovetail.trace.clock_bounds import Moved, Quickest, clock_moves, moved, quickest
 from dovetail.trace.clocks import Line, RankClock, rank_clocks
-from dovetail.trace.decode import Rows, ThreadDecoder
+from dovetail.trace.decode import NEAR_TAG, Rows, ThreadDecoder
 from dovetail.trace.ended import Ends
 from dovetail.trace.jobs import ranked
 from dovetail.trace.load import load_of, waits_of
@@ -337,15 +337,26 @@ class Requests:
         begins, rank, handle = (columns[name][order] for name in ("begins", "rank", "request"))
         starts = np.append(True, (np.diff(rank) != 0) | (np.diff(handle) != 0))[: len(order)]
         latest = np.maximum.accumulate(np.where(begins | starts, np.arange(len(order)), 0))
-        number = np.where(begins, self.next + np.cumsum(begins) - 1, -1)
+        news = begins & ~_continues(columns, order, begins & ~starts)
+        number = np.where(begins, self.next + np.cumsum(news) - 1, -1)
         comm, receives = columns["comm"][order], columns["kind"][order] == RECV
-        self.next += int(np.count_nonzero(begins))
+        receives &= columns["tag"][order] != NEAR_TAG
+        self.next += int(np.count_nonzero(news))
         for i in np.flatnonzero(starts & ~begins).tolist():  # begun in an earlier batch, or its begin is missing
             number[i], comm[i], receives[i] = self.latest.get((int(rank[i]), int(handle[i])), (-1, -1, False))
         number, comm, receives = number[latest], comm[latest], receives[latest]
         for i in np.flatnonzero(np.append(starts[1:], True)[: len(order)]).tolist():
             self.latest[int(rank[i]), int(handle[i])] = int(number[i]), int(comm[i]), bool(receives[i])
         return number, comm, receives
+
+
+def _continues(columns: Columns, order: NDArray[Any], begins: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which of these rows that begin a request belong to the call of the row before, and so to its request."""
+    found = begins.copy()
+    for name in ("start_s", "end_s", "thread"):
+        found[1:] &= columns[name][order[1:]] == columns[name][order[:-1]]
+    found[1:] &= columns["begins"][order[:-1]]
+    return found
 
 
 class _Lane:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dovetail.trace.analysis.probed import next_received
-from dovetail.trace.decode import KINDS
+from dovetail.trace.decode import KINDS, NEAR_TAG
 from dovetail.trace.grown import Grown
 from dovetail.trace.trace import Comm, Trace
 
@@ -142,8 +142,26 @@ def _sides(
     asked = np.where(started[taken] >= 0, started[taken], taken)
     receives |= {"tag": rows["tag"][taken], "at_s": rows["start_s"][asked], "posted_row": rows["row"][asked]}
     receives |= {name: rows[name][taken] for name in ("thread", "start_s", "end_s", "name", "row")}
+    near = _of_neighbours(rows, made, alike)
+    receives = {name: np.concatenate([column, near[name]]) for name, column in receives.items()}
     real = sends["dst"] >= 0
     return {name: column[real] for name, column in sends.items()}, receives
+
+
+def _of_neighbours(rows: dict[str, Array], made: Array, alike: Array) -> dict[str, Array]:
+    """Return the receives of non-blocking collectives among neighbours: one per neighbour, all of one request."""
+    begun = np.flatnonzero((rows["kind"] == RECV) & (rows["tag"] == NEAR_TAG) & rows["begins"] & (rows["request"] >= 0))
+    begun = begun[np.argsort(rows["request"][begun], kind="stable")]
+    over = np.flatnonzero((rows["kind"] == DONE) & (made >= 0))
+    over = over[(rows["kind"][made[over]] == RECV) & (rows["tag"][made[over]] == NEAR_TAG)]
+    sides = (np.searchsorted(rows["request"][begun], rows["request"][over], side=side) for side in ("left", "right"))
+    low, high = sides
+    ends = np.repeat(over, high - low)
+    within = np.arange(len(ends)) - np.repeat(np.cumsum(high - low) - (high - low), high - low)
+    asked = begun[np.repeat(low, high - low) + within] if len(ends) else begun[:0]
+    found = {"comm": alike[rows["comm"][asked]], "src": rows["peer"][asked], "dst": rows["rank"][asked]}
+    found |= {"tag": rows["tag"][asked], "at_s": rows["start_s"][asked], "posted_row": rows["row"][asked]}
+    return found | {name: rows[name][ends] for name in ("thread", "start_s", "end_s", "name", "row")}
 
 
 def _beginnings(rows: dict[str, Array], is_start: Array) -> tuple[Array, Array]:

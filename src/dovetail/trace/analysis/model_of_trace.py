@@ -74,6 +74,7 @@ def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayM
         ready=made.ready(),
         served_s=made.served_s(),
         named=made.named(),
+        spent_s={call.row: call.end_s - call.start_s for calls in made.calls for call in calls},
         core_waits=core_waits(trace.meta, made.main, made.begins()),
     )
 

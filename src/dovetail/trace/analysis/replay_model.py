@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from dovetail.trace.analysis.delays import Delays
+from dovetail.trace.analysis.kept import Kept
 
 StepKind = Literal["send", "recv", "sent", "received", "join", "joined", "own", "end"]
 SYNCHRONOUS, FROM_ROOT, TO_ROOT = "all", "from_root", "to_root"
@@ -154,7 +155,8 @@ class ReplayModel:
     chance. `ready`: by message, when its data were there, if that was before its sender's last work. `served_s`: see
     `dovetail.trace.analysis.served`. `core_waits`: by row of a call, the seconds for which its rank waited for a core
     during the work before it; None: unknown. `named`: messages of whose receive, or blocking probe, the program names
-    the source.
+    the source. `spent_s`: by row of a call, its seconds in the trace. `columns`: those of messages and collectives, for
+    models that differ by steps only.
     """
 
     steps: tuple[tuple[Step, ...], ...]
@@ -175,6 +177,8 @@ class ReplayModel:
     served_s: Mapping[int, float] = field(default_factory=dict, repr=False)
     core_waits: Mapping[int, float] | None = field(default=None, repr=False)
     named: frozenset[int] = field(default=frozenset(), repr=False)
+    spent_s: Mapping[int, float] = field(default_factory=dict, repr=False)
+    columns: Kept = field(default_factory=Kept, repr=False, compare=False)
 
     @cached_property
     def places(self) -> list[dict[tuple[StepKind, int], int]]:

@@ -329,15 +329,14 @@ def calls() -> Iterator[Call]:
         detail = f"dm_collective({kind.sent}, {kind.received}, comm);"
         root = "dm_root(root);" if kind.root else ""
         before, sampled = (" ".join(filter(None, (root, more, detail))) for more in ("", kind.sampled))
+        later = f"I{kind.name.lower()}", f"{kind.params} request"
         if kind.to_each:
-            yield Call(
-                kind.name,
-                kind.params,
-                f"DM_TO_NEAR({kind.to_each}, {kind.sent}, {kind.received}, comm);",
-                f"DM_FROM_NEAR({kind.from_each}, comm);",
-            )
+            given = f"{kind.to_each}, {kind.sent}, {kind.received}, comm"
+            after = f"DM_FROM_NEAR({kind.from_each}, comm);"
+            yield Call(kind.name, kind.params, f"DM_TO_NEAR({given});", after)
+            yield Call(*later, f"DM_BEGIN_NEAR({kind.from_each}, {given});", made=MADE)
         else:
             yield Call(kind.name, kind.params, sampled)
-        yield Call(f"I{kind.name.lower()}", f"{kind.params} request", sampled, made=MADE)
+            yield Call(*later, sampled, made=MADE)
         yield Call(f"{kind.name}_init", f"{kind.params} info request", before, made=MADE)
     yield from (*ONE_SIDED, *COMMUNICATORS, *DATATYPES, *FILES)
