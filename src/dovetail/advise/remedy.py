@@ -18,19 +18,8 @@ CAUSE = "cause"  # kind of a finding without a remedy: the largest cause of wait
 KINDS = (
     *("slow_link", "slow_rank", "poll", "lock", "progress", "eager", "setup", "pickle", "unchanged", "needless"),
     *("post_earlier", "standard", "collective", "any_order", "merge", "block", "tasks", "io", "dispatch", "probe"),
-    *(
-        "rendezvous",
-        "lockstep",
-        "turns",
-        "send_earlier",
-        "pipeline",
-        "volume",
-        "pace",
-        "nonblocking",
-        "overlap",
-        "answer_first",
-    ),
-    *("temporal_block", "barrier", "imbalance", "seldom", CAUSE),
+    *("rendezvous", "lockstep", "turns", "send_earlier", "pipeline", "volume", "pace", "nonblocking", "overlap"),
+    *("answer_first", "temporal_block", "barrier", "imbalance", "seldom", CAUSE),
 )
 LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
 _WAITS = ("received", "sent", "join", "joined")  # steps that wait, in the call that they belong to
