@@ -99,6 +99,8 @@ bool Mailbox::wait(const std::function<bool()>& has_ended, double limit_s) {
                 std::min<std::chrono::duration<double>>(std::chrono::duration<double>(share * waited_s), longest_nap));
     }
     --num_waiting_;
+    Lock held(lock_);
+    leave(held);  // from here on the thread makes progress, also with what a call of `Done` has begun meanwhile
     return has_ended();
 }
 

@@ -90,7 +90,11 @@ def test_the_end_of_a_receive_may_begin_a_send(messages):
     """As the callback of a future does: the send must not be forgotten, whatever else is under way."""
     question, answer, got, answered = np.arange(4.0), np.arange(100_000.0), np.zeros(4), np.zeros(100_000)
     answers = []
-    done = lambda error, source: answers.append(Transfer(messages[1], "send", answer, 0, 9))  # noqa: E731
+
+    def done(error, source):
+        time.sleep(0.05)  # by now the background thread has found nothing to do
+        answers.append(Transfer(messages[1], "send", answer, 0, 9))
+
     messages[1].receive(got.ctypes.data, got.nbytes, 0, 8, done)
     receive, send = Transfer(messages[0], "receive", answered, 1, 9), Transfer(messages[0], "send", question, 1, 8)
     assert send.wait(messages[0]) == 0
