@@ -58,6 +58,24 @@ def test_stages_that_run_ahead_and_results_are_no_lock_step(builder):
     assert "lockstep" not in {it.kind for it in advised(builder).findings}
 
 
+def test_turns_of_a_rank_that_gives_data_to_a_third_are_no_lock_step():
+    """The empty messages answer nothing: who sends them has taken no data."""
+    builder, back = ModelBuilder(3), -1
+    for _ in range(BLOCKS):
+        if back >= 0:
+            builder.call(0, "hear", ("recv", back), ("received", back))
+        builder.work(0, 2000 * US)
+        go, data, back = builder.message(0, 1, 0), builder.message(1, 2, 4096), builder.message(1, 0, 0)
+        builder.call(0, "go", ("send", go))
+        builder.call(1, "wait", ("recv", go), ("received", go))
+        builder.work(1, 2000 * US)
+        builder.call(1, "give", ("send", data))
+        builder.call(1, "back", ("send", back))
+        builder.call(2, "take", ("recv", data), ("received", data))
+    builder.call(0, "hear", ("recv", back), ("received", back))
+    assert "lockstep" not in {it.kind for it in advised(builder).findings}
+
+
 def meeting(num_bytes: int, back: bool = False) -> ModelBuilder:
     """A chain of three stages that work by turns longer, and meet at each block; `back`: data come back, too."""
     builder = ModelBuilder(3)

@@ -44,6 +44,12 @@ def test_one_collective_sends_to_all(ranks):
     assert "MPI_Scatter" in found.action
 
 
+def test_a_collective_takes_a_message_for_each_level_of_its_tree():
+    each_s = float(DELAYS(1 << 24))
+    (found,) = (it for it in advised(star(8, 1 << 24, 0.7 * each_s / US)).findings if it.kind == "collective")
+    assert found.saves_s == pytest.approx(ROUNDS * (6 * 0.7 + 1 - 3) * each_s, rel=0.1)
+
+
 def test_equal_data_are_broadcast():
     builder = star(8)
     sums = dict.fromkeys(range(len(builder.messages)), 7)
