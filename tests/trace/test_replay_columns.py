@@ -36,7 +36,8 @@ def drawn(seed: int) -> ReplayModel:
         src, dst = map(int, rng.choice(RANKS, 2, replace=False))
         flags = {name: bool(not rng.integers(4)) for name in ("rendezvous", "stalls", "held")}
         delay_s = None if rng.integers(5) == 0 else float(DELAYS(1000)) * float(rng.uniform(0.5, 2))
-        number = builder.message(src, dst, int(rng.choice([8, 1000])), delay_s=delay_s, gap_s=20 * US, **flags)
+        gap_s = float(rng.choice([20.0, 200.0])) * US  # less, or more, than the message takes
+        number = builder.message(src, dst, int(rng.choice([8, 1000])), delay_s=delay_s, gap_s=gap_s, **flags)
         sides = [(src, ("send", "sent")), (dst, ("recv", "received"))]
         for rank, names in sides:
             if kind < 3:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from dovetail.advise.remedy import GRAIN_S, Remedy, Site, crosses, gap_s, places
-from dovetail.advise.replay import changed_s, makespan_s
+from dovetail.advise.replay import while_it_helps
 from dovetail.trace.analysis.replay_model import Message, ReplayModel, Step, StepKind
 
 ELEMENT_BYTES = 8  # a message may be split into pieces of at least one number
 MOST_PIECES = 64
 MOST_PARTS = 20_000  # pieces of all blocks in a replay
-LEAST_GAIN = 0.01  # more pieces that save less than this share of the makespan are not tried
 MANY = 4  # fewer handed-on blocks, or answers, are no pattern: two begin and end a run, one repeats by chance
 
 
@@ -37,16 +36,11 @@ def pipeline(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     chosen = _handed_on(model, pieces)
     if len(chosen) < MANY:
         return
-    best, least_s, count = None, makespan_s(model), 0
     most = min(
         min(model.messages[n].num_bytes for n in chosen) // ELEMENT_BYTES, MOST_PIECES, MOST_PARTS // len(chosen)
     )
-    for tried in (2**k for k in range(1, most.bit_length())):
-        changed = _in_pieces(model, pieces, chosen, tried)
-        replayed_s = changed_s(changed)
-        if replayed_s > least_s - LEAST_GAIN * model.makespan_s:
-            break
-        best, least_s, count = changed, replayed_s, tried
+    tries = ((2**k, _in_pieces(model, pieces, chosen, 2**k)) for k in range(1, most.bit_length()))
+    count, best = while_it_helps(model, tries)
     if best is None:
         return
     rows = [s.row for steps in model.steps for s in steps if s.kind == "received" and s.number in chosen]

@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from dovetail.advise.chain_remedies import is_signal, signals, work_pieces
 from dovetail.advise.order_remedies import SMALL_BYTES, may_be_seldom, without_collectives
 from dovetail.advise.remedy import Remedy, Site, by_site, calls_each, dropped, places
-from dovetail.advise.replay import changed_s, makespan_s
+from dovetail.advise.replay import while_it_helps
 from dovetail.trace.analysis.replay_model import ReplayModel
 
 MANY = 8  # fewer acknowledgements are no loop
 MOST_AHEAD = 8  # blocks by which a stage may run ahead
-LEAST_GAIN = 0.01  # share of the makespan that one more block ahead must save
 MOSTLY = 0.5  # messages of a chain for each of its ranks' meetings
 _KINDS = ("send", "sent", "recv", "received")
 
@@ -47,13 +46,7 @@ def run_ahead(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     found = acknowledgements(model)
     if len(found) < MANY:
         return
-    best, least_s, blocks = None, makespan_s(model), 0
-    for ahead in range(1, MOST_AHEAD + 1):
-        changed = _later(model, found, ahead)
-        replayed_s = changed_s(changed)
-        if replayed_s > least_s - LEAST_GAIN * model.makespan_s:
-            break
-        best, least_s, blocks = changed, replayed_s, ahead
+    blocks, best = while_it_helps(model, ((ahead, _later(model, found, ahead)) for ahead in range(1, MOST_AHEAD + 1)))
     if best is None:
         return
     rows = tuple(s.row for steps in model.steps for s in steps if s.kind == "received" and s.number in found)

@@ -22,6 +22,7 @@ from dovetail.trace.replay_columns import replayed_s
 from dovetail.trace.to_program import to_program
 
 SCHEMA = "dovetail.replay/1"
+LEAST_GAIN = 0.01  # share of the makespan that one more step of a change must save
 MOST_BYTES = 1 << 26  # end of the curve by which remedies are priced
 
 
@@ -79,6 +80,18 @@ def changed_s(model: ReplayModel) -> float:
     """Return the simulated makespan of a changed model, in seconds; infinity if its ranks wait for one another."""
     found = replayed_s(model)
     return inf if isnan(found) else found
+
+
+def while_it_helps(model: ReplayModel, tries: Iterable[tuple[int, ReplayModel]]) -> tuple[int, ReplayModel | None]:
+    """Return the last (number, changed model) up to which each saves LEAST_GAIN more; (0, None) if none does."""
+    found: tuple[int, ReplayModel | None] = 0, None
+    least_s = makespan_s(model)
+    for number, changed in tries:
+        replayed_s = changed_s(changed)
+        if replayed_s > least_s - LEAST_GAIN * model.makespan_s:
+            break
+        found, least_s = (number, changed), replayed_s
+    return found
 
 
 def on_machine(model: ReplayModel, machine: Machine) -> ReplayModel:
