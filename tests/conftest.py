@@ -11,6 +11,7 @@ from pathlib import Path
 
 import needs
 import pytest
+from thorough import THOROUGH
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a script's background, say; programs would inherit that
     signal.signal(signal.SIGINT, lambda number, frame: None)
@@ -28,18 +29,24 @@ RANKS = "ranks"  # the group of all tests that start ranks or hosts
 LONG = ("tests/run/test_sanitizers.py",)  # files that take more than a minute: begun last, one core would wait for them
 
 
-THOROUGH = "DOVETAIL_THOROUGH"  # in the environment: run tests marked `thorough`, too, and those whose names begin so:
-TWICE = (  # run with one MPI, or one sanitizer, in any case
+# Besides those marked, `make thorough` alone runs tests whose names begin so: they run with one MPI, or one sanitizer,
+# in any case.
+TWICE = (
     "tests/accelerate/test_accelerate.py::test_a_first_run_is_reported_and_remembered[openmpi",
     "tests/accelerate/test_from.py::test_a_program_of_messages_runs_as_it_is[openmpi",
     "tests/accelerate/test_remembered.py::test_a_second_run_asks_no_other_program[openmpi",
     "tests/bench/test_testbed.py::TestReal::test_executors_on_hosts_are_on_one_clock[openmpi",
+    "tests/accelerate/test_accelerate.py::test_chosen_knobs_reach_the_ranks_but_not_over_the_users[openmpi",
+    "tests/bench/test_testbed.py::TestReal::test_links_have_their_speed_and_no_other[openmpi",
+    "tests/call/test_begin.py::test_all_calls[openmpi",
     "tests/call/test_begin.py::test_mpi_for_one_thread_at_a_time[openmpi",
     "tests/call/test_collectives.py::TestRanks::test_a_rank_that_stopped_waiting_keeps_its_memory[openmpi",
+    "tests/call/test_collectives.py::TestRanks::test_all_calls[openmpi",
     "tests/call/test_nests.py::test_on_communicators[openmpi",
     "tests/call/test_one_rank_fails.py::test_all_ranks_raise[openmpi",
     "tests/call/test_one_rank_fails.py::test_collectives_without_comparison_of_arguments[openmpi",
     "tests/call/test_pipeline.py::TestRanks::test_from_python[mpich-3",
+    "tests/call/test_pipeline.py::TestRanks::test_from_python[openmpi-3",
     "tests/call/test_pipeline.py::TestRanks::test_from_python[openmpi-4",
     "tests/call/test_pipeline.py::TestRanks::test_program_without_python[openmpi",
     "tests/call/test_products.py::test_products[openmpi",
@@ -52,7 +59,10 @@ TWICE = (  # run with one MPI, or one sanitizer, in any case
     "tests/run/test_faults.py::test_bad_array_of_one_rank_is_refused_by_all[openmpi-shape",
     "tests/run/test_levels.py::test_every_door[openmpi-s",
     "tests/run/test_shared.py::test_arrays_of_all_ranks_of_mpi[openmpi",
+    "tests/run/test_levels.py::test_jobs_ask_for_what_they_need[openmpi",
+    "tests/run/test_mpi.py::TestJobs::test_products_are_right[openmpi",
     "tests/store/test_store.py::test_every_entry_point_on_ranks[openmpi",
+    "tests/test_conformance.py::test_operators_are_called_on_ranks[openmpi",
     "tests/tiling/test_mpi_code.py::test_equals_plain_loops[openmpi",
     "tests/tiling/test_mpi_code.py::test_gives_the_numbers_of_the_nest[openmpi",
     "tests/tiling/test_nest_code.py::test_gives_the_numbers_of_the_nest[openmpi",
@@ -68,10 +78,28 @@ TWICE = (  # run with one MPI, or one sanitizer, in any case
 )
 
 
+class AtOnce:
+    """Prints each failure as soon as it is known: a run that is ended early has said what failed."""
+
+    def __init__(self, terminal):
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            self.terminal.write_line(f"\n{report.nodeid} failed in its {report.when}")
+            self.terminal.write_line(report.longreprtext[-1000:])
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if "CI" in os.environ and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(AtOnce(config.pluginmanager.get_plugin("terminalreporter")))
+
+
 @pytest.hookimpl(tryfirst=True)  # xdist's own then appends the group to the test's name
 def pytest_collection_modifyitems(config, items):
     """For `make test`, tests that start ranks or hosts are one group, which begins first; then long files."""
-    if THOROUGH not in os.environ:
+    if not THOROUGH:
         items[:] = [item for item in items if not is_thorough(item)]
     if not config.getoption("loadgroup", False):
         return

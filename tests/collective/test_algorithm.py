@@ -11,6 +11,7 @@ from chunk_programs import SLOTS, models, play
 from collective_data import check
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail.collective import PROTOCOLS, Algorithm, build, custom, spec_of
 from dovetail.core import OperatorError, ProgramError
@@ -110,13 +111,13 @@ def test_fragments_multiply() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=some(150), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models())
 def test_random_algorithms_give_the_models_result(model) -> None:
     proved(play(model))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=some(60), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models(), st.data())
 def test_a_wrong_model_is_noticed(model, data) -> None:
     outputs = [place for place in sorted(model.held) if place[1] == "output"]
@@ -366,7 +367,7 @@ def test_a_wrong_result_raises_with_a_line() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=some(100), suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(models(), st.integers(1, 3), st.booleans(), st.sampled_from(["Simple", "LL"]), st.integers(0, 99))
 def test_random_algorithms_compile_to_the_models_result(model, instances, fuse, protocol, seed) -> None:
     program = play(model, protocol=protocol).compile(instances, fuse=fuse)

@@ -30,6 +30,7 @@ from mscclpp_plans import (
     there,
 )
 from needs import SHARED
+from thorough import some
 
 from dovetail.collective.mscclpp import certify, launched, read
 from dovetail.collective.mscclpp.certify import taken_whole
@@ -327,7 +328,7 @@ def test_taken_whole_no_race_is_missed() -> None:
     """Whatever is free of races where groups are taken whole is so part by part; often they say the same."""
     seen: Counter[tuple[bool, bool]] = Counter()
     plans = [shared_sum(2, 3), shared_sum(3, 2), _with_barriers()]
-    for seed in range(150):
+    for seed in range(some(150)):
         rng = random.Random(seed)
         document = mscclpp_faults.mutated(copy.deepcopy(rng.choice(plans)), rng)
         with suppress(ProgramError):
@@ -336,7 +337,7 @@ def test_taken_whole_no_race_is_missed() -> None:
                 whole, parts = taken_whole(plan), verify_order(launched(plan, loose=True))
                 seen[whole is not None, parts.checks["races"].ok] += 1
     assert not seen[True, False]
-    assert min(seen[True, True], seen[False, False]) > 10
+    assert min(seen[True, True], seen[False, False]) > some(150) / 15
 
 
 def _with_barriers() -> dict[str, Any]:
@@ -368,7 +369,7 @@ def test_random_faults_of_packets() -> None:
     seen: Counter[str] = Counter()
     plans = [pair(PUT, PACK, UNPACK, ADD), all_gather(3), all_reduce(2)]
     plans.append(TestPorts().flushed(TestPorts().plan(move("cpkt", here("i", 0), here("s", 2), "none"), NOP)))
-    for seed in range(60):
+    for seed in range(some(60)):
         rng = random.Random(seed)
         document = mscclpp_faults.mutated(copy.deepcopy(rng.choice(plans)), rng)
         try:
@@ -378,8 +379,8 @@ def test_random_faults_of_packets() -> None:
         seen["accepted" if verdict.ok else "rejected"] += 1
         if verdict.ok:
             assert mscclpp_machine.verdicts(document, 12, seed) == {"right": 12}, seed
-    assert seen["accepted"] > 8
-    assert seen["rejected"] > 15
+    assert seen["accepted"] > some(60) / 8
+    assert seen["rejected"] > some(60) / 4
 
 
 def test_packets_may_be_added_to_where_they_lie() -> None:

@@ -9,6 +9,7 @@ import ir_programs
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail.core import ProgramError
 from dovetail.ir import Certificate, Program, verify, verify_reference
@@ -33,7 +34,7 @@ def oks(found: Certificate) -> dict[str, bool]:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200), deadline=None)
 @given(RNG, SIZES)
 def test_programs_valid_by_construction_pass(rng: random.Random, num_ops: int) -> None:
     found = certificate(ir_programs.Maker(rng, num_ops).program())
@@ -41,7 +42,7 @@ def test_programs_valid_by_construction_pass(rng: random.Random, num_ops: int) -
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=some(400), deadline=None)
 @given(RNG, SIZES, st.integers(1, 3))
 def test_verdicts_on_mutated_programs_equal_those_of_the_reference(
     rng: random.Random, num_ops: int, changes: int
@@ -53,7 +54,7 @@ def test_verdicts_on_mutated_programs_equal_those_of_the_reference(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(RNG, SIZES, st.integers(2, 5))
 def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: int) -> None:
     """With each slot split into several, C++ joins them to cells again, and the verdict stays the same."""
@@ -64,7 +65,7 @@ def test_coarse_slots_change_nothing(rng: random.Random, num_ops: int, factor: i
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
 def test_races_equal_those_found_in_the_order_graph(rng: random.Random, num_ops: int, changes: int) -> None:
     program = ir_programs.Maker(rng, num_ops).program()
@@ -80,7 +81,7 @@ def test_races_equal_those_found_in_the_order_graph(rng: random.Random, num_ops:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=some(400), deadline=None)
 @given(RNG)
 def test_messages_that_come_back_in_parts(rng: random.Random) -> None:
     program = ir_programs.looping(rng)
@@ -90,7 +91,7 @@ def test_messages_that_come_back_in_parts(rng: random.Random) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
 def test_proved_programs_are_correct_in_other_orders(rng: random.Random, num_ops: int, changes: int) -> None:
     """If neither a deadlock nor a race was found, every random order completes with the same result."""
@@ -109,7 +110,7 @@ def test_proved_programs_are_correct_in_other_orders(rng: random.Random, num_ops
         assert (first_wrong(execution, program.posts) is None) == found.checks["result"].ok
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(RNG, SIZES)
 def test_the_least_depth_is_minimal(rng: random.Random, num_ops: int) -> None:
     program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
@@ -139,7 +140,7 @@ def compared(program: Program, against: Program) -> Certificate | str:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(RNG, SIZES, st.integers(0, 2))
 def test_comparisons_equal_those_of_the_reference(rng: random.Random, num_ops: int, changes: int) -> None:
     """A changed program is compared with the original; if they are found equal, so are all exact values."""
@@ -161,7 +162,7 @@ def test_comparisons_equal_those_of_the_reference(rng: random.Random, num_ops: i
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(RNG)
 def test_products_cut_in_any_way_equal_the_uncut_one(rng: random.Random) -> None:
     operator = ir_products.Products(rng)
@@ -173,7 +174,7 @@ def test_products_cut_in_any_way_equal_the_uncut_one(rng: random.Random) -> None
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=some(300), deadline=None)
 @given(RNG, st.integers(1, 2))
 def test_verdicts_on_wrong_products_equal_those_of_the_reference(rng: random.Random, changes: int) -> None:
     operator = ir_products.Products(rng)

@@ -4,6 +4,7 @@ import random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail.ir import Builder, Kind, Region, verify, verify_reference
 from dovetail.run.engine import needs_order
@@ -35,7 +36,7 @@ def program(rng):
     return b.build()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=some(80), deadline=None)
 @given(st.integers(0, 2**32).map(random.Random))
 def test_same_races(rng):
     made = program(rng)

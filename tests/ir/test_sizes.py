@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_programs import Mover, all_to_all, uneven_of
+from thorough import some
 
 from dovetail.core import OperatorError, ProgramError
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, region_bytes, sizes_fault, slot_classes, slot_sizes
@@ -73,7 +74,7 @@ def join_call(kind, members, places, join):
             join(reads[0][: len(reads[place])], reads[place])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=some(100), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 16))
 def test_classes_of_random_programs(seed, num_ops):
     asked = Mover(random.Random(seed), num_ops).program()
@@ -90,7 +91,7 @@ def test_classes_of_random_programs(seed, num_ops):
     assert len(set(by_hand.values())) == len(by_hand)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=some(50), deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 16))
 def test_bytes_of_regions(seed, num_ops):
     asked = Mover(random.Random(seed), num_ops).program()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail.core import ProgramError
 from dovetail.ir import Builder, Kind, Program, canonical, parse, to_text
@@ -32,7 +33,7 @@ def test_the_ring_is_printed_as_in_its_golden_file() -> None:
     assert parse(to_text(program)) == program
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(st.integers(0, 2**32).map(random.Random), st.integers(0, 25))
 def test_round_trip(rng: random.Random, num_ops: int) -> None:
     program = canonical(ir_programs.Maker(rng, num_ops).program())
@@ -42,7 +43,7 @@ def test_round_trip(rng: random.Random, num_ops: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(st.integers(0, 2**32).map(random.Random), st.integers(1, 25))
 def test_round_trip_of_faulty_programs_that_have_a_text(rng: random.Random, num_ops: int) -> None:
     program = ir_programs.mutated(ir_programs.Maker(rng, num_ops).program(), rng)
@@ -173,7 +174,7 @@ def test_errors_name_the_line_and_what_was_expected(text: str, where: int | None
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=some(300), deadline=None)
 @given(st.data())
 def test_no_text_crashes_the_parser(data) -> None:
     """Randomly cut and spliced texts are parsed, or refused with a ProgramError."""

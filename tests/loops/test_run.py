@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_trees import evaluate, trees
+from thorough import some
 
 from dovetail import operator_of
 from dovetail.core import compile_c
@@ -237,7 +238,7 @@ def test_conditions_join(dtype):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=some(25), deadline=None)
 @given(
     data=st.data(),
     axes=st.integers(1, 2),

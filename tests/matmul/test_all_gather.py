@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from product_runs import agree, gathers, random, run, wide, wrong_in_some
+from thorough import some
 
 from dovetail.core import OperatorError, PlanError
 from dovetail.ir import Kind, Schedule, verify
@@ -40,7 +41,7 @@ def test_every_family_is_proved_and_correct(ranks):
         check(operator, schedule, ranks, seed=ranks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(
     ranks=st.integers(1, 6),
     sizes=st.tuples(st.integers(0, 20), st.integers(0, 12), st.integers(0, 9)),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from product_runs import agree, random, run, wide, wrong_in_some
+from thorough import some
 
 from dovetail.core import PlanError
 from dovetail.ir import Kind, Schedule, verify
@@ -30,7 +31,7 @@ def check(operator, schedule, ranks, seed):
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=some(80), deadline=None)
 @given(
     ranks=st.integers(1, 6),
     m=st.integers(0, 20),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from product_runs import agree, gathers, random, run, scatters, wide, wrong_in_some
+from thorough import some
 
 from dovetail.core import OperatorError, PlanError
 from dovetail.ir import Kind, Schedule
@@ -64,7 +65,7 @@ def test_every_family_is_proved_and_correct(kind, check, schedules, ranks):
         check(operator, schedule, ranks, seed=ranks)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(which=st.sampled_from(BOTH), ranks=st.integers(1, 5), data=st.data())
 def test_any_counts(which, ranks, data):
     kind, check, schedules = which

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_programs import assert_same
+from thorough import some
 
 from dovetail.core import ProgramError, RunError
 from dovetail.ir import Builder, Kernel, KernelForm, Kind, Operand, Region, Slot, Term, Work, Workload, compute_calls
@@ -102,7 +103,7 @@ def whole_numbers(inputs):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=some(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(products(), st.sampled_from([0, 1, 2, 5]), st.sampled_from(["poll", "thread"]))
 def test_products_on_any_regions_run_natively_and_as_the_reference(made, block_rows, progress):
     asked, workload = made

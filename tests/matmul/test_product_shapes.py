@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from product_runs import agree, gathers, random, run, scatters, wide
+from thorough import some
 
 from dovetail.ir import Schedule
 from dovetail.matmul import (
@@ -165,7 +166,7 @@ KINDS = st.sampled_from([AllGatherMatmul, AllGatherColumnsMatmul, MatmulReduceSc
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(
     kind=KINDS,
     ranks=st.integers(1, 8),
@@ -180,7 +181,7 @@ def test_any_shape_shares_layout_and_schedule(kind, ranks, sizes, dtype, seed, d
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(
     kind=st.sampled_from([AllToAllMatmul, MatmulAllToAll]),
     ranks=st.integers(1, 6),

@@ -5,6 +5,7 @@ import pytest
 from effort import assert_quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail.core import OperatorError, PlanError
 from dovetail.matmul import optimum
@@ -172,7 +173,7 @@ def problems(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=some(400), deadline=None)
 @given(problem=problems())
 def test_optimal_equals_brute_force(problem):
     m, tables, factors, floor, most = problem
@@ -205,7 +206,7 @@ def test_brute_force_notices_a_front_that_keeps_too_little(monkeypatch):
     assert pipeline_s(optimal(5, compute, comm, align=1).tiles, compute, comm) > best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(
     m=st.integers(1, 60), align=st.sampled_from([1, 3, 8]), points=st.sampled_from([4, 9, 17]), start=st.floats(0, 20)
 )

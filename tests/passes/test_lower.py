@@ -9,6 +9,7 @@ import pytest
 from effort import ratio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import some
 from traces import Trace, assert_good, kinds, random_trace, ring
 
 from dovetail.collective import build, spec_of
@@ -32,7 +33,7 @@ from dovetail.passes import (
 from dovetail.passes.columns import NONE, OpColumns
 from dovetail.run import execute, fresh_inputs
 
-SLOW = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=some(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 RANDOM = st.randoms(use_true_random=False)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail.collective import family
 from dovetail.core import OperatorError, ProgramError
@@ -140,7 +141,7 @@ def assert_same_meaning(before: Program, after: Program) -> None:
 
 @pytest.mark.slow
 @given(collective_programs(), st.sampled_from(["exchange", "ring"]), st.integers(1, 3))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=some(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_inlined_collectives_mean_the_same(before, algorithm, max_slots):
     assert verify(before).ok
     after = inline_collectives(before, family(algorithm), depth=1)
@@ -152,7 +153,7 @@ def test_inlined_collectives_mean_the_same(before, algorithm, max_slots):
 
 @pytest.mark.slow
 @given(messages(), st.integers(1, 3))
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=some(80), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_fused_and_sliced_messages_mean_the_same(before, max_slots):
     assert verify(before).ok
     fused = fuse(before)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail import plan
 from dovetail.core import PlanError
@@ -70,7 +71,7 @@ def probed_g15():
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(st.data(), st.integers(1, 5))
 def test_cut_products_are_right(data, most):
     operator, ranks = data.draw(operators())
@@ -182,7 +183,7 @@ def test_chains_hold_all_pieces():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(st.data(), st.booleans(), st.integers(1, 5))
 def test_chains_take_as_long_as_their_pieces(data, eager, most):
     """Where messages are sent before they are asked for, and where not."""

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ir_programs import rebuilt, specs_of
 from run_programs import KERNELS, assert_same, workload_of
+from thorough import some
 
 from dovetail.core import ProgramError
 from dovetail.ir import Kind, parse, verify
@@ -40,7 +41,7 @@ rank 1 lane other
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=some(250), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(1, 16), st.sampled_from(["poll", "thread"]))
 def test_random_programs(seed, num_ops, progress):
     asked = ir_programs.Maker(random.Random(seed), num_ops).program()

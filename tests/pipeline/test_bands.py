@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_runs import arguments, native, whole
+from thorough import some
 
 from dovetail import operator_of
 from dovetail.core import OperatorError, PlanError
@@ -73,7 +74,7 @@ def check(operator, ranks, depth, grain, seed=0, run=None):
     return program
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=some(25), deadline=None)
 @given(st.data())
 def test_any_bands_on_any_ranks(data):
     name = data.draw(st.sampled_from(list(NESTS)))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from pipeline_runs import arguments, check, native, results, schedule
+from thorough import some
 
 from dovetail import operator_of
 from dovetail.core import OperatorError, PlanError, ProgramError
@@ -201,7 +202,7 @@ class Timeless:
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=some(80), deadline=None)
 @given(
     data=st.data(),
     axes=st.integers(2, 3),

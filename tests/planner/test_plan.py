@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 
 from dovetail.cli.files import timeline_of
 from dovetail.core import CostError, DovetailError, FileError, OperatorError, PlanError, ProgramError
@@ -174,7 +175,7 @@ operators = st.builds(MatmulAllReduce, st.integers(0, 700), st.integers(0, 300),
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=some(40), deadline=None)
 @given(
     operator=operators,
     machine=machines,
@@ -196,7 +197,7 @@ def test_every_plan_is_consistent(operator, machine, noise, contention, by):
     assert Plan.from_json(json.loads(json.dumps(made.to_json()))).to_json() == made.to_json()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=some(40), deadline=None)
 @given(
     rows=st.lists(st.integers(1, 300), min_size=1, max_size=8),
     comm=st.tuples(st.floats(0, 1e-4), st.floats(1e-11, 1e-8)),

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ir_programs import rebuilt, specs_of
 from run_programs import DTYPES, assert_same, library_call, uneven_of, workload_of
+from thorough import some
 
 from dovetail import _native
 from dovetail.core import RunError
@@ -51,7 +52,7 @@ def check(asked: Program, workload: Workload, options: RunOptions) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=some(150), deadline=None)
 @given(calls(), st.sampled_from(DTYPES), how, st.sampled_from([(), (3,)]))
 def test_native_equals_the_reference(asked, dtype, options, shape):
     assert verify(asked).ok
@@ -61,7 +62,7 @@ def test_native_equals_the_reference(asked, dtype, options, shape):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=some(100), deadline=None)
 @given(calls(), st.sampled_from(DTYPES), how, st.integers(0, 2**32))
 def test_slots_may_differ_in_size_too(asked, dtype, options, seed):
     check(asked, uneven_of(asked, dtype, seed), options)

@@ -14,6 +14,7 @@ from ir_programs import rebuilt, specs_of
 from matmul_programs import program
 from run_programs import DTYPES, KERNELS, assert_same, workload_of
 from run_strategies import programs
+from thorough import some
 
 from dovetail import _native
 from dovetail.collective import family as algorithms
@@ -89,12 +90,12 @@ def test_nothing_under_way_is_hardly_looked_for():
 
 class TestResults:
     @pytest.mark.slow
-    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=some(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(programs(), st.sampled_from(DTYPES), st.sampled_from([(), (1,), (3, 2)]), options)
     def test_random_programs(self, asked, dtype, shape, how):
         check(asked, workload_of(asked, shape, dtype), how)
 
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=some(20), deadline=None)
     @given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 2), st.sampled_from(DTYPES), options)
     def test_ring(self, ranks, chunks, lanes, dtype, how):
         ring = ring_all_reduce(ranks, chunks, lanes)
@@ -108,7 +109,7 @@ class TestResults:
             return
         np.testing.assert_array_equal(found["x"][0], sum(inputs["x"][1:], inputs["x"][0]))
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=some(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.data(), st.integers(1, 4), st.sampled_from(FLOATS), options)
     def test_products(self, data, ranks, dtype, how):
         m, k, n = (data.draw(st.integers(least, 9)) for least in (0, 0, 1))

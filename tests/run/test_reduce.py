@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_programs import DTYPES, KERNELS, assert_same, workload_of
 from run_strategies import programs
+from thorough import some
 
 from dovetail import _native
 from dovetail.collective import custom
@@ -42,12 +43,12 @@ def ring(ranks: int):
 
 
 class TestPrograms:
-    @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=some(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(programs(), asked_ops)
     def test_random_ones(self, asked, how):
         check(asked, *how)
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=some(30), deadline=None)
     @given(st.integers(1, 5), asked_ops)
     def test_ring(self, ranks, how):
         check(ring(ranks), *how)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matmul_programs import program
+from thorough import some
 
 from dovetail.core import EnvironmentFault, RunError
 from dovetail.ir import Builder, Kind, Slot, Workload, dtype_bytes, parse, verify
@@ -12,7 +13,7 @@ from dovetail.matmul import DTYPES, MatmulAllReduce
 from dovetail.run import check_outputs, execute, fresh_inputs, numpy_dtype
 from dovetail.run.check import check_rank, raise_if_bad
 
-PATIENT = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(max_examples=some(50), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def run(text: str, seed: int | None = None, **inputs: list[list[int]]) -> dict[str, list[list[float]]]:

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_programs import DTYPES, all_to_all, assert_same, uneven_of
 from run_strategies import movers
+from thorough import some
 
 from dovetail.core import RunError
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, uneven
@@ -27,7 +28,7 @@ def check(asked, workload, how=None, seed=0):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=some(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(movers(), st.sampled_from(DTYPES), st.integers(0, 99), st.sampled_from(["sum", "max", "avg"]))
 def test_random_programs(asked, dtype, seed, op):
     op = "sum" if op == "avg" and dtype not in FLOATS else op

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from run_programs import DTYPES, KERNELS, assert_same, uneven_of, workload_of
 from run_strategies import movers, programs
+from thorough import some
 
 from dovetail.core import RunError
 from dovetail.ir import Builder, Kind, Region, Slot, Term, Workload, verify
@@ -38,18 +39,18 @@ def check(asked, workload, how, kernels=KERNELS, seed=0):
 
 class TestResults:
     @pytest.mark.slow
-    @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+    @settings(max_examples=some(150), deadline=None, suppress_health_check=SLOW)
     @given(programs(), st.sampled_from(DTYPES), st.sampled_from([1, 16, 33, 300]), options)
     def test_random_programs(self, asked, dtype, length, how):
         check(asked, workload_of(asked, (length,), dtype), how)
 
     @pytest.mark.slow
-    @settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+    @settings(max_examples=some(150), deadline=None, suppress_health_check=SLOW)
     @given(movers(18), st.sampled_from(DTYPES), st.integers(0, 99), st.sampled_from([5, 200]), options)
     def test_random_programs_of_uneven_slots(self, asked, dtype, seed, most, how):
         check(asked, uneven_of(asked, dtype, seed, most), how)
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+    @settings(max_examples=some(40), deadline=None, suppress_health_check=SLOW)
     @given(st.integers(2, 5), st.integers(1, 2), st.sampled_from(DTYPES), st.integers(1, 400), st.booleans(), options)
     def test_ring_that_forwards(self, ranks, lanes, dtype, length, fused, how):
         ring = ring_all_reduce(ranks, 1, lanes)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from random_programs import prices_of, programs
+from thorough import some
 
 from dovetail.cost.prices import FLOATS, Prices
 from dovetail.ir import RECVS, SENDS, Kind, Program
@@ -55,7 +56,7 @@ def critical_path_s(program: Program, prices: Prices) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=some(400), deadline=None)
 @given(st.data())
 def test_native_equals_reference(data: st.DataObject) -> None:
     program = data.draw(programs())
@@ -67,7 +68,7 @@ def test_native_equals_reference(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200), deadline=None)
 @given(st.data())
 def test_native_equals_reference_where_stuck(data: st.DataObject) -> None:
     program = data.draw(programs().filter(lambda p: p.num_ops > 0))
@@ -78,7 +79,7 @@ def test_native_equals_reference_where_stuck(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200), deadline=None)
 @given(st.data())
 def test_never_under_the_critical_path(data: st.DataObject) -> None:
     program = data.draw(programs())
@@ -88,7 +89,7 @@ def test_never_under_the_critical_path(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200), deadline=None)
 @given(st.data())
 def test_equals_the_critical_path_where_nothing_is_shared(data: st.DataObject) -> None:
     program = data.draw(programs()).with_depth(1000)
@@ -99,7 +100,7 @@ def test_equals_the_critical_path_where_nothing_is_shared(data: st.DataObject) -
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200), deadline=None)
 @given(st.data())
 def test_monotone_without_contention(data: st.DataObject) -> None:
     program = data.draw(programs().filter(lambda p: p.num_ops > 0))
@@ -113,7 +114,7 @@ def test_monotone_without_contention(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=some(50), deadline=None)
 @given(st.data())
 def test_deterministic(data: st.DataObject) -> None:
     program = data.draw(programs())

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_trees import evaluate, trees
 from stencil_runs import arguments, check, native, results, schedule, whole
+from thorough import some
 
 from dovetail import operator_of
 from dovetail.core import DovetailError, OperatorError, PlanError
@@ -125,7 +126,7 @@ def test_whole_numbers(boundary, dtype):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=some(100), deadline=None)
 @given(
     data=st.data(),
     axes=st.integers(1, 3),

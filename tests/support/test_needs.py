@@ -11,7 +11,7 @@ pytest_plugins = ["pytester"]
 def run(pytester, monkeypatch, request):
     """Run one test file under our conftest, with `promised` as CI's promises, where `mpich` and `torch` are missing."""
     here = request.path.parents[1]
-    pytester.makepyfile(needs=(here / "support" / "needs.py").read_text())
+    pytester.makepyfile(**{name: (here / "support" / f"{name}.py").read_text() for name in ("needs", "thorough")})
     pytester.makeconftest(
         (here / "conftest.py").read_text()
         + "\nfor cause in ('mpich', 'torch'):\n    needs.CAUSES[cause] = lambda: 'planted'\n"

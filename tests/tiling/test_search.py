@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 from tilings import P2, SEED
 
 from dovetail.core import OperatorError, PlanError
@@ -75,7 +76,7 @@ def test_what_is_counted_is_least_too(by, deps, volume):
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=some(40), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(-3, 3)), min_size=1, max_size=4), st.integers(1, 60))
 def test_any_volume_has_a_legal_tile_that_keeps_the_bound(vectors, volume):
     deps = transposed(tuple(vector if vector > (0, 0) else (1, vector[1]) for vector in vectors))
@@ -122,7 +123,7 @@ def test_what_cannot_be_searched_is_refused():
 # The tiling cone
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(st.integers(1, 3).flatmap(lambda n: st.lists(st.tuples(*[st.integers(-2, 3)] * n), min_size=1, max_size=5)))
 def test_the_cone_is_that_of_its_rays(vectors):
     """A whole vector lies in the cone iff no dependence goes against it; every such vector is a sum of rays."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 from tilings import P2, SEED, boxes, legal_tilings
 
 from dovetail.core import OperatorError, PlanError
@@ -46,7 +47,7 @@ def by_reference(tiling: Tiling, space: Space) -> list[tuple[int, ...]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=some(25), deadline=None)
 @given(legal_tilings(), st.data())
 def test_c_visits_every_point_once_in_the_order_of_the_reference(tiling, data):
     space = data.draw(boxes(tiling.num_loops))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 from tilings import P1, P2, SEED, boxes, departures, legal_tilings, points_by_definition, tile_by_definition
 
 from dovetail.core import OperatorError, PlanError
@@ -60,7 +61,7 @@ def test_hyperplanes_of_the_three_spaces(space, sides, steps, overlapped, from_1
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(legal_tilings(), st.data())
 def test_counts_are_those_of_the_definition(tiling, data):
     mapped = data.draw(st.sampled_from([None, *range(tiling.num_loops)]))
@@ -79,14 +80,14 @@ def test_counts_are_those_of_the_definition(tiling, data):
         assert tiling.formula() == sum(each.num_pairs * sum(each.to) for each in found), "a pair for each face"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(legal_tilings())
 def test_tiles_that_contain_dependences_have_neighbours_next_to_them_only(tiling):
     near = all(entry in (0, 1) for to in tile_dependences(tiling) for entry in to)
     assert near or not tiling.contains_dependences
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(legal_tilings(), st.tuples(*[st.integers(-50, 50)] * 3))
 def test_every_point_has_a_tile_and_an_offset(tiling, numbers):
     point = numbers[: tiling.num_loops]
@@ -97,7 +98,7 @@ def test_every_point_has_a_tile_and_an_offset(tiling, numbers):
     assert list(offset) in tile_points(tiling).tolist()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=some(80), deadline=None)
 @given(st.integers(1, 4).flatmap(lambda n: st.lists(st.tuples(*[st.integers(-6, 6)] * n), min_size=n, max_size=n)))
 def test_matrices_are_exact(rows):
     matrix = tuple(rows)
@@ -121,7 +122,7 @@ def test_matrices_are_exact(rows):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=some(60), deadline=None)
 @given(legal_tilings(), st.data())
 def test_tiled_iteration_visits_every_point_once_in_a_legal_order(tiling, data):
     space = data.draw(boxes(tiling.num_loops))
@@ -138,7 +139,7 @@ def test_tiled_iteration_visits_every_point_once_in_a_legal_order(tiling, data):
     assert counted.ranges == tuple(zip(numbers.min(axis=0).tolist(), numbers.max(axis=0).tolist(), strict=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=some(40), deadline=None)
 @given(legal_tilings(), st.data())
 def test_schedules_put_every_tile_after_those_it_needs(tiling, data):
     space = data.draw(boxes(tiling.num_loops))

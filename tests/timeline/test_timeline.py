@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_programs import prices_of, programs
+from thorough import some
 
 from dovetail.core import DovetailError
 from dovetail.cost.prices import Prices
@@ -227,7 +228,7 @@ class TestLosses:
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=some(200), deadline=None)
 @given(st.data())
 def test_losses_always_add_up(data: st.DataObject) -> None:
     program = data.draw(programs())

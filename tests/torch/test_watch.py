@@ -98,6 +98,7 @@ def test_a_stranger_is_no_rank():
             line.sendall(b'["wrong token", 1]\n')
             assert line.recv(1) == b""
         second = pool.submit(Watch, 1, 2, board.share(1), heard.put)
-        for watch in (first.result(), second.result()):
-            assert not watch.gone
+        watches = first.result(), second.result()
+        assert [watch.gone for watch in watches] == [{}, {}]
+        for watch in watches:  # each then hears of the other
             watch.close()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from thorough import some
 from trace_files import EVENT, event, pair, swapped, write_process
 
 from dovetail.core import DovetailError
@@ -52,7 +53,7 @@ def event_lists(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=some(300), deadline=None)
 @given(event_lists(), st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_rows_equal_those_of_a_decoder_with_a_stack(events, cuts):
     decoder, parts, at, turn = ThreadDecoder(), [], 0, 0

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from functools import cache
 from types import FrameType
 from typing import Annotated, Any
 
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--version" in flags:
             print(f"dovetail {__version__}")
             return DONE
-        code = app(words, prog_name="dovetail", standalone_mode=False)
+        code = _command()(words, prog_name="dovetail", standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer reports an interrupt as an exit code
             raise KeyboardInterrupt
@@ -117,6 +118,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         if previous is not None:
             signal.signal(signal.SIGTERM, previous)
+
+
+@cache
+def _command() -> Any:
+    """Return all verbs as one command, made once: typer reads the signatures of all of them."""
+    return typer.main.get_command(app)
 
 
 def exit_code(error: DovetailError) -> int:

@@ -185,7 +185,7 @@ def _guilty(
     if sum(map(exact.size, values.values())) > _MOST_ATOMS:
         return set()
     asked = _all_within(exact, wanted)
-    surplus = {value: exact.members(value) - asked for value in {*values.values()}}
+    surplus = {value: _beyond(exact.members(value), asked) for value in {*values.values()}}
     guilty = set()
     for node, (row, before) in steps.items():
         known: Counter[Atom] = Counter()
@@ -201,6 +201,11 @@ def _guilty(
             over = [row for row in own if _writes(program, row, str(buffer), int(str(slot)))]
             guilty |= set((over or own)[:1])
     return guilty
+
+
+def _beyond(has: Counter[Atom], asked: Counter[Atom]) -> Counter[Atom]:
+    """Return `has - asked`, in a time that does not grow with `asked`, whose counts are positive."""
+    return Counter({atom: times - asked[atom] for atom, times in has.items() if times > asked[atom]})
 
 
 def _all_within(exact: Symbols, wanted: int) -> Counter[Atom]:
