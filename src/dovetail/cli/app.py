@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
+from copy import copy
 from functools import cache
 from types import FrameType
 from typing import Annotated, Any
@@ -102,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--version" in flags:
             print(f"dovetail {__version__}")
             return DONE
-        code = _command()(words, prog_name="dovetail", standalone_mode=False)
+        code = _command(next(iter(words), ""))(words, prog_name="dovetail", standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer reports an interrupt as an exit code
             raise KeyboardInterrupt
@@ -121,9 +122,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @cache
-def _command() -> Any:
-    """Return all verbs as one command, made once: typer reads the signatures of all of them."""
-    return typer.main.get_command(app)
+def _command(first: str) -> Any:
+    """Return the command, with one verb only if the first word is a verb: to read all of them takes typer as long as a
+    short command runs."""
+    chosen = copy(app)
+    if first in ORDER:
+        chosen.registered_commands = [each for each in app.registered_commands if each.name == first]
+        chosen.registered_groups = [each for each in app.registered_groups if each.name == first]
+    return typer.main.get_command(chosen)
 
 
 def exit_code(error: DovetailError) -> int:
