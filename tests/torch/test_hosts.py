@@ -34,7 +34,10 @@ def end(started):
     finally:
         for each in started:
             each.kill()
-    return printed, [each.wait() for each in started]
+        codes = [each.wait() for each in started]
+        for each in started:
+            each.stdout.close()
+    return printed, codes
 
 
 def begin(command, **env):

@@ -227,12 +227,12 @@ def _next(model: ReplayModel, before: int, step: Step, most_s: float) -> bool:
     if at is None or posted is None:
         return False
     work_s = 0.0
-    for step in islice(model.steps[a.dst], at + 1, posted + 1):
-        work_s += gap_s(step)
-        if work_s > most_s or step.kind in ("join", "joined"):
+    for between in islice(model.steps[a.dst], at + 1, posted + 1):
+        work_s += gap_s(between)
+        if work_s > most_s or between.kind in ("join", "joined"):
             return False
-        if step.kind in ("send", "sent") and model.messages[step.number].dst != a.src:
+        if between.kind in ("send", "sent") and model.messages[between.number].dst != a.src:
             return False
-        if step.kind == "received":
+        if between.kind == "received":
             work_s = 0.0
     return True
