@@ -285,6 +285,13 @@ def test_a_difference_deep_within_a_term_is_reported() -> None:
     assert check["result"].hint == "look at op 0 first: there it goes wrong"
 
 
+def test_the_op_that_adds_a_slot_once_too_often_is_named() -> None:
+    body = "copy x[0:1] -> u[0:1]\nreduce x[1:2] -> u[0:1]\nreduce x[0:1] -> u[0:1]\ncopy u[0:1] -> y[0:1]"
+    check = certificate(program(body, "0 y[0:1] = x@0[0:1] + x@0[1:2]")).checks["result"]
+    assert check.found == "surplus x@0[0]"
+    assert check.hint == "look at op 2 first: there it goes wrong"
+
+
 def test_one_wrong_slot_of_a_thousand_in_a_cell_is_reported() -> None:
     lines = ["program p ranks 1", "buffer w input 1001", "buffer y output 1", "buffer t scratch 1000", "lane a compute"]
     lines += ["kernel h all", "kernel f each", "post 0 y[0:1] = f(h(w@0[0:1000]))", "rank 0 lane a"]
