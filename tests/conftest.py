@@ -86,7 +86,7 @@ class AtOnce:
 
     def pytest_runtest_logreport(self, report):
         if report.failed:
-            self.terminal.write_line(f"\n{report.nodeid} failed in its {report.when}")
+            self.terminal.write_line(f"\n{report.nodeid} failed ({report.when})")
             self.terminal.write_line(report.longreprtext[-1000:])
 
 

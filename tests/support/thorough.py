@@ -6,5 +6,5 @@ THOROUGH = "DOVETAIL_THOROUGH" in os.environ
 
 
 def some(most: int) -> int:
-    """How many of at most so many examples: all of them, or a quarter, but ten at least."""
+    """All examples in `make thorough`; else a quarter of them, but at least ten."""
     return most if THOROUGH else min(most, max(most // 4, 10))
