@@ -103,9 +103,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "--version" in flags:
             print(f"dovetail {__version__}")
             return DONE
-        code = _command(next((word for word in words[:1] if word in ORDER), None))(
-            words, prog_name="dovetail", standalone_mode=False
-        )
+        verb = words[0] if words and words[0] in ORDER else None
+        code = _command(verb)(words, prog_name="dovetail", standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer reports an interrupt as an exit code
             raise KeyboardInterrupt
