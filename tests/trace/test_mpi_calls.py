@@ -9,7 +9,7 @@ import needs
 import numpy as np
 import pytest
 from counting_shim import build_shim, counted_by
-from traced_programs import ONCE, SOURCE, traced
+from traced_programs import ONCE, SOURCE, compiled, traced
 
 from dovetail.cli import main
 from dovetail.core import EnvironmentFault
@@ -109,6 +109,21 @@ def test_messages_match_their_receives(program, tmp_path):
     others = ((found.dst - found.src) % 4 != 1) & ~is_near
     pairs = zip(found.src[others], found.dst[others], found.num_bytes[others], strict=True)
     assert sorted(tuple(map(int, pair)) for pair in pairs) == [(2, 0, 40), (3, 1, 40)]
+
+
+def test_neighbours_that_receive_only_are_not_sent_to(tmp_path):
+    mpi = needs.mpi("mpich")
+    target = compiled(mpi, needs.RANKS / "trace_one_way.c", tmp_path / "one_way")
+    code, trace = traced(mpi, tmp_path / "out", 3, target)
+    assert code == 0
+    assert trace.meta["clocks"]["without_partner"] == 0
+    found = messages(trace)
+    ways = zip(found.sent_name, found.src, found.dst, found.num_bytes, strict=True)
+    names = [trace.names.index(f"MPI_{name}") for name in ("Neighbor_alltoall", "Ineighbor_allgather")]
+    assert sorted(tuple(map(int, way)) for way in ways) == sorted(
+        (name, rank, (rank + 1) % 3, num_bytes) for name, num_bytes in zip(names, (8, 4), strict=True) for rank in range(3)
+    )
+    assert (found.received_s > found.sent_s).all()
 
 
 def test_collectives_have_their_bytes_and_root(program, tmp_path):
