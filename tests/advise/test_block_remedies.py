@@ -80,6 +80,67 @@ def test_messages_of_one_call_are_as_few_as_can_be():
         numbers = [[builder.message(rank, 1 - rank, 64) for _ in range(2)] for rank in (0, 1)]
         for rank in (0, 1):
             mine, theirs = numbers[rank], numbers[1 - rank]
+            builder.within[rank] = 100 * US
             builder.call(rank, "near", *(("send", n) for n in mine), *(("recv", n) for n in theirs))
             builder.call(rank, "wait", *(("received", n) for n in theirs))
     assert "block" not in {it.kind for it in findings(builder)}
+
+
+def test_messages_by_turns_with_work_after_each_turn_stay_apart():
+    builder = ModelBuilder(3)
+    for _ in range(ROUNDS):
+        for _ in range(COUNT):
+            for to in (1, 2):
+                sent(builder, 0, to)
+            builder.work(0, 300 * US)
+        builder.all_reduce("sum")
+    assert "block" not in {it.kind for it in findings(builder)}
+
+
+@pytest.mark.parametrize("between", ["nothing", "work", "a meeting of receivers", "a message of another rank"])
+def test_what_a_receiver_does_between_messages_keeps_them_apart_but_receiving_from_others(between):
+    """Ranks 0 and 3 send in a row to rank 1. Its loop takes 4 us for each message, 8 between two of a sender."""
+    builder = ModelBuilder(4)
+    for _ in range(ROUNDS):
+        for rank in range(4):
+            builder.work(rank, 1000 * US)
+        for _ in range(COUNT):
+            sent(builder, 0, 1)
+            builder.work(1, 4 * US)
+            if between == "work":
+                builder.work(1, 30 * US)
+            if between == "a meeting of receivers":
+                builder.all_reduce("meet", group=(1, 2))
+            if between == "a message of another rank":
+                sent(builder, 3, 1)
+                builder.work(1, 4 * US)
+        builder.all_reduce("sum")
+    parts = between in ("work", "a meeting of receivers")
+    assert ("block" in {it.kind for it in findings(builder)}) is not parts
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_wait_for_an_earlier_message_divides_those_in_a_row(waits):
+    builder = ModelBuilder(2)
+    for _ in range(ROUNDS):
+        for _ in range(COUNT):
+            early = builder.message(0, 1, 8)
+            builder.call(0, "begin", ("send", early))
+            builder.call(1, "recv early", ("recv", early), ("received", early))
+            for rank in (0, 1):
+                builder.work(rank, 300 * US)
+            sent(builder, 0, 1)
+            if waits:
+                builder.within[0] = 100 * US  # of the send before
+                builder.call(0, "wait", ("sent", early))
+            sent(builder, 0, 1)
+            builder.all_reduce("sum")
+    assert ("block" in {it.kind for it in findings(builder)}) is not waits
+
+
+def sent(builder: ModelBuilder, src: int, dst: int) -> None:
+    """A message whose send takes 100 us."""
+    number = builder.message(src, dst, 8)
+    builder.within[src] = 100 * US
+    builder.call(src, "send", ("send", number))
+    builder.call(dst, "recv", ("recv", number), ("received", number))

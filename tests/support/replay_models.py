@@ -49,9 +49,9 @@ class ModelBuilder:
         for kind, number in actions:
             self.step(rank, row, kind, number)
 
-    def all_reduce(self, site: str, num_bytes: int = 8, blocking: bool = True, before=None) -> None:
-        """On all ranks; `before`: work that is put between a non-blocking one and its wait."""
-        group = tuple(range(len(self.steps)))
+    def all_reduce(self, site: str, num_bytes: int = 8, blocking: bool = True, before=None, group=()) -> None:
+        """On all ranks, or those of `group`; `before`: work that is put between a non-blocking one and its wait."""
+        group = group or tuple(range(len(self.steps)))
         collective = CollectiveCall(
             len(self.collectives), "MPI_Allreduce", group, SYNCHRONOUS, -1, num_bytes, 60 * US, blocking
         )
