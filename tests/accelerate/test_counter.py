@@ -44,6 +44,16 @@ def test_each_call_once_in_its_bucket(run, capfd):
     assert 0 < counts.in_collectives_s < counts.in_mpi_s < counts.rank_s <= 2 * counts.elapsed_s
 
 
+def test_every_look_counts_though_few_are_timed(run):
+    """The program does little but look: the looks take most of its time, of which one in 16 alone would be 6 %."""
+    ran = run("300000", source="accelerate_looks.c")
+    assert ran.code == 0
+    (counts,) = ran.counts
+    (looks,) = (it for it in counts.buckets if it.call == "Test")
+    assert looks.calls == 2 * 300000
+    assert 0.2 * counts.rank_s < looks.seconds <= 1.5 * counts.rank_s
+
+
 def test_waiting_for_the_late_rank_is_told_apart(run):
     """Rank 1 sleeps for 1 ms before each barrier: rank 0 waits that long in one of the sampled ones, at least."""
     (counts,) = run().counts

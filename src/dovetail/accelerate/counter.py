@@ -23,6 +23,7 @@ COUNTER = Gate(
     is_below=True,
 )
 REPLACED = ("Barrier", "Allreduce", "Allgather", "Alltoall")  # calls with an entry in replace.h
+LOOKS = ("Test", "Testall", "Testany", "Testsome", "Iprobe", "Improbe", "Request_get_status")  # calls that never wait
 _HELPERS = (
     *HELPERS,
     *("Comm_get_parent", "Comm_create_keyval", "Comm_set_attr", "Pack", "Unpack", "Type_get_extent"),
@@ -52,6 +53,14 @@ def counted(number: int, name: str, call: Call, real: str) -> list[str]:
         ]
     if call.name == "Finalize":
         return ["if (!dm_leave_alone()) dc_before_finalize();", f"return {real};"]
+    if name in LOOKS:
+        return [
+            f"if (dm_leave_alone()) return {real};",
+            f"const uint64_t begun = dc_begin_look({number});",
+            f"const int code = {real};",
+            f"dc_end_look({number}, begun);",
+            "return code;",
+        ]
     moves = call.before if call.before and any(word in call.before for word in _MOVES) and not call.found else ""
     joint = joint_when(call.name)
     return [

@@ -175,9 +175,10 @@ def _judged(finding: Finding, least_s: float) -> Finding:
 
 
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
-    """Advise by excerpts of a long trace; each excerpt's savings are scaled to the time that it represents.
+    """Advise by excerpts of a long trace. Each represents equally many rows, and its savings are scaled by their number.
 
-    Which findings save the same seconds is found in the middle excerpt only: it takes as long as all else.
+    Excerpts lie evenly among the rows, not in time: time that none of them shows, as of work without calls, stays as it
+    is. Which findings save the same seconds is found in the middle excerpt only: it takes as long as all else.
     """
     pieces, floods = excerpts(file, EXCERPTS, EXCERPT_ROWS)
     parts = [
@@ -186,7 +187,9 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     ]
     same = {(it.kind, it.where): it.instead_of for it in parts[len(parts) // 2][1].findings}
     traced_s = max(c.end_s for c in file.chunks) - min(c.start_s for c in file.chunks)
-    times = [(rows, part, traced_s / len(parts) / part.traced_s) for rows, part in parts if part.traced_s > 0]
+    scaled = [(rows, part, file.num_rows / len(parts) / rows) for rows, part in parts if part.traced_s > 0]
+    shown_s = sum(part.traced_s * factor for _, part, factor in scaled)
+    times = [(rows, part, factor * min(traced_s / shown_s, 1.0)) for rows, part, factor in scaled]
     seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for _, part, factor in times:
         for finding in part.findings:
@@ -201,7 +204,7 @@ def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
         key: dict(zip(SUMS, those, strict=True)) | {"instead_of": same.get(key, "")} for key, those in sums.items()
     }
     found = [replace(it, **whole_of[it.kind, it.where]) for it in most]
-    replayed_s = sum(part.replayed_s * factor for _, part, factor in times) or traced_s
+    replayed_s = traced_s - sum((part.traced_s - part.replayed_s) * factor for _, part, factor in times)
     if not any(it.kind == "block" for it in found) and (flood := flood_cost(file, floods)):
         found.append(_of_flood(flood, min(replayed_s / traced_s, 1.0)))
     spread_s = sum(part.spread_s**2 * factor for _, part, factor in times) ** 0.5
