@@ -121,7 +121,9 @@ def test_neighbours_that_receive_only_are_not_sent_to(tmp_path):
     ways = zip(found.sent_name, found.src, found.dst, found.num_bytes, strict=True)
     names = [trace.names.index(f"MPI_{name}") for name in ("Neighbor_alltoall", "Ineighbor_allgather")]
     assert sorted(tuple(map(int, way)) for way in ways) == sorted(
-        (name, rank, (rank + 1) % 3, num_bytes) for name, num_bytes in zip(names, (8, 4), strict=True) for rank in range(3)
+        (name, rank, (rank + 1) % 3, num_bytes)
+        for name, num_bytes in zip(names, (8, 4), strict=True)
+        for rank in range(3)
     )
     assert (found.received_s > found.sent_s).all()
 

@@ -175,18 +175,17 @@ def _judged(finding: Finding, least_s: float) -> Finding:
 
 
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
-    """Advise by excerpts of a long trace. Each represents equally many rows, and its savings are scaled by their number.
+    """Advise by excerpts of a long trace. Each represents equally many rows; its savings are scaled by their number.
 
     Excerpts lie evenly among the rows, not in time: time that none of them shows, as of work without calls, stays as it
     is. Which findings save the same seconds is found in the middle excerpt only: it takes as long as all else.
     """
-    pieces, floods = excerpts(file, EXCERPTS, EXCERPT_ROWS)
+    pieces, floods, traced_s = excerpts(file, EXCERPTS, EXCERPT_ROWS)
     parts = [
         (it.trace.num_rows, _advise_part(it.trace, model_with(*it), machine, compares=i == len(pieces) // 2))
         for i, it in enumerate(pieces)
     ]
     same = {(it.kind, it.where): it.instead_of for it in parts[len(parts) // 2][1].findings}
-    traced_s = max(c.end_s for c in file.chunks) - min(c.start_s for c in file.chunks)
     scaled = [(rows, part, file.num_rows / len(parts) / rows) for rows, part in parts if part.traced_s > 0]
     shown_s = sum(part.traced_s * factor for _, part, factor in scaled)
     times = [(rows, part, factor * min(traced_s / shown_s, 1.0)) for rows, part, factor in scaled]

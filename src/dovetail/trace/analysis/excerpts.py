@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +23,19 @@ class Excerpt(NamedTuple):
 
 
 class Excerpts(NamedTuple):
-    """Some excerpts of a trace, and the floods of messages of all of it."""
+    """Some excerpts of a trace, and of all of it the floods of messages, and the seconds between Init and Finalize."""
 
     pieces: list[Excerpt]
     floods: list[Flood]
+    seconds: float
 
 
 def excerpts(file: TraceFile, count: int, num_rows: int) -> Excerpts:
     """Return `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
     matcher, collectives_matcher = Matcher(), CollectiveMatcher()
+    ends: list[tuple[float, float]] = []
     for part in file.parts():
+        ends.append(_ends(part))
         matcher.take(part.columns)
         collectives_matcher.take(part.columns)
     middles = ((2 * i + 1) * file.num_rows // (2 * count) for i in range(count))
@@ -45,7 +49,20 @@ def excerpts(file: TraceFile, count: int, num_rows: int) -> Excerpts:
         _trimmed(Excerpt(t, _messages(found, first, first + t.num_rows), m))
         for (t, first), m in zip(parts, calls, strict=True)
     ]
-    return Excerpts(pieces, floods_of(found))
+    starts_s, stops_s = zip(*ends, strict=True)
+    begin_s = min(starts_s) if min(starts_s) < inf else min(chunk.start_s for chunk in file.chunks)
+    end_s = max(stops_s) if max(stops_s) > -inf else max(chunk.end_s for chunk in file.chunks)
+    return Excerpts(pieces, floods_of(found), end_s - begin_s)
+
+
+def _ends(part: Trace) -> tuple[float, float]:
+    """Return the first end of MPI_Init and the last begin of MPI_Finalize; infinities if there are none."""
+    col = part.columns
+    inits, finals = (
+        np.isin(col["name"], [i for i, name in enumerate(part.names) if name in those])
+        for those in (("MPI_Init", "MPI_Init_thread"), ("MPI_Finalize",))
+    )
+    return float(col["end_s"][inits].min(initial=inf)), float(col["start_s"][finals].max(initial=-inf))
 
 
 def _trimmed(it: Excerpt) -> Excerpt:
