@@ -192,15 +192,17 @@ static void dc_after_init(void) {
 
 static void dc_write_rows(FILE* file, double tick_s) {
     const char* comma = "";
+    const double most = (double)(dc.ended - dc.begun);
     for (int i = 0; i < DC_ROWS; ++i) {
         const dc_row* row = &dc.row[i];
         if (!row->key) continue;
         const dc_look* look = &dc.look[(row->key >> 40) - 1];
         const double all = look->untimed ? 1 + (double)look->untimed / (double)look->timed : 1;
+        double ticks = (double)row->ticks * all;
+        if (!dc.is_threaded && look->untimed && ticks > most) ticks = most; /* a long pause may fall on a timed look */
         fprintf(file, "%s\n  [\"%s\", %d, %d, %llu, %.9g, %llu, %.9g, %.9g]", comma,
                 dm_table[(row->key >> 40) - 1].name + 5, (int)(row->key >> 8), (int)(row->key & 255) - 1,
-                (unsigned long long)(row->calls + look->untimed), (double)row->ticks * all * tick_s,
-                (unsigned long long)row->sampled,
+                (unsigned long long)(row->calls + look->untimed), ticks * tick_s, (unsigned long long)row->sampled,
                 (double)row->sampled_ticks * tick_s, (double)row->waited_ticks * tick_s);
         comma = ",";
     }

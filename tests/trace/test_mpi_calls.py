@@ -128,6 +128,13 @@ def test_neighbours_that_receive_only_are_not_sent_to(tmp_path):
     assert (found.received_s > found.sent_s).all()
 
 
+def test_a_datatype_of_large_counts_has_its_bytes(tmp_path):
+    mpi = needs.mpi("mpich")
+    code, trace = traced(mpi, tmp_path / "out", 1, compiled(mpi, needs.RANKS / "large_type.c", tmp_path / "large"))
+    assert code == 0
+    assert messages(trace).num_bytes.tolist() == [8]
+
+
 def test_collectives_have_their_bytes_and_root(program, tmp_path):
     _, mpi, target = program
     _, trace = traced(mpi, tmp_path, 4, target)

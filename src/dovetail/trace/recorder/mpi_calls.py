@@ -311,7 +311,7 @@ BOUNDS = (
     Call("Abort", "comm errorcode"),
 )  # `mpi_wrappers` handles these separately
 HELPERS = (
-    *("Type_size", "Type_get_envelope", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter"),
+    *("Type_size", "Comm_rank", "Comm_size", "Comm_remote_size", "Comm_test_inter"),
     *("Comm_group", "Comm_remote_group"),
     *("Group_size", "Group_translate_ranks", "Group_free", "Win_get_group", "Get_count", "Get_elements_x"),
     "Status_set_elements_x",
