@@ -177,18 +177,22 @@ def _judged(finding: Finding, least_s: float) -> Finding:
 def _from_excerpts(file: TraceFile, machine: Machine | None) -> Advice:
     """Advise by excerpts of a long trace. Each represents equally many rows; its savings are scaled by their number.
 
-    Excerpts lie evenly among the rows, not in time: time that none of them shows, as of work without calls, stays as it
-    is. Which findings save the same seconds is found in the middle excerpt only: it takes as long as all else.
+    Excerpts lie evenly among the rows, not in time: time that an excerpt does not show, as of work without calls, stays
+    as it is, and none represents more time than its part of the trace takes. Which findings save the same seconds is
+    found in the middle excerpt only: it takes as long as all else.
     """
-    pieces, floods, traced_s = excerpts(file, EXCERPTS, EXCERPT_ROWS)
+    pieces, floods, seconds = excerpts(file, EXCERPTS, EXCERPT_ROWS)
+    traced_s = sum(seconds)
     parts = [
         (it.trace.num_rows, _advise_part(it.trace, model_with(*it), machine, compares=i == len(pieces) // 2))
         for i, it in enumerate(pieces)
     ]
     same = {(it.kind, it.where): it.instead_of for it in parts[len(parts) // 2][1].findings}
-    scaled = [(rows, part, file.num_rows / len(parts) / rows) for rows, part in parts if part.traced_s > 0]
-    shown_s = sum(part.traced_s * factor for _, part, factor in scaled)
-    times = [(rows, part, factor * min(traced_s / shown_s, 1.0)) for rows, part, factor in scaled]
+    times = [
+        (rows, part, min(file.num_rows / len(parts) / rows, part_s / part.traced_s))
+        for (rows, part), part_s in zip(parts, seconds, strict=True)
+        if part.traced_s > 0
+    ]
     seen: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for _, part, factor in times:
         for finding in part.findings:

@@ -23,19 +23,22 @@ class Excerpt(NamedTuple):
 
 
 class Excerpts(NamedTuple):
-    """Some excerpts of a trace, and of all of it the floods of messages, and the seconds between Init and Finalize."""
+    """Some excerpts of a trace, and the floods of messages of all of it.
+
+    `seconds`: of each excerpt, how long the part of the trace takes that it represents, without Init and Finalize.
+    """
 
     pieces: list[Excerpt]
     floods: list[Flood]
-    seconds: float
+    seconds: list[float]
 
 
 def excerpts(file: TraceFile, count: int, num_rows: int) -> Excerpts:
     """Return `count` excerpts of about `num_rows` rows each. Messages are matched in the whole trace first."""
     matcher, collectives_matcher = Matcher(), CollectiveMatcher()
-    ends: list[tuple[float, float]] = []
+    borders = _Borders(file, count)
     for part in file.parts():
-        ends.append(_ends(part))
+        borders.take(part)
         matcher.take(part.columns)
         collectives_matcher.take(part.columns)
     middles = ((2 * i + 1) * file.num_rows // (2 * count) for i in range(count))
@@ -49,20 +52,38 @@ def excerpts(file: TraceFile, count: int, num_rows: int) -> Excerpts:
         _trimmed(Excerpt(t, _messages(found, first, first + t.num_rows), m))
         for (t, first), m in zip(parts, calls, strict=True)
     ]
-    starts_s, stops_s = zip(*ends, strict=True)
-    begin_s = min(starts_s) if min(starts_s) < inf else min(chunk.start_s for chunk in file.chunks)
-    end_s = max(stops_s) if max(stops_s) > -inf else max(chunk.end_s for chunk in file.chunks)
-    return Excerpts(pieces, floods_of(found), end_s - begin_s)
+    return Excerpts(pieces, floods_of(found), borders.seconds())
 
 
-def _ends(part: Trace) -> tuple[float, float]:
-    """Return the first end of MPI_Init and the last begin of MPI_Finalize; infinities if there are none."""
-    col = part.columns
-    inits, finals = (
-        np.isin(col["name"], [i for i, name in enumerate(part.names) if name in those])
-        for those in (("MPI_Init", "MPI_Init_thread"), ("MPI_Finalize",))
-    )
-    return float(col["end_s"][inits].min(initial=inf)), float(col["start_s"][finals].max(initial=-inf))
+class _Borders:
+    """When each of `count` parts of equally many rows begins, when the first Init ends, the last Finalize begins."""
+
+    def __init__(self, file: TraceFile, count: int) -> None:
+        self.file, self.rows, self.seen = file, [i * file.num_rows // count for i in range(count)], 0
+        self.begins_s: list[float] = []
+        self.first_s, self.last_s = inf, -inf
+
+    def take(self, part: Trace) -> None:
+        """Take the next rows of the trace."""
+        col = part.columns
+        here = [row - self.seen for row in self.rows if 0 <= row - self.seen < part.num_rows]
+        self.begins_s += col["start_s"][here].tolist()
+        self.seen += part.num_rows
+        inits, finals = (
+            np.isin(col["name"], [i for i, name in enumerate(part.names) if name in those])
+            for those in (("MPI_Init", "MPI_Init_thread"), ("MPI_Finalize",))
+        )
+        self.first_s = min(self.first_s, float(col["end_s"][inits].min(initial=inf)))
+        self.last_s = max(self.last_s, float(col["start_s"][finals].max(initial=-inf)))
+
+    def seconds(self) -> list[float]:
+        """Return how long each part takes, between Init and Finalize if the trace has them."""
+        first_s = self.first_s if self.first_s < inf else min(chunk.start_s for chunk in self.file.chunks)
+        last_s = self.last_s if self.last_s > -inf else max(chunk.end_s for chunk in self.file.chunks)
+        at = np.clip([*self.begins_s, last_s], first_s, last_s)
+        at[0] = first_s
+        found: list[float] = np.diff(at).tolist()
+        return found
 
 
 def _trimmed(it: Excerpt) -> Excerpt:
