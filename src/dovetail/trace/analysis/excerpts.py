@@ -80,9 +80,8 @@ class _Borders:
         """Return how long each part takes, between Init and Finalize if the trace has them."""
         first_s = self.first_s if self.first_s < inf else min(chunk.start_s for chunk in self.file.chunks)
         last_s = self.last_s if self.last_s > -inf else max(chunk.end_s for chunk in self.file.chunks)
-        at = np.clip([*self.begins_s, last_s], first_s, last_s)
-        at[0] = first_s
-        found: list[float] = np.diff(at).tolist()
+        at = np.clip([first_s, *self.begins_s[1:], last_s], first_s, last_s)
+        found: list[float] = np.diff(np.maximum.accumulate(at)).tolist()  # rows are nearly in the order of time
         return found
 
 
