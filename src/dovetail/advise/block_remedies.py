@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.advise.remedy import GRAIN_S, Remedy, Site, call_s, dropped, gap_s, places
+from dovetail.advise.remedy import GRAIN_S, Remedy, Site, call_s, dropped, gap_s, kept, places
 from dovetail.trace.analysis.call_classes import PICKLE
 from dovetail.trace.analysis.replay_model import ReplayModel, Step
 
@@ -112,6 +112,10 @@ def send_runs(model: ReplayModel, rank: int, site: Site) -> list[Run]:
     if, in all such runs that begin at one call site, there is hardly any work between them: what was received is not
     used for what is sent next.
     """
+    return kept(_send_runs, model, rank, site)
+
+
+def _send_runs(model: ReplayModel, rank: int, site: Site) -> list[Run]:
     runs = list(_runs(model, rank, LOOP_S if _is_python(model, site) else GRAIN_S))
     work_s, calls_s = Counter[str](), Counter[str]()
     place = [site(model.steps[rank][model.places[rank]["send", it.numbers[0]]].row) for it in runs]
@@ -226,8 +230,9 @@ def _next(model: ReplayModel, before: int, step: Step, most_s: float) -> bool:
     at, posted = places.get(("received", before)), places.get(("recv", step.number))
     if at is None or posted is None:
         return False
-    work_s = 0.0
-    for between in islice(model.steps[a.dst], at + 1, posted + 1):
+    work_s, steps = 0.0, model.steps[a.dst]
+    for i in range(at + 1, posted + 1):
+        between = steps[i]
         work_s += gap_s(between)
         if work_s > most_s or between.kind in ("join", "joined"):
             return False

@@ -131,7 +131,7 @@ def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
         for it, more in zip(model.messages, excess.messages_s, strict=True)
     )
     collectives = tuple(
-        replace(it, seconds=it.seconds - met * more, own_s=min(it.own_s, it.seconds - met * more))
+        replace(it, seconds=it.seconds - met * more, own_s=min(it.own_s, it.seconds - met * more)) if more > 0 else it
         for it, more in zip(model.collectives, excess.collectives_s, strict=True)
     )
     taken_s = float((of_gaps * excess.of_gaps_s + of_calls * excess.of_calls_s).sum())
@@ -154,6 +154,8 @@ def _in_own_time(model: ReplayModel, found: Crowding, rank: int) -> float:
 
 
 def _less(step: Step, gap: float, call: float) -> Step:
+    if not gap and not call:
+        return step
     after_s = max(step.after_s - call, 0.0)
     within_s = max(step.within_s - call, 0.0)
     return step._replace(seconds=max(step.seconds - gap - call, within_s), within_s=within_s, after_s=after_s)

@@ -97,12 +97,17 @@ def answer_first(model: ReplayModel, site: Site) -> Iterator[Remedy]:
 
 def _is_answer(model: ReplayModel, it: _Burst) -> bool:
     """Return whether sends follow a message of the same rank, which was the first to send."""
-    before = next((s for s in reversed(model.steps[it.rank][: it.first]) if s.kind not in ("own", "sent")), None)
+    before = _step_before(model.steps[it.rank], it.first)
     if before is None or before.kind != "received":
         return False
     asker = model.messages[before.number].src
     is_pair = {model.messages[n].dst for n in it.numbers} == {asker} and not crosses(model, it.numbers[0])
     return is_pair and _first_s(model, asker, it.rank) < _first_s(model, it.rank, asker)
+
+
+def _step_before(steps: Sequence[Step], first: int) -> Step | None:
+    """Return the last step before this index, but for the rank's own calls, and waits for its sends."""
+    return next((steps[i] for i in range(first - 1, -1, -1) if steps[i].kind not in ("own", "sent")), None)
 
 
 def _bursts(rank: int, steps: Sequence[Step]) -> Iterator[_Burst]:
@@ -152,7 +157,7 @@ def _passes_on(model: ReplayModel, it: _Burst, reached: Mapping[int, set[int]]) 
     receivers = {model.messages[n].dst for n in it.numbers}
     if any(it.rank not in reached[rank] for rank in receivers):
         return True
-    before = next((s for s in reversed(model.steps[it.rank][: it.first]) if s.kind not in ("own", "sent")), None)
+    before = _step_before(model.steps[it.rank], it.first)
     if before is None or before.kind != "received":
         return False
     sender = model.messages[before.number].src

@@ -15,9 +15,11 @@ class Places:
         self.trace = trace
         rows = np.flatnonzero(trace.columns["part"] == 0)
         self.sites = dict(zip(rows.tolist(), call_sites(trace, rows), strict=True))
+        names = enumerate(trace.columns["name"].tolist())
+        self._shown = [self.sites.get(row) or trace.names[name] for row, name in names]
 
     def site(self, row: int) -> str:
-        return self.sites.get(row) or self.trace.names[int(self.trace.columns["name"][row])]
+        return self._shown[row]
 
     def of(self, rows: tuple[int, ...]) -> str:
         """Return the sites and the names of some calls, at most three of each."""

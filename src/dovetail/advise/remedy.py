@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import TypeVar
 
 from dovetail.trace.analysis.call_classes import IO, ONE_SIDED, class_of
 from dovetail.trace.analysis.floods import AT_ONCE_S
@@ -23,6 +24,7 @@ KINDS = (
 )
 LEAST_SHARE = 0.01  # a remedy is reported if it saves at least this share of the makespan
 _WAITS = ("received", "sent", "join", "joined")  # steps that wait, in the call that they belong to
+Found = TypeVar("Found")
 GRAIN_S = AT_ONCE_S  # calls with less work than this between them count as consecutive
 
 
@@ -137,6 +139,19 @@ def by_site(model: ReplayModel, site: Site, kind: StepKind) -> dict[str, list[tu
 
     Sites whose calls took less in all than a change must save are left out: a change to waits there saves no more.
     """
+    return kept(_by_site, model, site, kind)
+
+
+def kept(find: Callable[..., Found], model: ReplayModel, *about: Hashable) -> Found:
+    """Return `find(model, *about)`; a second call with the same arguments returns what the first found."""
+    key = find, *about
+    if key not in model.kept:
+        model.kept[key] = find(model, *about)
+    found: Found = model.kept[key]
+    return found
+
+
+def _by_site(model: ReplayModel, site: Site, kind: StepKind) -> dict[str, list[tuple[int, Step]]]:
     found: dict[str, list[tuple[int, Step]]] = {}
     for it in model.of_kind.get(kind, ()):
         found.setdefault(site(it[1].row), []).append(it)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 
@@ -141,6 +142,7 @@ def traits_of(kind: str) -> Traits:
     return COLLECTIVES.get(kind, Traits(moves=False))
 
 
+@cache
 def kind_of_mpi(call: str) -> str:
     """Return the kind of an MPI call (for a v-variant, the kind of equal parts); "" for other calls.
 

@@ -23,19 +23,21 @@ class CollectiveTimes:
     def __init__(self, trace: Trace, joins: CollectiveCalls, joined: Mapping[int, Sequence[int]]) -> None:
         self.trace, self.joins, self.joined = trace, joins, joined
 
-    def over_s(self, i: int) -> float:
-        """Return when a rank could continue after its collective call `i`, by the collective's `way`."""
-        number, way = int(self.joins.collective[i]), self._way(i)
-        is_root = self.joins.root[i] == self.joins.rank[i]
-        seconds = self._seconds[number]
-        if number in self.quiet:
-            return sum(self.quiet[number])
-        if way == FROM_ROOT:
-            begun = float(self.joins.start_s[i])
-            return begun if is_root else max(float(self.joins.root_start_s[i]) + seconds, begun)
-        if way == TO_ROOT:
-            return float(self.joins.last_start_s[i] + seconds if is_root else self.joins.start_s[i])
-        return float(self.joins.last_start_s[i] + seconds)
+    @cached_property
+    def over_s(self) -> list[float]:
+        """Return for each collective call when its rank could continue after it, by the collective's `way`."""
+        joins, ways = self.joins, np.array(self._ways, "U9")
+        seconds, is_root = self._seconds[joins.collective], joins.root == joins.rank
+        after_root_s = np.where(is_root, joins.start_s, np.fmax(joins.root_start_s + seconds, joins.start_s))
+        at_root_s = np.where(is_root, joins.last_start_s + seconds, joins.start_s)
+        cases = [after_root_s, at_root_s]
+        found = np.select([ways == FROM_ROOT, ways == TO_ROOT], cases, joins.last_start_s + seconds)
+        quiet_s = np.full(len(self._seconds), np.nan)
+        for number, times in self.quiet.items():
+            quiet_s[number] = sum(times)
+        of_quiet = quiet_s[joins.collective]
+        over: list[float] = np.where(np.isnan(of_quiet), found, of_quiet).tolist()
+        return over
 
     @cached_property
     def quiet(self) -> dict[int, tuple[float, float]]:
@@ -59,18 +61,19 @@ class CollectiveTimes:
                 found[number] = last_s, spent_s
         return found
 
-    def _way(self, i: int) -> str:
-        name = self.trace.names[self.joins.name[i]].removeprefix("MPI_").removesuffix("_c")
-        if np.isnan(self.joins.root_start_s[i]):
-            return SYNCHRONOUS
-        traits = traits_of(kind_of_mpi(name))
-        return FROM_ROOT if traits.from_root else TO_ROOT if traits.to_root else SYNCHRONOUS
+    @cached_property
+    def _ways(self) -> list[str]:
+        """Return the `way` of each collective call: SYNCHRONOUS if its root's call is unknown."""
+        of_name = {int(name): _way(self.trace.names[name]) for name in np.unique(self.joins.name)}
+        has_root = (~np.isnan(self.joins.root_start_s)).tolist()
+        named = zip(self.joins.name.tolist(), has_root, strict=True)
+        return [of_name[name] if known else SYNCHRONOUS for name, known in named]
 
     @cached_property
     def _seconds(self) -> NDArray[Any]:
         """Return for each collective its seconds: the shortest wait of any rank after the last call it depends on."""
         count, joins = int(self.joins.collective.max(initial=-1)) + 1, self.joins
-        ways = np.array([self._way(i) for i in range(len(joins.collective))], "U9")
+        ways = np.array(self._ways, "U9")
         is_root, looked, ends = joins.root == joins.rank, np.array(joins.start_s, "f8"), np.array(joins.end_s, "f8")
         for row, waited in self.joined.items():
             looked[waited], ends[waited] = self.trace.columns["start_s"][row], self.trace.columns["end_s"][row]
@@ -92,12 +95,18 @@ class CollectiveTimes:
         hosts = {about["rank"]: about.get("host") for about in self.trace.meta.get("ranks", ())}
         most = np.zeros(len(seconds), "i8")
         np.maximum.at(most, self.joins.collective, np.maximum(self.joins.num_bytes, self.joins.received_bytes))
-        found = []
-        for i, number in enumerate(self.joins.collective.tolist()):
-            group = comms[int(self.joins.comm[i])].ranks if self.joins.comm[i] >= 0 else ()
-            name = self.trace.names[self.joins.name[i]]
-            took_s = float(seconds[number])
-            head = number, name, group, self._way(i), int(self.joins.root[i]), int(most[number]), took_s
-            own_s = took_s if len({hosts.get(rank) for rank in group}) == 1 else 0.0
-            found.append(CollectiveCall(*head, bool(self.joins.request[i] < 0), number in self.quiet, own_s))
+        groups = [*((comm.ranks, len({hosts.get(rank) for rank in comm.ranks}) == 1) for comm in comms), ((), False)]
+        names, took_s, most_bytes, found = self.trace.names, seconds.tolist(), most.tolist(), []
+        columns = (getattr(self.joins, name).tolist() for name in ("collective", "name", "comm", "root", "request"))
+        for number, name, comm, root, request, way in zip(*columns, self._ways, strict=True):
+            group, is_one_host = groups[comm if comm >= 0 else -1]
+            head = number, names[name], group, way, root, most_bytes[number], took_s[number]
+            own_s = took_s[number] if is_one_host else 0.0
+            found.append(CollectiveCall(*head, request < 0, number in self.quiet, own_s))
         return tuple(found)
+
+
+def _way(name: str) -> str:
+    """Return the `way` of a call of MPI whose root's call is known."""
+    traits = traits_of(kind_of_mpi(name.removeprefix("MPI_").removesuffix("_c")))
+    return FROM_ROOT if traits.from_root else TO_ROOT if traits.to_root else SYNCHRONOUS

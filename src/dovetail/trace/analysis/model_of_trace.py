@@ -371,10 +371,10 @@ class _ModelBuilder:
 
     def _after(self, call: _Call) -> float:
         """Return the rank's own time within a call that waited: what follows the last event it waited for."""
-        over = [call.start_s, *(self.times.over_s(i) for i in self.joined.get(call.row, ()))]
+        over = [call.start_s, *(self.times.over_s[i] for i in self.joined.get(call.row, ()))]
         i = self.collective_at.get(call.row)
         if i is not None and self.joins.request[i] < 0:
-            over.append(self.times.over_s(i))
+            over.append(self.times.over_s[i])
         over += [self.arrived_s[i] for i in self.receives.get(call.row, ())]
         blocked = [i for i in self.sends.get(call.row, ()) if self.blocks[i]]
         waits = [i for i in (*blocked, *self.ends.get(call.row, ())) if self.rendezvous[i]]

@@ -195,6 +195,11 @@ class ReplayModel:
         return dict(found)
 
     @cached_property
+    def kept(self) -> dict[tuple[object, ...], Any]:
+        """Return what functions have found in this model, by function and arguments, for those that ask again."""
+        return {}
+
+    @cached_property
     def sent_to(self) -> dict[tuple[int, int], tuple[list[int], list[int]]]:
         """Return by source and destination the indices of the steps that send, and the messages, in order."""
         found: dict[tuple[int, int], tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
