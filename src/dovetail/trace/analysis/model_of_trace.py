@@ -337,7 +337,8 @@ class _ModelBuilder:
         return self._known[call.row]
 
     def _actions_at(self, row: int) -> list[tuple[StepKind, int]]:
-        actions: list[tuple[StepKind, int]] = [("send", i) for i in self.sends.get(row, ())]
+        sends, ends = self.sends.get(row, ()), self.ends.get(row, ())
+        actions: list[tuple[StepKind, int]] = [("send", i) for i in sends]
         actions += [("recv", i) for i in self.posts.get(row, ())]
         if row in self.collective_at:
             actions.append(("join", self.collective_at[row]))
@@ -345,8 +346,10 @@ class _ModelBuilder:
                 actions.append(("joined", self.collective_at[row]))
         actions += [("joined", i) for i in self.joined.get(row, ())]
         actions += [("received", i) for i in self.receives.get(row, ())]
-        blocked = [i for i in self.sends.get(row, ()) if self.rendezvous[i] and self.blocks[i]]
-        return actions + [("sent", i) for i in (*blocked, *self.ends.get(row, ()))]
+        if sends or ends:
+            blocked = [i for i in sends if self.rendezvous[i] and self.blocks[i]]
+            actions += [("sent", i) for i in (*blocked, *ends)]
+        return actions
 
     def _back_s(self) -> NDArray[Any]:
         """Return for each message when its sender next called MPI; infinity if the sending call waited for the message.
