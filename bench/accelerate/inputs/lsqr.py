@@ -2,7 +2,9 @@
 
 import sys
 
-from mpi4py import MPI  # isort: split  (first: what pylops-mpi imports may leave MPI's initialization to others)
+from mpi4py import MPI  # first: what pylops-mpi imports may leave MPI's initialization to others
+
+# isort: split
 import numpy as np
 import pylops
 import pylops_mpi
