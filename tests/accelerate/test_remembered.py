@@ -1,6 +1,7 @@
 """What was found about a command is remembered, until a file changes that it depends on."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -76,3 +77,21 @@ def test_a_second_run_asks_no_other_program(mpi, compiled, own_cache, monkeypatc
     first.gate.unlink()
     assert prepared(words) == first
     assert first.gate.exists()
+
+
+EMPTY = "#include <mpi.h>\nint main(void) { return MPI_Init(0, 0) || MPI_Finalize(); }\n"
+
+
+@pytest.mark.mpi
+def test_the_next_run_of_a_script_has_what_its_processes_asked_for(mpi, own_cache, compiled, tmp_path, monkeypatch):
+    script, said = tmp_path / "job.sh", tmp_path / "said"
+    program = compiled(mpi, "empty.c", EMPTY)
+    launch = " ".join(map(str, [*mpi.mpiexec(1), program]))
+    script.write_text(f'#!/bin/sh\necho "$DOVETAIL_ACCELERATE_{mpi.name.upper()}" >> {said}\nexec {launch}\n')
+    script.chmod(0o755)
+    for name in mpi.env:
+        monkeypatch.setenv(name, mpi.env[name])
+    counts = [prepared([str(script)]).run(shown=False).counts for _ in range(2)]
+    assert [len(each) for each in counts] == [1, 1]
+    first, second = said.read_text().splitlines()
+    assert (first, Path(second).is_file()) == ("", True)

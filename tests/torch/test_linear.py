@@ -121,6 +121,38 @@ def test_predictions_count_what_products_and_messages_cost_each_other():
     assert len(best[9, 9]) <= len(best[1, 1])
 
 
+def test_what_a_tile_takes_beyond_its_prediction_counts_for_all_schedules_of_its_form(monkeypatch):
+    from types import SimpleNamespace
+
+    from dovetail.torch.linear import warming
+    from dovetail.torch.linear.case import Case
+    from dovetail.torch.linear.costs import Costs
+    from dovetail.torch.linear.lanes import BEGIN
+
+    case = Case("all_reduce", 2, 96, (8,), (96,), "float32")
+    product_s, wire_s = (lambda rows: 3e-3 * rows), (lambda rows: 3e-3 * rows)
+    costs = Costs(dict.fromkeys((False, True), product_s), wire_s, wire_s, 0.0, {False: 1, True: 1}, wire_s, (1.0, 1.0))
+    costs = costs._replace(begin_s=lambda rows: 0.0)
+    of_tile = {False: 20e-3, True: 0.0}  # seconds, by whether tiles are columns
+
+    def rounds(candidates, group, run, count):
+        tiles = [sum(step.what == BEGIN for step in lanes.steps) for _, lanes, _ in candidates]
+        takes = [
+            costs.predicted_s(lanes, True) + 5e-3 + number * of_tile[lanes.across]
+            for (_, lanes, _), number in zip(candidates, tiles, strict=True)
+        ]
+        return {place: [seconds] * count for (place, *_), seconds in zip(candidates, takes, strict=True)}
+
+    monkeypatch.setattr(warming, "_rounds", rounds)
+    late = warming._late(case, SimpleNamespace(rank=lambda: 0), None, costs)
+    for across, each_s in of_tile.items():
+        found = late[across, False]
+        assert found.each_s == pytest.approx(each_s, abs=1e-9)
+        assert found.of(case.tiled("uniform", (16,) * 6, across=across)) == pytest.approx(5e-3 + 6 * each_s)
+    best = {across: len(tiles) for across, tiles in warming._best(case, costs, late)}
+    assert 1 < best[False] < best[True]
+
+
 def test_plans_are_saved_by_what_connects_the_ranks():
     from types import SimpleNamespace
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from dovetail.accelerate.counter import COUNTER, build_counter, build_counter_gate
 from dovetail.accelerate.counts import Counts, read_counts
-from dovetail.accelerate.remembered import remembered
+from dovetail.accelerate.remembered import answer_item, recall_answer, remembered, save_answer
 from dovetail.core import DovetailError, EnvironmentFault, cache_dir
 from dovetail.trace.recorder.launch import (
     Library,
@@ -94,10 +94,12 @@ class Command:
         with tempfile.TemporaryDirectory(prefix="counts-", dir=cache_dir()) as place:  # where all hosts find it
             ours = {REPLACE_VARIABLE: self.replace, KNOBS_VARIABLE: ",".join(knobs or {})}
             ours[START_VARIABLE] = ",".join(self.start)
-            env = environment(self.gate, Path(place), gate=COUNTER) | {**self.settings, **ours, **(knobs or {})}
-            names = [*self.settings, *ours, *(knobs or {})]
-            words = forwarded(self.words, names, COUNTER, by_x=self.by_x)
-            return Ran(*_timed(words, env, shown), tuple(read_counts(Path(place))))
+            settings = {**_wrappers(self.words), **self.settings, **ours, **(knobs or {})}
+            env = environment(self.gate, Path(place), gate=COUNTER) | settings
+            words = forwarded(self.words, list(settings), COUNTER, by_x=self.by_x)
+            ran = Ran(*_timed(words, env, shown), tuple(read_counts(Path(place))))
+            _keep_wrappers(self.words, Path(place))
+            return ran
 
     def without_replacing(self) -> Command:
         """Return the command with its counters, but none of its collectives replaced."""
@@ -131,6 +133,27 @@ def _found(words: Sequence[str], mpi: str | None) -> tuple[dict[str, Any], list[
     files = [gate, *(Path(text) for text in settings.values() if os.path.isabs(text))]
     compiler = executable(mpi) if mpi else None
     return found, [*files, *([compiler] if compiler else []), *_files_of(library)]
+
+
+_WRAPPERS = "wrappers that its processes asked for"
+
+
+def _wrappers(words: Sequence[str]) -> dict[str, str]:
+    """Return the gate's variables for the wrappers that a command's processes asked for in an earlier run.
+
+    They ask where the command does not show its MPI, as a script's, and start a Python for it, which takes 0.2 s.
+    """
+    found = recall_answer(answer_item(_WRAPPERS, words)).value
+    return dict(found["answer"]) if found else {}
+
+
+def _keep_wrappers(words: Sequence[str], folder: Path) -> None:
+    """Remember what processes asked for: the gate notes it in the folder of a run, by MPI and host."""
+    notes = {note.name.split("-")[1]: Path(note.read_text(encoding="utf-8")) for note in folder.glob(".wrappers-*")}
+    made = {f"{COUNTER.prefix}{kind.upper()}": path for kind, path in notes.items() if path.is_file()}
+    if made:
+        answer = {name: str(path) for name, path in made.items()}
+        save_answer(answer_item(_WRAPPERS, words), f"{_WRAPPERS}: {' '.join(words)[:80]}", answer, made.values())
 
 
 def _files_of(library: Library | None) -> list[Path]:

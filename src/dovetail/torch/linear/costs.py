@@ -15,11 +15,12 @@ import torch.distributed as dist
 from dovetail.torch import private
 from dovetail.torch.linear.agreement import exchange
 from dovetail.torch.linear.case import Case
-from dovetail.torch.linear.kinds import GATHERS
+from dovetail.torch.linear.kinds import GATHERS, SCATTER
 from dovetail.torch.linear.lanes import BEGIN, LATER, PRODUCT, WAIT, Lanes
 from dovetail.torch.linear.plans import lanes_of
 
 ROUNDS = 5
+LEAST_ROWS = 8  # of the shortest product, or collective, that is measured
 MOST_SLOWED = 8.0  # times: what is measured beyond is not believed
 
 Curve = Callable[[Any], Any]  # seconds by rows, of a number or of each of an array
@@ -119,7 +120,9 @@ def measured_costs(case: Case, group: Any, timed: Timed) -> Costs:
     """Measure products and collectives of every length that the case's schedules use."""
     lanes = [lanes_of(case, each, group.rank()) for each in case.schedules()]
     lengths = {across: _lengths((each for each in lanes if each.across == across), PRODUCT) for across in (False, True)}
-    wires = _lengths((each for each in lanes if not each.across), BEGIN)
+    unit = case.ranks if case.kind == SCATTER else 1
+    lengths = {across: and_shorter(those, unit) for across, those in lengths.items()}
+    wires = and_shorter(_lengths((each for each in lanes if not each.across), BEGIN), unit)
     products = [partial(timed.product, rows, across) for across in lengths for rows in lengths[across]]
     calls = [partial(_awaited, timed, is_async, rows) for is_async in (False, True) for rows in wires]
     seconds = iter(_by_whole(_rounds(group, products), len(lengths[False]) - 1))
@@ -143,6 +146,18 @@ def _awaited(timed: Timed, is_async: bool, rows: int) -> None:
 
 def _lengths(lanes: Iterable[Lanes], what: int) -> list[int]:
     return sorted({step.rows for each in lanes for step in each.steps if step.what == what})
+
+
+def and_shorter(lengths: Sequence[int], unit: int) -> list[int]:
+    """Return lengths with a half and a quarter of the shortest, multiples of `unit`, but not of few rows.
+
+    What comes after all products is the collective of the last tile, so that this one is best short.
+
+    >>> and_shorter([32, 64, 512], 2), and_shorter([30], 4), and_shorter([9, 18], 1)
+    ([8, 16, 32, 64, 512], [12, 30], [9, 18])
+    """
+    parts = [lengths[0] // by // unit * unit for by in (4, 2)] if lengths else []
+    return sorted({*(each for each in parts if each >= LEAST_ROWS), *lengths})
 
 
 def _line(rows: Sequence[int], seconds: Sequence[float]) -> Curve:

@@ -7,18 +7,21 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from dovetail.ir import Schedule
 from dovetail.torch.linear.agreement import words_of
-from dovetail.torch.linear.case import Case, is_exchanged
+from dovetail.torch.linear.case import Case, is_across, is_exchanged
 from dovetail.torch.linear.costs import Costs, Timed, largest, measured_costs, seconds_of
 from dovetail.torch.linear.plans import Call, Plan, _warming, bound, keep, lanes_of
 from dovetail.torch.linear.wire import Wire
 
 HEATS, FINAL, FINALISTS = 7, 11, 4  # rounds of the two contests, and schedules that are measured after predictions
+TRIALS = 3  # rounds that show what a form's schedules take beyond their predictions
+Form = tuple[bool, bool]  # of a schedule: whether its tiles cut columns, and whether ranks exchange parts themselves
 
 
 @contextmanager
@@ -48,9 +51,13 @@ def choose(call: Call, group: Any, run: Callable[[Any, Wire], Any], timed: Timed
     `run`: makes the call by lanes and a wire. `timed`: what its costs are measured by.
     """
     costs = measured_costs(call.case, group, timed)
-    schedules = _with_best(call.case, group, costs)
+    late = _late(call.case, group, run, costs)
+    schedules = _with_best(call.case, group, costs, late)
     lanes = [lanes_of(call.case, each, group.rank()) for each in schedules]
     predictions = [costs.predicted_s(each, place > 0) for place, each in enumerate(lanes)]
+    predictions[1:] = [
+        seconds + late[_form(each)].of(each) for seconds, each in zip(predictions[1:], schedules[1:], strict=True)
+    ]
     made = [bound(call.case, schedule, group) for schedule in schedules]
     order = _finalists(schedules, predictions)
     heats = _rounds([(0, *made[0]), *((each, *made[each]) for each in order)], group, run, HEATS)
@@ -59,6 +66,47 @@ def choose(call: Call, group: Any, run: Callable[[Any, Wire], Any], timed: Timed
     apart_s = costs.apart().predicted_s(lanes[best], best > 0)
     call.use(replace(plan, apart_s=apart_s, slowed=costs.slowed), group)
     keep(call, group)
+
+
+class Late(NamedTuple):
+    """What schedules of one form take beyond what their products and collectives do: a little for each tile, whose
+    messages wait for a core that multiplies, and for the other rank's.
+
+    `tiles`: the least and the most tiles that were tried; `seconds`: what those two took beyond.
+    """
+
+    tiles: tuple[int, int]
+    seconds: tuple[float, float]
+
+    def of(self, schedule: Schedule) -> float:
+        """Return the seconds of a schedule, by its number of tiles."""
+        return float(np.interp(len(schedule["tiles"]), self.tiles, self.seconds))
+
+    @property
+    def each_s(self) -> float:
+        """The seconds of one more tile."""
+        more = self.tiles[1] - self.tiles[0]
+        return max((self.seconds[1] - self.seconds[0]) / more, 0.0) if more else 0.0
+
+
+def _form(schedule: Schedule) -> Form:
+    return is_across(schedule), is_exchanged(schedule)
+
+
+def _late(case: Case, group: Any, run: Callable[[Any, Wire], Any], costs: Costs) -> dict[Form, Late]:
+    """Return what schedules take beyond their predictions, by form: of each, those with fewest and most tiles run."""
+    forms: dict[Form, list[Schedule]] = {}
+    for schedule in list(case.schedules())[1:]:
+        forms.setdefault(_form(schedule), []).append(schedule)
+    ends = {form: (of_form[0], of_form[-1]) for form, of_form in forms.items()}
+    tried = [each for both in ends.values() for each in both]
+    took = _rounds([(place, *bound(case, each, group)) for place, each in enumerate(tried)], group, run, TRIALS)
+    known = [costs.predicted_s(lanes_of(case, each, group.rank()), True) for each in tried]
+    beyond = iter(statistics.median(took[place]) - seconds for place, seconds in enumerate(known))
+    return {
+        form: Late((len(few["tiles"]), len(many["tiles"])), (next(beyond), next(beyond)))
+        for form, (few, many) in ends.items()
+    }
 
 
 def _finalists(schedules: Sequence[Schedule], predictions: Sequence[float]) -> list[int]:
@@ -74,21 +122,23 @@ def _share(seconds: Sequence[float], of_serial: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(seconds, of_serial, strict=True))
 
 
-def _with_best(case: Case, group: Any, costs: Costs) -> list[Schedule]:
+def _with_best(case: Case, group: Any, costs: Costs, late: dict[Form, Late]) -> list[Schedule]:
     """Return the case's schedules, and those that are best by the costs, of rows and columns, which rank 0 finds."""
     found = list(case.schedules())
-    best = list(_best(case, group, costs)) if group.rank() == 0 else []
+    best = list(_best(case, costs, late)) if group.rank() == 0 else []
     said = words_of(group, json.dumps(best))[0]
     more = [case.tiled("optimal", tiles, across=across) for across, tiles in json.loads(said) if len(tiles) > 1]
     return found + [each for each in more if each not in found]
 
 
-def _best(case: Case, group: Any, costs: Costs) -> Iterator[tuple[bool, list[int]]]:
+def _best(case: Case, costs: Costs, late: dict[Form, Late]) -> Iterator[tuple[bool, list[int]]]:
     """Yield whether the tiles of a best schedule cut columns, and their lengths."""
     for across, least in costs.least.items():
         length = case.widths[0] if across else case.tiled_rows
-        if least < length:
-            best = case.best_tiled(costs.product_s[across], costs.handed_s, least, costs.slowed, across=across)
+        if least < length and (across, False) in late:
+            each_s = late[across, False].each_s
+            wire_s = lambda rows, each_s=each_s: costs.handed_s(rows) + each_s  # noqa: E731
+            best = case.best_tiled(costs.product_s[across], wire_s, least, costs.slowed, across=across)
             yield across, list(best["tiles"])
 
 
