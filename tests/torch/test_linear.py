@@ -128,6 +128,7 @@ def test_what_a_tile_takes_beyond_its_prediction_counts_for_all_schedules_of_its
     from dovetail.torch.linear.case import Case
     from dovetail.torch.linear.costs import Costs
     from dovetail.torch.linear.lanes import BEGIN
+    from dovetail.torch.linear.plans import lanes_of
 
     case = Case("all_reduce", 2, 96, (8,), (96,), "float32")
     product_s, wire_s = (lambda rows: 3e-3 * rows), (lambda rows: 3e-3 * rows)
@@ -151,6 +152,13 @@ def test_what_a_tile_takes_beyond_its_prediction_counts_for_all_schedules_of_its
         assert found.of(case.tiled("uniform", (16,) * 6, across=across)) == pytest.approx(5e-3 + 6 * each_s)
     best = {across: len(tiles) for across, tiles in warming._best(case, costs, late)}
     assert 1 < best[False] < best[True]
+    schedules = list(case.schedules())
+    lanes = [lanes_of(case, each, 0) for each in schedules]
+    predictions = warming._predictions(schedules, lanes, costs, late)
+    assert predictions[0] == costs.predicted_s(lanes[0], False)
+    for schedule, each, seconds in list(zip(schedules, lanes, predictions, strict=True))[1:]:
+        more = 5e-3 + len(schedule["tiles"]) * of_tile[each.across]
+        assert seconds == pytest.approx(costs.predicted_s(each, True) + more)
 
 
 def test_plans_are_saved_by_what_connects_the_ranks():

@@ -54,10 +54,7 @@ def choose(call: Call, group: Any, run: Callable[[Any, Wire], Any], timed: Timed
     late = _late(call.case, group, run, costs)
     schedules = _with_best(call.case, group, costs, late)
     lanes = [lanes_of(call.case, each, group.rank()) for each in schedules]
-    predictions = [costs.predicted_s(each, place > 0) for place, each in enumerate(lanes)]
-    predictions[1:] = [
-        seconds + late[_form(each)].of(each) for seconds, each in zip(predictions[1:], schedules[1:], strict=True)
-    ]
+    predictions = _predictions(schedules, lanes, costs, late)
     made = [bound(call.case, schedule, group) for schedule in schedules]
     order = _finalists(schedules, predictions)
     heats = _rounds([(0, *made[0]), *((each, *made[each]) for each in order)], group, run, HEATS)
@@ -87,6 +84,14 @@ class Late(NamedTuple):
         """The seconds of one more tile."""
         more = self.tiles[1] - self.tiles[0]
         return max((self.seconds[1] - self.seconds[0]) / more, 0.0) if more else 0.0
+
+
+def _predictions(
+    schedules: Sequence[Schedule], lanes: Sequence[Any], costs: Costs, late: dict[Form, Late]
+) -> list[float]:
+    """Return the seconds of each schedule; the first is serial."""
+    serial, *others = (costs.predicted_s(each, place > 0) for place, each in enumerate(lanes))
+    return [serial, *(s + late[_form(each)].of(each) for s, each in zip(others, schedules[1:], strict=True))]
 
 
 def _form(schedule: Schedule) -> Form:
