@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 
@@ -142,7 +141,6 @@ def traits_of(kind: str) -> Traits:
     return COLLECTIVES.get(kind, Traits(moves=False))
 
 
-@cache
 def kind_of_mpi(call: str) -> str:
     """Return the kind of an MPI call (for a v-variant, the kind of equal parts); "" for other calls.
 
