@@ -150,7 +150,7 @@ def _wrappers(words: Sequence[str]) -> dict[str, str]:
 def _keep_wrappers(words: Sequence[str], folder: Path) -> None:
     """Remember what processes asked for: the gate notes it in the folder of a run, by MPI and host."""
     notes = {note.name.split("-")[1]: Path(note.read_text(encoding="utf-8")) for note in folder.glob(".wrappers-*")}
-    made = {f"{COUNTER.prefix}{kind.upper()}": path for kind, path in notes.items() if path.is_file()}
+    made = {f"{COUNTER.prefix}{kind.upper()}": path for kind, path in notes.items() if path.is_absolute()}
     if made:
         answer = {name: str(path) for name, path in made.items()}
         save_answer(answer_item(_WRAPPERS, words), f"{_WRAPPERS}: {' '.join(words)[:80]}", answer, made.values())
