@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,16 +48,18 @@ OPERATORS = (
     AllToAllMatmul,
     MatmulAllToAll,
 )
-# Of tests/run/cuda_checks.py, most telling first: what one breaks on the device does not harm the next.
+# Of tests/run/cuda_checks.py, each in a process: what one breaks does not harm the next. Side by side, but for the
+# last, whose tests take most of the memory, or ask what ends beside what.
 PARTS = (
     "algorithm and ring",
     "TestProducts and right",
     "every_reduction",
     "TestProducts and not right",
-    "TestFaults or plain_sum or copy_engines or TestTraces",
     "on_streams",
-    "TestMovement and not on_streams and not every_reduction and not (algorithm and ring)",
+    "TestMovement and not on_streams and not every_reduction and not algorithm",
+    "algorithm and not ring",
     "TestArrays",
+    "TestFaults or plain_sum or copy_engines or TestTraces",
 )
 STALL_S = 8  # of a lane; a test that stalls should cost its part no more
 CORPUS = ("build/gpu/corpus", "shared/corpus/msccl", "../shared/corpus/msccl")  # from here; the first that is there
@@ -76,31 +79,41 @@ MORE = (
 
 def checks(setting: Any) -> Iterator[dict[str, Any]]:
     """The tests of tests/run/cuda_checks.py on this device: every algorithm, protocol, dtype, family and fault."""
-    for part in PARTS[: 1 if setting.small else None]:  # none may take the time of all that follow
-        found = ran(setting, [], part, max(0.5 * setting.left_s, 15.0))
+    *beside, last = PARTS[:2] if setting.small else PARTS
+    for found in (*side_by_side(setting, [([], part) for part in beside]), ran(setting, [], last, setting.left_s)):
         del found["said"]
         yield found
 
 
+def side_by_side(setting: Any, runs: Sequence[tuple[list[str], str]]) -> Iterator[dict[str, Any]]:
+    """Several processes of pytest at once, in two thirds of the time that is left."""
+    limit_s = max(setting.left_s * 2 / 3, 15.0)
+    with ThreadPoolExecutor(len(runs)) as pool:
+        yield from pool.map(lambda run: ran(setting, *run, limit_s), runs)
+
+
 def sanitized(setting: Any) -> Iterator[dict[str, Any]]:
-    """A few of them again under compute-sanitizer, which finds accesses that are out of bounds, and races."""
+    """A few of them again under compute-sanitizer, which finds accesses that are out of bounds, and
+    threads that do not meet at a barrier."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(tool).exists():
         yield {"line": "no compute-sanitizer here: nothing was sanitized"}
         return
     parts = ("algorithm and ring_all_reduce", "every_reduction and float16", "right and 2-AllGather")
-    for which, part in [*(("memcheck", part) for part in parts), ("racecheck", parts[0])]:
-        under = [tool, "--tool", which, "--error-exitcode", "9", "--target-processes", "all"]
-        found = ran(setting, under, part, max(0.5 * setting.left_s, 15.0))
+    tools = [*(("memcheck", part) for part in parts), ("synccheck", parts[0])]
+    under = ["--report-api-errors", "no", "--error-exitcode", "9", "--target-processes", "all"]
+    runs = [([tool, "--tool", which, *under], part) for which, part in tools]
+    for (which, part), found in zip(tools, side_by_side(setting, runs), strict=True):
         if "Device not supported" in found.pop("said"):
             yield {"part": part, "line": f"{which}: compute-sanitizer does not support this device"}
-            return
-        yield {"tool": which, **found}
+        else:
+            yield {"tool": which, **found}
 
 
 def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, Any]:
-    """One process of pytest, all that it says kept in checks.log; how it ended, and what failed."""
-    log = setting.out / "checks.log"
+    """One process of pytest, all that it says kept in logs/; how it ended, and what failed."""
+    log = setting.out / "logs" / f"{re.sub('[^a-zA-Z0-9]+', '-', ' '.join([*under[2:3], part]))}.log"
+    log.parent.mkdir(exist_ok=True)
     begin, ended = time.monotonic(), "ran out of time"
     command = [*under, sys.executable, *PYTEST, *MORE, "-k", part]
     paths = os.pathsep.join([str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")])
@@ -109,15 +122,14 @@ def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, 
         "check": False,
         "env": os.environ | {"PYTHONPATH": paths, "STALL_S": str(STALL_S)},
     }
-    with log.open("a") as file:
-        print(f"\n==> {' '.join(command)}", file=file, flush=True)
-        start = file.tell()
+    with log.open("w") as file:
+        print(f"==> {' '.join(command)}", file=file, flush=True)
         try:
             done = subprocess.run(command, stdout=file, stderr=file, timeout=max(limit_s, 1), **how)
             ended = "passed" if done.returncode == 0 else f"failed with code {done.returncode}"
         except subprocess.TimeoutExpired:
             pass
-    said = log.read_text(errors="replace")[start:]
+    said = log.read_text(errors="replace")
     counts = " ".join(re.findall(r"\d+ (?:passed|failed|errors?|skipped)", said.splitlines()[-1] if said else ""))
     failed = [line[:300] for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
     last = [] if ended == "passed" or failed else said.strip().splitlines()[-3:]

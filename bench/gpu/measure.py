@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 GRACE_S = 5.0  # that a section has beyond its time, to end by itself
+SMALL_S = 60.0  # that a section may take with --small
 LAST, LAST_S = "verdicts", 10.0  # what sums up has its time, whatever others took
 
 
@@ -121,6 +123,10 @@ def measure(asked: argparse.Namespace) -> int:
     chosen = asked.only.split(",") if asked.only else list(SECTIONS)
     if unknown := sorted(set(chosen) - set(SECTIONS)):
         raise SystemExit(f"no section {', '.join(unknown)}: there are {', '.join(SECTIONS)}")
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # as Dovetail does; PyTorch may start CUDA first
+    if {"interpreter", "pytorch", "planned_call"} & set(chosen):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch")  # once, for all sections that hold us against it
     asked.out.mkdir(parents=True, exist_ok=True)
     for old in ("results.jsonl", "errors.log"):
         (asked.out / old).unlink(missing_ok=True)
@@ -128,7 +134,7 @@ def measure(asked: argparse.Namespace) -> int:
     for name in (name for name in SECTIONS if name in chosen):
         begin = time.monotonic()
         left_s = (begin + LAST_S if name == LAST else until) - begin - GRACE_S
-        seconds = left_s if asked.small else min(SECTIONS[name].seconds, left_s)  # shares are those of full sizes
+        seconds = min(SMALL_S if asked.small else SECTIONS[name].seconds, left_s)
         print(f"==> {name}", flush=True)
         ended = start_section(name, asked, seconds) if seconds >= 5 else "no time was left"
         append(asked.out, section=name, ended=ended, took_s=round(time.monotonic() - begin, 1))

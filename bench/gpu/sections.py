@@ -20,7 +20,7 @@ from shapes import pieces, schedules
 from verdicts import verdicts
 
 from dovetail.collective import build
-from dovetail.ir import Program, Schedule, Slot, Workload, verify
+from dovetail.ir import RECVS, SENDS, Builder, Kind, Program, Region, Schedule, Slot, Workload, verify
 from dovetail.machine import Machine
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
 from dovetail.prober import probe_links
@@ -212,7 +212,30 @@ def interpreter(setting: Setting) -> Rows:
     for layout in LAYOUTS[: 2 if setting.small else None]:
         if setting.left_s > 3:
             yield one_row(setting, "ring", 1 if setting.small else 16, size, layout, plain_s, added_s)
+    for power in (14,) if setting.small else (24, 26, 28):
+        if setting.left_s > 3:
+            yield added_row(setting, 1 << power)
     yield {"clocks": clocks_now()}
+
+
+def added_row(setting: Setting, num_bytes: int) -> dict[str, Any]:
+    """x += y of one rank, a lane for each multiprocessor: what the plain kernel does, to the byte."""
+    lanes = setting.gpu.facts()["multiprocessors"]
+    size = num_bytes // lanes // 16 * 16 * lanes
+    row = one_all_reduce(setting, added(lanes), size, Layout())
+    plain_s = min(plain_sum(setting.gpu, size, blocks * lanes) for blocks in (1, 4))
+    line = f"sums of one rank, {size} B: {1e6 * row['seconds']:.1f} µs, plain sum {1e6 * plain_s:.1f} µs"
+    torch_s = plain_add(size)
+    return {"name": "sums", **row, "plain_sum_s": plain_s, "torch_sum_s": torch_s, "num_bytes": num_bytes, "line": line}
+
+
+@cache
+def added(lanes: int) -> Program:
+    b = Builder("added", 1)
+    b.buffer("x", "output", lanes), b.buffer("y", "input", lanes)
+    for i in range(lanes):
+        b.add(Kind.reduce, 0, b.lane(f"lane {i}", "net"), reads=[Region("y", i, 1)], writes=[Region("x", i, 1)])
+    return b.build()
 
 
 def plain_sums(setting: Setting, num_bytes: int) -> tuple[float, float | None]:
@@ -237,7 +260,8 @@ def one_row(
     row = one_all_reduce(setting, asked, num_bytes, layout)
     line = (
         f"{name:9} x{instances:<2} {row['protocol']:6} {num_bytes:>10} B  {1e6 * row['seconds']:>9.1f} µs  "
-        f"{1e6 * row['per_step_s']:.2f} µs a step  plain sum {1e6 * plain_s:.1f} µs"
+        f"{1e6 * row['per_step_s']:.2f} µs a step  {1e-9 * row['moved_per_s']:.0f} GB/s  "
+        f"plain sum {1e6 * plain_s:.1f} µs"
     )
     line += "" if layout == Layout(layout.protocol) else f"  place {row['place_bytes']} slice {row['slice_bytes']} B"
     return {"name": name, "instances": instances, **row, "plain_sum_s": plain_s, "torch_sum_s": added_s, "line": line}
@@ -257,17 +281,30 @@ def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, layout: Lay
     steps = max(len(rows) for rows in asked.queues().values()) * rounds
     half = statistics.median(seconds)
     place_bytes = layout.sizes[0]
+    num_moved = moved(asked, elements * 4)
     about = {"lanes": lanes, "threads": bound.bound.threads(), "rounds": rounds, "fifo_bytes": fifo_bytes}
     return {
         "protocol": PROTOCOLS[used],
         "num_bytes": num_bytes,
         "seconds": half,
         "per_step_s": half / steps,
+        "moved_bytes": num_moved,
+        "moved_per_s": num_moved / half,
         "spread": spread(seconds),
         **about,
         "place_bytes": place_bytes,
         "slice_bytes": slice_bytes,
     }
+
+
+def moved(asked: Program, slot_bytes: int) -> int:
+    """Bytes that all ops load and store, those of messages in their FIFOs among them."""
+    total = 0
+    for op in asked.ops():
+        sides = len(op.reads) + len(op.writes) + (op.kind in RECVS) + (op.kind in SENDS) + (op.kind == Kind.reduce)
+        region = (op.writes or op.reads)[:1]
+        total += sides * sum(part.count * part.blocks for part in region)
+    return total * slot_bytes
 
 
 def products(setting: Setting) -> Rows:

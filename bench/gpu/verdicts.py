@@ -14,7 +14,7 @@ LARGE = 64 << 20
 
 CORRECT = ("refusals", "checks", "corpus", "full_size", "families", "products", "alone", "sanitized")
 GRAPH, CALL = "µs of the calling thread for a graph's replay", "µs of a planned call over streams by hand"
-SUMS = tuple(f"share of a plain sum, {name}" for name in ("ring", "all pairs"))
+SUMS = tuple(f"share of a plain sum, {name}" for name in ("ring", "all pairs", "sums"))
 IDEAL, SERIAL, RIVAL = "median share of the ideal gain", "tuned over serial", "tuned over PyTorch's best chunking"
 BALANCE = "longer over shorter of product and transfers"
 REGRETS = tuple(f"regret of {name}" for name in ("measured", "simulation"))

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -33,13 +34,18 @@ inline cuda::Loaded load(const Table& columns, int num_ranks, const Channels& ch
     return cuda::load(read_columns(columns), num_ranks, ends, homes, slots, order, layout);
 }
 
+// Times count from the first begin: a device's clock reads the time of day, of which a double holds only some 0.25 us.
 inline Spans spans_of(const cuda::Image& image, const cuda::Span* spans) {
+    const std::int64_t count = std::int64_t{image.rounds} * image.num_steps;
+    std::uint64_t first = ~std::uint64_t{0};
+    for (std::int64_t i = 0; i < count; ++i)
+        if (spans[i].end_ns != 0) first = std::min(first, spans[i].begin_ns);
     Spans found;
-    for (std::int64_t i = 0; i < std::int64_t{image.rounds} * image.num_steps; ++i) {
+    for (std::int64_t i = 0; i < count; ++i) {
         if (spans[i].end_ns == 0) continue;
         std::get<0>(found).push_back(i % image.num_steps);
-        std::get<1>(found).push_back(1e-9 * static_cast<double>(spans[i].begin_ns));
-        std::get<2>(found).push_back(1e-9 * static_cast<double>(spans[i].end_ns));
+        std::get<1>(found).push_back(1e-9 * static_cast<double>(spans[i].begin_ns - first));
+        std::get<2>(found).push_back(1e-9 * static_cast<double>(spans[i].end_ns - first));
     }
     return found;
 }

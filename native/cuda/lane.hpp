@@ -111,7 +111,9 @@ class LaneRun {
         seen = {&counter, group_.load_acquire(counter)};
         if (seen.value >= wanted) return true;
         group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
-        return group_.spin([&] { return (seen.value = group_.load_acquire(counter)) >= wanted; });
+        if (!group_.spin([&] { return group_.load_relaxed(counter) >= wanted; })) return false;
+        seen.value = group_.load_acquire(counter);  // once: on a device each one empties the multiprocessor's cache
+        return true;
     }
 
     // The same for all threads of the group, which learn of it, or that the run was stopped.

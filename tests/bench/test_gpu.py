@@ -202,7 +202,7 @@ def test_verdicts_of_made_up_results():
     assert [row["up_to"] for row in rows if "what" not in row] == [1 << 10, None]
     unsaid = [row["what"] for row in rows if row.get("met", 0) is None]
     never = [name for name in CORRECT if name != "checks"]
-    assert unsaid == [*never, "share of a plain sum, all pairs", "regret of simulation"]
+    assert unsaid == [*never, "share of a plain sum, all pairs", "share of a plain sum, sums", "regret of simulation"]
     assert [(row["what"], row["met"]) for row in verdicts({})] == [(what, None) for what in ASKED]
 
 
