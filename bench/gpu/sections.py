@@ -187,7 +187,7 @@ def concluded(setting: Setting) -> Rows:
 
 SIZES = (10, 13, 16, 18, 20, 22, 24, 26, 28)
 # Instances of an algorithm, and the sizes (powers of two) at which as many are worth trying.
-LANES = {"ring": ((1, 0, 20), (4, 16, 24), (16, 20, 28)), "all pairs": ((1, 0, 28), (2, 18, 28), (4, 22, 28))}
+LANES = {"ring": ((1, 0, 20), (4, 16, 24), (16, 20, 28), (32, 24, 28)), "all pairs": ((1, 0, 28), (2, 18, 28), (4, 22, 28))}
 ALGORITHMS = {"ring": "ring_all_reduce", "all pairs": "all_pairs_all_reduce"}
 LARGEST = {"LL": 22, "LL128": 28, "Simple": 28}  # beyond, a protocol only takes time
 LAYOUTS = [  # of Simple, at one large size: what its channels hold, in how many slices, and threads of a lane

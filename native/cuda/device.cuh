@@ -7,12 +7,30 @@ namespace dovetail::cuda {
 
 class DeviceGroup {
   public:
-    __device__ explicit DeviceGroup(const Image& image) : image_(image) {}
+    // `held`: room for two steps in memory that the threadblock shares.
+    __device__ DeviceGroup(const Image& image, Step* held) : image_(image), held_(held) {}
     __device__ bool leads() const { return threadIdx.x == 0; }
     __device__ bool all(bool good) { return __syncthreads_and(good); }
     __device__ std::int64_t thread() const { return threadIdx.x; }
     __device__ std::int64_t threads() const { return blockDim.x; }
     __device__ std::int64_t unit(std::int64_t turn, int) const { return turn * blockDim.x + threadIdx.x; }
+
+    // A lane's step, in shared memory: tables lie far away, and a step is read again and again. `next` comes after it,
+    // and is on its way while this one runs. Each of the two places is written once all have left the step before last.
+    __device__ const Step& step(const Step* at, const Step* next) {
+        constexpr unsigned words = sizeof(Step) / sizeof(std::uint64_t);
+        static_assert(sizeof(Step) % sizeof(std::uint64_t) == 0 && words <= 32,
+                      "the fewest threads move a step at once");
+        const bool moves = threadIdx.x < words;
+        if (moves && turn_ == 0) coming_ = reinterpret_cast<const std::uint64_t*>(at)[threadIdx.x];
+        Step& here = held_[turn_++ & 1];
+        if (moves) {
+            reinterpret_cast<std::uint64_t*>(&here)[threadIdx.x] = coming_;
+            coming_ = reinterpret_cast<const std::uint64_t*>(next)[threadIdx.x];
+        }
+        __syncthreads();
+        return here;
+    }
 
     static __device__ std::uint64_t load_relaxed(std::uint64_t& word) {
         std::uint64_t value;
@@ -30,6 +48,8 @@ class DeviceGroup {
     static __device__ void store_release(std::uint64_t& word, std::uint64_t value) {
         asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(&word), "l"(value) : "memory");
     }
+    // After what this group has loaded, whose values it has seen: no later store of another can have been among them.
+    static __device__ void store_loaded(std::uint64_t& word, std::uint64_t value) { store_relaxed(word, value); }
     static __device__ void store_release_both(std::uint64_t& one, std::uint64_t value, std::uint64_t& other,
                                               std::uint64_t more) {
         asm volatile("fence.acq_rel.gpu;" ::: "memory");
@@ -80,6 +100,9 @@ class DeviceGroup {
 
   private:
     const Image& image_;
+    Step* held_;
+    unsigned turn_ = 0;
+    std::uint64_t coming_ = 0;
 };
 
 }  // namespace dovetail::cuda

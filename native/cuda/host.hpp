@@ -54,6 +54,9 @@ class HostGroup {
         return (turn / together * size_ + thread_) * together + turn % together;
     }
 
+    // A lane's step, where it lies; `next` comes after it.
+    static const Step& step(const Step* at, const Step* next) { return (void)next, *at; }
+
     static std::uint64_t load_relaxed(std::uint64_t& word) {
         return std::atomic_ref(word).load(std::memory_order_relaxed);
     }
@@ -66,6 +69,7 @@ class HostGroup {
     static void store_release(std::uint64_t& word, std::uint64_t value) {
         std::atomic_ref(word).store(value, std::memory_order_release);
     }
+    static void store_loaded(std::uint64_t& word, std::uint64_t value) { store_release(word, value); }
     static void store_release_both(std::uint64_t& one, std::uint64_t value, std::uint64_t& other, std::uint64_t more) {
         store_release(one, value), store_release(other, more);
     }

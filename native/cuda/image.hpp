@@ -24,6 +24,13 @@ struct Place {  // a region: `blocks` blocks of `count` slots each
     std::int64_t offset = 0, count = 0, stride = 0, blocks = 0;
 };
 
+struct Channel {
+    std::int64_t ring = 0;       // where in the image its slices lie
+    std::int64_t capacity = 0;   // in slices
+    std::int64_t per_round = 0;  // slices that it carries in a round
+    std::int64_t signals = 0;    // in a round
+};
+
 struct Step {  // an op of a lane
     std::uint8_t kind = 0, dtype = 0;
     bool publishes = false;  // some other lane waits for it
@@ -33,22 +40,16 @@ struct Step {  // an op of a lane
     std::int64_t in_first = 0, out_first = 0;  // number of the first within its channel's round (of a signal: its own)
     std::int32_t dep = 0, num_deps = 0;
     Place from, to;
+    Channel by, through;  // those of `in` and `out`
 };
 
-struct Dep {  // of an op on another lane of its rank
-    std::int32_t lane, index;
+struct Dep {  // of an op on another lane of its rank, which has `count` steps
+    std::int32_t lane, index, count;
 };
 
 struct Lane {
     std::int32_t first, count;  // of its steps
     std::int32_t rank, id;
-};
-
-struct Channel {
-    std::int64_t ring;       // where in the image its slices lie
-    std::int64_t capacity;   // in slices
-    std::int64_t per_round;  // slices that it carries in a round
-    std::int64_t signals;    // in a round
 };
 
 struct Counter {  // on a line of its own
@@ -70,7 +71,7 @@ struct Span {
 
 struct Image {
     std::byte* base = nullptr;  // of all offsets
-    std::int64_t lanes = 0, steps = 0, deps = 0, channels = 0;
+    std::int64_t lanes = 0, steps = 0, deps = 0;
     std::int64_t done = 0, sent = 0, taken = 0, signals = 0, watch = 0, stop = 0, spans = 0;
     std::int32_t num_lanes = 0, num_steps = 0, num_channels = 0;
     std::int32_t rounds = 1;       // tiles of the longest slot

@@ -27,6 +27,12 @@ DOVETAIL_INLINE bool stores(Kind kind) {
            kind != Kind::wait;
 }
 
+// Of 32 bits where both fit: on a device a division of 64 takes longer than what it is for.
+DOVETAIL_INLINE std::uint64_t remainder(std::uint64_t number, std::uint64_t by) {
+    if ((number | by) >> 32) return number % by;
+    return static_cast<std::uint32_t>(number) % static_cast<std::uint32_t>(by);
+}
+
 // Whether a group should wait on: not once all are stopped, and who finds that no lane has moved for long stops all.
 template <class Group>
 DOVETAIL_INLINE bool patient(const Image& image, Patience& so_far) {
@@ -65,7 +71,8 @@ class LaneRun {
 
   private:
     DOVETAIL_INLINE bool run_step(std::int32_t round, std::int32_t index) {
-        const Step& step = image_.at<const Step>(image_.steps)[lane_.first + index];
+        const Step* all = image_.at<const Step>(image_.steps) + lane_.first;
+        const Step& step = group_.step(all + index, all + (index + 1 < lane_.count ? index + 1 : 0));
         const auto kind = static_cast<Kind>(step.kind);
         const std::uint64_t turn = image_.first_round + static_cast<std::uint64_t>(round);
         at_ = static_cast<std::uint64_t>(index + 1) << 32;
@@ -123,28 +130,27 @@ class LaneRun {
     }
 
     // Until a slice may be moved: it is there, and there is a place for it.
-    DOVETAIL_INLINE bool await_slice(bool message, std::int32_t in, std::uint64_t number_in, bool sends,
-                                     std::int32_t out, std::uint64_t number_out) {
-        const std::uint64_t capacity = sends ? static_cast<std::uint64_t>(channel(out).capacity) : 0;
+    DOVETAIL_INLINE bool await_slice(const Step& step, bool message, std::uint64_t number_in, bool sends,
+                                     std::uint64_t number_out) {
+        const std::uint64_t capacity = sends ? static_cast<std::uint64_t>(step.through.capacity) : 0;
         const bool place = sends && number_out > capacity;
         if (!message && !place) return true;
         bool came = true;
         if (group_.leads()) {
-            if (message) came = reach(counter(image_.sent, in), number_in, Wait::message, in_);
-            if (came && place) came = reach(counter(image_.taken, out), number_out - capacity, Wait::place, out_);
+            if (message) came = reach(counter(image_.sent, step.in), number_in, Wait::message, in_);
+            if (came && place) came = reach(counter(image_.taken, step.out), number_out - capacity, Wait::place, out_);
         }
         return group_.all(came);
     }
 
     DOVETAIL_INLINE bool await_dep(const Dep& dep, std::uint64_t turn) {
-        const Lane& other = image_.at<const Lane>(image_.lanes)[dep.lane];
         const std::uint64_t wanted =
-            turn * static_cast<std::uint64_t>(other.count) + static_cast<std::uint64_t>(dep.index) + 1;
+            turn * static_cast<std::uint64_t>(dep.count) + static_cast<std::uint64_t>(dep.index) + 1;
         return await(counter(image_.done, dep.lane), wanted, Wait::op);
     }
 
     DOVETAIL_INLINE bool await_signal(const Step& step, std::uint64_t turn) {
-        const auto per_round = static_cast<std::uint64_t>(channel(step.in).signals);
+        const auto per_round = static_cast<std::uint64_t>(step.by.signals);
         const std::uint64_t wanted = turn * per_round + static_cast<std::uint64_t>(step.in_first) + 1;
         return await(counter(image_.signals, step.in), wanted, Wait::signal);
     }
@@ -156,19 +162,14 @@ class LaneRun {
         group_.store_release(count, group_.load_relaxed(count) + 1);
     }
 
-    DOVETAIL_INLINE const Channel& channel(std::int32_t number) const {
-        return image_.at<const Channel>(image_.channels)[number];
-    }
-
     // Where a slice of a channel lies; `number` counts from 1 on.
     DOVETAIL_INLINE Crossing crossing(const Channel& channel, std::uint64_t number) const {
-        const std::uint64_t place = (number - 1) % static_cast<std::uint64_t>(channel.capacity);
+        const std::uint64_t place = remainder(number - 1, static_cast<std::uint64_t>(channel.capacity));
         return {image_.base + channel.ring + static_cast<std::int64_t>(place) * image_.pitch, number};
     }
 
-    DOVETAIL_INLINE std::uint64_t first_slice(std::int32_t number, std::int64_t first, std::uint64_t turn) const {
-        if (number < 0) return 0;
-        return turn * static_cast<std::uint64_t>(channel(number).per_round) + static_cast<std::uint64_t>(first) + 1;
+    static DOVETAIL_INLINE std::uint64_t first_slice(const Channel& channel, std::int64_t first, std::uint64_t turn) {
+        return turn * static_cast<std::uint64_t>(channel.per_round) + static_cast<std::uint64_t>(first) + 1;
     }
 
     // An op that moves bytes, slice by slice.
@@ -178,17 +179,16 @@ class LaneRun {
         const View to = stores(kind) ? View(image_, step.to, round) : View();
         const std::int64_t bytes = reads ? from.bytes() : to.bytes();
         const bool takes = takes_message(kind), sends = sends_message(kind);
-        const std::uint64_t in = first_slice(step.in, step.in_first, turn);
-        const std::uint64_t out = first_slice(step.out, step.out_first, turn);
+        const std::uint64_t in = first_slice(step.by, step.in_first, turn);
+        const std::uint64_t out = first_slice(step.through, step.out_first, turn);
         const auto slices = static_cast<std::uint64_t>(step.slices);
         for (std::uint64_t slice = 0;; ++slice) {
             const std::int64_t begin = static_cast<std::int64_t>(slice) * image_.slice_bytes;
             const std::int64_t left = bytes - begin, size = left < image_.slice_bytes ? left : image_.slice_bytes;
             const bool last = left <= image_.slice_bytes;
-            if (!await_slice(takes && Wire::counts_sent, step.in, in + slice, sends, step.out, out + slice))
-                return false;
-            const Ends ends{takes ? crossing(channel(step.in), in + slice) : Crossing{},
-                            sends ? crossing(channel(step.out), out + slice) : Crossing{}};
+            if (!await_slice(step, takes && Wire::counts_sent, in + slice, sends, out + slice)) return false;
+            const Ends ends{takes ? crossing(step.by, in + slice) : Crossing{},
+                            sends ? crossing(step.through, out + slice) : Crossing{}};
             if (takes && !Wire::counts_sent && group_.leads())
                 group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(Wait::message));
             if (!group_.all(move_slice(step, kind, from, to, begin, size, ends))) return false;
@@ -206,8 +206,10 @@ class LaneRun {
                               std::uint64_t sent) {
         if (took && gave)
             group_.store_release_both(counter(image_.taken, in), taken, counter(image_.sent, out), sent);
-        else if (took)
+        else if (took && Wire::counts_sent)
             group_.store_release(counter(image_.taken, in), taken);
+        else if (took)  // flags were seen in what was loaded, so it was loaded
+            group_.store_loaded(counter(image_.taken, in), taken);
         else if (gave)
             group_.store_release(counter(image_.sent, out), sent);
     }
@@ -281,7 +283,7 @@ class LaneRun {
     const Image& image_;
     Group& group_;
     const int number_;
-    const Lane& lane_;
+    const Lane lane_;
     std::uint64_t at_ = 0, moves_ = 0;
     Seen in_, out_;
 };

@@ -153,8 +153,8 @@ void Loader::fill_step(std::int64_t row) {
         const auto other = static_cast<std::size_t>(columns_.dep[i]);
         const std::int32_t lane = lane_of_[other];
         if (lane == lane_of_[static_cast<std::size_t>(row)]) continue;
-        deps_.push_back(
-            {lane, static_cast<std::int32_t>(place_[other]) - lanes_[static_cast<std::size_t>(lane)].first});
+        const Lane& of = lanes_[static_cast<std::size_t>(lane)];
+        deps_.push_back({lane, static_cast<std::int32_t>(place_[other]) - of.first, of.count});
         step(columns_.dep[i]).publishes = true;
     }
     made.num_deps = static_cast<std::int32_t>(deps_.size()) - made.dep;
@@ -280,7 +280,6 @@ void Loader::lay_out(Loaded& loaded) const {
     image.num_steps = static_cast<std::int32_t>(steps_.size());
     image.num_channels = static_cast<std::int32_t>(channels_.size());
     image.lanes = room(of(lanes_)), image.steps = room(of(steps_)), image.deps = room(of(deps_));
-    image.channels = room(of(channels_));
     const std::int64_t starts = room(of(starts_));
     loaded.tables.resize(static_cast<std::size_t>(end));
     const auto lines = [&](std::size_t count) { return room(static_cast<std::int64_t>(count * sizeof(Counter))); };
@@ -294,13 +293,16 @@ void Loader::lay_out(Loaded& loaded) const {
     for (Channel& channel : channels) channel.ring = room(channel.capacity * image.pitch);
     if (flags_in_rings) loaded.zeros_end = end;
     auto steps = steps_;
-    for (Step& each : steps)
+    for (Step& each : steps) {
+        if (each.in >= 0) each.by = channels[static_cast<std::size_t>(each.in)];
+        if (each.out >= 0) each.through = channels[static_cast<std::size_t>(each.out)];
         for (Place* place : {&each.from, &each.to})
             if (place->starts >= 0) place->starts = starts + 8 * place->starts;
+    }
     const auto write = [&](std::int64_t at, const auto& table) {
         if (!table.empty()) std::memcpy(loaded.tables.data() + at, table.data(), table.size() * sizeof(table[0]));
     };
-    write(image.lanes, lanes_), write(image.steps, steps), write(image.deps, deps_), write(image.channels, channels);
+    write(image.lanes, lanes_), write(image.steps, steps), write(image.deps, deps_);
     write(starts, starts_);
     loaded.num_bytes = end;
     loaded.protocol = layout_.protocol;

@@ -87,6 +87,8 @@ class View {
     bool cut_ = false;
 };
 
+typedef std::uint64_t __attribute__((may_alias)) Word;  // over elements of any type
+
 // Up to 8 bytes, whole elements, in one word. Words are made by shifts: an array that is indexed at run time would lie
 // in memory on a device, not in registers.
 template <class T>
@@ -136,6 +138,11 @@ DOVETAIL_INLINE void store_word(std::byte* to, int bytes, int element, std::uint
     }
 }
 
+// 8 or 16 bytes of one piece, in words of 8.
+DOVETAIL_INLINE bool is_words(const Stretch& stretch, int bytes) {
+    return bytes % 8 == 0 && stretch.bytes >= bytes && reinterpret_cast<std::uintptr_t>(stretch.at) % 8 == 0;
+}
+
 DOVETAIL_INLINE bool is_whole(const Stretch& stretch, int bytes) {
     return bytes == 16 && stretch.bytes >= 16 && reinterpret_cast<std::uintptr_t>(stretch.at) % 16 == 0;
 }
@@ -145,6 +152,10 @@ DOVETAIL_INLINE Unit load(const View& view, std::int64_t place, int bytes, int e
     const Stretch first = view.at(place);
     if (is_whole(first, bytes)) return *reinterpret_cast<const Unit*>(first.at);
     std::uint64_t low = 0, high = 0;
+    if (is_words(first, bytes)) {
+        const auto* words = reinterpret_cast<const Word*>(first.at);
+        return {{words[0], bytes == 16 ? words[1] : 0}};
+    }
     const int step = first.bytes >= bytes ? 8 : element;  // elements that lie apart are found one by one
     for (int i = 0; i < bytes; i += step) {
         const int size = bytes - i < step ? bytes - i : step;
@@ -161,6 +172,12 @@ DOVETAIL_INLINE void store(const View& view, std::int64_t place, int bytes, int 
     const Stretch first = view.at(place);
     if (is_whole(first, bytes)) {
         *reinterpret_cast<Unit*>(first.at) = unit;
+        return;
+    }
+    if (is_words(first, bytes)) {
+        auto* words = reinterpret_cast<Word*>(first.at);
+        words[0] = unit.word[0];
+        if (bytes == 16) words[1] = unit.word[1];
         return;
     }
     const int step = first.bytes >= bytes ? 8 : element;

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import weakref
 from dataclasses import replace
 from importlib import import_module
 from itertools import product
@@ -26,7 +27,7 @@ from dovetail.ir.shapes import ring_all_reduce
 from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, MatmulReduceScatter
 from dovetail.run import execute, fresh_inputs
 from dovetail.run.check import check_outputs, check_rank
-from dovetail.run.cuda.device import DeviceMemory, Gpu, native
+from dovetail.run.cuda.device import ON_CUDA, ON_HOST, DeviceMemory, Gpu, native
 from dovetail.run.cuda.executor import CudaExecutor
 from dovetail.run.cuda.runs import (
     ONE_RANK,
@@ -416,6 +417,28 @@ class TestArrays:
                 for run in runs:
                     run.run()
             assert waited == ["waited"]
+
+    def test_what_we_made_speaks_dlpack(self, gpu):
+        """As the array API asks: two methods, all keywords, and a new capsule each time, which keeps the memory."""
+        memory = self.memory(gpu, {})
+        name, kept, here = self.ring.buffers[0].name, weakref.ref(memory), (ON_CUDA, gpu.index)
+        ours, address = memory.on_device(name, 0), memory.address(0, name)
+        assert ours.__dlpack_device__() == here
+        jax, cupy = {"stream": None}, {"stream": 1, "max_version": (1, 0), "copy": None}
+        asked = ({}, jax, cupy, {"max_version": (1, 0), "dl_device": here, "copy": False})
+        capsules = [ours.__dlpack__(**each) for each in asked]
+        assert [native().describe(each)[0] for each in (*capsules, ours)] == [address] * 5
+        for refused in ({"copy": True}, {"dl_device": (ON_HOST, 0)}):
+            with pytest.raises(BufferError, match="is used where it lies"):
+                ours.__dlpack__(**refused)
+        capsules = [ours.__dlpack__(), ours.__dlpack__()]
+        del memory, ours
+        while capsules:
+            gc.collect()
+            assert kept() is not None
+            capsules.pop()
+        gc.collect()
+        assert kept() is None
 
     @pytest.mark.parametrize("library", ["torch", "cupy", "jax"])
     def test_arrays_of_others_go_in_and_out(self, gpu, library):

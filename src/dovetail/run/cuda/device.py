@@ -211,17 +211,45 @@ class DeviceMemory:
         self.gpu_of(rank).download(array, self._homes[name, rank])
         return array
 
-    def on_device(self, name: str, rank: int) -> Any:
+    def on_device(self, name: str, rank: int) -> DeviceArray:
         """Return a buffer as an array that other libraries take in place by DLPack; it keeps the memory alive."""
-        shape, dtype = shape_of(self.program, self.workload, name, rank)
-        code, bits = dlpack_type(dtype)
-        return native().as_array(self._homes[name, rank], list(shape), code, bits, self.gpu_of(rank).index, self)
+        return DeviceArray(self, name, rank)
 
     def spot(self, rank: int, name: str) -> Spot:
         """Return the Spot of a whole buffer."""
         slot = workload_slots(self.workload, name, self.program.num_ranks)[rank]
         size = self.workload.length(name, rank, self.program.slots_of(name, rank)) * slot.num_bytes
         return Spot.at(self._homes[name, rank], size)
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceArray:
+    """A buffer on its device, for other libraries: the array API's two methods of DLPack (JAX asks for both)."""
+
+    memory: DeviceMemory = field(repr=False)
+    name: str
+    rank: int
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return DLPack's kind and number of the device."""
+        return ON_CUDA, self.memory.gpu_of(self.rank).index
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Return a new capsule, without a version, which keeps the memory alive. No `stream` has to wait: runs have
+        ended when they return. Raises BufferError for a copy or another device."""
+        kind, index = self.__dlpack_device__()
+        if copy or dl_device not in (None, (kind, index)):
+            raise BufferError(f"buffer '{self.name}' of rank {self.rank} is used where it lies, on CUDA device {index}")
+        shape, dtype = shape_of(self.memory.program, self.memory.workload, self.name, self.rank)
+        about = list(shape), *dlpack_type(dtype), index, self.memory
+        return native().as_array(self.memory.address(self.rank, self.name), *about)
 
 
 @cache
