@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import ctypes
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,7 @@ from dovetail.matmul import (
     MatmulReduceScatter,
 )
 from dovetail.run import execute, fresh_inputs
+from dovetail.run.arrays import Array
 from dovetail.run.check import check_outputs
 from dovetail.run.cuda.device import DeviceMemory
 from dovetail.run.cuda.runs import InterpretedRun, fill, outputs, run_streams
@@ -61,6 +64,7 @@ PARTS = (
     "TestArrays",
     "TestFaults or plain_sum or copy_engines or TestTraces",
 )
+SIZES = ((4, (256, 256, 256)), (8, (264, 250, 243)))  # of families: ranks, and m, k, n
 STALL_S = 8  # of a lane; a test that stalls should cost its part no more
 CORPUS = ("build/gpu/corpus", "shared/corpus/msccl", "../shared/corpus/msccl")  # from here; the first that is there
 # As nothing of the project's own settings needs: its plugins may be absent.
@@ -202,13 +206,46 @@ def unlike_reference(setting: Any, asked: Program, elements: int) -> Iterator[st
 
 def full_size(setting: Any) -> Iterator[dict[str, Any]]:
     """all_reduce of 8 ranks over many tiles, again and again, every element against the sum: races show here."""
-    elements, repeats = (1000, 2) if setting.small else ((3 << 20) + 40, 6)
+    draw = Draw(8, *((1000, 2) if setting.small else ((3 << 20) + 40, 6)))
     for name in ("ring_all_reduce", "all_pairs_all_reduce", "double_tree_all_reduce"):
         for protocol in PROTOCOLS:
             if setting.left_s > 3:
-                yield agreed(setting, name, protocol, elements, repeats)
+                yield agreed(setting, name, protocol, draw)
             else:
                 yield untried(f"{name}, {protocol}")
+
+
+@dataclass
+class Draw:
+    """Inputs and sums of all runs, drawn and added up once: each rank and run begins at another place of one array, so
+    that its elements are others each time."""
+
+    ranks: int
+    elements: int
+    runs: int
+    between_ranks, between_runs = 7919, 104_729  # primes: no multiple of a tile, nor of each other
+
+    def __post_init__(self) -> None:
+        length = self.elements + self.runs * self.between_runs
+        longest = length + self.ranks * self.between_ranks
+        self.values = np.random.default_rng(0).integers(-1000, 1000, longest, np.int32)
+        self.summed = np.zeros(length, np.int32)
+        for begin in self.begins:
+            self.summed += self.values[begin : begin + length]
+
+    @property
+    def begins(self) -> range:
+        """Where each rank's values begin."""
+        return range(0, self.ranks * self.between_ranks, self.between_ranks)
+
+    def inputs(self, run: int, shape: tuple[int, int]) -> list[Array]:
+        return [self.piece(self.values[begin:], run, shape) for begin in self.begins]
+
+    def sums(self, run: int, shape: tuple[int, int]) -> Array:
+        return self.piece(self.summed, run, shape)
+
+    def piece(self, array: Array, run: int, shape: tuple[int, int]) -> Array:
+        return array[run * self.between_runs :][: shape[0] * shape[1]].reshape(shape)
 
 
 def untried(name: str) -> dict[str, Any]:
@@ -216,35 +253,46 @@ def untried(name: str) -> dict[str, Any]:
     return {"name": name, "bad": True, "line": f"{name}: not tried, no time was left"}
 
 
-def agreed(setting: Any, name: str, protocol: str, elements: int, repeats: int) -> dict[str, Any]:
-    asked = build(name, 8)
-    each = max(elements // asked.buffers[0].slots[0], 1)
-    slots = {buffer.name: (Slot((each,), "int32"),) * asked.num_ranks for buffer in asked.buffers}
+def agreed(setting: Any, name: str, protocol: str, draw: Draw) -> dict[str, Any]:
+    asked = build(name, draw.ranks)
+    shape = asked.buffers[0].slots[0], max(draw.elements // asked.buffers[0].slots[0], 1)
+    slots = {buffer.name: (Slot(shape[1:], "int32"),) * asked.num_ranks for buffer in asked.buffers}
     memory = DeviceMemory(setting.gpu, asked, Workload(slots))
     bound, wrong = InterpretedRun(memory, Layout(protocol), RunOptions(stall_s=5, spans=False)), []
-    given = [buffer for buffer in asked.buffers if buffer.role == "input"]
-    for seed in range(repeats):
-        rng = np.random.default_rng(seed)
-        shapes = [(slots_of, each) for slots_of in given[0].slots]
-        inputs = {given[0].name: [rng.integers(-1000, 1000, shape, np.int32) for shape in shapes]}
-        fill(memory, inputs)
+    given = next(buffer.name for buffer in asked.buffers if buffer.role == "input")
+    for run in range(draw.runs):
+        fill(memory, {given: draw.inputs(run, shape)})
         bound.run()
-        total = np.sum(inputs[given[0].name], axis=0, dtype=np.int32)
-        held = outputs(memory, RunOptions())[asked.posts[0].region.buffer]
-        wrong.append(sum(int((array != total).sum()) for array in held))
+        wrong.append(num_wrong(memory, asked.posts[0].region.buffer, draw.sums(run, shape)))
     used = PROTOCOLS[bound.bound.facts()[-1]]
-    line = f"{name}, {used}, {each * given[0].slots[0]} int32: " + (
-        "right" if not any(wrong) else f"WRONG elements in each of {repeats} runs: {wrong}"
+    line = f"{name}, {used}, {shape[0] * shape[1]} int32: " + (
+        "right" if not any(wrong) else f"WRONG elements in each of {draw.runs} runs: {wrong}"
     )
     return {"name": name, "protocol": used, "bad": any(wrong), "wrong": wrong, "line": line}
 
 
+def num_wrong(memory: DeviceMemory, buffer: str, expected: Array) -> int:
+    """How many elements of a buffer, on all ranks, are not as expected."""
+    held, wrong = np.empty_like(expected), 0
+    for rank in memory.ranks:
+        memory.gpu.download(held, memory.address(rank, buffer))
+        wrong += int(np.count_nonzero(held != expected))
+    return wrong
+
+
 def families(setting: Any) -> Iterator[dict[str, Any]]:
     """Every operator by the first schedule of each family, 4 and 8 virtual ranks: each element against float64."""
-    side, ranks_of = (64, (4,)) if setting.small else (512, (4, 8))
-    for kind, ranks in product(OPERATORS, ranks_of):
-        operator = kind(side, side, side, "float16")
+    with_one_thread()
+    for kind, (ranks, sizes) in product(OPERATORS, ((4, (64, 64, 64)),) if setting.small else SIZES):
+        operator = kind(*sizes, "float16")
         yield held_against_float64(setting, operator, ranks) if setting.left_s > 3 else untried(operator.title)
+
+
+def with_one_thread() -> None:
+    """NumPy's products by the calling thread: they are small, and where all cores have work, the threads of OpenBLAS
+    wait for each other many times as long as they compute."""
+    for path in Path(np.__file__).parents[1].glob("numpy.libs/libscipy_openblas64*"):
+        ctypes.CDLL(str(path)).scipy_openblas_set_num_threads64_(1)
 
 
 def held_against_float64(setting: Any, operator: Any, ranks: int) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from checked import checks, corpus, families, full_size, sanitized
 from refused import refusals
 from rivals import CHUNKS, NO_PYTORCH, plain_add, two_streams, two_streams_call_s
-from shapes import pieces, schedules
+from shapes import beside, pieces, schedules
 from verdicts import verdicts
 
 from dovetail.collective import build
@@ -187,13 +187,16 @@ def concluded(setting: Setting) -> Rows:
 
 SIZES = (10, 13, 16, 18, 20, 22, 24, 26, 28)
 # Instances of an algorithm, and the sizes (powers of two) at which as many are worth trying.
-LANES = {"ring": ((1, 0, 20), (4, 16, 24), (16, 20, 28), (32, 24, 28)), "all pairs": ((1, 0, 28), (2, 18, 28), (4, 22, 28))}
+LANES = {
+    "ring": ((1, 0, 20), (4, 16, 24), (16, 20, 28), (32, 24, 28)),
+    "all pairs": ((1, 0, 28), (2, 18, 28), (4, 22, 28)),
+}
 ALGORITHMS = {"ring": "ring_all_reduce", "all pairs": "all_pairs_all_reduce"}
 LARGEST = {"LL": 22, "LL128": 28, "Simple": 28}  # beyond, a protocol only takes time
-LAYOUTS = [  # of Simple, at one large size: what its channels hold, in how many slices, and threads of a lane
-    Layout("Simple", place << 10, (place << 10) // slices, threads)
-    for threads in (512, 256)
-    for place in (64, 128, 256, 512, 1024)
+LAYOUTS = [  # of Simple at large sizes: instances of the ring, what its channels hold, in how many slices
+    (instances, Layout("Simple", place << 10, (place << 10) // slices))
+    for instances in (16, 32)
+    for place in (128, 256, 512, 1024)
     for slices in (1, 2, 4)
 ]
 
@@ -207,11 +210,11 @@ def interpreter(setting: Setting) -> Rows:
                 for protocol in [each for each in PROTOCOLS if power <= LARGEST[each]]:
                     if setting.left_s > 3:
                         yield one_row(setting, name, instances, 1 << power, Layout(protocol), plain_s, added_s)
-    size = 1 << (14 if setting.small else 26)
-    plain_s, added_s = plain_sums(setting, size)
-    for layout in LAYOUTS[: 2 if setting.small else None]:
-        if setting.left_s > 3:
-            yield one_row(setting, "ring", 1 if setting.small else 16, size, layout, plain_s, added_s)
+    for power in (14,) if setting.small else (26, 28):
+        plain_s, added_s = plain_sums(setting, 1 << power)
+        for instances, layout in LAYOUTS[: 2 if setting.small else None]:
+            if setting.left_s > 3:
+                yield one_row(setting, "ring", instances, 1 << power, layout, plain_s, added_s)
     for power in (14,) if setting.small else (24, 26, 28):
         if setting.left_s > 3:
             yield added_row(setting, 1 << power)
@@ -223,10 +226,10 @@ def added_row(setting: Setting, num_bytes: int) -> dict[str, Any]:
     lanes = setting.gpu.facts()["multiprocessors"]
     size = num_bytes // lanes // 16 * 16 * lanes
     row = one_all_reduce(setting, added(lanes), size, Layout())
-    plain_s = min(plain_sum(setting.gpu, size, blocks * lanes) for blocks in (1, 4))
+    plain_s, torch_s = fastest_sum_s(setting, size), plain_add(size)
     line = f"sums of one rank, {size} B: {1e6 * row['seconds']:.1f} µs, plain sum {1e6 * plain_s:.1f} µs"
-    torch_s = plain_add(size)
-    return {"name": "sums", **row, "plain_sum_s": plain_s, "torch_sum_s": torch_s, "num_bytes": num_bytes, "line": line}
+    about = {"plain_sum_s": plain_s, "plain_per_s": 3 * size / plain_s, "torch_sum_s": torch_s, "num_bytes": num_bytes}
+    return {"name": "sums", **row, **about, "line": line}
 
 
 @cache
@@ -241,9 +244,12 @@ def added(lanes: int) -> Program:
 def plain_sums(setting: Setting, num_bytes: int) -> tuple[float, float | None]:
     """Seconds of our kernel, and of PyTorch's, for all ranks' sums: each buffer is summed over once, but for a part."""
     sums = max(num_bytes * 7 // 8 // 16 * 16 * 8, 4096)
+    return fastest_sum_s(setting, sums), plain_add(sums)
+
+
+def fastest_sum_s(setting: Setting, num_bytes: int) -> float:
     processors = setting.gpu.facts()["multiprocessors"]
-    best_s = min(plain_sum(setting.gpu, sums, blocks * processors) for blocks in (1, 4))
-    return best_s, plain_add(sums)
+    return min(plain_sum(setting.gpu, num_bytes, blocks * processors) for blocks in (1, 4))
 
 
 @cache
@@ -264,7 +270,9 @@ def one_row(
         f"plain sum {1e6 * plain_s:.1f} µs"
     )
     line += "" if layout == Layout(layout.protocol) else f"  place {row['place_bytes']} slice {row['slice_bytes']} B"
-    return {"name": name, "instances": instances, **row, "plain_sum_s": plain_s, "torch_sum_s": added_s, "line": line}
+    plain_per_s = 3 * max(num_bytes * 7 // 8 // 16 * 16 * 8, 4096) / plain_s
+    about = {"plain_sum_s": plain_s, "plain_per_s": plain_per_s, "torch_sum_s": added_s}
+    return {"name": name, "instances": instances, **row, **about, "line": line}
 
 
 def one_all_reduce(setting: Setting, asked: Program, num_bytes: int, layout: Layout) -> dict[str, Any]:
@@ -347,8 +355,8 @@ def balanced(setting: Setting) -> list[Any]:
     """Operators whose product takes about as long as its transfers, with the number of ranks."""
     if setting.small:
         return [(AllGatherMatmul(64, 32, 64, "float16"), 2), (MatmulReduceScatter(64, 64, 64, "float16"), 2)]
-    gathers = [AllGatherMatmul(16384, 4096, 8 * n, "float16") for n in (8192, 12288)]  # a rank has an eighth of n
-    return [(operator, 8) for operator in (*gathers, MatmulReduceScatter(16384, 65536, 4096, "float16"))]
+    gathers = [AllGatherMatmul(16384, 4096, 8 * n, "float16") for n in (12288, 16384)]  # a rank has an eighth of n
+    return [(operator, 8) for operator in (*gathers, MatmulReduceScatter(16384, 131072, 4096, "float16"))]
 
 
 def alone(setting: Setting) -> Rows:
@@ -393,6 +401,7 @@ SECTIONS = {
     "pytorch": Section(pytorch, 30),
     "planned_call": Section(planned_call, 20),
     "pieces": Section(pieces, 60),
+    "beside": Section(beside, 60),
     "products": Section(products, 45),
     "schedules": Section(schedules, 90),
     "sanitized": Section(sanitized, 60),

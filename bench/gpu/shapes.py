@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,33 +51,46 @@ def scaled(m: int, k: int, n: int, most_bytes: int, whole: bool) -> tuple[int, i
 
 
 def pieces(setting: Any) -> Rows:
-    """DIL of products alone, and CIL of products beside copies: by the driver, by kernels, and to and from the host."""
+    """DIL of products alone: what cutting each of the shapes into pieces costs."""
+    yield from of_way(setting, "alone", 1, CudaExecutor, points_of(setting))
+
+
+def points_of(setting: Any) -> list[tuple[str, ProductAlone]]:
     dtype = "float32" if setting.small else "bfloat16"
     points = [("small", ProductAlone(64, 64, 64, dtype))]
     if not setting.small:
         sizes = {name: scaled(m, k, n // GPUS, ALONE_BYTES, True) for name, (m, n, k) in SCENARIOS.items()}
         points = [(name, ProductAlone(m, k, n, dtype)) for name, (m, k, n) in sizes.items()]
+    return points
+
+
+def beside(setting: Any) -> Rows:
+    """CIL of products beside copies: by the driver, by kernels, and to and from the host; of every third shape."""
     kernel = {blocks: StreamsOptions(copies="kernel", copy_blocks=blocks) for blocks in (8, 32)}
-    ways: dict[str, tuple[int, Any]] = {
-        "alone": (1, CudaExecutor),
-        "beside memcpy": (2, CudaExecutor),
-        "beside host copies both ways": (2, lambda: CudaExecutor(real=0)),
-        "beside 8 threadblocks": (2, lambda: CudaExecutor(options=kernel[8])),
-        "beside 32 threadblocks": (2, lambda: CudaExecutor(options=kernel[32])),
-        "beside copies asked to overlap": (
-            2,
-            lambda: CudaExecutor(options=StreamsOptions(graph=False, copies="overlapping")),
-        ),
+    overlapping = StreamsOptions(graph=False, copies="overlapping")
+    ways: dict[str, Callable[[], CudaExecutor]] = {
+        "beside host copies both ways": lambda: CudaExecutor(real=0),
+        "beside memcpy": CudaExecutor,
+        "beside 8 threadblocks": lambda: CudaExecutor(options=kernel[8]),
+        "beside 32 threadblocks": lambda: CudaExecutor(options=kernel[32]),
+        "beside copies asked to overlap": lambda: CudaExecutor(options=overlapping),
     }
-    for way, (ranks, make) in list(ways.items())[: 1 if setting.small else None]:
-        found: list[Characteristics] = []
-        for name, point in points:  # one at a time, so that a cut loses one; each with memory of its own
-            if setting.left_s > 3:
-                executor = make()
-                machine = setting.linked(executor, ranks)
-                found.append(characterise(executor, machine, [point], ranks)[1])
-                yield from one_piece(way, name, ranks, found[-1])
-        write_page(setting, way, found)
+    for way, make in ways.items():
+        yield from of_way(setting, way, 2, make, points_of(setting)[::3])
+
+
+def of_way(
+    setting: Any, way: str, ranks: int, make: Callable[[], CudaExecutor], points: Sequence[tuple[str, ProductAlone]]
+) -> Rows:
+    """One shape at a time, so that a cut loses one; each with memory of its own."""
+    found: list[Characteristics] = []
+    for name, point in points:
+        if setting.left_s > 3:
+            executor = make()
+            machine = setting.linked(executor, ranks)
+            found.append(characterise(executor, machine, [point], ranks)[1])
+            yield from one_piece(way, name, ranks, found[-1])
+    write_page(setting, way, found)
 
 
 def one_piece(way: str, name: str, ranks: int, each: Characteristics) -> Rows:

@@ -7,8 +7,12 @@ namespace dovetail::cuda {
 
 class DeviceGroup {
   public:
-    // `held`: room for two steps in memory that the threadblock shares.
-    __device__ DeviceGroup(const Image& image, Step* held) : image_(image), held_(held) {}
+    static constexpr int room = 112;
+    struct Shared {  // what a threadblock has in memory that its threads share
+        std::uint64_t steps[2][sizeof(Step) / sizeof(std::uint64_t)];
+        std::byte values[2][room];
+    };
+    __device__ DeviceGroup(const Image& image, Shared& shared) : image_(image), shared_(&shared) {}
     __device__ bool leads() const { return threadIdx.x == 0; }
     __device__ bool all(bool good) { return __syncthreads_and(good); }
     __device__ std::int64_t thread() const { return threadIdx.x; }
@@ -23,13 +27,27 @@ class DeviceGroup {
                       "the fewest threads move a step at once");
         const bool moves = threadIdx.x < words;
         if (moves && turn_ == 0) coming_ = reinterpret_cast<const std::uint64_t*>(at)[threadIdx.x];
-        Step& here = held_[turn_++ & 1];
+        std::uint64_t* here = shared_->steps[turn_++ & 1];
         if (moves) {
-            reinterpret_cast<std::uint64_t*>(&here)[threadIdx.x] = coming_;
+            here[threadIdx.x] = coming_;
             coming_ = reinterpret_cast<const std::uint64_t*>(next)[threadIdx.x];
         }
         __syncthreads();
-        return here;
+        return *reinterpret_cast<const Step*>(here);
+    }
+
+    // Two values that all threads need, made by one of them each, in shared memory: in registers of all there would be
+    // no room for them.
+    template <class T, class Make>
+    __device__ const T* share(T (&)[2], Make make) {
+        static_assert(sizeof(T) <= room, "a value fits its place");
+        const unsigned maker = threadIdx.x * 2 / blockDim.x;  // two warps, where there are two
+        if (threadIdx.x == 0 || (maker == 1 && (threadIdx.x - 1) * 2 / blockDim.x == 0)) {
+            const T made = make(static_cast<int>(maker));
+            std::memcpy(shared_->values[maker], &made, sizeof(T));
+        }
+        __syncthreads();
+        return reinterpret_cast<const T*>(shared_->values);
     }
 
     static __device__ std::uint64_t load_relaxed(std::uint64_t& word) {
@@ -42,6 +60,8 @@ class DeviceGroup {
         asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(&word) : "memory");
         return value;
     }
+    // Before this group's stores, none of which begins before the value was seen.
+    static __device__ std::uint64_t load_place(std::uint64_t& word) { return load_relaxed(word); }
     static __device__ void store_relaxed(std::uint64_t& word, std::uint64_t value) {
         asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(&word), "l"(value) : "memory");
     }
@@ -100,7 +120,7 @@ class DeviceGroup {
 
   private:
     const Image& image_;
-    Step* held_;
+    Shared* shared_;
     unsigned turn_ = 0;
     std::uint64_t coming_ = 0;
 };

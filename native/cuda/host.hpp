@@ -57,12 +57,20 @@ class HostGroup {
     // A lane's step, where it lies; `next` comes after it.
     static const Step& step(const Step* at, const Step* next) { return (void)next, *at; }
 
+    // Two values that all threads of a lane need: each makes its own, in `mine`.
+    template <class T, class Make>
+    static const T* share(T (&mine)[2], Make make) {
+        for (int which = 0; which < 2; ++which) mine[which] = make(which);
+        return mine;
+    }
+
     static std::uint64_t load_relaxed(std::uint64_t& word) {
         return std::atomic_ref(word).load(std::memory_order_relaxed);
     }
     static std::uint64_t load_acquire(std::uint64_t& word) {
         return std::atomic_ref(word).load(std::memory_order_acquire);
     }
+    static std::uint64_t load_place(std::uint64_t& word) { return load_acquire(word); }
     static void store_relaxed(std::uint64_t& word, std::uint64_t value) {
         std::atomic_ref(word).store(value, std::memory_order_relaxed);
     }

@@ -7,8 +7,8 @@ using namespace dovetail::cuda;
 // A threadblock for each lane; all must be resident at once.
 template <class Wire>
 __device__ void interpret(const Image& image) {
-    __shared__ Step held[2];
-    DeviceGroup group(image, held);
+    __shared__ DeviceGroup::Shared shared;
+    DeviceGroup group(image, shared);
     LaneRun<Wire, DeviceGroup>(image, group, static_cast<int>(blockIdx.x)).run();
 }
 

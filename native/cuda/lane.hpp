@@ -115,11 +115,13 @@ class LaneRun {
     // The leader alone: until the counter has come to `wanted`.
     DOVETAIL_INLINE bool reach(std::uint64_t& counter, std::uint64_t wanted, Wait what, Seen& seen) {
         if (seen.counter == &counter && seen.value >= wanted) return true;
-        seen = {&counter, group_.load_acquire(counter)};
+        const bool orders = what != Wait::place || Wire::counts_sent;  // else nothing is read that others wrote
+        seen = {&counter, orders ? group_.load_acquire(counter) : group_.load_place(counter)};
         if (seen.value >= wanted) return true;
         group_.store_relaxed(watch().at, at_ | static_cast<std::uint64_t>(what));
         if (!group_.spin([&] { return group_.load_relaxed(counter) >= wanted; })) return false;
-        seen.value = group_.load_acquire(counter);  // once: on a device each one empties the multiprocessor's cache
+        // Once: on a device each acquiring load empties the multiprocessor's cache.
+        seen.value = orders ? group_.load_acquire(counter) : group_.load_place(counter);
         return true;
     }
 
@@ -172,20 +174,25 @@ class LaneRun {
         return turn * static_cast<std::uint64_t>(channel.per_round) + static_cast<std::uint64_t>(first) + 1;
     }
 
-    // An op that moves bytes, slice by slice.
+    // An op that moves bytes, slice by slice; what nobody else waits for is one slice.
     DOVETAIL_INLINE bool move(const Step& step, Kind kind, std::int32_t round, std::uint64_t turn) {
         const bool reads = step.from.present;
-        const View from = reads ? View(image_, step.from, round) : View();
-        const View to = stores(kind) ? View(image_, step.to, round) : View();
+        View mine[2];
+        const View* const views = group_.share(mine, [&](int which) {
+            const Place& place = which == 0 ? step.from : step.to;
+            return (which == 0 ? reads : stores(kind)) ? View(image_, place, round) : View();
+        });
+        const View &from = views[0], &to = views[1];
         const std::int64_t bytes = reads ? from.bytes() : to.bytes();
         const bool takes = takes_message(kind), sends = sends_message(kind);
         const std::uint64_t in = first_slice(step.by, step.in_first, turn);
         const std::uint64_t out = first_slice(step.through, step.out_first, turn);
         const auto slices = static_cast<std::uint64_t>(step.slices);
+        const std::int64_t each = takes || sends ? image_.slice_bytes : bytes;
         for (std::uint64_t slice = 0;; ++slice) {
-            const std::int64_t begin = static_cast<std::int64_t>(slice) * image_.slice_bytes;
-            const std::int64_t left = bytes - begin, size = left < image_.slice_bytes ? left : image_.slice_bytes;
-            const bool last = left <= image_.slice_bytes;
+            const std::int64_t begin = static_cast<std::int64_t>(slice) * each, left = bytes - begin;
+            const std::int64_t size = left < each ? left : each;
+            const bool last = left <= each;
             if (!await_slice(step, takes && Wire::counts_sent, in + slice, sends, out + slice)) return false;
             const Ends ends{takes ? crossing(step.by, in + slice) : Crossing{},
                             sends ? crossing(step.through, out + slice) : Crossing{}};

@@ -225,13 +225,10 @@ void Loader::cut_slots() {
     const std::int64_t tile = std::max(layout_.place_bytes / most / least * least, least);
     if (layout_.place_bytes > 0 && tile < longest && may_cut()) image_.tile_bytes = tile;
     image_.rounds = static_cast<std::int32_t>((std::max<std::int64_t>(longest, 1) - 1) / image_.tile_bytes + 1);
-    std::int64_t message = 0, local = 1;
+    std::int64_t message = 1;
     for (const Step& each : steps_)
-        if (moved(each).present) {
-            std::int64_t& longest_of = each.in >= 0 || each.out >= 0 ? message : local;
-            longest_of = std::max(longest_of, tile_of(moved(each)));
-        }
-    if (message == 0) message = local;
+        if (each.in >= 0 || each.out >= 0)
+            if (moved(each).present) message = std::max(message, tile_of(moved(each)));
     const std::int64_t grain = layout_.protocol == Protocol::ll128 ? 240 : 16;  // slices begin where vectors may, too
     const std::int64_t slice = layout_.slice_bytes > 0 ? std::min(layout_.slice_bytes, message) : message;
     image_.slice_bytes = (slice + grain - 1) / grain * grain;

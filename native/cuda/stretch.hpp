@@ -33,25 +33,27 @@ DOVETAIL_INLINE Unit load_unit(const Unit* from) {
 template <class F>
 DOVETAIL_INLINE void move_units(const Stretches& s, std::int64_t units, std::int64_t first, std::int64_t step) {
     constexpr int batch = F::combines ? 4 : 8;
+    const Unit *const a = s.a, *const b = s.b;
+    Unit *const to = s.to, *const also = s.also;
     std::int64_t at = first;
     for (; at + (batch - 1) * step < units; at += batch * step) {
         Unit data[batch], more[batch];
         DOVETAIL_UNROLL
         for (int i = 0; i < batch; ++i) {
-            data[i] = load_unit(s.a + at + i * step);
-            if (F::combines) more[i] = load_unit(s.b + at + i * step);
+            data[i] = load_unit(a + at + i * step);
+            if (F::combines) more[i] = load_unit(b + at + i * step);
         }
         DOVETAIL_UNROLL
         for (int i = 0; i < batch; ++i) {
             const Unit made = F::of(data[i], F::combines ? more[i] : data[i]);
-            if (s.to) s.to[at + i * step] = made;
-            if (s.also) s.also[at + i * step] = made;
+            if (to) to[at + i * step] = made;
+            if (also) also[at + i * step] = made;
         }
     }
     for (; at < units; at += step) {
-        const Unit made = F::of(load_unit(s.a + at), load_unit(F::combines ? s.b + at : s.a + at));
-        if (s.to) s.to[at] = made;
-        if (s.also) s.also[at] = made;
+        const Unit made = F::of(load_unit(a + at), load_unit(F::combines ? b + at : a + at));
+        if (to) to[at] = made;
+        if (also) also[at] = made;
     }
 }
 

@@ -159,12 +159,13 @@ def test_tables_of_made_up_results(tmp_path, monkeypatch):
 
 
 def summed(name, num_bytes, protocol, seconds):
-    return {"name": name, "num_bytes": num_bytes, "protocol": protocol, "seconds": seconds, "plain_sum_s": 1.0}
+    about = {"name": name, "num_bytes": num_bytes, "protocol": protocol, "seconds": seconds, "plain_sum_s": 1.0}
+    return about | {"moved_per_s": 1 / seconds, "plain_per_s": 1.0}
 
 
 def test_verdicts_of_made_up_results():
     """Each figure that is asked of a device, met or missed; what was not measured is said, too."""
-    from verdicts import ASKED, verdicts
+    from verdicts import ASKED, SHARE, verdicts
 
     alone = {"title": "a", "ranks": 8, "ideal_gain": 0.9, "measured_s": 1.0, "serial_s": 1.5}
     alone |= {"compute_s": 1.0, "comm_s": 1.9}
@@ -190,7 +191,7 @@ def test_verdicts_of_made_up_results():
         "checks: parts that are wrong or were not tried, of 2": (1, False),
         "µs of the calling thread for a graph's replay": (9.0, True),
         "µs of a planned call over streams by hand, a": (40.0, False),
-        "share of a plain sum, ring of 64 MiB": (round(1 / 1.1, 3), True),
+        "share of a plain sum's bytes per second, ring of 64 MiB": (round(1 / 1.1, 3), True),
         "median share of the ideal gain, 2 shapes": (0.45, False),
         "longer over shorter of product and transfers, a": (1.9, True),
         "longer over shorter of product and transfers, b": (2.105, False),
@@ -202,7 +203,7 @@ def test_verdicts_of_made_up_results():
     assert [row["up_to"] for row in rows if "what" not in row] == [1 << 10, None]
     unsaid = [row["what"] for row in rows if row.get("met", 0) is None]
     never = [name for name in CORRECT if name != "checks"]
-    assert unsaid == [*never, "share of a plain sum, all pairs", "share of a plain sum, sums", "regret of simulation"]
+    assert unsaid == [*never, f"{SHARE}, all pairs", f"{SHARE}, sums", "regret of simulation"]
     assert [(row["what"], row["met"]) for row in verdicts({})] == [(what, None) for what in ASKED]
 
 
@@ -223,7 +224,7 @@ FINE = {
         *((name, {"bad": False}, {"bad": True}, f"{name}: parts") for name in CORRECT),
         ("calls", {"graph": True, "seconds": 9.9e-6}, {"graph": True, "seconds": 10.1e-6}, "µs of the calling thread"),
         ("planned_call", {"title": "a", "over_s": 29e-6}, {"title": "a", "over_s": 31e-6}, "µs of a planned call"),
-        ("interpreter", {"seconds": 1.24}, {"seconds": 1.26}, "share of a plain sum"),
+        ("interpreter", {"moved_per_s": 0.81}, {"moved_per_s": 0.79}, "share of a plain sum"),
         ("alone", {}, {"ideal_gain": 0.84}, "median share"),
         ("alone", {}, {"comm_s": 2.1}, "longer over shorter"),
         ("alone", {"measured_s": 1.52}, {"measured_s": 1.54}, "tuned over serial"),

@@ -22,6 +22,7 @@ from dovetail.passes.regions import split
 from dovetail.prober import programs
 from dovetail.prober.characteristics import Beside, Characteristic, Characteristics, Cut, Ratio
 from dovetail.prober.contention import stretch
+from dovetail.prober.links import pairs_of
 from dovetail.prober.operator_costs import BESIDE, CONTENTION_BYTES, MOST_MESSAGES, library_calls
 from dovetail.prober.take import Budget, as_samples, take
 from dovetail.run.executor import Executor
@@ -239,7 +240,7 @@ def _factored(call: str | None, size: int, ratios: Sequence[tuple[float, float |
 
 def _traffic_s(machine: Machine, ranks: int, call: str | None, size: int) -> float:
     """Return approximate seconds of one message or call."""
-    model, kind = CostModel.of(machine), "net" if machine.num_nodes > 1 else "shm"
+    model, kind = CostModel.of(machine), next(iter(pairs_of(machine)), "shm")
     keys = (f"exchange:{kind}",) if call is None else (f"{call}:{ranks}", f"all_reduce:{ranks}")
     key = next((key for key in keys if key in model), keys[-1])
     return float(model.seconds(key, size, extrapolate=True))

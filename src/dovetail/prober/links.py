@@ -55,8 +55,9 @@ def probe_links(
     say : callable, optional
         Called with a text and the share done, 0 to 1.
     wired : Machine, optional
-        Take nodes and links from this machine. Default: ranks with one host name share a node; links between nodes have
-        kind `net`, within a node `shm`.
+        Take nodes and links from this machine. Default: each rank is a node if it has a port of its own
+        (`executor.port`), else ranks with one host name share one; links between nodes have kind `net`, within a node
+        `shm`.
 
     Returns
     -------
@@ -70,7 +71,7 @@ def probe_links(
     """
     say = say or (lambda what, done: None)
     say("finding the ranks", 0.0)
-    machine = _bare(name, *find_ranks(executor, ranks), wired)
+    machine = _bare(name, *find_ranks(executor, ranks), wired, executor.port)
     pairs = pairs_of(machine)
     guesses, early, facts = _pilot(executor, ranks, pairs)
     machine = machine.with_costs({}, **facts)
@@ -139,19 +140,23 @@ def _tiny(ranks: int) -> Measurement:
     return programs.reduce(ranks, 1 << 10, 1)
 
 
-def _bare(name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None) -> Machine:
-    """Return the machine without costs. Nodes and links: those of `wired`; default: a node per host name.
+def _bare(
+    name: str, hosts: list[str], facts: dict[str, Any], wired: Machine | None = None, port: str | None = None
+) -> Machine:
+    """Return the machine without costs. Nodes and links: those of `wired`; default: a node per host name, or one per
+    rank if each has a `port` of that kind.
 
     Two nodes are joined by a link each way, more nodes by a switch, which stores messages.
     """
-    names = list(dict.fromkeys(hosts))
-    nodes = tuple(names.index(host) for host in hosts)
-    ends = [(0, 1), (1, 0)] if len(names) == 2 else []
-    if len(names) > 2:
-        ends = [way for a in range(len(names)) for way in ((a, SWITCH), (SWITCH, a))]
-    links = tuple(Link(*way, "net") for way in ends)
+    names, kind = list(dict.fromkeys(hosts)), port or "net"
+    nodes = tuple(range(len(hosts))) if port else tuple(names.index(host) for host in hosts)
+    several = len(set(nodes)) > 2
+    ends = [(0, 1), (1, 0)] if len(set(nodes)) == 2 else []
+    if several:
+        ends = [way for a in range(len(set(nodes))) for way in ((a, SWITCH), (SWITCH, a))]
+    links = tuple(Link(*way, kind) for way in ends)
     probed = datetime.now(UTC).isoformat(timespec="seconds")
-    facts = {**facts, "hosts": names, "probed": probed} | ({"stores_messages": ["net"]} if len(names) > 2 else {})
+    facts = {**facts, "hosts": names, "probed": probed} | ({"stores_messages": [kind]} if several else {})
     if wired:
         facts.pop("stores_messages", None)
         nodes = wired.nodes[: len(hosts)]

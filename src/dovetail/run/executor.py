@@ -33,6 +33,12 @@ class Executor(Protocol):
         return True
 
     @property
+    def port(self) -> str | None:
+        """The kind of links if each rank sends and receives through a port of its own, which all its messages share.
+        None, the default: the ranks' hosts tell."""
+        return None
+
+    @property
     def starts_mpi(self) -> bool:
         """Whether its ranks are processes of the installed MPI, which `launched_by` starts. Default: False."""
         return False

@@ -68,13 +68,22 @@ class Gpu:
     def make_up(self, num_bytes: int, dtype: str) -> int:
         """Return pinned host memory with random elements, for messages whose contents do not matter. Several blocks of
         each size are used round robin."""
-        places, self._turns = self._made_up.setdefault((num_bytes, dtype), []), self._turns + 1
-        if len(places) < min(max(MADE_UP_BYTES // max(num_bytes, 1), 1), MOST_MADE_UP):
-            places.append(self.allocate(num_bytes, on_host=True))
-            held = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(int(places[-1].address)))
+        address, is_new = self._next(num_bytes, dtype)
+        if is_new:
+            held = np.ctypeslib.as_array((ctypes.c_uint8 * num_bytes).from_address(address))
             held[:] = np.resize(_some(dtype), num_bytes)
-            return int(places[-1].address)
-        return int(places[self._turns % len(places)].address)
+        return address
+
+    def sink(self, num_bytes: int) -> int:
+        """Return pinned host memory for a message that nobody reads; blocks are used as those of `make_up` are."""
+        return self._next(num_bytes, "sink")[0]
+
+    def _next(self, num_bytes: int, kind: str) -> tuple[int, bool]:
+        """Return the next block's address, and whether it is new: a run that takes such memory anew takes long."""
+        places, self._turns = self._made_up.setdefault((num_bytes, kind), []), self._turns + 1
+        if is_new := len(places) < min(max(MADE_UP_BYTES // max(num_bytes, 1), 1), MOST_MADE_UP):
+            places.append(self.allocate(num_bytes, on_host=True))
+        return int(places[-1 if is_new else self._turns % len(places)].address), is_new
 
     def upload(self, address: int, array: Array) -> None:
         """Copy a contiguous host array to `address`."""
@@ -172,7 +181,7 @@ class DeviceMemory:
 
     def homes(self) -> Homes:
         """Return the memory's interface for `StreamCommands`."""
-        return Homes(self.address, self.starts, self.take, self.take_on_host, self.gpu.make_up)
+        return Homes(self.address, self.starts, self.take, self.take_on_host, self.gpu.make_up, self.gpu.sink)
 
     def starts(self, rank: int, name: str) -> int:
         """Return the address of the table of a buffer's slots if they differ in size; else 0."""

@@ -63,6 +63,11 @@ class CudaExecutor(Executor):
         """The devices of `more`, opened when first used."""
         return tuple(Gpu(index) for index in self.more)
 
+    @property
+    def port(self) -> str | None:
+        """One real rank exchanges all its messages with the host through one connection."""
+        return None if self.real is None else "pcie"
+
     def execute_unverified(self, job: Job) -> JobResult:
         """`execute` for a job whose Programs have just been verified."""
         if self._kept is None or self._kept.seed != job.seed:

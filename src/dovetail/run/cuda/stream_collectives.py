@@ -1,7 +1,7 @@
 """stream_collectives: collectives as copies and sums among the ranks of one device, without a library.
 
 Once all members have arrived, each fetches its data from the others' memory; none continues before all have finished.
-For each piece of a sum one member computes it, in the order of the group.
+For each piece of a sum one member computes it, in the order of the group. A real rank alone sends while it receives.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class _Call:
         self.pieces = [self._pieces(m) for m in range(len(ops))]
         self.sources: dict[int, Spot] = {}
         self._heard = 0
+        self._sent: list[int] = []  # the last command that sends, of a real rank
 
     def give(self) -> None:
         arrived = [self._arrive(m) for m in self.here]
@@ -52,7 +53,7 @@ class _Call:
                 self.lowering.give(self.ops[m], ended)
         for m, spot in made.items():
             self._deliver(m, spot)
-        ended = [self.lowering.of_row[self.ops[m].index] for m in self.here]
+        ended = [self.lowering.of_row[self.ops[m].index] for m in self.here] + self._sent
         for m in self.here:  # none may overwrite what another still reads
             self.lowering.give(self.ops[m], ended)
 
@@ -118,6 +119,7 @@ class _Call:
         lowering, op = self.lowering, self.ops[m]
         made = self._home(m) or lowering.space(op, "received", sum(piece.num_bytes for piece in self.pieces[m]))
         lowering.give(op, arrived)
+        self._tell(m)
         for piece in self.pieces[m]:
             to = self._part(made, piece.begin, piece.num_bytes)
             found = [self._source(m, i, begin, piece.num_bytes) for i, begin in piece.sources]
@@ -128,7 +130,6 @@ class _Call:
             for more in found[1:]:
                 lowering.give(op, [], *lowering.combine(op, to, held, more))
                 held = to
-        self._tell(m)
         return made
 
     def _home(self, m: int) -> Spot | None:
@@ -169,21 +170,24 @@ class _Call:
         """Copy a real member's pieces for others to the host."""
         if self.lowering.real is None:
             return
+        after = self.lowering.of_row[self.ops[m].index]
         for j, pieces in enumerate(self.pieces):
             for piece in pieces:
                 for i, begin in piece.sources:
                     if i == m and j != m:
-                        self._bring(m, j, self._part(self.sources[m], begin, piece.num_bytes))
+                        self._bring(m, j, self._part(self.sources[m], begin, piece.num_bytes), after)
 
-    def _bring(self, m: int, j: int, spot: Spot) -> None:
-        op = self.ops[m]
-        self.lowering.give(op, [], *copied(self.lowering.outgoing(op, spot.num_bytes, j), spot))
+    def _bring(self, m: int, j: int, spot: Spot, after: int) -> None:
+        """Copy bytes for member j to the host after command `after`, beside what the member receives."""
+        to = self.lowering.outgoing(self.ops[m], spot.num_bytes, j)
+        self._sent = [self.lowering.give_beside(self.ops[m], [after], *copied(to, spot))]
 
     def _gather(self, m: int, made: dict[int, Spot], ended: list[int]) -> Spot:
         """Fetch all pieces of a sum, each from the member that computed it."""
         lowering, op, ends = self.lowering, self.ops[m], self._even()
         whole = lowering.space(op, "gathered", ends[-1])
         lowering.give(op, ended)
+        after = lowering.of_row[op.index]
         for i in range(len(self.ops)):
             num_bytes = ends[i + 1] - ends[i]
             if i in made:
@@ -191,7 +195,7 @@ class _Call:
                 piece = self._noted(m, piece) if i != m else piece
             else:
                 piece = self._from_host(m, num_bytes, f"from {i}")
-                self._bring(m, i, made[m])
+                self._bring(m, i, made[m], after)
             self._copy(op, self._part(whole, ends[i], num_bytes), piece)
         return whole
 

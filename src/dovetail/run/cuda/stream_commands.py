@@ -42,7 +42,8 @@ class Homes:
     starts: Address  # address on the device of a table of the slots' first bytes
     allocate: Allocate  # by rank and size
     allocate_on_host: Callable[[int], int]
-    make_up: Callable[[int, str], int] | None = None  # allocates n random bytes of a dtype on the device
+    make_up: Callable[[int, str], int] | None = None  # allocates n random bytes of a dtype on the host
+    sink: Callable[[int], int] | None = None  # memory of the host for messages that nobody reads
 
 
 @dataclass
@@ -65,15 +66,26 @@ class StreamCommands:
     def __post_init__(self) -> None:
         self.commands: list[Command] = []
         self.of_row: dict[int, int] = {}
-        self.streams: dict[tuple[int, int], int] = {}
+        self.streams: dict[tuple[int, int, bool], int] = {}
         self.reads: dict[tuple[int, str], list[Read]] = defaultdict(list)
         self._spaces: dict[tuple[int, str, int], int] = {}
 
     def give(self, op: Op, waits: list[int], what: str = "", action: Any = None) -> None:
-        stream = self.streams.setdefault((op.rank, op.lane), len(self.streams))
+        """Append a command to the stream of the op's lane; ops that wait for this op wait for it."""
+        self.of_row[op.index] = self._append(self._stream(op), op, waits, what, action)
+
+    def give_beside(self, op: Op, waits: list[int], what: str = "", action: Any = None) -> int:
+        """Append a command to a second stream of the op's lane, which sends while the first receives; return its
+        number, for which a later command of the op must wait."""
+        return self._append(self._stream(op, beside=True), op, waits, what, action)
+
+    def _append(self, stream: int, op: Op, waits: list[int], what: str, action: Any) -> int:
         others = sorted({number for number in waits if self.commands[number].stream != stream})
-        self.of_row[op.index] = len(self.commands)
         self.commands.append(Command(stream, op.index, others, what, action))
+        return len(self.commands) - 1
+
+    def _stream(self, op: Op, beside: bool = False) -> int:
+        return self.streams.setdefault((op.rank, op.lane, beside), len(self.streams))
 
     def note(self, row: int, number: int, size: int) -> Spot:
         """Allocate and return the place in host memory for a recorded message."""
@@ -91,7 +103,7 @@ class StreamCommands:
         """Return the place in host memory for a message from the real rank."""
         key = (op.rank, f"to the host through {op.chan_out}, {peer}", size)
         if key not in self._spaces:
-            self._spaces[key] = self.homes.allocate_on_host(size)
+            self._spaces[key] = (self.homes.sink or self.homes.allocate_on_host)(size)
         return Spot.at(self._spaces[key], size)
 
     def fetched(self, op: Op, name: str, message: Spot, waits: list[int]) -> Spot:
@@ -135,7 +147,7 @@ class StreamCommands:
 
     def space(self, op: Op, name: str, size: int) -> Spot:
         """Return memory that the ops of a lane use one after the other."""
-        key = (self.streams.setdefault((op.rank, op.lane), len(self.streams)), name, size)
+        key = (self._stream(op), name, size)
         if key not in self._spaces:
             self._spaces[key] = self.homes.allocate(op.rank, size)
         return Spot.at(self._spaces[key], size)

@@ -50,7 +50,7 @@ class Lowering(StreamCommands):
                     join(self, [self._ops[each] for each in members])
             elif self.real in (None, op.rank):
                 self._op(op)
-        return self.commands, [rank for rank, _ in self.streams]
+        return self.commands, [rank for rank, *_ in self.streams]
 
     def _find_held(self) -> set[int]:
         """Rows whose message must be copied to a separate buffer."""
