@@ -8,11 +8,12 @@ import pytest
 from sim_executor import SimExecutor
 
 from dovetail.cost import CostModel, Curve, Segment
-from dovetail.ir import Kind, verify
+from dovetail.ir import Builder, Kind, Region, Slot, Workload, verify
 from dovetail.ir.workload import region_bytes
 from dovetail.machine import Link, Machine
 from dovetail.matmul import AllGatherColumnsMatmul, AllGatherMatmul, MatmulAllReduce
 from dovetail.planner import plan
+from dovetail.planner.predict import simulate
 from dovetail.prober import probe_links, probe_operator, probe_shared, programs
 from dovetail.prober.links import MESSAGE_BYTES, pairs_of, spot_check
 from dovetail.prober.operator_costs import spot_check_operator
@@ -117,6 +118,34 @@ def test_links_are_found(nodes):
     assert off(true, found, "reduce", sizes[3:]) < 0.05
     assert off(true, found, f"exchange:{kind}", sizes[4:]) < 0.15
     assert found.facts["eager_limit_bytes"] == {kind: 16 << 10}
+
+
+class Ported(SimExecutor):
+    port = "pcie"
+
+
+def test_ranks_with_a_port_each_are_nodes():
+    """All messages of a rank share its port: two that come from different ranks take twice as long as one."""
+    pair = true_machine((0, 0))
+    costs = {**pair.costs, "all_reduce:3": pair.costs["all_reduce:2"]}
+    found = probe_links(Ported(replace(pair, ranks=3, nodes=(0, 0, 0), costs=costs)), 3, "found", QUICK)
+    assert found.nodes == (0, 1, 2)
+    assert {link.kind for link in found.links} == {"pcie"}
+    assert found.facts["stores_messages"] == ["pcie"]
+    one, both = (seconds_to_receive(found, peers) for peers in ((1,), (1, 2)))
+    assert both == pytest.approx(2 * one, rel=0.05)
+
+
+def seconds_to_receive(machine, peers):
+    b = Builder("received", 3)
+    b.buffer("x", "input", 1), b.buffer("y", "output", 2)
+    for place, peer in enumerate(peers):
+        channel = b.channel(peer, 0)
+        b.add(Kind.send, peer, b.lane("net", "net"), reads=[Region("x", 0, 1)], chan_out=channel)
+        b.add(Kind.recv, 0, b.lane(f"net {peer}", "net"), writes=[Region("y", place, 1)], chan_in=channel)
+    program = b.build()
+    workload = Workload({buffer.name: (Slot((4 << 20,), "float32"),) * 3 for buffer in program.buffers})
+    return simulate(program, machine, workload=workload, extrapolate=True).makespan_s
 
 
 class Mixing(Executor):

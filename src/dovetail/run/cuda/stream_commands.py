@@ -66,7 +66,8 @@ class StreamCommands:
     def __post_init__(self) -> None:
         self.commands: list[Command] = []
         self.of_row: dict[int, int] = {}
-        self.streams: dict[tuple[int, int, bool], int] = {}
+        self.streams: dict[tuple[int, int, str], int] = {}
+        self._last: dict[int, int] = {}  # by stream, its last command
         self.reads: dict[tuple[int, str], list[Read]] = defaultdict(list)
         self._spaces: dict[tuple[int, str, int], int] = {}
 
@@ -77,15 +78,28 @@ class StreamCommands:
     def give_beside(self, op: Op, waits: list[int], what: str = "", action: Any = None) -> int:
         """Append a command to a second stream of the op's lane, which sends while the first receives; return its
         number, for which a later command of the op must wait."""
-        return self._append(self._stream(op, beside=True), op, waits, what, action)
+        return self._append(self._stream(op, "sends"), op, waits, what, action)
+
+    def receive(self, op: Op, waits: list[int], to: Spot, message: Spot) -> None:
+        """Copy a message from host memory. Messages come one after the other, whatever their lanes, as through one
+        port; at once they would all come late."""
+        before = self._last.get(self._stream(op))
+        came = self._append(
+            self.streams.setdefault((op.rank, -1, "receives"), len(self.streams)),
+            op,
+            waits if before is None else [*waits, before],
+            *(copied(to, message) or ("", None)),
+        )
+        self.give(op, [came])
 
     def _append(self, stream: int, op: Op, waits: list[int], what: str, action: Any) -> int:
         others = sorted({number for number in waits if self.commands[number].stream != stream})
         self.commands.append(Command(stream, op.index, others, what, action))
-        return len(self.commands) - 1
+        self._last[stream] = len(self.commands) - 1
+        return self._last[stream]
 
-    def _stream(self, op: Op, beside: bool = False) -> int:
-        return self.streams.setdefault((op.rank, op.lane, beside), len(self.streams))
+    def _stream(self, op: Op, which: str = "") -> int:
+        return self.streams.setdefault((op.rank, op.lane, which), len(self.streams))
 
     def note(self, row: int, number: int, size: int) -> Spot:
         """Allocate and return the place in host memory for a recorded message."""
@@ -109,7 +123,7 @@ class StreamCommands:
     def fetched(self, op: Op, name: str, message: Spot, waits: list[int]) -> Spot:
         """Copy a message from host memory to the device, for a kernel to read; return the copy's place."""
         space = self.space(op, name, message.num_bytes)
-        self.give(op, waits, *copied(space, message))
+        self.receive(op, waits, space, message)
         waits.clear()
         return space
 

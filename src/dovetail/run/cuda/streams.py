@@ -99,7 +99,10 @@ class Lowering(StreamCommands):
         if op.kind == Kind.compute:  # its operands may have to be copied first
             self.give(op, waits)
             waits = []
-        self.give(op, waits, *self._action(op, message, place))
+        if message is not None and self.real is not None and op.kind not in _ADDS:
+            self.receive(op, waits, self.spot(op.rank, op.writes[0]), message)
+        else:
+            self.give(op, waits, *self._action(op, message, place))
         for action in self._after(op, message, place):
             self.give(op, [], *action)
         if op.kind in RECVS and op.index in self._sender:
