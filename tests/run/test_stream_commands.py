@@ -1,4 +1,4 @@
-"""Commands for streams of one real rank: messages come one after the other, others leave meanwhile. No device needed."""
+"""Commands for streams of one real rank: messages come one after the other, and leave meanwhile. No device needed."""
 
 from itertools import count
 

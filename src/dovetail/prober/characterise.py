@@ -107,10 +107,11 @@ def characterise(
         found.append(one)
     notify("the library's calls", 0.95)
     load, facts, kind = Load.worst([result.load for result in results]), results[0].facts, type(points[0])
+    notes = () if "copies" in facts else (NO_ENGINES,)  # devices have some
     about = {"facts": facts, "rounds": ROUNDS, "disturbed": sum(result.disturbed for result in results)}
     machine = _with_curves(machine, costs, factors, about | load.to_json())
     machine = _with_calls(executor, machine, points, ranks)
-    return machine, Characteristics(kind.name, ranks, kind.aspect, tuple(found), facts, load, (NO_ENGINES,))
+    return machine, Characteristics(kind.name, ranks, kind.aspect, tuple(found), facts, load, notes)
 
 
 def first_look(executor: Executor, points: Sequence[Subject], ranks: int) -> list[float]:
