@@ -40,7 +40,7 @@ class DeviceGroup {
     // no room for them.
     template <class T, class Make>
     __device__ const T* share(T (&)[2], Make make) {
-        static_assert(sizeof(T) <= room, "a value fits its place");
+        static_assert(sizeof(T) == room, "values lie one after the other");
         const unsigned maker = threadIdx.x * 2 / blockDim.x;  // two warps, where there are two
         if (threadIdx.x == 0 || (maker == 1 && (threadIdx.x - 1) * 2 / blockDim.x == 0)) {
             const T made = make(static_cast<int>(maker));
