@@ -1,7 +1,8 @@
 """Fuzz every reader of files in this process: `python tools/fuzz.py --minutes 5 [--only msccl] [--seed 1]`.
 
 Valid samples, of our own writers, are damaged at random. A reader must return, or raise DovetailError, within LIMIT_S;
-anything else is a defect: its input is kept in build/fuzz, and the exit code is 1. Prints inputs tried, by reader.
+anything else is a defect: its input is kept in build/fuzz, and the exit code is 1. Prints inputs tried, by reader, also
+when it is interrupted.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +152,7 @@ def _damage_document(value: Any, rng: random.Random) -> None:
         if rng.random() < 0.2:
             del value[key]
         else:
-            value[key] = rng.choice(ODD)
+            value[key] = deepcopy(rng.choice(ODD))  # it may be damaged next
         return
 
 
@@ -181,13 +184,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         known = {name: each for name, each in readers(Path(place)).items() if args.only in (None, name)}
         end = time.monotonic() + 60 * args.minutes
-        while time.monotonic() < end:
-            for name, (samples, read) in known.items():
-                content = damaged(rng.choice(samples), rng)
-                fault = tried(read, content)
-                counts[name] += 1
-                if fault and (key := f"{name}: {fault.strip().splitlines()[-1]}"[:100]) not in wrong:
-                    wrong[key] = fault, content
+        with suppress(KeyboardInterrupt):
+            while time.monotonic() < end:
+                for name, (samples, read) in known.items():
+                    content = damaged(rng.choice(samples), rng)
+                    fault = tried(read, content)
+                    counts[name] += 1
+                    if fault and (key := f"{name}: {fault.strip().splitlines()[-1]}"[:100]) not in wrong:
+                        wrong[key] = fault, content
     for number, (key, (fault, content)) in enumerate(wrong.items()):
         (ROOT / "build" / "fuzz").mkdir(parents=True, exist_ok=True)
         (ROOT / "build" / "fuzz" / f"{number}-{key.split(':')[0]}").write_bytes(content)
