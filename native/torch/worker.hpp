@@ -12,30 +12,6 @@ namespace dovetail::torch_group {
 
 // As `Worker` of src/dovetail/torch/work.py, which gives the reasons; but its thread needs no lock of Python's.
 class Worker : public std::enable_shared_from_this<Worker> {
-    using Clock = std::chrono::steady_clock;
-
-    // How long after a short call the thread looks for the next: calls that come soon make it longer. Looks for what
-    // comes late, as an operator's tiles do with a layer of the model between them, take the program's time for
-    // nothing.
-    class Patience {
-      public:
-        void came(Clock::time_point now) {
-            const auto gap = now - last_;
-            if (gap > limit_)
-                limit_ = gap < 4 * limit_ ? std::min(4 * limit_, most) : least;
-            else if (2 * gap > limit_)
-                limit_ = std::min(2 * limit_, most);
-        }
-        void ended(Clock::time_point now) { last_ = now; }
-        bool lasts(Clock::time_point now) const { return now - last_ < limit_; }
-
-      private:
-        using Duration = Clock::duration;
-        static constexpr Duration least = std::chrono::milliseconds(1), most = std::chrono::milliseconds(20);
-        Clock::time_point last_ = Clock::now();
-        Duration limit_ = most;
-    };
-
   public:
     using Act = std::function<void()>;
     using Begin = std::function<bool()>;
@@ -106,6 +82,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
     }
 
   private:
+    using Clock = std::chrono::steady_clock;
     struct Task {
         Act act;
         Begin begin;
@@ -115,17 +92,16 @@ class Worker : public std::enable_shared_from_this<Worker> {
     enum class Did { nothing, short_call, long_call };
     static constexpr std::size_t most_ahead = 4;         // calls under way at once
     static constexpr std::size_t short_bytes = 1 << 16;  // such a call takes about as long as waking a thread
-    static constexpr std::chrono::microseconds nap{100};
+    static constexpr std::chrono::microseconds nap{100}, linger{20000};
 
     void run() {
-        Patience patience;  // from when it last made a short call: those do not always wake it
+        auto worked = Clock::now();  // when it last made a short call: those do not always wake it
         for (;;) {
             if (num_waiting_) {
                 std::unique_lock turn(turn_);
                 rest_(true);                       // the program computes,
                 if (num_expecting_) rest_(false);  // until it waits
-                const auto begin = Clock::now();
-                if (do_next(turn) == Did::short_call) patience.came(begin), patience.ended(Clock::now());
+                if (do_next(turn) == Did::short_call) worked = Clock::now();
                 rest_(false);
                 continue;
             }
@@ -133,7 +109,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
             if (!tasks_.empty()) continue;
             if (ends_) break;
             const auto rings = [this] { return rung_ || ends_; };
-            looks_ = patience.lasts(Clock::now());
+            looks_ = Clock::now() - worked < linger;
             if (looks_)
                 bell_.wait_for(held, nap, rings);
             else
