@@ -12,3 +12,4 @@ else
     echo "==> two ranks on shared memory, for hosts cannot be made here: $(head -n 1 <<<"$why")"
 fi
 dovetail tune matmul_all_reduce --ranks 2 --out demo "$@"
+echo "==> open demo/report.html; . .venv/bin/activate gives you the command dovetail"

@@ -177,7 +177,8 @@ def test_the_cache_is_keyed_by_library_and_hosts(tmp_path, monkeypatch):
 def test_a_file_of_the_users_own(tmp_path, monkeypatch):
     """The file is a plain table without the envelope of cached ones; a broken one causes one warning."""
     monkeypatch.setenv("DOVETAIL_SELECTION", str(tmp_path / "mine.json"))
-    assert recall_selection("any", []) == (None, "")
+    assert recall_selection("any", [], may_be_new=True) == (None, "")
+    assert recall_selection("any", []) == (None, f"DOVETAIL_SELECTION names no file: {tmp_path / 'mine.json'}")
     assert save_selection(table((RING, 4096)), "any", []) == tmp_path / "mine.json"
     assert recall_selection("another", ["a"]).value == Selection.load(tmp_path / "mine.json")
     (tmp_path / "mine.json").write_text("{")

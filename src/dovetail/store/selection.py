@@ -266,15 +266,17 @@ def selection_item(library: str, hosts: Sequence[str]) -> Item:
     return item(SELECTIONS, library, list(hosts))
 
 
-def recall_selection(library: str, hosts: Sequence[str]) -> Recalled[Selection]:
+def recall_selection(library: str, hosts: Sequence[str], *, may_be_new: bool = False) -> Recalled[Selection]:
     """Return the table measured for these ranks; None if there is none (see `store.recall`).
 
-    $DOVETAIL_SELECTION names another file.
+    $DOVETAIL_SELECTION names another file; None, with a sentence, if there is no such file, unless it `may_be_new`.
     """
     if not (given := os.environ.get("DOVETAIL_SELECTION")):
         return recall(selection_item(library, hosts), Selection.from_json)
     try:
-        return Recalled(Selection.load(given) if Path(given).exists() else None)
+        if not Path(given).exists():
+            return Recalled(None, "" if may_be_new else f"DOVETAIL_SELECTION names no file: {given}")
+        return Recalled(Selection.load(given))
     except (DovetailError, OSError) as error:
         return Recalled(None, str(error))
 
@@ -284,7 +286,7 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
     Returns the file; None, with a warning, if it cannot be written.
     """
-    known = recall_selection(library, hosts).value  # a broken table is replaced completely
+    known = recall_selection(library, hosts, may_be_new=True).value  # a broken table is replaced completely
     merged = known.merged(selection) if known else selection
     if given := os.environ.get("DOVETAIL_SELECTION"):
         try:

@@ -149,7 +149,7 @@ def time_collective(
 
 def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
     """Return the rule that the cached selection table defines. Raise DovetailError if the collective was not tuned."""
-    table, group = recall_selection(library, hosts).warned(), (operator.name, ranks, operator.nodes)
+    table, group = recall_selection(library, hosts, may_be_new=True).warned(), (operator.name, ranks, operator.nodes)
     if table is None or not any(row.group[:3] == group for row in table.rows):
         hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
         raise DovetailError(f"{operator.name} on {ranks} ranks has not been tuned here", hint=hint)
