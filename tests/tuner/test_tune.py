@@ -400,13 +400,16 @@ def test_a_rival_that_seems_faster_names_the_job_that_timed_it(planned: Plan, co
     rival = next(each.schedule for each in planned.rivals if not each.schedule.is_serial)
     final = judged(planned, 1.0, 0.6)
     for rival_s, why in (
-        (0.55, "measured slower in an earlier job, where the plan took 500 ms"),
-        (0.45, "slower in the final; measured in an earlier job, where the plan took 500 ms"),
+        (0.55, "measured slower in the first round, where the plan took 556 ms"),
+        (0.45, "slower in the final; measured in the first round, where the plan took 556 ms"),
     ):
         heats = {planned.serial: 0.9, planned.schedule: 0.5, rival: rival_s}
         found = replace(planned.with_measured(heats), rivals=(Rival("other", rival, 0.4, MEASURED_SLOWER, rival_s),))
         rows = summary(result_of(found, replace(final, tried=heats), machine)).rows
-        assert next(row.why for row in rows if row.schedule == "other") == why
+        (other,) = (row for row in rows if row.schedule == "other")
+        assert other.why == why
+        assert other.measured_s == pytest.approx(rival_s / 0.9), "serial took 0.9 s in the heats, and takes 1 s"
+    assert summary(result_of(found, final, machine)).notes[0].startswith("1.67 times as fast as serial.")
     same = replace(found, rivals=(Rival("other", rival, 0.4, MEASURED_SLOWER, 0.7),))
     rows = summary(result_of(same, final, machine)).rows
     assert next(row.why for row in rows if row.schedule == "other") == MEASURED_SLOWER

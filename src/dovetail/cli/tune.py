@@ -95,7 +95,7 @@ def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
 def print_tuned(result: TuneResult) -> None:
     """Print the table, the losses, the check, and last the page's path."""
     from dovetail.report import seconds, summary_table
-    from dovetail.report.tuning import summary, why_kept
+    from dovetail.report.tuning import error_text, summary, why_kept
     from dovetail.report.units import ideal_share
 
     judged, planned = result.judged, result.planned
@@ -108,8 +108,8 @@ def print_tuned(result: TuneResult) -> None:
     lost = sorted(((s, name) for name, s in result.losses.items() if abs(s) > 1e-3 * planned.median_s), reverse=True)
     if lost:
         print("The rest was lost to " + ", ".join(f"{name} {seconds(s)}" for s, name in lost) + ".")
-    if planned.max_rel_error is not None and planned.tolerance is not None:
-        print(f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed.")
+    for text in error_text(result):
+        print(text)
     if result.report is not None:
         print(f"\n{result.report}")
 

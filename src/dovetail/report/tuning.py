@@ -43,15 +43,32 @@ def summary(result: TuneResult, command: str = "") -> Summary:
     rows = [_serial_row(result), *_planned_row(result)]
     for rival in best.rivals:
         if not rival.schedule.is_serial:
-            gain = None if rival.measured_s is None else _share(result, rival.measured_s)
-            rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, _why_not(result, rival)))
+            measured_s = None if rival.measured_s is None else _in_final(result, rival.measured_s)
+            gain = None if measured_s is None else _share(result, measured_s)
+            rows.append(Row(rival.label, rival.predicted_s, measured_s, gain, _why_not(result, rival)))
     rows.append(Row("ideal", best.ideal_s, result.ideal_s, 1.0, IDEAL))
     losses = [Losses("predicted", best.ideal_s, dict(best.losses))]
     if result.losses:
         losses.append(Losses("measured", result.ideal_s, result.losses))
     where = f"{result.machine.name}: {result.facts.get('cpu')}, {result.facts.get('mpi')}, {best.ranks} ranks"
-    notes = (*result.notes, *_reasons(result), *_earlier(result))
+    notes = (*_headline(result), *result.notes, *_reasons(result), *_earlier(result))
     return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""), space(best))
+
+
+def _headline(result: TuneResult) -> list[str]:
+    """Return what came of it in one line: the speed-up, and whether the result is right."""
+    ratio = result.serial.median_s / result.planned.median_s
+    won = [] if result.keeps_serial else [f"{ratio:.2f} times as fast as serial."]
+    said = " ".join([*won, *error_text(result)])
+    return [said] if said else []
+
+
+def error_text(result: TuneResult) -> list[str]:
+    """Return the sentence on the largest error of the result; none if it was not checked."""
+    planned = result.planned
+    if planned.max_rel_error is None or planned.tolerance is None:
+        return []
+    return [f"Largest error {planned.max_rel_error:.2g} of the reference, {planned.tolerance:.2g} allowed."]
 
 
 def why_kept(result: TuneResult) -> str:
@@ -84,11 +101,12 @@ def _reasons(result: TuneResult) -> list[str]:
 
 
 def _earlier(result: TuneResult) -> list[str]:
-    """Return a sentence on the plan's time in the job that measured its rivals, if that was not the final."""
+    """Return a sentence on where rivals' times come from, if they were not measured in the final."""
     before_s = _before_s(result)
     if before_s is None:
         return []
-    return [f"Rivals were measured in an earlier interleaved job, in which the plan took {seconds(before_s)}."]
+    where = f"the first round, where the plan took {seconds(_in_final(result, before_s))}"
+    return [f"Times of rivals are from {where}; all are scaled by serial's time in both rounds."]
 
 
 def _before_s(result: TuneResult) -> float | None:
@@ -98,11 +116,11 @@ def _before_s(result: TuneResult) -> float | None:
 
 
 def _why_not(result: TuneResult, rival: Rival) -> str:
-    """Return why a rival was not chosen; if it was measured in an earlier job, with the plan's time in that job."""
+    """Return why a rival was not chosen; if it was measured in the first round only, with the plan's time there."""
     before_s = _before_s(result)
     if rival.why_not != MEASURED_SLOWER or rival.measured_s is None or before_s is None:
         return rival.why_not
-    where = f"in an earlier job, where the plan took {seconds(before_s)}"
+    where = f"in the first round, where the plan took {seconds(_in_final(result, before_s))}"
     return f"{MEASURED_SLOWER} {where}" if rival.measured_s >= before_s else f"slower in the final; measured {where}"
 
 
@@ -124,8 +142,13 @@ def _planned_row(result: TuneResult) -> list[Row]:
     return [Row(name, best.predicted_s, planned.median_s, result.ideal_gain, why, True, spread_s=spread_s)]
 
 
-def _share(result: TuneResult, seconds: float) -> float | None:
-    """Return a rival's share of the ideal gain, by its ratio to serial in its own job; None if it was slower."""
+def _in_final(result: TuneResult, seconds: float) -> float:
+    """Return what a time of the first round would be in the final, by serial's time in both."""
     serial_s = result.judged.tried.get(result.judged.entry.serial, result.serial.median_s)
-    won_s, room_s = result.serial.median_s * (1 - seconds / serial_s), result.serial.median_s - result.ideal_s
+    return seconds * result.serial.median_s / serial_s
+
+
+def _share(result: TuneResult, seconds: float) -> float | None:
+    """Return a schedule's share of the ideal gain; None if it was slower than serial."""
+    won_s, room_s = result.serial.median_s - seconds, result.serial.median_s - result.ideal_s
     return won_s / room_s if room_s > 0 and won_s >= 0 else None
