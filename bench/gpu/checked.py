@@ -97,14 +97,14 @@ def side_by_side(setting: Any, runs: Sequence[tuple[list[str], str]]) -> Iterato
 
 
 def sanitized(setting: Any) -> Iterator[dict[str, Any]]:
-    """A few of them again under compute-sanitizer, which finds accesses that are out of bounds, and
-    threads that do not meet at a barrier."""
+    """A few of them again under compute-sanitizer, which finds accesses that are out of bounds, threads that do not
+    meet at a barrier, and races in memory that a threadblock shares."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not Path(tool).exists():
         yield {"line": "no compute-sanitizer here: nothing was sanitized"}
         return
     parts = ("algorithm and ring_all_reduce", "every_reduction and float16", "right and 2-AllGather")
-    tools = [*(("memcheck", part) for part in parts), ("synccheck", parts[0])]
+    tools = [*(("memcheck", part) for part in parts), ("synccheck", parts[0]), ("racecheck", parts[0])]
     under = ["--report-api-errors", "no", "--error-exitcode", "9", "--target-processes", "all"]
     runs = [([tool, "--tool", which, *under], part) for which, part in tools]
     for (which, part), found in zip(tools, side_by_side(setting, runs), strict=True):
