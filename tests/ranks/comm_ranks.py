@@ -351,6 +351,7 @@ def test_refusals(comm):
         "no communicator": lambda: dc.all_reduce(a, n),
         "is null": lambda: dc.all_reduce(a, null),
         "no collective 'sum'": lambda: choice_for(comm, "sum", 8),
+        "then a collective's name": lambda: choice_for("all_reduce", np.zeros(2), comm),
     }
     if n > 1:
         cases["into"] = lambda: dc.reduce_scatter(np.ones(n + 1), comm, out=np.ones(1))

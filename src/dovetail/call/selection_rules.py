@@ -56,6 +56,10 @@ def choice_for(comm: Any, collective: str, num_bytes: int, dtype: str | None = N
     `num_bytes`: bytes of the larger of one rank's input and output, as nccl-tests counts. `dtype` matters only for
     collectives that reduce. Raises OperatorError for an unknown collective or dtype.
     """
+    if not isinstance(collective, str):
+        hint = "choice_for(comm, 'all_reduce', array.nbytes)"
+        found = type(collective).__name__
+        raise OperatorError("choice_for takes a communicator, then a collective's name", found=found, hint=hint)
     if collective not in KINDS:
         raise OperatorError(f"no collective '{collective}'", hint=f"one of {', '.join(KINDS)}")
     if dtype is not None and dtype not in REDUCED:

@@ -194,7 +194,7 @@ def _heats(measurer: Measurer, clock: Clock, notify: Say) -> dict[int, dict[Sche
     entries, tried = measurer.entries, dict[int, dict[Schedule, float]]()
     together = groups({at: (1 + len(each.listed), measurer.run_s(at)) for at, each in enumerate(entries)})
     for group, limit_s in clock.shares(together, measurer.heat_s, HEATS):
-        notify(f"heats up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
+        notify(f"first round, up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
         with suppress(RunError):  # a failed heat leaves the predicted order; the final decides
             found = measurer.heat(group, limit_s)
             tried |= {at: {schedule: o.median_s for schedule, o in found[at].items()} for at in group}
@@ -215,7 +215,7 @@ def _finals(
     entries, judged, facts, broken = measurer.entries, list[Judged](), dict[str, Any](), list[RunError]()
     together = groups({at: (1 + len(schedules), measurer.run_s(at)) for at, schedules in last.items()})
     for group, limit_s in clock.shares(together, lambda group: measurer.final_s(group, FINALISTS), 1.0):
-        notify(f"finals up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
+        notify(f"final, up to {entries[group[-1]].name}", 0.1 + 0.9 * clock.spent)
         try:
             launches = measurer.final({at: last[at] for at in group}, limit_s)
         except RunError as error:
