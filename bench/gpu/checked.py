@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -115,9 +116,7 @@ def sanitized(setting: Any) -> Iterator[dict[str, Any]]:
 
 
 def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, Any]:
-    """One process of pytest, all that it says kept in logs/; how it ended, and what failed."""
-    log = setting.out / "logs" / f"{re.sub('[^a-zA-Z0-9]+', '-', ' '.join([*under[2:3], part]))}.log"
-    log.parent.mkdir(exist_ok=True)
+    """One process of pytest, all that it says kept in checks.log; how it ended, and what failed."""
     begin, ended = time.monotonic(), "ran out of time"
     command = [*under, sys.executable, *PYTEST, *MORE, "-k", part]
     paths = os.pathsep.join([str(ROOT / "tests" / "support"), os.environ.get("PYTHONPATH", "")])
@@ -126,14 +125,17 @@ def ran(setting: Any, under: list[str], part: str, limit_s: float) -> dict[str, 
         "check": False,
         "env": os.environ | {"PYTHONPATH": paths, "STALL_S": str(STALL_S)},
     }
-    with log.open("w") as file:
-        print(f"==> {' '.join(command)}", file=file, flush=True)
+    with tempfile.TemporaryFile("w+", errors="replace") as file:
+        print(f"\n==> {' '.join(command)}", file=file, flush=True)
         try:
             done = subprocess.run(command, stdout=file, stderr=file, timeout=max(limit_s, 1), **how)
             ended = "passed" if done.returncode == 0 else f"failed with code {done.returncode}"
         except subprocess.TimeoutExpired:
             pass
-    said = log.read_text(errors="replace")
+        file.seek(0)
+        said = file.read()
+    with (setting.out / "checks.log").open("a") as log:
+        log.write(said)
     counts = " ".join(re.findall(r"\d+ (?:passed|failed|errors?|skipped)", said.splitlines()[-1] if said else ""))
     failed = [line[:300] for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
     last = [] if ended == "passed" or failed else said.strip().splitlines()[-3:]

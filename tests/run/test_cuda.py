@@ -166,7 +166,7 @@ def test_the_bench_measures_what_it_says(pretended, tmp_path):
     assert "passed (5 passed)" in found["checks"]["rows"][0]["line"]
     assert [row["wrong"] for row in found["full_size"]["rows"]] == [[0, 0]] * 9
     assert found["alone"]["rows"][0]["label"] == "measured, one rank, peers emulated in host memory"
-    assert len(found["interpreter"]["rows"]) == 15
+    assert len(found["interpreter"]["rows"]) == 16
     rows = {name: section["rows"] for name, section in found.items()}
     assert rows["corpus"][-1]["line"].endswith("to the bit" if SHARED.is_dir() else "build/gpu/corpus")
     assert {row["graph"]: row["call_s"] > 0 for row in rows["planned_call"]} == {True: True, False: True}
