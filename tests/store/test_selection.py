@@ -11,7 +11,7 @@ import pytest
 from dovetail.cli import main
 from dovetail.collective import build, msccl
 from dovetail.collective.operators import AllReduce, AllToAll, ReduceScatter
-from dovetail.core import PlanError, ProgramError
+from dovetail.core import DovetailError, PlanError, ProgramError
 from dovetail.report.selections import nccl_tuner_csv, write_for_others, write_msccl
 from dovetail.store.selection import (
     LEVELS,
@@ -186,6 +186,12 @@ def test_a_file_of_the_users_own(tmp_path, monkeypatch):
     monkeypatch.setenv("DOVETAIL_SELECTION", "/proc/mine.json")
     with pytest.warns(RuntimeWarning, match="cannot write"):
         assert save_selection(table((RING, 4096)), "any", []) is None
+
+
+@pytest.mark.parametrize("document", [float("inf"), 3, "x", [1], None])
+def test_what_is_no_document_is_refused(document):
+    with pytest.raises(DovetailError, match="expected a document of schema"):
+        Selection.from_json(document)
 
 
 # Files of other tools

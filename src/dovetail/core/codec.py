@@ -110,11 +110,18 @@ def load_document(path: str | Path, read: Callable[[dict[str, Any]], Read], what
         raise type(error)(f"{what} {place}: {error.what}", where=where, found=found, hint=hint) from error
 
 
-def check_schema(document: Mapping[str, Any], schema: str) -> None:
+def check_schema(document: Any, schema: str) -> None:
     """Raise DovetailError if a document is of another kind or version than `schema`.
 
     >>> check_schema({"schema": "dovetail.plan/2"}, "dovetail.plan/2")
+    >>> check_schema(1e999, "dovetail.plan/2")
+    Traceback (most recent call last):
+    ...
+    dovetail.core.errors.DovetailError: expected a document of schema 'dovetail.plan/2'
+      found       inf
     """
+    if not isinstance(document, Mapping):
+        raise DovetailError(f"expected a document of schema '{schema}'", found=repr(document)[:80])
     found = document.get("schema")
     if found != schema:
         raise DovetailError(f"expected a document of schema '{schema}'", found=f"schema {found!r}")

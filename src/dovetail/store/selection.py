@@ -193,7 +193,8 @@ class Selection:
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Selection:
         """Return the Selection that `to_json` wrote. Raises PlanError, naming the fault, for any other document."""
-        check_schema(document, EARLIER if document.get("schema") == EARLIER else SCHEMA)
+        is_earlier = isinstance(document, Mapping) and document.get("schema") == EARLIER
+        check_schema(document, EARLIER if is_earlier else SCHEMA)
         with reading("selection document", PlanError):
             if not isinstance(facts := document["facts"], dict) or not isinstance(document["rows"], list):
                 raise PlanError("malformed selection document", found="`facts` is an object, `rows` is a list")
