@@ -38,11 +38,15 @@ def commands_of(program, workload):
     return commands, before, came, left
 
 
-def test_a_collective_sends_while_it_receives():
-    operator = AllGatherMatmul(16, 8, 8)
+def serially(operator):
+    """The commands of an operator's serial schedule on four ranks."""
     serial = operator.serial(4)
     program = operator.program(serial, 4)
-    commands, before, came, left = commands_of(program, operator.workload(program, serial))
+    return commands_of(program, operator.workload(program, serial))
+
+
+def test_a_collective_sends_while_it_receives():
+    commands, before, came, left = serially(AllGatherMatmul(16, 8, 8))
     assert (len(came), len(left)) == (3, 3)
     assert not any(before[one] & {*came} for one in left)
     assert not any(before[one] & {*left} for one in came)
@@ -52,10 +56,7 @@ def test_a_collective_sends_while_it_receives():
 
 
 def test_both_halves_of_an_all_reduce_send_while_they_receive():
-    operator = MatmulAllReduce(16, 8, 8)
-    serial = operator.serial(4)
-    program = operator.program(serial, 4)
-    _, before, came, left = commands_of(program, operator.workload(program, serial))
+    _, before, came, left = serially(MatmulAllReduce(16, 8, 8))
     assert (len(came), len(left)) == (6, 6)
     for half in (slice(3), slice(3, 6)):
         assert not any(before[one] & {*came[half]} for one in left[half])
