@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import dovetail.torch  # noqa: F401  (registers backend "dovetail")
 
-TOKENS, WIDTH, HIDDEN, STEPS = 64, 256, 1024, 20
+TOKENS, WIDTH, HIDDEN, STEPS = 256, 256, 1024, 50
 
 
 def main(folder, backend="dovetail"):

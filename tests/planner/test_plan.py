@@ -19,6 +19,7 @@ from dovetail.matmul import AllGatherMatmul, MatmulAllReduce, pipeline_s
 from dovetail.planner import Plan, plan, search
 from dovetail.planner.costs import Costs
 from dovetail.planner.explain import explain
+from dovetail.planner.rival import Rival, distinct
 from dovetail.sim import simulate
 
 SEED = MatmulAllReduce(4096, 3072, 8192, "float16")
@@ -243,6 +244,16 @@ class TestReasons:
         why = {rival.label: rival.why_not for rival in made.rivals}
         assert "more head" in why["serial"]
         assert "more dil" in why["mc2 (min reading)"]
+
+    def test_a_schedule_of_several_families_is_listed_once(self):
+        first, second, third = (
+            Schedule.of(name, tiles=(tile,)) for name, tile in (("uniform", 4), ("mc2", 4), ("mc2", 8))
+        )
+        found = [Rival(it.family, it, 1.0, "no faster") for it in (first, second, third)]
+        assert [(it.label, it.schedule["tiles"]) for it in distinct(found)] == [
+            ("uniform, also mc2", (4,)),
+            ("mc2", (8,)),
+        ]
 
     def test_explain_says_what_is_predicted(self):
         text = explain(plan(SEED, "atlas-a2-8"))

@@ -102,6 +102,7 @@ def test_lines_of_python_and_their_callers(tmp_path):
         "program.py:7 from program.py:13 from program.py:17",
     )
     assert sites_of(trace, "MPI_Allreduce") == dict.fromkeys(chains, 6)
+    assert sites_of(trace, "MPI_Init_thread") == {"program.py:2": 2}  # not the import system's
 
 
 def chained(tmp_path, paths):

@@ -245,7 +245,7 @@ def test_python_programs_and_their_own_intervals(mpi, tmp_path):
 
 LINES = """
 import threading
-from mpi4py import MPI
+from mpi4py import MPI  # MPI_Init_thread
 import numpy as np
 comm, x, y = MPI.COMM_WORLD, np.ones(3), np.ones(1)
 

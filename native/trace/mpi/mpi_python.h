@@ -2,7 +2,8 @@
    to pickle objects. Included only by wrappers that are compiled with DM_PYTHON.
 
    mpi4py releases the interpreter's lock while it is in MPI, so the wrapper takes the lock, by PyGILState_Ensure. Each
-   source line gets a number n and, at its first call, a note; its calls are recorded with call site -n. */
+   source line gets a number n and, at its first call, a note; its calls are recorded with call site -n. Frames of the
+   import system are passed over: mpi4py calls MPI_Init while it is imported. */
 
 static struct {
     int (*is_initialized)(void);
@@ -28,7 +29,8 @@ static struct {
 static struct {
     void* code; /* referenced, so that its address is not reused; NULL: free */
     int line, number;
-} dm_lines[DM_SLOTS]; /* protected by the interpreter's lock */
+} dm_lines[DM_SLOTS];     /* protected by the interpreter's lock */
+enum { DM_IMPORTS = -1 }; /* the number of all lines of the import system */
 static int dm_num_lines;
 
 static void dm_find_python(void) {
@@ -63,15 +65,19 @@ static void dm_find_python(void) {
     }
 }
 
-static void dm_note_line(void* code, int line, int number) {
+/* Writes the note of a new line, and returns its number. */
+static int dm_note_line(void* code, int line) {
+    static const char imports[] = "<frozen importlib";
     void* file = dm_python.attribute(code, "co_filename");
     const char* path = file ? dm_python.text(file) : NULL;
+    const int number = path && !strncmp(path, imports, sizeof imports - 1) ? DM_IMPORTS : ++dm_num_lines;
     char note[4400];
-    if (path && !strpbrk(path, "\"\\")) {
+    if (path && number != DM_IMPORTS && !strpbrk(path, "\"\\")) {
         snprintf(note, sizeof note, "{\"site\": %d, \"file\": \"%.4000s\", \"line\": %d}", number, path, line);
         dovetail_trace_note(note);
     }
     if (file) dm_python.forget(file);
+    return number;
 }
 
 /* Returns the number of a line; 0 if there are too many lines. Takes over a reference to `code`. */
@@ -86,9 +92,8 @@ static int dm_number_of(void* code, int line) {
         dm_python.forget(code);
         return 0;
     }
-    dm_lines[at].code = code, dm_lines[at].line = line, dm_lines[at].number = ++dm_num_lines;
-    dm_note_line(code, line, dm_num_lines);
-    return dm_num_lines;
+    dm_lines[at].code = code, dm_lines[at].line = line;
+    return dm_lines[at].number = dm_note_line(code, line);
 }
 
 /* ---- pickling: mpi4py's calls with small letters turn any object into bytes, and back ---- */
@@ -166,6 +171,23 @@ static void dm_hook_pickle(void) {
     if (names) dm_python.forget(names);
 }
 
+/* Replaces `*frame`, a reference, by that of its caller, or by NULL. */
+static void dm_step_out(void** frame) {
+    void* back = dm_python.back(*frame);
+    dm_python.forget(*frame);
+    *frame = back;
+}
+
+/* Returns the number of the line of `*frame`, or of its first caller outside the import system; 0 if there is none, or
+   if there are too many lines. */
+static int dm_line_of(void** frame) {
+    for (; *frame; dm_step_out(frame)) {
+        const int number = dm_number_of(dm_python.code(*frame), dm_python.line(*frame));
+        if (number != DM_IMPORTS) return number;
+    }
+    return 0;
+}
+
 #ifdef DM_CALLERS
 /* Returns the call site of the chain of Python lines that ends in `frame`; 0 if there are too many lines. */
 static int64_t dm_site_of(void* frame) {
@@ -173,18 +195,21 @@ static int64_t dm_site_of(void* frame) {
     int count = 0;
     dm_python.keep(frame);
     while (frame && count < DM_DEPTH) {
-        void* back = dm_python.back(frame);
-        const int number = dm_number_of(dm_python.code(frame), dm_python.line(frame));
-        dm_python.forget(frame);
-        frame = back;
+        const int number = dm_line_of(&frame);
         if (number) lines[count++] = -(int64_t)number;
+        if (frame) dm_step_out(&frame);
     }
     if (frame) dm_python.forget(frame);
     return dm_path(lines, count);
 }
 #else
 /* Returns minus the number of a frame's line; 0 if there are too many lines. */
-static int64_t dm_site_of(void* frame) { return -(int64_t)dm_number_of(dm_python.code(frame), dm_python.line(frame)); }
+static int64_t dm_site_of(void* frame) {
+    dm_python.keep(frame);
+    const int number = dm_line_of(&frame);
+    if (frame) dm_python.forget(frame);
+    return -(int64_t)number;
+}
 #endif
 
 /* Returns the call site of this thread's Python line; 0 if it is not in Python. */

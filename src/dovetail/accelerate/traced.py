@@ -110,7 +110,7 @@ class _Sums:
                 self._put(key, sampled=int(chosen.sum()), sampled_s=sums[0], waited_s=sums[1])
 
     def _is_joint(self, name: int, _size: int, log2_bytes: int) -> bool:
-        when = joint_when(self.names[name].removeprefix("MPI_"))
+        when = joint_when(self.names[name].removeprefix("MPI_").removesuffix("_c"))
         return when == "1" or (bool(when) and log2_bytes >= 0)
 
     def _put(self, key: tuple[int, int, int], **more: float) -> None:

@@ -52,7 +52,7 @@ def print_tuned(result: TunedCollective) -> None:
     """Print the table by size, the notes, and last the path of the selection table."""
     _print_level(result.contest, result.compared)
     if result.at_multiple:
-        output.note("\nIn programs at MPI_THREAD_MULTIPLE, which mpi4py asks for by default:\n")
+        print("\nIn programs at MPI_THREAD_MULTIPLE, which mpi4py asks for by default:\n")
         _print_level(result.at_multiple, {})
     for text in result.notes:
         output.note(text)

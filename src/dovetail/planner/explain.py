@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from dovetail.core import seconds_text, share_text
 from dovetail.ir import Operator, Schedule
-from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE, Rival
+from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE, Rival, distinct
 
 MOST_RUNS = 12  # most runs of equal tiles that are listed
 LOSSES = {
@@ -146,9 +146,10 @@ def _losses(plan: Explained) -> Iterator[str]:
 def _rivals(plan: Explained) -> Iterator[str]:
     if not plan.rivals:
         return
-    width = max(len(rival.label) for rival in plan.rivals)
+    listed = distinct(plan.rivals)
+    width = max(len(rival.label) for rival in listed)
     yield "Not chosen:"
-    for rival in plan.rivals:
+    for rival in listed:
         measured = "" if rival.measured_s is None else f", measured {seconds_text(rival.measured_s)}"
         yield f"  {rival.label:<{width}}  predicted {seconds_text(rival.predicted_s)}{measured}: {rival.why_not}"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.ir import Schedule
@@ -36,3 +36,13 @@ class Rival:
         schedule, measured_s = Schedule.from_json(document["choices"]), document.get("measured_s")
         label, why_not = str(document["label"]), str(document["why_not"])
         return Rival(label, schedule, float(document["predicted_s"]), why_not, measured_s)
+
+
+def distinct(rivals: Sequence[Rival]) -> list[Rival]:
+    """Return one rival for each schedule; its label names all families that found it."""
+    found: dict[Schedule, Rival] = {}
+    for rival in rivals:
+        first = found.setdefault(rival.schedule, rival)
+        if rival.family not in first.label:
+            found[rival.schedule] = replace(first, label=f"{first.label}, also {rival.family}")
+    return list(found.values())

@@ -8,6 +8,7 @@ from dovetail.core import save_json
 from dovetail.ir import Space
 from dovetail.planner import Plan
 from dovetail.planner.explain import explain, title
+from dovetail.planner.rival import distinct
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 
 IDEAL = "perfect overlap"
@@ -16,7 +17,7 @@ IDEAL = "perfect overlap"
 def plan_summary(plan: Plan, command: str = "") -> Summary:
     room = plan.serial_s - plan.ideal_s
     rows = [Row(plan.family, plan.predicted_s, None, max(plan.ideal_gain, 0.0), "chosen", True)]
-    for rival in plan.rivals:
+    for rival in distinct(plan.rivals):
         gain = (plan.serial_s - rival.predicted_s) / room if room > 0 else None
         rows.append(Row(rival.label, rival.predicted_s, rival.measured_s, gain, rival.why_not))
     rows.append(Row("ideal", plan.ideal_s, None, 1.0, IDEAL))

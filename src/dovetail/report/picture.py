@@ -20,7 +20,7 @@ from dovetail.report.tracks import Track, tracks
 from dovetail.report.units import second_unit, seconds
 from dovetail.timeline import Timeline
 
-GUTTER, STRIP, RIGHT = 168, 15, 14
+GUTTER, STRIP, RIGHT = 184, 15, 14
 LEAST_PIXELS = 0.4  # narrow spans with smaller gaps are drawn as one
 STYLE = """
 text { font: 11px Inter, "Segoe UI", -apple-system, "Helvetica Neue", "DejaVu Sans", sans-serif; fill: #22262b; }

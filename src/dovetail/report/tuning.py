@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dovetail.core import EnvironmentFault, save_json
 from dovetail.planner.explain import explain, title, why_serial
-from dovetail.planner.rival import MEASURED_SLOWER, Rival
+from dovetail.planner.rival import MEASURED_SLOWER, Rival, distinct
 from dovetail.report.explain import IDEAL, space
 from dovetail.report.summary import Losses, Provenance, Row, Summary
 from dovetail.report.units import seconds
@@ -41,7 +41,7 @@ def summary(result: TuneResult, command: str = "") -> Summary:
     """Return the Summary of a tuning, with rows for serial, the plan, rivals and ideal."""
     best = result.plan
     rows = [_serial_row(result), *_planned_row(result)]
-    for rival in best.rivals:
+    for rival in distinct(best.rivals):
         if not rival.schedule.is_serial:
             measured_s = None if rival.measured_s is None else _in_final(result, rival.measured_s)
             gain = None if measured_s is None else _share(result, measured_s)
