@@ -22,7 +22,7 @@ RESULTS = ("products", "calls", "collectives", "simulator", "loops", "traces", "
 SHELVES = (
     Shelf(
         "Tutorials",
-        "Follow these to the letter: install in the checkout, the rest in an empty folder. Each ends in something that runs.",
+        "Follow these to the letter: install in the checkout, the rest in an empty folder. Each ends with a run.",
         {
             "": (
                 "tutorials/first_speed_up",
