@@ -16,6 +16,7 @@ from dovetail.core import OperatorError, PlanError
 from dovetail.ir.arrays import borrowed
 from dovetail.ir.registry import BUILT_IN, OPERATORS
 from dovetail.ir.signature import Signature
+from dovetail.planner.rival import distinct
 
 
 def test_a_grid_is_a_tuple_however_it_is_given_and_text_in_documents():
@@ -64,7 +65,7 @@ def test_the_repr_of_each_type_is_one_line(made):
 def test_an_explanation_shows_a_table_and_a_timeline_in_a_notebook(made):
     shown = dt.explain(made)._repr_html_()
     assert "<th>predicted</th>" in shown
-    assert shown.count("<tr>") == 3 + len(made.rivals)  # head, taken, rivals, ideal
+    assert shown.count("<tr>") == 3 + len(distinct(made.rivals))  # head, taken, rivals, ideal
     assert 'src="data:image/svg+xml;base64,' in shown
     assert "<table>" not in dt.explain(made.predicted)._repr_html_()
 

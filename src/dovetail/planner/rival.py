@@ -43,6 +43,6 @@ def distinct(rivals: Sequence[Rival]) -> list[Rival]:
     found: dict[Schedule, Rival] = {}
     for rival in rivals:
         first = found.setdefault(rival.schedule, rival)
-        if rival.family not in first.label:
+        if first is not rival and rival.family not in first.label:
             found[rival.schedule] = replace(first, label=f"{first.label}, also {rival.family}")
     return list(found.values())
