@@ -299,7 +299,7 @@ def test_savings_below_the_difference_of_runs_are_doubtful():
     alike, apart = together([advice, advice, advice]), together([advice, replace(advice, traced_s=1.0)])
     assert (alike.findings, alike.doubtful, alike.spread_s) == (advice.findings, (), 0.0)
     assert (apart.findings, apart.doubtful) == ((), advice.findings)
-    for words in ("more than runs differ by", "2 runs differ by", "1. merge"):
+    for words in ("differ by more than any change would save", "2 runs differ by", "1. merge"):
         assert words in advice_text(apart)
     alone = together([replace(advice, spread_s=2 * saved)])
     assert (alone.findings, alone.doubtful) == (advice.findings, ()), "one run hides no finding"

@@ -31,6 +31,24 @@ def test_the_last_task_of_a_queue_is_an_imbalance_though_all_before_is_even():
     assert imbalance_s(advised(builder)) == pytest.approx(0.02, rel=0.02)
 
 
+@pytest.mark.parametrize("prepares_ms", [0, 70])
+def test_evidence_names_all_the_work_that_the_remedy_shares(prepares_ms):
+    """Rank 0 has 6 ms of work for 2 of rank 1 in each of 20 steps, and `prepares_ms` more before the first."""
+    builder = ModelBuilder(2)
+    for rank, works_ms in enumerate((10 + prepares_ms, 10)):
+        builder.work(rank, works_ms * 1000 * US)
+    builder.all_reduce("sum")
+    for _ in range(20):
+        for rank, works_ms in enumerate((6, 2)):
+            builder.work(rank, works_ms * 1000 * US)
+        builder.all_reduce("sum")
+    found = advised(builder)
+    (evidence,) = (it.evidence for it in found.findings if it.kind == "imbalance")
+    assert imbalance_s(found) == pytest.approx(20 * 2e-3 + prepares_ms / 2 * 1e-3, rel=0.02)
+    further = "; between the beginning and sum the slowest rank computes 35.00 ms longer than the mean"
+    assert evidence.endswith(further if prepares_ms else "ranks that end earlier wait")
+
+
 @pytest.mark.parametrize("by_chance", [True, False])
 def test_ranks_that_differ_by_chance_are_no_imbalance(by_chance):
     """In each of 60 steps a rank takes 5 % longer or shorter than the mean: by chance, or always the same."""

@@ -130,6 +130,21 @@ def test_patterns_in_time(tmp_path, ms_of, words):
     assert words in causes(program.trace(tmp_path)).causes[0].pattern.words
 
 
+@pytest.mark.parametrize("between", ["libc read", "MPI_Comm_rank"])
+def test_a_stretch_between_two_calls_that_wait_is_one_time(tmp_path, monkeypatch, between):
+    """Rank 0 reads, or makes local calls, 40 times before each sum, and is late: once, or at each of 12 sums."""
+    monkeypatch.setitem(NAMES, 16, between)
+    for sums in (1, 12):
+        program = Program(2)
+        for _ in range(sums):
+            for _ in range(40):
+                program.work(0, 0.2)
+                program.io(0, 16, 0.01)
+            program.all_reduce()
+        words = causes(program.trace(tmp_path / str(sums))).causes[0].pattern.words
+        assert words == "rank 0 works longer"
+
+
 def test_pauses_between_polls_are_no_work(tmp_path):
     """Rank 1 looks for a message every 5 ms, and rank 0 waits for its answer."""
     program = Program(2)

@@ -1,8 +1,12 @@
 """The note on the level of thread support of a traced program."""
 
+from dataclasses import replace
+
 import needs
 import numpy as np
 import pytest
+from trace_calls import call, collective, trace_of
+from trace_files import write_process
 
 from dovetail.advise.advise import advise
 from dovetail.advise.thread_level import level_notes
@@ -21,7 +25,7 @@ def traced(level="multiple", library="MPICH Version: 5.0.2", name="MPI_Allreduce
 
 def test_mpich_at_multiple_is_named():
     (note,) = level_notes(traced())
-    assert "8 blocking collectives took 8.00 ms of a rank" in note
+    assert "4 blocking collectives of a rank took 8.00 ms, waits for late ranks left out" in note
     assert 'mpi4py.rc.thread_level = "serialized"' in note
 
 
@@ -39,13 +43,29 @@ def test_others_are_not(other):
     assert level_notes(traced(**other)) == ()
 
 
+@pytest.mark.parametrize(("late_ms", "own_ms"), [(0, 2), (8, 2), (8, 0.05)])
+def test_waits_for_a_late_rank_are_no_cost_of_the_level(tmp_path, late_ms, own_ms):
+    """Rank 0 works `late_ms` longer before each of 10 sums, which take `own_ms` once all ranks are there."""
+    for rank in (0, 1):
+        events, clock = [], 1.0
+        for _ in range(10):
+            late = clock + 1 + late_ms
+            events += call(11, clock + 1 if rank else late, late + own_ms, *collective())
+            clock = late + own_ms
+        write_process(tmp_path, rank, {1: events})
+    about = {"library": "MPICH", "thread_level": "multiple", "host": "a"}
+    notes = level_notes(replace(trace_of(tmp_path), meta={"ranks": [about, about]}))
+    assert len(notes) == (own_ms > 1)
+    assert all("10 blocking collectives of a rank took 20.0" in note for note in notes)
+
+
 @pytest.mark.mpi
 @pytest.mark.usefixtures("own_cache")
 @pytest.mark.parametrize("level", ["funneled", "multiple"])
 def test_a_trace_has_the_level(mpi, level, tmp_path):
     from dovetail.trace import merge
 
-    script = "from mpi4py import MPI; MPI.COMM_WORLD.allreduce(1)"
+    script = "from mpi4py import MPI; [MPI.COMM_WORLD.Barrier() for _ in range(5000)]"
     trace = [mpi.python, "-m", "dovetail", "trace", "run", "--out", tmp_path / "t", "--"]
     program = [*mpi.mpiexec(2), mpi.python, "-m", "mpi4py", "-rc", f"thread_level={level}", "-c", script]
     done = needs.subprocess.run([*trace, *program], env=mpi.env, capture_output=True, text=True, check=False)

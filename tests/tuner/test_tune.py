@@ -396,19 +396,19 @@ def test_a_schedule_faster_within_the_noise_is_not_called_slower(planned: Plan, 
 
 
 def test_a_rival_that_seems_faster_names_the_job_that_timed_it(planned: Plan, costs, machine) -> None:
-    """The table mixes figures of heats and final, so the row adds what the winner took in the heats."""
+    """The table mixes figures of heats and final, so a row has its time in the heats, scaled by the winner's."""
     rival = next(each.schedule for each in planned.rivals if not each.schedule.is_serial)
     final = judged(planned, 1.0, 0.6)
     for rival_s, why in (
-        (0.55, "measured slower in the first round, where the plan took 556 ms"),
-        (0.45, "slower in the final; measured in the first round, where the plan took 556 ms"),
+        (0.55, "measured slower in the first round"),
+        (0.45, "slower in the final; this is the first round"),
     ):
         heats = {planned.serial: 0.9, planned.schedule: 0.5, rival: rival_s}
         found = replace(planned.with_measured(heats), rivals=(Rival("other", rival, 0.4, MEASURED_SLOWER, rival_s),))
         rows = summary(result_of(found, replace(final, tried=heats), machine)).rows
         (other,) = (row for row in rows if row.schedule == "other")
         assert other.why == why
-        assert other.measured_s == pytest.approx(rival_s / 0.9), "serial took 0.9 s in the heats, and takes 1 s"
+        assert other.measured_s == pytest.approx(rival_s * 0.6 / 0.5), "the plan took 0.5 s in the heats, now 0.6 s"
     assert summary(result_of(found, final, machine)).notes[0].startswith("1.67 times as fast as serial.")
     same = replace(found, rivals=(Rival("other", rival, 0.4, MEASURED_SLOWER, 0.7),))
     rows = summary(result_of(same, final, machine)).rows
@@ -420,7 +420,16 @@ def test_a_kept_serial_reports_if_there_was_nothing_to_hide(serial: Plan, machin
     print_tuned(result)
     assert "at the same time, compute takes 1.90 and messages 1.70 times as long here" in capsys.readouterr().out
     print_tuned(replace(result, adjusted_ideal_s=0.9))
-    assert "side by side" not in capsys.readouterr().out
+    assert "at the same time" not in capsys.readouterr().out
+
+
+def test_a_kept_serial_reports_that_messages_take_little(serial: Plan, machine: Machine, capsys) -> None:
+    kept = judged(serial, 1.0, 1.0)
+    result = result_of(serial, replace(kept, beside={**kept.beside, COMPUTE: 0.99}), machine)
+    print_tuned(replace(result, adjusted_ideal_s=0.995, cil=(1.4, 2.0)))
+    out = capsys.readouterr().out
+    assert "of 1.00 s perfect overlap would hide 10.0 ms" in out
+    assert "at the same time" not in out
 
 
 def test_lasting_disturbance_is_reported_everywhere(planned: Plan, machine: Machine, capsys) -> None:

@@ -108,7 +108,27 @@ def _by_step(model: ReplayModel, site: Site) -> Iterator[Remedy]:
     tried = [scaled]  # sums that differ by little explain no more than that
     if is_uneven:
         tried += [alike, *_among_busy(model, own=[own_s(steps) for steps in model.steps])]
+    evidence += _further(late, worst)
     yield Remedy(kind, shown, evidence, action, min(tried, key=changed_s), is_sure=False)
+
+
+def _further(late: Mapping[tuple[str, str], float], worst: tuple[str, str]) -> str:
+    """Return in words how much longer than the mean the slowest ranks take at other places, whose work is shared, too.
+
+    `late`: by place, the seconds of the slowest rank beyond the mean. Empty if others have less than ALIKE of it.
+
+    >>> _further({("a", "a"): 0.066, ("b", "a"): 0.043, ("c", "d"): 0.001}, ("a", "a"))
+    '; between b and a the slowest rank computes 43.00 ms longer than the mean, elsewhere 1.00 ms'
+    """
+    others = {place: seconds for place, seconds in late.items() if place != worst}
+    whole_s = sum(others.values())
+    if whole_s <= ALIKE * sum(late.values()):
+        return ""
+    second = max(others, key=others.__getitem__)
+    at = f"between {second[0]} and {second[1]}"
+    rest_s = whole_s - others[second]
+    rest = f", elsewhere {duration(rest_s)}" if rest_s > 0.01 * whole_s else ""
+    return f"; {at} the slowest rank computes {duration(others[second])} longer than the mean{rest}"
 
 
 def _among_busy(model: ReplayModel, own: list[float]) -> Iterator[ReplayModel]:

@@ -52,7 +52,8 @@ class Pattern:
 def pattern_of(ranks: RankActivity, which: int, cost_s: Array) -> Pattern:
     """Return the pattern of one activity's costs, given by wait.
 
-    The n-th time of an activity on a rank is its n-th interval there: the last begun before the wait ended.
+    The n-th time of an activity on a rank is the n-th of the rank's stretches between two calls that may wait for
+    others in which the activity occurs. Calls that do not wait, as the C library's I/O, do not divide a stretch.
     """
     kind = ranks.activities[which].kind
     series = _series(ranks, which, cost_s)
@@ -87,7 +88,8 @@ def _series(ranks: RankActivity, which: int, cost_s: Array) -> Array:
     for rank in np.unique(ranks.waits.cause[chosen]).tolist():
         starts_s = ranks.of_rank(rank)[0][which].start_s
         at = np.flatnonzero(chosen & (ranks.waits.cause == rank))
-        nth[at] = np.maximum(np.searchsorted(starts_s, ranks.waits.until_s[at]) - 1, 0)
+        _, time_of = np.unique(ranks.stretches(rank, starts_s), return_inverse=True)  # ascending, as the starts are
+        nth[at] = time_of[np.maximum(np.searchsorted(starts_s, ranks.waits.until_s[at]) - 1, 0)]
     times = int(nth.max(initial=-1)) + 1
     cell = ranks.waits.cause[chosen] * times + nth[chosen]
     return np.bincount(cell, cost_s[chosen], ranks.num_ranks * times).reshape(ranks.num_ranks, times)

@@ -16,7 +16,7 @@ from dovetail.advise.disturbance import Disturbance, disturbance
 from dovetail.advise.intervals import Intervals
 from dovetail.advise.regions import Regions
 from dovetail.trace import Trace, TraceFile
-from dovetail.trace.analysis.call_classes import IO, PICKLE, PICKLING, SETUP, SYSTEM_IO, class_of
+from dovetail.trace.analysis.call_classes import IO, OTHER, OUTSIDE, PICKLE, PICKLING, SETUP, SYSTEM_IO, class_of
 from dovetail.trace.analysis.collective_calls import CollectiveCalls, CollectiveMatcher
 from dovetail.trace.analysis.matching import Matcher, Messages, of_name
 from dovetail.trace.analysis.polls import LOOKS, POLLS, Polls
@@ -94,12 +94,19 @@ class RankActivity:
     own_labels: Array = field(repr=False)  # by site: the activity of the call itself
     starts_s: Array = field(repr=False)  # when each rank leaves MPI_Init
     outer: tuple[Array, Array] = field(repr=False)  # by call: the sites before and after it, I/O left out
+    may_wait: Array = field(repr=False)  # by call: whether it may wait for, or start an exchange with, other ranks
     lost: Disturbance | None = field(default=None, repr=False)
     crowded: tuple[str, ...] = ()  # a sentence if there are more ranks than cores
 
     @cached_property
     def _bounds(self) -> Array:
         found: Array = np.searchsorted(self.calls.rank, np.arange(self.num_ranks + 1))
+        return found
+
+    def stretches(self, rank: int, times_s: Array) -> Array:
+        """Return how many calls that may wait for others the rank has begun until each time."""
+        here = slice(int(self._bounds[rank]), int(self._bounds[rank + 1]))
+        found: Array = np.searchsorted(self.calls.start_s[here][self.may_wait[here]], times_s, side="right")
         return found
 
     def of_rank(self, rank: int) -> tuple[list[Intervals], Intervals]:
@@ -266,13 +273,14 @@ class _CallReader:
         seconds = float(max(ends_s.max(initial=0.0) - starts_s.min(initial=0.0), 0.0))
         name_of = dict(zip(texts, names, strict=True))
         outer = _without_io(calls, np.array([class_of(name_of[text]) in (IO, PICKLING) for text in alike], bool))
+        may_wait = np.array([_may_wait(name_of[text]) for text in alike], bool)[calls.site]
         labels, own, activities = _labels(calls, outer, list(alike), name_of)
         lost = disturbance(self.trace.meta, num_ranks)
         activities += (STOLEN, CROWDED) if lost is not None else ()
         head = num_ranks, activities, waits, np.fmax(met_s, 0.0), waited_s, seconds
         crowds = crowding(self.trace.meta, num_ranks)
         crowded = crowds.warnings if crowds is not None else ()
-        return RankActivity(*head, calls, labels, own, starts_s, outer, lost, crowded)
+        return RankActivity(*head, calls, labels, own, starts_s, outer, may_wait, lost, crowded)
 
     def _texts(self) -> tuple[list[str], list[str]]:
         """Return the place of each call site, as `file.c:42 MPI_Send`, and the name of its call."""
@@ -287,6 +295,15 @@ class _CallReader:
 
 def _is_init(name: str) -> bool:
     return class_of(name) == SETUP and "init" in name.lower()
+
+
+def _may_wait(name: str) -> bool:
+    """Whether a call may wait for other ranks, or start an exchange with them; polls do not wait.
+
+    >>> [_may_wait(name) for name in ("MPI_Isend", "MPI_Allreduce", "MPI_Test", "MPI_Comm_rank", "libc read")]
+    [True, True, False, False, False]
+    """
+    return class_of(name) not in (OUTSIDE, IO, OTHER, PICKLING) and name not in LOOKS
 
 
 def _without_io(calls: _Calls, is_io: Array) -> tuple[Array, Array]:

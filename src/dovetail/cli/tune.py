@@ -128,10 +128,10 @@ def verdict(result: TuneResult) -> int:
 
 
 def _folder(operator: Operator, ranks: int) -> str:
-    """Return the default name of a tuning's folder: operator, sizes, ranks."""
-    document = operator.to_json()
-    known = [(o.name, document[o.name]) for o in of(type(operator), "operator") if document.get(o.name) is not None]
-    words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in known]
+    """Return the default name of a tuning's folder: operator, sizes, other options that are not the default, ranks."""
+    document, options = operator.to_json(), of(type(operator), "operator")
+    chosen = [(o.name, document[o.name]) for o in options if document.get(o.name) not in (None, o.default)]
+    words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in chosen]
     return "-".join(["dovetail", operator.name, *words, f"r{ranks}"])
 
 

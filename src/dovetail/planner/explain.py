@@ -148,7 +148,8 @@ def _rivals(plan: Explained) -> Iterator[str]:
         return
     listed = distinct(plan.rivals)
     width = max(len(rival.label) for rival in listed)
-    yield "Not chosen:"
+    is_measured = any(rival.measured_s is not None for rival in listed)
+    yield "Not chosen; measured times are those of the first round:" if is_measured else "Not chosen:"
     for rival in listed:
         measured = "" if rival.measured_s is None else f", measured {seconds_text(rival.measured_s)}"
         yield f"  {rival.label:<{width}}  predicted {seconds_text(rival.predicted_s)}{measured}: {rival.why_not}"

@@ -49,7 +49,7 @@ def advice_parts(advice: Advice) -> list[Part]:
     )
     parts = [Part(text) for text in (*crowded_text(advice.crowded), *disturbed_text(advice.disturbed))]
     if not advice.findings:
-        parts.append(Part(f"Nothing to change would save {_least(advice)}."))
+        parts.append(Part(_nothing(advice)))
     number = 0
     for heading, those in groups:
         parts += [Part(heading)] if heading and those else []
@@ -77,7 +77,7 @@ def _remarks(advice: Advice) -> Iterator[str]:
         spread = seconds(advice.spread_s)
         yield f"By the spread of its calls, a second run may differ by {spread}; `--again` compares with one."
     yield from advice.notes
-    yield replay_text(Replay(advice.traced_s, advice.replayed_s))
+    yield replay_text(Replay(advice.traced_s, advice.replayed_s), advice.num_runs)
 
 
 def disturbed_text(warnings: Sequence[str]) -> list[str]:
@@ -94,17 +94,24 @@ def crowded_text(warnings: Sequence[str], said: str = AS_IF) -> list[str]:
     return [f"{text}. Start fewer ranks to see it on these cores."] if warnings else []
 
 
-def _least(advice: Advice) -> str:
-    return "more than runs differ by" if advice.doubtful else "a hundredth of the time"
+def _nothing(advice: Advice) -> str:
+    """Return why no change is offered for sure."""
+    if not advice.doubtful:
+        return "Nothing to change would save a hundredth of the time."
+    return "The runs differ by more than any change would save: what follows may be right, and more runs would tell."
 
 
-def replay_text(replay: Replay) -> str:
-    """Return the simulated makespan of a trace beside the traced one."""
+def replay_text(replay: Replay, num_runs: int = 1) -> str:
+    """Return the simulated makespan of a trace, or the median of several, beside the traced one."""
     how = f"on machine '{replay.machine}'" if replay.machine else "unchanged"
-    times = f"takes {seconds(replay.replayed_s)}; the trace took {seconds(replay.traced_s)}"
+    times = f"takes {seconds(replay.replayed_s)}; {_taken(num_runs)} took {seconds(replay.traced_s)}"
     off = f"{percent(abs(replay.off))} {'longer' if replay.off >= 0 else 'shorter'}"
     share = "less than 1 % apart" if abs(replay.off) < 0.01 else off
     return f"Replayed {how}, the program {times} ({share})."
+
+
+def _taken(num_runs: int) -> str:
+    return "the trace" if num_runs == 1 else f"the {num_runs} traces, at the median,"
 
 
 def _name(finding: Finding) -> str:

@@ -75,7 +75,11 @@ def why_kept(result: TuneResult) -> str:
     """Return why serial is kept, and whether an overlap could gain anything."""
     serial_s = result.judged.tried.get(result.judged.entry.serial, 0.0)
     why, (compute, net) = why_serial(result.plan, serial_s), result.cil
-    if result.adjusted_ideal_s < (1 - LITTLE) * result.serial.median_s:
+    least_s = (1 - LITTLE) * result.serial.median_s
+    if result.ideal_s >= least_s:
+        room_s = max(result.serial.median_s - result.ideal_s, 0.0)
+        return f"{why}; of {seconds(result.serial.median_s)} perfect overlap would hide {seconds(room_s)}"
+    if result.adjusted_ideal_s < least_s:
         return why
     both = f"at the same time, compute takes {compute:.2f} and messages {net:.2f} times as long here"
     return f"{why}; {both}, so that overlap gains almost nothing"
@@ -102,11 +106,9 @@ def _reasons(result: TuneResult) -> list[str]:
 
 def _earlier(result: TuneResult) -> list[str]:
     """Return a sentence on where rivals' times come from, if they were not measured in the final."""
-    before_s = _before_s(result)
-    if before_s is None:
+    if _before_s(result) is None:
         return []
-    where = f"the first round, where the plan took {seconds(_in_final(result, before_s))}"
-    return [f"Times of rivals are from {where}; all are scaled by serial's time in both rounds."]
+    return ["Rivals ran in the first round only: their times are scaled by the plan's time in both."]
 
 
 def _before_s(result: TuneResult) -> float | None:
@@ -116,12 +118,12 @@ def _before_s(result: TuneResult) -> float | None:
 
 
 def _why_not(result: TuneResult, rival: Rival) -> str:
-    """Return why a rival was not chosen; if it was measured in the first round only, with the plan's time there."""
+    """Return why a rival was not chosen, and in which round it was measured slower."""
     before_s = _before_s(result)
     if rival.why_not != MEASURED_SLOWER or rival.measured_s is None or before_s is None:
         return rival.why_not
-    where = f"in the first round, where the plan took {seconds(_in_final(result, before_s))}"
-    return f"{MEASURED_SLOWER} {where}" if rival.measured_s >= before_s else f"slower in the final; measured {where}"
+    is_slower = rival.measured_s >= before_s
+    return f"{MEASURED_SLOWER} in the first round" if is_slower else "slower in the final; this is the first round"
 
 
 def _serial_row(result: TuneResult) -> Row:
@@ -143,9 +145,8 @@ def _planned_row(result: TuneResult) -> list[Row]:
 
 
 def _in_final(result: TuneResult, seconds: float) -> float:
-    """Return what a time of the first round would be in the final, by serial's time in both."""
-    serial_s = result.judged.tried.get(result.judged.entry.serial, result.serial.median_s)
-    return seconds * result.serial.median_s / serial_s
+    """Return what a time of the first round would be in the final, by the plan's time in both."""
+    return seconds * result.planned.median_s / (_before_s(result) or result.planned.median_s)
 
 
 def _share(result: TuneResult, seconds: float) -> float | None:
