@@ -21,6 +21,7 @@ from dovetail.report.units import second_unit, seconds
 from dovetail.timeline import Timeline
 
 GUTTER, STRIP, RIGHT = 184, 15, 14
+LETTER = 6.3  # pixels of a letter, on average
 LEAST_PIXELS = 0.4  # narrow spans with smaller gaps are drawn as one
 STYLE = """
 text { font: 11px Inter, "Segoe UI", -apple-system, "Helvetica Neue", "DejaVu Sans", sans-serif; fill: #22262b; }
@@ -166,7 +167,8 @@ def _axis(end_s: float, scale: float, top: float, bottom: float) -> Iterator[str
         x = GUTTER + k * step * scale
         label = f"{k * step / unit:.{places}f} {name}" if k else "0"
         yield f'<line class="line" x1="{x:.1f}" x2="{x:.1f}" y1="{top + 14}" y2="{bottom:.1f}"/>'
-        yield f'<text class="muted" x="{x + 4:.1f}" y="{top + 10}">{label}</text>'
+        if x + 4 + LETTER * len(label) < GUTTER + end_s * scale + RIGHT:  # else it would be cut off
+            yield f'<text class="muted" x="{x + 4:.1f}" y="{top + 10}">{label}</text>'
 
 
 def _ends(timelines: Sequence[Timeline], scale: float, top: float, bottom: float) -> Iterator[str]:
@@ -188,4 +190,4 @@ def _legend(timelines: Sequence[Timeline], groups: Sequence[np.ndarray], y: floa
         box = f'x="{x:.0f}" y="{y - 9:.0f}" width="11" height="11" rx="2"'
         yield f'<rect class="g{group} {label}" {box} stroke-width="{0 if label == "measured" else 1}"/>'
         yield f'<text x="{x + 16:.0f}" y="{y:.0f}">{escape(text)}</text>'
-        x += 16 + 6.3 * len(text) + 16
+        x += 16 + LETTER * len(text) + 16
