@@ -14,6 +14,7 @@ from timelines import HOSTILE, SUMMARY, Tags, overlapped, pair, run_of
 from dovetail.cost import Curve, Samples, fit
 from dovetail.ir import Kind
 from dovetail.report import Provenance, chrome_trace, curves_page, svg, write_perfetto
+from dovetail.report.picture import GUTTER, LETTER, RIGHT, _axis
 from dovetail.timeline import Timeline
 
 # --- Chrome traces
@@ -104,6 +105,16 @@ def test_svg_is_well_formed_and_labelled():
         assert text in texts
     rects = root.findall(".//{http://www.w3.org/2000/svg}rect")
     assert len(rects) == 1 + sum(t.num_spans for t in timelines) + 2 + 3  # ground, spans, legend
+
+
+def test_times_on_the_axis_are_not_cut_off_at_the_right():
+    found = 0
+    for end_s in np.linspace(1, 2, 101):  # the last tick is anywhere before the end
+        text = "\n".join(_axis(end_s, 700, 12.0, 99.0))
+        for x, label in re.findall(r'<text class="muted" x="([\d.]+)" y="22.0">([^<]+)', text):
+            assert float(x) + LETTER * len(label) <= GUTTER + 700 * end_s + RIGHT
+            found += 1
+    assert found > 600
 
 
 def test_svg_survives_hostile_names_and_no_spans():
