@@ -246,14 +246,10 @@ class TestReasons:
         assert "more dil" in why["mc2 (min reading)"]
 
     def test_a_schedule_of_several_families_is_listed_once(self):
-        first, second, third = (
-            Schedule.of(name, tiles=(tile,)) for name, tile in (("uniform", 4), ("mc2", 4), ("mc2", 8))
-        )
-        found = [Rival(it.family, it, 1.0, "no faster") for it in (first, second, third)]
-        assert [(it.label, it.schedule["tiles"]) for it in distinct(found)] == [
-            ("uniform, also mc2", (4,)),
-            ("mc2", (8,)),
-        ]
+        tiles = (("deeper", 4), ("deep", 4), ("deeper", 4), ("mc2", 8))
+        found = [Rival(name, Schedule.of(name, tiles=(tile,)), 1.0, "no faster") for name, tile in tiles]
+        listed = [(it.label, it.schedule["tiles"]) for it in distinct(found)]
+        assert listed == [("deeper, also deep", (4,)), ("mc2", (8,))]
 
     def test_explain_says_what_is_predicted(self):
         text = explain(plan(SEED, "atlas-a2-8"))

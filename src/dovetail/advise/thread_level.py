@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dovetail.advise.remedy import duration
+from dovetail.advise.remedy import LEAST_SHARE, duration
 from dovetail.run.options import LEVEL_REMEDY
 from dovetail.trace import Trace, TraceFile
 from dovetail.trace.analysis.call_classes import COLLECTIVE, class_of
 from dovetail.trace.analysis.collective_calls import CollectiveMatcher
 from dovetail.trace.analysis.waits import by_call, waits_of_collectives
-
-LEAST_SHARE = 0.01  # of the run: less of it in these calls is not worth a note
 
 
 def level_notes(trace: Trace | TraceFile) -> tuple[str, ...]:

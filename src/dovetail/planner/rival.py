@@ -40,9 +40,12 @@ class Rival:
 
 def distinct(rivals: Sequence[Rival]) -> list[Rival]:
     """Return one rival for each schedule; its label names all families that found it."""
-    found: dict[Schedule, Rival] = {}
+    found: dict[Schedule, list[Rival]] = {}
     for rival in rivals:
-        first = found.setdefault(rival.schedule, rival)
-        if first is not rival and rival.family not in first.label:
-            found[rival.schedule] = replace(first, label=f"{first.label}, also {rival.family}")
-    return list(found.values())
+        found.setdefault(rival.schedule, []).append(rival)
+    return [_with_families(*those) for those in found.values()]
+
+
+def _with_families(first: Rival, *others: Rival) -> Rival:
+    further = dict.fromkeys(rival.family for rival in others if rival.family != first.family)
+    return replace(first, label=", also ".join([first.label, *further]))
