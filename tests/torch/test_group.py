@@ -176,3 +176,9 @@ def test_cases_of_torch(tmp_path):
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(kept.read_text())["dovetail"]
     assert {name: why for name, (how, why) in found.items() if how != "passed"} == {}
+
+
+def test_a_program_on_gloo_ends_in_order():
+    command = [sys.executable, needs.RANKS / "torch_end_ranks.py"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert found.returncode == 0, found.stderr

@@ -24,6 +24,7 @@ from dovetail.torch.tensors import check, given, taken
 from dovetail.torch.work import Ended, GroupError, Worker
 
 FAREWELL_S = 5.0  # seconds that `shutdown` waits for calls under way
+GLOO_S = 1.0  # seconds that the end of Python waits for gloo's threads
 DONE = Ended()
 NEEDS_ENGINE, OTHER_FAILED = 1, 2  # of native/run/door.h
 _open_groups: WeakSet[Any] = WeakSet()
@@ -35,6 +36,7 @@ def _let_all_go() -> None:
         if isinstance(group._ranks, SharedRanks):
             group._ranks.close_messages()
         group._let_go()
+    private.let_gloo_rest(GLOO_S)
 
 
 class GroupBase:

@@ -1,7 +1,9 @@
 """private: names of torch that are not public. Only this module takes them; all exist in torch 2.13."""
 
 import sys
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,7 @@ __all__ = [
     "before_env_rendezvous",
     "devices_of_new_group",
     "has_backend",
+    "let_gloo_rest",
     "new_backends",
 ]
 
@@ -85,3 +88,25 @@ def new_backends(names: Mapping[str, str], options: Any, more: Any) -> tuple[Any
             groups.remove(group)
     distributed_c10d._unregister_process_group(name)
     return group, {device: group._get_backend(torch.device(device)) for device in names}
+
+
+def let_gloo_rest(limit_s: float) -> None:
+    """Wait, at most for `limit_s` seconds, until no thread of a gloo group of this process has anything to do.
+
+    Such a thread drops the tensors of a call after it has said that the call is done, and takes Python's lock for it.
+    If Python ends meanwhile, torch 2.13 aborts the process (pytorch/pytorch#190489).
+    """
+    tasks = Path("/proc/self/task")
+    threads = [each for each in tasks.iterdir() if _read(each / "comm").startswith("pt_gloo")] if tasks.exists() else []
+    until, num_quiet = time.monotonic() + limit_s, 0
+    while threads and num_quiet < 3 and time.monotonic() < until:
+        time.sleep(0.001)  # here a thread may get Python's lock
+        states = [_read(each / "stat").rpartition(")")[2][:2] for each in threads]
+        num_quiet = 0 if " R" in states else num_quiet + 1
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:  # the thread has ended
+        return ""
