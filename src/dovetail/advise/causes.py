@@ -64,9 +64,9 @@ class Cause:
 class Causes:
     """All root causes of a trace, largest first.
 
-    `waited_s`: seconds of all waits. `attributed_s`: seconds that reached a cause. `seconds`: from the first end of
-    MPI_Init to the last begin of MPI_Finalize. `disturbed`: sentences on what others took of the ranks' cores, if it is
-    too much to trust times. `crowded`: a sentence if there are more ranks than cores.
+    `waited_s`: seconds of all waits. `attributed_s`: seconds that reached a cause. `seconds`: from the end of MPI_Init
+    to the begin of MPI_Finalize, the mean of all ranks. `disturbed`: sentences on what others took of the ranks' cores,
+    if it is too much to trust times. `crowded`: a sentence if there are more ranks than cores.
     """
 
     causes: tuple[Cause, ...]

@@ -81,6 +81,8 @@ class RankActivity:
         For each wait, when its rank and the rank that it waits for last met before.
     waited_s : float
         Seconds of all waits, of those left out, too.
+    seconds : float
+        From the end of MPI_Init to the begin of MPI_Finalize, the mean of all ranks.
     """
 
     num_ranks: int
@@ -261,8 +263,7 @@ class _CallReader:
         begins = of_main & is_setup & of_name([*names, ""], _is_init)[rows["site"].astype("i8")]
         starts_s = np.zeros(num_ranks)
         np.maximum.at(starts_s, rows["rank"][begins].astype("i8"), rows["end_s"][begins])
-        ends_s = np.full(num_ranks, -np.inf)
-        np.maximum.at(ends_s, rows["rank"][of_main].astype("i8"), rows["start_s"][of_main])
+        run_s = _run_s(rows, of_main, is_setup, starts_s)
         order = np.flatnonzero(of_main)
         order = order[np.lexsort((rows["start_s"][order], rows["rank"][order]))]
         calls = _Calls(*(rows[name][order] for name in _Calls._fields))
@@ -270,7 +271,7 @@ class _CallReader:
         alike: dict[str, int] = {}
         number = np.array([alike.setdefault(text, len(alike)) for text in texts], "i8")
         calls = calls._replace(start_s=begun_s, site=number[calls.site.astype("i8")] if len(texts) else calls.site)
-        seconds = float(max(ends_s.max(initial=0.0) - starts_s.min(initial=0.0), 0.0))
+        seconds = float(run_s.sum()) / max(num_ranks, 1)
         name_of = dict(zip(texts, names, strict=True))
         outer = _without_io(calls, np.array([class_of(name_of[text]) in (IO, PICKLING) for text in alike], bool))
         may_wait = np.array([_may_wait(name_of[text]) for text in alike], bool)[calls.site]
@@ -291,6 +292,16 @@ class _CallReader:
         names = [self.trace.names[number] for number in name.tolist()]
         sites = call_sites(known, np.arange(len(rank)))
         return [f"{site} {call}".strip() for site, call in zip(sites, names, strict=True)], names
+
+
+def _run_s(rows: dict[str, Array], of_main: Array, is_setup: Array, starts_s: Array) -> Array:
+    """Return the seconds of each rank from the end of MPI_Init, or its first call, to MPI_Finalize, or its last one."""
+    rank, start_s = rows["rank"][of_main].astype("i8"), rows["start_s"][of_main]
+    first_s, last_s = np.full(len(starts_s), np.inf), np.full(len(starts_s), -np.inf)
+    np.minimum.at(first_s, rank, start_s)
+    np.maximum.at(last_s, rank, np.where(is_setup[of_main], start_s, rows["end_s"][of_main]))
+    found: Array = np.fmax(last_s - np.fmax(first_s, starts_s), 0.0)
+    return found
 
 
 def _is_init(name: str) -> bool:
