@@ -32,7 +32,8 @@ def test_the_table_of_a_plan_by_size(call):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("all_reduce", "--machine", "torus-8x16x16"), "all_reduce has no folded algorithm"),
+        (("all_reduce", "--machine", "torus-8x16x16"), "all_reduce has no folded algorithm on a torus of 3 axes"),
+        (("all_reduce", "--machine", "h100-8x128", "--factor", "1.0001"), "more than 1000 sizes"),
         (("all_to_all", "--machine", "h100-8x2048"), "all_to_all has no folded algorithm"),
         (("all_reduce", "--machine", "h100-8x2048", "--ranks", "1000"), "1000 of the 16384 ranks"),
         (("all_reduce", "--machine", "h100-8", "--out", "folder"), "--json"),
@@ -57,6 +58,9 @@ def test_an_algorithm_is_proved_folded(document, call):
     [
         (("verify", "ring_all_reduce"), "--ranks"),
         (("verify", "hierarchical_all_reduce", "--ranks", "1000"), "nodes"),
+        (("verify", "hierarchical_all_reduce", "--ranks", "1024", "--nodes", "1024"), "at most 512"),
+        (("verify", "ring_all_reduce", "--ranks", "99999999999"), "at most 65536 ranks"),
+        (("verify", "ring_all_reduce", "--ranks", "2048", "--fifo-depth", "4"), "without --fail"),
         (("verify", "double_tree_all_reduce", "--ranks", "5000"), "folded"),
         (("simulate", "ring_all_reduce"), "--bytes"),
         (("simulate", "ring_all_reduce", "--machine", "h100-8", "--bytes", "1M", "--slot", "4"), "--bytes"),
@@ -91,10 +95,39 @@ def test_a_failure_is_shown_and_planned_around(call, document):
     assert (found["survives"], found["ranks"], found["left"]) == (False, list(range(8)), "torus-2x4 without rank:5")
     code, out, _ = call(*words, "--fail", "link:0-1@10us")
     assert code == 1
-    assert "--machine 'torus-2x4 without link:0-1'" in out
-    assert call(*words, "--fail", "rank:5@10s")[0] == 0
+    assert "dovetail plan all_reduce --min 1M --max 1M --machine 'torus-2x4 without link:0-1'" in out
+    code, out, _ = call(*words, "--fail", "rank:5@10")
+    assert code == 0
+    assert "fails at 10.000 s: that is after the end of ring_all_reduce, at " in out
     around = document("plan", "all_reduce", "--machine", "torus-2x4 without rank:5", "--min", "1M", "--max", "1M")
     assert around["ranks"] == 7
+
+
+def test_what_is_left_of_many_ranks_is_not_planned(call):
+    words = ("simulate", "ring_all_reduce", "--machine", "h100-8x33", "--bytes", "264K")
+    code, out, _ = call(*words, "--fail", "rank:5@10us")
+    assert code == 1
+    assert "263 ranks are left on 'h100-8x33 without rank:5'; a plan around a failure is made for at most 256." in out
+
+
+def test_algorithms_of_two_levels_take_a_torus_s_rows_as_nodes(call, document):
+    words = ("all_reduce", "--machine", "torus-4x4", "--min", "1M", "--max", "1M")
+    found, asked = document("plan", *words), document("plan", *words, "--nodes", "4")
+    assert found["sizes"] == asked["sizes"]
+    assert found["sizes"][0]["algorithm"].startswith("hierarchical_all_reduce")
+    assert "the 4 rows of the torus" in call("plan", *words)[1]
+    levels = document("simulate", "hierarchical_all_reduce", "--machine", "torus-4x4", "--bytes", "1M")
+    flat = document("simulate", "ring_all_reduce", "--machine", "torus-4x4", "--bytes", "1M")
+    assert max(levels["columns"]["end_s"]) < max(flat["columns"]["end_s"])
+
+
+@pytest.mark.parametrize("name", ["ring_all_reduce", "double_tree_all_reduce"])
+def test_large_messages_wait_for_no_receive_as_ranks_post_it_ahead(document, name):
+    """As `plan` predicts: the machine's messages of this size wait for their receive otherwise."""
+    size, machine = ("--min", "16M", "--max", "16M"), ("--machine", "two-hosts-1gbit")
+    alone = document("simulate", name, *machine, "--bytes", "16M")
+    planned = document("plan", "all_reduce", *machine, *size)["sizes"][0]
+    assert max(alone["columns"]["end_s"]) == pytest.approx(planned["predicted_s"], rel=0.1)
 
 
 @pytest.mark.parametrize("fail", ["rank:5", "rank:99@1s", "link:0-6@1s", "fan:3@1s"])
@@ -109,6 +142,9 @@ def test_a_schedule_of_another_tool(call, document, tmp_path):
     path.write_text(
         "num_ranks 2\nrank 0 {\na: send 8b to 1\nb: calc 1000\nb requires a\n}\nrank 1 {\nrecv 8b from 0\n}\n"
     )
+    for words in (("--ranks", "5"), ("--bytes", "1M"), ("--slot", "1M")):
+        code, _, err = call("simulate", path, "--machine", "two-hosts-1gbit", *words)
+        assert (code, words[0] in err) == (2, True)
     found = document("simulate", path, "--machine", "two-hosts-1gbit")
     assert found["num_ranks"] == 2
     assert len(found["columns"]["op"]) == 3

@@ -74,8 +74,15 @@ def test_planned_around_a_dead_cable() -> None:
 
 def test_impossible_failures_are_refused() -> None:
     program, prices = on_torus()
+    b = Builder("calls", 2)
+    call, net = b.collective("all_reduce", (0, 1)), b.lane("net", "net")
+    for rank in (0, 1):
+        b.add(Kind.collective, rank, net, call=call)
+    calls = b.build()
     with pytest.raises(OperatorError, match="no rank 8"):
         simulate_failure(program, prices, 0.0, rank=8)
+    with pytest.raises(OperatorError, match="calls of collectives"):
+        simulate_failure(calls, prices, 0.0, links=[0])
     with pytest.raises(OperatorError, match="no link"):
         simulate_failure(program, prices, 0.0, links=[prices.num_links])
     with pytest.raises(OperatorError, match="at least 0 s"):

@@ -304,6 +304,19 @@ class TestStuck:
         assert error.value.hint == "make the channels deeper, or receive earlier"
         assert simulate(program.with_depth(2), Prices.plain(program, 0.0, 1.0)).makespan_s == 2.0
 
+    def test_crossed_sends_of_messages_that_wait_for_their_receive(self) -> None:
+        b = Builder("crossed", 2)
+        net = b.lane("net", "net")
+        for rank in (0, 1):
+            b.add(Kind.send, rank, net, chan_out=b.channel(rank, 1 - rank, depth=4))
+            b.add(Kind.recv, rank, net, chan_in=b.channel(1 - rank, rank, depth=4))
+        program = b.build()
+        prices = Prices.plain(program).with_columns(rendezvous=np.ones(program.num_ops, bool))
+        with pytest.raises(ProgramError, match="deadlock") as error:
+            simulate(program, prices)
+        assert error.value.hint == "receive earlier: messages of this size wait for their receive"
+        assert simulate(program, prices.as_run(program)).makespan_s == 0.0
+
     def test_long_cycles_are_cut_short(self) -> None:
         b = Builder("ring", 20)
         net = b.lane("net", "net")

@@ -68,20 +68,21 @@ def case(place: str, size: Size, contention: float | None, extrapolate: bool) ->
     program = sources.expanded(place, ranks, nodes if takes_nodes else None)
     slot = _slot(max(max(buffer.slots) for buffer in program.buffers if buffer.role != "scratch"), num_bytes)
     workload = Workload({buffer.name: (slot,) * program.num_ranks for buffer in program.buffers})
-    return Case(program, price(program, machine, workload, contention, extrapolate=extrapolate), machine)
+    prices = price(program, machine, workload, contention, extrapolate=extrapolate)
+    return Case(program, prices.as_run(program), machine)
 
 
 def _given(place: str, size: Size) -> tuple[Machine, int, int | None, int]:
     """Return machine, number of ranks, number of nodes and bytes."""
     from dovetail.cli.machines import find
-    from dovetail.machine import even_nodes
+    from dovetail.machine import level_nodes
 
     if size.machine is None or size.num_bytes is None or size.slots:
         what = f"{place} is an algorithm: it needs a machine, and its size in bytes"
         raise OperatorError(what, hint="--machine (`dovetail machines` lists them) and --bytes 256M")
     machine = find(size.machine)
     ranks = size.ranks or machine.ranks
-    nodes = size.nodes or (even_nodes(machine.nodes) if ranks == machine.ranks else None)
+    nodes = size.nodes or (level_nodes(machine) if ranks == machine.ranks else None)
     return machine, ranks, nodes, parse_bytes(size.num_bytes)
 
 

@@ -7,16 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dovetail.cli import output
-from dovetail.core import OperatorError, parse_seconds, save_json
+from dovetail.core import OperatorError, parse_seconds, save_json, seconds_text
 
 if TYPE_CHECKING:
     from dovetail.cli.algorithms import Case
+    from dovetail.machine import Fault
+    from dovetail.sim.failure import Failed
 
 SCHEMA = "dovetail.failure/1"
 
 
-def show(case: Case, fail: str, out: Path | None, json: bool) -> int:
-    """Simulate a failure such as `rank:5@2ms` and print what hangs. Return exit code 1 if anything does."""
+def show(case: Case, fail: str, around: str, out: Path | None, json: bool) -> int:
+    """Simulate a failure such as `rank:5@2ms` and print what hangs. Return exit code 1 if anything does.
+
+    `around`: the command, all but its machine, that finds what to do on what is left.
+    """
     from dovetail.machine import Fault, without
     from dovetail.sim.failure import simulate_failure
 
@@ -48,7 +53,26 @@ def show(case: Case, fail: str, out: Path | None, json: bool) -> int:
             }
         )
     else:
-        print(f"{fault} fails at {time}: {failed.explain(case.program)}.")
+        print(f"{fault} fails at {seconds_text(at_s)}: {_text(failed, case, at_s)}.")
         if not failed.survives:
-            print(f"To plan around it: dovetail plan OPERATOR --machine {shlex.quote(left)}")
+            print(_way_around(around, case, fault, left))
     return 0 if failed.survives else 1
+
+
+def _text(failed: Failed, case: Case, at_s: float) -> str:
+    if at_s >= failed.whole_s:
+        return f"that is after the end of {case.program.name}, at {seconds_text(failed.whole_s)}"
+    return failed.explain(case.program)
+
+
+def _way_around(around: str, case: Case, fault: Fault, left: str) -> str:
+    """Return what to do on the machine that is left; plans write out every rank there."""
+    from dovetail.planner.by_size import MOST_EXPANDED
+
+    ranks = case.machine.ranks - (fault.rank is not None)
+    verb = around.partition(" ")[0]
+    if verb == "plan" and ranks > MOST_EXPANDED:
+        return f"{ranks} ranks are left on '{left}'; a plan around a failure is made for at most {MOST_EXPANDED}."
+    if verb == "simulate" and fault.rank is not None:
+        return f"What is left is machine '{left}': run the program for one rank less there."
+    return f"To {verb} around it: dovetail {around} --machine {shlex.quote(left)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,6 +62,9 @@ def simulate(
     from dovetail.sim import simulate as run
 
     if replay := replays.read(file):
+        sources.refuse_counts(file, ranks, nodes, num_bytes)
+        if slot:
+            raise OperatorError("--slot is for programs", found=f"{file} has its own sizes")
         case = replays.case(file, replay, machine, contention, extrapolate)
     elif sources.is_source(file):
         size = algorithms.Size(machine, slot, num_bytes, ranks, nodes)
@@ -68,10 +72,10 @@ def simulate(
             return _deliver(folded, out, json)
         case = algorithms.case(file, size, contention, extrapolate)
     else:
-        sources.refuse_counts(file, ranks, nodes)
+        sources.refuse_counts(file, ranks, nodes, num_bytes)
         case = _case(file, machine, slot or [], contention, extrapolate)
     if fail is not None:
-        return failures.show(case, fail, out, json)
+        return failures.show(case, fail, _around(file, num_bytes), out, json)
     timeline = run(case.program, case.prices, case.machine.name)
     if case.plan is not None and contention is None:
         _note_changes(case.plan, timeline)
@@ -92,7 +96,18 @@ def _case(
         prices = price(program, chosen, workload, contention, extrapolate=extrapolate or own)
     except CostError as error:
         raise _with_hint(error, content) if own else error from error
-    return algorithms.Case(program, prices, chosen, content if own else None)
+    return algorithms.Case(program, prices.as_run(program), chosen, content if own else None)
+
+
+def _around(file: str, num_bytes: str | None) -> str:
+    """Return the command, all but its machine, that finds what to do without what has failed."""
+    from dovetail.ir.collectives import COLLECTIVES
+
+    name = file.rpartition("/")[2]
+    kind = max((kind for kind in COLLECTIVES if name.endswith(kind)), key=len, default=None)
+    if kind is None or num_bytes is None:
+        return f"simulate {shlex.quote(file)}"
+    return f"plan {kind} --min {num_bytes} --max {num_bytes}"
 
 
 def _deliver(timeline: Timeline, out: Path | None, json: bool) -> int:

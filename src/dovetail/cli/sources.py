@@ -77,16 +77,21 @@ def expanded(place: str, ranks: int | None, nodes: int | None) -> Program:
     if ranks is not None and ranks > MOST_EXPANDED:
         what = f"{place} of {ranks} ranks is too large to write out rank by rank"
         hint = f"at most {MOST_EXPANDED} ranks; larger programs are folded, by {', '.join(FOLDED)}"
+        if place in FOLDED:
+            hint = (
+                "it is folded on all ranks of equal servers or of a torus of two axes, "
+                "without --fail, --contention, --target and --fifo-depth"
+            )
         raise OperatorError(what, hint=hint)
     made = written(place, ranks, {} if nodes is None else {"nodes": nodes})
     return made if isinstance(made, Program) else made.compile()
 
 
-def refuse_counts(place: str, ranks: int | None, nodes: int | None) -> None:
-    """Raise OperatorError if --ranks or --nodes is given for a program's file."""
-    for flag, value in (("--ranks", ranks), ("--nodes", nodes)):
+def refuse_counts(place: str, ranks: int | None, nodes: int | None, num_bytes: str | None = None) -> None:
+    """Raise OperatorError if --ranks, --nodes or --bytes is given for a file that has its own."""
+    for flag, value, own in (("--ranks", ranks, "ranks"), ("--nodes", nodes, "ranks"), ("--bytes", num_bytes, "sizes")):
         if value is not None:
-            raise OperatorError(f"{flag} is for algorithms", found=f"{place} is a file, which has its own ranks")
+            raise OperatorError(f"{flag} is for algorithms", found=f"{place} is a file, which has its own {own}")
 
 
 def settings(words: Sequence[str]) -> dict[str, Any]:

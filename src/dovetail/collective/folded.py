@@ -14,6 +14,7 @@ from dovetail.ir.symmetry import Layout
 from dovetail.ir.types import Role
 
 DEPTH = 2  # of channels: that of the protocol Simple
+MOST_RANKS = 65_536  # ranks of a folded program
 FOLDED_FROM = 65  # ranks from which the verbs fold programs; the rules equal `build` op for op at up to 64
 
 
@@ -209,11 +210,14 @@ def build_folded(name: str, num_ranks: int, *, nodes: int = 1) -> Folded:
     <Folded 'hierarchical_all_reduce': 16384 ranks, 4111 ops each>
     """
     ranks = parse_count(num_ranks, "num_ranks", least=2)
+    if ranks > MOST_RANKS:
+        raise OperatorError(f"programs are folded for at most {MOST_RANKS} ranks", found=str(ranks))
     if name not in FOLDED:
         raise OperatorError(f"no folded form of algorithm '{name}'", hint=f"one of {', '.join(FOLDED)}")
     if name != "hierarchical_all_reduce":
         return FOLDED[name](ranks)
     nodes = parse_count(nodes, "nodes", least=2)
     if ranks % nodes or ranks == nodes:
-        raise OperatorError(f"{nodes} nodes do not share {ranks} ranks evenly, at least 2 each")
+        hint = f"a number of nodes that divides {ranks}, at most {ranks // 2}"
+        raise OperatorError(f"{nodes} nodes do not share {ranks} ranks evenly, at least 2 each", hint=hint)
     return FOLDED[name](ranks, nodes)

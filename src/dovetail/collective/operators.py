@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, inf, prod
+from math import ceil, inf, log, prod
 from typing import Any, ClassVar, TypeVar
 
 from dovetail.collective.algorithms import algorithms_for, build
@@ -26,6 +26,7 @@ SLICES = (8 << 10, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20)  # bytes of
 CUT = 6  # how many of the best predicted schedules are also tried with sliced messages
 MANY_OPS = 8_000  # most ops of a prediction with sliced messages
 MOST_SLICES = 8  # slices of one message in a prediction; more do not change the prediction
+MOST_SIZES = 1000  # of one plan
 LEAST, MOST, FACTOR = "1K", "16M", 4.0  # default sizes: smallest, largest, ratio of each size to the one before
 Self = TypeVar("Self", bound="CollectiveOperator")
 
@@ -327,6 +328,9 @@ def sizes_between(least: str, most: str, factor: float) -> list[int]:
     if not 0 < low <= high or not 1 < factor < inf:
         found = f"from {low} to {high}, each {factor:g} times the one before"
         raise OperatorError("sizes must begin above 0 and grow", found=found, hint="--min 1K --max 64M --factor 4")
+    if log(high / low) > MOST_SIZES * log(factor):
+        found = f"from {low} to {high}, each {factor:g} times the one before"
+        raise OperatorError(f"more than {MOST_SIZES} sizes", found=found, hint="a larger --factor")
     sizes, size = [], float(low)
     while round(size) <= high:
         sizes.append(round(size))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dovetail.core import CostError
-from dovetail.ir import Program
+from dovetail.ir import Kind, Program
 
 FLOATS = ("work_s", "wire_s", "latency_s", "slow_by_net", "slow_by_compute")
 
@@ -76,6 +76,13 @@ class Prices:
     def with_columns(self, **columns: Any) -> Prices:
         """Return the prices with some columns replaced."""
         return replace(self, **columns)
+
+    def as_run(self, program: Program) -> Prices:
+        """Return the prices as executors run the program: without computations in it, they post receives ahead, and no
+        message waits for its receive."""
+        if not self.rendezvous.any() or (program.kind == Kind.compute).any():
+            return self
+        return self.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))
 
     def check_fit(self, program: Program) -> None:
         """Raise CostError if the columns do not fit `program`."""

@@ -4,7 +4,7 @@ from dovetail.machine.faults import Fault, load, without
 from dovetail.machine.machine import LIBRARY, SHARED_COST, SWITCH, Link, Machine, even_nodes
 from dovetail.machine.presets import presets
 from dovetail.machine.rails import Rails
-from dovetail.machine.torus import Torus
+from dovetail.machine.torus import Torus, level_nodes
 
 __all__ = [
     "LIBRARY",
@@ -16,6 +16,7 @@ __all__ = [
     "Rails",
     "Torus",
     "even_nodes",
+    "level_nodes",
     "load",
     "presets",
     "without",

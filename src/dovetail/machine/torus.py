@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dovetail.core import MachineError
-from dovetail.machine.machine import Link, Machine
+from dovetail.machine.machine import Link, Machine, even_nodes
 from dovetail.machine.rails import Hop, Mapped
 
 
@@ -130,6 +130,17 @@ class Torus:
         stride, side = prod(self.sides[axis + 1 :]), self.sides[axis]
         place = rank // stride % side
         return rank + ((place + step) % side - place) * stride
+
+
+def level_nodes(machine: Machine) -> int:
+    """Return the number of nodes for algorithms of two levels: a torus's first side, or those that share the ranks.
+
+    >>> from dovetail.machine import load
+    >>> level_nodes(load("torus-4x2")), level_nodes(load("h100-8x3"))
+    (4, 3)
+    """
+    torus = Torus.of(machine)
+    return torus.servers if torus is not None else even_nodes(machine.nodes)
 
 
 def _sides(near: set[int], ranks: int, stride: int) -> Iterator[tuple[int, ...]]:

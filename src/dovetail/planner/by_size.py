@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dovetail.collective.folded import FOLDED_FROM
@@ -110,9 +110,12 @@ def plan_by_size(
 def _expanded(
     operators: Sequence[CollectiveOperator], machine: Machine, ranks: int, contention: float | None, extrapolate: bool
 ) -> PlanBySize:
-    rows, notes, first = [], dict[str, None](), operators[0]
+    rows, first = [], operators[0]
+    torus = Torus.of(machine) if ranks == machine.ranks and first.nodes is None else None
+    notes = {f"Algorithms of two levels take the {torus.servers} rows of the torus as nodes.": None} if torus else {}
     for operator in operators:
-        costs, remarks = Costs.of(operator, machine, ranks, None, contention, extrapolate)
+        asked = replace(operator, nodes=torus.servers) if torus else operator
+        costs, remarks = Costs.of(asked, machine, ranks, None, contention, extrapolate)
         ranked = ranked_schedules(costs)
         if not ranked:
             hint = "it needs p2p curves of its links, or one of the library's call"
@@ -123,7 +126,7 @@ def _expanded(
         rows.append(
             AtSize(operator.num_bytes, tuple((str(each.schedule), each.predicted_s) for each in ranked), certificate)
         )
-        notes |= dict.fromkeys(remarks)
+        notes |= {} if torus else dict.fromkeys(remarks)
     return PlanBySize(first.name, first.dtype, machine.name, ranks, False, tuple(rows), tuple(notes))
 
 
@@ -139,7 +142,10 @@ def _why_expanded(kind: str, machine: Machine, ranks: int) -> str:
         return f"{machine.name} is neither equal servers on one switch, with a port for each rank, nor a torus"
     if ranks != machine.ranks:
         return f"{ranks} of the {machine.ranks} ranks"
-    return "" if folded_names(kind, rails) else f"{kind} has no folded algorithm"
+    if folded_names(kind, rails):
+        return ""
+    where = f" on a torus of {len(rails.sides)} axes" if isinstance(rails, Torus) else ""
+    return f"{kind} has no folded algorithm{where}"
 
 
 def _folded(operators: Sequence[CollectiveOperator], rails: Rails | Torus) -> PlanBySize:

@@ -315,13 +315,10 @@ def flow_freely(program: Program, prices: Prices, times: NDArray[np.int64]) -> b
 
 
 def _served(program: Program, prices: Prices, times: Times) -> Prices:
-    """Return prices multiplied by the repeats. In a program without computations, no message waits for its receive,
-    since executors post receives ahead."""
+    """Return prices multiplied by the repeats, as executors run the program."""
     each = np.ndim(times) > 0 or times != 1.0
     scaled = prices.with_columns(work_s=times * prices.work_s, wire_s=times * prices.wire_s) if each else prices
-    if (program.kind == Kind.compute).any():
-        return scaled
-    return scaled.with_columns(rendezvous=np.zeros(program.num_ops, np.bool_))
+    return scaled.as_run(program)
 
 
 def _handling_s(program: Program, prices: Prices) -> float:

@@ -9,10 +9,10 @@ from math import isfinite
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import OperatorError
+from dovetail.core import OperatorError, seconds_text
 from dovetail.cost import Prices
 from dovetail.cost.routes import carriers
-from dovetail.ir import Program
+from dovetail.ir import Kind, Program
 from dovetail.ir.op_lists import name_op
 from dovetail.sim.simulate import simulate
 from dovetail.timeline import Timeline
@@ -60,10 +60,10 @@ class Failed:
             return f"{program.name} ends as without the failure"
         first = name_op(program, self.struck[0])
         many = len(self.struck) + len(self.hung)
-        ranks = self.ranks(program)
+        ranks, last = self.ranks(program), seconds_text(self.timeline.makespan_s)
         return (
             f"{many} of {program.num_ops} ops never end, on {len(ranks)} of {program.num_ranks} ranks; first "
-            f"{first}; the last that ends does so at {self.timeline.makespan_s:.6g} s of {self.whole_s:.6g} s"
+            f"{first}; the last that ends does so at {last} of {seconds_text(self.whole_s)}"
         )
 
 
@@ -105,7 +105,7 @@ def simulate_failure(
     Raises
     ------
     OperatorError
-        If the time, the rank or a link does not exist.
+        If the time, the rank or a link does not exist, or a link fails in a program that calls collectives.
     ProgramError
         If the program cannot finish even without the failure.
 
@@ -125,6 +125,9 @@ def simulate_failure(
     unknown = [link for link in links if not 0 <= link < prices.num_links]
     if unknown:
         raise OperatorError(f"no link {unknown[0]}", found=f"{prices.num_links} links")
+    if links and (program.kind == Kind.collective).any():
+        what = "a link's failure is simulated for messages, not for calls of collectives, whose links are unknown"
+        raise OperatorError(what, found=program.name, hint="let a rank fail: --fail rank:0@1ms")
     whole = simulate(program, prices, machine_name)
     open_ = whole.columns["end_s"] > at_s
     struck = open_ & (_uses(program, prices, links) | (program.columns["rank"] == (-1 if rank is None else rank)))

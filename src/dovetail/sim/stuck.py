@@ -26,9 +26,17 @@ def stuck(program: Program, tables: Tables, state: NDArray[np.uint8]) -> Program
     cycle = chain[chain.index(following) :]
     texts = [f"{describe(program, op)} {words[chain.index(op)][0]}" for op in cycle[:MOST]]
     texts += [f"and so on through {len(cycle)} ops, back to op {following}"] if len(cycle) > MOST else []
-    full = any(state[op] == State.place for op in cycle)
-    hint = "make the channels deeper, or receive earlier" if full else "send before receiving on one of these ranks"
+    hint = _hint(tables, [op for op in cycle if state[op] == State.place])
     return ProgramError("deadlock: " + "; ".join(texts), where=where, found=found, hint=hint)
+
+
+def _hint(tables: Tables, waiting: list[int]) -> str:
+    """Return what ends a deadlock. `waiting`: its sends that wait for a receive."""
+    if not waiting:
+        return "send before receiving on one of these ranks"
+    if tables.prices.rendezvous[waiting].any():
+        return "receive earlier: messages of this size wait for their receive"
+    return "make the channels deeper, or receive earlier"
 
 
 def _follow(program: Program, tables: Tables, state: NDArray[np.uint8], op: int) -> tuple[list[int], list[Wait]]:
