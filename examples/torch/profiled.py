@@ -21,6 +21,7 @@ TOKENS, WIDTH, HIDDEN, STEPS = 256, 256, 1024, 50
 
 
 def main(folder, backend="dovetail"):
+    Path(folder).mkdir(parents=True, exist_ok=True)  # torch.profiler writes nothing into a folder that is missing
     torch.set_num_threads(1)
     dist.init_process_group(backend)
     rank, ranks = dist.get_rank(), dist.get_world_size()

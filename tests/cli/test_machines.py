@@ -1,8 +1,11 @@
 """`dovetail machines` and `dovetail reproduce`: their actions, pages and errors."""
 
 import json
+import re
 
 import pytest
+
+from dovetail.machine import Machine
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -33,6 +36,63 @@ def test_import_writes_a_machine(call, document, tmp_path):
     assert document("machines", "import", source, "--out", out)["ranks"] == 2
     assert json.loads(out.read_text())["name"] == "box"
     assert call("machines", "show", out)[0] == 0
+
+
+def cells(out, cost):
+    """Return the columns from `at most` on of a cost's row."""
+    (row,) = [line for line in out.splitlines() if line.startswith(f"{cost} ")]
+    return re.split(r"\s{2,}", row.strip())[5:]
+
+
+@pytest.mark.parametrize(
+    ("machine", "cost", "rate"),
+    [
+        ("mi300x-8", "p2p:xgmi", "64.0 GB/s"),
+        ("mi300x-8", "flops:matmul:bfloat16", "1307 TFLOP/s"),
+        ("mi300x-8", "cil:net", "–"),
+        ("fast-ethernet-16", "p2p:tcp", "11.9 MB/s"),
+        ("two-hosts-1gbit", "p2p:tcp", "114 MB/s"),
+        ("opteron-gbe-4", "flops:matmul:float64", "20.8 GFLOP/s"),
+    ],
+)
+def test_show_has_the_rate_of_large_sizes(call, machine, cost, rate):
+    assert cells(call("machines", "show", machine)[1], cost) == ["–", rate, "–", "–"]
+
+
+@pytest.mark.parametrize(
+    ("segments", "high", "rate"),
+    [
+        ([[0, 0.0, 1e-9, 0.0], [1000, 1e-6, 5e-10, 0.0]], None, "2.00 GB/s"),
+        ([[0, 0.0, 0.0, 5e-13]], 1000, "1.00 GB/s"),
+        ([[0, 1e-6, 0.0, 0.0]], None, "–"),
+    ],
+)
+def test_the_rate_is_that_of_the_end_of_a_curve(call, tmp_path, segments, high, rate):
+    curve = {"schema": "dovetail.curve/1", "x_unit": "bytes", "segments": segments, "high": high}
+    pair = Machine("pair", 2, (0, 0), costs={"p2p:shm": curve}).save(tmp_path / "pair.json")
+    assert cells(call("machines", "show", pair)[1], "p2p:shm")[1] == rate
+
+
+def test_without_costs_nothing_is_assumed_of_them(call, tmp_path):
+    source = tmp_path / "box.xml"
+    source.write_text(HWLOC)
+    code, out, _ = call("machines", "import", source)
+    assert code == 0
+    assert "No costs: the machine can be shown and plotted" in out
+    assert "Assumed" not in out
+    assert "median error" not in out
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff", "\n  "])
+@pytest.mark.parametrize("action", ["show", "plot"])
+def test_xml_is_to_be_imported_first(call, tmp_path, action, start):
+    source = tmp_path / "my box.xml"
+    source.write_text(start + HWLOC, encoding="utf-8")
+    code, _, err = call("machines", action, source)
+    assert code == 2
+    assert "XML" in err
+    command = f"dovetail machines import '{source}' --out 'my box.json'"
+    assert "".join(command.split()) in "".join(err.split())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from dovetail.ir import Builder, Kind, Region
 from dovetail.machine import SWITCH, Machine, load, presets
 from dovetail.machine.presets import families
 from dovetail.machine.topology_xml import read_topology
-from dovetail.report.topology import topology_svg
+from dovetail.report.topology import topology_svg, write_machine
 
 HWLOC = """<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
@@ -29,6 +29,8 @@ DIRECT = """<system version="1"><cpu><pci busid="a"><gpu dev="0" sm="70">
 BUS = """<system version="1"><cpu><pci busid="p" class="0x0604" link_speed="8 GT/s" link_width="4">
 <pci busid="a" link_speed="16 GT/s" link_width="16"><gpu dev="0" sm="60"/></pci></pci>
 <pci busid="b" link_speed="16 GT/s" link_width="8"><gpu dev="1" sm="60"/></pci></cpu></system>"""
+
+NO_SPEEDS = ("fast", "-8 GT/s", "0 GT/s", "nan", "inf", "1e300 GT/s", "8 GB/s")
 
 
 def written(folder, text, name="box.xml"):
@@ -71,6 +73,22 @@ def test_generated_machines(name, ranks, nodes, links):
 @pytest.mark.parametrize("name", ["torus-0x4", "torus-4096x4096", "ndv4-a100-8x0", "fat-tree-4x0"])
 def test_impossible_numbers_are_named(name):
     with pytest.raises(MachineError, match=f"'{name}' cannot be generated"):
+        load(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fat-tree-4x4x0", "0 spine switches; at least 1 is needed"),
+        ("fat-tree-4x0x2", "0 hosts of a leaf switch"),
+        ("fat-tree-0x4", "0 leaf switches"),
+        ("torus-4x0", "0 ranks along axis 2"),
+        ("h100-8x0", "0 nodes"),
+        ("torus-4096x4096", "16777216 ranks; 1 to 65536 can be generated"),
+    ],
+)
+def test_the_number_that_is_wrong_is_named(name, said):
+    with pytest.raises(MachineError, match=said):
         load(name)
 
 
@@ -144,6 +162,23 @@ def test_gpus_on_a_bus_are_as_fast_as_the_slowest_bridge(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ('link_speed="" link_width="0"', "pci 15.8 GB/s"),
+        ('link_speed="Unknown" link_width="255"', "pci 15.8 GB/s"),
+        ('link_width=""', "pci 15.8 GB/s"),
+        ("", "pci 15.8 GB/s"),
+        ('link_speed="16.0 GT/s PCIe" link_width="8"', "pci 15.8 GB/s"),
+        ('link_speed="2.5 GT/s" link_width="1"', "pci 0.25 GB/s"),
+    ],
+)
+def test_what_a_file_does_not_say_of_a_link_is_what_nccl_takes(tmp_path, given, kind):
+    gpu = f'<pci busid="a" {given}><gpu dev="0" sm="60"/></pci><pci busid="b" {given}><gpu dev="1" sm="60"/></pci>'
+    machine = read_topology(written(tmp_path, f"<system><cpu>{gpu}</cpu></system>"))
+    assert {link.kind for link in machine.links} == {kind}
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("", "is no XML"),
@@ -155,7 +190,9 @@ def test_gpus_on_a_bus_are_as_fast_as_the_slowest_bridge(tmp_path):
         ("<topology/>".encode("utf-16"), "is refused"),
         (SWITCHED.replace('count="12"', 'count="many"'), "count of <nvlink> is no number"),
         (SWITCHED.replace("200000", "-1"), "speed of <net> is no number"),
-        (BUS.replace('"8 GT/s"', '"fast"'), "a PCI link of unknown speed"),
+        *((BUS.replace('"8 GT/s"', f'"{speed}"'), "link_speed of <pci> is no speed") for speed in NO_SPEEDS),
+        (BUS.replace('link_width="4"', 'link_width="33"'), "a PCI link has 1 to 32 lanes"),
+        (BUS.replace('link_width="4"', 'link_width="-4"'), "link_width of <pci> is no number"),
         (SWITCHED.replace('count="12"', 'count="0"').replace('count="6"', 'count="0"'), "no bandwidth"),
     ],
 )
@@ -177,3 +214,29 @@ def test_a_picture_has_every_end_and_no_markup_of_a_name():
     assert "<b>" not in topology_svg(odd)
     assert "<i>" not in topology_svg(odd)
     assert "too many to draw" in topology_svg(load("torus-8x8x9"))
+
+
+@pytest.mark.parametrize("name", ["torus-4x4", "dgx1-v100-8", "h100-8x4"])
+def test_labels_have_a_halo_and_lie_above_all_links(name):
+    machine = load(name)
+    picture = topology_svg(machine)
+    links, _, labels = picture.partition('<g style="paint-order:stroke;stroke:var(--bg,Canvas);')
+    assert "<line" not in labels.partition("</g>")[0]
+    assert "<circle" in links
+    assert labels.partition("</g>")[0].count("rank") == machine.num_nodes
+
+
+@pytest.mark.browser
+@pytest.mark.needs("chromium")
+@pytest.mark.parametrize(("scheme", "colour"), [("light", "rgb(252, 252, 250)"), ("dark", "rgb(23, 25, 28)")])
+def test_the_halo_has_the_colour_of_the_page(tmp_path, scheme, colour):
+    from browser import launched
+
+    page = write_machine(tmp_path / "mesh.html", load("dgx1-v100-8"))
+    with launched() as browser:
+        browser.page.emulate_media(color_scheme=scheme)
+        browser.page.goto(page.resolve().as_uri())
+        style = "getComputedStyle(document.querySelector('svg[role=img] g text'))"
+        assert browser.run(f"{style}.stroke") == colour
+        assert browser.run(f"{style}.paintOrder").startswith("stroke")
+        assert browser.run("getComputedStyle(document.body).backgroundColor") == colour

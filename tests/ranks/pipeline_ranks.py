@@ -153,6 +153,9 @@ def test_wrong_ones():
         "short": (9, {"sends": [(0, held[:5])]} if last else {}, "to rank 0 has fewer than 9 positions"),
         "none": (0, {}, "a pipeline of 0 positions"),
     }
+    if size > 1:
+        wrong["grains"] = (9, chain | {"grain": 2 + (rank == 1)}, "grains of 2 to 3")
+        wrong["a grain"] = (9, chain | ({"grain": 3} if rank == 0 else {}), "grains of 0 to 3")
     for name, (length, faces, said) in wrong.items():
         try:
             pipeline(WORLD, length, lambda low, high: None, **faces)
@@ -160,6 +163,25 @@ def test_wrong_ones():
         except OperatorError as error:
             found = str(error)
         assert said in found, f"{name}: {found}"
+
+
+def test_wrong_grains():
+    """A grain that differs is refused on every rank, and the one before stays."""
+    rank = WORLD.rank
+    run = pipeline(WORLD, 9, lambda low, high: None, grain=2)
+    for grain, overlapped, said in (
+        (4 + rank, 0, "of 4 to"),
+        (3, rank % 2, "with 0 to 1"),
+        (3 - 4 * (rank == 1), 0, "grain"),
+    ):
+        try:
+            run.fix(grain, overlapped=overlapped)
+            found = "fixed"
+        except OperatorError as error:
+            found = str(error)
+        assert (said in found) == (WORLD.size > 1), found
+        assert run.choice.grain == 2 or WORLD.size == 1
+    run.close()
 
 
 def test_a_tile_that_fails():

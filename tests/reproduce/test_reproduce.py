@@ -42,6 +42,19 @@ def test_where_the_sources_contradict_themselves(quick, source, items):
     assert {row.item for row in quick[source].rows if row.verdict == CONFLICT} == items
 
 
+def test_each_benefit_names_its_serial_time_and_is_of_it(quick):
+    rows = {row.item: row for row in quick["mc2"].rows}
+    printed_row, fitted = rows["benefit, of 1874 µs as printed"], rows["benefit, of 1734 µs by the fits"]
+    times = rows["time of the fused operator"]
+    assert printed_row.ours == pytest.approx(100 * (1 - times.theirs / 1874), abs=0.01)
+    assert printed_row.best is None
+    assert (fitted.theirs, fitted.verdict, fitted.basis) == (None, NOT, "predicted")
+    assert fitted.ours == pytest.approx(100 * (1 - times.ours / 1734), abs=0.1)
+    assert fitted.best == pytest.approx(100 * (1 - times.best / 1734), abs=0.1)
+    assert (times.best < times.ours) == (fitted.best > fitted.ours), "the faster one has the greater benefit"
+    assert "27.2 %" in fitted.why
+
+
 def test_every_cell_of_the_table_of_results_has_a_row(quick):
     assert len([row for row in quick["goumas"].rows if row.item.startswith("ii: ")]) == 12
 

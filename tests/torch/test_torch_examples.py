@@ -41,8 +41,9 @@ def test_decoder_compares_its_variants(tmp_path):
 def test_advice_on_a_profile_names_the_late_rank(tmp_path, capfd):
     from dovetail.cli import main
 
-    assert "on 2 ranks, dovetail" in torchrun(tmp_path, EXAMPLES / "profiled.py", tmp_path)
-    files = [str(tmp_path / f"rank{rank}.json") for rank in range(2)]
+    folder = tmp_path / "new" / "steps"
+    assert "on 2 ranks, dovetail" in torchrun(tmp_path, EXAMPLES / "profiled.py", folder)
+    files = [str(folder / f"rank{rank}.json") for rank in range(2)]
     assert main(["trace", "import", *files, "-o", str(tmp_path / "steps.dovetail")]) == 0
     capfd.readouterr()
     assert main(["trace", "advise", str(tmp_path / "steps.dovetail"), "--json"]) == 0

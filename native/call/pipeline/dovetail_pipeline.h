@@ -53,14 +53,15 @@ void dovetail_pipeline_refuse_fortran(MPI_Fint comm, const char* why);
 /* One pass over all positions; every rank calls it, as often as it likes. 0, or what MPI returned. */
 int dovetail_pipeline_run(dovetail_pipeline* pipeline, dovetail_tile* tile, void* context);
 
-/* Positions at once from now on, the same on every rank; 0 chooses again. Sends are waited for at once, or `overlapped`
- * steps later: 1 or 2. */
-void dovetail_pipeline_fix(dovetail_pipeline* pipeline, int64_t grain, int overlapped);
+/* Positions at once from now on; 0 chooses again. Sends are waited for at once, or `overlapped` steps later: 1 or 2.
+ * Every rank calls it, with the same numbers: else it changes nothing and does not return 0, with the reason in
+ * dovetail_pipeline_error(). */
+int dovetail_pipeline_fix(dovetail_pipeline* pipeline, int64_t grain, int overlapped);
 
 /* Ends it, on every rank. */
 void dovetail_pipeline_close(dovetail_pipeline* pipeline);
 
-/* Why the last call of dovetail_pipeline_open gave NULL. */
+/* Why the last call of dovetail_pipeline_open gave NULL, or that of dovetail_pipeline_fix not 0. */
 const char* dovetail_pipeline_error(void);
 
 /* What was chosen, and why, in a few sentences; they last until the next call. */

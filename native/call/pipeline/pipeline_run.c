@@ -218,15 +218,24 @@ dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length,
     return dovetail_pipeline_open(MPI_Comm_f2c(comm), length, from, num_from, to, num_to);
 }
 
-void dovetail_pipeline_fix(dovetail_pipeline* p, int64_t grain, int overlapped) {
+int dovetail_pipeline_fix(dovetail_pipeline* p, int64_t grain, int overlapped) {
+    const int64_t own[] = {grain, -grain, overlapped, -overlapped};
+    int64_t most[4];
+    TRY(MPI_Allreduce(own, most, 4, MPI_INT64_T, MPI_MAX, p->comm));
+    if (most[0] != -most[1] || most[2] != -most[3] || grain < 0) {
+        snprintf(last_error, TEXT, "the ranks fix grains of %lld to %lld, with %lld to %lld sends overlapped",
+                 (long long)-most[1], (long long)most[0], (long long)-most[3], (long long)most[2]);
+        return MPI_ERR_ARG;
+    }
     p->is_fixed = grain > 0;
     p->runs = p->trials.count = p->choice.tried = 0;
     p->choice.settled = p->is_fixed || !p->num_links;
     p->choice.measured_s = 0;
-    if (!p->is_fixed) return;
+    if (!p->is_fixed) return MPI_SUCCESS;
     p->choice.grain = grain < p->most ? grain : p->most;
     p->choice.tiles = (p->length + p->choice.grain - 1) / p->choice.grain;
     p->choice.overlapped = overlapped < 0 ? 0 : overlapped > 2 ? 2 : overlapped;
+    return MPI_SUCCESS;
 }
 
 void dovetail_pipeline_close(dovetail_pipeline* p) {

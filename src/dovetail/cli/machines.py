@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import shlex
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from dovetail.machine import Machine
 
 SCHEMA = "dovetail.machines/1"
+RATES = {"bytes": ((1e9, "GB/s"), (1e6, "MB/s")), "flop": ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"))}
+NO_COSTS = "No costs: the machine can be shown and plotted; plans and simulations need costs (`Machine.with_costs`)."
 THIS = "this"
 
 
@@ -86,11 +89,27 @@ def _find(name: str) -> Machine:
     for _, machine in saved:
         if machine.name == name:
             return machine
+    _refuse_xml(name)
     if name == THIS:
         if not saved:
             raise MachineError("this machine was not probed yet", hint="dovetail probe links")
         return max(saved, key=lambda each: each[0].stat().st_mtime)[1]
     return Machine.load(name)
+
+
+def _refuse_xml(name: str) -> None:
+    """Raise MachineError, with the command that imports it, if `name` is a file of XML."""
+    try:
+        if not Path(name).is_file():
+            return
+        with Path(name).open("rb") as file:
+            start = file.read(256).removeprefix(codecs.BOM_UTF8).lstrip()
+    except OSError:  # unreadable: `Machine.load` says so
+        return
+    if start.startswith(b"<"):
+        out = shlex.quote(f"{Path(name).stem}.json")
+        hint = f"dovetail machines import {shlex.quote(name)} --out {out}"
+        raise MachineError(f"{name} is not a machine's JSON file", found="XML, such as hwloc and NCCL write", hint=hint)
 
 
 def known() -> Iterator[dict[str, Any]]:
@@ -120,13 +139,16 @@ def render(machine: Machine) -> str:
     lines = [f"{machine.name}: {machine.ranks} ranks on {nodes}, links {kinds}"]
     lines += [f"  {key:<18} {value}" for key, value in machine.provenance.items() if isinstance(value, str)]
     facts = [f"  {key:<18} {' '.join(str(v).split())}" for key, v in machine.facts.items() if not isinstance(v, dict)]
-    headers = ["cost", "origin", "from", "to", "at least", "at most", "median error", "largest"]
-    aligns: list[Any] = ["left", "left", *["right"] * 6]
+    head = "\n".join(lines + facts)
+    if not model.curves:
+        return f"{head}\n\n{NO_COSTS}"
+    headers = ["cost", "origin", "from", "to", "at least", "at most", "rate", "median error", "largest"]
+    aligns: list[Any] = ["left", "left", *["right"] * 7]
     rows = [_curve_row(key, curve) for key, curve in sorted(model.curves.items())]
     table = render_table(headers, rows, aligns, terminal=output.is_terminal(), width=output.width())
     notes = [f"Assumed: {line}." for line in model.assumptions()]
     notes += [f"{text[:1].upper()}{text[1:]}." for text in probed_beside_load(machine.costs)]
-    return "\n\n".join(filter(None, ["\n".join(lines + facts), table, "\n".join(notes)]))
+    return "\n\n".join(filter(None, [head, table, "\n".join(notes)]))
 
 
 def write_plot(machine: Machine, path: Path) -> Path:
@@ -148,7 +170,23 @@ def _curve_row(key: str, curve: Curve) -> list[str]:
     else:
         costs = [seconds(float(curve.seconds(x))) for x in (curve.low, curve.high) if math.isfinite(x)]
     errors = [percent(curve.median_error), percent(curve.max_error)]
-    return [key, curve.label, f"{ends[0]}", f"{ends[1]} {_unit(curve)}".strip(), *[*costs, "–"][:2], *errors]
+    ends[1] = f"{ends[1]} {_unit(curve)}".strip()
+    return [key, curve.label, *ends, *[*costs, "–"][:2], _rate(key, curve), *errors]
+
+
+def _rate(key: str, curve: Curve) -> str:
+    """Return the rate of large sizes, 1 / slope at the end of the last segment; `–` for factors and flat ends."""
+    from dovetail.report import significant
+
+    last = curve.segments[-1]
+    end = curve.high if math.isfinite(curve.high) else last.start
+    slope = last.slope + 2 * last.bend * (end - last.start)
+    rate = 1 / slope if slope > 0 else math.inf
+    if key.startswith("cil:") or not math.isfinite(rate):
+        return "–"
+    scales = RATES.get(curve.x_unit, ((1.0, f"{curve.x_unit}/s"),))
+    scale, unit = next((pair for pair in scales if rate >= 0.9995 * pair[0]), scales[-1])
+    return f"{significant(rate / scale)} {unit}"
 
 
 def _unit(curve: Curve) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ MOST_BYTES = 32 << 20
 NVSWITCH = "0x0680"  # how the class of a bridge begins, as which NVSwitches appear
 NVLINK_BYTES_PER_S = {60: 18.0e9, 70: 20.0e9, 80: 20.0e9, 90: 20.6e9}  # of one link, by the least sm
 PCI_LANE_BYTES_PER_S = {2.5: 0.25e9, 5.0: 0.5e9, 8.0: 0.985e9, 16.0: 1.97e9, 32.0: 3.94e9}  # by GT/s
+UNKNOWN_SPEEDS, UNKNOWN_LANES, MOST_LANES = ("", "Unknown", "Unknown speed"), 255, 32
 LATENCY_S = {"nvlink": 3.4e-6, "pci": 5.7e-6}
 SOURCE = "rates of a link and latencies: NCCL's own constants (src/graph/topo.h, tuning.cc: ring, Simple)"
+_SPEED = re.compile(r"(\d{1,3}(?:\.\d+)?)(?: GT/s(?: PCIe)?)?", re.ASCII)
 _ANEW = "write it anew: `lstopo --of xml FILE`, or run a program with NCCL_TOPO_DUMP_FILE=FILE"
 
 
@@ -31,13 +34,16 @@ def read_topology(path: str | Path) -> Machine:
     Returns
     -------
     Machine
-        From hwloc: one node with a rank for each core, and no costs; `dovetail probe` measures them. From NCCL: a rank
-        for each GPU, each a node of its own, linked by NVLink, an NVSwitch, or PCI; bandwidths by NCCL's constants.
+        From hwloc: one node with a rank for each core, and no costs. The machine can be shown and plotted; plans and
+        simulations need costs (`Machine.with_costs`). `dovetail probe` makes a machine of its own, of the host that it
+        runs on. From NCCL: a rank for each GPU, each a node of its own, linked by NVLink, an NVSwitch, or PCI;
+        bandwidths by NCCL's constants.
 
     Raises
     ------
     MachineError
-        If the file is missing, too long, no XML, or of another kind, or names no cores or GPUs.
+        If the file is missing, too long, no XML, or of another kind, names no cores or GPUs, or has a link whose count,
+        speed or width makes no sense.
     """
     root = _parse(Path(path))
     name = Path(path).stem
@@ -141,13 +147,27 @@ def _pci_rates(root: ElementTree.Element, path: str | Path) -> dict[str, float]:
 
 
 def _pci_rate(pci: ElementTree.Element, path: str | Path) -> float:
-    words = pci.get("link_speed", "").split()
-    try:
-        speed = float(words[0]) if words else 8.0
-    except ValueError:
-        raise MachineError(f"{path}: a PCI link of unknown speed", found=repr(pci.get("link_speed"))) from None
+    """Return the bytes/s of a PCI link.
+
+    Virtual machines hide speed and width: the file has "" or "Unknown", and 0 lanes. NCCL then takes 8 GT/s and 16
+    lanes, and so does this function. Linux says 255 for a width it does not know.
+    """
+    text = pci.get("link_speed", "").strip()
+    speed = _pci_speed("8 GT/s" if text in UNKNOWN_SPEEDS else text, path)
     lane = PCI_LANE_BYTES_PER_S[min(PCI_LANE_BYTES_PER_S, key=lambda known: abs(known - speed))]
-    return lane * (_whole(pci, "link_width", path) or 16)
+    lanes = _whole(pci, "link_width", path) if pci.get("link_width") else 0
+    if lanes > MOST_LANES and lanes != UNKNOWN_LANES:
+        raise MachineError(f"{path}: a PCI link has 1 to {MOST_LANES} lanes", found=f"link_width={lanes}", hint=_ANEW)
+    return lane * (lanes if 0 < lanes <= MOST_LANES else 16)
+
+
+def _pci_speed(text: str, path: str | Path) -> float:
+    """Return the GT/s in `8 GT/s`, `8.0 GT/s PCIe` or `8`."""
+    match = _SPEED.fullmatch(text)
+    if match is None or not float(match[1]):
+        hint = f"a speed such as '16.0 GT/s PCIe', or '' where it is unknown; {_ANEW}"
+        raise MachineError(f"{path}: link_speed of <pci> is no speed", found=repr(text[:40]), hint=hint)
+    return float(match[1])
 
 
 def _connected(links: dict[tuple[int, int], tuple[str, float]], ranks: int) -> bool:

@@ -16,6 +16,7 @@ from dovetail.report.summary import Provenance
 
 WIDTH, HEIGHT, MARGIN = 760, 420, 46
 HUES = ("#4b7cb3", "#c9774a", "#5d9c59", "#9a6fb0", "#8a8f94")
+HALO = "paint-order:stroke;stroke:var(--bg,Canvas);stroke-width:6px;stroke-linejoin:round"  # Canvas: outside a page
 LABELLED, DRAWN = 40, 512  # most nodes that have labels, and that are drawn
 Place = tuple[float, float]
 
@@ -41,7 +42,9 @@ def topology_svg(machine: Machine) -> str:
     places = _places(machine, nodes)
     kinds = list(dict.fromkeys(link.kind for link in machine.links if link.src != link.dst))
     hues = {kind: HUES[i % len(HUES)] for i, kind in enumerate(kinds)}
-    parts = [*_lines(machine, places, hues), *_dots(machine, places, len(nodes) <= LABELLED)]
+    parts = [*_lines(machine, places, hues), *_dots(places, len(nodes) <= LABELLED)]
+    if len(nodes) <= LABELLED:
+        parts += [f'<g style="{HALO}">', *_labels(machine, places), "</g>"]
     for number, kind in enumerate(kinds):
         x = 14 + number * 150
         parts.append(f'<line x1="{x}" x2="{x + 22}" y1="16" y2="16" stroke="{hues[kind]}" stroke-width="2"/>')
@@ -85,20 +88,24 @@ def _lines(machine: Machine, places: dict[int, Place], hues: dict[str, str]) -> 
         yield f'<line {ends} stroke="{hues[kind]}" stroke-width="1.4" opacity="0.7"/>'
 
 
-def _dots(machine: Machine, places: dict[int, Place], labelled: bool) -> Iterator[str]:
-    """Yield a square for each switch and a circle for each node, with its ranks."""
-    ranks: dict[int, list[int]] = {}
-    for rank, node in enumerate(machine.nodes):
-        ranks.setdefault(node, []).append(rank)
+def _dots(places: dict[int, Place], large: bool) -> Iterator[str]:
+    """Yield a square for each switch and a circle for each node."""
     for end, (x, y) in places.items():
         if end < 0:
             yield f'<rect x="{x - 7:.1f}" y="{y - 7:.1f}" width="14" height="14" fill="#8a8f94"/>'
-            continue
-        yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{7 if labelled else 3}" fill="#4b7cb3"/>'
-        if labelled:
-            some = ranks[end]
-            text = f"rank {some[0]}" if len(some) == 1 else f"node {end}: ranks {some[0]}–{some[-1]}"
-            inside = f"{machine.kind_within(end)} within" if len(some) > 1 else ""
-            yield f'<text x="{x:.1f}" y="{y + 20:.1f}" text-anchor="middle">{text}</text>'
-            if inside:
-                yield f'<text x="{x:.1f}" y="{y + 33:.1f}" text-anchor="middle">{escape(inside)}</text>'
+        else:
+            yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{7 if large else 3}" fill="#4b7cb3"/>'
+
+
+def _labels(machine: Machine, places: dict[int, Place]) -> Iterator[str]:
+    """Yield the text below each node: its ranks, and the link kind between them if there are several."""
+    ranks: dict[int, list[int]] = {}
+    for rank, node in enumerate(machine.nodes):
+        ranks.setdefault(node, []).append(rank)
+    for node, some in ranks.items():
+        x, y = places[node]
+        text = f"rank {some[0]}" if len(some) == 1 else f"node {node}: ranks {some[0]}–{some[-1]}"
+        yield f'<text x="{x:.1f}" y="{y + 20:.1f}" text-anchor="middle">{text}</text>'
+        if len(some) > 1:
+            inside = f"{machine.kind_within(node)} within"
+            yield f'<text x="{x:.1f}" y="{y + 33:.1f}" text-anchor="middle">{escape(inside)}</text>'

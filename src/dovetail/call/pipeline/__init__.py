@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import lru_cache
 from operator import index
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from dovetail.core import EnvironmentFault, OperatorError, RunError, compile_c, find_tool, native_folder
 from dovetail.run.ranks.together import of_all, words_of
+from dovetail.run.shared.world import Comm
 
 FOLDER = native_folder("call/pipeline")  # of dovetail_pipeline.h and its sources
 Array = NDArray[Any]
@@ -64,6 +66,9 @@ class Pipeline:
     def __init__(
         self, comm: Any, length: int, tile: Callable[[int, int], Any], receives: Faces, sends: Faces, grain: int | None
     ) -> None:
+        if isinstance(comm, Comm):
+            hint = "from mpi4py import MPI; MPI.COMM_WORLD, under mpiexec"
+            raise OperatorError("a pipeline needs an mpi4py communicator", found="dovetail.world()", hint=hint)
         self._pipeline, fortran = None, comm.py2f()
         self._library = _library_on_all(comm)
         try:
@@ -82,8 +87,11 @@ class Pipeline:
         if not made:
             raise OperatorError(f"no pipeline: {self._library.dovetail_pipeline_error().decode(errors='replace')}")
         self._pipeline = ctypes.c_void_p(made)
-        if grain is not None:
-            self._library.dovetail_pipeline_fix(self._pipeline, grain, 0)
+        try:
+            self._fix(grain or 0, 0)
+        except OperatorError:
+            self.close()
+            raise
 
     def __call__(self) -> None:
         """Make one pass. An error of `tile` is raised after the pass, so that other ranks do not wait for messages."""
@@ -102,7 +110,7 @@ class Pipeline:
             self._failure.append(error)
 
     def fix(self, grain: int, *, overlapped: int = 0) -> None:
-        """Fix the grain of later passes, equally on every rank.
+        """Fix the grain of later passes. Every rank calls it.
 
         Parameters
         ----------
@@ -110,8 +118,25 @@ class Pipeline:
             Positions per tile; 0: the library chooses and measures again.
         overlapped : int
             How many tiles later a send is waited for: 0 (blocking), 1 or 2.
+
+        Raises
+        ------
+        OperatorError
+            On every rank, if the ranks give different numbers, or a negative grain.
         """
-        self._library.dovetail_pipeline_fix(self._open(), _checked_grain(grain), overlapped)
+        self._open()
+        try:
+            asked = _checked_grain(grain), index(overlapped)
+        except BaseException:
+            with suppress(OperatorError):  # the other ranks wait until they are notified
+                self._fix(-1, 0)
+            raise
+        self._fix(*asked)
+
+    def _fix(self, grain: int, overlapped: int) -> None:
+        if self._library.dovetail_pipeline_fix(self._open(), grain, overlapped):
+            why = self._library.dovetail_pipeline_error().decode(errors="replace")
+            raise OperatorError(f"no grain fixed: {why}", hint="the same numbers on every rank, at least 0")
 
     @property
     def choice(self) -> Choice:

@@ -122,8 +122,17 @@ def family_document(name: str, read: Callable[[str], Document]) -> Document | No
         match = re.fullmatch(pattern, name)
         if match:
             numbers = [int(each) for each in match[1].split("x")]
+            if 0 in numbers:
+                raise ValueError(f"0 {_counted(make, numbers.index(0))}; at least 1 is needed")
             ranks = prod(numbers[:2]) if make is _fat_tree else prod(numbers) * (1 if make is _torus else 8)
-            if not 0 < ranks <= MOST_RANKS or 0 in numbers:
+            if ranks > MOST_RANKS:
                 raise ValueError(f"{ranks} ranks; 1 to {MOST_RANKS} can be generated")
             return make(name, numbers, read)
     return None
+
+
+def _counted(make: Maker, place: int) -> str:
+    """Return what the number at `place` of a family's names counts."""
+    if make is _fat_tree:
+        return ("leaf switches", "hosts of a leaf switch", "spine switches")[place]
+    return f"ranks along axis {place + 1}" if make is _torus else "nodes"
