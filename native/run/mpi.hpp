@@ -73,7 +73,7 @@ class MpiTransport final : public Transport {
     bool test(int handle) override {
         int done = 0;
         check_fault();
-        check(mpi_->test(comm_, handle, &done), "MPI_Test");
+        check(mpi_->test(comm_, handle, &done), "the collective");
         return done != 0;
     }
 

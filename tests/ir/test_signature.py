@@ -89,7 +89,7 @@ class TestBlocks:
         [
             ([], "takes 1 array: u"),
             ([np.ones((4, 5), "f4")], r"'u' of rank 1 must be the rank's block, of shape \(4, 6\)"),
-            ([np.ones((4, 6))], "must be float32"),
+            ([np.ones((4, 6))], r"astype\('float32'\), or make the operator with dtype='float64'"),
             ([[[1.0]]], "must be a NumPy array"),
             ([np.ma.masked_array(np.ones((4, 6), "f4"))], "is a masked array"),
         ],

@@ -191,6 +191,8 @@ def _block(what: str, spec: ArraySpec, rank: int, given: Any) -> Array:
         found = f"an array of shape {given.shape}"
         raise OperatorError(f"{what} must be the rank's block, of shape {spec.shapes[rank]}", found=found)
     if given.dtype.name != spec.dtype:
-        raise OperatorError(f"{what} must be {spec.dtype}", found=given.dtype.name, hint=f"astype('{spec.dtype}')")
+        makes = f", or make the operator with dtype='{given.dtype.name}'" if given.dtype.kind in "iuf" else ""
+        hint = f"astype('{spec.dtype}'){makes}"
+        raise OperatorError(f"{what} must be {spec.dtype}", found=given.dtype.name, hint=hint)
     found_array: Array = given
     return found_array

@@ -60,7 +60,8 @@ def _levels(nest: Recording, name: str) -> Levels:
     if oldest + loop.low.constant or loop.low.terms:
         first = f"the first level that is accessed is {loop.low + oldest}"
         which = "later" if oldest + loop.low.constant < 0 else "earlier"
-        hint = f"levels count from 0: let the loop begin at {-oldest}, or use {which} subscripts"
+        same = f"loop({-oldest}, {loop.high - loop.low - oldest})"
+        hint = f"levels count from 0: {same} makes as many steps; or use {which} subscripts"
         raise OperatorError(
             f"array {name} has levels that no argument gives", where=accesses[0][0].line, found=first, hint=hint
         )
