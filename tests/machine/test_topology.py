@@ -80,6 +80,7 @@ def test_impossible_numbers_are_named(name):
     ("name", "said"),
     [
         ("fat-tree-4x4x0", "0 spine switches; at least 1 is needed"),
+        ("fat-tree-4x4x99999999", "99999999 spine switches; 1 to 65536 can be generated"),
         ("fat-tree-4x0x2", "0 hosts of a leaf switch"),
         ("fat-tree-0x4", "0 leaf switches"),
         ("torus-4x0", "0 ranks along axis 2"),

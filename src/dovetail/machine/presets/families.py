@@ -127,6 +127,8 @@ def family_document(name: str, read: Callable[[str], Document]) -> Document | No
             ranks = prod(numbers[:2]) if make is _fat_tree else prod(numbers) * (1 if make is _torus else 8)
             if ranks > MOST_RANKS:
                 raise ValueError(f"{ranks} ranks; 1 to {MOST_RANKS} can be generated")
+            if max(numbers) > MOST_RANKS:
+                raise ValueError(f"{max(numbers)} spine switches; 1 to {MOST_RANKS} can be generated")
             return make(name, numbers, read)
     return None
 
