@@ -28,6 +28,7 @@ from dovetail import trace
 from dovetail.cli import doctor, main
 from dovetail.cli.app import ORDER, exit_code
 from dovetail.cli.operators import OperatorRequest, Verb
+from dovetail.cli.run import _note_library
 from dovetail.core import CostError, EnvironmentFault, MachineError, OperatorError, PlanError, ProgramError, RunError
 from dovetail.ir.registry import OPERATORS
 from dovetail.machine import Machine
@@ -736,6 +737,15 @@ def test_run_compare_show(document, call, planned):
     assert comparison["num_missing"] == 0
     assert call("show", found["timeline"])[0] == 0
     assert not (planned / "runs").exists()  # kept only after a failure
+
+
+def test_a_run_says_that_its_messages_go_another_way_than_planned(monkeypatch, capsys):
+    machine = replace(two_hosts(), facts={"mpi": "MPICH  5"})
+    monkeypatch.setattr("dovetail.cli.probed.planned_for", lambda document: machine)
+    for ran, notes in (("MPICH 5", 0), ("shared memory", 1)):
+        plan, result = SimpleNamespace(to_json=lambda: {"machine": "probed"}), SimpleNamespace(facts={"mpi": ran})
+        _note_library(plan, result)
+        assert capsys.readouterr().err.count("by MPICH 5; here they went by shared memory (--on)") == notes
 
 
 @pytest.mark.needs("mpich")

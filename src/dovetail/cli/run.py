@@ -10,7 +10,7 @@ import typer
 from dovetail.cli import files, output
 from dovetail.cli.options import Budget, Json, Launch, On, Out, Rounds, Seed, known_dtype
 from dovetail.cli.trace import note_trace_in, refuse_another
-from dovetail.core import EnvironmentFault, save_json
+from dovetail.core import DovetailError, EnvironmentFault, save_json
 
 if TYPE_CHECKING:
     from dovetail.planner import Plan
@@ -90,6 +90,7 @@ def run(
     fault = _save(plan, result, folder)
     place = None if fault or not result["planned"].timelines else folder / "measured.json"
     output.emit(summary(plan, result, place)) if json else print(render(plan, result, place))
+    _note_library(plan, result)
     wrong = _wrong(result)
     for line in wrong:
         output.warn(line)
@@ -134,6 +135,23 @@ def _both(plan: Plan, result: JobResult) -> tuple[Outcome, Outcome]:
     """Return the outcomes of serial and of the plan; the same outcome if the plan is serial."""
     planned = result["planned"]
     return (planned if plan.keeps_serial else result["serial"]), planned
+
+
+def _note_library(plan: Plan, result: JobResult) -> None:
+    """Print a note if the plan was made for messages by another library than those of this run."""
+    from dovetail.cli.probed import planned_for
+    from dovetail.machine import presets
+
+    document = plan.to_json()
+    if document["machine"] in presets():
+        return
+    try:
+        names = [planned_for(document).facts.get("mpi"), result.facts.get("mpi")]
+    except DovetailError:  # its machine is not known here
+        return
+    made, ran = (" ".join(str(name or "").split()) for name in names)
+    if made and ran and made != ran:
+        output.note(f"The plan was made for messages by {made}; here they went by {ran} (--on).")
 
 
 def _gain(plan: Plan, serial: Outcome, planned: Outcome) -> str:
