@@ -113,6 +113,7 @@ def test_comments_keep_line_numbers(tmp_path: Path) -> None:
         ("rank 1 {", "rank 0 {", "given twice"),
         ("num_ranks 2\n", "\n", "num_ranks"),
         ("calc 3000", "calc -3000", "no GOAL statement"),
+        ("b: calc", "a: calc", r"rank 1 has the label 'a' twice\n.*s\.goal:13\n.*s\.goal:12"),
     ],
 )
 def test_faulty_goal_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -168,14 +169,17 @@ def node(
     return head + b"".join(attribute(name, value) for name, value in attr.items())
 
 
-def chakra(folder: Path, *ranks: list[bytes]) -> Path:
+METADATA = content(1, b"0.0.4")
+
+
+def chakra(folder: Path, *ranks: list[bytes], first: tuple[bytes, ...] = (METADATA,)) -> Path:
     for rank, nodes in enumerate(ranks):
-        messages = [content(1, b"0.0.4"), *nodes]
+        messages = [*first, *nodes]
         (folder / f"run.{rank}.et").write_bytes(b"".join(varint(len(each)) + each for each in messages))
     return folder / "run.0.et"
 
 
-CALC, SEND, RECV, COLL = 4, 5, 6, 7
+META, CALC, SEND, RECV, COLL = 1, 4, 5, 6, 7
 
 
 def test_a_message_of_chakra(tmp_path: Path) -> None:
@@ -200,14 +204,14 @@ def test_collectives_cost_what_the_machine_or_the_caller_says(tmp_path: Path) ->
     path = chakra(tmp_path, *ranks)
     known = star(3, **{"all_reduce:3": line(1e-6, 1e-9)})
     assert seconds(path, known) == pytest.approx(2e-6 + 1e-6 + 4000e-9)
-    asked: list[tuple[str, int, int]] = []
+    asked: list[tuple[str, tuple[int, ...], int]] = []
 
     def call_seconds(*call: object) -> float:
         asked.append(call)  # type: ignore[arg-type]
         return 0.5
 
     assert seconds(path, star(3), call_seconds=call_seconds) == pytest.approx(0.5 + 2e-6)
-    assert set(asked) == {("all_reduce", 3, 4000)}
+    assert set(asked) == {("all_reduce", (0, 1, 2), 4000)}
 
 
 def test_process_groups(tmp_path: Path) -> None:
@@ -274,3 +278,83 @@ c: recv 8b from 0 tag 3
 def test_surplus_sends_and_impossible_ranks_are_named(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(FileError, match=words):
         replayed(goal(tmp_path, text))
+
+
+def test_a_trace_begins_with_its_metadata(tmp_path: Path) -> None:
+    good = node(1, CALC, micros=7)
+    for first in ((), (node(5, CALC, micros=1),)):
+        with pytest.raises(FileError, match=r"does not begin with GlobalMetadata\n.*fields of a node"):
+            replayed(chakra(tmp_path, [good], first=first))
+    with pytest.raises(FileError, match=r"does not begin with GlobalMetadata\n.*an empty file"):
+        replayed(chakra(tmp_path, [], first=()))
+    only_attributes = content(2, content(1, b"schema") + content(29, b"1.0.2-chakra.0.0.4"))
+    for metadata in (METADATA + only_attributes, only_attributes, b""):
+        assert seconds(chakra(tmp_path, [good], first=(metadata,)), star(1)) == pytest.approx(7e-6)
+
+
+def test_an_id_given_twice_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"the id 1 is given twice\n.*run\.0\.et: node 1 'n1'"):
+        replayed(chakra(tmp_path, [node(1, CALC, micros=1), node(2, CALC), node(1, CALC, micros=1)]))
+
+
+@pytest.mark.parametrize("kind", [0, 8, 77])
+def test_a_type_beyond_the_schema_is_refused(tmp_path: Path, kind: int) -> None:
+    with pytest.raises(FileError, match=rf"(?s)not replayed.*run\.0\.et: node 4.*type {kind}\n"):
+        replayed(chakra(tmp_path, [node(1, CALC, micros=1), node(4, kind, micros=1)]))
+
+
+def test_metadata_nodes_take_no_time_and_hold_nothing_up(tmp_path: Path) -> None:
+    nodes = [
+        node(1, CALC, micros=10, is_cpu_op=False),
+        node(2, META, after=(1,), micros=50),
+        node(3, META, after=(2,)),
+        node(4, CALC, after=(3,), micros=5, is_cpu_op=True),
+        node(5, META),
+        node(6, CALC, after=(5,), micros=8, is_cpu_op=True),
+    ]
+    assert seconds(chakra(tmp_path, nodes), star(1)) == pytest.approx(15e-6)
+    with pytest.raises(FileError, match="waits for itself"):
+        replayed(chakra(tmp_path, [node(1, META, after=(2,)), node(2, META, after=(1,))]))
+
+
+def test_ranks_that_give_a_collective_different_sizes_are_refused(tmp_path: Path) -> None:
+    def calls(*sizes: int) -> list[bytes]:
+        return [node(i, COLL, comm_type=0, comm_size=size) for i, size in enumerate(sizes, 1)]
+
+    message = r"all_reduce of rank 1 is of 24 bytes\n.*run\.1\.et: node 2 'n2'\n.* 16 bytes at .*run\.0\.et: node 2"
+    with pytest.raises(FileError, match=message):
+        replayed(chakra(tmp_path, calls(8, 16), calls(8, 24)))
+
+
+def test_sizes_of_different_groups_and_kinds_differ_freely(tmp_path: Path) -> None:
+    (tmp_path / "comm_group.json").write_text('{"0": [0, 1], "1": [0, 1]}')
+    nodes = [
+        [
+            node(1, COLL, comm_type=0, comm_size=8, pg_name="0"),
+            node(2, COLL, after=(1,), comm_type=2, comm_size=16, pg_name="0"),
+            node(3, COLL, after=(2,), comm_type=0, comm_size=32, pg_name="1"),
+        ]
+    ] * 2
+    known = star(2, **{"all_reduce:2": line(0, 1e-9), "all_gather:2": line(0, 1e-9)})
+    assert seconds(chakra(tmp_path, *nodes), known) == pytest.approx(56e-9)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([0, 5], r"group 'g'\n.*rank 5, where the trace has ranks 0 to 1"),
+        ([0, -1], r"group 'g'\n.*rank -1"),
+        ([0, "1"], r"group 'g'\n.*rank '1'"),
+        ([0, 0.5], r"group 'g'\n.*rank 0\.5"),
+        ([1, 0, 1], r"a rank twice\n.*comm_group\.json: process group 'g'\n.*rank 1"),
+        ([0], r"rank 1 calls a collective of process group 'g', but is not in it\n.*run\.1\.et: node 1"),
+        ([], r"rank 0 calls a collective of process group 'g', but is not in it\n.*run\.0\.et: node 1"),
+        (3, "no table of process groups"),
+    ],
+)
+def test_faulty_process_groups_are_refused(tmp_path: Path, ranks: object, message: str) -> None:
+    (tmp_path / "comm_group.json").write_text(json.dumps({"g": ranks}))
+    trace = chakra(tmp_path, *[[node(1, COLL, comm_type=0, comm_size=8, pg_name="g")]] * 2)
+    with pytest.raises(FileError, match=message) as error:
+        replayed(trace)
+    assert "comm_group.json" in str(error.value)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from dovetail.core import FileError
-from dovetail.trace.schedules.dag import CALC, MEET, RECV, SEND, Node, Replay, to_replay
+from dovetail.trace.schedules.dag import CALC, MEET, MERGE, RECV, SEND, Node, Replay, to_replay
 
 MICROSECOND = 1e-6
 GROUPS = "comm_group.json"  # beside the traces: process group -> its ranks
 # Numbers of the schema et_def.proto, version 0.0.4 (mlcommons/chakra).
-LOAD, STORE, COMPUTE, SENDS, RECEIVES, COLLECTIVE = 2, 3, 4, 5, 6, 7
+METADATA, LOAD, STORE, COMPUTE, SENDS, RECEIVES, COLLECTIVE = TYPES = range(1, 8)
 COLLECTIVES = {0: "all_reduce", 2: "all_gather", 5: "broadcast", 6: "all_to_all", 7: "reduce_scatter", 9: "barrier"}
 BARRIER_BYTES = 8  # a barrier is replayed as an all_reduce of this size
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -30,8 +30,9 @@ def read_chakra(paths: Sequence[Path]) -> Replay:
     """Return the Replay of the traces `NAME.0.et`, `NAME.1.et`, …, of which one or all are given.
 
     Computations and memory accesses take the duration in the trace. Those of the CPU (`is_cpu_op`), of the accelerator
-    and of memory run beside each other. `comm_size` is taken as the larger of a rank's input and output. The ranks of a
-    process group (`pg_name`) are those in `comm_group.json` beside the traces; without a name, all.
+    and of memory run beside each other. Metadata nodes take no time. `comm_size` is taken as the larger of a rank's
+    input and output. The ranks of a process group (`pg_name`) are those in `comm_group.json` beside the traces; without
+    a name, all.
 
     Raises
     ------
@@ -39,7 +40,7 @@ def read_chakra(paths: Sequence[Path]) -> Replay:
         If a file is no such trace, a rank's is missing, or a node cannot be replayed; the error names it.
     """
     files = _files(paths[0])
-    groups = _groups(paths[0].parent)
+    groups = _groups(paths[0].parent / GROUPS, len(files))
     nodes: list[Node] = []
     for rank, path in enumerate(files):
         nodes += _Rank(rank, path, len(files), groups, len(nodes)).nodes()
@@ -59,14 +60,30 @@ def _files(path: Path) -> list[Path]:
     return [path.parent / f"{match['head']}{rank}.et" for rank in ranks]
 
 
-def _groups(folder: Path) -> dict[str, tuple[int, ...]]:
-    path = folder / GROUPS
+def _groups(path: Path, num_ranks: int) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each process group. The group without a name has all ranks."""
+    everyone = {"": tuple(range(num_ranks))}
     if not path.exists():
-        return {}
+        return everyone
     try:
-        return {name: tuple(map(int, ranks)) for name, ranks in json.loads(path.read_text()).items()}
+        table = {name: tuple(ranks) for name, ranks in json.loads(path.read_text()).items()}
     except (ValueError, AttributeError, TypeError) as error:
         raise FileError(f"{path} is no table of process groups", found=str(error), hint='{"0": [0, 1], …}') from error
+    for name, ranks in table.items():
+        _check_group(ranks, num_ranks, f"{path}: process group '{name}'")
+    return table | everyone
+
+
+def _check_group(ranks: tuple[Any, ...], num_ranks: int, where: str) -> None:
+    """Raise FileError if these are not different ranks of the trace."""
+    seen = set[int]()
+    for rank in ranks:
+        if type(rank) is not int or not 0 <= rank < num_ranks:
+            found = f"rank {rank!r}, where the trace has ranks 0 to {num_ranks - 1}"
+            raise FileError("a process group has a rank without a trace", where=where, found=found)
+        if rank in seen:
+            raise FileError("a process group has a rank twice", where=where, found=f"rank {rank}")
+        seen.add(rank)
 
 
 class _Rank:
@@ -74,29 +91,53 @@ class _Rank:
 
     def __init__(self, rank: int, path: Path, num_ranks: int, groups: dict[str, tuple[int, ...]], first: int) -> None:
         self.rank, self.path, self.num_ranks, self.groups, self.first = rank, path, num_ranks, groups, first
+        self.joined = set[str]()  # process groups in which this rank is known to be
 
     def nodes(self) -> list[Node]:
+        read = self._read()
+        number: dict[int, int] = {}
+        for place, node in enumerate(read):
+            if number.setdefault(node["id"], self.first + place) != self.first + place:
+                found = f"node '{read[number[node['id']] - self.first]['name']}' has it, too"
+                raise FileError(f"the id {node['id']} is given twice", where=self._where(node), found=found)
+        return [self._linked(node, number) for node in read]
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return all nodes of the file. Raise FileError if it is no trace of the schema."""
         try:
-            read = [_node(_fields(message)) for message in list(_messages(self.path.read_bytes()))[1:]]
+            records = list(_messages(self.path.read_bytes()))
+            is_trace = bool(records) and _is_metadata(_fields(records[0]))
+            read = [_node(_fields(record)) for record in records[1:]]
         except (ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
             what = f"{self.path} is no Chakra trace, or is cut off"
             raise FileError(what, found=str(error), hint="traces of schema 0.0.4, uncompressed") from error
-        number = {node["id"]: self.first + place for place, node in enumerate(read)}
-        found = []
-        for node in read:
-            made = self._made(node)
-            for before in dict.fromkeys(node["after"]):
-                if before not in number:
-                    raise FileError(
-                        f"node {node['id']} waits for node {before}", where=made.where, found="no such node"
-                    )
-                made.after.append(number[before])
-            found.append(made)
-        return found
+        if not is_trace:
+            found = "a record with fields of a node" if records else "an empty file"
+            hint = 'the first record of a trace is GlobalMetadata { version: "0.0.4" }; write the trace again'
+            raise FileError(f"{self.path} does not begin with GlobalMetadata", found=found, hint=hint)
+        return read
+
+    def _where(self, node: dict[str, Any]) -> str:
+        return f"{self.path}: node {node['id']} '{node['name']}'"
+
+    def _linked(self, node: dict[str, Any], number: dict[int, int]) -> Node:
+        """Return a node with the numbers of the nodes it waits for."""
+        made = self._made(node)
+        for before in dict.fromkeys(node["after"]):
+            if before not in number:
+                what = f"node {node['id']} waits for node {before}"
+                raise FileError(what, where=made.where, found="no such node")
+            made.after.append(number[before])
+        return made
 
     def _made(self, node: dict[str, Any]) -> Node:
-        where, about = f"{self.path}: node {node['id']} '{node['name']}'", node["attr"]
-        kind, size = node["type"], _count(about, "comm_size", where)
+        where, about, kind = self._where(node), node["attr"], node["type"]
+        if kind not in TYPES:
+            hint = f"schema 0.0.4 has types {TYPES[0]} to {TYPES[-1]}, and 0 for invalid nodes"
+            raise FileError("a node of this type is not replayed", where=where, found=f"type {kind}", hint=hint)
+        if kind == METADATA:
+            return Node(MERGE, self.rank, where)
+        size = _count(about, "comm_size", where)
         if kind in (SENDS, RECEIVES):
             end = "comm_dst" if kind == SENDS else "comm_src"
             peer = _count(about, end, where) if end in about else -1
@@ -119,13 +160,32 @@ class _Rank:
         if kind is None:
             known = ", ".join(f"{each} ({n})" for n, each in COLLECTIVES.items())
             raise FileError(f"collectives of comm_type {number} are not replayed", where=where, hint=f"known: {known}")
-        if name and name not in self.groups:
-            hint = f'{{"{name}": [0, 1, …]}} in {GROUPS} beside the traces'
-            raise FileError(f"the ranks of process group '{name}' are unknown", where=where, hint=hint)
-        group = self.groups[name] if name else tuple(range(self.num_ranks))
+        group = self._group(name, where)
         if kind == "barrier":
             kind, size = "all_reduce", BARRIER_BYTES
         return Node(MEET, self.rank, where, num_bytes=size, unit=name, call=(kind, group))
+
+    def _group(self, name: str, where: str) -> tuple[int, ...]:
+        """Return the ranks of a process group. Raise FileError if it is unknown, or if this rank is not in it."""
+        place = self.path.parent / GROUPS
+        if name not in self.groups:
+            hint = f'{{"{name}": [0, 1, …]}} in {GROUPS} beside the traces'
+            raise FileError(f"the ranks of process group '{name}' are unknown", where=where, hint=hint)
+        group = self.groups[name]
+        if name not in self.joined and self.rank not in group:
+            what = f"rank {self.rank} calls a collective of process group '{name}', but is not in it"
+            raise FileError(what, where=where, found=f"ranks {_listed(group)} in {place}")
+        self.joined.add(name)
+        return group
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (f", … ({len(ranks)} in all)" if len(ranks) > 8 else "")
+
+
+def _is_metadata(fields: Fields) -> bool:
+    """Return whether these are fields of a GlobalMetadata: a version, and attributes."""
+    return all(number in (1, 2) and isinstance(value, bytes) for number, value in fields)
 
 
 def _count(about: dict[str, Any], name: str, where: str) -> int:

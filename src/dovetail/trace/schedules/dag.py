@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dovetail.core import FileError
+from dovetail.core import CostError, DovetailError, FileError
 from dovetail.cost import Prices, price
 from dovetail.ir import Builder, Kind, Program, Region, Slot, Workload
 from dovetail.ir.program import MAX_SLOTS
 from dovetail.machine import Machine
 
-CALC, SEND, RECV, MEET = "calc", "send", "recv", "collective"
+CALC, SEND, RECV, MEET, MERGE = "calc", "send", "recv", "collective", "merge"
 DATA = "data"  # the buffer; its slots are bytes
 
 
@@ -28,7 +28,7 @@ class Node:
     Attributes
     ----------
     kind : str
-        CALC, SEND, RECV or MEET.
+        CALC, SEND, RECV, MEET or MERGE. A MERGE takes no time: what waits for it waits for all that it waits for.
     rank : int
         The rank.
     where : str
@@ -59,17 +59,20 @@ class Node:
     after: list[int] = field(default_factory=list)
 
 
+CallSeconds = Callable[[str, tuple[int, ...], int], float]  # of a collective's kind, ranks of its group, and bytes
+
+
 @dataclass(frozen=True)
 class Replay:
     """A Program that repeats what ranks did, with what the file says about durations.
 
-    `seconds`: of each op that computes, 0 for others. `calls`: rows of collectives, with kind, number of ranks, bytes.
+    `seconds`: of each op that computes, 0 for others. `calls`: rows of collectives, with bytes.
     """
 
     program: Program
     seconds: NDArray[np.float64]
     workload: Workload
-    calls: tuple[tuple[int, str, int, int], ...] = ()
+    calls: tuple[tuple[int, int], ...] = ()
 
     def priced(
         self,
@@ -77,9 +80,11 @@ class Replay:
         contention: float | None = None,
         *,
         extrapolate: bool = False,
-        call_seconds: Callable[[str, int, int], float] | None = None,
+        call_seconds: CallSeconds | None = None,
     ) -> Prices:
         """Return prices: computation as in the file, messages and collectives by the machine's curves.
+
+        A collective of one rank, or of 0 bytes, takes 0 s.
 
         Parameters
         ----------
@@ -88,25 +93,51 @@ class Replay:
         contention, extrapolate
             As in `price`.
         call_seconds : callable, optional
-            Returns the seconds of a collective that the machine has no curve for, given its kind, ranks and bytes.
+            Returns the seconds of a collective that the machine has no curve for, given its kind, the ranks of its
+            group, and bytes.
 
         Raises
         ------
         CostError
-            If the machine lacks a cost.
+            If the machine lacks a cost, or `call_seconds` raises a DovetailError; then the error names the node.
         """
         kind = self.program.columns["kind"]
-        unknown = [row for row, name, ranks, _ in self.calls if f"{name}:{ranks}" not in machine.costs and call_seconds]
+        asked = self._without_curve(machine, call_seconds)
         as_nop = kind.copy()
         as_nop[kind == Kind.compute] = Kind.nop
-        as_nop[unknown] = Kind.nop
+        as_nop[[row for rows in asked.values() for row in rows]] = Kind.nop
         moved = self.program.with_columns({**self.program.columns, "kind": as_nop})
         found = price(moved, machine, self.workload, contention, extrapolate=extrapolate)
         work_s = found.work_s + self.seconds
-        for row, name, ranks, num_bytes in self.calls:
-            if row in set(unknown) and call_seconds:
-                work_s[row] = call_seconds(name, ranks, num_bytes)
+        for (call, num_bytes), rows in asked.items():
+            group = self.program.collectives[call].group
+            if call_seconds and len(group) > 1 and num_bytes:
+                work_s[rows] = self._asked_s(rows[0], num_bytes, call_seconds)
         return found.with_columns(work_s=work_s)
+
+    def _without_curve(self, machine: Machine, call_seconds: CallSeconds | None) -> dict[tuple[int, int], list[int]]:
+        """Return rows of collectives that no curve of the machine prices, by number of the collective, and bytes."""
+        found: dict[tuple[int, int], list[int]] = defaultdict(list)
+        numbers = self.program.columns["call"]
+        for row, num_bytes in self.calls:
+            name, group = self.program.collectives[number := int(numbers[row])]
+            is_asked = call_seconds and f"{name}:{len(group)}" not in machine.costs
+            if is_asked or len(group) == 1 or not num_bytes:
+                found[number, num_bytes].append(row)
+        return found
+
+    def _asked_s(self, row: int, num_bytes: int, call_seconds: CallSeconds) -> float:
+        """Return the seconds of a collective. Errors name its node."""
+        name, group = self.program.collectives[int(self.program.columns["call"][row])]
+        try:
+            return call_seconds(name, group, num_bytes)
+        except DovetailError as error:
+            where = self.program.lines[int(self.program.columns["line"][row])]
+            why = error.what + (f": {error.found}" if error.found else "")
+            own = f"give the machine a curve '{name}:{len(group)}'"
+            hint = error.hint if isinstance(error, CostError) and error.hint else own
+            what = f"this {name} of {len(group)} ranks and {num_bytes} bytes has no predicted time"
+            raise CostError(what, where=where, found=why, hint=hint) from error
 
 
 MOST_RANKS = 1 << 20  # tables have an entry for each rank, so a damaged number would exhaust the memory
@@ -118,7 +149,8 @@ def to_replay(name: str, num_ranks: int, nodes: Sequence[Node]) -> Replay:
     Raises
     ------
     FileError
-        If a message has no partner or another size there, or if the nodes wait for each other in a circle.
+        If a message has no partner or another size there, if ranks give a collective different sizes, or if the nodes
+        wait for each other in a circle.
     """
     if num_ranks > MOST_RANKS:
         raise FileError(f"{num_ranks} ranks are more than {MOST_RANKS}", where=name)
@@ -127,10 +159,12 @@ def to_replay(name: str, num_ranks: int, nodes: Sequence[Node]) -> Replay:
             raise FileError(f"{node.num_bytes} bytes are more than a message may have", where=node.where)
     order = _sorted(nodes, [node.after for node in nodes])
     partner = _partners(nodes, order)
+    queues = _queues(nodes, order)
+    _check_sizes(nodes, queues)
     before = [list(node.after) for node in nodes]
     for receive, send in partner.items():
         before[receive].append(send)
-    for queue in _queues(nodes, order).values():  # these keep their order, whatever the rest does
+    for queue in queues.values():  # these keep their order, whatever the rest does
         for one, other in itertools.pairwise(queue):
             before[other].append(one)
     return _Writer(name, num_ranks, nodes).written(_sorted(nodes, before))
@@ -196,6 +230,22 @@ def _partners(nodes: Sequence[Node], order: Sequence[int]) -> dict[int, int]:
     return found
 
 
+def _check_sizes(nodes: Sequence[Node], queues: dict[tuple[Any, ...], list[int]]) -> None:
+    """Raise FileError if the k-th call of a collective has not the same size on all ranks of its group."""
+    first: dict[tuple[Any, ...], list[Node]] = defaultdict(list)  # calls of the rank with most of them so far
+    for (kind, *_), queue in queues.items():
+        counts: dict[tuple[Any, ...], int] = defaultdict(int)
+        for node in (nodes[number] for number in queue if kind == MEET):
+            key = node.unit, *node.call
+            calls, count = first[key], counts[key]
+            counts[key] += 1
+            if count == len(calls):
+                calls.append(node)
+            elif (other := calls[count]).num_bytes != node.num_bytes:
+                what = f"this {node.call[0]} of rank {node.rank} is of {node.num_bytes} bytes"
+                raise FileError(what, where=node.where, found=f"{other.num_bytes} bytes at {other.where}")
+
+
 class _Writer:
     """Writes nodes as ops. A lane of a rank: a unit's CALCs, a unit's MEETs, or a channel's messages one way."""
 
@@ -211,24 +261,27 @@ class _Writer:
             self.depth[_key(node)] += node.kind == SEND
 
     def written(self, order: Sequence[int]) -> Replay:
-        rows: dict[int, int] = {}
-        seconds, calls = [], []
+        rows: dict[int, list[int]] = {}  # of a node: its op; of a MERGE: all ops that it waits for
+        seconds, calls = list[float](), list[tuple[int, int]]()
         for number in order:
             node = self.nodes[number]
-            rows[number] = row = self.builder.add(
-                Kind.compute if node.kind == CALC else Kind[node.kind],
-                node.rank,
-                self._lane(node),
-                after=sorted({rows[each] for each in node.after}),
-                line=node.where,
-                **dict(self._more(node)),
-            )
+            after = sorted({row for each in node.after for row in rows[each]})
+            if node.kind == MERGE:
+                rows[number] = after
+                continue
+            row = self._add(node, after)
+            rows[number] = [row]
             seconds.append(node.seconds if node.kind == CALC else 0.0)
             if node.kind == MEET:
-                calls.append((row, node.call[0], len(node.call[1]), node.num_bytes))
+                calls.append((row, node.num_bytes))
         program = self.builder.build()
         workload = Workload({DATA: (Slot((1,), "uint8"),) * program.num_ranks})
         return Replay(program, np.array(seconds, np.float64), workload, tuple(calls))
+
+    def _add(self, node: Node, after: list[int]) -> int:
+        kind = Kind.compute if node.kind == CALC else Kind[node.kind]
+        more = dict(self._more(node))
+        return self.builder.add(kind, node.rank, self._lane(node), after=after, line=node.where, **more)
 
     def _more(self, node: Node) -> Iterator[tuple[str, Any]]:
         whole = [Region(DATA, 0, node.num_bytes)] if node.num_bytes else []

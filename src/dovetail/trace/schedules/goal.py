@@ -120,8 +120,15 @@ class _Reader:
             kind = SEND if match["way"] == "send" else RECV
             node = Node(kind, self.rank, where, num_bytes=int(match["size"]), peer=peer, tag=tag, unit=unit)
         if match["label"]:
-            self.labels[match["label"]] = len(self.nodes)
+            self._label(match["label"], where)
         self.nodes.append(node)
+
+    def _label(self, label: str, where: str) -> None:
+        """Give the next node a label."""
+        if label in self.labels:
+            found = f"'{label}' of {self.nodes[self.labels[label]].where}"
+            raise FileError(f"rank {self.rank} has the label '{label}' twice", where=where, found=found)
+        self.labels[label] = len(self.nodes)
 
     def finished(self) -> Replay:
         if self.rank >= 0 or self.num_ranks < 1:
