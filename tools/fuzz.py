@@ -46,6 +46,7 @@ from dovetail.trace.schedules.goal import read_goal
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
+import chakra_files as chakra  # noqa: E402
 from trace_files import event, write_process  # noqa: E402
 
 LIMIT_S = 5
@@ -70,7 +71,6 @@ CHROME = (
     b'[{"ph":"X","pid":0,"tid":0,"ts":1.0,"dur":2.0,"name":"MPI_Send","args":{"bytes":8,"peer":1}},'
     b'{"ph":"B","pid":1,"ts":2,"name":"a"},{"ph":"E","pid":1,"ts":3}]'
 )
-CHAKRA = b'{"nodes":[{"id":1,"type":"COMM_SEND_NODE","attr":[{"name":"comm_size","uint64_val":8}]}]}'
 TLOG = np.array([(0, 10, 0, 1, 0.5), (0, 11, 0, 1, 0.6), (1, 31, 2, 3, 0.7), (1, 2, 0, 0, 0.9)], RECORD).tobytes()
 
 Reader = tuple[list[bytes], Callable[[bytes], Any]]
@@ -83,9 +83,9 @@ def readers(place: Path) -> dict[str, Reader]:
     slots = Workload({buffer.name: (Slot((4,), "float32"),) * 2 for buffer in program.buffers})
     timeline = simulate(program, price(program, machine, slots, extrapolate=True))
 
-    def at_path(read: Callable[[Any], Any], many: bool = False) -> Callable[[bytes], Any]:
+    def at_path(read: Callable[[Any], Any], name: str = "input", many: bool = False) -> Callable[[bytes], Any]:
         def run(content: bytes) -> Any:
-            path = place / "input"
+            path = place / name
             path.write_bytes(content)
             return read([path] if many else path)
 
@@ -110,12 +110,20 @@ def readers(place: Path) -> dict[str, Reader]:
         "mscclpp": ([json.dumps(write_mscclpp(program)).encode()], read_mscclpp),
         "topology": ([HWLOC, NCCL], at_path(read_topology)),
         "goal": ([GOAL], at_path(read_goal)),
-        "chakra": ([CHAKRA], at_path(read_chakra, many=True)),
+        "chakra": ([_chakra(place)], at_path(read_chakra, "input.0.et", many=True)),
         "chrome": ([CHROME], at_path(read_chrome, many=True)),
         "tlog": ([TLOG], at_path(read_tlog)),
         "process": ([record], at_path(read_process)),
         "fault": ([b"link:3-4", b"rank:5"], lambda content: Fault.parse(content.decode())),
     }
+
+
+def _chakra(place: Path) -> bytes:
+    """Return a trace of one rank: two computations, one after the other, and a collective."""
+    one, other = chakra.node(1, 4, micros=10, is_cpu_op=True), chakra.node(2, 2, after=(1,), micros=5)
+    call = chakra.node(3, 7, after=(2, 1), comm_size=64, comm_type=0, pg_name="", scale=0.5)
+    (place / "sample").mkdir()
+    return chakra.chakra(place / "sample", [one, other, call]).read_bytes()
 
 
 def damaged(sample: bytes, rng: random.Random) -> bytes:
@@ -172,6 +180,13 @@ def tried(read: Callable[[bytes], Any], content: bytes) -> str:
     return ""
 
 
+def check_samples(known: dict[str, Reader]) -> None:
+    """Read every sample undamaged: the damage to one that is refused at once would show nothing."""
+    for samples, read in known.values():
+        for sample in samples:
+            read(sample)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=5.0)
@@ -183,6 +198,7 @@ def main() -> None:
     rng, counts, wrong = random.Random(args.seed), Counter[str](), dict[str, tuple[str, bytes]]()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
         known = {name: each for name, each in readers(Path(place)).items() if args.only in (None, name)}
+        check_samples(known)
         end = time.monotonic() + 60 * args.minutes
         with suppress(KeyboardInterrupt):
             while time.monotonic() < end:

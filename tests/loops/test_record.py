@@ -184,14 +184,21 @@ class TestRefused:
                 for i in loop(1, u.shape[0] - 1):
                     u[t + 1, i] = u[t - 1, i]
 
-        refused(LINE, g, "levels that no argument gives", "loop(1, steps + 1) makes as many steps; or use later subscripts")
+        refused(
+            LINE, g, "levels that no argument gives", "loop(1, steps + 1) makes as many steps; or use later subscripts"
+        )
 
         def h(u, steps):
             for t in loop(steps):
                 for i in loop(1, u.shape[0] - 1):
                     u[t + 2, i] = u[t + 1, i]
 
-        refused(LINE, h, "levels that no argument gives", "loop(-1, steps - 1) makes as many steps; or use earlier subscripts")
+        refused(
+            LINE,
+            h,
+            "levels that no argument gives",
+            "loop(-1, steps - 1) makes as many steps; or use earlier subscripts",
+        )
 
     def test_too_much_written_out(self):
         def f(u):
