@@ -221,9 +221,24 @@ def test_findings_below_the_noise_of_a_run_are_apart(tmp_path):
             program.work(rank, 1 + 2 * rank)
         program.all_reduce()
     advice = advise(program.trace(tmp_path))
-    loud = replace(advice, spread_s=1.0)
+    loud = replace(advice, spread_s=0.9 * advice.replayed_s)
     assert "Below what two runs differ by" in advice_text(loud)
     assert "Below what two runs differ by" not in advice_text(replace(advice, spread_s=0.0))
+
+
+def test_a_spread_beyond_the_replayed_time_says_that_the_run_tells_nothing(tmp_path):
+    """As of a disturbed run, which takes 1.2 s and replayed without waits for cores 0.06 s."""
+    program = Program(2)
+    for _ in range(20):
+        for rank in range(2):
+            program.work(rank, 1 + 2 * rank)
+        program.all_reduce()
+    advice = replace(advise(program.trace(tmp_path)), spread_s=1.0, traced_s=1.2)
+    text = advice_text(replace(advice, disturbed=("Others were there",)))
+    assert "This run was too disturbed to tell what helps. Two runs may differ by 1.00 s" in text
+    assert "may differ by 1.00 s from the 1.20 s of this trace" in text
+    assert "Below what two runs differ by" not in text
+    assert "This run was too uneven to tell" in advice_text(advice)
 
 
 def test_the_ranks_time_is_that_of_stats(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
@@ -13,6 +14,7 @@ from dovetail.advise.advise import advise
 from dovetail.advise.causes import causes
 from dovetail.advise.crowding import crowding, settled
 from dovetail.advise.remedy import gap_s
+from dovetail.cli.trace import stats as show_stats
 from dovetail.report.advice import advice_text
 from dovetail.trace import Trace
 from dovetail.trace.analysis.model_of_trace import model_of
@@ -54,6 +56,14 @@ def test_ranks_that_share_cores_are_not_called_uneven(tmp_path):
     assert found.to_json()["crowded"] == list(found.crowded)
 
 
+def test_statistics_of_ranks_that_share_cores_say_so_first(tmp_path, capsys):
+    found = advise(run(tmp_path, (STEP_MS,) * 3, 2, 0.5))
+    show_stats(tmp_path)
+    assert capsys.readouterr().out.startswith(f"{found.crowded[0]}. Start fewer ranks")
+    show_stats(tmp_path, json=True)
+    assert json.loads(capsys.readouterr().out)["crowded"] == list(found.crowded)
+
+
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_work_that_differs_stays_where_the_kernel_says_when_ranks_waited(tmp_path, is_noted):
     """By turns a rank has three times the work; each time slice that a rank lost is noted, or only their sum."""
@@ -77,6 +87,42 @@ def test_work_that_differs_stays_where_the_kernel_says_when_ranks_waited(tmp_pat
     works_ms = sorted(gap_s(step) * 1e3 for step in model.steps[0] if step.kind == "join")[3:-3]
     assert works_ms[0] == pytest.approx(STEP_MS, rel=0.05)
     assert (works_ms[-1] == pytest.approx(3 * STEP_MS, rel=0.05)) == is_noted
+
+
+def late_and_crowded(folder) -> Trace:
+    """Rank 1 of three on two cores works three times as long, and waits twice as long for a core during that work.
+
+    The others wait for a core within MPI, where they wait for rank 1. Other programs use the cores, too.
+    """
+    program, waits, lost_ms = Program(3), [{"waits": [1, 0, 0]}], 12 * STEP_MS
+    for step in range(STEPS):
+        for rank in range(3):
+            program.work(rank, 3 * STEP_MS + lost_ms * (step % 2) if rank == 1 else STEP_MS)
+        if step % 2:
+            waits.append({"waits": [1, round(program.clock[1] * MS), lost_ms * MS]})
+        program.all_reduce()
+    end = round(max(program.clock) * MS)
+    for rank, events in enumerate(program.events):
+        used = end // 3 if rank == 1 else 7 * end // 12
+        counted = [{"load": [0] * 8}, {"load": [end, used, end - used, end // (5 * MS), 0, 0, 0, 0]}, {"io": True}]
+        notes = [{"booted_ns": 10**18, "cpus": [0, 1]}, *counted, *(waits if rank == 1 else waits[:1])]
+        write_process(folder, rank, {1: events}, num_ranks=3, notes=notes)
+    return trace_of(folder)
+
+
+def test_work_is_the_cause_of_what_is_saved_without_waits_for_cores(tmp_path):
+    """Savings are those of a replay in which rank 1 does not wait for a core."""
+    trace = late_and_crowded(tmp_path)
+    advice = advise(trace)
+    first = advice.findings[0]
+    assert advice.load.foreign == pytest.approx(0.3, abs=0.05)
+    assert first.kind == "slow_rank"
+    assert first.saves_s == pytest.approx(STEPS * 2 * STEP_MS * 1e-3, rel=0.05)
+    assert (first.cause, first.root) == ("work", (1, "MPI_Allreduce to MPI_Allreduce"))
+    assert not first.is_disturbed
+    assert first.confidence != "low"
+    assert "Others took" not in advice_text(advice)
+    assert causes(trace).causes[0].activity.kind in ("stolen", "crowded"), "the trace has these waits"
 
 
 def test_the_same_times_are_an_imbalance_if_every_rank_ran(tmp_path):

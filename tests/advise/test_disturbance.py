@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from late_ranks import Program
 from trace_calls import MS, trace_of
@@ -10,7 +12,8 @@ from trace_files import write_process
 from dovetail.advise.advise import advise
 from dovetail.advise.causes import causes
 from dovetail.advise.disturbance import disturbance
-from dovetail.report.advice import advice_text
+from dovetail.cli.trace import stats as show_stats
+from dovetail.report.advice import advice_text, disturbed_text
 from dovetail.trace import Trace
 
 STEPS, STEP_MS, LATE_MS = 300, 4, 2
@@ -73,6 +76,18 @@ def test_what_others_took_is_said_first_and_put_down_to_them(tmp_path):
     assert "Nothing to change" not in text
     (cause, *_) = causes(trace).causes
     assert (cause.activity.kind, cause.rank) == ("stolen", 0)
+
+
+def test_statistics_of_a_disturbed_run_begin_with_what_others_took(tmp_path, capsys):
+    found = advise(late_rank(tmp_path, (0, 2000), 0.6))
+    show_stats(tmp_path)
+    assert capsys.readouterr().out.startswith(disturbed_text(found.disturbed)[0] + "\n\n")
+    show_stats(tmp_path, json=True)
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["foreign_load"], shown["steal"]) == (found.load.foreign, found.load.steal)
+    late_rank(tmp_path / "quiet")
+    show_stats(tmp_path / "quiet")
+    assert capsys.readouterr().out.startswith("call")
 
 
 def test_findings_outside_the_disturbed_part_of_a_run_stand(tmp_path):

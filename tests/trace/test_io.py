@@ -8,12 +8,13 @@ import needs
 import numpy as np
 import pytest
 from late_ranks import Program
-from trace_files import NAMES, write_process
+from trace_files import NAMES, event, write_process
 from traced_programs import compiled, traced
 
 from dovetail.advise.advise import advise
 from dovetail.advise.causes import causes
 from dovetail.core import DovetailError
+from dovetail.report.trace_tables import tables
 from dovetail.trace import merge, open_trace
 from dovetail.trace.analysis.call_classes import CLASSES, IO, class_of
 from dovetail.trace.analysis.stats import stats
@@ -61,6 +62,24 @@ def test_io_of_the_c_library_is_no_time_in_mpi(tmp_path, write):
     assert {call.name: call.count for call in found.calls}["libc write"] == 10
     assert found.ranks[0].mpi_s < 1e-3
     assert CLASSES[class_of("libc write")] == CLASSES[class_of("MPI_File_write_all")] == CLASSES[IO] == "I/O"
+
+
+def test_an_interval_counts_as_the_calls_that_it_stands_for(tmp_path, write):
+    """Rank 0 writes 100 times in each of 10 steps. The recorder makes one interval of such calls."""
+    program = Program(2)
+    for _ in range(10):
+        program.io(0, write, 3)
+        program.events[0][-1] = event("end", program.events[0][-1][0], 0, 99)
+        program.all_reduce()
+    trace = program.trace(tmp_path)
+    assert "1000 calls of libc write" in advise(trace).findings[0].evidence
+    assert {call.name: call.count for call in stats(trace).calls}["libc write"] == 1000
+
+
+def test_bytes_of_io_of_the_c_library_are_not_shown_since_they_are_unknown(tmp_path, write):
+    calls = tables(stats(writing_root(tmp_path, write)))[0]
+    at = calls.headers.index("bytes")
+    assert {row[0]: row[at] for row in calls.rows} == {"libc write": "", "MPI_Allreduce": "176 B"}
 
 
 @pytest.mark.mpi

@@ -94,6 +94,24 @@ def test_the_critical_path_continues_on_the_rank_that_was_waited_for(tmp_path):
     assert "critical path" in text
 
 
+def test_the_critical_path_leaves_out_init_and_finalize(tmp_path, monkeypatch):
+    """Rank 0 works for 2 ms, initialises MPI, and sends at 12 ms; rank 1 waits for that, and finalises later."""
+    monkeypatch.setitem(NAMES, 16, "MPI_Init")
+    monkeypatch.setitem(NAMES, 17, "MPI_Finalize")
+    first = [*call(3, 0, 2), *call(16, 2, 10), *call(1, 12, 13, sent(1)), *call(17, 20, 40)]
+    second = [*call(16, 2, 9), *call(2, 10, 14, *taken(0)), *call(17, 25, 45)]
+    found = traced(tmp_path, first, second)
+    assert [round(rank.seen_s * 1e3, 6) for rank in found.ranks] == [12.0, 16.0]
+    assert [round(rank.critical_s * 1e3, 6) for rank in found.ranks] == [4.0, 13.0]
+
+
+def test_the_critical_path_ends_on_the_rank_that_finalises_last(tmp_path, monkeypatch):
+    """Rank 0 waits in MPI_Finalize for rank 1, which works longer."""
+    monkeypatch.setitem(NAMES, 17, "MPI_Finalize")
+    found = traced(tmp_path, [*call(3, 0, 4), *call(17, 4, 31)], [*call(3, 0, 20), *call(17, 20, 30)])
+    assert [round(rank.critical_s * 1e3, 6) for rank in found.ranks] == [0.0, 20.0]
+
+
 def test_a_trace_without_messages(tmp_path):
     found = traced(tmp_path, call(3, 0, 1))
     assert (found.waits, found.overlap["hta"], found.sizes) == ((), 0.0, ())

@@ -149,10 +149,11 @@ def _advise_part(trace: Trace, model: ReplayModel, machine: Machine | None, comp
     lost = disturbance(trace.meta, trace.num_ranks)
     lost_s = None if lost is None else model.makespan_s * float(lost.shares_lost().max())
     spread_s = chance_s(trace, model, where.site, lost_s)
-    model, left = settled(model, crowding(trace.meta, trace.num_ranks), where.site)
+    calm, left = settled(model, crowding(trace.meta, trace.num_ranks), where.site)
+    roots = Roots(trace, where.site, left, model.core_waits if calm is not model else None)
     if machine is not None:
-        model = with_curve(model, machine)
-    found = advise_model(model, where.site, where.of, Cost(trace), Roots(trace, where.site, left), compares)
+        calm = with_curve(calm, machine)
+    found = advise_model(calm, where.site, where.of, Cost(trace), roots, compares)
     excess_s = max(found.replayed_s - found.traced_s, 0.0) if machine is None else 0.0
     return replace(_from_trace(found, excess_s), spread_s=spread_s)
 

@@ -99,7 +99,10 @@ def _but_first(steps: Sequence[tuple[int, Step]], site: Site) -> list[tuple[int,
 
 
 def _count(model: ReplayModel, steps: Sequence[tuple[int, Step]]) -> str:
-    names = Counter(_name(model, step) for _, step in steps)
+    """Return in words how many calls of each name these steps stand for; the most frequent names only."""
+    names = Counter[str]()
+    for _, step in steps:
+        names[_name(model, step)] += model.counts.get(step.row, 1)
     return ", ".join(f"{count} calls of {name}" for name, count in names.most_common(3))
 
 

@@ -140,8 +140,11 @@ class Shares:
     to_s: Array
 
 
-def excesses(ranks: RankActivity) -> Shares:
-    """Return how each wait divides among the activities, and waits, in which the late rank spent more time."""
+def excesses(ranks: RankActivity, left: tuple[float, float] = (1.0, 1.0)) -> Shares:
+    """Return how each wait divides among the activities, and waits, in which the late rank spent more time.
+
+    `left`: shares that count of what others, and other ranks, took of the ranks' cores.
+    """
     waits, met_s = ranks.waits, ranks.met_s
     count = len(waits.rank)
     more = np.zeros((len(ranks.activities), count), "f4")
@@ -162,14 +165,14 @@ def excesses(ranks: RankActivity) -> Shares:
         base_s += float(waited.before_s[-1])
     np.maximum(more, 0.0, out=more)
     if ranks.lost is not None:
-        _put_down_to_lost_cores(ranks.lost, waits, more)
+        _put_down_to_lost_cores(ranks.lost, waits, more, left)
     own_s = np.where(to_s > from_s, np.maximum(own_s, 0.0), 0.0)
     total = more.sum(axis=0, dtype="f8") + own_s
     scale = np.divide(1.0, total, out=np.zeros(count), where=total > 0)
     return Shares((more * scale).astype("f4"), own_s * scale, from_s, to_s)
 
 
-def _put_down_to_lost_cores(lost: Disturbance, waits: Waits, more: Array) -> None:
+def _put_down_to_lost_cores(lost: Disturbance, waits: Waits, more: Array, left: tuple[float, float]) -> None:
     """Put as much of the late ranks' excess down to others, and to other ranks, as these took of the ranks' cores.
 
     Others are the last row but one, other ranks the last.
@@ -180,7 +183,8 @@ def _put_down_to_lost_cores(lost: Disturbance, waits: Waits, more: Array) -> Non
     more[-2:] = 0.0
     excess_s = more.sum(axis=0, dtype="f8")
     about = waits.cause, waits.rank, waits.until_s, excess_s
-    shares = np.stack([lost.shares(lost_s, *about) for lost_s in (lost.lost_s, lost.crowded_s)])
+    taken_s = lost.lost_s * left[0], lost.crowded_s * left[1]
+    shares = np.stack([lost.shares(lost_s, *about) for lost_s in taken_s])
     shares /= np.maximum(shares.sum(axis=0), 1.0)
     more *= (1.0 - shares.sum(axis=0)).astype("f4")
     more[-2:] = shares * excess_s

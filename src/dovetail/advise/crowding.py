@@ -135,8 +135,28 @@ def settled(model: ReplayModel, found: Crowding | None, site: Site) -> Settled:
         for it, more in zip(model.collectives, excess.collectives_s, strict=True)
     )
     taken_s = float((of_gaps * excess.of_gaps_s + of_calls * excess.of_calls_s).sum())
-    left = 1.0 - taken_s / max(float(budget_s.sum()), 1e-9)
-    return Settled(model.with_steps(steps, messages=messages, collectives=collectives), max(left, 0.0))
+    changed = model.with_steps(steps, messages=messages, collectives=collectives)
+    kept_s = min(float(budget_s.sum()) - taken_s, _most_left_s(changed, float(excess.of_gaps_s.sum())))
+    return Settled(changed, max(kept_s, 0.0) / max(float(budget_s.sum()), 1e-9))
+
+
+def _most_left_s(model: ReplayModel, taken_s: float) -> float:
+    """Return the most that all ranks may still wait for cores in a model whose work has lost `taken_s` of such waits.
+
+    The kernel counted these waits for each piece of work. Any others were within calls, and a replay does not repeat
+    those of a rank that waits for another rank.
+    """
+    if model.core_waits is None:
+        return float("inf")
+    missed_s = max(sum(model.core_waits.values()) - taken_s, 0.0)
+    return missed_s + sum(_within_calls_s(model, steps) for steps in model.steps)
+
+
+def _within_calls_s(model: ReplayModel, steps: Sequence[Step]) -> float:
+    """Return the seconds that a rank is in calls, without waits for other ranks: its own, and those of transfers."""
+    own_s = sum(step.within_s for step in steps)
+    messages_s = sum(model.messages[it.number].delay_s or 0.0 for it in steps if it.kind == "received")
+    return own_s + messages_s + sum(model.collectives[it.number].seconds for it in steps if it.kind == "joined")
 
 
 def _in_own_time(model: ReplayModel, found: Crowding, rank: int) -> float:

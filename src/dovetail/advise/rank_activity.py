@@ -99,6 +99,17 @@ class RankActivity:
     may_wait: Array = field(repr=False)  # by call: whether it may wait for, or start an exchange with, other ranks
     lost: Disturbance | None = field(default=None, repr=False)
     crowded: tuple[str, ...] = ()  # a sentence if there are more ranks than cores
+    left_out_s: Array | None = field(default=None, repr=False)  # by call: seconds of the work before it not to count
+
+    def without(self, rank: Array, start_s: Array, seconds: Array) -> RankActivity:
+        """Return the activities without `seconds` of the work before each of these calls (rank, start)."""
+        left_out_s = np.zeros(len(self.calls.rank))
+        for one in range(self.num_ranks):
+            here, mine = self.calls.start_s[self._bounds[one] : self._bounds[one + 1]], rank == one
+            at = np.searchsorted(here, start_s[mine])
+            known = at < len(here)
+            np.add.at(left_out_s, self._bounds[one] + at[known], seconds[mine][known])
+        return replace(self, left_out_s=left_out_s)
 
     @cached_property
     def _bounds(self) -> Array:
@@ -124,6 +135,9 @@ class RankActivity:
         reached_s = np.maximum.accumulate(end_s) if len(end_s) else end_s
         gap_s = np.concatenate([reached_s[:-1], call_s]) if len(end_s) else call_s
         stop_s = np.concatenate([start_s[1:], end_s]) if len(end_s) else end_s
+        if self.left_out_s is not None and len(end_s):
+            until_s = np.maximum(gap_s[: len(end_s) - 1], start_s[1:])
+            gap_s[: len(end_s) - 1] = np.minimum(gap_s[: len(end_s) - 1] + self.left_out_s[here][1:], until_s)
         before, after = (sites[here] for sites in self.outer)
         label = np.concatenate([self.labels[before[:-1], after[1:]], self.own_labels[site]]) if len(end_s) else site
         order = np.lexsort((gap_s, label))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dovetail.advise.causes import Cause, Shares, causes_of, excesses, passed_on
+from dovetail.advise.disturbance import Disturbance
 from dovetail.advise.rank_activity import RankActivity, rank_activity
 from dovetail.trace import Trace
 from dovetail.trace.analysis.call_classes import IO, PICKLE, PICKLING, SYSTEM_IO, class_of
@@ -45,10 +46,18 @@ class Roots:
     """Finds roots of the waits of one trace.
 
     `site`: names the call site of a row. `left`: share of the ranks' waits for cores that savings may include.
+    `core_waits`: by row of a call, the seconds of work before it in which its rank waited for a core, if savings do not
+    include them.
     """
 
-    def __init__(self, trace: Trace, site: Callable[[int], str] | None = None, left: float = 1.0) -> None:
-        self.trace, self._site, self._left = trace, site, left
+    def __init__(
+        self,
+        trace: Trace,
+        site: Callable[[int], str] | None = None,
+        left: float = 1.0,
+        core_waits: Mapping[int, float] | None = None,
+    ) -> None:
+        self.trace, self._site, self._left, self._core_waits = trace, site, left, core_waits
 
     @cached_property
     def _numbers(self) -> Any:
@@ -72,11 +81,12 @@ class Roots:
     def disturbed_s(self, calls: Calls, saves_s: float) -> float:
         """Return how much of a saving in these calls others may have caused; 0 if the trace does not show it."""
         lost = self._ranks.lost
-        if lost is None:
-            return 0.0
+        return 0.0 if lost is None else self._left_of(lost) * lost.caused_s(calls.start_s, calls.end_s, saves_s)
+
+    def _left_of(self, lost: Disturbance) -> float:
+        """Return the share of what others took that savings may include: all that the hypervisor took."""
         foreign, steal = lost.load.foreign or 0.0, lost.load.steal or 0.0
-        share = (self._left * foreign + steal) / max(foreign + steal, 1e-9)
-        return share * lost.caused_s(calls.start_s, calls.end_s, saves_s)
+        return (self._left * foreign + steal) / max(foreign + steal, 1e-9)
 
     @cached_property
     def _ranks(self) -> RankActivity:
@@ -85,6 +95,16 @@ class Roots:
     @cached_property
     def _shares(self) -> Shares:
         return excesses(self._ranks)
+
+    @cached_property
+    def _settled_shares(self) -> Shares:
+        """Return how waits divide among causes, without the core waits that savings do not include."""
+        ranks, lost = self._ranks, self._ranks.lost
+        if lost is None or self._core_waits is None:
+            return self._shares
+        at, seconds = np.array([*self._core_waits], "i8"), np.array([*self._core_waits.values()], "f8")
+        rank, start_s = self.trace.columns["rank"][at], self.trace.columns["start_s"][at]
+        return excesses(ranks.without(rank, start_s, seconds), (self._left_of(lost), self._left))
 
     def of(self, rows: Sequence[int], place: str) -> Root:
         """Return the root of most of the waits in the calls at these rows of the trace.
@@ -120,7 +140,7 @@ class Roots:
 
     def _largest(self, weight: Any) -> Root:
         """Return the rank and activity with most of the weight, once each wait's share of waits is passed on."""
-        ranks, shares = self._ranks, self._shares
+        ranks, shares = self._ranks, self._settled_shares
         found = np.zeros((len(ranks.activities), ranks.num_ranks))
         passed = passed_on(ranks, shares, weight)
         for which, row in enumerate(shares.of_activities):

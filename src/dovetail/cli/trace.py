@@ -80,12 +80,13 @@ def merge(
 
 def stats(trace: TraceArgument, json: Json = False) -> None:
     """Show the time by call, the time in MPI by rank, the sizes of messages, and the bytes from rank to rank."""
+    from dovetail.advise.conditions import conditions
     from dovetail.report.trace_tables import stats_text
     from dovetail.trace.analysis.stats import stats as added_up
 
     found = added_up(open_trace_of(trace))
     if json:
-        output.emit(found.to_json())
+        output.emit({**found.to_json(), **conditions(found.meta, found.num_ranks).to_json()})
     else:
         print(stats_text(found, terminal=output.is_terminal(), width=output.width()))
 

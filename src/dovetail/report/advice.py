@@ -41,7 +41,7 @@ def advice_parts(advice: Advice) -> list[Part]:
         ("", mains),
         ("What made ranks wait, though no replay knows a remedy:", bare),
         ("Others took as much of the ranks' cores, at the same time, as these save; they may be the cause:", shaken),
-        (_doubt(advice, f"Below what two runs differ by, {seconds(advice.spread_s)}; these may be chance:"), faint),
+        (_doubt(advice, _chance(advice)), faint),
         (
             _doubt(advice, f"The {advice.num_runs} runs differ by {seconds(advice.spread_s)}; these would save less:"),
             advice.doubtful,
@@ -60,6 +60,21 @@ def advice_parts(advice: Advice) -> list[Part]:
     return [*parts, *map(Part, _remarks(advice))]
 
 
+def _chance(advice: Advice) -> str:
+    """Return the heading of findings that save less than the spread."""
+    spread = seconds(advice.spread_s)
+    if not _hides_all(advice):
+        return f"Below what two runs differ by, {spread}; these may be chance:"
+    how = "disturbed" if advice.disturbed or advice.crowded else "uneven"
+    longer = f"Two runs may differ by {spread}, and the replayed program takes {seconds(advice.replayed_s)}"
+    return f"This run was too {how} to tell what helps. {longer}. These may be chance:"
+
+
+def _hides_all(advice: Advice) -> bool:
+    """Return whether two runs may differ by more than the replayed program takes: no saving could exceed that."""
+    return advice.num_runs == 1 and advice.spread_s > advice.replayed_s
+
+
 def _doubt(advice: Advice, by_spread: str) -> str:
     """Return the heading of findings that are uncertain."""
     if advice.excess_s <= advice.spread_s:
@@ -75,6 +90,7 @@ def _remarks(advice: Advice) -> Iterator[str]:
         yield f"The replay used excerpts, {rows}; savings are scaled to the whole."
     if advice.num_runs == 1:
         spread = seconds(advice.spread_s)
+        spread += f" from the {seconds(advice.traced_s)} of this trace" if _hides_all(advice) else ""
         yield f"By the spread of its calls, a second run may differ by {spread}; `--again` compares with one."
     yield from advice.notes
     yield replay_text(Replay(advice.traced_s, advice.replayed_s), advice.num_runs)

@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dovetail.advise.conditions import conditions
 from dovetail.advise.words import renaming
+from dovetail.report.advice import crowded_text, disturbed_text
 from dovetail.report.tables import Align, render_table
 from dovetail.report.units import num_bytes, percent, seconds
-from dovetail.trace.analysis.call_classes import SETUP, class_of
-from dovetail.trace.analysis.stats import Stats
+from dovetail.trace.analysis.call_classes import SETUP, SYSTEM_IO, class_of
+from dovetail.trace.analysis.stats import CallStats, Stats
 from dovetail.trace.partial import partial_words
 
 OVERLAP = {"hta": "HTA", "imb_nbc": "IMB-NBC", "imb": "IMB", "osu": "OSU"}
@@ -46,8 +48,10 @@ def _tables(stats: Stats) -> list[Table]:
 
 
 def stats_text(stats: Stats, *, terminal: bool = False, width: int = 100) -> str:
-    """Return the tables, then remarks on how far the trace can be trusted."""
-    parts = [render_table(*table, terminal=terminal, width=width) for table in tables(stats)]
+    """Return who else used the ranks' cores, the tables, then remarks on how far the trace can be trusted."""
+    about = conditions(stats.meta, stats.num_ranks)
+    parts = [*crowded_text(about.crowded, ""), *disturbed_text(about.disturbed)]
+    parts += [render_table(*table, terminal=terminal, width=width) for table in tables(stats)]
     return "\n\n".join([*parts, *([text] if (text := "\n".join(remarks(stats))) else [])])
 
 
@@ -90,7 +94,7 @@ def _calls(stats: Stats) -> Table:
     counted = [call for call in stats.calls if class_of(call.name) != SETUP]
     rows = [
         [
-            *(call.name, str(call.count), num_bytes(call.num_bytes), seconds(call.seconds)),
+            *(call.name, str(call.count), _moved(call), seconds(call.seconds)),
             *(seconds(call.seconds / call.count), percent(call.seconds / whole)),
         ]
         for call in counted[:MOST_CALLS]
@@ -105,6 +109,11 @@ def _calls(stats: Stats) -> Table:
     ]
     aligns: list[Align] = ["left", "right", "right", "right", "right", "right"]
     return Table(["call", "count", "bytes", "time", "each", "share of run"], rows, aligns)
+
+
+def _moved(call: CallStats) -> str:
+    """Return the bytes that calls moved; empty for I/O of the C library, whose bytes are not recorded."""
+    return "" if call.name.startswith(SYSTEM_IO) else num_bytes(call.num_bytes)
 
 
 def _sites(stats: Stats) -> Table:

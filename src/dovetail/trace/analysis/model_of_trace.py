@@ -67,6 +67,7 @@ def model_with(trace: Trace, found: Messages, joins: CollectiveCalls) -> ReplayM
         asleep=asleep,
         strict=made.strict,
         calls=made.calls_alone(),
+        counts=made.counts(),
         combined=made.combined,
         locked_s=made.locked_s(),
         checksums=made.checksums(),
@@ -228,6 +229,13 @@ class _ModelBuilder:
         num_bytes, names = self.trace.columns["num_bytes"], self.trace.names
         alone = (call for calls in self.calls for call in calls if self.is_alone[call.name] and not self._actions(call))
         return {call.row: (names[call.name], int(num_bytes[call.row])) for call in alone}
+
+    def counts(self) -> dict[int, int]:
+        """Return `counts` of the model."""
+        repeats = self.trace.columns["repeats"]
+        rows = np.array([it.row for calls in self.calls for it in calls if self.is_alone[it.name]], "i8")
+        rows = rows[repeats[rows] > 0]
+        return dict(zip(rows.tolist(), (1 + repeats[rows]).tolist(), strict=True))
 
     def checksums(self) -> dict[int, int]:
         """Return `checksums` of the model."""

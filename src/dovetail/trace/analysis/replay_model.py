@@ -148,8 +148,8 @@ class ReplayModel:
     seconds of the rank's own time since the first of the unsuccessful ones before it. `asleep`: by such a row, the
     share of these seconds in which the rank was off its CPU, as far as the trace shows it. `strict`: messages sent by
     MPI_Ssend or its kin. `calls`: by row of a call that neither moves data nor waits for a rank (datatypes,
-    communicators, files, probes), its name and bytes. `combined`: messages sent by MPI_Sendrecv or its kin, or
-    in a collective among neighbours.
+    communicators, files, probes), its name and bytes. `counts`: by such a row that stands for several calls, their
+    number. `combined`: messages sent by MPI_Sendrecv or its kin, or in a collective among neighbours.
     `locked_s`: see `dovetail.trace.analysis.locks`. `checksums`: by row of a collective call, the checksum of a sample
     of what its rank gives, if it is known; `sent_checksums`: by message, one of 7 bits, so that 1 in 127 is equal by
     chance. `ready`: by message, when its data were there, if that was before its sender's last work. `served_s`: see
@@ -169,6 +169,7 @@ class ReplayModel:
     asleep: Mapping[int, float] = field(default_factory=dict, repr=False)
     strict: frozenset[int] = field(default=frozenset(), repr=False)
     calls: Mapping[int, tuple[str, int]] = field(default_factory=dict, repr=False)
+    counts: Mapping[int, int] = field(default_factory=dict, repr=False)
     combined: frozenset[int] = field(default=frozenset(), repr=False)
     locked_s: Mapping[int, float] = field(default_factory=dict, repr=False)
     checksums: Mapping[int, int] = field(default_factory=dict, repr=False)

@@ -94,7 +94,7 @@ class RankStats:
     mpi_s, waited_s : float
         Within MPI, and waiting within MPI, over all threads; without MPI_Init and MPI_Finalize.
     critical_s : float
-        On the critical path.
+        On the critical path; without MPI_Init and MPI_Finalize.
     under_way_s, hidden_s : float
         With a request in flight or inside MPI, and of that outside MPI.
     pure_s : float
@@ -205,7 +205,7 @@ def stats(trace: Trace | TraceFile) -> Stats:
     del collectives_matcher
     found, _ = matcher.messages(trace.names, trace.comms)
     seen = joined(waits_of_messages(found, trace.names), at_collectives)
-    path = critical_path(by_call(seen).waits, sums.first, sums.last).seconds_of(trace.num_ranks)
+    path = critical_path(by_call(seen).waits, *sums.run_times()).seconds_of(trace.num_ranks, sums.setup)
     waited = by_call(seen, Polls.joined(polls) if polls else None)
     transfer_s = _transfer_s(found, trace.num_ranks)
     spent = np.bincount(waited.waits.rank, waited.seconds, trace.num_ranks), path, *hidden, transfer_s
@@ -263,6 +263,7 @@ class _Sums:
         self.seconds = np.zeros(self.shape)
         self.first, self.last = np.full(num_ranks, np.inf), np.full(num_ranks, -np.inf)
         self.open: list[tuple[int, int]] = []
+        self.setup: list[tuple[int, float, float]] = []  # rank, start, end of each MPI_Init and MPI_Finalize
         self.one_sided: list[NDArray[np.int64]] = []  # rows: source rank, destination rank, bytes
         self.threads: set[tuple[int, int]] = set()  # (rank, thread) that called MPI
 
@@ -276,6 +277,8 @@ class _Sums:
         spent = (col["end_s"] - col["start_s"] - col["pause_s"])[once]
         self.sites.add(col, once, moves)
         self.seconds += np.bincount(cell[once], spent, length).reshape(self.shape)
+        setup = once & self.is_setup[col["name"]]
+        self.setup += zip(*(col[name][setup].tolist() for name in ("rank", "start_s", "end_s")), strict=True)
         np.minimum.at(self.first, col["rank"], col["start_s"])
         np.maximum.at(self.last, col["rank"], col["end_s"])
         for kind, ends in ((_PUT, ("rank", "peer")), (_GET, ("peer", "rank"))):
@@ -291,6 +294,14 @@ class _Sums:
         """Set the first and last time of ranks without rows to 0."""
         unseen = self.first > self.last
         self.first[unseen] = self.last[unseen] = 0.0
+
+    def run_times(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return when each rank's first event begins and its last one ends, without MPI_Init and MPI_Finalize there."""
+        first, last = self.first.copy(), self.last.copy()
+        for rank, start_s, end_s in self.setup:
+            first[rank] = end_s if start_s == self.first[rank] else first[rank]
+            last[rank] = start_s if end_s == self.last[rank] else last[rank]
+        return first, last
 
     def calls(self, names: tuple[str, ...], rank: int | None = None) -> tuple[CallStats, ...]:
         """Return the calls of one rank, or of all ranks together, longest first."""

@@ -174,15 +174,21 @@ class CriticalPath:
     start_s: Array
     end_s: Array
 
-    def seconds_of(self, num_ranks: int) -> Array:
-        """Return the seconds on each rank."""
-        return np.bincount(self.rank, self.end_s - self.start_s, num_ranks)
+    def seconds_of(self, num_ranks: int, apart: Sequence[tuple[int, float, float]] = ()) -> Array:
+        """Return the seconds on each rank, without those in the calls `apart` (rank, start, end)."""
+        spent_s = self.end_s - self.start_s
+        for rank, start_s, end_s in apart:
+            first = int(np.searchsorted(self.end_s, start_s, side="right"))
+            near = slice(first, int(np.searchsorted(self.start_s, end_s)))
+            common_s = np.minimum(self.end_s[near], end_s) - np.maximum(self.start_s[near], start_s)
+            spent_s[near] -= np.where(self.rank[near] == rank, np.maximum(common_s, 0.0), 0.0)
+        return np.bincount(self.rank, spent_s, num_ranks)
 
 
 def critical_path(found: Waits, first_s: Array, last_s: Array) -> CriticalPath:
     """Return the critical path: go back from the last event; at each wait, continue on the rank that was waited for.
 
-    `first_s`, `last_s`: time of each rank's first and last event.
+    `first_s`, `last_s`: when each rank's run time begins and ends.
     """
     order = np.lexsort((found.until_s, found.end_s, found.rank))
     ends, bounds = found.end_s[order], np.searchsorted(found.rank[order], np.arange(len(first_s) + 1))
