@@ -127,6 +127,18 @@ def test_of_another_version_or_cut(call, tmp_path, plan, verb):
     assert "it was cut" in err
 
 
+@pytest.mark.parametrize("verb", ["show", "compare"])
+def test_a_file_that_lacks_a_field_is_named(call, tmp_path, plan, verb):
+    path = tmp_path / "plan.json"
+    path.write_text(
+        json.dumps(changed(plan, ("operator",)) if verb == "show" else changed(plan, ("predicted", "lanes")))
+    )
+    code, _, err = call(verb, path, *([path] if verb == "compare" else []))
+    assert code == 2
+    assert str(path) in err
+    assert "no field '" in err
+
+
 def test_columns_of_a_timeline_fit_together(plan):
     document = plan["predicted"]
     assert Timeline.from_json(document).to_json() == document
@@ -135,3 +147,6 @@ def test_columns_of_a_timeline_fit_together(plan):
             Timeline.from_json(changed(document, ("columns", name, 0), 99))
     with pytest.raises(DovetailError, match="differ in length"):
         Timeline.from_json(changed(document, ("columns", "end_s", 0)))
+    for end_s in (-5.0, float("nan"), float("inf")):
+        with pytest.raises(DovetailError, match="each end after its start"):
+            Timeline.from_json(changed(document, ("columns", "end_s", 0), end_s))

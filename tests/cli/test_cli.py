@@ -722,6 +722,9 @@ def test_a_serial_plan_runs_without_a_comparison(call, document, monkeypatch, tm
     assert [variant.name for variant in ran[0].variants] == (["serial", "planned"] if ratio else ["planned"])
     found = document("run", tmp_path)
     assert (found["measured_s"] == found["serial_s"]) != ratio
+    (tmp_path / "tune.json").write_text("{}")
+    found = document("run", tmp_path)  # a tune's timeline stays
+    assert found["timeline"] == str(tmp_path / "run" / "measured.json")
     assert {"serial.json", "measured.json"} <= {path.name for path in tmp_path.iterdir()}
 
 

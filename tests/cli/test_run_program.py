@@ -107,6 +107,13 @@ def test_a_program_that_is_no_collective_has_no_bandwidth(call, tmp_path, monkey
     assert "Nothing was checked" in out
 
 
+def test_another_size_than_asked_is_said(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(MpiExecutor, "execute", lambda self, job: unlooked(job, 0))
+    ring = written(tmp_path, "txt")
+    assert "4088 bytes are run, not 4095: each slot has equally many" in call("run", ring, "--size", "4095")[2]
+    assert call("run", ring, "--size", "4K")[2] == ""
+
+
 class TestRefusals:
     def test_an_invalid_program(self, call, tmp_path):
         ops = specs_of(build("ring_all_reduce", 2))
@@ -129,6 +136,7 @@ class TestRefusals:
         ring = written(tmp_path, "txt")
         assert "did you mean 'float32'" in call("run", ring, "--dtype", "floot32")[2]
         assert call("run", ring, "--size", "lots")[0] == 2
+        assert "at least 1 byte" in call("run", ring, "--size", "0")[2]
         assert call("run", tmp_path / "none.txt")[0] != 0
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from sim_executor import SimExecutor
 
+from dovetail.core import RunError
 from dovetail.cost import CostModel, Curve, Segment
 from dovetail.ir import Builder, Kind, Region, Slot, Workload, verify
 from dovetail.ir.workload import region_bytes
@@ -18,7 +19,7 @@ from dovetail.prober import probe_links, probe_operator, probe_shared, programs
 from dovetail.prober.links import MESSAGE_BYTES, pairs_of, spot_check
 from dovetail.prober.operator_costs import spot_check_operator
 from dovetail.prober.take import Budget
-from dovetail.run.executor import Executor
+from dovetail.run.executor import Executor, executor_on
 from dovetail.run.local import execute_local
 
 QUICK = Budget(each_s=0.02, most=12)
@@ -264,3 +265,9 @@ def test_messages_through_shared_memory_have_costs_of_their_own():
         for key, tolerance in (("p2p:shm", 0.02), ("reduce", 0.2)):  # sums come after a first copy
             seconds = expected.seconds(key, num_bytes, extrapolate=True)
             assert float(shared.seconds(key, num_bytes)) == pytest.approx(float(seconds), rel=tolerance), key
+
+
+def test_ranks_that_record_no_times_are_not_probed():
+    with pytest.raises(RunError, match="no times are recorded") as error:
+        probe_links(executor_on("numpy"), 2, "numpy")
+    assert "--on threads" in error.value.hint

@@ -23,14 +23,14 @@ class Kind:
     type: str = ""
     words: str = ""
 
-    def read(self, content: Any) -> Any:
-        """Return the object in a document of this kind. Raise FileError if the document is damaged."""
-        with understood(DovetailError):
+    def read(self, content: Any, place: str | None = None) -> Any:
+        """Return the object in a document of this kind, of the file `place`. Raise FileError if it is damaged."""
+        with understood(DovetailError, place=place):
             return at(self.type).from_json(content)
 
-    def described(self, content: Any) -> str:
-        """Return a document of this kind in words."""
-        return str(at(self.words)(self.read(content)) if self.words else keys(content))
+    def described(self, content: Any, place: str | None = None) -> str:
+        """Return a document of this kind, of the file `place`, in words."""
+        return str(at(self.words)(self.read(content, place)) if self.words else keys(content))
 
 
 PROGRAM = Kind("program", "dovetail.ir:Program")
@@ -44,8 +44,8 @@ TUNE, RUN, CURVE = Kind("tune"), Kind("run"), Kind("curve")
 
 
 @contextmanager
-def understood(*kinds: type[DovetailError]) -> Iterator[None]:
-    """Turn errors of these kinds, raised while a file is read, into FileError: exit code 2 in every verb.
+def understood(*kinds: type[DovetailError], place: str | None = None) -> Iterator[None]:
+    """Turn errors of these kinds, raised while the file `place` is read, into FileError: exit code 2 in every verb.
 
     >>> with understood(DovetailError):
     ...     raise DovetailError("expected 'program'", found="an empty text")
@@ -57,7 +57,7 @@ def understood(*kinds: type[DovetailError]) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        raise FileError(error.what, where=error.where, found=error.found, hint=error.hint) from error
+        raise FileError(error.what, where=error.where or place, found=error.found, hint=error.hint) from error
 
 
 def keys(content: dict[str, Any]) -> str:

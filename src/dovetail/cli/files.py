@@ -147,7 +147,7 @@ def plan_from(kind: str, content: Any, place: str) -> Plan:
         raise DovetailError(
             f"{place} is not a plan", found=f"a {kind}", hint="`dovetail plan … --out FOLDER` writes one"
         )
-    with understood(PlanError):  # a ProgramError means that its Program is no longer valid
+    with understood(PlanError, place=place):  # a ProgramError means that its Program is no longer valid
         return Plan.from_json(content)
 
 
@@ -162,7 +162,7 @@ def timeline_of(place: str) -> Timeline:
         content = content["predicted"]
     elif kind != "timeline":
         raise DovetailError(f"{place} is not a timeline", found=f"a {kind}", hint="`dovetail run` writes one")
-    with understood(DovetailError):
+    with understood(DovetailError, place=place):
         return Timeline.from_json(content)
 
 

@@ -64,6 +64,8 @@ def run(
     reduces runs with equal slots; if it is a known collective, bandwidths are reported as in nccl-tests. A program
     that computes products needs their sizes, which files written by `dovetail compile PLAN` contain.
 
+    Timelines are written beside the plan, or into `run` in the folder of a tune.
+
     Without MPI: --on threads (threads of this process), or --on numpy (one rank after the other).
     """
     from dovetail.cli.run_program import Asked, run_program
@@ -182,5 +184,7 @@ def _wrong(result: JobResult) -> list[str]:
 
 
 def _folder(place: str) -> Path:
+    """Return the folder of a plan; beside the results of a tune, whose timelines stay, a folder of its own in it."""
     path = Path(place)
-    return Path(".") if place == "-" else path if path.is_dir() else path.parent
+    folder = Path(".") if place == "-" else path if path.is_dir() else path.parent
+    return folder / "run" if (folder / "tune.json").exists() else folder

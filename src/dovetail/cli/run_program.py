@@ -80,9 +80,9 @@ def _asked_job(
     """Return the job to run, and the program's title and collective (None if unknown)."""
     from dovetail.cli import provenance
     from dovetail.cli.compile import read_made
-    from dovetail.core import parse_bytes
+    from dovetail.core import OperatorError, parse_bytes
     from dovetail.passes import two_sided
-    from dovetail.run.timing import even_slots, measuring_job
+    from dovetail.run.timing import even_slots, held_bytes, measuring_job
 
     read = read_made(place, content)
     read.certificate.raise_if_bad()
@@ -96,7 +96,12 @@ def _asked_job(
         schedule, against = (made.schedule, made.reference(program)) if made and not asked.shapes else (None, None)
         title = made.operator.title if made and not asked.shapes else None
         return measuring_job(program, held, *how, schedule=schedule, against=against), (title, None)
-    even = even_slots(program, parse_bytes(asked.size or "1M"), asked.dtype or "float32")
+    num_bytes, dtype = parse_bytes(asked.size or "1M"), asked.dtype or "float32"
+    if num_bytes < 1:
+        raise OperatorError("--size must be at least 1 byte", found=str(asked.size))
+    even = even_slots(program, num_bytes, dtype)
+    if asked.size is not None and (held := held_bytes(program, even)) != num_bytes:
+        output.note(f"{held} bytes are run, not {num_bytes}: each slot has equally many whole elements of {dtype}.")
     return measuring_job(program, even, *how), (None, read.certificate.collective_found)
 
 

@@ -46,7 +46,7 @@ def render(kind: str, content: Any, place: str) -> str:
     if kind in files.PROGRAMS:
         program = files.program_from(kind, content, place)
         return f"{to_text(program)}# {summary(program)}"
-    return files.KINDS[content["schema"]].described(content)
+    return files.KINDS[content["schema"]].described(content, place)
 
 
 def selection(found: Selection) -> str:
@@ -90,8 +90,11 @@ def _write_page(page: Path, kind: str, content: Any, place: str) -> None:
 
         write_plan_page(files.plan_from(kind, content, place), page, f"dovetail show {place} --page {page}")
     elif kind == "timeline":
-        with understood(DovetailError):
+        with understood(DovetailError, place=place):
             timeline = Timeline.from_json(content)
         write_page(page, title=place, timelines=[timeline])
     else:
-        raise DovetailError(f"a {kind} has no page", hint="`dovetail machines NAME --plot FILE` plots a machine")
+        hint = "`dovetail machines NAME --plot FILE` plots a machine"
+        if kind == "tune":
+            hint = "report.html beside it is its page; a plan and a timeline have pages, too"
+        raise DovetailError(f"a {kind} has no page", hint=hint)

@@ -136,14 +136,15 @@ def reading(what: str, kind: type[DovetailError] = DovetailError) -> Iterator[No
     Traceback (most recent call last):
     ...
     dovetail.core.errors.DovetailError: malformed recipe
-      found       KeyError: 'flour'
+      found       no field 'flour'
     """
     try:
         yield
     except DovetailError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise kind(f"malformed {what}", found=f"{type(error).__name__}: {error}") from error
+        found = f"no field {error}" if isinstance(error, KeyError) else f"{type(error).__name__}: {error}"
+        raise kind(f"malformed {what}", found=found) from error
 
 
 def read_arrays(document: Mapping[str, Any], dtypes: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

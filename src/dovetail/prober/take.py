@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dovetail.core import RunError
 from dovetail.cost import Samples
 from dovetail.prober.programs import Measurement
 from dovetail.run.executor import Executor
@@ -41,6 +42,9 @@ def take(executor: Executor, measured: Sequence[Measurement], rounds: int = ROUN
     """Run all measurements interleaved, `rounds` times (more if some were disturbed); return Samples by cost key."""
     named = (replace(m.variant, name=f"{index} {m.variant.name}") for index, m in enumerate(measured))
     result = calmest(executor, Job(tuple(named), rounds=rounds, keep_all=True))
+    if measured and not any(outcome.timelines for outcome in result.outcomes):
+        found, hint = f"ranks by {result.facts.get('mpi') or 'this executor'}", "--on threads, --on shared, or MPI"
+        raise RunError("no times are recorded: there is nothing to measure", found=found, hint=hint)
     rows: dict[str, list[tuple[float, float, int]]] = defaultdict(list)
     for measurement, outcome in zip(measured, result.outcomes, strict=True):
         for repeat, timeline in enumerate(outcome.timelines):

@@ -86,6 +86,8 @@ class Timeline:
             for name, most in (("rank", found.num_ranks), ("lane", len(lanes)), ("name", len(names))):
                 if len(columns[name]) and not 0 <= columns[name].min() <= columns[name].max() < most:
                     raise ValueError(f"column '{name}' has values outside its table")
+            if not (columns["start_s"] <= columns["end_s"]).all() or not np.isfinite(columns["end_s"]).all():
+                raise ValueError("columns 'start_s' and 'end_s' must be finite, each end after its start")
         return found
 
 
