@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from matmul_programs import program
+from sim_executor import line, two_hosts
 
 from dovetail.core import DovetailError, OperatorError, PlanError
 from dovetail.cost.prices import Prices
@@ -14,7 +15,7 @@ from dovetail.ir import Kind, Program, to_text, verify
 from dovetail.ir.registry import BUILT_IN
 from dovetail.machine import load
 from dovetail.matmul import DTYPES, MatmulAllReduce, Product, shard
-from dovetail.planner import operator_class
+from dovetail.planner import operator_class, plan
 from dovetail.planner.costs import Costs
 from dovetail.run import execute, fresh_inputs
 from dovetail.sim import simulate
@@ -208,3 +209,27 @@ def test_all_neighbours_of_a_proposed_schedule_can_be_run(kind):
     assert len(proposed) >= 4
     assert len(beside) > len(proposed)
     assert all(verify(operator.program(near, 2)).ok for near in beside)
+
+
+@pytest.mark.parametrize("floor", [200, 300])
+def test_no_tile_of_the_optimum_is_shorter_than_its_floor(floor):
+    """Local search starts from uniform tiles, too, which know no floor: 512 rows in 3 tiles are shorter than 200."""
+    measured = {"kernel:matmul:k=4096:n=512:float32": line(5e-6, 9e-6, "rows")}
+    machine = two_hosts().with_costs(measured)
+    found = plan(MatmulAllReduce(512, 8192, 512), machine, ranks=2, schedule="optimal", floor=floor)
+    rivals = [rival.schedule for rival in found.rivals if rival.schedule.family == "optimal"]
+    assert found.family == "optimal"
+    assert min(min(each.tiles) for each in [found.schedule, *rivals]) >= floor
+
+
+@pytest.mark.parametrize("kind", [kind for kind in map(operator_class, BUILT_IN) if issubclass(kind, Product)])
+def test_no_neighbour_of_an_optimum_is_shorter_than_its_floor(kind):
+    """Tuning measures neighbours, which are called optimal as well."""
+    floor = 12
+    costs, _ = Costs.of(kind(96, 24, 16, "bfloat16"), load("mi300x-8"), 2, {"floor": floor}, extrapolate=True)
+    optima = [each for each in costs.operator.schedules(costs) if each.family == "optimal"]
+    pairs = [(each, near) for each in optima for near in costs.operator.neighbours(each)]
+    assert any(near.tiles != each.tiles for each, near in pairs)
+    assert min(min(near.tiles) for _, near in pairs) >= floor
+    counted = {costs.operator.counted_as(each, near).steps["floor"] for each, near in pairs}
+    assert counted == {floor}

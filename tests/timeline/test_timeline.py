@@ -137,6 +137,15 @@ class TestLosses:
         found = check_sum(timeline, program, alone_of(prices, 8.0, 10.0))
         assert found == {"head": 2.0, "stall": 1.0, "dil": 2.0}
 
+    def test_a_single_piece_loses_nothing_by_cutting(self) -> None:
+        """Not even a rounding error, if the piece was scaled to the whole: 0.3 · (0.7 / 0.3) is not 0.7."""
+        program = tiled(1, ranks=1)
+        alone = alone_of(Prices.plain(program, [0.3, 0.2]), 0.7, 0.1).scaled(program, 0.7 / 0.3, 0.1 / 0.2)
+        found = check_sum(of_times(program, [(0.0, 0.75), (0.75, 0.85)]), program, alone)
+        assert list(alone.work_s) == pytest.approx([0.7, 0.1])
+        assert alone.work_s[0] != 0.7
+        assert found == {"cil": pytest.approx(0.05), "tail": pytest.approx(0.1)}
+
     def test_contention(self) -> None:
         program = tiled(2)
         prices = Prices.plain(program, [2.0, 2.0] * 4, slow_by_net=2.0)

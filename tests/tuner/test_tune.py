@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -19,13 +20,15 @@ from dovetail.planner import Plan, plan, search
 from dovetail.planner.costs import Costs
 from dovetail.planner.explain import explain
 from dovetail.planner.rival import MEASURED_SLOWER, WITHIN_NOISE, Rival
+from dovetail.report import summary_table
 from dovetail.report.html import page
 from dovetail.report.tuning import summary, write_tuning
 from dovetail.run.job import Job, JobResult, Outcome
 from dovetail.run.load import Load
 from dovetail.tuner import TuneResult, neighbourhood, tune
 from dovetail.tuner.contest import LEAST_GAIN_S, Judged, contest, fastest, judge
-from dovetail.tuner.losses import adjusted_ideals_s, stretch
+from dovetail.tuner.doubts import Contradiction, note_doubts
+from dovetail.tuner.losses import adjusted_ideals_s, measured_losses, stretch
 from dovetail.tuner.measure import Clock, Measurer
 from dovetail.tuner.result import COMPUTE, MESSAGES, OWN
 from dovetail.tuner.tune import beside_serial, chosen, entry_of, fresh_seed
@@ -137,6 +140,45 @@ def test_on_one_rank_nothing_slower_than_serial_is_taken(tmp_path) -> None:
     found = tune(MatmulAllReduce(64, 64, 64), 1, out=tmp_path, executor=SimExecutor(one), machine=one, seed=7)
     assert found.keeps_serial  # two tiles hide a copy of microseconds, less than a clock resolves
     assert found.plan.tiles == (64,)
+
+
+def slowed(machine: Machine, factor: float, *names: str) -> Machine:
+    """Return the machine with these costs `factor` times as high."""
+    known = {name: Curve.from_json(machine.costs[name]) for name in names}
+    slow = {
+        name: replace(
+            curve, segments=tuple(Segment(x, factor * s, factor * slope) for x, s, slope, _ in curve.segments)
+        )
+        for name, curve in known.items()
+    }
+    return machine.with_costs({name: curve.to_json() for name, curve in slow.items()})
+
+
+def losses_of(now: Machine, probed: Machine, schedule: str, by: str) -> tuple[Judged, dict[str, float]]:
+    """Return a final on the machine `now`, and its losses by the costs of the machine `probed`."""
+    made = plan(OPERATOR, probed, ranks=2, schedule=schedule, by=by, max_tiles=3, extrapolate=True)
+    found = contest([entry_of(made, schedule)], SimExecutor(now), keep=True, budget_s=0.0, seed=7).judged[0]
+    return found, measured_losses(made, found, probed)
+
+
+@pytest.mark.parametrize(("compute", "comm"), [(1.6, 1.0), (0.7, 2.0), (1.0, 0.6)])
+def test_a_serial_run_loses_nothing_by_cutting_or_contention(compute: float, comm: float) -> None:
+    """Also if the machine's speed changed since its costs were probed."""
+    now = slowed(slowed(two_hosts(), compute, "flops:matmul:float32"), comm, "all_reduce:2")
+    found, lost = losses_of(now, two_hosts(), "serial", "library")
+    assert lost["dil"] == 0
+    assert lost["cil"] == pytest.approx(0, abs=1e-9)
+    ideal_s = max(found.beside[COMPUTE], found.beside[MESSAGES])
+    assert math.fsum(lost.values()) == pytest.approx(found.serial.timelines[0].makespan_s - ideal_s)
+
+
+@pytest.mark.parametrize("by", ["library", "ring"])
+def test_a_change_of_speed_does_not_count_as_a_loss_by_cutting(by: str) -> None:
+    """On a machine twice as slow as probed, every loss is twice as long."""
+    speeds = "flops:matmul:float32", "p2p:tcp", "exchange:tcp", "reduce", "all_reduce:2"
+    (_, calm), (_, slow) = (losses_of(slowed(two_hosts(), x, *speeds), two_hosts(), "uniform", by) for x in (1.0, 2.0))
+    assert calm["dil"] > 0
+    assert slow == pytest.approx({name: 2 * seconds for name, seconds in calm.items()}, rel=1e-3, abs=1e-6)
 
 
 def test_json_has_the_documented_keys(tuned: TuneResult) -> None:
@@ -371,8 +413,41 @@ def kept(made: Plan, serial_s: float, planned_s: float) -> Judged:
 def test_ideal_gain_is_the_share_of_the_possible_gain(planned: Plan, machine: Machine) -> None:
     assert result_of(planned, judged(planned, 1.0, 0.6), machine).ideal_gain == pytest.approx(0.8)
     assert result_of(planned, judged(planned, 1.0, 0.6), machine).gain_of(0.2) == pytest.approx(0.5)
-    assert result_of(planned, judged(planned, 0.5, 0.4), machine).ideal_gain == 0.0  # nothing to gain
+    assert result_of(planned, kept(planned, 0.5, 0.5), machine).ideal_gain == 0.0  # nothing to gain
     assert result_of(planned, kept(planned, 1.0, 1.1), machine).ideal_gain == 0.0  # asked for by name
+
+
+def test_no_share_is_printed_of_a_disturbed_ideal(planned: Plan, machine: Machine) -> None:
+    """The schedule took 0.2 s, its computation alone 0.5 s: overlap cannot do that, so no share is attributed to it."""
+    result = result_of(planned, judged(planned, 1.0, 0.2), machine)
+    document, shown = result.to_json(), summary(result)
+    assert document["ideal_gain"] is document["adjusted_gain"] is document["shared_gain"] is None
+    assert "The chosen schedule took 200.0 ms, the longer of its parts alone 500.0 ms" in document["notes"][-1]
+    assert "the parts alone were disturbed" in document["notes"][-1]
+    assert [row.ideal_gain for row in shown.rows] == [None] * len(shown.rows)
+    assert "perfect overlap" not in summary_table(shown)
+    assert replace(result, seed=8).notes == result.notes  # once
+    assert summary(result_of(planned, judged(planned, 1.0, 0.499), machine)).rows[-1].why == "perfect overlap"
+
+
+def test_own_messages_may_be_faster_than_the_library(planned: Plan, machine: Machine) -> None:
+    final = judged(planned, 1.0, 0.45)
+    faster = replace(final, beside={COMPUTE: 0.4, MESSAGES: 0.5, OWN: 0.4})
+    assert planned.schedule["by"] != "library"
+    assert result_of(planned, faster, machine).ideal_gain == pytest.approx(1.1)
+    assert result_of(planned, final, machine).ideal_gain is None
+
+
+def test_on_one_rank_no_gain_is_called_overlap(machine: Machine) -> None:
+    one = replace(two_hosts(), ranks=1, nodes=(0,), links=())
+    made = plan(MatmulAllReduce(64, 64, 64), one, ranks=1, schedule="uniform", max_tiles=2, extrapolate=True)
+    result = result_of(made, kept(made, 1.0, 0.6), machine)
+    shown = summary(result)
+    assert result.to_json()["ideal_gain"] is None
+    assert not result.is_ideal_disturbed
+    assert [row.ideal_gain for row in shown.rows] == [None] * len(shown.rows)
+    assert "overlap" not in shown.rows[1].why
+    assert shown.rows[-1].why == "one rank: nothing to overlap"
 
 
 def test_a_kept_serial_has_a_reason_and_no_gain(serial: Plan, machine: Machine, capsys) -> None:
@@ -443,6 +518,11 @@ def test_lasting_disturbance_is_reported_everywhere(planned: Plan, machine: Mach
     assert "Medians of 9 rounds; 3 disturbed; 80 % of the ideal gain.\n" + text + "\n" in out
     assert text in summary(result).notes
     assert text in page(title="x", summary=summary(result))
+
+
+def test_contradicted_costs_are_reported_in_readable_units() -> None:
+    (text,) = note_doubts([Contradiction(COMPUTE, 3.66e-05, 0.0976)], {})
+    assert text == ("compute alone took 97.6 ms, the probed costs say 36.6 µs: probe on a calm machine, with --fresh")
 
 
 def test_inputs_are_fresh_unless_a_seed_is_given() -> None:

@@ -16,7 +16,7 @@ from dovetail.matmul.local_search import better, hopeful, moved
 from dovetail.matmul.optimum import optimal
 from dovetail.matmul.product import Product
 from dovetail.matmul.tiles import Seconds, Tiling, mc2_shard, mc2_short_shard, uniform
-from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled
+from dovetail.matmul.variations import cut_otherwise, driven_otherwise, retiled_from
 
 OURS_RANKS = 16  # with more ranks, schedules with our own messages are not tried: predictions would take seconds
 MC2 = Heuristic("MC²", "mc2")
@@ -156,7 +156,7 @@ class Blockwise(Product):
         yield schedule.with_parameters(fused=not schedule.get("fused"))
         if schedule["by"] != "library" and not schedule.get("slices"):
             yield from cut_otherwise(schedule, max(schedule.tiles, default=0))
-        yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))
+        yield from retiled_from(schedule)
 
     def library_calls(self, ranks: int) -> Sequence[LibraryCall]:
         longest = max((self.blocks(ranks).rows(r) for r in range(ranks)), default=0)

@@ -24,11 +24,11 @@ def moved(costs: Costs, ranked: Sequence[Schedule], align: int, floor: int) -> I
     """Yield, for each way of communicating, the best overlapped schedule with its tiles moved until no move gains.
 
     `optimal` assumes a pipeline with constant contention factors; the simulation knows when compute and communication
-    really overlap.
+    really overlap. Schedules with a tile below `floor` rows are left out, because moves would keep such tiles.
     """
     best: dict[str, Schedule] = {}
     for each in ranked:
-        if not each.is_serial and 1 < len(each.tiles) <= MOVED:
+        if not each.is_serial and 1 < len(each.tiles) <= MOVED and min(each.tiles) >= floor:
             best.setdefault(each["by"], each)
     most = costs.options["max_tiles"]
     for schedule in best.values():
@@ -126,6 +126,8 @@ def climb(tiles: Tiles, seconds_of: Callable[[Tiles], float], align: int, floor:
 def moves(tiles: Tiles, step: int, floor: int = 1) -> Iterator[Tiles]:
     """Yield the neighbours of a tiling: two adjacent tiles merged; one tile halved; a quarter of the first or the last
     split off; `step` rows moved between adjacent tiles, or between first, middle and last tile.
+
+    No move makes a tile shorter than `floor` rows; tiles that are shorter already may stay so.
 
     >>> list(moves((4, 2), 1))
     [(6,), (2, 2, 2), (4, 1, 1), (1, 3, 2), (3, 3), (5, 1)]

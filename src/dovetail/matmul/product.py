@@ -17,6 +17,7 @@ from dovetail.ir.types import Mode
 from dovetail.matmul.kernels import MATMUL, work_of
 from dovetail.matmul.local_search import as_optimal
 from dovetail.matmul.tiles import READINGS
+from dovetail.matmul.variations import floor_of
 from dovetail.passes.regions import split
 
 MODES: tuple[Mode, ...] = ("each_sum", "sum")  # modes of A and B in a product whose K is cut
@@ -139,8 +140,9 @@ class Product(OfFields):
     Notes
     -----
     Options of the schedules in `plan` and `tune`: `reading`: the rule of MC²'s short block (seed 000: `max` as in its
-    worked example, `min` as in its text); `floor`: least rows of a tile; `align`: tile lengths are multiples of it;
-    `max_tiles`; `by`: the library's collectives or our own messages; `rows_per_message`: most rows in one of these.
+    worked example, `min` as in its text); `floor`: least rows of a tile of the optimum; `align`: tile lengths are
+    multiples of it; `max_tiles`; `by`: the library's collectives or our own messages; `rows_per_message`: most rows in
+    one of these.
     """
 
     name: ClassVar[str] = "product"
@@ -235,7 +237,7 @@ class Product(OfFields):
         return ArraySpec(buffer, self.dtype, tuple(shapes), **layout)
 
     def counted_as(self, base: Schedule, found: Schedule) -> Schedule:
-        return as_optimal(base, found, 1)
+        return as_optimal(base, found, floor_of(base))
 
     @property
     def element_bytes(self) -> int:

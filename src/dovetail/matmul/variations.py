@@ -20,7 +20,7 @@ def variations(schedule: Schedule, messages: int = 1) -> Iterator[Schedule]:
     yield from driven_otherwise(schedule)
     if schedule["by"] != "library":
         yield from cut_otherwise(schedule, -(-max(schedule.tiles, default=0) // messages))
-    yield from (schedule.with_parameters(tiles=tiles) for tiles in retiled(schedule.tiles))
+    yield from retiled_from(schedule)
 
 
 def driven_otherwise(schedule: Schedule) -> Iterator[Schedule]:
@@ -53,6 +53,28 @@ def round_up(rows: int) -> int:
     """
     shift = max(rows.bit_length() - 2, 0)
     return -(-rows >> shift) << shift
+
+
+def floor_of(schedule: Schedule) -> int:
+    """Return the least rows of a tile that the schedule's rule promises: 1 unless the schedule is "optimal".
+
+    >>> floor_of(Schedule.of("optimal").as_of("optimal", floor=96)), floor_of(Schedule.of("uniform"))
+    (96, 1)
+    """
+    return int(schedule.steps.get("floor", 1)) if schedule.family == "optimal" else 1
+
+
+def retiled_from(schedule: Schedule) -> Iterator[Schedule]:
+    """Yield the schedule with the tile lengths of `retiled` that keep its floor (see `floor_of`).
+
+    >>> base = Schedule.of("optimal", tiles=(64, 128)).as_of("optimal", floor=64)
+    >>> [s.tiles for s in retiled_from(base)]
+    [(192,), (64, 64, 64)]
+    """
+    floor = floor_of(schedule)
+    for tiles in retiled(schedule.tiles):
+        if min(tiles) >= floor:
+            yield schedule.with_parameters(tiles=tiles)
 
 
 def retiled(tiles: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

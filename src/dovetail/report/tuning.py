@@ -46,13 +46,20 @@ def summary(result: TuneResult, command: str = "") -> Summary:
             measured_s = None if rival.measured_s is None else _in_final(result, rival.measured_s)
             gain = None if measured_s is None else _share(result, measured_s)
             rows.append(Row(rival.label, rival.predicted_s, measured_s, gain, _why_not(result, rival)))
-    rows.append(Row("ideal", best.ideal_s, result.ideal_s, 1.0, IDEAL))
+    rows.append(Row("ideal", best.ideal_s, result.ideal_s, 1.0 if result.has_shares else None, _ideal_why(result)))
     losses = [Losses("predicted", best.ideal_s, dict(best.losses))]
     if result.losses:
         losses.append(Losses("measured", result.ideal_s, result.losses))
     where = f"{result.machine.name}: {result.facts.get('cpu')}, {result.facts.get('mpi')}, {best.ranks} ranks"
     notes = (*_headline(result), *result.notes, *_reasons(result), *_earlier(result))
     return Summary(tuple(rows), tuple(losses), notes, Provenance(command, where, ""), space(best))
+
+
+def _ideal_why(result: TuneResult) -> str:
+    """Return what the ideal stands for: overlap only where it holds, on several ranks."""
+    if result.is_ideal_disturbed:
+        return "disturbed: the parts alone"
+    return IDEAL if result.plan.ranks > 1 else "one rank: nothing to overlap"
 
 
 def _headline(result: TuneResult) -> list[str]:
@@ -76,6 +83,8 @@ def why_kept(result: TuneResult) -> str:
     serial_s = result.judged.tried.get(result.judged.entry.serial, 0.0)
     why, (compute, net) = why_serial(result.plan, serial_s), result.cil
     least_s = (1 - LITTLE) * result.serial.median_s
+    if not result.has_shares:
+        return why if result.plan.ranks > 1 else f"{why}; on one rank there is nothing to overlap"
     if result.ideal_s >= least_s:
         room_s = max(result.serial.median_s - result.ideal_s, 0.0)
         return f"{why}; of {seconds(result.serial.median_s)} perfect overlap would hide {seconds(room_s)}"
@@ -130,7 +139,8 @@ def _serial_row(result: TuneResult) -> Row:
     best, serial = result.plan, result.serial
     why = f"nothing overlapped, {best.operator.describe(best.serial, best.ranks)}"
     spread_s = serial.spread * serial.median_s
-    return Row("serial", best.serial_s, serial.median_s, 0.0, why, result.keeps_serial, spread_s=spread_s)
+    gain = 0.0 if result.has_shares else None
+    return Row("serial", best.serial_s, serial.median_s, gain, why, result.keeps_serial, spread_s=spread_s)
 
 
 def _planned_row(result: TuneResult) -> list[Row]:
@@ -150,6 +160,6 @@ def _in_final(result: TuneResult, seconds: float) -> float:
 
 
 def _share(result: TuneResult, seconds: float) -> float | None:
-    """Return a schedule's share of the ideal gain; None if it was slower than serial."""
+    """Return a schedule's share of the ideal gain; None if it was slower than serial, or if shares mean nothing."""
     won_s, room_s = result.serial.median_s - seconds, result.serial.median_s - result.ideal_s
-    return won_s / room_s if room_s > 0 and won_s >= 0 else None
+    return won_s / room_s if result.has_shares and room_s > 0 and won_s >= 0 else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import fsum
+from math import fsum, isclose
 from typing import Literal
 
 import numpy as np
@@ -63,6 +63,15 @@ class Alone:
         """Seconds of the undivided `resource` on its slowest rank."""
         return float(np.max(np.asarray(self.compute_s if resource == "compute" else self.comm_s), initial=0.0))
 
+    def scaled(self, program: Program, compute: float, comm: float) -> Alone:
+        """Return the times with those of ops that compute times `compute`, and of ops that communicate times `comm`.
+
+        The undivided times do not change. Used where ops were priced by other measurements than the undivided times.
+        """
+        factors = np.where(_is_comm(program), comm, compute)
+        columns = {name: getattr(self, name) * factors for name in ("work_s", "wire_s", "latency_s")}
+        return replace(self, **columns)
+
 
 @dataclass(frozen=True)
 class Attribution:
@@ -110,6 +119,7 @@ def attribute(timeline: Timeline, program: Program, alone: Alone) -> Attribution
     lane, on_lane = _bound_lane(program, mine & serves, alone_s)
     seconds = _sweep(start[mine], active[mine], end[mine], on_lane[mine], makespan)
     busy, pieces, whole = seconds.pop("active"), float(alone_s[on_lane].sum()), alone.whole_s(alone.bound, rank)
+    pieces = whole if isclose(pieces, whole) else pieces  # a single piece is the whole, whatever was rounded
     seconds |= {"dil": pieces - whole, "cil": busy - pieces}
     seconds["imbalance"] -= alone.ideal_s - whole
     exact = _exact({name: seconds[name] for name in NAMES}, makespan - alone.ideal_s)

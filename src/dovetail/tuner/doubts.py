@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dovetail.core import DovetailError
+from dovetail.core import DovetailError, seconds_text
 from dovetail.cost import CostModel, price
 from dovetail.machine import Machine
 from dovetail.run.job import Variant
@@ -76,7 +76,8 @@ def note_doubts(found: list[Contradiction], saved: Mapping[str, Item | None]) ->
     """Mark the cached costs of each side as doubted; return sentences for the user."""
     marked = {place: doubt(place) for place in dict.fromkeys(saved.get(each.side) for each in found)}
     ends = {True: "the next tune probes anew", False: "probe on a calm machine, with --fresh"}
-    text = "{} took {:.3g} s, the probed costs say {:.3g} s: {}"
     return tuple(
-        text.format(each.side, each.measured_s, each.predicted_s, ends[marked[saved.get(each.side)]]) for each in found
+        f"{each.side} took {seconds_text(each.measured_s)}, the probed costs say {seconds_text(each.predicted_s)}: "
+        f"{ends[marked[saved.get(each.side)]]}"
+        for each in found
     )

@@ -8,13 +8,18 @@ from dovetail.core import DovetailError
 from dovetail.cost import CostModel, price
 from dovetail.machine import Machine
 from dovetail.planner.plan import Plan
+from dovetail.sim import simulate
 from dovetail.timeline import Alone, attribute, on_the_wire
 from dovetail.tuner.contest import Judged
-from dovetail.tuner.result import COMPUTE, MESSAGES
+from dovetail.tuner.result import COMPUTE, MESSAGES, OWN
 
 
 def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, float]:
-    """Attribute the measured run's excess over the ideal to causes, by the machine's costs; seconds by cause."""
+    """Attribute the measured run's excess over the ideal to causes; return seconds by cause.
+
+    The probed costs give the ratios between the pieces of a side. The side's seconds in the final give their scale, so
+    that a machine that became slower or faster since the probe does not change `dil`.
+    """
     if COMPUTE not in judged.beside:
         return {}
     try:
@@ -24,10 +29,25 @@ def measured_losses(best: Plan, judged: Judged, machine: Machine) -> dict[str, f
         posted = np.zeros(best.program.num_ops, dtype=bool)  # receives are posted early, so no send waits for one
         columns = prices.work_s, prices.wire_s, prices.latency_s, posted
         alone = Alone(*columns, judged.beside[COMPUTE], judged.beside[MESSAGES])
+        messages = MESSAGES if best.schedule.is_by_library else OWN
+        alone = alone.scaled(best.program, *(_drift(judged, machine, side) for side in (COMPUTE, messages)))
         seen = on_the_wire(judged.taken.timelines[0], best.program)
         return attribute(seen, best.program, alone).losses
     except DovetailError:
         return {}
+
+
+def _drift(judged: Judged, machine: Machine, side: str) -> float:
+    """Return a side's measured seconds in isolation over those that the probed costs predict; 1 if either is unknown.
+
+    `side`: a name in `Entry.beside`.
+    """
+    measured_s, variant = judged.beside.get(side, 0.0), judged.entry.beside.get(side)
+    if variant is None or measured_s <= 0:
+        return 1.0
+    prices = price(variant.program, machine, variant.workload, 1.0, extrapolate=True)
+    predicted_s = simulate(variant.program, prices).makespan_s
+    return measured_s / predicted_s if predicted_s > 0 else 1.0
 
 
 def stretch(best: Plan, machine: Machine) -> tuple[float, float]:

@@ -12,7 +12,7 @@ from dovetail.machine import Machine
 from dovetail.planner.plan import Plan
 from dovetail.run.job import Outcome
 from dovetail.timeline import Timeline
-from dovetail.tuner.contest import Judged
+from dovetail.tuner.contest import LEAST_GAIN, Judged
 
 SCHEMA = "dovetail.tune/2"
 COMPUTE, MESSAGES, OWN = "compute alone", "communication alone", "own messages alone"
@@ -63,6 +63,12 @@ class TuneResult:
     cil: tuple[float, float] = (1.0, 1.0)
     report: Path | None = None
 
+    def __post_init__(self) -> None:
+        """Add a note if the parts in isolation were disturbed."""
+        if self.is_ideal_disturbed:
+            note = _disturbed(self)
+            object.__setattr__(self, "notes", (*(each for each in self.notes if each != note), note))
+
     def __repr__(self) -> str:
         times = f"{seconds_text(self.planned.median_s)} measured, serial {seconds_text(self.serial.median_s)}"
         return f"<TuneResult: {self.plan.operator.title} on {self.plan.ranks} ranks: {self.plan.schedule}; {times}>"
@@ -93,6 +99,25 @@ class TuneResult:
         return max(self.compute_s, self.comm_s)
 
     @property
+    def is_ideal_disturbed(self) -> bool:
+        """Return whether the schedule taken beat its own parts in isolation by more than the noise.
+
+        Overlap cannot do that, so the parts were measured while something else slowed them. The spreads of serial and
+        of the schedule taken stand for the noise. False for operators that compute nothing.
+        """
+        if COMPUTE not in self.judged.beside:
+            return False
+        own_s = self.judged.beside.get(OWN, self.comm_s)
+        comm_s = self.comm_s if self.judged.schedule.is_by_library else min(self.comm_s, own_s)
+        noise = max(LEAST_GAIN, self.serial.spread, self.planned.spread)
+        return self.planned.median_s < (1 - noise) * max(self.compute_s, comm_s)
+
+    @property
+    def has_shares(self) -> bool:
+        """Return whether shares of the ideal gain mean anything: on several ranks, with an undisturbed ideal."""
+        return self.plan.ranks > 1 and not self.is_ideal_disturbed
+
+    @property
     def speedup(self) -> float:
         """Return median seconds of serial over median seconds of the schedule taken."""
         return self.judged.speedup
@@ -104,13 +129,18 @@ class TuneResult:
 
     @property
     def ideal_gain(self) -> float | None:
-        """Return the gain as a share of (serial - ideal); None if serial was kept."""
+        """Return the gain as a share of (serial - ideal); None as of `gain_of`."""
         return self.gain_of(self.ideal_s)
 
     def gain_of(self, ideal_s: float) -> float | None:
-        """Return the gain as a share of (serial - `ideal_s`), 0 if that is not positive; None if serial was kept."""
+        """Return the gain as a share of (serial - `ideal_s`), 0 if that is not positive.
+
+        None if serial was kept, on one rank, or if the ideal was disturbed.
+        """
+        if self.keeps_serial or not self.has_shares:
+            return None
         won_s, room_s = (self.serial.median_s - s for s in (self.planned.median_s, ideal_s))
-        return None if self.keeps_serial else max(won_s / room_s, 0.0) if room_s > 0 else 0.0
+        return max(won_s / room_s, 0.0) if room_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Return a document with a `schema` field: the plan's keys, and the figures measured in interleaved runs."""
@@ -177,6 +207,14 @@ class TuneResult:
         measured, plan, machine = folder / "measured.json", Plan.load(folder), Machine.load(folder / "machine.json")
         taken = load_document(measured, Timeline.from_json, "timeline") if measured.exists() else None
         return load_document(path, lambda document: _result(document, plan, machine, taken), "tune")
+
+
+def _disturbed(result: TuneResult) -> str:
+    """Return the sentence on an ideal that was disturbed."""
+    taken = "Serial" if result.keeps_serial else "The chosen schedule"
+    times = f"{seconds_text(result.planned.median_s)}, the longer of its parts alone {seconds_text(result.ideal_s)}"
+    why = "the parts alone were disturbed, unless cutting made them cheaper"
+    return f"{taken} took {times}: {why}. No share of the ideal gain is given; tune again on a quiet machine."
 
 
 def _result(document: Mapping[str, Any], plan: Plan, machine: Machine, measured: Timeline | None) -> TuneResult:
