@@ -52,7 +52,7 @@ the line, adds the traceback; `--quiet` leaves progress and notes away.
 
 What other programs took of the ranks' cores while `tune` or `run` measured is said in one sentence where it was more
 than 5 %, and always in `--json`: `foreign_load`, `steal` (by the hypervisor), `disturbed` (rounds; see how.md). Where
-serial is kept, `ideal_gain` is null.
+serial is kept, on one rank, and where the parts alone were disturbed, `ideal_gain` is null.
 
 The field `schema` says what a file is. Wherever a plan is expected, the folder of `plan.json` will do; `-` is
 stdin. After a failed run, `runs/` in the output folder keeps the reason, the ranks' output and their partial timelines.

@@ -207,11 +207,12 @@ def test_a_broken_package_is_named_and_ignored(monkeypatch, request, tmp_path, c
     points = [SimpleNamespace(name=name, value=place) for name, (place, _) in BROKEN.items()]
     points.append(SimpleNamespace(name="matmul_all_reduce", value="elsewhere:Poor", dist=SimpleNamespace(name="thief")))
     declare(monkeypatch, request, points)
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings():
         warnings.simplefilter("always")
         said = call("plan", "matmul_all_reduce", "--m", 64, "--k", 32, "--n", 64, "--machine", "shared-memory-2")
     assert said[0] == 0, said
-    words = " ".join(str(each.message) for each in seen)
+    words = said[2]
+    assert words.count("Warning: ") == 1 + len(BROKEN)
     assert "'matmul_all_reduce' of package thief is ignored" in words
     for name, (place, cause) in BROKEN.items():
         assert f"'{name}' of another package" in words
@@ -769,7 +770,7 @@ def test_probe_then_plan_then_tune(document, call, tmp_path, monkeypatch):
     assert ran < {*open_trace(tmp_path / "trace" / "trace.dovetail").names}
     keys = {"measured_s", "serial_s", "ideal_gain", "max_rel_error", "report", "tiles", "losses", "rivals"}
     assert keys | {"foreign_load", "steal", "disturbed"} <= set(found)
-    assert found["ideal_gain"] is not None or (found["schedule"], found["measured_s"]) == ("serial", found["serial_s"])
+    assert found["ideal_gain"] is None or found["measured_s"] != found["serial_s"]
     assert found["max_rel_error"] <= found["tolerance"]
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"plan.json", "measured.json", "report.html"}
     serial = ["--machine", tmp_path / "machine.json", "--schedule", "serial", "--out", tmp_path / "serial"]

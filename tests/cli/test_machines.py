@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-from dovetail.machine import Machine
+from dovetail.core import CostError
+from dovetail.cost import CostModel
+from dovetail.machine import Machine, load
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -120,3 +122,19 @@ def test_reproduce(call, document, tmp_path):
     assert code == 0
     assert "3 source inconsistent" in out
     assert "Loop Tiling" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("machine", "key", "hint"),
+    [
+        ("h100-8", "all_reduce:2", "probe the machine, or choose another"),
+        ("atlas-a2-8", "all_reduce:2", "all_reduce is known on 8 ranks only. Or probe"),
+        ("h100-8", "flops:matmul:float8", "did you mean 'flops:matmul:float"),
+        ("h100-8", "p2p:nvlonk", "did you mean 'p2p:nvlink'"),
+    ],
+)
+def test_a_missing_cost_offers_costs_of_its_kind_only(machine, key, hint):
+    with pytest.raises(CostError) as caught:
+        CostModel.of(load(machine)).curve(key)
+    assert hint in caught.value.hint
+    assert "'reduce'" not in caught.value.hint

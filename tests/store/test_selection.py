@@ -177,15 +177,23 @@ def test_the_cache_is_keyed_by_library_and_hosts(tmp_path, monkeypatch):
 def test_a_file_of_the_users_own(tmp_path, monkeypatch):
     """The file is a plain table without the envelope of cached ones; a broken one causes one warning."""
     monkeypatch.setenv("DOVETAIL_SELECTION", str(tmp_path / "mine.json"))
-    assert recall_selection("any", [], may_be_new=True) == (None, "")
     assert recall_selection("any", []) == (None, f"DOVETAIL_SELECTION names no file: {tmp_path / 'mine.json'}")
     assert save_selection(table((RING, 4096)), "any", []) == tmp_path / "mine.json"
     assert recall_selection("another", ["a"]).value == Selection.load(tmp_path / "mine.json")
     (tmp_path / "mine.json").write_text("{")
-    assert str(tmp_path / "mine.json") in recall_selection("any", []).why_not
+    assert f"DOVETAIL_SELECTION: selection {tmp_path / 'mine.json'}" in recall_selection("any", []).why_not
     monkeypatch.setenv("DOVETAIL_SELECTION", "/proc/mine.json")
     with pytest.warns(RuntimeWarning, match="cannot write"):
         assert save_selection(table((RING, 4096)), "any", []) is None
+
+
+def test_a_folder_of_the_users_own(tmp_path, monkeypatch):
+    """As `tune --out` leaves it: with `selection.json` in it."""
+    monkeypatch.setenv("DOVETAIL_SELECTION", str(tmp_path))
+    file = tmp_path / "selection.json"
+    assert recall_selection("any", []) == (None, f"DOVETAIL_SELECTION names no file: {file}")
+    assert save_selection(table((RING, 4096)), "any", []) == file
+    assert recall_selection("another", ["a"]).value == Selection.load(file)
 
 
 @pytest.mark.parametrize("document", [float("inf"), 3, "x", [1], None])

@@ -36,6 +36,7 @@ from dovetail.cli.reproduce import reproduce
 from dovetail.cli.run import run
 from dovetail.cli.show import show
 from dovetail.cli.simulate import simulate
+from dovetail.cli.sources import Terminated
 from dovetail.cli.tile import tile
 from dovetail.cli.trace import PASSES_ON
 from dovetail.cli.trace import group as trace_group
@@ -98,6 +99,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.set_threshold(_ALLOCATIONS)
     words, flags = _take_flags(given)
     output.quiet = "--quiet" in flags
+    with output.plain_warnings():
+        return _run(words, flags)
+
+
+def _run(words: list[str], flags: set[str]) -> int:
+    """Run the words of a command line and return the exit code."""
     previous = _end_on_sigterm()
     try:
         if "--version" in flags:
@@ -185,10 +192,10 @@ def _reader_left(error: BaseException) -> bool:
 
 
 def _end_on_sigterm() -> Any:
-    """Make SIGTERM raise SystemExit, so that ranks are ended, too. Return the previous handler; None in a thread."""
+    """Make SIGTERM raise Terminated, so that ranks are ended, too. Return the previous handler; None in a thread."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
+        raise Terminated(128 + number)
 
     if threading.current_thread() is not threading.main_thread():
         return None

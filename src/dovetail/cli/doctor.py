@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -109,10 +110,18 @@ def blas() -> str:
     return f"sgemm and dgemm of OpenBLAS {version('scipy-openblas32')}; {cores} cores; {limit}"
 
 
-def cache() -> str:
-    from dovetail.core import cache_dir
+def cache() -> str | tuple[str, str]:
+    """Return the cache folder; if another one is used instead of the wanted one, the warning that says why."""
+    from dovetail.core import cache_dir, warn_once
 
-    return str(cache_dir())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_once.cache_clear()
+        place = str(cache_dir())
+    if not seen:
+        return place
+    why, _, hint = str(seen[0].message).partition(" Try: ")
+    return why, hint
 
 
 def local() -> str:

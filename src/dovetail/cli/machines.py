@@ -17,6 +17,7 @@ from dovetail.core import MachineError
 
 if TYPE_CHECKING:
     from dovetail.cost import Curve
+    from dovetail.ir import Operator
     from dovetail.machine import Machine
 
 SCHEMA = "dovetail.machines/1"
@@ -71,29 +72,32 @@ def _imported(path: str, out: Path | None) -> Machine:
     return machine
 
 
-def find(name: str) -> Machine:
+def find(name: str, operator: Operator | None = None, ranks: int = 0) -> Machine:
     """Return the machine with this name: a probed machine, `this`, a preset, or a machine's JSON file.
 
-    `NAME without rank:5, link:3-4`: what is left of that machine.
+    `NAME without rank:5, link:3-4`: what is left of that machine. A probed machine has the cached costs of an
+    `operator` on `ranks` ranks.
     """
     from dovetail.machine import load
 
-    return load(name, _find)
+    return load(name, lambda base: _find(base, operator, ranks))
 
 
-def _find(name: str) -> Machine:
+def _find(name: str, operator: Operator | None, ranks: int) -> Machine:
+    from dovetail.cli.probed import with_costs
     from dovetail.machine import Machine
     from dovetail.store.machines import saved_machines
 
     saved = list(saved_machines()) if not name.endswith(".json") else []
     for _, machine in saved:
         if machine.name == name:
-            return machine
+            return machine if operator is None else with_costs(machine, operator, ranks)
     _refuse_xml(name)
     if name == THIS:
         if not saved:
             raise MachineError("this machine was not probed yet", hint="dovetail probe links")
-        return max(saved, key=lambda each: each[0].stat().st_mtime)[1]
+        last = saved[0][1]
+        return last if operator is None else with_costs(last, operator, ranks)
     return Machine.load(name)
 
 

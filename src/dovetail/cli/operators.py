@@ -56,7 +56,9 @@ class OperatorRequest(NamedTuple):
 
 
 def _by_size(name: str) -> OperatorError:
-    return OperatorError(f"{name} has no single plan: it is tuned at several sizes", hint=f"dovetail tune {name}")
+    return OperatorError(
+        f"{name} has no single plan: it is tuned at several sizes", hint=f"dovetail tune {name} --ranks 2"
+    )
 
 
 def of(kind: type[Operator], whose: str) -> list[Option]:

@@ -6,8 +6,10 @@ import json
 import os
 import shutil
 import sys
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal
 
 from dovetail.core import Say
@@ -39,6 +41,32 @@ def note(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning on stderr, even with --quiet."""
     print(f"Warning: {text}", file=sys.stderr)
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print Python's warnings that Dovetail issues as `warn` does, each text once. Other warnings stay Python's own."""
+    before, printed = warnings.showwarning, set[str]()
+
+    def show(message: Warning | str, *where: Any, **more: Any) -> None:
+        if not _is_ours(sys._getframe(1)):
+            before(message, *where, **more)
+        elif (text := str(message)) not in printed:
+            printed.add(text)
+            warn(text)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = before
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """Return whether a module of Dovetail issued the warning that this frame, of the module `warnings`, handles."""
+    while frame is not None and frame.f_globals.get("__name__") == "warnings":
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).startswith(f"{__package__.partition('.')[0]}.")
 
 
 def is_terminal() -> bool:

@@ -100,8 +100,8 @@ def _asked_job(
     if num_bytes < 1:
         raise OperatorError("--size must be at least 1 byte", found=str(asked.size))
     even = even_slots(program, num_bytes, dtype)
-    if asked.size is not None and (held := held_bytes(program, even)) != num_bytes:
-        output.note(f"{held} bytes are run, not {num_bytes}: each slot has equally many whole elements of {dtype}.")
+    if asked.size is not None and (fits := held_bytes(program, even)) != num_bytes:
+        output.note(f"{fits} bytes are run, not {num_bytes}: each slot has equally many whole elements of {dtype}.")
     return measuring_job(program, even, *how), (None, read.certificate.collective_found)
 
 

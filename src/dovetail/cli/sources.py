@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 MOST_EXPANDED = 1024  # ranks up to which an algorithm's ops are written out, rank by rank
 
 
+class Terminated(SystemExit):
+    """Raised when the command gets SIGTERM, perhaps in the middle of a user's file, which is not to blame."""
+
+
 def is_source(place: str) -> bool:
     """Return whether a place is a Python file or the name of a shipped algorithm, rather than a program's file.
 
@@ -204,6 +208,8 @@ def _errors_by_line(file: Path) -> Iterator[None]:
         raise DovetailError(
             f"{file} is not Python: {error.msg}", where=where, found=(error.text or "").strip()
         ) from error
+    except Terminated:
+        raise
     except (Exception, SystemExit) as error:
         what = f"{file} failed: {type(error).__name__}: {error}"
         raise DovetailError(what, where=_line_of(error, file), hint="--debug shows the traceback") from error

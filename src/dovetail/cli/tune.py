@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,18 +71,32 @@ def tune(
         if trace is not None:
             hint = "dovetail run ALGORITHM.json --size BYTES --trace FOLDER"
             raise OperatorError(f"{request.kind.name} has no --trace: it tunes many sizes, not one", hint=hint)
-        return collectives.tune(request.kind, ranks, dict(request.given), executor, chosen, out, measuring, json=json)
+        asked = dict(request.given)
+        folder = out or _collectives_folder(request.kind, ranks, asked)
+        with _no_empty_jobs(folder):
+            return collectives.tune(request.kind, ranks, asked, executor, chosen, folder, measuring, json=json)
     operator = _balanced(request, executor, ranks) if request.is_bare and chosen is None else request.operator(chosen)
     folder = out or Path(_folder(operator, ranks))
     measuring |= {"machine": chosen, "contention": contention, **request.limits}
-    with output.progress("tuning") as say:
-        result = follow(operator, ranks, out=folder, executor=executor, say=say, **measuring)
-        result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
-    if trace is not None:
-        _trace(result, traced.in_folder(folder / "runs"), trace)
-    files.drop_if_empty(folder / "runs")
+    with _no_empty_jobs(folder):
+        with output.progress("tuning") as say:
+            result = follow(operator, ranks, out=folder, executor=executor, say=say, **measuring)
+            result = write_tuning(result, folder, shlex.join(["dovetail", *sys.argv[1:]]))
+        if trace is not None:
+            _trace(result, traced.in_folder(folder / "runs"), trace)
     output.emit(result.to_json()) if json else print_tuned(result)
     return verdict(result)
+
+
+@contextmanager
+def _no_empty_jobs(folder: Path) -> Iterator[None]:
+    """Remove the empty folders of jobs under `folder` in any case, even if the user interrupts the tuning."""
+    try:
+        yield
+    finally:
+        for job in (folder / "runs").glob("job-*"):
+            files.drop_if_empty(job)
+        files.drop_if_empty(folder / "runs")
 
 
 def _trace(result: TuneResult, executor: Executor, trace: Path) -> None:
@@ -101,8 +117,9 @@ def print_tuned(result: TuneResult) -> None:
     judged, planned = result.judged, result.planned
     print(summary_table(summary(result), terminal=output.is_terminal(), width=output.width()))
     disturbed = f"; {judged.disturbed} disturbed" if judged.disturbed else ""
-    gain = None if result.ideal_gain is None else f"{ideal_share(result.ideal_gain)} of the ideal gain"
-    print(f"\nMedians of {judged.rounds} rounds{disturbed}; {gain or f'serial kept: {why_kept(result)}'}.")
+    gain = "" if result.ideal_gain is None else f"; {ideal_share(result.ideal_gain)} of the ideal gain"
+    outcome = f"; serial kept: {why_kept(result)}" if result.keeps_serial else gain
+    print(f"\nMedians of {judged.rounds} rounds{disturbed}{outcome}.")
     for text in (*result.plan.schedule.notes, *result.notes):
         print(text)
     lost = sorted(((s, name) for name, s in result.losses.items() if abs(s) > 1e-3 * planned.median_s), reverse=True)
@@ -133,6 +150,13 @@ def _folder(operator: Operator, ranks: int) -> str:
     chosen = [(o.name, document[o.name]) for o in options if document.get(o.name) not in (None, o.default)]
     words = [f"{name}{value}" if isinstance(value, int | float) else str(value) for name, value in chosen]
     return "-".join(["dovetail", operator.name, *words, f"r{ranks}"])
+
+
+def _collectives_folder(kind: type[Operator], ranks: int, asked: dict[str, Any]) -> Path:
+    """Return the default folder of a collective's tuning: the collective, dtype, ranks."""
+    from dovetail.tuner.collectives import collectives_of
+
+    return Path(f"dovetail-{kind.name}-{collectives_of(kind, **asked)[0].dtype}-r{ranks}")
 
 
 def _balanced(request: OperatorRequest, executor: Any, ranks: int) -> Operator:

@@ -167,11 +167,22 @@ class CostModel:
         return (*lines, *(f"some costs are {label}, not measured here" for label in unmeasured))
 
     def _missing(self, key: str, instead: str = "") -> CostError:
-        near = difflib.get_close_matches(key, self.curves, 1)
         known = ", ".join(sorted(self.curves)) or "none"
         what = f"machine '{self.machine.name}' has no cost '{key}'" + (f" and no '{instead}'" if instead else "")
-        hint = f"did you mean '{near[0]}'? Or probe the machine" if near else "probe the machine, or choose another"
+        hint = self._near(key) or "probe the machine, or choose another"
         return CostError(what, found=f"costs {known}", hint=hint)
+
+    def _near(self, key: str) -> str | None:
+        """Return a hint from the known costs of the key's kind: for which numbers of ranks, or the nearest key."""
+        kind, _, rest = key.partition(":")
+        alike = [each for each in self.curves if each.partition(":")[0] == kind]
+        numbers = sorted(int(number) for number in (each.partition(":")[2] for each in alike) if number.isdigit())
+        if rest.isdigit() and numbers:
+            keys = " or ".join(f"'{kind}:{number}'" for number in numbers)
+            ranks = " and ".join(map(str, numbers))
+            return f"did you mean {keys}? {kind} is known on {ranks} ranks only. Or probe the machine"
+        near = difflib.get_close_matches(key, alike, 1)
+        return f"did you mean '{near[0]}'? Or probe the machine" if near else None
 
 
 @functools.cache

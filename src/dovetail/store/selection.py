@@ -267,19 +267,27 @@ def selection_item(library: str, hosts: Sequence[str]) -> Item:
     return item(SELECTIONS, library, list(hosts))
 
 
-def recall_selection(library: str, hosts: Sequence[str], *, may_be_new: bool = False) -> Recalled[Selection]:
+def given_selection() -> Path | None:
+    """Return the file that $DOVETAIL_SELECTION names, in a folder `selection.json`; None if the variable is not set."""
+    given = os.environ.get("DOVETAIL_SELECTION")
+    if not given:
+        return None
+    return Path(given) / "selection.json" if os.path.isdir(given) else Path(given)
+
+
+def recall_selection(library: str, hosts: Sequence[str]) -> Recalled[Selection]:
     """Return the table measured for these ranks; None if there is none (see `store.recall`).
 
-    $DOVETAIL_SELECTION names another file; None, with a sentence, if there is no such file, unless it `may_be_new`.
+    $DOVETAIL_SELECTION names another file, or its folder; None, with a sentence, if there is no such file.
     """
-    if not (given := os.environ.get("DOVETAIL_SELECTION")):
+    if (given := given_selection()) is None:
         return recall(selection_item(library, hosts), Selection.from_json)
     try:
-        if not Path(given).exists():
-            return Recalled(None, "" if may_be_new else f"DOVETAIL_SELECTION names no file: {given}")
+        if not given.exists():
+            return Recalled(None, f"DOVETAIL_SELECTION names no file: {given}")
         return Recalled(Selection.load(given))
     except (DovetailError, OSError) as error:
-        return Recalled(None, str(error))
+        return Recalled(None, f"DOVETAIL_SELECTION: {error}")
 
 
 def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> Path | None:
@@ -287,9 +295,9 @@ def save_selection(selection: Selection, library: str, hosts: Sequence[str]) -> 
 
     Returns the file; None, with a warning, if it cannot be written.
     """
-    known = recall_selection(library, hosts, may_be_new=True).value  # a broken table is replaced completely
+    known = recall_selection(library, hosts).value  # a broken table is replaced completely
     merged = known.merged(selection) if known else selection
-    if given := os.environ.get("DOVETAIL_SELECTION"):
+    if given := given_selection():
         try:
             return merged.save(given)
         except DovetailError as error:

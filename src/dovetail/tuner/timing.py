@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,9 +13,9 @@ from dovetail.core import DovetailError, Say
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import traits_of
 from dovetail.prober import find_ranks
-from dovetail.run.executor import Executor
+from dovetail.run.executor import EXECUTORS, Executor
 from dovetail.run.job import Job
-from dovetail.store.selection import Choice, recall_selection
+from dovetail.store.selection import Choice, given_selection, recall_selection
 from dovetail.tuner.baselines import Compared, compare
 from dovetail.tuner.collectives import BESIDE, prepared
 from dovetail.tuner.measure import Entry, repeats_worth
@@ -133,7 +134,7 @@ def time_collective(
     )
     rule: Rule = lambda operator: operator.by(*given)  # noqa: E731
     if algorithm == TUNED:
-        rule = tuned_rule(wanted[0], ranks, str(facts["mpi"]), hosts)
+        rule = tuned_rule(wanted[0], ranks, str(facts["mpi"]), hosts, runner)
     timed: list[Timed] = []
     short, long = ([w for w in wanted if (w.num_bytes <= SHORT_BYTES) is few] for few in (True, False))
     for group in [short, *([operator] for operator in long)]:
@@ -147,18 +148,38 @@ def time_collective(
     return [replace(each, beside=beside.get(each.operator.num_bytes)) for each in timed]
 
 
-def tuned_rule(operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str]) -> Rule:
+def tuned_rule(
+    operator: CollectiveOperator, ranks: int, library: str, hosts: Sequence[str], executor: Executor
+) -> Rule:
     """Return the rule that the cached selection table defines. Raise DovetailError if the collective was not tuned."""
-    table, group = recall_selection(library, hosts, may_be_new=True).warned(), (operator.name, ranks, operator.nodes)
+    (table, fault), group = recall_selection(library, hosts), (operator.name, ranks, operator.nodes)
     if table is None or not any(row.group[:3] == group for row in table.rows):
-        hint = f"dovetail tune {operator.name} --ranks {ranks}, or --algorithm library"
-        raise DovetailError(f"{operator.name} on {ranks} ranks has not been tuned here", hint=hint)
+        raise _not_tuned(operator.name, ranks, library, fault, executor)
 
     def rule(asked: CollectiveOperator) -> Schedule:
         row = table.lookup(asked.name, ranks, asked.num_bytes, asked.nodes, asked.dtype)
         return asked.by(*(row.choice if row else Choice()))
 
     return rule
+
+
+def _not_tuned(collective: str, ranks: int, library: str, fault: str, executor: Executor) -> DovetailError:
+    """Return the error for a collective without a row in the table. `fault`: why the table cannot be read, if so."""
+    what = f"{collective} on {ranks} ranks has not been tuned here for messages by {' '.join(library.split())}"
+    if not fault and (given := given_selection()):
+        fault = f"no row for it in the table that DOVETAIL_SELECTION names: {given}"
+    tune = shlex.join(["dovetail", "tune", collective, "--ranks", str(ranks), *_flags(executor)])
+    found = fault.partition("\n")[0] or None
+    return DovetailError(what, found=found, hint=f"{tune}, or --algorithm library")
+
+
+def _flags(executor: Executor) -> list[str]:
+    """Return the options of the command line that choose this executor; none for the default, and for unknown ones."""
+    kind = type(executor)
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    name = next((name for name in EXECUTORS if EXECUTORS.place(name) == place), "mpi")
+    launch = getattr(executor, "launch", None) if name == "mpi" else None
+    return (["--on", name] if name != "mpi" else []) + (["--launch", launch] if launch else [])
 
 
 def _time(
