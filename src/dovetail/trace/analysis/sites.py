@@ -73,11 +73,14 @@ def _place(maps: Sequence[Mapping[str, Any]], address: int) -> tuple[str, int] |
 
 
 def _lines(places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Return source lines of places, by one run of addr2line per file; `file+offset` if the line is unknown."""
+    """Return source lines of places, by one run of addr2line per file; `file+offset` if the line is unknown.
+
+    LLVM's comes first: that of binutils 2.40 names a program's main file in place of the first header of DWARF 5.
+    """
     offsets: dict[str, list[int]] = {}
     for path, offset in sorted(places):
         offsets.setdefault(path, []).append(offset)
-    tool = find_tool("addr2line", "llvm-addr2line")
+    tool = find_tool("llvm-addr2line", "addr2line")
     found = {}
     for path, those in offsets.items():
         asked = [tool, "-e", path, *map(hex, those)] if tool and Path(path).exists() else None
