@@ -154,8 +154,8 @@ def test_wrong_ones():
         "none": (0, {}, "a pipeline of 0 positions"),
     }
     if size > 1:
-        wrong["grains"] = (9, chain | {"grain": 2 + (rank == 1)}, "grains of 2 to 3")
-        wrong["a grain"] = (9, chain | ({"grain": 3} if rank == 0 else {}), "grains of 0 to 3")
+        wrong["grains"] = (9, chain | {"grain": 2 + (rank == 1)}, "2 to 3 on all ranks")
+        wrong["a grain"] = (9, chain | ({"grain": 3} if rank == 0 else {}), "0 to 3 on all ranks")
     for name, (length, faces, said) in wrong.items():
         try:
             pipeline(WORLD, length, lambda low, high: None, **faces)

@@ -106,14 +106,19 @@ static int shared(const dovetail_pipeline* p, char* fault) {
 static void local_fault(const dovetail_pipeline* p, const dovetail_face* from, int num_from, const dovetail_face* to,
                         int num_to, char* fault) {
     const int refuses = fault[0] != 0; /* its length is none */
-    int64_t lengths[2] = {refuses ? INT64_MIN : p->length, refuses ? INT64_MIN : -p->length}, most[2];
-    MPI_Allreduce(lengths, most, 2, MPI_INT64_T, MPI_MAX, p->comm);
+    const int64_t asked = p->choice.grain, none = INT64_MIN;
+    int64_t own[] = {p->length, -p->length, asked, -asked}, most[4];
+    for (int i = 0; refuses && i < 4; i++) own[i] = none;
+    MPI_Allreduce(own, most, 4, MPI_INT64_T, MPI_MAX, p->comm);
     if (refuses) return;
     if (p->length < 1)
         snprintf(fault, TEXT, "a pipeline of %lld positions", (long long)p->length);
     else if (most[0] != p->length || most[0] != -most[1])
         snprintf(fault, TEXT, "%lld positions here, %lld to %lld on all ranks", (long long)p->length,
                  (long long)-most[1], (long long)most[0]);
+    else if (most[2] != asked || most[2] != -most[3])
+        snprintf(fault, TEXT, "a grain of %lld here, %lld to %lld on all ranks", (long long)asked, (long long)-most[3],
+                 (long long)most[2]);
     else if (num_from < 0 || num_to < 0 || (num_from && !from) || (num_to && !to))
         snprintf(fault, TEXT, "it gives %d faces from others and %d to others", num_from, num_to);
     else if (!fault_of(p, from, num_from, "from", fault))

@@ -177,9 +177,21 @@ int dovetail_pipeline_run(dovetail_pipeline* p, dovetail_tile* tile, void* conte
     return pass(p, &rest, p->choice.overlapped, tile, context, NULL);
 }
 
+/* A grain from now on, 0: chosen by cost. */
+static void take_grain(dovetail_pipeline* p, int64_t grain, int overlapped) {
+    p->is_fixed = grain > 0;
+    p->runs = p->trials.count = p->choice.tried = 0;
+    p->choice.settled = p->is_fixed || !p->num_links;
+    p->choice.measured_s = 0;
+    if (!p->is_fixed) return;
+    p->choice.grain = grain < p->most ? grain : p->most;
+    p->choice.tiles = (p->length + p->choice.grain - 1) / p->choice.grain;
+    p->choice.overlapped = overlapped < 0 ? 0 : overlapped > 2 ? 2 : overlapped;
+}
+
 /* `why`: what is wrong on this rank beyond its faces, NULL where nothing is. */
-static dovetail_pipeline* open_one(MPI_Comm comm, int64_t length, const dovetail_face* from, int num_from,
-                                   const dovetail_face* to, int num_to, const char* why) {
+static dovetail_pipeline* open_one(MPI_Comm comm, int64_t length, int64_t grain, const dovetail_face* from,
+                                   int num_from, const dovetail_face* to, int num_to, const char* why) {
     char fault[TEXT] = "";
     if (why) snprintf(fault, TEXT, "%s", *why ? why : "it refuses");
     dovetail_pipeline* p = calloc(1, sizeof *p);
@@ -190,7 +202,7 @@ static dovetail_pipeline* open_one(MPI_Comm comm, int64_t length, const dovetail
     }
     MPI_Comm_rank(p->comm, &p->rank);
     MPI_Comm_size(p->comm, &p->size);
-    p->length = length;
+    p->length = length, p->choice.grain = grain;
     p->tiles_s = calloc((size_t)p->size * LEVELS, sizeof *p->tiles_s);
     if (dovetail_pipeline_link(p, from, num_from, to, num_to, fault)) {
         memcpy(last_error, fault, TEXT);
@@ -199,15 +211,18 @@ static dovetail_pipeline* open_one(MPI_Comm comm, int64_t length, const dovetail
     }
     p->choice.grain = p->length, p->choice.tiles = 1, p->choice.settled = !p->num_links;
     dovetail_pipeline_probe(p);
+    if (grain > 0) take_grain(p, grain, 0);
     return p;
 }
 
 dovetail_pipeline* dovetail_pipeline_open(MPI_Comm comm, int64_t length, const dovetail_face* from, int num_from,
                                           const dovetail_face* to, int num_to) {
-    return open_one(comm, length, from, num_from, to, num_to, NULL);
+    return open_one(comm, length, 0, from, num_from, to, num_to, NULL);
 }
 
-void dovetail_pipeline_refuse(MPI_Comm comm, const char* why) { open_one(comm, 0, NULL, 0, NULL, 0, why ? why : ""); }
+void dovetail_pipeline_refuse(MPI_Comm comm, const char* why) {
+    open_one(comm, 0, 0, NULL, 0, NULL, 0, why ? why : "");
+}
 
 void dovetail_pipeline_refuse_fortran(MPI_Fint comm, const char* why) {
     dovetail_pipeline_refuse(MPI_Comm_f2c(comm), why);
@@ -216,6 +231,11 @@ void dovetail_pipeline_refuse_fortran(MPI_Fint comm, const char* why) {
 dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length, const dovetail_face* from,
                                                   int num_from, const dovetail_face* to, int num_to) {
     return dovetail_pipeline_open(MPI_Comm_f2c(comm), length, from, num_from, to, num_to);
+}
+
+dovetail_pipeline* dovetail_pipeline_open_fixed(MPI_Fint comm, int64_t length, int64_t grain, const dovetail_face* from,
+                                                int num_from, const dovetail_face* to, int num_to) {
+    return open_one(MPI_Comm_f2c(comm), length, grain, from, num_from, to, num_to, NULL);
 }
 
 int dovetail_pipeline_fix(dovetail_pipeline* p, int64_t grain, int overlapped) {
@@ -227,14 +247,7 @@ int dovetail_pipeline_fix(dovetail_pipeline* p, int64_t grain, int overlapped) {
                  (long long)-most[1], (long long)most[0], (long long)-most[3], (long long)most[2]);
         return MPI_ERR_ARG;
     }
-    p->is_fixed = grain > 0;
-    p->runs = p->trials.count = p->choice.tried = 0;
-    p->choice.settled = p->is_fixed || !p->num_links;
-    p->choice.measured_s = 0;
-    if (!p->is_fixed) return MPI_SUCCESS;
-    p->choice.grain = grain < p->most ? grain : p->most;
-    p->choice.tiles = (p->length + p->choice.grain - 1) / p->choice.grain;
-    p->choice.overlapped = overlapped < 0 ? 0 : overlapped > 2 ? 2 : overlapped;
+    take_grain(p, grain, overlapped);
     return MPI_SUCCESS;
 }
 

@@ -23,14 +23,14 @@ class Kind:
     type: str = ""
     words: str = ""
 
-    def read(self, content: Any, place: str | None = None) -> Any:
-        """Return the object in a document of this kind, of the file `place`. Raise FileError if it is damaged."""
-        with understood(DovetailError, place=place):
+    def read(self, content: Any) -> Any:
+        """Return the object in a document of this kind. Raise FileError if the document is damaged."""
+        with understood(DovetailError):
             return at(self.type).from_json(content)
 
-    def described(self, content: Any, place: str | None = None) -> str:
-        """Return a document of this kind, of the file `place`, in words."""
-        return str(at(self.words)(self.read(content, place)) if self.words else keys(content))
+    def described(self, content: Any) -> str:
+        """Return a document of this kind in words."""
+        return str(at(self.words)(self.read(content)) if self.words else keys(content))
 
 
 PROGRAM = Kind("program", "dovetail.ir:Program")

@@ -10,7 +10,7 @@ import typer
 from dovetail.cli import files, output
 from dovetail.cli.file_kinds import understood
 from dovetail.cli.options import Json
-from dovetail.core import DovetailError
+from dovetail.core import DovetailError, FileError
 
 if TYPE_CHECKING:
     from dovetail.ir import Program
@@ -46,7 +46,8 @@ def render(kind: str, content: Any, place: str) -> str:
     if kind in files.PROGRAMS:
         program = files.program_from(kind, content, place)
         return f"{to_text(program)}# {summary(program)}"
-    return files.KINDS[content["schema"]].described(content, place)
+    with understood(FileError, place=place):
+        return files.KINDS[content["schema"]].described(content)
 
 
 def selection(found: Selection) -> str:

@@ -122,6 +122,18 @@ def executor_on(name: str = "mpi", **given: Any) -> Executor:
     return _made(kind, options)
 
 
+def flags_of(executor: Executor) -> list[str]:
+    """Return the options of the command line that choose this executor; none for the default, and for unknown ones.
+
+    >>> flags_of(executor_on("threads")), flags_of(executor_on("mpi", launch="srun -n {ranks}"))
+    (['--on', 'threads'], ['--launch', 'srun -n {ranks}'])
+    """
+    place = f"{type(executor).__module__}:{type(executor).__qualname__}"
+    name = next((name for name in EXECUTORS if EXECUTORS.place(name) == place), "mpi")
+    launch = getattr(executor, "launch", None) if "launch" in executor.takes else None
+    return (["--on", name] if name != "mpi" else []) + (["--launch", launch] if launch else [])
+
+
 def _made(kind: Any, options: Mapping[str, Any]) -> Executor:
     """Make an executor of class `kind`; `kind.takes` lists the options of its constructor."""
     made: Executor = kind(**options)

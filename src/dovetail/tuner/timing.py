@@ -13,7 +13,7 @@ from dovetail.core import DovetailError, Say
 from dovetail.ir import Schedule
 from dovetail.ir.collectives import traits_of
 from dovetail.prober import find_ranks
-from dovetail.run.executor import EXECUTORS, Executor
+from dovetail.run.executor import Executor, flags_of
 from dovetail.run.job import Job
 from dovetail.store.selection import Choice, given_selection, recall_selection
 from dovetail.tuner.baselines import Compared, compare
@@ -168,18 +168,9 @@ def _not_tuned(collective: str, ranks: int, library: str, fault: str, executor: 
     what = f"{collective} on {ranks} ranks has not been tuned here for messages by {' '.join(library.split())}"
     if not fault and (given := given_selection()):
         fault = f"no row for it in the table that DOVETAIL_SELECTION names: {given}"
-    tune = shlex.join(["dovetail", "tune", collective, "--ranks", str(ranks), *_flags(executor)])
+    tune = shlex.join(["dovetail", "tune", collective, "--ranks", str(ranks), *flags_of(executor)])
     found = fault.partition("\n")[0] or None
     return DovetailError(what, found=found, hint=f"{tune}, or --algorithm library")
-
-
-def _flags(executor: Executor) -> list[str]:
-    """Return the options of the command line that choose this executor; none for the default, and for unknown ones."""
-    kind = type(executor)
-    place = f"{kind.__module__}:{kind.__qualname__}"
-    name = next((name for name in EXECUTORS if EXECUTORS.place(name) == place), "mpi")
-    launch = getattr(executor, "launch", None) if name == "mpi" else None
-    return (["--on", name] if name != "mpi" else []) + (["--launch", launch] if launch else [])
 
 
 def _time(
