@@ -1,5 +1,7 @@
 """Collectives of many ranks on the command line: planned by size, proved and simulated folded, failing, replayed."""
 
+import shlex
+
 import pytest
 
 
@@ -101,6 +103,15 @@ def test_a_failure_is_shown_and_planned_around(call, document):
     assert "fails at 10.000 s: that is after the end of ring_all_reduce, at " in out
     around = document("plan", "all_reduce", "--machine", "torus-2x4 without rank:5", "--min", "1M", "--max", "1M")
     assert around["ranks"] == 7
+
+
+@pytest.mark.parametrize("fail", ["rank:1@1us", "link:0-1@1us"])
+def test_what_has_no_plan_is_simulated_around_a_failure(call, fail):
+    """The command that is printed works as it is."""
+    out = call("simulate", "ring_all_gather_v", "--machine", "torus-2x2", "--bytes", "1M", "--fail", fail)[1]
+    command = shlex.split(out.partition("around it: dovetail ")[2])
+    assert command[:4] == ["simulate", "ring_all_gather_v", "--bytes", "1M"]
+    assert call(*command)[0] == 0
 
 
 def test_what_is_left_of_many_ranks_is_not_planned(call):

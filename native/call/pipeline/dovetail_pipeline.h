@@ -46,8 +46,9 @@ dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length,
                                                   int num_from, const dovetail_face* to, int num_to);
 
 /* The same with a grain, as by dovetail_pipeline_fix. */
-dovetail_pipeline* dovetail_pipeline_open_fixed(MPI_Fint comm, int64_t length, int64_t grain, const dovetail_face* from,
-                                                int num_from, const dovetail_face* to, int num_to);
+dovetail_pipeline* dovetail_pipeline_open_fixed_fortran(MPI_Fint comm, int64_t length, int64_t grain,
+                                                        const dovetail_face* from, int num_from,
+                                                        const dovetail_face* to, int num_to);
 
 /* In place of dovetail_pipeline_open on a rank that cannot say what it exchanges: it is NULL on the others, with this
  * reason. */

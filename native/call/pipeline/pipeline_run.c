@@ -233,8 +233,9 @@ dovetail_pipeline* dovetail_pipeline_open_fortran(MPI_Fint comm, int64_t length,
     return dovetail_pipeline_open(MPI_Comm_f2c(comm), length, from, num_from, to, num_to);
 }
 
-dovetail_pipeline* dovetail_pipeline_open_fixed(MPI_Fint comm, int64_t length, int64_t grain, const dovetail_face* from,
-                                                int num_from, const dovetail_face* to, int num_to) {
+dovetail_pipeline* dovetail_pipeline_open_fixed_fortran(MPI_Fint comm, int64_t length, int64_t grain,
+                                                        const dovetail_face* from, int num_from,
+                                                        const dovetail_face* to, int num_to) {
     return open_one(MPI_Comm_f2c(comm), length, grain, from, num_from, to, num_to, NULL);
 }
 

@@ -73,6 +73,6 @@ def _way_around(around: str, case: Case, fault: Fault, left: str) -> str:
     verb = around.partition(" ")[0]
     if verb == "plan" and ranks > MOST_EXPANDED:
         return f"{ranks} ranks are left on '{left}'; a plan around a failure is made for at most {MOST_EXPANDED}."
-    if verb == "simulate" and fault.rank is not None:
+    if verb == "simulate" and "--bytes" not in around and fault.rank is not None:  # a file's ranks are its own
         return f"What is left is machine '{left}': run the program for one rank less there."
     return f"To {verb} around it: dovetail {around} --machine {shlex.quote(left)}"

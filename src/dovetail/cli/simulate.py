@@ -101,13 +101,13 @@ def _case(
 
 def _around(file: str, num_bytes: str | None) -> str:
     """Return the command, all but its machine, that finds what to do without what has failed."""
-    from dovetail.ir.collectives import COLLECTIVES
+    from dovetail.collective.algorithms import algorithms_for
+    from dovetail.ir.registry import OPERATORS
 
-    name = file.rpartition("/")[2]
-    kind = max((kind for kind in COLLECTIVES if name.endswith(kind)), key=len, default=None)
-    if kind is None or num_bytes is None:
-        return f"simulate {shlex.quote(file)}"
-    return f"plan {kind} --min {num_bytes} --max {num_bytes}"
+    planned = next((kind for kind in OPERATORS if file in algorithms_for(kind)), None)
+    if planned is not None:
+        return f"plan {planned} --min {num_bytes} --max {num_bytes}"
+    return f"simulate {shlex.quote(file)}" + (f" --bytes {num_bytes}" if num_bytes else "")
 
 
 def _deliver(timeline: Timeline, out: Path | None, json: bool) -> int:

@@ -83,7 +83,7 @@ class Pipeline:
             if type(error) in (TypeError, ValueError):  # the other ranks raise an OperatorError
                 raise OperatorError(f"no pipeline: {words_of(error)}") from error
             raise
-        made = self._library.dovetail_pipeline_open_fixed(fortran, length, grain or 0, *sides)
+        made = self._library.dovetail_pipeline_open_fixed_fortran(fortran, length, grain or 0, *sides)
         if not made:
             raise OperatorError(f"no pipeline: {self._library.dovetail_pipeline_error().decode(errors='replace')}")
         self._pipeline = ctypes.c_void_p(made)
@@ -232,8 +232,8 @@ def library() -> Any:
     sources = sorted([*FOLDER.glob("*.c"), *FOLDER.glob("*.h")])
     found = ctypes.CDLL(os.fspath(compile_c(mpicc, sources, "pipeline", "the pipelines", about="-show")))
     sides = (ctypes.c_void_p, ctypes.c_int)
-    found.dovetail_pipeline_open_fixed.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, *sides, *sides]
-    found.dovetail_pipeline_open_fixed.restype = ctypes.c_void_p
+    found.dovetail_pipeline_open_fixed_fortran.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, *sides, *sides]
+    found.dovetail_pipeline_open_fixed_fortran.restype = ctypes.c_void_p
     found.dovetail_pipeline_refuse_fortran.argtypes = [ctypes.c_int, ctypes.c_char_p]
     found.dovetail_pipeline_refuse_fortran.restype = None
     found.dovetail_pipeline_run.argtypes = [ctypes.c_void_p, _TILE, ctypes.c_void_p]
